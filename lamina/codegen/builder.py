@@ -1,7 +1,7 @@
-"""The protocol of builders: structured code, instruction by instruction, in some language.
+"""The base of builders: structured code, instruction by instruction, in some language.
 
 Code generation through a builder is written once for all languages: scalar expressions,
-elementary functions, random numbers, reductions. `llvm.py` (LLVM IR) and `c.py` (C) implement it.
+elementary functions, random numbers, reductions. Builders write LLVM IR (`llvm.py`) or C (`c.py`).
 
 Operations have LLVM's names; these sets are closed:
 
@@ -16,12 +16,14 @@ Operations have LLVM's names; these sets are closed:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lamina.codegen.values import Type, Value
+from lamina.codegen.values import Type, Value, constant, constants
+from lamina.errors import InternalError
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class Module(Protocol):
         ...
 
 
-class Builder(Protocol):
+class Builder(ABC):
     """A function being written: instructions go to the current block.
 
     Attributes:
@@ -107,21 +109,24 @@ class Builder(Protocol):
     parameters: tuple[Value, ...]
 
     @property
-    def module(self) -> Module: ...
+    @abstractmethod
+    def module(self) -> Module:
+        """The module of the function."""
 
     # Structure
 
+    @abstractmethod
     def at(self, block: BasicBlock) -> AbstractContextManager[None]:
-        """Inside, instructions go to the end of that block."""
-        ...
+        """Inside, instructions go to the end of that block, before its jump."""
 
+    @abstractmethod
     def when(self, condition: Value) -> AbstractContextManager[BasicBlock]:
         """The instructions inside run only if the condition holds; they return no values.
 
         Yields the block before them, which always runs.
         """
-        ...
 
+    @abstractmethod
     def begin_loop(
         self,
         start: Value | int,
@@ -136,8 +141,8 @@ class Builder(Protocol):
         A loop whose bounds are numbers must run at least once. For other loops, `most` is the
         largest number of iterations, if it is known.
         """
-        ...
 
+    @abstractmethod
     def end_loop(
         self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
     ) -> tuple[Value, ...]:
@@ -145,53 +150,40 @@ class Builder(Protocol):
 
         With a condition `going`, the loop ends after the first iteration where it is false.
         """
-        ...
 
+    @abstractmethod
     def finish(self, value: Value | None = None) -> None:
         """Returns from the function."""
-        ...
 
     # Instructions
 
+    @abstractmethod
     def binary(self, operation: str, left: Value, right: Value) -> Value:
         """An operation on two values of one type."""
-        ...
 
-    def add(self, left: Value, right: Value) -> Value: ...
+    @abstractmethod
+    def negate(self, value: Value) -> Value:
+        """The value with the opposite sign."""
 
-    def subtract(self, left: Value, right: Value) -> Value: ...
-
-    def multiply(self, left: Value, right: Value) -> Value: ...
-
-    def divide(self, left: Value, right: Value) -> Value: ...
-
-    def negate(self, value: Value) -> Value: ...
-
-    def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
-        """Left * right + added, in one rounding if the module is fused, otherwise in two."""
-        ...
-
+    @abstractmethod
     def compare(self, relation: str, left: Value, right: Value) -> Value:
         """An i1 for each lane."""
-        ...
 
-    def minimum(self, left: Value, right: Value) -> Value:
-        """The smaller of two integers."""
-        ...
+    @abstractmethod
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        """One of two values, in each lane."""
 
-    def select(self, condition: Value, yes: Value, no: Value) -> Value: ...
-
+    @abstractmethod
     def convert(self, operation: str, value: Value, element: str) -> Value:
         """Converts each lane to another element."""
-        ...
 
+    @abstractmethod
     def from_half(self, value: Value) -> Value:
         """The float with the value of a float16, whose bits are an i16."""
-        ...
 
+    @abstractmethod
     def to_half(self, value: Value) -> Value:
         """The bits of the float16 that is nearest to a float, as an i16."""
-        ...
 
     def half_binary(self, operation: str, left: Value, right: Value) -> Value:
         """The bits of a sum, difference or product of two float16, rounded once.
@@ -200,7 +192,7 @@ class Builder(Protocol):
             operation: `"fadd"`, `"fsub"` or `"fmul"`.
             left, right: the bits of the operands, i16.
         """
-        ...
+        raise InternalError("this language does not compute with float16")
 
     # Pairs of bfloat16, for processors that have instructions for them. A pair is an i32; the first
     # number is in the lower half.
@@ -210,18 +202,18 @@ class Builder(Protocol):
 
         Each product may be rounded with the sum. Subnormal numbers count as zero.
         """
-        ...
+        raise _without_pairs()
 
     def rounded_to_bfloat16(self, first: Value, second: Value) -> Value:
         """Floats as bfloat16, i16: the lanes of `first`, then those of `second`.
 
         Subnormal numbers become zero.
         """
-        ...
+        raise _without_pairs()
 
     def as_pairs(self, numbers: Value) -> Value:
         """Neighbouring lanes of i16 as pairs, i32."""
-        ...
+        raise _without_pairs()
 
     # Tile registers, for processors with AMX.
 
@@ -232,76 +224,165 @@ class Builder(Protocol):
         address, bytes between rows), `"multiply"` (tile of sums, left tile, right tile). Tiles are
         constants of 8 bits.
         """
-        ...
+        raise _without_tiles()
 
+    @abstractmethod
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An intrinsic whose operands and result have one type."""
-        ...
 
+    @abstractmethod
     def call(self, name: str, type: Type, *operands: Value) -> Value:
         """Calls a function of the module that returns a value."""
-        ...
 
+    @abstractmethod
     def call_void(self, name: str, *operands: Value) -> None:
         """Calls a function of the module that returns nothing."""
-        ...
 
     # Lanes
 
+    @abstractmethod
     def splat(self, value: Value, lanes: int) -> Value:
         """The scalar in every lane; itself if lanes is 0."""
-        ...
 
+    @abstractmethod
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
         """Lanes of left and right in any order; right's are numbered after left's."""
-        ...
 
-    def padded(self, vector: Value, lanes: int, filler: float) -> Value:
-        """The vector with `lanes` lanes; the added ones hold the filler."""
-        ...
+    @abstractmethod
+    def extract(self, vector: Value, lane: int) -> Value:
+        """One lane."""
 
-    def extract(self, vector: Value, lane: int) -> Value: ...
-
-    def insert(self, vector: Value, value: Value, lane: int) -> Value: ...
-
-    def bits(self, lanes: Value, element: str) -> Value:
-        """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""
-        ...
-
-    def lanes_of(self, bits: Value, lanes: int) -> Value:
-        """The lowest bits of an integer of at least `lanes` bits, as i1 lanes."""
-        ...
-
-    def any_of(self, lanes: Value) -> Value:
-        """Whether the integer in any of the lanes is not zero."""
-        ...
-
-    def all_bits(self, lanes: Value) -> Value:
-        """The bitwise and of the integers in all lanes."""
-        ...
+    @abstractmethod
+    def insert(self, vector: Value, value: Value, lane: int) -> Value:
+        """The vector with another value in one lane."""
 
     # Memory
 
+    @abstractmethod
     def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
         """The address of an element."""
-        ...
 
+    @abstractmethod
     def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
         """Reads a value; by default the address need only be aligned to an element."""
-        ...
 
+    @abstractmethod
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
         """Reads the lanes where the mask is set; others are zero, without a memory access."""
-        ...
 
+    @abstractmethod
     def store(self, value: Value, pointer: Value, align: int = 0) -> None:
         """Writes a value; by default the address need only be aligned to an element."""
-        ...
 
+    @abstractmethod
     def picked(self, table: Value, number: Value) -> Value:
         """One of the values of a constant array of 64-bit integers."""
-        ...
 
+    @abstractmethod
     def prefetch(self, pointer: Value, level: int) -> None:
         """Prefetches an address into the cache of level 1 or 2; any address is allowed."""
-        ...
+
+    # Instructions composed of these; a language may have shorter ones.
+
+    def add(self, left: Value, right: Value) -> Value:
+        if left.is_integer(0) or right.is_integer(0):
+            return left if right.is_integer(0) else right
+        return self.binary("fadd" if left.type.is_float else "add", left, right)
+
+    def subtract(self, left: Value, right: Value) -> Value:
+        return self.binary("fsub" if left.type.is_float else "sub", left, right)
+
+    def multiply(self, left: Value, right: Value) -> Value:
+        if left.is_integer(1) or right.is_integer(1):
+            return left if right.is_integer(1) else right
+        return self.binary("fmul" if left.type.is_float else "mul", left, right)
+
+    def divide(self, left: Value, right: Value) -> Value:
+        return self.binary("fdiv", left, right)
+
+    def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
+        """Left * right + added, in one rounding if the module is fused, otherwise in two."""
+        if self.module.fused:
+            return self.intrinsic("fma", left, right, added)
+        return self.add(self.multiply(left, right), added)
+
+    def minimum(self, left: Value, right: Value) -> Value:
+        """The smaller of two integers."""
+        return self.select(self.compare("slt", left, right), left, right)
+
+    def padded(self, vector: Value, lanes: int, filler: float) -> Value:
+        """The vector with `lanes` lanes; the added ones hold the filler."""
+        own = vector.type.lanes
+        if own == lanes:
+            return vector
+        picks = [min(lane, own) for lane in range(lanes)]
+        return self.shuffle(vector, constant(filler, vector.type), picks)
+
+    def bits(self, lanes: Value, element: str) -> Value:
+        """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""
+        count = lanes.type.lanes
+        own = constants([1 << lane for lane in range(count)], "i32")
+        word = self.reduced("or", self.select(lanes, own, constant(0, own.type)))
+        return word if element == "i32" else self.convert("zext", word, element)
+
+    def lanes_of(self, bits: Value, lanes: int) -> Value:
+        """The lowest bits of an integer of at least `lanes` bits, as i1 lanes."""
+        word = bits if bits.type.bits == 32 else self.convert("trunc", bits, "i32")
+        own = constants([1 << lane for lane in range(lanes)], "i32")
+        kept = self.binary("and", self.splat(word, lanes), own)
+        return self.compare("ne", kept, constant(0, own.type))
+
+    def any_of(self, lanes: Value) -> Value:
+        """Whether the integer in any of the lanes is not zero."""
+        return self.compare("ne", self.reduced("or", lanes), constant(0, lanes.type.scalar))
+
+    def all_bits(self, lanes: Value) -> Value:
+        """The bitwise and of the integers in all lanes."""
+        return self.reduced("and", lanes)
+
+    def reduced(self, operation: str, vector: Value) -> Value:
+        """All lanes combined, of a vector whose number of lanes is a power of two."""
+        lanes = vector.type.lanes
+        while lanes > 2:
+            lanes //= 2
+            low = self.shuffle(vector, None, range(lanes))
+            high = self.shuffle(vector, None, range(lanes, 2 * lanes))
+            vector = self.binary(operation, low, high)
+        return self.binary(operation, self.extract(vector, 0), self.extract(vector, 1))
+
+
+def _without_pairs() -> InternalError:
+    return InternalError("this language has no instructions on pairs of bfloat16")
+
+
+def _without_tiles() -> InternalError:
+    return InternalError("this language has no instructions on tiles")
+
+
+class BlockBuilder(Builder):
+    """A builder that writes lines into blocks.
+
+    Args:
+        name: of the function.
+        parameters: its parameters.
+        entry: its first block.
+    """
+
+    def __init__(self, name: str, parameters: Sequence[Value], entry: BasicBlock) -> None:
+        self.name = name
+        self.parameters = tuple(parameters)
+        self.blocks = [entry]
+        self.block = entry
+        self._count = 0
+
+    def _name(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    @contextmanager
+    def at(self, block: BasicBlock) -> Generator[None]:
+        current, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = current

@@ -175,7 +175,7 @@ class Function(Expressions):
     ) -> None:
         given = [Value(label, type) for label, type in parameters]
         super().__init__(module, head.name, given)
-        self.module = module
+        self._module = module
         # The element to which each address points; other addresses point to bytes.
         self.elements: dict[str, str] = {}
         # The addresses in local memory.
@@ -183,6 +183,10 @@ class Function(Expressions):
         self.head = head
         self.is_called = is_called
         self.iterations = Iterations()
+
+    @property
+    def module(self) -> Module:
+        return self._module
 
     # Structure
 
@@ -193,10 +197,6 @@ class Function(Expressions):
 
     @contextmanager
     def when(self, condition: Value) -> Generator[BasicBlock]:
-        """The instructions inside run only if the condition holds; they return no values.
-
-        Yields the block before them, which always runs.
-        """
         before = self.block
         self._new_block(f"if ({self._operand(condition)}) {{")
         self._new_block()
@@ -248,7 +248,6 @@ class Function(Expressions):
     def end_loop(
         self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
     ) -> tuple[Value, ...]:
-        """Ends the loop; returns the carried values of its last iteration, or the initial ones."""
         names = {value.name for value in loop.carried}
         # Carried values are assigned at the same time: a new value may be the old one of another.
         handed = [
@@ -266,7 +265,6 @@ class Function(Expressions):
         return loop.carried
 
     def finish(self, value: Value | None = None) -> None:
-        """Returns from the function."""
         if value is not None:
             self._line(f"return {self._operand(value)}")
 
@@ -364,7 +362,6 @@ class Function(Expressions):
         return f"(({word}){pointer.name})"
 
     def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
-        """The address of an element."""
         position = constant(index, I64) if isinstance(index, int) else index
         if position.is_integer(0):
             return pointer
@@ -379,7 +376,6 @@ class Function(Expressions):
         return value
 
     def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
-        """Reads a value; by default the address need only be aligned to an element."""
         aligned = align >= type.lanes * type.bytes
         address = self._pointer(pointer, type.element, type.lanes if aligned else 0)
         text = f"*{address}"
@@ -390,7 +386,6 @@ class Function(Expressions):
         return self._made(self._from_memory(text, type), type)
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
-        """Reads the lanes where the mask is set; others are zero, without a memory access."""
         result = undefined(type)
         named = self._named(mask)
         for lane in range(type.lanes):
@@ -406,11 +401,9 @@ class Function(Expressions):
         return self._made(f"{self._operand(condition)} ? {loaded} : {zero}", type)
 
     def prefetch(self, pointer: Value, level: int) -> None:
-        """Prefetches an address; languages like C choose the cache themselves."""
         self._line(self.module.words.prefetch.format(address=self._pointer(pointer, "i8")))
 
     def store(self, value: Value, pointer: Value, align: int = 0) -> None:
-        """Writes a value; by default the address need only be aligned to an element."""
         type = value.type
         aligned = align >= type.lanes * type.bytes
         address = self._pointer(pointer, type.element, type.lanes if aligned else 0)

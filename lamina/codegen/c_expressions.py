@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from lamina.codegen.builder import BasicBlock
+from lamina.codegen.builder import BasicBlock, BlockBuilder
 from lamina.codegen.c_text import (
     FLOAT_RELATIONS,
     INFIX,
@@ -15,13 +15,12 @@ from lamina.codegen.c_text import (
     number_text,
 )
 from lamina.codegen.c_types import Types
-from lamina.codegen.instructions import Instructions
 from lamina.codegen.values import POINTER, Type, Value, constant
 from lamina.codegen.words import HalfWords
 from lamina.errors import InternalError
 
 
-class Expressions(Instructions):
+class Expressions(BlockBuilder):
     """Instructions on values; each becomes a statement.
 
     Args:
@@ -35,10 +34,6 @@ class Expressions(Instructions):
         self._types = types
         # The lanes of vectors that are being made, by their names.
         self._begun: dict[str, list[str | None]] = {}
-
-    @property
-    def _is_fused(self) -> bool:
-        return self._types.fused
 
     @abstractmethod
     def _pointer(self, pointer: Value, element: str, lanes: int = 0) -> str:
@@ -119,7 +114,6 @@ class Expressions(Instructions):
     # Instructions
 
     def binary(self, operation: str, left: Value, right: Value) -> Value:
-        """An operation on two values of one type."""
         if operation == "fdiv" and self._is_widened(left.type):
             wide = (self.convert("fpext", one, "double") for one in (left, right))
             return self.convert("fptrunc", self.binary("fdiv", *wide), "float")
@@ -133,7 +127,6 @@ class Expressions(Instructions):
         return self._made(f"-{self._operand(value)}", value.type)
 
     def compare(self, relation: str, left: Value, right: Value) -> Value:
-        """An i1 for each lane."""
         first, second = self._operand(left), self._operand(right)
         if relation in FLOAT_RELATIONS:
             text = FLOAT_RELATIONS[relation].format(first, second)
@@ -168,7 +161,6 @@ class Expressions(Instructions):
         return self._made(selected.format(yes=first, no=second, mask=mask), yes.type)
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
-        """Converts each lane to another element."""
         type = value.type.of(element)
         made = self._made(self._converted(operation, value, type), type)
         if not operation.endswith(".sat"):
@@ -222,7 +214,6 @@ class Expressions(Instructions):
         return self._unsigned(text, type) if signed else text
 
     def from_half(self, value: Value) -> Value:
-        """The float with the value of a float16, whose bits are an i16."""
         named = self._named(value)
         return self._made(
             self._halves.loaded.format(lanes=value.type.lanes or "", name=named),
@@ -230,7 +221,6 @@ class Expressions(Instructions):
         )
 
     def to_half(self, value: Value) -> Value:
-        """The bits of the float16 that is nearest to a float, as an i16."""
         result = Value(self._name("v"), value.type.of("i16"))
         self._line(f"{self._types.type(result.type)} {result.name}")
         text, lanes = self._operand(value), value.type.lanes or ""
@@ -238,7 +228,6 @@ class Expressions(Instructions):
         return result
 
     def half_binary(self, operation: str, left: Value, right: Value) -> Value:
-        """The bits of a sum, difference or product of two float16, rounded once."""
         text = self._halves.operated
         if text is None:
             return super().half_binary(operation, left, right)
@@ -260,7 +249,6 @@ class Expressions(Instructions):
         return self._types.widens_division and type.element == "float"
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
-        """An intrinsic whose operands and result have one type."""
         if name == "sqrt" and self._is_widened(operands[0].type):
             wide = self.intrinsic("sqrt", self.convert("fpext", operands[0], "double"))
             return self.convert("fptrunc", wide, "float")
@@ -269,11 +257,9 @@ class Expressions(Instructions):
         return self.call(word.format(name=name), type, *operands)
 
     def call(self, name: str, type: Type, *operands: Value) -> Value:
-        """Calls a function that returns a value."""
         return self._made(self._called(name, operands), type)
 
     def call_void(self, name: str, *operands: Value) -> None:
-        """Calls a function that returns nothing."""
         self._line(self._called(name, operands))
 
     def call_several(
@@ -297,7 +283,6 @@ class Expressions(Instructions):
     # Lanes
 
     def splat(self, value: Value, lanes: int) -> Value:
-        """The scalar in every lane; itself if lanes is 0."""
         if not lanes:
             return value
         type = value.type.wide(lanes)
@@ -309,7 +294,6 @@ class Expressions(Instructions):
         return self._made(self._of_lanes(type, [text]), type)
 
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
-        """Lanes of left and right in any order; right's are numbered after left's."""
         lanes = left.type.lanes
         sources = (left, right if right is not None else left)
         return self.assembled([(sources[pick >= lanes], pick % lanes) for pick in picks])

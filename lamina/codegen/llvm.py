@@ -11,8 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
-from lamina.codegen.builder import BasicBlock, OpenLoop
-from lamina.codegen.instructions import Instructions
+from lamina.codegen.builder import BasicBlock, BlockBuilder, OpenLoop
 from lamina.codegen.values import (
     I32,
     I64,
@@ -155,7 +154,7 @@ class Module:
 
 
 @final
-class Function(Instructions):
+class Function(BlockBuilder):
     """A function being written: instructions go to the current block."""
 
     def __init__(
@@ -170,14 +169,14 @@ class Function(Instructions):
     ) -> None:
         given = [Value(f"%{label}", type) for label, type in parameters]
         super().__init__(name, given, BasicBlock("entry"))
-        self.module = module
+        self._module = module
         self._result = result
         self._internal = internal
         self._attributes = attributes
 
     @property
-    def _is_fused(self) -> bool:
-        return self.module.fused
+    def module(self) -> Module:
+        return self._module
 
     # Blocks
 
@@ -190,15 +189,8 @@ class Function(Instructions):
     def jump(self, target: BasicBlock) -> None:
         self.block.jump = f"br label %{target.label}"
 
-    def branch(self, condition: Value, yes: BasicBlock, no: BasicBlock) -> None:
-        self.block.jump = f"br {typed(condition)}, label %{yes.label}, label %{no.label}"
-
     @contextmanager
     def when(self, condition: Value) -> Generator[BasicBlock]:
-        """The instructions inside run only if the condition holds; they return no values.
-
-        Yields the block before them, which always runs.
-        """
         before = self.block
         inside = self.new_block()
         yield before
@@ -237,10 +229,6 @@ class Function(Instructions):
         *,
         most: int | None = None,
     ) -> OpenLoop:
-        """Begins `for index in range(start, stop, step)`; end it with `end_loop`.
-
-        A loop whose bounds are numbers must run at least once.
-        """
         first = constant(start, I64) if isinstance(start, int) else start
         last = constant(stop, I64) if isinstance(stop, int) else stop
         guarded: BasicBlock | None = None
@@ -262,10 +250,6 @@ class Function(Instructions):
     def end_loop(
         self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
     ) -> tuple[Value, ...]:
-        """Ends the loop; returns the carried values of its last iteration, or the initial ones.
-
-        With a condition `going`, the loop ends after the first iteration where it is false.
-        """
         following = self.binary("add", loop.index, constant(loop.step, loop.index.type))
         again = self.compare("slt", following, loop.stop)
         if going is not None:
@@ -311,7 +295,6 @@ class Function(Instructions):
         block.lines[:0] = phis + narrowed
 
     def finish(self, value: Value | None = None) -> None:
-        """Returns from the function."""
         self.block.jump = f"ret {typed(value)}" if value else "ret void"
 
     # Instructions
@@ -327,7 +310,6 @@ class Function(Instructions):
         self.block.lines.append(text)
 
     def binary(self, operation: str, left: Value, right: Value) -> Value:
-        """An operation on two values of one type: `"fadd"`, `"mul"`, `"and"`, `"lshr"`, ..."""
         return self.instruction(f"{operation} {typed(left)}, {operand(right)}", left.type)
 
     def negate(self, value: Value) -> Value:
@@ -336,7 +318,6 @@ class Function(Instructions):
         return self.binary("sub", constant(0, value.type), value)
 
     def compare(self, relation: str, left: Value, right: Value) -> Value:
-        """An i1 for each lane; `relation` as in LLVM: `"slt"`, `"eq"`, `"olt"`, `"uno"`, ..."""
         word = "fcmp" if left.type.is_float else "icmp"
         return self.instruction(
             f"{word} {relation} {typed(left)}, {operand(right)}", left.type.of("i1")
@@ -346,7 +327,6 @@ class Function(Instructions):
         return self.instruction(f"select {typed(condition)}, {typed(yes)}, {typed(no)}", yes.type)
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
-        """Converts each lane to another element: `"sitofp"`, `"zext"`, `"bitcast"`, ..."""
         type = value.type.of(element)
         if operation.endswith(".sat"):
             full = f"llvm.{operation}.{type.suffix}.{value.type.suffix}"
@@ -355,19 +335,16 @@ class Function(Instructions):
         return self.instruction(f"{operation} {typed(value)} to {type_text(type)}", type)
 
     def from_half(self, value: Value) -> Value:
-        """The float with the value of a float16, whose bits are an i16."""
         half, single = (type_text(value.type.of(element)) for element in ("half", "float"))
         bits = self.instruction(f"bitcast {typed(value)} to {half}", value.type.of("half"))
         return self.instruction(f"fpext {half} {bits.name} to {single}", value.type.of("float"))
 
     def to_half(self, value: Value) -> Value:
-        """The bits of the float16 that is nearest to a float, as an i16."""
         half, bits = (type_text(value.type.of(element)) for element in ("half", "i16"))
         rounded = self.instruction(f"fptrunc {typed(value)} to {half}", value.type.of("half"))
         return self.instruction(f"bitcast {half} {rounded.name} to {bits}", value.type.of("i16"))
 
     def multiply_add_pairs(self, left: Value, right: Value, added: Value) -> Value:
-        """For each lane, a float plus the products of both numbers of two pairs."""
         lanes = added.type.lanes
         wide = max(lanes, _LEAST_PAIRS)
         if lanes < wide:
@@ -379,7 +356,6 @@ class Function(Instructions):
         return found if lanes == wide else self.shuffle(found, None, range(lanes))
 
     def rounded_to_bfloat16(self, first: Value, second: Value) -> Value:
-        """Floats as bfloat16, i16: the lanes of `first`, then those of `second`."""
         lanes = first.type.lanes
         if lanes > _MOST_PAIRS:
             one, other = (self._rounded_in_halves(value) for value in (first, second))
@@ -403,7 +379,6 @@ class Function(Instructions):
         return self.shuffle(self.rounded_to_bfloat16(low, high), None, range(lanes))
 
     def as_pairs(self, numbers: Value) -> Value:
-        """Neighbouring lanes of i16 as pairs, i32."""
         return self._bitcast(numbers, Type("i32", numbers.type.lanes // 2))
 
     def tile_instruction(self, operation: str, *operands: Value) -> None:
@@ -415,14 +390,12 @@ class Function(Instructions):
         return self.instruction(f"bitcast {typed(value)} to {type_text(type)}", type)
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
-        """An intrinsic whose operands and result have one type: `"fma"`, `"sqrt"`, ..."""
         type = operands[0].type
         full = f"llvm.{name}.{type.suffix}"
         self.module.declare(full, type_text(type), [one.type for one in operands])
         return self.call(full, type, *operands)
 
     def call(self, name: str, type: Type, *operands: Value) -> Value:
-        """Calls a function that returns a value; declared or defined in the module."""
         return self.instruction(
             f"call {type_text(type)} @{name}({', '.join(map(typed, operands))})", type
         )
@@ -431,7 +404,6 @@ class Function(Instructions):
         self.line(f"call void @{name}({', '.join(map(typed, operands))})")
 
     def splat(self, value: Value, lanes: int) -> Value:
-        """The scalar in every lane; itself if lanes is 0."""
         if not lanes:
             return value
         vector = value.type.wide(lanes)
@@ -443,17 +415,14 @@ class Function(Instructions):
         return self.shuffle(first, None, [0] * lanes)
 
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
-        """Lanes of left and right in any order; right's are numbered after left's."""
         return self.instruction(_shuffled(left, right, picks), left.type.wide(len(picks)))
 
     def bits(self, lanes: Value, element: str) -> Value:
-        """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""
         type = Type(f"i{lanes.type.lanes}")
         packed = self.instruction(f"bitcast {typed(lanes)} to {type_text(type)}", type)
         return packed if type.element == element else self.convert("zext", packed, element)
 
     def lanes_of(self, bits: Value, lanes: int) -> Value:
-        """The lowest bits of an integer of at least `lanes` bits, as i1 lanes."""
         type = Type(f"i{lanes}")
         low = bits if bits.type == type else self.convert("trunc", bits, type.element)
         return self.instruction(
@@ -461,12 +430,10 @@ class Function(Instructions):
         )
 
     def any_of(self, lanes: Value) -> Value:
-        """Whether the integer in any of the lanes is not zero."""
         packed = self.bits(self.compare("ne", lanes, constant(0, lanes.type)), "i64")
         return self.compare("ne", packed, constant(0, I64))
 
     def all_bits(self, lanes: Value) -> Value:
-        """The bitwise and of the integers in all lanes."""
         name, scalar = f"llvm.vector.reduce.and.{lanes.type.suffix}", lanes.type.scalar
         self.module.declare(name, type_text(scalar), [lanes.type])
         return self.call(name, scalar, lanes)
@@ -486,7 +453,6 @@ class Function(Instructions):
         return self.instruction(f"alloca [{count} x {element}], align 64", POINTER)
 
     def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
-        """The address of an element."""
         position = constant(index, I64) if isinstance(index, int) else index
         if position.is_integer(0):
             return pointer
@@ -495,13 +461,11 @@ class Function(Instructions):
         )
 
     def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
-        """Reads a value; by default the address need only be aligned to an element."""
         return self.instruction(
             f"load {type_text(type)}, {typed(pointer)}, align {align or type.bytes}", type
         )
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
-        """Reads the lanes where the mask is set; others are zero, without a memory access."""
         name = f"llvm.masked.load.{type.suffix}.p0"
         self.module.declare(name, type_text(type), [pointer.type, I32, mask.type, type])
         align = constant(type.bytes, I32)
@@ -511,11 +475,9 @@ class Function(Instructions):
         self.line(f"store {typed(value)}, {typed(pointer)}, align {align or value.type.bytes}")
 
     def picked(self, table: Value, number: Value) -> Value:
-        """One of the values of a constant array of 64-bit integers."""
         return self.load(self.offset(table, number, "i64"), I64)
 
     def prefetch(self, pointer: Value, level: int) -> None:
-        """Prefetches an address into the cache of level 1 or 2; any address is allowed."""
         self.module.declare("llvm.prefetch.p0", "void", [POINTER, I32, I32, I32])
         read, data = constant(0, I32), constant(1, I32)
         self.call_void("llvm.prefetch.p0", pointer, read, constant(4 - level, I32), data)

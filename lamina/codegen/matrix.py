@@ -158,8 +158,7 @@ def _single_axes(
 
 def right_alone(step: Contraction) -> Contraction:
     """The contraction without its left operand, m axes and stores."""
-    left, windows = Literal(0, step.dtype), step.windows_in("right")
-    return replace(step, m=(), left=left, stores=(), windows=windows)
+    return replace(step, m=(), left=Literal(0, step.dtype), stores=(), left_windows=())
 
 
 def as_loop(step: Contraction) -> Loop:

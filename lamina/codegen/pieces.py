@@ -14,8 +14,7 @@ from functools import cache, partial
 from typing import final
 
 from lamina.codegen import c
-from lamina.codegen.builder import BasicBlock, OpenLoop
-from lamina.codegen.instructions import Composed
+from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
 from lamina.codegen.values import Type, Value, constant
 
 # The lanes of pieces, the widest first; a piece of one lane is a scalar.
@@ -79,7 +78,7 @@ class PieceModule:
 
 
 @final
-class PieceFunction(Composed):
+class PieceFunction(Builder):
     """A function being written; vectors have any number of lanes.
 
     Args:
@@ -91,7 +90,7 @@ class PieceFunction(Composed):
     def __init__(
         self, module: PieceModule, inner: c.Function, parameters: Sequence[tuple[str, Type]]
     ) -> None:
-        self.module = module
+        self._module = module
         self.inner = inner
         self.name = inner.name
         # The pieces of each value that has several, by its name.
@@ -104,8 +103,8 @@ class PieceFunction(Composed):
         )
 
     @property
-    def _is_fused(self) -> bool:
-        return self.module.fused
+    def module(self) -> PieceModule:
+        return self._module
 
     # Pieces
 
@@ -154,13 +153,11 @@ class PieceFunction(Composed):
 
     @contextmanager
     def at(self, block: BasicBlock) -> Generator[None]:
-        """Inside, instructions go to the end of that block."""
         with self.inner.at(block):
             yield
 
     @contextmanager
     def when(self, condition: Value) -> Generator[BasicBlock]:
-        """The instructions inside run only if the condition holds; they return no values."""
         with self.inner.when(condition) as before:
             yield before
 
@@ -173,7 +170,6 @@ class PieceFunction(Composed):
         *,
         most: int | None = None,
     ) -> OpenLoop:
-        """Begins `for index in range(start, stop, step)`; end it with `end_loop`."""
         opened = self.inner.begin_loop(start, stop, step, self._flat(carried), most=most)
         self._open.append(opened)
         received = list(opened.carried)
@@ -186,12 +182,10 @@ class PieceFunction(Composed):
     def end_loop(
         self, loop: OpenLoop, carried: Sequence[Value] = (), going: Value | None = None
     ) -> tuple[Value, ...]:
-        """Ends the loop; returns the carried values of its last iteration, or the initial ones."""
         self.inner.end_loop(self._open.pop(), self._flat(carried), going)
         return loop.carried
 
     def finish(self, value: Value | None = None) -> None:
-        """Returns from the function."""
         if value is not None and not _is_whole(value.type):
             self.inner.finish_several(self._split(value))
         else:
@@ -205,7 +199,6 @@ class PieceFunction(Composed):
         return self._joined(pieces, type)
 
     def binary(self, operation: str, left: Value, right: Value) -> Value:
-        """An operation on two values of one type."""
         write = partial(self.inner.binary, operation)
         return self._each([left, right], left.type, write)
 
@@ -213,7 +206,6 @@ class PieceFunction(Composed):
         return self._each([value], value.type, self.inner.negate)
 
     def compare(self, relation: str, left: Value, right: Value) -> Value:
-        """An i1 for each lane."""
         write = partial(self.inner.compare, relation)
         return self._each([left, right], left.type.of("i1"), write)
 
@@ -223,49 +215,40 @@ class PieceFunction(Composed):
         return self._each([yes, no], yes.type, partial(self.inner.select, condition))
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
-        """Converts each lane to another element."""
         type = value.type.of(element)
         pieces = [self.inner.convert(operation, one, element) for one in self._split(value)]
         return self._joined(pieces, type)
 
     def from_half(self, value: Value) -> Value:
-        """The float with the value of a float16, whose bits are an i16."""
         return self._each([value], value.type.of("float"), self.inner.from_half)
 
     def to_half(self, value: Value) -> Value:
-        """The bits of the float16 that is nearest to a float, as an i16."""
         return self._each([value], value.type.of("i16"), self.inner.to_half)
 
     def half_binary(self, operation: str, left: Value, right: Value) -> Value:
-        """The bits of a sum, difference or product of two float16, rounded once."""
         return self._each([left, right], left.type, partial(self.inner.half_binary, operation))
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
-        """An intrinsic whose operands and result have one type."""
         return self._each(operands, operands[0].type, partial(self.inner.intrinsic, name))
 
     def call(self, name: str, type: Type, *operands: Value) -> Value:
-        """Calls a function of the module that returns a value."""
         flat = self._flat(operands)
         if _is_whole(type):
             return self.inner.call(name, type, *flat)
         return self._joined(self.inner.call_several(name, pieces_of(type), flat), type)
 
     def call_void(self, name: str, *operands: Value) -> None:
-        """Calls a function of the module that returns nothing."""
         self.inner.call_void(name, *self._flat(operands))
 
     # Lanes
 
     def splat(self, value: Value, lanes: int) -> Value:
-        """The scalar in every lane; itself if lanes is 0."""
         type = value.type.wide(lanes)
         return self._joined(
             [self.inner.splat(value, piece.lanes) for piece in pieces_of(type)], type
         )
 
     def shuffle(self, left: Value, right: Value | None, picks: Sequence[int]) -> Value:
-        """Lanes of left and right in any order; right's are numbered after left's."""
         lanes = left.type.lanes
         sources = (left, right if right is not None else left)
         picked = [self._lane(sources[pick >= lanes], pick % lanes) for pick in picks]
@@ -304,7 +287,6 @@ class PieceFunction(Composed):
         return self._joined(kept, vector.type)
 
     def bits(self, lanes: Value, element: str) -> Value:
-        """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""
         word: Value | None = None
         first = 0
         for piece in self._split(lanes):
@@ -319,7 +301,6 @@ class PieceFunction(Composed):
         return word
 
     def lanes_of(self, bits: Value, lanes: int) -> Value:
-        """The lowest bits of an integer of at least `lanes` bits, as i1 lanes."""
         type = Type("i1", lanes)
         pieces: list[Value] = []
         first = 0
@@ -333,7 +314,6 @@ class PieceFunction(Composed):
         return self._joined(pieces, type)
 
     def reduced(self, operation: str, vector: Value) -> Value:
-        """All lanes combined."""
         combined: Value | None = None
         for piece in self._split(vector):
             own = self.inner.reduced(operation, piece) if piece.type.lanes else piece
@@ -344,7 +324,6 @@ class PieceFunction(Composed):
     # Memory
 
     def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
-        """The address of an element."""
         return self.inner.offset(pointer, index, element)
 
     def _addresses(self, pointer: Value, type: Type) -> list[tuple[Value, Type]]:
@@ -357,14 +336,12 @@ class PieceFunction(Composed):
         return found
 
     def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
-        """Reads a value; by default the address need only be aligned to an element."""
         if _is_whole(type):
             return self.inner.load(pointer, type, align)
         pieces = [self.inner.load(*one) for one in self._addresses(pointer, type)]
         return self._joined(pieces, type)
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
-        """Reads the lanes where the mask is set; others are zero, without a memory access."""
         pieces: list[Value] = []
         for (address, piece), own in zip(
             self._addresses(pointer, type), self._split(mask), strict=True
@@ -376,7 +353,6 @@ class PieceFunction(Composed):
         return self._joined(pieces, type)
 
     def store(self, value: Value, pointer: Value, align: int = 0) -> None:
-        """Writes a value; by default the address need only be aligned to an element."""
         if _is_whole(value.type):
             self.inner.store(value, pointer, align)
             return
@@ -385,9 +361,7 @@ class PieceFunction(Composed):
             self.inner.store(piece, address)
 
     def picked(self, table: Value, number: Value) -> Value:
-        """One of the values of a constant array of 64-bit integers."""
         return self.inner.picked(table, number)
 
     def prefetch(self, pointer: Value, level: int) -> None:
-        """Prefetches an address; any address is allowed."""
         self.inner.prefetch(pointer, level)

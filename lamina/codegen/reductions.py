@@ -12,7 +12,7 @@ from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import EMITTERS, element
 from lamina.codegen.values import Type, Value, constant, constants
-from lamina.program.index import axis_index, flatten
+from lamina.program.index import row_major
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce
@@ -137,10 +137,8 @@ class _Position(Combiner):
     ) -> tuple[Value, ...]:
         best, position = carried
         lanes = best.type.lanes
-        axes = self._stage.axes
-        offset = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
         value = points.vector(at.scalar(self._stage.value))
-        found = points.vector(Position(at.index(offset), int64))
+        found = points.vector(Position(at.index(row_major(self._stage.axes)), int64))
         if self._position_type() == "i32":
             found = self._code.convert("trunc", found, "i32")
         if value.type.lanes != lanes:

@@ -176,7 +176,7 @@ def _shear(node: Tensor, x: _Permuted) -> _Permuted:
     slopes: list[Slope] = []
     for numbers in node.attributes["slopes"]:
         one = Slope(*numbers)
-        slopes.append(one._replace(position=x.axes[one.position], window=x.axes[one.window]))
+        slopes.append(one._replace(position=x.axes[one.position], element=x.axes[one.element]))
     return _Permuted(rebuild(node, (x.tensor,), slopes=tuple(slopes)), x.axes)
 
 

@@ -6,7 +6,7 @@ executables, and the executable. Engines know programs, but no graphs, ops or la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -349,17 +349,11 @@ class Engine(Protocol):
             arena: shared with other programs that never run at the same time; by default a new
                 one.
             timed: whether every step is timed, which makes the program slower.
-            schedule: one of this engine's `schedules` of the program; decided by default.
+            schedule: how its steps are run, as this engine's generator of kernels states it;
+                decided by default.
 
         Raises:
             EngineError: if there is not enough memory for it, including its workspaces.
-        """
-        ...
-
-    def schedules(self, program: Program) -> Iterable[Any]:
-        """Other correct schedules of the program; for tests.
-
-        There are none if the engine has only one.
         """
         ...
 

@@ -29,6 +29,7 @@ from lamina.program.scalar import (
     unconverted,
 )
 from lamina.program.target import cost_of
+from lamina.program.windows import Sliding
 
 Coordinates = tuple[Index, ...]
 # A function of an operand's number and of coordinates in that operand. It returns the scalar there.
@@ -48,29 +49,6 @@ class Elementwise(LoweringRule):
 
 
 @frozen_dataclass
-class Sliding:
-    """Windows that slide along an axis of an operand, at given coordinates of the result.
-
-    The result element reads index `(stride * position + dilation * element + offset) / divisor` of
-    that axis.
-
-    Attributes:
-        position: the output position.
-        element: the kernel element.
-        stride, dilation, offset, divisor: the numbers of the formula.
-        extent: of the operand's axis.
-    """
-
-    position: Index
-    element: Index
-    stride: int
-    dilation: int
-    offset: int
-    divisor: int
-    extent: int
-
-
-@frozen_dataclass
 class Movement(LoweringRule):
     """Each result element is an operand element at other coordinates, or a constant.
 
@@ -80,12 +58,13 @@ class Movement(LoweringRule):
         ordered: True if only the first operand is read, and the others must only be computed
             before.
         slides: for a movement that slides windows, a function of the node and of the coordinates of
-            a result element. It returns the windows through which that element reads the operand.
+            a result element. It returns the windows through which that element reads the operand;
+            None for windows that do not move along single axes.
     """
 
     scalar: Callable[[Tensor, Coordinates, Pull], Scalar]
     ordered: bool = False
-    slides: Callable[[Tensor, Coordinates], tuple[Sliding, ...]] | None = None
+    slides: Callable[[Tensor, Coordinates], tuple[Sliding | None, ...]] | None = None
 
     takes_halves = True
 

@@ -20,10 +20,11 @@ from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, locat
 from lamina.graph.attributes import Axis, Element, Fields, Many, whole
 from lamina.ops.arguments import as_tensor, read, refused
 from lamina.ops.broadcast import broadcast_to, sum_axes
-from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Sliding, select_within
+from lamina.ops.lowering_rules import Coordinates, Movement, Pull, select_within
 from lamina.ops.movement import reshape, transpose
 from lamina.ops.slicing import pad, slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
+from lamina.program.windows import Sliding, sliding_at
 
 # shear --------------------------------------------------------------------------------------------
 
@@ -36,21 +37,20 @@ class Slope(NamedTuple):
     """The indices of the elements of windows along one axis.
 
     Kernel element `w` at output position `p` has the index
-    `(scale * p + slope * w + offset) / divisor`, if that is a whole number within the axis.
-    Programs call the scale the stride of the windows, and the slope their dilation.
+    `(stride * p + dilation * w + offset) / divisor`, if that is a whole number within the axis.
 
     Attributes:
         position: the axis of output positions.
-        window: the axis of kernel elements.
+        element: the axis of kernel elements.
         extent: the number of output positions.
-        scale, slope, offset, divisor: whole numbers; scale and divisor are above zero.
+        stride, dilation, offset, divisor: whole numbers; stride and divisor are above zero.
     """
 
     position: int
-    window: int
+    element: int
     extent: int
-    scale: int = 1
-    slope: int = 1
+    stride: int = 1
+    dilation: int = 1
     offset: int = 0
     divisor: int = 1
 
@@ -58,10 +58,10 @@ class Slope(NamedTuple):
 _SLOPE = Fields(
     {
         "position": Axis(),
-        "window": Axis(),
+        "element": Axis(),
         "extent": whole(0),
-        "scale": whole(1),
-        "slope": whole(),
+        "stride": whole(1),
+        "dilation": whole(),
         "offset": whole(),
         "divisor": whole(1),
     }
@@ -81,7 +81,7 @@ def _extent(x: Tensor, axis: int) -> int:
 def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     (x,) = operands
     slopes = [Slope._make(numbers) for numbers in attributes["slopes"]]
-    axes = [axis for one in slopes for axis in (one.position, one.window)]
+    axes = [axis for one in slopes for axis in (one.position, one.element)]
     if len(set(axes)) != len(axes):
         raise ShapeError(
             "shear: each axis may occur only once in the slopes",
@@ -90,8 +90,8 @@ def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
         )
     shape = list(x.shape)
     for one in slopes:
-        _, window = static((shape[one.position], shape[one.window]))
-        farthest = one.scale * one.extent + abs(one.slope) * window + abs(one.offset)
+        _, window = static((shape[one.position], shape[one.element]))
+        farthest = one.stride * one.extent + abs(one.dilation) * window + abs(one.offset)
         if farthest > LARGEST or one.divisor * _extent(x, one.position) > LARGEST:
             raise ShapeError("shear: the indices are too large", facts=(("slope", str(one)),))
         shape[one.position] = one.extent
@@ -103,8 +103,8 @@ def _shear_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ..
     inverse: list[Slope] = []
     for one in _slopes(result):
         (extent,) = static((x.shape[one.position],))
-        numbers = (one.divisor, -one.slope, -one.offset, one.scale)
-        inverse.append(Slope(one.position, one.window, extent, *numbers))
+        numbers = (one.divisor, -one.dilation, -one.offset, one.stride)
+        inverse.append(Slope(one.position, one.element, extent, *numbers))
     return (shear(upstream, inverse),)
 
 
@@ -116,19 +116,19 @@ def _shear_reference(x: Array, slopes: tuple[Slope, ...], fill: float) -> Array:
 
 
 def _sheared(x: Array, one: Slope, fill: float) -> Array:
-    extent, size = static((x.shape[one.position], x.shape[one.window]))
+    extent, size = static((x.shape[one.position], x.shape[one.element]))
     elements = np.arange(size)
-    starts = one.scale * np.arange(one.extent) + one.offset
-    indices: Array = np.add.outer(starts, one.slope * elements)
+    starts = one.stride * np.arange(one.extent) + one.offset
+    indices: Array = np.add.outer(starts, one.dilation * elements)
     inside = (indices % one.divisor == 0) & (indices >= 0) & (indices // one.divisor < extent)
-    moved = np.moveaxis(x, (one.position, one.window), (0, 1))
+    moved = np.moveaxis(x, (one.position, one.element), (0, 1))
     if extent:
         values = moved[np.where(inside, indices // one.divisor, 0), elements]
     else:
         values = np.zeros((*indices.shape, *moved.shape[2:]), x.dtype)
     mask = inside.reshape(inside.shape + (1,) * (moved.ndim - 2))
     return np.moveaxis(
-        np.where(mask, values, x.dtype.type(fill)), (0, 1), (one.position, one.window)
+        np.where(mask, values, x.dtype.type(fill)), (0, 1), (one.position, one.element)
     )
 
 
@@ -137,8 +137,8 @@ def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     pulled = list(coordinates)
     bounds: list[Bound] = []
     for one in _slopes(node):
-        element = coordinates[one.window] * one.slope
-        index = coordinates[one.position] * one.scale + element + one.offset
+        element = coordinates[one.element] * one.dilation
+        index = coordinates[one.position] * one.stride + element + one.offset
         bounds.append(Bound(index, 0, (shape[one.position] - 1) * one.divisor + 1))
         if one.divisor > 1:
             bounds.append(Bound(index % one.divisor, 0, 1))
@@ -149,12 +149,13 @@ def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     return select_within(tuple(bounds), pull(0, tuple(pulled)), fill)
 
 
-def _shear_slides(node: Tensor, coordinates: Coordinates) -> tuple[Sliding, ...]:
+def _shear_slides(node: Tensor, coordinates: Coordinates) -> tuple[Sliding | None, ...]:
     shape = static(node.operands[0].shape)
     return tuple(
-        Sliding(
-            *(coordinates[one.position], coordinates[one.window]),
-            *(one.scale, one.slope, one.offset, one.divisor, shape[one.position]),
+        sliding_at(
+            *(coordinates[one.position], coordinates[one.element]),
+            (one.stride, one.dilation, one.offset, one.divisor),
+            shape[one.position],
         )
         for one in _slopes(node)
     )

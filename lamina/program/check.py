@@ -130,10 +130,10 @@ def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
         stored = [store.index for store in step.stores]
         values = indices(*(store.value for store in step.stores))
         _check_nest((*around, *batch, *m, *n), (*stored, *values), where)
-        for window in step.windows:
-            on_left = window.operand == "left"
-            view, own = (step.left, m) if on_left else (step.right, n)
-            check_window(window, view, (*batch, *own, *k), k, where)
+        for window in step.left_windows:
+            check_window(window, step.left, (*batch, *m, *k), k, where)
+        for window in step.right_windows:
+            check_window(window, step.right, (*batch, *n, *k), k, where)
         return
     for stage in step.stages:
         stored = [store.index for store in stage_stores(stage)]

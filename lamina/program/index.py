@@ -247,6 +247,11 @@ def flatten(coordinates: Sequence[Index], shape: Sequence[int]) -> Index:
     return _flattened(tuple(coordinates), tuple(shape))
 
 
+def row_major(axes: Sequence[Axis]) -> Index:
+    """The offset of a point of some axes in a contiguous buffer with their extents."""
+    return flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+
+
 # Fusion flattens the same coordinates many times while it tries different groups of tensors.
 @lru_cache(maxsize=1 << 14)
 def _flattened(coordinates: tuple[Index, ...], shape: tuple[int, ...]) -> Index:

@@ -19,6 +19,7 @@ from lamina.program.steps import (
     Store,
     Write,
 )
+from lamina.program.windows import Sliding
 
 
 @final
@@ -71,10 +72,16 @@ class Rewrite:
         return replace(loop, stages=tuple(self.stage(stage) for stage in loop.stages))
 
     def contraction(self, step: Contraction) -> Contraction:
-        left, right = self.scalar(step.left), self.scalar(step.right)
-        windows = tuple(one for one in step.windows if one.axes.isdisjoint(self._axes))
+        def kept(windows: tuple[Sliding, ...]) -> tuple[Sliding, ...]:
+            return tuple(one for one in windows if one.axes.isdisjoint(self._axes))
+
         return replace(
-            step, left=left, right=right, stores=self.stores(step.stores), windows=windows
+            step,
+            left=self.scalar(step.left),
+            right=self.scalar(step.right),
+            stores=self.stores(step.stores),
+            left_windows=kept(step.left_windows),
+            right_windows=kept(step.right_windows),
         )
 
     def stage(self, stage: Stage) -> Stage:

@@ -32,7 +32,7 @@ from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import DType, int32, int64, size_of
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Apply, Load, Position, Scalar, loads, shared, text
-from lamina.program.windows import Window
+from lamina.program.windows import Sliding
 
 # How a reduction combines values, and its result over no values; None if it needs at least one.
 COMBINERS: dict[str, float | None] = {
@@ -43,6 +43,9 @@ COMBINERS: dict[str, float | None] = {
     "argmax": None,  # the first position of the maximum, NaN counting as larger than any number
     "argmin": None,  # the first position of the minimum, NaN counting as smaller than any number
 }
+
+# The primitives that combine two partial results. Combiners of positions have none.
+COMBINING = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
 
 # The combiners whose result is a position. A `Scan` cannot use them.
 POSITIONAL = ("argmax", "argmin")
@@ -293,7 +296,8 @@ class Contraction(_Cached):
         result: the name of the local that holds the sum in the epilogue.
         dtype: of the sum.
         stores: the epilogue: the stores at each (b, m, n).
-        windows: the windows that slide along dimensions of the operands, as in their views.
+        left_windows, right_windows: the windows that slide along dimensions of the operands, as in
+            their views.
     """
 
     name: str
@@ -306,7 +310,8 @@ class Contraction(_Cached):
     result: str
     dtype: DType
     stores: tuple[Store, ...]
-    windows: tuple[Window, ...] = ()
+    left_windows: tuple[Sliding, ...] = ()
+    right_windows: tuple[Sliding, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -323,16 +328,13 @@ class Contraction(_Cached):
         b, m, n, k = (size_of([axis.extent for axis in group]) for group in groups)
         return b, m, n, k
 
-    def windows_in(self, operand: str) -> tuple[Window, ...]:
-        """The windows of one operand."""
-        return tuple(window for window in self.windows if window.operand == operand)
-
     def __str__(self) -> str:
         space = "; ".join(_over(group) for group in (self.batch, self.m, self.n) if group)
         lines = [
             f"contraction {self.name} over ({space})",
             f"  {self.result} = sum({_over(self.k)}) {self.left} * {self.right}",
-            *(f"  {window}" for window in self.windows),
+            *(f"  {one.kind(self.k)}, windows of left: {one}" for one in self.left_windows),
+            *(f"  {one.kind(self.k)}, windows of right: {one}" for one in self.right_windows),
         ]
         return "\n".join(lines + [f"  {line}" for line in _store_lines(self.stores)])
 

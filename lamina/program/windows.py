@@ -1,7 +1,7 @@
 """The windows of a contraction, which slide along the dimensions of its operands.
 
 A convolution reads its data through a view: at each output position it reads the elements under
-the kernel. The view's index and bounds contain that already; a `Window` states stride, dilation
+the kernel. The view's index and bounds contain that already; a `Sliding` states stride, dilation
 and offset explicitly, so that engines need not derive them.
 """
 
@@ -16,14 +16,13 @@ from lamina.program.index import Axis, Index, axes_of, axis_index
 from lamina.program.scalar import Bound, Load, Scalar, indices, unconverted
 
 # How a contraction uses the windows of an operand. A convolution sums over kernel elements. The
-# gradient of its data does so too, with the kernel mirrored or with gaps between elements. The
-# gradient of its weights sums over output positions.
+# gradient of its data does so too, with the kernel mirrored (the dilation is negative) or with gaps
+# between elements (the divisor is above 1). The gradient of its weights sums over output positions.
 FORWARD, DATA_GRADIENT, WEIGHT_GRADIENT = "forward", "data gradient", "weight gradient"
-OPERANDS = ("left", "right")
 
 
 @frozen_dataclass
-class Window:
+class Sliding:
     """The windows along one dimension of an operand; the dimension has `extent` elements.
 
     At the output position `position` and the kernel element `element`, the operand's index along
@@ -31,10 +30,6 @@ class Window:
     zero where that is not an integer in 0 .. extent - 1.
 
     Attributes:
-        operand: `"left"` or `"right"`.
-        kind: `FORWARD` or `DATA_GRADIENT` if the contraction sums over kernel elements (a
-            gradient's dilation is negative, or its divisor above 1), `WEIGHT_GRADIENT` if it sums
-            over output positions.
         position: the axis of the output positions; None if there is one position.
         element: the axis of the kernel elements; None if there is one element.
         stride: the distance between positions, at least 1.
@@ -44,8 +39,6 @@ class Window:
         extent: the number of the operand's elements along the dimension.
     """
 
-    operand: str
-    kind: str
     position: Axis | None
     element: Axis | None
     stride: int
@@ -82,30 +75,76 @@ class Window:
 
     @property
     def is_axis(self) -> bool:
-        """Whether the window is an ordinary strided axis: one kernel element and no bounds."""
+        """Whether the windows are an ordinary strided axis: one kernel element and no bounds."""
         return self.element is None and not self.bounds
+
+    @property
+    def elements(self) -> int:
+        """The number of kernel elements."""
+        return self.element.extent if self.element else 1
+
+    def reach(self, positions: int) -> int:
+        """The number of elements from the first to the last that so many positions read."""
+        return self.stride * (positions - 1) + abs(self.dilation) * (self.elements - 1) + 1
+
+    def kind(self, k_axes: Collection[Axis]) -> str | None:
+        """How a contraction over `k_axes` uses the windows.
+
+        None if it sums over both positions and kernel elements, or over neither.
+        """
+        position, element = self.position in k_axes, self.element in k_axes
+        if self.position is not None and self.element is not None and position == element:
+            return None
+        if position or (self.position is None and not element):
+            return WEIGHT_GRADIENT
+        return DATA_GRADIENT if self.dilation < 0 or self.divisor > 1 else FORWARD
 
     def __str__(self) -> str:
         index = str(self.scaled_index)
         if self.divisor > 1:
             index = f"({index}) / {self.divisor}"
-        return f"{self.kind}, windows of {self.operand}: {index} of {self.extent}"
+        return f"{index} of {self.extent}"
 
 
-def kind_of(window: Window, k_axes: Collection[Axis]) -> str | None:
-    """The kind of a window in a contraction over `k_axes`.
+def sliding_at(
+    position: Index,
+    element: Index,
+    numbers: Sequence[int],
+    extent: int,
+) -> Sliding | None:
+    """Windows at coordinates of positions and elements, each of which moves along one axis.
 
-    None if it sums over both positions and kernel elements, or over neither.
+    Args:
+        position, element: the coordinates.
+        numbers: stride, dilation, offset and divisor.
+        extent: of the operand's dimension.
+
+    Returns:
+        None if a coordinate moves along several axes or another expression, both along the same
+        axis, or positions backwards.
     """
-    position, element = window.position in k_axes, window.element in k_axes
-    if window.position is not None and window.element is not None and position == element:
+    stride, dilation, offset, divisor = numbers
+    position_axis, step = _moving(position)
+    element_axis, factor = _moving(element)
+    if step <= 0 or not factor or not dilation or not extent or position_axis == element_axis:
         return None
-    if position or (window.position is None and not element):
-        return WEIGHT_GRADIENT
-    return DATA_GRADIENT if window.dilation < 0 or window.divisor > 1 else FORWARD
+    offset += stride * position.constant + dilation * element.constant
+    numbers = (stride * step, dilation * factor, offset, divisor, extent)
+    return Sliding(position_axis, element_axis, *numbers)
 
 
-def fitted(window: Window, view: Scalar) -> Window | None:
+def _moving(index: Index) -> tuple[Axis | None, int]:
+    """The axis of a coordinate along one axis, and its factor: 1 for a constant coordinate.
+
+    0 for a coordinate that moves along several axes or another expression.
+    """
+    if not index.terms:
+        return None, 1
+    (atom, factor), *others = index.terms
+    return (atom, factor) if isinstance(atom, Axis) and not others else (None, 0)
+
+
+def fitted(window: Sliding, view: Scalar) -> Sliding | None:
     """The window, narrowed to the elements that a view reads; None if the view has no such window.
 
     Between the window and the buffer there may be padding and other movements. Padding is outside
@@ -132,7 +171,7 @@ def loaded(view: Scalar) -> Load | None:
 
 
 def check_window(
-    window: Window, view: Scalar, axes: Collection[Axis], k_axes: Collection[Axis], where: str
+    window: Sliding, view: Scalar, axes: Collection[Axis], k_axes: Collection[Axis], where: str
 ) -> None:
     """Checks that a window agrees with its operand's view.
 
@@ -147,19 +186,21 @@ def check_window(
         InternalError: if it does not agree.
     """
     numbers = (window.stride, window.dilation, window.offset, window.divisor, window.extent)
-    plain = all(type(number) is int for number in numbers) and window.operand in OPERANDS
-    if not plain or min(window.stride, window.divisor, window.extent) < 1 or not window.dilation:
+    is_plain = all(type(number) is int for number in numbers)
+    if not is_plain or min(window.stride, window.divisor, window.extent) < 1 or not window.dilation:
         raise InternalError(f"a window has invalid numbers: {window!r}", where=where)
     if not window.axes or not window.axes <= set(axes):
         raise InternalError(f"nothing iterates the axes of a window: {window}", where=where)
-    if window.kind != kind_of(window, k_axes):
-        raise InternalError(f"a window has the wrong kind: {window}", where=where)
+    if window.kind(k_axes) is None:
+        raise InternalError(
+            f"a window is summed over both of its axes or none: {window}", where=where
+        )
     if fitted(window, view) != window:
         raise InternalError(f"a window differs from its operand's view: {window}", where=where)
 
 
 def _shown(
-    window: Window, bounds: Sequence[Bound], reached: tuple[int, int]
+    window: Sliding, bounds: Sequence[Bound], reached: tuple[int, int]
 ) -> tuple[int, int] | None:
     """The first and the last of the reached indices at which the bounds hold.
 
@@ -186,7 +227,7 @@ def _shown(
     return (first, last) if whole else None
 
 
-def _moves_with(window: Window, index: Index) -> bool:
+def _moves_with(window: Sliding, index: Index) -> bool:
     """Whether the buffer index depends on the window's axes through the window's index alone."""
     terms = window.index.terms
     if terms:

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from alternatives import schedules_of
 from gpu_cases import CASES, LARGE, Case, assert_close, compiled
 from harness import run_program
 
@@ -60,7 +61,7 @@ def check(case: Case, schedules: str, tolerance: float, capability: tuple[int, i
     program = compiled(case, own.target)
     feeds = case.feeds()
     expected, _ = run_program(program, InterpreterEngine(), feeds)
-    others = own.schedules(program) if schedules == "every" else ()
+    others = schedules_of(own, program) if schedules == "every" else ()
     kinds: set[str] = set()
     for schedule in (None, *others):
         found, _ = run_program(program, own, feeds, schedule=schedule)
@@ -118,7 +119,7 @@ def test_tiles_may_take_more_local_memory_than_kernels_can_declare() -> None:
     (number,) = (number for number, one in enumerate(program.steps) if isinstance(one, Contraction))
     # The same tiles as a legal schedule, but more of them.
     (schedule, *_) = (
-        one for one in own.schedules(program) if isinstance(one.steps[number], MatrixSchedule)
+        one for one in schedules_of(own, program) if isinstance(one.steps[number], MatrixSchedule)
     )
     tiled = schedule.steps[number]
     stages = 2 + (48 << 10) * tiled.stages // tiled.local_bytes

@@ -17,12 +17,13 @@ from dataclasses import replace
 
 import numpy as np
 import pyopencl as cl
+from alternatives import legal_schedules
 from gpu_cases import CASES, TRAITS, Case, assert_close, compiled
 from harness import run_program
 
 from lamina.base.shapes import Array
 from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR, Words
-from lamina.engines.gpu.decisions import decide, legal_schedules
+from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.target import target_for
@@ -44,7 +45,8 @@ WITHOUT_BARRIERS = replace(
 def run_case(case: Case, words: Words) -> None:
     """Runs a case with every schedule for GPUs."""
     program = compiled(case, TARGET)
-    schedules = [decide(program, TARGET, TRAITS), *legal_schedules(program, TARGET, TRAITS)]
+    family = GpuFamily(TRAITS, words, "opencl")
+    schedules = [family.decide(program), *legal_schedules(family, program)]
     kernels = (write_kernels(program, one, TRAITS, words) for one in schedules)
     compare(case, program, zip(schedules, kernels, strict=True), is_right=words is OPENCL)
 
@@ -61,7 +63,7 @@ def run_case_for_processors(case: Case, *, all_at_once: bool) -> None:
         launch_plan.phase_starts = lambda extents, calls, loops: [
             number == 0 for number, _ in enumerate(calls)
         ]
-    schedules = [family.decide(program), *family.legal_schedules(program)]
+    schedules = [family.decide(program), *legal_schedules(family, program)]
     kernels = (family.write(program, one) for one in schedules)
     compare(case, program, zip(schedules, kernels, strict=True), is_right=not all_at_once)
 

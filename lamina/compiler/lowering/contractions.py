@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lamina.base.shapes import size_of, static
 from lamina.compiler.lowering.pull import (
@@ -15,12 +15,12 @@ from lamina.compiler.lowering.pull import (
     iterating,
     numbered_axes,
 )
-from lamina.compiler.lowering.sliding import windows_of
 from lamina.graph import Tensor
-from lamina.ops.lowering_rules import Reduction, Sliding
+from lamina.ops.lowering_rules import Reduction
 from lamina.program.index import Axis, Gathered, Index, Quotient
 from lamina.program.scalar import Load, Local, Scalar, unconverted
 from lamina.program.steps import Contraction, Store
+from lamina.program.windows import Sliding, fitted
 
 # A tensor and the labels of its axes.
 _Labelled = tuple[Tensor, tuple[str, ...]]
@@ -63,10 +63,10 @@ def lower_contraction(
         puller = Puller(locations)
         scalar = puller.pull(operand, axis_indices(axes[label] for label in labels))
         load_of_view(scalar)
-        return scalar, puller.slidings
+        return scalar, puller.windows
 
-    left_view, left_slidings = view(left, left_labels)
-    right_view, right_slidings = view(right, right_labels)
+    left_view, left_windows = view(left, left_labels)
+    right_view, right_windows = view(right, right_labels)
     strides = _strides(load_of_view(left_view).index)
     # The axes of K are in the order of memory of the left operand.
     k_axes = sorted(axes_of_labels(k_labels), key=lambda axis: -abs(strides.get(axis, 0)))
@@ -83,10 +83,25 @@ def lower_contraction(
         result=result.name,
         dtype=node.dtype,
         stores=stores,
-        windows=(
-            *windows_of("left", left_view, left_slidings, axes.values(), k_axes),
-            *windows_of("right", right_view, right_slidings, axes.values(), k_axes),
-        ),
+        left_windows=_fitted(left_windows, left_view, axes.values(), k_axes),
+        right_windows=_fitted(right_windows, right_view, axes.values(), k_axes),
+    )
+
+
+def _fitted(
+    windows: Iterable[Sliding], view: Scalar, axes: Collection[Axis], k_axes: Collection[Axis]
+) -> tuple[Sliding, ...]:
+    """The windows between a view and its buffer, narrowed to the elements that it reads.
+
+    A window of one element at stride 1 without padding is omitted, because it is a plain axis.
+    """
+    narrowed = (fitted(one, view) for one in windows if one.axes <= set(axes))
+    return tuple(
+        one
+        for one in narrowed
+        if one is not None
+        and one.kind(k_axes) is not None
+        and not (one.is_axis and one.stride == 1)
     )
 
 

@@ -11,10 +11,11 @@ from functools import partial
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
 from lamina.graph import CONSTANT, Tensor
-from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement, Sliding
+from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement
 from lamina.ops.movement import RESHAPE, TRANSPOSE
 from lamina.program.index import Axis, Index, axis_index, flatten, unflatten
 from lamina.program.scalar import Literal, Load, Local, Scalar
+from lamina.program.windows import Sliding
 
 # A tensor with a deeper expression is stored, so that kernels stay small and readable.
 DEEPEST_EXPRESSION = 96
@@ -72,7 +73,7 @@ class Puller:
     Attributes:
         computed_at: the coordinates at which each member of the group is computed.
         locals: the local that holds the result of a member, for members that have one.
-        slidings: the windows through which tensors were pulled, in order, each once.
+        windows: the windows through which tensors were pulled, in order, each once.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Puller:
         self._height = 0
         # The number of nested pulls at the moment.
         self._nested = 0
-        self.slidings: dict[Sliding, None] = {}
+        self.windows: dict[Sliding, None] = {}
 
     def pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         """The scalar of a tensor at coordinates.
@@ -175,7 +176,7 @@ class Puller:
             )
             return lowering.scalar(node, operands)
         if isinstance(lowering, Movement) and lowering.slides is not None:
-            self.slidings |= dict.fromkeys(lowering.slides(node, coordinates))
+            self.windows |= dict.fromkeys(filter(None, lowering.slides(node, coordinates)))
         most = self._most_nested
         if most is not None and any(index.nesting > most for index in coordinates):
             raise NotOneStep

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -88,11 +88,6 @@ class CpuEngine:
     ) -> CpuProgram:
         arena = host_arena(arena)
         return CpuProgram(program, memories, arena, self.processor, schedule, timed=timed)
-
-    def schedules(self, program: Program) -> Iterator[Schedule]:
-        from lamina.engines.simd.decide.alternatives import legal_schedules  # as in compilation.py
-
-        return legal_schedules(program, self.processor)
 
     def tune(self, program: Program) -> None:
         return None

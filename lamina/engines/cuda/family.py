@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import final
 
@@ -40,7 +40,7 @@ class CudaFamily:
 
     def __init__(self, driver: CudaDriver) -> None:
         self._own = GpuFamily(driver.traits, driver.words, "cuda")
-        self._driver, self._traits = driver, driver.traits
+        self._driver, self.traits = driver, driver.traits
         self.target = self._own.target
         versions = tuple(map(_version, _PACKAGES))
         self.key = repr((self._own.key, driver.record.version, versions))
@@ -59,7 +59,7 @@ class CudaFamily:
         for step in program.steps:
             (own,), _ = signatures.numbered(step)
             if own not in known:
-                known[own] = self._library(own) if is_large(own) else None
+                known[own] = self.library(own) if is_large(own) else None
         found: dict[int, StepSchedule] = {}
         for number, step in enumerate(program.steps):
             decided = known[signatures.numbered(step)[0][0]]
@@ -69,12 +69,12 @@ class CudaFamily:
 
     def candidates(self, program: Program) -> Sequence[StepSchedule]:
         (step,) = program.steps
-        own, library = self._own.candidates(program), self._library(step)
+        own, library = self._own.candidates(program), self.library(step)
         if library is None:
             return own
         return [library, *own] if is_large(step) else [*own, library]
 
-    def _library(self, step: Step) -> LibrarySchedule | None:
+    def library(self, step: Step) -> LibrarySchedule | None:
         """The schedule of a step by cuBLASLt: alone, or with a kernel for the epilogue.
 
         None if the step is no plain product, or cuBLASLt has no algorithm for it.
@@ -86,7 +86,7 @@ class CudaFamily:
         if found is None:
             sums, loop = without_epilogue(step, _workspace)
             found = plain_product(sums)
-            epilogue = point_schedule(loop, position_bits(step, self.target), self._traits)
+            epilogue = point_schedule(loop, position_bits(step, self.target), self.traits)
         if found is None:
             return None
         size = self._driver.library_workspace_bytes(found.product)
@@ -100,14 +100,6 @@ class CudaFamily:
 
     def step_that_runs(self, schedule: Schedule, step: int) -> int:
         return self._own.step_that_runs(schedule, step)
-
-    def legal_schedules(self, program: Program) -> Iterator[Schedule]:
-        """Those for GPUs, and one in which cuBLASLt computes all products that it can."""
-        yield from self._own.legal_schedules(program)
-        found = {number: self._library(step) for number, step in enumerate(program.steps)}
-        forced = {number: one for number, one in found.items() if one is not None}
-        if forced:
-            yield self.decide(program, forced)
 
     def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
         return self._own.write(program, schedule, separate=separate)

@@ -10,7 +10,7 @@ from lamina.base.shapes import DType
 from lamina.engines.gpu.contraction_costs import contraction_cost, packed_cost, winograd_cost
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
-from lamina.engines.gpu.matrix_schedules import legal_matrices, matrix_schedules
+from lamina.engines.gpu.matrix_schedules import matrix_schedules
 from lamina.engines.gpu.packed_operands import OPERANDS, gains_by_packing, packed_steps
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
@@ -18,7 +18,6 @@ from lamina.engines.gpu.schedule import (
     NARROW,
     ContractionSchedule,
     KernelSchedule,
-    LoopSchedule,
     MatrixLoad,
     MatrixSchedule,
     PackedSchedule,
@@ -67,7 +66,7 @@ def contraction_schedules(
     costs: dict[WrittenSchedule, float] = {
         each: contraction_cost(one, each, traits) for each in _unpacked(one, bits, traits)
     }
-    for decided in _winograd(step, bits, traits):
+    for decided in winograd_schedules(step, bits, traits):
         costs[decided] = winograd_cost(step, decided, traits)
     costs |= _packed(step, bits, traits)
     yield from sorted(costs, key=lambda each: costs[each])
@@ -105,7 +104,7 @@ def _packed(step: Contraction, bits: int, traits: Traits) -> Mapping[WrittenSche
     return found
 
 
-def _winograd(step: Contraction, bits: int, traits: Traits) -> Iterator[WinogradSchedule]:
+def winograd_schedules(step: Contraction, bits: int, traits: Traits) -> Iterator[WinogradSchedule]:
     """The schedule by Winograd's algorithm, if it applies and positions in workspaces fit."""
     if convolution_of(step) is None:
         return
@@ -302,57 +301,3 @@ def fits(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> bool:
     """Whether a group of the schedule fits on the device."""
     small = tiled.group <= traits.largest_group
     return small and tiled.local_bytes(element_bytes) <= traits.local_bytes
-
-
-def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator[WrittenSchedule]:
-    """Correct schedules: some of every kind."""
-    one = Product(step)
-    yield direct_schedule(one, bits)
-    yield ContractionSchedule(1, 1, 64)
-    yield ContractionSchedule(3, 2, bits)
-    if traits.largest_group < LEAST_GROUP:
-        return
-    kernels = [*_legal_groups(one, bits, traits), *legal_matrices(one, bits, traits)]
-    yield from kernels
-    if convolution_of(step) is not None:
-        point = LoopSchedule(1, bits)
-        yield WinogradSchedule(point, point, ContractionSchedule(2, 2, bits), point)
-        yield from _winograd(step, bits, traits)
-    for operand, kernel in zip(OPERANDS, kernels, strict=False):
-        _, products = packed_steps(step, operand, lambda size, dtype: "packed")
-        own = next(iter(_legal_groups(Product(products), bits, traits)), kernel)
-        yield PackedSchedule(operand, LoopSchedule(1, bits), own)
-    for splits in (2, 3):
-        if one.k and one.k % splits == 0:
-            for kernel in kernels[splits::4]:
-                own = for_share(kernel, one.k // splits)
-                yield PassesSchedule((Pass(1, splits, (own, LoopSchedule(1, bits))),))
-
-
-def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[KernelSchedule]:
-    """Schedules with local memory."""
-    kinds = (
-        # Tile of batch, m, n and k; block; buffers, unrolled, swapped.
-        ((1, 8, 8, 4), (4, 4), 1, 2, False),
-        ((1, 4, 8, 3), (2, 4), 2, 3, True),
-        ((2, 4, 4, 8), (2, 2), 2, 8, False),
-        ((3, 6, 2, 2), (3, 1), 1, 2, True),
-        ((1, 16, 4, 16), (4, 2), 2, 16, False),
-    )
-    for (tile_b, *tile), block, buffers, unrolled, swapped in kinds:
-        own = one.exchanged if swapped else one
-        while own.batch % tile_b:
-            tile_b -= 1
-        whole = (tile_b, tile[0], tile[1], tile[2])
-        for halves in (False, True):
-            tiled = tiled_schedule(
-                *(own, whole, block, buffers, unrolled, swapped, bits), halves=halves
-            )
-            is_another = not halves or tiled.left.is_half or tiled.right.is_half
-            if is_another and fits(tiled, own.element_bytes, traits):
-                yield tiled
-    lanes = vector_lanes(one, min(one.left.runs[1], one.right.runs[1]))
-    yield TreeSchedule(4, 1, 1, 1, lanes, True, bits)
-    yield TreeSchedule(2, 3, 2, 1, 1, False, bits)
-    yield TreeSchedule(8, 2, 1, 3, 1, True, bits)
-    yield TreeSchedule(1, 4, 2, 2, lanes, False, bits)

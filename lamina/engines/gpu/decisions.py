@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lamina.base.shapes import size_of
 from lamina.codegen.signatures import Signatures
-from lamina.engines.gpu.contraction_schedules import contraction_schedules, legal_contractions
+from lamina.engines.gpu.contraction_schedules import contraction_schedules
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.loop_schedules import legal_loops, loop_schedules
+from lamina.engines.gpu.loop_schedules import loop_schedules
 from lamina.engines.gpu.schedule import (
     NARROW,
     MatrixSchedule,
@@ -112,22 +112,6 @@ def _kind(one: StepSchedule) -> tuple[object, ...]:
     if isinstance(one, TreeSchedule):
         return ("tree", one.along_k)
     return (type(one).__name__,)
-
-
-def legal_schedules(program: Program, target: Target, traits: Traits) -> Iterator[Schedule]:
-    """Other correct schedules of a program: every kind of kernel, for each step that allows it."""
-    chosen = decide(program, target, traits)
-    kinds = [list(_legal(step, target, traits)) for step in program.steps]
-    count = max(map(len, kinds), default=0)
-    found = [Schedule(tuple(own[number % len(own)] for own in kinds)) for number in range(count)]
-    yield from (one for one in dict.fromkeys(found) if one != chosen)
-
-
-def _legal(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]:
-    bits = position_bits(step, target)
-    if isinstance(step, Contraction):
-        return legal_contractions(step, bits, traits)
-    return legal_loops(step, bits, traits)
 
 
 def position_bits(step: Step, target: Target) -> int:

@@ -20,7 +20,7 @@ from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.finite import finite_check
 from lamina.engines.gpu.launches import LaunchedCall, Launches
 from lamina.engines.gpu.memory import DeviceMemory, SharedBlock, device_memory
-from lamina.engines.gpu.single_steps import Choices, candidate_schedules, forced_by
+from lamina.engines.gpu.single_steps import Choices, forced_by
 from lamina.engines.gpu.staging import DeviceStaging
 from lamina.engines.gpu.tuning import Tuner
 from lamina.engines.room import Need
@@ -50,12 +50,12 @@ class GpuEngine:
     ) -> None:
         self._language, self._opened, self._family_for = language, opened, family_for
         self._driver = opened()
-        self._family = family_for(self._driver)
+        self.family = family_for(self._driver)
         self._changes = Changes()
         # The program whose kernels were written last, with the choices, and the kernels: they are
         # written before memory is allocated, and used when the program is compiled.
         self._last: tuple[weakref.ref[Program], Choices, Launches] | None = None
-        self._tuner = Tuner(opened, self._family)
+        self._tuner = Tuner(opened, self.family)
 
     def __reduce__(self) -> tuple[type[GpuEngine], tuple[object, ...]]:
         # The machine that unpickles it may have other devices.
@@ -67,7 +67,7 @@ class GpuEngine:
 
     @property
     def target(self) -> Target:
-        return self._family.target
+        return self.family.target
 
     def available_bytes(self) -> int:
         return self._driver.available_bytes()
@@ -111,10 +111,6 @@ class GpuEngine:
         launches = self._launches(program, schedule, choices, separate=timed)
         return GpuProgram(program, launches, memories, own_arena, timed=timed)
 
-    def schedules(self, program: Program) -> Iterator[Any]:
-        yield from self._family.legal_schedules(program)
-        yield from candidate_schedules(program, self._family)
-
     def tune(self, program: Program) -> tuple[TunedStep, ...]:
         self._require_dtypes(_dtypes_of(program))
         return self._tuner.tune(program)
@@ -132,7 +128,7 @@ class GpuEngine:
         if is_kept and last is not None and last[0]() is program and last[1] == choices:
             return last[2]
         try:
-            launches = compile_program(program, self._family, schedule, choices, separate=separate)
+            launches = compile_program(program, self.family, schedule, choices, separate=separate)
         except EngineError as error:
             raise error.at(self.device.engine) from error.__cause__
         if is_kept:
@@ -160,10 +156,10 @@ class GpuEngine:
             return str(program) if step is None else str(program.steps[step])
         if language == "schedule":
             schedule = self._schedule(program)
-            return str(schedule) if step is None else self._family.text_of_step(schedule, step)
+            return str(schedule) if step is None else self.family.text_of_step(schedule, step)
         launches = self._known_launches(program)
         if step is not None:
-            step = self._family.step_that_runs(self._schedule(program), step)
+            step = self.family.step_that_runs(self._schedule(program), step)
         functions = _functions(launches.text) if step is not None else {}
         lines: list[str] = []
         shown: set[str] = set()
@@ -192,8 +188,8 @@ class GpuEngine:
 
     def _schedule(self, program: Program) -> Any:
         """The schedule with which a program is run now."""
-        forced = forced_by(program, self._family, self._tuner.known_choices(program))
-        return self._family.decide(program, forced)
+        forced = forced_by(program, self.family, self._tuner.known_choices(program))
+        return self.family.decide(program, forced)
 
     def needs(self, program: Program) -> tuple[Need, ...]:
         return needs_of(program, self._known_launches(program), self._driver.traits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from lamina.base.cache import Sources
@@ -50,10 +50,6 @@ class Family(Protocol):
 
     def step_that_runs(self, schedule: Any, step: int) -> int:
         """The number of the step whose kernels run a step: itself, unless it is fused into it."""
-        ...
-
-    def legal_schedules(self, program: Program) -> Iterator[Any]:
-        """Other correct schedules of a program; for tests."""
         ...
 
     def write(self, program: Program, schedule: Any, *, separate: bool = False) -> Launches:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from lamina.base.cache import Sources
 from lamina.codegen.words import Words
-from lamina.engines.gpu.decisions import decide, legal_schedules, promising
+from lamina.engines.gpu.decisions import decide, promising
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.gpu.schedule import Schedule, StepSchedule
 from lamina.engines.gpu.target import target_for
@@ -27,7 +27,7 @@ class GpuFamily:
     """
 
     def __init__(self, traits: Traits, words: Words, engine: str) -> None:
-        self._traits, self._words = traits, words
+        self.traits, self._words = traits, words
         self.target = target_for(traits, engine)
         self.key = repr(("gpu", traits, words))
         self.sources = SOURCES
@@ -35,11 +35,11 @@ class GpuFamily:
     def decide(
         self, program: Program, forced: Mapping[int, StepSchedule] | None = None
     ) -> Schedule:
-        return decide(program, self.target, self._traits, forced)
+        return decide(program, self.target, self.traits, forced)
 
     def candidates(self, program: Program) -> Sequence[StepSchedule]:
         (step,) = program.steps
-        return promising(step, self.target, self._traits)
+        return promising(step, self.target, self.traits)
 
     def text_of_candidate(self, candidate: StepSchedule) -> str:
         return " ".join(str(candidate).split())
@@ -50,11 +50,8 @@ class GpuFamily:
     def step_that_runs(self, schedule: Schedule, step: int) -> int:
         return step
 
-    def legal_schedules(self, program: Program) -> Iterator[Schedule]:
-        return legal_schedules(program, self.target, self._traits)
-
     def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
         # Imported only here: listing devices does not need it.
         from lamina.engines.gpu.kernels import write_kernels
 
-        return write_kernels(program, schedule, self._traits, self._words)
+        return write_kernels(program, schedule, self.traits, self._words)

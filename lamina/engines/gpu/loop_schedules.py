@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
 
 from lamina.base.shapes import size_of
 from lamina.codegen.axes import flattened, merged_axes
@@ -274,44 +273,3 @@ def _divisor_near(number: int, wanted: int, least_share: int, most: int) -> int:
     """The largest divisor up to `wanted` that leaves shares of at least some size; at least 1."""
     limit = min(wanted, number // least_share, most)
     return next((one for one in range(limit, 1, -1) if number % one == 0), 1)
-
-
-def legal_loops(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
-    """Correct schedules: some of every kind."""
-    stage = loop.stages[0]
-    if isinstance(stage, Sort):
-        for run in (max(stage.axis.extent, 1), 2, 3):
-            yield merge_schedule(stage.axis.extent, run, bits)
-        yield SortSchedule(max(stage.axis.extent, 1), False, 64)
-        return
-    yield LoopSchedule(1, bits)
-    yield LoopSchedule(1, 64)
-    if isinstance(stage, Scan) and traits.largest_group >= LEAST_GROUP:
-        for items in (1, 4, 16):
-            yield ScanSchedule(items, bits)
-        for splits in (2, 3):
-            if stage.axis.extent and stage.axis.extent % splits == 0:
-                three = (LoopSchedule(1, bits), ScanSchedule(2, bits), ScanSchedule(4, bits))
-                yield PassesSchedule((Pass(1, splits, three),))
-    if not all(isinstance(stage, Reduce | Write) for stage in loop.stages):
-        return
-    kernels: list[KernelSchedule] = [LoopSchedule(1, bits)]
-    merged = merged_axes(loop).axes
-    for lanes in (2, 4):
-        if merged and merged[-1].extent % lanes == 0:
-            yield LoopSchedule(lanes, bits)
-    count = points_of(loop)
-    if traits.largest_group >= LEAST_GROUP and can_share_rows(loop):
-        for items, rows in product((4, 1), (2, 1)):
-            if count and count % rows == 0:
-                kernels.append(RowSchedule(items, rows, rows > 1, bits))
-    yield from kernels[1:]
-    if not count:
-        return
-    for splits in (2, 3):
-        if split_size(ordered(loop)) % splits == 0:
-            for pair in ((kernels[-1], kernels[0]), (kernels[0], kernels[-1])):
-                yield PassesSchedule((Pass(len(loop.stages), splits, pair),))
-    if len(loop.stages) > 1:
-        one = Pass(1, 1, (LoopSchedule(1, bits),))
-        yield PassesSchedule((one,) * len(loop.stages))

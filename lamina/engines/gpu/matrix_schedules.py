@@ -96,19 +96,3 @@ def _load(side: Operand, traits: Traits) -> MatrixLoad:
     # With it, rows that are read together are in different banks: eight of 16 bytes, or four of 32.
     padding = 4 if is_along_k and side.half is None else 8
     return MatrixLoad(is_along_k, lanes, padding, copies and side.can_copy(is_along_k, lanes))
-
-
-def legal_matrices(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
-    """Correct schedules with small tiles."""
-    if rate_of(one, traits) is None or not one.k:
-        return
-    for tile, warps, stages, swapped in (
-        ((16, 16, 16), (1, 1), 2, False),
-        ((32, 16, 32), (2, 1), 3, True),
-        ((32, 48, 16), (1, 3), 4, False),
-        ((64, 32, 48), (2, 2), 2, True),
-    ):
-        own = one.exchanged if swapped else one
-        decided = matrix_schedule(own, tile, warps, stages, swapped, bits, traits)
-        if matrices_fit(decided, traits):
-            yield decided

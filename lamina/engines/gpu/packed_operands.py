@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lamina.base.shapes import DType, size_of
 from lamina.engines.gpu.products import Product, half_of
-from lamina.program.index import axis_index, flatten
+from lamina.program.index import row_major
 from lamina.program.scalar import Apply, Load, Scalar
 from lamina.program.steps import Contraction, Loop, Store, Write
 from lamina.program.windows import loaded
@@ -39,14 +39,13 @@ def packed_steps(
     is_along_k = 0 < distances[1] < distances[0]
     axes = (*step.batch, *outer, *step.k) if is_along_k else (*step.batch, *step.k, *outer)
     shape = [axis.extent for axis in axes]
-    location = flatten([axis_index(axis) for axis in axes], shape)
+    location = row_major(axes)
     kept = _kept(view)
     name = workspace(size_of(shape), kept.dtype)
     load = Load(name, location, kept.dtype)
-    windows = tuple(one for one in step.windows if one.operand != operand)
-    found = replace(step, name=f"{step.name}.products", windows=windows)
     replaced = _converted(view, load)
-    found = replace(found, left=replaced) if operand == "left" else replace(found, right=replaced)
+    changes = {operand: replaced, f"{operand}_windows": (), "name": f"{step.name}.products"}
+    found = replace(step, **changes)
     return Loop(f"{step.name}.packed", axes, (Write((), (Store(name, location, kept),)),)), found
 
 
@@ -55,7 +54,8 @@ def gains_by_packing(step: Contraction, operand: str) -> bool:
     view = step.left if operand == "left" else step.right
     outer = step.m if operand == "left" else step.n
     load = loaded(view)
-    if load is None or load.bounds or step.windows_in(operand):
+    windows = step.left_windows if operand == "left" else step.right_windows
+    if load is None or load.bounds or windows:
         return False
     single = Product(step)
     side = single.left if operand == "left" else single.right

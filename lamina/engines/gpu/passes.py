@@ -24,11 +24,12 @@ from lamina.engines.gpu.schedule import (
     WinogradSchedule,
 )
 from lamina.engines.gpu.winograd import winograd_steps
-from lamina.program.index import Axis, axis_index, flatten, gathered_index
+from lamina.program.index import Axis, axis_index, gathered_index, row_major
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Bound, Load, Local, Scalar, Within, postorder
 from lamina.program.steps import (
+    COMBINING,
     POSITIONAL,
     Contraction,
     Loop,
@@ -131,7 +132,7 @@ def split_contraction(step: Contraction, splits: int, workspace: Workspace) -> t
     share, inner = Axis("share", splits), Axis("k", k.extent // splits)
     split = Rewrite({k: axis_index(share) * inner.extent + axis_index(inner)})
     axes = (share, batch, m, n)
-    location = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+    location = row_major(axes)
     name = workspace(size_of([axis.extent for axis in axes]), step.dtype)
     shares = Contraction(
         *(f"{step.name}.shares", (share, batch), (m,), (n,), (inner,)),
@@ -152,7 +153,7 @@ def without_epilogue(step: Contraction, workspace: Workspace) -> tuple[Contracti
     single = with_single_axes(step, "batch", "m", "n", "k")
     axes = (*single.batch, *single.m, *single.n)
     shape = [axis.extent for axis in axes]
-    location = flatten([axis_index(axis) for axis in axes], shape)
+    location = row_major(axes)
     name = workspace(size_of(shape), step.dtype)
     store = Store(name, location, Local(step.result, step.dtype))
     kept = Rewrite(locals={step.result: Load(name, location, step.dtype)})
@@ -165,7 +166,7 @@ def _loop_passes(
 ) -> Iterator[tuple[Step, KernelSchedule]]:
     """The passes of a loop; locals that later passes use are kept in workspaces."""
     shape = [axis.extent for axis in loop.axes]
-    point = flatten([axis_index(axis) for axis in loop.axes], shape)
+    point = row_major(loop.axes)
     kept: dict[str, Scalar] = {}
     done = 0
     for number, one in enumerate(passes):
@@ -206,7 +207,7 @@ def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loo
     share = Axis("share", splits)
     # The points of a share are neighbours, in the workspace too.
     axes = (share, *loop.axes)
-    location = flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
+    location = row_major(axes)
     shares: list[Stage] = []
     totals: list[Stage] = []
     stores: list[Store] = []
@@ -230,7 +231,7 @@ def _sort_passes(
     """Each pass orders the elements of the pass before, of which it knows the positions."""
     axes = (*loop.axes, sort.axis)
     shape = [axis.extent for axis in axes]
-    location = flatten([axis_index(axis) for axis in axes], shape)
+    location = row_major(axes)
     value, key = sort.positions, sort.key
     # Each pass reads one workspace and writes the other one.
     names = [workspaces.add(size_of(shape), sort.dtype) for _ in kernels[1:3]]
@@ -247,10 +248,6 @@ def _sort_passes(
         key = Rewrite({sort.axis: position}).scalar(sort.key)
 
 
-# The primitives that combine two values.
-_COMBINING = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
-
-
 def _scan_passes(
     loop: Loop, scan: Scan, decided: Pass, workspaces: StepWorkspaces
 ) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
@@ -260,7 +257,7 @@ def _scan_passes(
     split = Rewrite({scan.axis: axis_index(block) * inner.extent + axis_index(inner)})
     axes = (*loop.axes, block)
     shape = [axis.extent for axis in axes]
-    location = flatten([axis_index(axis) for axis in axes], shape)
+    location = row_major(axes)
     totals, running = (workspaces.add(size_of(shape), scan.dtype) for _ in range(2))
     value = split.scalar(scan.value)
     reduce = Reduce("total", scan.combine, (inner,), value, scan.dtype)
@@ -272,7 +269,7 @@ def _scan_passes(
     yield (Loop(f"{loop.name}.totals", loop.axes, (whole,)),), second
     later = Bound(axis_index(block), 1, block.extent)
     before = Load(running, location - 1, scan.dtype, (later,))
-    combined = Apply(_COMBINING[scan.combine], (before, value), scan.dtype)
+    combined = Apply(COMBINING[scan.combine], (before, value), scan.dtype)
     begins = Within((later, Bound(axis_index(inner), 0, 1)))
     value = Apply("select", (begins, combined, value), scan.dtype)
     inside = replace(scan, axis=inner, value=value, index=split.index(scan.index))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -68,22 +68,6 @@ def forced_by(program: Program, family: Family, choices: Choices) -> Mapping[int
         one = single_step(program, number, signatures, written)
         found[number] = family.candidates(one)[candidate]
     return found
-
-
-def candidate_schedules(program: Program, family: Family) -> Iterator[Any]:
-    """Schedules of a program that together have all candidates of each step; for tests."""
-    signatures, written = Signatures(program), written_by(program)
-    found = [
-        family.candidates(single_step(program, number, signatures, written))
-        for number in range(len(program.steps))
-    ]
-    for index in range(1, max(map(len, found), default=0)):
-        forced = {
-            number: own[1 + (index - 1) % (len(own) - 1)]
-            for number, own in enumerate(found)
-            if len(own) > 1
-        }
-        yield family.decide(program, forced)
 
 
 def with_memories(program: Program) -> Program:

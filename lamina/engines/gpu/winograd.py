@@ -14,11 +14,11 @@ from itertools import product
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, size_of
 from lamina.codegen.filtering import FILTERINGS, Transform
-from lamina.program.index import Axis, Index, axis_index, flatten
+from lamina.program.index import Axis, Index, axis_index, row_major
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
 from lamina.program.steps import Contraction, Loop, Store, Write
-from lamina.program.windows import DATA_GRADIENT, FORWARD, Window
+from lamina.program.windows import Sliding
 
 _FILTERING = FILTERINGS[3]
 _TILE = _FILTERING.input_tile
@@ -40,7 +40,7 @@ class Convolution:
     """
 
     step: Contraction
-    windows: tuple[Window, Window]
+    windows: tuple[Sliding, Sliding]
 
     @property
     def positions(self) -> tuple[Axis, Axis]:
@@ -76,26 +76,23 @@ def _tiles_along(position: Axis) -> Axis:
 
 def convolution_of(step: Contraction) -> Convolution | None:
     """The contraction as a convolution to which the algorithm applies; None if it does not."""
-    operands = {one.operand for one in step.windows}
-    if operands == {"right"}:
-        swapped = tuple(replace(one, operand="left") for one in step.windows)
+    if not step.left_windows:
         sides = {"m": step.n, "n": step.m, "left": step.right, "right": step.left}
-        step = replace(step, **sides, windows=swapped)
-    elif operands != {"left"}:
+        step = replace(step, **sides, left_windows=step.right_windows, right_windows=())
+    windows = step.left_windows
+    if step.right_windows or len(windows) != 2 or not step.dtype.is_float:
         return None
-    fits = len(step.windows) == 2 and step.dtype.is_float and all(map(_fits, step.windows))
-    if not fits or any(one.position not in step.m for one in step.windows):
+    if not all(_fits(one) and one.position in step.m for one in windows):
         return None
-    found = Convolution(step, (step.windows[0], step.windows[1]))
+    found = Convolution(step, (windows[0], windows[1]))
     return found if found.channels and 0 not in step.extents else None
 
 
-def _fits(window: Window) -> bool:
-    """Whether a window has three neighbouring elements at an even number of positions."""
+def _fits(window: Sliding) -> bool:
+    """Whether windows have three neighbouring elements at an even number of positions."""
     position, element = window.position, window.element
     return (
-        window.kind in (FORWARD, DATA_GRADIENT)
-        and position is not None
+        position is not None
         and element is not None
         and position.extent % _RESULTS == 0
         and element.extent == _FILTERING.window
@@ -124,7 +121,7 @@ def winograd_steps(
 
     def at(number: int, index: Index) -> Index:
         """The index of an element of a transformed tile in a workspace."""
-        return index * _size(sides[number]) + _flat(sides[number])
+        return index * _size(sides[number]) + row_major(sides[number])
 
     weights = _transformed(_weights(found), _FILTERING.weight_transform)
     data = _transformed(_data(found), _FILTERING.data_transform)
@@ -152,10 +149,6 @@ def _size(axes: Sequence[Axis]) -> int:
     return size_of([axis.extent for axis in axes])
 
 
-def _flat(axes: Sequence[Axis]) -> Index:
-    return flatten([axis_index(axis) for axis in axes], [axis.extent for axis in axes])
-
-
 def _weights(found: Convolution) -> _Tile:
     """The weights of 3x3, in the order in which the data is read."""
     size = range(_FILTERING.window)
@@ -172,7 +165,7 @@ def _weights(found: Convolution) -> _Tile:
     }
 
 
-def _element(window: Window, number: int) -> int:
+def _element(window: Sliding, number: int) -> int:
     """The kernel element that reads the element of this number after the first one."""
     return number if window.dilation > 0 else _FILTERING.window - 1 - number
 

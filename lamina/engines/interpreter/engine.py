@@ -97,9 +97,6 @@ class InterpreterEngine:
     ) -> InterpretedProgram:
         return InterpretedProgram(program, memories, host_arena(arena), poison=self._poison)
 
-    def schedules(self, program: Program) -> tuple[()]:
-        return ()
-
     def tune(self, program: Program) -> None:
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from lamina.base.cache import Sources
@@ -14,7 +14,6 @@ from lamina.codegen.words import Words
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.opencl.processor_launches import launches_of
-from lamina.engines.simd.decide.alternatives import legal_schedules
 from lamina.engines.simd.decide.candidates import candidates
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import FusedSum, Schedule, StepSchedule
@@ -58,7 +57,7 @@ class ProcessorFamily:
     def __init__(self, traits: Traits, words: Words, engine: str) -> None:
         self._traits, self._words = traits, words
         vector_bytes = max(4 * traits.lanes, 16)
-        self._processor = Processor(
+        self.processor = Processor(
             vector_bytes=vector_bytes,
             registers=_REGISTERS.get(vector_bytes, 16),
             fused=traits.fused,
@@ -86,7 +85,7 @@ class ProcessorFamily:
     def decide(
         self, program: Program, forced: Mapping[int, StepSchedule] | None = None
     ) -> Schedule:
-        decided = decide(program, self._processor)
+        decided = decide(program, self.processor)
         if not forced:
             return decided
         # A fused loop reads its operand from a cache, so it stays fused.
@@ -95,14 +94,14 @@ class ProcessorFamily:
             for number, one in forced.items()
             if not isinstance(decided.steps[number], FusedSum)
         }
-        return decide(program, self._processor, steps)
+        return decide(program, self.processor, steps)
 
     def candidates(self, program: Program) -> Sequence[StepSchedule]:
         (step,) = program.steps
-        (decided,) = decide(program, self._processor).steps
+        (decided,) = decide(program, self.processor).steps
         # The only step is fused with no other.
         assert not isinstance(decided, FusedSum)
-        return candidates(step, decided, self._processor)
+        return candidates(step, decided, self.processor)
 
     def text_of_candidate(self, candidate: StepSchedule) -> str:
         return " ".join(str(candidate).split())
@@ -114,14 +113,11 @@ class ProcessorFamily:
         one = schedule.steps[step]
         return one.carrier if isinstance(one, FusedSum) else step
 
-    def legal_schedules(self, program: Program) -> Iterator[Schedule]:
-        return legal_schedules(program, self._processor)
-
     def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
         module = PieceModule(module_for(self._traits, self._words))
         written = write_kernels(
             program,
-            self._processor,
+            self.processor,
             module,
             _AddressesOfKernel(),
             schedule,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from emulated import emulate
 from harness import Leaves, check
+from simd_alternatives import legal_schedules
 from test_cpu_pairs import FEATURES, check_with_threads, processor, program_of, rounded
 
 import lamina as lm
@@ -21,7 +22,6 @@ from lamina.engines.cpu.machine_code import compiled, listing
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import HostProcessor, host
 from lamina.engines.cpu.run import peaks
-from lamina.engines.simd.decide.alternatives import legal_schedules
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import (
     ALONG_K,

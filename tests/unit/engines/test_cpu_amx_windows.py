@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+from alternatives import schedules_of
 from emulated import emulate
 from harness import Leaves, check, run_program
+from simd_alternatives import legal_schedules
 from test_cpu_amx import SAPPHIRE_RAPIDS, check_configurations
 from test_cpu_pairs import processor, program_of
 
@@ -22,7 +25,6 @@ from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import HostProcessor
-from lamina.engines.simd.decide.alternatives import legal_schedules
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import Schedule, WindowSchedule
 from lamina.engines.simd.decide.windows import COL2IM, IMPLICIT_GEMM, WINOGRAD
@@ -278,5 +280,5 @@ def test_a_contraction_without_k_has_schedules(engine: CpuEngine) -> None:
     column, row = (leaves.add(np.ones(size, "float32")) for size in (6, 32))
     graph = leaves.graph([ops.outer(column, row)])
     program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    check(graph, engine, leaves.feeds, schedules=engine.schedules)
+    check(graph, engine, leaves.feeds, schedules=partial(schedules_of, engine))
     assert [*legal_schedules(program, engine.processor)]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from harness import Leaves, run_program
 from llvm_text import functions
+from simd_alternatives import alternatives_of
 
 import lamina as lm
 from lamina import ops
@@ -26,7 +27,6 @@ from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.native_program import write_llvm, write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
-from lamina.engines.simd.decide.alternatives import alternatives_of
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import FusedSum, LoopSchedule
 from lamina.engines.simd.emit.kernels import KernelCall

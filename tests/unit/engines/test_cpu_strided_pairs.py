@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulated import emulate
 from harness import Leaves, check, run_program
+from simd_alternatives import alternatives_of
 from test_cpu_pairs import processor
 
 from lamina import ops
@@ -19,7 +20,6 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import host
-from lamina.engines.simd.decide.alternatives import alternatives_of
 from lamina.engines.simd.decide.convolutions import m_runs_of, m_tiles_of
 from lamina.engines.simd.decide.images import Image, Side
 from lamina.engines.simd.decide.m_tiles import MTiles
@@ -33,6 +33,7 @@ from lamina.program.index import Axis
 from lamina.program.program import Program
 from lamina.program.scalar import Literal
 from lamina.program.steps import Contraction
+from lamina.program.windows import Sliding
 
 pytestmark = pytest.mark.sampled
 
@@ -178,8 +179,8 @@ def test_an_image_is_not_read_after_the_last_window() -> None:
 
 def test_sides_with_a_negative_dilation_are_split() -> None:
     position, element, residue = Axis("p", 4), Axis("e", 3), Axis("r", 2)
-    side = Side(Axis("side", 5), position, element, 2, -1, 2, residue)
-    sides = (Side(residue, None, None), side)
+    side = Side(Axis("side", 5), Sliding(position, element, 2, -1, 2, 1, 10), residue)
+    sides = (Side(residue, Sliding(None, None, 1, 1, 0, 1, 2)), side)
     image = Image(Literal(0, float32), (), (position,), (element,), sides, {})
     assert image.size(4) == 10
     # The first window has its elements at 2, 1 and 0.

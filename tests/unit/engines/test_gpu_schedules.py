@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from alternatives import schedules_of
 from gpu_cases import CASES, LARGE, TRAITS, Case, assert_close, compiled
 from harness import run_program
 
@@ -75,7 +76,7 @@ def test_every_schedule_gives_the_results_of_the_interpreter(case: Case) -> None
     program = compiled(case, own.target)
     feeds = case.feeds()
     expected, _ = run_program(program, InterpreterEngine(), feeds)
-    for schedule in (None, *own.schedules(program)):
+    for schedule in (None, *schedules_of(own, program)):
         found, _ = run_program(program, own, feeds, schedule=schedule)
         for name, value in expected.items():
             assert_close(found[name], value, 2e-5, f"{name}\n{schedule}")

@@ -242,7 +242,7 @@ def engine(opencl_name: str) -> GpuEngine:
     """The first device of OpenCL, if it takes kernels for processors."""
     found = open_engine(opencl_name)
     assert isinstance(found, GpuEngine)
-    if not isinstance(found._family, ProcessorFamily):
+    if not isinstance(found.family, ProcessorFamily):
         pytest.skip("the first device of OpenCL takes kernels for GPUs")
     return found
 

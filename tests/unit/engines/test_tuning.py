@@ -92,7 +92,7 @@ class TunedEngine:
     def __init__(self, engine: Any, monkeypatch: pytest.MonkeyPatch, **timer: Any) -> None:
         self.engine, self.timer, self.builds = engine, FakeTimer(**timer), 0
         self.driver = engine._driver
-        self.tuner = Tuner(engine._opened, engine._family, self.timer)
+        self.tuner = Tuner(engine._opened, engine.family, self.timer)
         monkeypatch.setattr(engine, "_tuner", self.tuner)
         build = type(self.driver).build
 
@@ -295,7 +295,7 @@ def test_the_choices_of_the_process_that_was_done_first_are_used(tuned: Any) -> 
         slow.tuner.choices(slow.program)
         return original(schedule, repeat, runs)
 
-    tuner = Tuner(fast.engine._opened, fast.engine._family, interrupted)
+    tuner = Tuner(fast.engine._opened, fast.engine.family, interrupted)
     assert tuner.choices(fast.program) == ((0, 1), (1, 1))
 
 
@@ -312,7 +312,7 @@ def test_another_driver_is_tuned_again(tuned: Any) -> None:
     one.tuner.tune(one.program)
     record = replace(one.driver.record, driver="another version")
     updated = SimpleNamespace(record=record, traits=one.driver.traits)
-    other = Tuner(lambda: updated, one.engine._family)  # pyright: ignore
+    other = Tuner(lambda: updated, one.engine.family)  # pyright: ignore
     assert one.tuner.known_choices(one.program)
     assert not other.known_choices(one.program)
 
@@ -404,12 +404,12 @@ def test_promising_schedules_are_the_fastest_and_others_of_each_kind() -> None:
 
 def test_candidates_for_processors_begin_with_the_choice_of_the_model(opencl_name: str) -> None:
     engine: Any = open_engine(opencl_name)
-    if isinstance(engine._family, GpuFamily):
+    if isinstance(engine.family, GpuFamily):
         pytest.skip("this device is not a processor")
     program = network(engine.target)
     alone = single_step(program, 0, Signatures(program), written_by(program))
-    found = engine._family.candidates(alone)
-    assert found[0] == engine._family.decide(alone).steps[0]
+    found = engine.family.candidates(alone)
+    assert found[0] == engine.family.decide(alone).steps[0]
     assert len(set(found)) == len(found) == 1 + of_processors.MOST
     assert all(isinstance(one, GemmSchedule) for one in found)
     assert found[0].right != found[1].right
@@ -440,7 +440,7 @@ def test_candidates_of_every_step_run(
     training_program: Any,
 ) -> None:
     engine: Any = open_engine(opencl_name)
-    driver, family = engine._driver, engine._family
+    driver, family = engine._driver, engine.family
     if kind == "gpu":
         family = GpuFamily(driver.traits, driver.words, "opencl")
     program = training_program(layers(), lm.MSE(), lm.Adam(0.1), batch=8)

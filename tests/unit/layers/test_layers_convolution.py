@@ -396,7 +396,7 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
                 "from 0 to 3 at most",
             ],
         ),
-        (lambda: shear(X, [Slope(1, 4, 3)]), ["slopes[0].window must be an axis from 0 to 3"]),
+        (lambda: shear(X, [Slope(1, 4, 3)]), ["slopes[0].element must be an axis from 0 to 3"]),
         (lambda: windows(X, [2], [Window(7)]), ["no window fits", "axis    2, 0 + 6 + 0 elements"]),
         (
             lambda: ops.conv(X, weight(4, 4, 3, 3), (1,), ((0, 0),), (1,)),

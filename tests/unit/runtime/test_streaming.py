@@ -197,7 +197,7 @@ def test_a_data_set_with_an_array_above_the_limit_of_an_allocation_is_streamed(
 ) -> None:
     name = engine.device.engine
     resident, history = trained(name)
-    family = type(engine._family)
+    family = type(engine.family)
     target = replace(engine.target, largest_block_bytes=1000)
     monkeypatch.setattr(family, "target", target, raising=False)
     streamed, other = trained(name)

@@ -203,7 +203,7 @@ def test_roundings_move_out_of_windows() -> None:
     graph = Graph((x, weight), (("y", ops.conv(ops.relu(x), weight, 1, 1, 1)),))
     (*_, step) = program_of(with_tf32_products(graph)).steps
     assert isinstance(step, Contraction)
-    assert len(step.windows) == 2
+    assert len(step.left_windows) == 2
     assert unrounded(step) is not None
 
 

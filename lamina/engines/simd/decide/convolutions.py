@@ -93,8 +93,8 @@ def schedule_windows(
     if spread is not None and not _col2im_pays(spread):
         spread = None
     if spread is not None:
-        work *= size_of([one.position.extent for one in spread.spreads])
-        work /= size_of([one.m.extent for one in spread.spreads])
+        work *= size_of([axis.extent for axis in spread.image.positions])
+        work /= size_of([one.extent for one in spread.scattered])
     in_registers = None
     if processor.bfloat16_tiles and without == IMPLICIT_GEMM and direct is not None:
         in_registers = amx_work(direct, panels, work)
@@ -125,9 +125,8 @@ def k_runs_outermost(step: Contraction) -> bool:
     positions, so the contiguous axis must not be one of them: it is an axis of M in a weight
     gradient, and of K otherwise.
     """
-    kinds = {window.kind for window in step.windows_in("left")}
-    if kinds:
-        return OF_WEIGHTS in kinds
+    if step.left_windows:
+        return any(one.kind(step.k) == OF_WEIGHTS for one in step.left_windows)
     load = loaded(step.left)
     terms = load.index.terms if load is not None else ()
     return any(stride == 1 and atom in step.m for atom, stride in terms)
@@ -135,9 +134,9 @@ def k_runs_outermost(step: Contraction) -> bool:
 
 def _col2im_pays(windowed: Windowed) -> bool:
     """Whether col2im is less work than gathering."""
-    gathered = size_of([one.m.extent for one in windowed.spreads])
-    spread = size_of([one.position.extent for one in windowed.spreads])
-    return any(one.stride > 1 for one in windowed.spreads) or gathered > GATHERING_PAYS * spread
+    gathered = size_of([one.extent for one in windowed.scattered])
+    spread = size_of([axis.extent for axis in windowed.image.positions])
+    return any(one.stride > 1 for one in windowed.scattered) or gathered > GATHERING_PAYS * spread
 
 
 def schedule_by(
@@ -325,7 +324,7 @@ def m_tiles_of(windowed: Windowed, block: int, tile_m: int) -> MTiles:
     runs, split = m_runs_of(windowed, block)
     extents = tuple(extent for extent, _ in runs)
     # The offsets of split elements repeat after a whole stride.
-    multiple = windowed.image.sides[-1].stride if split == len(runs) - 2 else 1
+    multiple = windowed.image.sides[-1].windows.stride if split == len(runs) - 2 else 1
     return MTiles(extents, tile_m, multiple=multiple)
 
 

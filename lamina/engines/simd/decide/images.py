@@ -17,7 +17,7 @@ from lamina.base.shapes import size_of
 from lamina.program.index import Axis, Index, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Load, Scalar
-from lamina.program.windows import Window, loaded
+from lamina.program.windows import Sliding, loaded
 
 
 @frozen_dataclass
@@ -26,31 +26,28 @@ class Side:
 
     Attributes:
         axis: iterates its coordinates.
-        position, element: the axes of the view that move along it; None if there is no such axis.
-        stride, dilation: the distances between two positions, and between two elements.
-        start: the coordinate of the first element of the first position: above 0 if the dilation
-            is negative.
+        windows: the windows of the view that slide along it. They have no position or no element
+            along a plain axis. The offset is above 0 if the dilation is negative.
         residue: None, or the axis of another side: the coordinate is `stride * axis + residue`.
             Coordinates of one residue are neighbours, and so are neighbouring positions.
     """
 
     axis: Axis
-    position: Axis | None
-    element: Axis | None
-    stride: int = 1
-    dilation: int = 1
-    start: int = 0
+    windows: Sliding
     residue: Axis | None = None
 
-    def reach(self, positions: int) -> int:
-        """The coordinates that a number of positions reads."""
-        elements = self.element.extent if self.element else 1
-        return self.stride * (positions - 1) + abs(self.dilation) * (elements - 1) + 1
+    @property
+    def position(self) -> Axis | None:
+        return self.windows.position
+
+    @property
+    def element(self) -> Axis | None:
+        return self.windows.element
 
     def length(self, positions: int) -> int:
         """Its length for a number of positions."""
-        reach = self.reach(positions)
-        return -(-reach // self.stride) if self.residue else reach
+        reach = self.windows.reach(positions)
+        return -(-reach // self.windows.stride) if self.residue else reach
 
 
 @frozen_dataclass
@@ -102,11 +99,11 @@ class Image:
         start, pitch = 0, 1
         for side, length in zip(reversed(self.sides), reversed(self.lengths(block)), strict=True):
             if side.position is not None:
-                strides[side.position] = pitch if side.residue else side.stride * pitch
+                strides[side.position] = pitch if side.residue else side.windows.stride * pitch
             if side.residue is None:
                 if side.element is not None:
-                    strides[side.element] = side.dilation * pitch
-                start += side.start * pitch
+                    strides[side.element] = side.windows.dilation * pitch
+                start += side.windows.offset * pitch
             pitch *= length
         return strides, start
 
@@ -119,14 +116,18 @@ class Image:
         """The offset of each split element; the side of the residues is the first one."""
         side, element = self.sides[-1], self.split_element
         assert element is not None
-        pitch = self.size(block) // side.stride
-        coordinates = (side.start + side.dilation * number for number in range(element.extent))
-        return [one % side.stride * pitch + one // side.stride for one in coordinates]
+        pitch = self.size(block) // side.windows.stride
+        coordinates = (
+            side.windows.offset + side.windows.dilation * number for number in range(element.extent)
+        )
+        return [
+            one % side.windows.stride * pitch + one // side.windows.stride for one in coordinates
+        ]
 
 
 def image_of(
     view: Scalar,
-    windows: Sequence[Window],
+    windows: Sequence[Sliding],
     positions: Sequence[Axis],
     elements: Sequence[Axis],
     *,
@@ -177,11 +178,11 @@ def image_of(
         lead += 1
     if lead == len(positions):
         lead = max(len(positions) - 1, 0)
-    sides = [paired.get(axis) or Side(axis, axis, None) for axis in positions[lead:]]
+    sides = [paired.get(axis) or _plain(axis, axis, None) for axis in positions[lead:]]
     alone = [axis for axis in elements if axis not in paired or paired[axis].position is None]
     # The axis that is contiguous in the buffer is contiguous in the image.
     alone.sort(key=lambda axis: -abs(steps.get(axis, 0)))
-    sides += [paired.get(axis) or Side(axis, None, axis) for axis in alone]
+    sides += [paired.get(axis) or _plain(axis, None, axis) for axis in alone]
     if across:
         sides = _across(sides, positions[-1])
     return Image(
@@ -203,26 +204,28 @@ def copied_along(lengths: Sequence[int], lanes: int) -> int:
     return last if lengths[last] * 2 >= lanes else max(range(last + 1), key=lengths.__getitem__)
 
 
-def _side(number: int, window: Window) -> Side:
+def _side(number: int, window: Sliding) -> Side:
     """The side along which windows slide."""
-    numbers = (window.position, window.element, window.stride, window.dilation)
-    elements = window.element.extent if window.element else 1
-    start = -min(window.dilation * (elements - 1), 0)
-    side = Side(Axis(f"side{number}", 0), *numbers, start)
-    length = side.length(window.position.extent if window.position else 1)
-    return replace(side, axis=Axis(f"side{number}", length))
+    length = window.reach(window.position.extent if window.position else 1)
+    start = -min(window.dilation * (window.elements - 1), 0)
+    return Side(Axis(f"side{number}", length), replace(window, offset=start, extent=length))
+
+
+def _plain(axis: Axis, position: Axis | None, element: Axis | None) -> Side:
+    """The side of an axis along which no windows slide."""
+    return Side(axis, Sliding(position, element, 1, 1, 0, 1, axis.extent))
 
 
 def _across(sides: Sequence[Side], position: Axis) -> list[Side]:
     """The sides with that of a position as the last one, split by residues if it has a stride."""
     others = [side for side in sides if side.position != position]
     (last,) = [side for side in sides if side.position == position]
-    if last.stride == 1:
+    if last.windows.stride == 1:
         return [*others, last]
-    residue = Axis(f"{last.axis.name}_residue", last.stride)
+    residue = Axis(f"{last.axis.name}_residue", last.windows.stride)
     last = replace(last, residue=residue)
     last = replace(last, axis=Axis(last.axis.name, last.length(position.extent)))
-    return [Side(residue, None, None), *others, last]
+    return [_plain(residue, None, None), *others, last]
 
 
 def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
@@ -235,16 +238,18 @@ def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
         along = axis_index(side.axis)
         if side.residue is not None and side.position is not None:
             # The last stride may end after the last coordinate.
-            along = along * side.stride + axis_index(side.residue)
-            reached.append(Bound(along, 0, side.reach(side.position.extent)))
-        along -= side.start
+            along = along * side.windows.stride + axis_index(side.residue)
+            reached.append(Bound(along, 0, side.windows.reach(side.position.extent)))
+        along -= side.windows.offset
         if side.element is not None:
             replacements[side.element] = along if side.position is None else Index()
         if side.position is not None:
             replacements[side.position] = along
-    scaled = {axis: side.stride for side in sides for axis in [side.position] if axis is not None}
+    scaled = {
+        axis: side.windows.stride for side in sides for axis in [side.position] if axis is not None
+    }
     scaled |= {
-        axis: side.dilation
+        axis: side.windows.dilation
         for side in sides
         for axis in [side.element]
         if axis is not None and side.position is None

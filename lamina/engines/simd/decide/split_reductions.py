@@ -15,11 +15,11 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, size_of
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.strides import stride_along
-from lamina.program.index import Axis, Index, axis_index, flatten
+from lamina.program.index import Axis, Index, axis_index, row_major
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Local, Scalar, loads, postorder
-from lamina.program.steps import Loop, Reduce, Stage, Store, Write, stage_stores
+from lamina.program.steps import COMBINING, Loop, Reduce, Stage, Store, Write, stage_stores
 
 # Loops with more results than the first limit have enough work items for all workers; sums of
 # columns are split up to the second limit.
@@ -29,9 +29,6 @@ _LEAST_VALUES = 1 << 16
 BLOCKS = 32
 # The fewest values of a column in a block, so that partial results are few in comparison.
 _LEAST_ROWS = 64
-
-# How two partial results of a reduction are combined.
-_PRIMITIVES = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
 
 
 @frozen_dataclass
@@ -55,7 +52,7 @@ def long_reductions(loop: Loop) -> tuple[str, ...]:
 
 def can_be_split(stage: Reduce, blocks: int) -> bool:
     """Whether a reduction can be split into `blocks` blocks."""
-    return stage.combine in _PRIMITIVES and bool(stage.axes) and stage.axes[0].extent >= blocks
+    return stage.combine in COMBINING and bool(stage.axes) and stage.axes[0].extent >= blocks
 
 
 def split_loop(loop: Loop, locals_: Sequence[str], blocks: int) -> Split:
@@ -119,13 +116,13 @@ class _Splitting:
         total, *others = [Local(one.local, one.dtype) for one in combining]
         combined: Scalar = total
         for result in others:
-            combined = Apply(_PRIMITIVES[stage.combine], (combined, result), stage.dtype)
+            combined = Apply(COMBINING[stage.combine], (combined, result), stage.dtype)
         self._renamed[stage.local] = combined
 
     def _finish(self, name: str) -> None:
         """Ends a loop with the stages so far: it stores their locals, which are then loaded."""
         shape = [axis.extent for axis in self._axes]
-        offset = flatten([axis_index(axis) for axis in self._axes], shape)
+        offset = row_major(self._axes)
         stores: list[Store] = []
         loaded: dict[str, Scalar] = {}
         for stage in self.stages:
@@ -148,7 +145,7 @@ class _Splitting:
         shape = [*(axis.extent for axis in self._axes), self._blocks]
         name = f"partial_{stage.local}"
         self._need(name, shape, stage.dtype)
-        offset = flatten([axis_index(axis) for axis in (*self._axes, block)], shape)
+        offset = row_major((*self._axes, block))
 
         def value_at(position: Index) -> Scalar:
             return Rewrite({outer: position}).scalar(stage.value)
@@ -178,7 +175,7 @@ class _Splitting:
 
 
 def _is_long(stage: Reduce, axes: Sequence[Axis]) -> bool:
-    if stage.combine not in _PRIMITIVES or not stage.axes:
+    if stage.combine not in COMBINING or not stage.axes:
         return False
     points = size_of([axis.extent for axis in axes])
     each = size_of([axis.extent for axis in stage.axes])

@@ -28,39 +28,13 @@ from lamina.program.index import Axis, axes_of, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Load, Scalar
 from lamina.program.steps import Contraction
-from lamina.program.windows import DATA_GRADIENT, Window, loaded
+from lamina.program.windows import DATA_GRADIENT, Sliding, loaded
 
 IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
 # The algorithms for convolutions, and for gradients of weights.
 _ALL_FILTERINGS = (*FILTERINGS.values(), *ROUNDED_FILTERINGS.values())
 WINOGRAD = {one: f"Winograd {one.name}" for one in _ALL_FILTERINGS}
 WINOGRAD_WEIGHT_GRADIENT = {one: f"Winograd {one.gradient_name}" for one in _ALL_FILTERINGS}
-
-
-@frozen_dataclass
-class Spread:
-    """With col2im, along one axis of M: m = stride * position + dilation * element - offset.
-
-    The numbers are those of the convolution whose gradient is computed.
-
-    Attributes:
-        m, position: the axes: the coordinate of a sum, and the output position that adds to it.
-        element: the axis of a window's elements; None if there is one element.
-    """
-
-    m: Axis
-    position: Axis
-    element: Axis | None
-    stride: int
-    dilation: int
-    offset: int
-
-    @property
-    def length(self) -> int:
-        """The length of the image of sums along the axis, margins included."""
-        elements = self.element.extent if self.element else 1
-        reached = self.stride * (self.position.extent - 1) + self.dilation * (elements - 1) + 1
-        return max(reached, self.offset + self.m.extent)
 
 
 @frozen_dataclass
@@ -71,7 +45,8 @@ class Windowed:
         step: with one batch axis and one N axis, and stores over the outer axis.
         image: of the left operand; with col2im of the view over output positions and channels.
         outer: the image's outer axes as one.
-        spreads: with col2im, for each axis of M except the outer ones.
+        scattered: with col2im, the windows of the convolution whose gradient is computed: they
+            slide along each axis of M except the outer ones.
         paired: whether the views are bfloat16, and are multiplied in pairs along k.
         filtering: the transforms of Winograd's algorithm; None for other algorithms.
     """
@@ -79,9 +54,17 @@ class Windowed:
     step: Contraction
     image: Image
     outer: Axis
-    spreads: tuple[Spread, ...] = ()
+    scattered: tuple[Sliding, ...] = ()
     paired: bool = False
     filtering: Filtering | None = None
+
+    @property
+    def sums(self) -> list[int]:
+        """With col2im, the lengths of the image of sums, margins included."""
+        return [
+            max(one.reach(axis.extent), one.extent - one.offset)
+            for one, axis in zip(self.scattered, self.image.positions, strict=True)
+        ]
 
     @property
     def tile(self) -> int:
@@ -171,55 +154,52 @@ def _over_positions(
 
     With `across`, the image is a copy in which the last positions are contiguous.
     """
-    windows, outer = step.windows_in("left"), len(positions) - 2
+    windows, outer = step.left_windows, len(positions) - 2
     image = image_of(step.left, windows, positions, elements, outer=outer, across=across)
     return _windowed(step, image) if image is not None and image.positions else None
 
 
-def _windowed(step: Contraction, image: Image, spreads: tuple[Spread, ...] = ()) -> Windowed:
+def _windowed(step: Contraction, image: Image, scattered: tuple[Sliding, ...] = ()) -> Windowed:
     outer, of_outer = flattened(image.outer, "o")
     change = Rewrite(of_outer)
     image = replace(image, view=change.scalar(image.view))
     stores = tuple(change.store(store) for store in step.stores)
-    return Windowed(replace(step, stores=stores), image, outer, spreads)
+    return Windowed(replace(step, stores=stores), image, outer, scattered)
 
 
 def _col2im(step: Contraction) -> Windowed | None:
     """The contraction as col2im reads it; None if it is not the gradient of a convolution."""
-    spreads: dict[Axis, Spread] = {}
-    for window in step.windows_in("left"):
-        m, element_ = window.position, window.element
-        if window.kind != DATA_GRADIENT or m is None or window.stride != 1:
+    scattered: dict[Axis, Sliding] = {}
+    for window in step.left_windows:
+        m = window.position
+        if window.kind(step.k) != DATA_GRADIENT or m is None or window.stride != 1:
             return None
-        dilation = -window.dilation if element_ is not None else 1
-        if dilation < 1:
+        dilation = -window.dilation if window.element is not None else 1
+        if dilation < 1 or window.offset < 0:
             return None
         position = Axis(f"{m.name}_position", window.extent)
-        spreads[m] = Spread(m, position, element_, window.divisor, dilation, window.offset)
-    ordered = tuple(spreads[axis] for axis in step.m if axis in spreads)
-    outer = step.m[: len(step.m) - len(ordered)]
-    elements = [one.element for one in ordered if one.element is not None]
-    if not ordered or any(axis in spreads for axis in outer) or any(s.offset < 0 for s in ordered):
+        numbers = (window.divisor, dilation, -window.offset, 1, m.extent)
+        scattered[m] = Sliding(position, window.element, *numbers)
+    lead = len(step.m) - len(scattered)
+    outer, moved = step.m[:lead], step.m[lead:]
+    if not scattered or set(moved) != scattered.keys():
         return None
+    windows = tuple(scattered[axis] for axis in moved)
+    elements = [one.element for one in windows if one.element is not None]
     if set(elements) != set(step.k[: len(elements)]):
         return None
-    replacements = {
-        one.m: axis_index(one.position) * one.stride
-        + (axis_index(one.element) * one.dilation if one.element else 0)
-        - one.offset
-        for one in ordered
-    }
+    replacements = {axis: one.scaled_index for axis, one in scattered.items()}
     view = Rewrite(replacements).scalar(step.left)
     load = loaded(view)
     if load is None or not all(bound.always for bound in load.bounds):
         return None
     if axes_of(load.index) & set(elements):
         return None
-    positions = tuple(one.position for one in ordered)
+    positions = [one.position for one in windows if one.position is not None]
     channels = step.k[len(elements) :]
     view = Rewrite(load=lambda one: replace(one, bounds=())).scalar(view)
     image = image_of(view, (), (*outer, *positions), channels, outer=len(outer), whole=True)
-    return None if image is None else _windowed(step, image, ordered)
+    return None if image is None else _windowed(step, image, windows)
 
 
 # Winograd -----------------------------------------------------------------------------------------
@@ -251,10 +231,10 @@ def _tiled_image(
 
     Its positions are whole tiles: positions after the view's last one read zeros.
     """
-    found = [window for window in step.windows_in("left") if not window.is_axis]
+    found = [window for window in step.left_windows if not window.is_axis]
     plane = positions[-2:]
     windows = [window for axis in plane for window in found if window.position == axis]
-    sizes = {window.element.extent if window.element else 1 for window in windows}
+    sizes = {window.elements for window in windows}
     numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
     if len(windows) != 2 or len(found) != 2:
         return None
@@ -278,7 +258,7 @@ def tiled(positions: Axis, tile: int) -> Axis:
     return Axis(positions.name, positions.extent + -positions.extent % tile)
 
 
-def _with_bounds(view: Scalar, windows: Sequence[Window]) -> Scalar:
+def _with_bounds(view: Scalar, windows: Sequence[Sliding]) -> Scalar:
     """The view with bounds at the ends of its input along the windows.
 
     The view's values do not change; positions after its last ones read zeros.

@@ -209,7 +209,9 @@ def _taps_of(windowed: Windowed) -> Taps:
     filtering = filtering_of(windowed)
     # If windows are mirrored, weights are mirrored too.
     along = [
-        [pitches[side.element] * element_ for element_ in range(filtering.window)][:: side.dilation]
+        [pitches[side.element] * element_ for element_ in range(filtering.window)][
+            :: side.windows.dilation
+        ]
         for side in plane
         if side.element is not None
     ]

@@ -9,7 +9,6 @@ from lamina.base.shapes import size_of
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Type, Value, constant
 from lamina.engines.simd.decide.m_tiles import MTiles
-from lamina.engines.simd.decide.windows import Spread
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, offsets, over_tiles
 from lamina.engines.simd.emit.tiles import Tile, call_tile
@@ -21,15 +20,11 @@ from lamina.program.index import Axis
 class Col2im(WindowWriter):
     """Work items are (batch, outer position); each has an image with the sums of its M."""
 
-    @property
-    def _spreads(self) -> tuple[Spread, ...]:
-        return self._windowed.spreads
-
     def write(self) -> list[WrittenKernel]:
-        lengths = [one.length for one in self._spreads]
+        lengths = self._windowed.sums
         for kind, panel, _, _ in self._panels.kinds():
             pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
-            m_axes = [one.m for one in self._spreads]
+            m_axes = self._step.m[-len(lengths) :]
             self._write_epilogue(f"{self._name}_{kind}", panel, m_axes, pitches)
         # The worker's memory: sums, and the image of an operand that is not read in its buffer.
         sums = size_of(lengths) * self._panels.width
@@ -51,6 +46,7 @@ class Col2im(WindowWriter):
         points = self._begin(f"{self._name}_item", ("thread", "batch", "outer"))
         code = points.code
         table, _, batch, outer = code.parameters
+        scattered = self._windowed.scattered
         sums = self._own(code)
         image = self._image
         block = image.positions[0].extent
@@ -76,9 +72,7 @@ class Col2im(WindowWriter):
                 code.store(constant(0, vector), code.offset(sums, fill.index, self._element))
                 code.end_loop(fill)
                 pitches = [size_of(lengths[n + 1 :]) * panel.width for n in range(len(lengths))]
-                steps = [
-                    one.stride * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
-                ]
+                steps = [one.stride * pitch for one, pitch in zip(scattered, pitches, strict=True)]
                 taps = code.begin_loop(0, size_of([axis.extent for axis in elements]))
                 here = address(code, right, [(taps.index, depth * panel.width)], self._of_right)
                 shifted = self._shifted(code, sums, taps.index, elements, pitches)
@@ -104,9 +98,9 @@ class Col2im(WindowWriter):
                     call_tile(code, tile, at, here, to)
                 code.end_loop(taps)
                 zeros = [constant(0, I64) for _ in lengths]
-                counts = [constant(one.m.extent, I64) for one in self._spreads]
+                counts = [constant(one.extent, I64) for one in scattered]
                 margin = sum(
-                    one.offset * pitch for one, pitch in zip(self._spreads, pitches, strict=True)
+                    -one.offset * pitch for one, pitch in zip(scattered, pitches, strict=True)
                 )
                 code.call_void(
                     f"{self._name}_{kind}_epilogue",
@@ -124,13 +118,13 @@ class Col2im(WindowWriter):
         pitches: Sequence[int],
     ) -> Value:
         """The address of the sums to which the first position adds for one element of windows."""
-        slopes = {
+        steps = {
             one.element: one.dilation * pitch
-            for one, pitch in zip(self._spreads, pitches, strict=True)
+            for one, pitch in zip(self._windowed.scattered, pitches, strict=True)
         }
         for axis in reversed(elements):
             extent = constant(axis.extent, I64)
             number = code.binary("urem", tap, extent)
             tap = code.binary("udiv", tap, extent)
-            sums = address(code, sums, [(number, slopes[axis])], self._element)
+            sums = address(code, sums, [(number, steps[axis])], self._element)
         return sums

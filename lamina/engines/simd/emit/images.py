@@ -93,7 +93,7 @@ class ImageCopy:
         if not self.image.positions or side.position != self.image.positions[0]:
             return value
         code = self.points.code
-        return code.add(value, code.multiply(self.first, constant(side.stride, I64)))
+        return code.add(value, code.multiply(self.first, constant(side.windows.stride, I64)))
 
 
 # The pairs of a block that is transposed in registers, the largest first.

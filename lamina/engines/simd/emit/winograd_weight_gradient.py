@@ -51,7 +51,10 @@ class WinogradWeightGradient(TransformedTiles):
         self._image = replace(
             windowed.image,
             view=Rewrite({channels.axis: channel}).scalar(windowed.image.view),
-            sides=(*plane, replace(channels, axis=within, element=within)),
+            sides=(
+                *plane,
+                replace(channels, axis=within, windows=replace(channels.windows, element=within)),
+            ),
         )
         self._blocks = schedule.partial_sums
         at_once = SumsAtOnce(schedule.channels, schedule.panels_at_once)
@@ -307,7 +310,7 @@ class WinogradWeightGradient(TransformedTiles):
         target = address(code, gradients, [(past, each)], self._element)
         row = code.binary("urem", loop.index, constant(self._channels, I64))
         source = address(code, sums, [(row, panel.width)], self._element)
-        high, wide = (side.dilation < 0 for side in self._plane)
+        high, wide = (side.windows.dilation < 0 for side in self._plane)
         transform = emit_gradient_transform(
             self._context.module, self._filtering, panel, self._element, (high, wide)
         )

@@ -1,0 +1,198 @@
+"""Correct schedules of programs for devices that run kernels, with odd tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from lamina.codegen.axes import merged_axes
+from lamina.codegen.signatures import Signatures
+from lamina.engines.gpu.contraction_costs import rate_of
+from lamina.engines.gpu.contraction_schedules import (
+    LEAST_GROUP,
+    direct_schedule,
+    fits,
+    for_share,
+    tiled_schedule,
+    vector_lanes,
+    winograd_schedules,
+)
+from lamina.engines.gpu.decisions import decide, position_bits
+from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.loop_schedules import (
+    can_share_rows,
+    merge_schedule,
+    points_of,
+    split_size,
+)
+from lamina.engines.gpu.matrix_schedules import matrices_fit, matrix_schedule
+from lamina.engines.gpu.packed_operands import OPERANDS, packed_steps
+from lamina.engines.gpu.passes import ordered
+from lamina.engines.gpu.products import Product
+from lamina.engines.gpu.schedule import (
+    ContractionSchedule,
+    KernelSchedule,
+    LoopSchedule,
+    MatrixSchedule,
+    PackedSchedule,
+    Pass,
+    PassesSchedule,
+    RowSchedule,
+    ScanSchedule,
+    Schedule,
+    SortSchedule,
+    StepSchedule,
+    TreeSchedule,
+    WinogradSchedule,
+    WrittenSchedule,
+)
+from lamina.engines.gpu.single_steps import single_step, written_by
+from lamina.engines.gpu.winograd import convolution_of
+from lamina.program.program import Program
+from lamina.program.steps import Contraction, Loop, Reduce, Scan, Sort, Step, Write
+from lamina.program.target import Target
+
+
+def legal_schedules(program: Program, target: Target, traits: Traits) -> Iterator[Schedule]:
+    """Other correct schedules of a program: every kind of kernel, for each step that allows it."""
+    chosen = decide(program, target, traits)
+    kinds = [list(_legal(step, target, traits)) for step in program.steps]
+    count = max(map(len, kinds), default=0)
+    found = [Schedule(tuple(own[number % len(own)] for own in kinds)) for number in range(count)]
+    yield from (one for one in dict.fromkeys(found) if one != chosen)
+
+
+def _legal(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]:
+    bits = position_bits(step, target)
+    if isinstance(step, Contraction):
+        return legal_contractions(step, bits, traits)
+    return legal_loops(step, bits, traits)
+
+
+def candidate_schedules(program: Program, family: Family) -> Iterator[Any]:
+    """Schedules of a program that together have all candidates of each step; for tests."""
+    signatures, written = Signatures(program), written_by(program)
+    found = [
+        family.candidates(single_step(program, number, signatures, written))
+        for number in range(len(program.steps))
+    ]
+    for index in range(1, max(map(len, found), default=0)):
+        forced = {
+            number: own[1 + (index - 1) % (len(own) - 1)]
+            for number, own in enumerate(found)
+            if len(own) > 1
+        }
+        yield family.decide(program, forced)
+
+
+def legal_loops(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+    """Correct schedules: some of every kind."""
+    stage = loop.stages[0]
+    if isinstance(stage, Sort):
+        for run in (max(stage.axis.extent, 1), 2, 3):
+            yield merge_schedule(stage.axis.extent, run, bits)
+        yield SortSchedule(max(stage.axis.extent, 1), False, 64)
+        return
+    yield LoopSchedule(1, bits)
+    yield LoopSchedule(1, 64)
+    if isinstance(stage, Scan) and traits.largest_group >= LEAST_GROUP:
+        for items in (1, 4, 16):
+            yield ScanSchedule(items, bits)
+        for splits in (2, 3):
+            if stage.axis.extent and stage.axis.extent % splits == 0:
+                three = (LoopSchedule(1, bits), ScanSchedule(2, bits), ScanSchedule(4, bits))
+                yield PassesSchedule((Pass(1, splits, three),))
+    if not all(isinstance(stage, Reduce | Write) for stage in loop.stages):
+        return
+    kernels: list[KernelSchedule] = [LoopSchedule(1, bits)]
+    merged = merged_axes(loop).axes
+    for lanes in (2, 4):
+        if merged and merged[-1].extent % lanes == 0:
+            yield LoopSchedule(lanes, bits)
+    count = points_of(loop)
+    if traits.largest_group >= LEAST_GROUP and can_share_rows(loop):
+        for items, rows in product((4, 1), (2, 1)):
+            if count and count % rows == 0:
+                kernels.append(RowSchedule(items, rows, rows > 1, bits))
+    yield from kernels[1:]
+    if not count:
+        return
+    for splits in (2, 3):
+        if split_size(ordered(loop)) % splits == 0:
+            for pair in ((kernels[-1], kernels[0]), (kernels[0], kernels[-1])):
+                yield PassesSchedule((Pass(len(loop.stages), splits, pair),))
+    if len(loop.stages) > 1:
+        one = Pass(1, 1, (LoopSchedule(1, bits),))
+        yield PassesSchedule((one,) * len(loop.stages))
+
+
+def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator[WrittenSchedule]:
+    """Correct schedules: some of every kind."""
+    one = Product(step)
+    yield direct_schedule(one, bits)
+    yield ContractionSchedule(1, 1, 64)
+    yield ContractionSchedule(3, 2, bits)
+    if traits.largest_group < LEAST_GROUP:
+        return
+    kernels = [*_legal_groups(one, bits, traits), *legal_matrices(one, bits, traits)]
+    yield from kernels
+    if convolution_of(step) is not None:
+        point = LoopSchedule(1, bits)
+        yield WinogradSchedule(point, point, ContractionSchedule(2, 2, bits), point)
+        yield from winograd_schedules(step, bits, traits)
+    for operand, kernel in zip(OPERANDS, kernels, strict=False):
+        _, products = packed_steps(step, operand, lambda size, dtype: "packed")
+        own = next(iter(_legal_groups(Product(products), bits, traits)), kernel)
+        yield PackedSchedule(operand, LoopSchedule(1, bits), own)
+    for splits in (2, 3):
+        if one.k and one.k % splits == 0:
+            for kernel in kernels[splits::4]:
+                own = for_share(kernel, one.k // splits)
+                yield PassesSchedule((Pass(1, splits, (own, LoopSchedule(1, bits))),))
+
+
+def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[KernelSchedule]:
+    """Schedules with local memory."""
+    kinds = (
+        # Tile of batch, m, n and k; block; buffers, unrolled, swapped.
+        ((1, 8, 8, 4), (4, 4), 1, 2, False),
+        ((1, 4, 8, 3), (2, 4), 2, 3, True),
+        ((2, 4, 4, 8), (2, 2), 2, 8, False),
+        ((3, 6, 2, 2), (3, 1), 1, 2, True),
+        ((1, 16, 4, 16), (4, 2), 2, 16, False),
+    )
+    for (tile_b, *tile), block, buffers, unrolled, swapped in kinds:
+        own = one.exchanged if swapped else one
+        while own.batch % tile_b:
+            tile_b -= 1
+        whole = (tile_b, tile[0], tile[1], tile[2])
+        for halves in (False, True):
+            tiled = tiled_schedule(
+                *(own, whole, block, buffers, unrolled, swapped, bits), halves=halves
+            )
+            is_another = not halves or tiled.left.is_half or tiled.right.is_half
+            if is_another and fits(tiled, own.element_bytes, traits):
+                yield tiled
+    lanes = vector_lanes(one, min(one.left.runs[1], one.right.runs[1]))
+    yield TreeSchedule(4, 1, 1, 1, lanes, True, bits)
+    yield TreeSchedule(2, 3, 2, 1, 1, False, bits)
+    yield TreeSchedule(8, 2, 1, 3, 1, True, bits)
+    yield TreeSchedule(1, 4, 2, 2, lanes, False, bits)
+
+
+def legal_matrices(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
+    """Correct schedules with small tiles."""
+    if rate_of(one, traits) is None or not one.k:
+        return
+    for tile, warps, stages, swapped in (
+        ((16, 16, 16), (1, 1), 2, False),
+        ((32, 16, 32), (2, 1), 3, True),
+        ((32, 48, 16), (1, 3), 4, False),
+        ((64, 32, 48), (2, 2), 2, True),
+    ):
+        own = one.exchanged if swapped else one
+        decided = matrix_schedule(own, tile, warps, stages, swapped, bits, traits)
+        if matrices_fit(decided, traits):
+            yield decided
