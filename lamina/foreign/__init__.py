@@ -94,7 +94,8 @@ def unknown_attribute(owner: type | ModuleType, name: str) -> str:
     here = spelling(owners, name) or (_function(name) if "Tensor" in owners else "")
     if not here and owners == ["lamina.ops"]:
         here = _record(name)
-    near = "" if here or not hasattr(owner, "__all__") else nearest(name, dir(owner))
+    public = [one for one in dir(owner) if not one.startswith("_")]
+    near = "" if here or not hasattr(owner, "__all__") else nearest(name, public)
     advice = f"Did you mean {near!r}?" if near else sentence(here)
     return f"{problem}. {advice}" if advice else problem
 

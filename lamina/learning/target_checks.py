@@ -65,7 +65,7 @@ def label_shape(prediction: Tensor) -> Shape:
 def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
     """The one-hot mask of the targets' classes: bool in the prediction's shape."""
     expected = label_shape(prediction)
-    if target.dtype.kind != "int":
+    if target.dtype.kind != "int" and target.shape != prediction.shape:
         raise DTypeError(
             "class numbers must be integers",
             facts=(
@@ -135,7 +135,7 @@ def unfit(
         order = (0, prediction.rank - 1, *range(1, prediction.rank - 1))
         advice = f"Classes are axis 1 of the prediction: lm.ops.transpose(prediction, {order})."
     elif target.shape == prediction.shape:
-        advice = f"One-hot targets must be floats: y.astype({prediction.dtype.name!r})."
+        advice = "Make class numbers of one-hot targets: y.argmax(axis=1)."
     elif prediction.rank > 2 and target.rank < len(shape) and target.rank <= 2:
         advice = (
             "The prediction has an axis for each position: put lm.Flatten() before the last "

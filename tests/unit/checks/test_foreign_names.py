@@ -206,6 +206,13 @@ def test_an_unknown_name_gets_no_advice() -> None:
     assert not hasattr(lm.init, "_private")
 
 
+@pytest.mark.parametrize("name", ["Dataloader", "Doc", "Builtins"])
+def test_advice_names_nothing_private(name: str) -> None:
+    with pytest.raises(AttributeError) as raised:
+        getattr(lm, name)
+    assert "'_" not in str(raised.value)
+
+
 def test_records_can_be_copied_and_pickled() -> None:
     with pytest.raises(AttributeError) as raised:
         getattr(MODEL, "summary")  # noqa: B009

@@ -14,7 +14,7 @@ from loss_limits import LIMITS
 
 from lamina import layers as lm
 from lamina import ops
-from lamina.base.shapes import BATCH, as_dtype, bool_, float32, float64, int64
+from lamina.base.shapes import BATCH, DType, as_dtype, bool_, float32, float64, int64
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.learning import losses, metrics
@@ -265,9 +265,22 @@ def test_labels_with_an_axis_too_many_are_explained() -> None:
     text = error_text(ShapeError, lambda: losses.CrossEntropy()(lm.Input(4), labels))
     assert "expected    i64[batch]" in text
     assert "Drop the last axis of the targets: y[..., 0]." in text
-    one_hot = leaf("y", "input", (BATCH, 4), int64)
-    text = error_text(ShapeError, lambda: losses.CrossEntropy()(lm.Input(4), one_hot))
-    assert "One-hot targets must be floats: y.astype('float32')." in text
+
+
+@pytest.mark.parametrize(
+    ("loss", "dtype"),
+    [
+        (losses.CrossEntropy(), int64),
+        (losses.CrossEntropy(), bool_),
+        (losses.NLL(), float32),
+        (losses.Focal(), int64),
+        (losses.MultiMargin(), float32),
+    ],
+)
+def test_one_hot_targets_are_explained(loss: losses.Loss, dtype: DType) -> None:
+    one_hot = leaf("y", "input", (BATCH, 4), dtype)
+    text = error_text(ShapeError, lambda: loss(lm.Input(4), one_hot))
+    assert "Make class numbers of one-hot targets: y.argmax(axis=1)." in text
 
 
 def test_classes_on_the_last_axis_are_explained() -> None:
