@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_alternatives import legal_matrices
 from gpu_cases import CASES, compiled
 
 from lamina.base.shapes import bfloat16, float32
-from lamina.engines.gpu.matrix_schedules import legal_matrices, matrix_schedule
+from lamina.engines.gpu.matrix_schedules import matrix_schedule
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import WARP, MatrixLoad
 from lamina.program.index import Axis, Index, axis_index
