@@ -138,8 +138,8 @@ class _Lazy(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
             return sorted(self._homes)
-        home = self._homes.get(name)
         with loading:
+            home = self._homes.get(name)
             if home is None or home == self.__name__:
                 value = self._submodule(name)
             else:

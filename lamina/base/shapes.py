@@ -8,6 +8,7 @@ the compiler then binds it to a number, and from there on all dimensions are int
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from numbers import Integral
@@ -174,6 +175,12 @@ def _type_name(value: object) -> str:
 
 
 _PYTHON_TYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float32"}
+
+
+def is_masked_array(value: object) -> bool:
+    """Whether it is an array of `numpy.ma`, a module that is loaded where there is one."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(value, module.MaskedArray)
 
 
 def converted(array: Array, dtype: np.dtype[Any]) -> Array:

@@ -80,6 +80,7 @@ def read_products(_: click.Context, parameter: click.Parameter, value: str | Non
     Raises:
         DefinitionError: for a word that is none.
     """
+    # `lamina --help` does not need them.
     from lamina.checks.kinds import Misfit, refusal
     from lamina.step.precision import ProductPrecision
 

@@ -9,12 +9,9 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, converted
+from lamina.base.shapes import Array, DType, converted, is_masked_array
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
 from lamina.graph import Tensor, source_line
-
-# The class of arrays with a mask.
-MASKED: Any = np.ma.MaskedArray
 
 
 @final
@@ -199,7 +196,7 @@ def is_masked(value: object) -> bool:
     """Whether an array, or one in a list, has elements that NumPy's mask hides."""
     if isinstance(value, list | tuple):
         return any(map(is_masked, cast(Sequence[object], value)))
-    return isinstance(value, MASKED) and bool(np.ma.is_masked(value))
+    return is_masked_array(value) and bool(np.ma.is_masked(value))
 
 
 def is_sparse(value: object) -> bool:

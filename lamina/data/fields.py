@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from lamina.base.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, shape_text
+from lamina.base.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, is_masked_array, shape_text
 from lamina.data.arrays import (
-    MASKED,
     Listed,
     is_buffer,
     is_named,
@@ -77,7 +76,7 @@ def arrays_of(role: str, value: Any) -> Any:
 
 def _as_array(name: str, value: Any) -> Any:
     is_array = isinstance(cast(object, value), np.ndarray)
-    if is_array and not isinstance(cast(object, value), MASKED):
+    if is_array and not is_masked_array(value):
         return value
     if is_sparse(value):
         return value.tocsr()

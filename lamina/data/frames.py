@@ -16,9 +16,9 @@ from typing import Any, cast
 import numpy as np
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Array
+from lamina.base.shapes import Array, is_masked_array
 from lamina.checks import checked
-from lamina.data.arrays import MASKED, has_columns, is_row, is_rows, to_array
+from lamina.data.arrays import has_columns, is_row, is_rows, to_array
 from lamina.data.columns import (
     Decimal,
     Delimiter,
@@ -97,7 +97,7 @@ def _plain(name: str, values: Any) -> Array:
         return _categories(list(values))
     if str(getattr(values, "type", "")).startswith("dictionary"):  # of PyArrow
         return _categories(values.to_pylist())
-    if isinstance(values, MASKED):
+    if is_masked_array(values):
         values = values.astype("datetime64[us]") if values.dtype.kind == "M" else values
         values = values.tolist()  # None where one is masked
     if isinstance(values, list):

@@ -16,6 +16,7 @@ from lamina.base.shapes import (
     as_dtype,
     bfloat16,
     converted,
+    is_masked_array,
     shape_text,
 )
 from lamina.checks.kinds import Misfit, refusal
@@ -167,7 +168,7 @@ def _as_array(value: Any) -> Array:
     """
     found, reason = type(value).__name__, ""
     try:
-        if np.ma.is_masked(value):
+        if is_masked_array(value) and np.ma.is_masked(value):
             raise ValueError("masked elements have no value; array.filled(0) gives them one")
         # Only types that hold numbers: text, None and other objects would become object arrays.
         if isinstance(value, NUMBERS | list | tuple) or hasattr(value, "__array__"):

@@ -122,6 +122,7 @@ def test_a_first_training_loads_no_unused_modules(tmp_path: Path) -> None:
         "lamina.cli",
     )
     assert not set(unused) & set(found)
+    assert "numpy.ma" not in modules
     others = {name.partition(".")[0] for name in modules}
     assert not others & {"matplotlib", "rich", "click", "safetensors", "h5py", "PIL"}
 

@@ -203,6 +203,7 @@ class GpuEngine:
 
     def peaks(self, dtype: DType, *, tf32: bool = False) -> Peaks:
         self._require_dtypes([dtype])
+        # Imported only here: only measurements need it.
         from lamina.engines.gpu.peaks import measured_peaks
 
         return measured_peaks(self._driver, dtype, tf32=tf32)
