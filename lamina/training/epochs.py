@@ -59,7 +59,7 @@ class Opened:
 
     Args:
         data: to open; use it in a `with` block.
-        seed: of the order of the examples; None for that of the source.
+        seed: of the order of the examples; None for the order of the data.
         epochs: of the fit.
         position: where a stream begins, from `Epochs.position`; None for the beginning.
         done: the epochs that are done, and the training steps of the next one.
@@ -78,7 +78,7 @@ class Opened:
         keeps_states: bool = False,
         seconds: float = math.inf,
     ) -> None:
-        self.data = data
+        self.data, self.seed = data, seed
         self._seconds, self._ends_at = seconds, time.monotonic() + seconds
         # The epochs and the training steps that are read; None if their number is not known.
         self.to_read: tuple[int | None, int | None] = epochs, None
@@ -151,27 +151,17 @@ def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the trainin
 
 
 @contextmanager
-def epochs_of(
-    opened: Opened,
-    training: Training,
-    *,
-    seed: int,
-    drop_last: bool,
-    shuffled: bool,
-) -> Generator[Epochs]:
+def epochs_of(opened: Opened, training: Training, *, drop_last: bool) -> Generator[Epochs]:
     """The epochs of a training; their memory is released after the block.
 
     Args:
         opened: the data.
         training: runs the batches.
-        seed: of the order of a data set's examples.
         drop_last: whether a smaller last batch of an epoch is omitted.
-        shuffled: whether each epoch has the examples of a data set in another order.
     """
     if isinstance(opened.data, Dataset):
         with training.uploaded(opened.data) as resident:
-            how: Any = {"drop_last": drop_last, "shuffled": shuffled}
-            yield _OfDataset(opened.data, training, resident, seed, **how)
+            yield _OfDataset(opened.data, training, resident, opened.seed, drop_last)
         return
     epochs, steps = opened.to_read
     how: Any = {"drop_last": drop_last, "epochs": epochs, "steps": steps}
@@ -191,13 +181,11 @@ class _OfDataset:
         dataset: Dataset,
         training: Training,
         resident: Examples,
-        seed: int,
-        *,
+        seed: int | None,
         drop_last: bool,
-        shuffled: bool,
     ) -> None:
         self._dataset, self._training, self._resident = dataset, training, resident
-        self._seed, self._drop_last, self._shuffled = seed, drop_last, shuffled
+        self._seed, self._drop_last = seed, drop_last
 
     @property
     def steps(self) -> int | None:
@@ -205,10 +193,9 @@ class _OfDataset:
         return _steps_of(len(self._dataset), size, drop_last=self._drop_last)
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
-        how: Any = {"drop_last": self._drop_last, "shuffled": self._shuffled}
-        batches = self._training.batches_of(self._dataset, self._seed, epoch, **how)
         left: list[Array] = []
-        for rows in batches:
+        given = self._dataset, self._seed, epoch
+        for rows in self._training.batches_of(*given, drop_last=self._drop_last):
             left += [rows[done:]] if done < len(rows) else []
             done = max(0, done - len(rows))
         for rows in self._training.in_order(self._resident, left):

@@ -248,9 +248,8 @@ class Fit:
     ) -> None:
         fit, hooks, interrupt = run.fit, run.hooks, run.interrupt
         training, history = fit.training, fit.history
-        how: Any = {"drop_last": self.drop_last, "shuffled": self.shuffle}
         with (
-            epochs_of(opened, training, seed=self.seed, **how) as epochs,
+            epochs_of(opened, training, drop_last=self.drop_last) as epochs,
             display(self.progress) as shown,
             self._snapshot(training) as snapshot,
         ):

@@ -370,19 +370,14 @@ class Training(BatchRunner):
         return joined(pieces).losses
 
     def batches_of(
-        self,
-        dataset: Dataset,
-        seed: int,
-        epoch: int,
-        *,
-        drop_last: bool = False,
-        shuffled: bool = True,
+        self, dataset: Dataset, seed: int | None, epoch: int, *, drop_last: bool = False
     ) -> list[Array]:
         """The batches of an epoch, as arrays (batches, batch size) of rows.
 
-        A smaller last batch is in a separate array.
+        A smaller last batch is in a separate array. Without a seed, examples stay in their order.
         """
-        order = dataset.order(seed, epoch) if shuffled else np.arange(len(dataset), dtype=np.int64)
+        rows = np.arange(len(dataset), dtype=np.int64)
+        order = rows if seed is None else dataset.order(seed, epoch)
         groups = batches_of_rows(order, self.batch_size)
         if drop_last and groups and groups[-1].shape[1] < self.batch_size:
             groups.pop()
