@@ -28,7 +28,6 @@ from enum import Enum, auto
 from typing import Any, final
 
 from lamina import ops
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, Size, float32
 from lamina.graph import (
     CONSTANT,
@@ -183,14 +182,14 @@ def with_tf32_products(graph: Graph) -> Graph:
     convolutions are not rounded: no device multiplies these with tensor cores.
     """
     # All results of a recurrence share the graph of an iteration.
-    bodies: dict[int, Graph] = {}
+    bodies: dict[Graph, Graph] = {}
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         if isinstance(node.op.lowering, Repeating):
             body: Graph = node.attributes["body"]
-            if id(body) not in bodies:
-                bodies[id(body)] = rewrite(body, rule)
-            return rebuild(node, operands, body=bodies[id(body)])
+            if body not in bodies:
+                bodies[body] = rewrite(body, rule)
+            return rebuild(node, operands, body=bodies[body])
         if not _multiplied(node) or _is_depthwise(node):
             return rebuild(node, operands)
         if "tf32" in node.op.attributes:
@@ -221,9 +220,10 @@ class _Products:
     def __init__(self, half: DType, leaves: bool) -> None:
         self._half = half
         self._leaves = leaves
-        # Graphs of iterations, by their identity and their computed inputs.
-        self._graphs: dict[tuple[int, frozenset[Tensor]], tuple[Graph, Graph]] = {}
-        self._loops: dict[tuple[int, tuple[bool, ...]], _Loop] = {}
+        # Rounded graphs of iterations, by the graphs and their computed inputs.
+        self._bodies: dict[tuple[Graph, frozenset[Tensor]], Graph] = {}
+        # Graphs with inputs and results of 16 bits, by the rounded ones and their rounded inputs.
+        self._narrow: dict[tuple[Graph, tuple[bool, ...]], Graph] = {}
         self._casts: dict[Tensor, Tensor] = {}
 
     def rounded(
@@ -259,7 +259,10 @@ class _Products:
                 return operands[0] if done else rebuild(node, operands)
             if isinstance(node.op.lowering, Repeating):
                 return self._repeated(node, operands, computed)
-            new = rebuild(node, operands, **self._changed(node))
+            changed: dict[str, Any] = {}
+            if "products" in node.op.attributes and node.dtype == float32:
+                changed["products"] = self._half
+            new = rebuild(node, operands, **changed)
             multiplied = _multiplied(new)
             if multiplied:
                 beginning = tuple(self._with_rounded_leaves(x, computed) for x in multiplied)
@@ -271,11 +274,11 @@ class _Products:
             return found
 
         wide: dict[Tensor, Tensor] = {}
-        changed = rewrite(graph, rule)
+        new_graph = rewrite(graph, rule)
         if not keep_outputs:
-            return changed
-        outputs = tuple((name, _with_sources(tensor, wide)) for name, tensor in changed.outputs)
-        return replace(changed, outputs=outputs)
+            return new_graph
+        outputs = tuple((name, _with_sources(tensor, wide)) for name, tensor in new_graph.outputs)
+        return replace(new_graph, outputs=outputs)
 
     def _is_rounded(self, node: Tensor) -> bool:
         return node.op is ROUNDED and node.attributes["to"] == self._half
@@ -306,12 +309,6 @@ class _Products:
                 found.add(node)
         return found
 
-    def _changed(self, node: Tensor) -> dict[str, Any]:
-        """The attributes of a node that change."""
-        if "products" in node.op.attributes and node.dtype == float32:
-            return {"products": self._half}
-        return {}
-
     # Recurrences
 
     def _repeated(
@@ -329,23 +326,21 @@ class _Products:
             for number, (leaf_, operand) in enumerate(zip(body.inputs, node.operands, strict=True))
             if number < varying or _is_computed(operand, computed)
         )
-        key = id(body), own
-        if key not in self._graphs:
-            self._graphs[key] = body, self.rounded(body, computed=own)
-        _, rounded = self._graphs[key]
+        if (body, own) not in self._bodies:
+            self._bodies[body, own] = self.rounded(body, computed=own)
+        rounded = self._bodies[body, own]
         given = tuple(
             number >= states and operand.dtype == float32 and self._has_rounded_elements(operand)
             for number, operand in enumerate(operands)
         )
-        stored = id(rounded), given
-        if stored not in self._loops:
-            self._loops[stored] = self._narrowed(rounded, states, given)
-        loop = self._loops[stored]
+        if (rounded, given) not in self._narrow:
+            self._narrow[rounded, given] = self._narrowed(rounded, states, given)
+        narrow = self._narrow[rounded, given]
         new = tuple(
             self._cast(operand) if own.dtype == self._half and operand.dtype == float32 else operand
-            for operand, own in zip(operands, loop.body.inputs, strict=True)
+            for operand, own in zip(operands, narrow.inputs, strict=True)
         )
-        return ops.cast(rebuild(node, new, body=loop.body), node.dtype)
+        return ops.cast(rebuild(node, new, body=narrow), node.dtype)
 
     def _cast(self, operand: Tensor) -> Tensor:
         """A tensor as floats of 16 bits, moved after they are cast."""
@@ -367,7 +362,7 @@ class _Products:
             for source in _sources(tensor)
         )
 
-    def _narrowed(self, body: Graph, states: int, given: tuple[bool, ...]) -> _Loop:
+    def _narrowed(self, body: Graph, states: int, given: tuple[bool, ...]) -> Graph:
         """The graph of an iteration with inputs and results of 16 bits.
 
         A state is of 16 bits if all that an iteration does with it is to multiply it. A further
@@ -406,7 +401,7 @@ class _Products:
                 zip(inner.outputs, results, strict=True)
             )
         )
-        return _Loop(body, Graph(tuple(inputs), outputs))
+        return Graph(tuple(inputs), outputs)
 
     def _with_rounded_leaves(self, operand: Tensor, computed: frozenset[Tensor]) -> Tensor:
         """An operand in which leaves below movements are rounded, if they are to be.
@@ -460,19 +455,6 @@ def _is_computed(operand: Tensor, computed: frozenset[Tensor]) -> bool:
 
 def _is_cast_from(node: Tensor, half: DType) -> bool:
     return node.op is CAST and node.operands[0].dtype == half
-
-
-@frozen_dataclass
-class _Loop:
-    """The graph of an iteration with inputs and results of 16 bits.
-
-    Attributes:
-        before: the graph from which it was made; kept alive, because its identity is its key.
-        body: the graph.
-    """
-
-    before: Graph
-    body: Graph
 
 
 def _multiplied(node: Tensor) -> tuple[Tensor, ...]:
