@@ -20,7 +20,7 @@ from lamina.checks.kinds import Instance, Kind, Row
 from lamina.checks.origin import Origin, current_origin, source_line
 from lamina.errors import LaminaError, Named, ShapeError
 from lamina.foreign import function_here, sentence
-from lamina.graph.methods import OPERATORS, Methods
+from lamina.graph.methods import BINARY, OPERATORS, Methods
 from lamina.graph.samples import Sample
 
 Attributes = Mapping[str, Any]
@@ -161,9 +161,8 @@ class Tensor(Methods, Named):
 
     def __array_ufunc__(self, function: Any, method: str, *values: Any, **options: Any) -> Tensor:
         """`array + tensor` is a tensor; NumPy must not compute it element by element."""
-        name = _UFUNCS.get(function.__name__, "")
-        if function.__name__ in _SYMBOLS and method == "__call__" and list(options) == ["out"]:
-            symbol = _SYMBOLS[function.__name__]
+        name, _, symbol = BINARY.get(function.__name__, ("", "", ""))
+        if symbol and method == "__call__" and list(options) == ["out"]:
             raise LaminaError(
                 f"array {symbol}= tensor would write numbers, but a tensor holds no data yet",
                 where=source_line(),
@@ -263,151 +262,12 @@ class Tensor(Methods, Named):
             advice="Use ops.unstack(x, axis) or x[i].",
         )
 
-    def __add__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["add"](self, other)
-
-    def __radd__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["add"](other, self)
-
-    def __sub__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["sub"](self, other)
-
-    def __rsub__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["sub"](other, self)
-
-    def __mul__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["mul"](self, other)
-
-    def __rmul__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["mul"](other, self)
-
-    def __truediv__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["div"](self, other)
-
-    def __rtruediv__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["div"](other, self)
-
-    def __pow__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["pow"](self, other)
-
-    def __rpow__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["pow"](other, self)
-
-    def __matmul__(self, other: Tensor) -> Tensor:
-        return OPERATORS["matmul"](self, other)
-
-    def __mod__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["remainder"](self, other)
-
-    def __rmod__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["remainder"](other, self)
-
-    def __floordiv__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["floor_divide"](self, other)
-
-    def __rfloordiv__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["floor_divide"](other, self)
-
-    def __and__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["bitwise_and"](self, other)
-
-    def __rand__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["bitwise_and"](other, self)
-
-    def __or__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["bitwise_or"](self, other)
-
-    def __ror__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["bitwise_or"](other, self)
-
-    def __xor__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["bitwise_xor"](self, other)
-
-    def __rxor__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["bitwise_xor"](other, self)
-
-    def __lshift__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["left_shift"](self, other)
-
-    def __rlshift__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["left_shift"](other, self)
-
-    def __rshift__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["right_shift"](self, other)
-
-    def __rrshift__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["right_shift"](other, self)
-
-    def __invert__(self) -> Tensor:
-        return OPERATORS["bitwise_not"](self)
-
-    def __neg__(self) -> Tensor:
-        return OPERATORS["neg"](self)
-
-    def __abs__(self) -> Tensor:
-        return OPERATORS["abs"](self)
-
-    def __round__(self) -> Tensor:
-        return OPERATORS["round"](self)
-
-    def __lt__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["less"](self, other)
-
-    def __le__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["less_equal"](self, other)
-
-    def __gt__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["greater"](self, other)
-
-    def __ge__(self, other: TensorLike) -> Tensor:
-        return OPERATORS["greater_equal"](self, other)
-
-    def __getitem__(self, key: Any) -> Tensor:
-        return OPERATORS["getitem"](self, key)
-
 
 TensorLike = Tensor | bool | int | float | Array
 # The kind of arguments that are several tensors.
 Tensors = Annotated[Sequence[Tensor], Row(Instance(Tensor))]
 
 NUMBERS = int | float | np.generic | np.ndarray
-
-# NumPy's ufuncs of operators, and the functions here.
-_UFUNCS = {
-    "add": "add",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "power": "pow",
-    "remainder": "remainder",
-    "floor_divide": "floor_divide",
-    "bitwise_and": "bitwise_and",
-    "bitwise_or": "bitwise_or",
-    "bitwise_xor": "bitwise_xor",
-    "left_shift": "left_shift",
-    "right_shift": "right_shift",
-    "matmul": "matmul",
-    "less": "less",
-    "less_equal": "less_equal",
-    "greater": "greater",
-    "greater_equal": "greater_equal",
-}
-
-_SYMBOLS = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "*",
-    "divide": "/",
-    "power": "**",
-    "remainder": "%",
-    "floor_divide": "//",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-    "left_shift": "<<",
-    "right_shift": ">>",
-    "matmul": "@",
-}
 
 _IN_OPS = "Calculate with tensors by the functions in lm.ops"
 
