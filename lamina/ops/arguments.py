@@ -31,7 +31,7 @@ from lamina.checks.kinds import (
     refusal,
 )
 from lamina.errors import LaminaError, ShapeError
-from lamina.graph import Tensor, TensorLike, constant, described, located, source_line
+from lamina.graph import Tensor, TensorLike, constant, described, source_line
 from lamina.graph.attributes import whole
 
 
@@ -65,10 +65,10 @@ def tensors_of(name: str, values: Sequence[TensorLike]) -> list[Tensor]:
 def refused(
     name: str, expected: Misfit | str, value: object, operands: Sequence[Tensor] = ()
 ) -> LaminaError:
-    """The error for an argument that is not of the expected kind, with the user's line."""
+    """The error for an argument that is not of the expected kind."""
     misfit = Misfit(expected) if isinstance(expected, str) else expected
     facts = (("tensor", described(operands[0])),) if operands else ()
-    return located(refusal(misfit, name, value, facts=facts))
+    return refusal(misfit, name, value, facts=facts)
 
 
 def read(name: str, kind: Kind, value: object, *operands: Tensor) -> Any:
@@ -97,10 +97,7 @@ def dtype_of(value: DTypeLike, kind: ElementType = _ANY_TYPE) -> DType:
 
     Raises DTypeError if there is no such dtype, DefinitionError if it is of another kind.
     """
-    try:
-        return read("dtype", kind, value)
-    except LaminaError as error:
-        raise located(error) from None
+    return read("dtype", kind, value)
 
 
 _EXTENT, _EXTENT_OR_INFERRED = Extent(), Extent(-1)
@@ -190,7 +187,7 @@ def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
     try:
         return normalise_axis(number, x.rank if count is None else count)
     except LaminaError as error:
-        raise located(_about(x, error)) from None
+        raise _about(x, error) from None
 
 
 def axes_of(x: Tensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -203,7 +200,7 @@ def axes_of(x: Tensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
     try:
         return normalise_axes(None if axes is None else listed_axes(axes, x), x.rank)
     except ShapeError as error:
-        raise located(_about(x, error)) from None
+        raise _about(x, error) from None
 
 
 def listed_axes(axes: object, x: Tensor) -> list[int]:

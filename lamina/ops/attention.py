@@ -17,7 +17,7 @@ from lamina.base.shapes import Array, Dim, DType, Shape, bfloat16, bool_, conver
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Flag
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import AnyNumber, MayLack, whole
 from lamina.ops.arguments import as_tensor, flag_of, read
 from lamina.ops.attention_blocks import attention_arguments, gradients_of, weighted_means
@@ -436,13 +436,11 @@ def _repeated(x: Tensor, queries: Tensor) -> Tensor:
 
 def _require_dtype(name: str, x: Tensor, wanted: DType) -> None:
     if x.dtype != wanted:
-        raise located(
-            DTypeError(
-                f"attention: the {name} must be {wanted}",
-                facts=((name, described(x)),),
-                advice="Compare for a mask, as in tokens > 0; numbers that are added to the scores "
-                "are the bias."
-                if name == "mask"
-                else "Convert with ops.cast.",
-            )
+        raise DTypeError(
+            f"attention: the {name} must be {wanted}",
+            facts=((name, described(x)),),
+            advice="Compare for a mask, as in tokens > 0; numbers that are added to the scores "
+            "are the bias."
+            if name == "mask"
+            else "Convert with ops.cast.",
         )

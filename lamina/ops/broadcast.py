@@ -10,7 +10,7 @@ from lamina.base.shapes import Array, Dim, DType, Shape, broadcast, shape_text
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Extent
 from lamina.errors import DTypeError, LaminaError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
 from lamina.graph.attributes import Axes, Many
 from lamina.ops.arguments import as_tensor, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Reduction
@@ -157,10 +157,8 @@ def _require_summed(x: Tensor, shape: Shape) -> None:
     except LaminaError:
         fits = False
     if not fits:
-        raise located(
-            ShapeError(
-                "sum_to: a tensor of this shape cannot be repeated to the tensor's shape",
-                facts=(("tensor", described(x)), ("shape", shape_text(shape))),
-                advice="Counted from the last, its dimensions must be equal or 1.",
-            )
+        raise ShapeError(
+            "sum_to: a tensor of this shape cannot be repeated to the tensor's shape",
+            facts=(("tensor", described(x)), ("shape", shape_text(shape))),
+            advice="Counted from the last, its dimensions must be equal or 1.",
         )

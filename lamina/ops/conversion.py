@@ -31,7 +31,7 @@ from lamina.base.shapes import (
 )
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType
-from lamina.errors import DTypeError, LaminaError
+from lamina.errors import DTypeError
 from lamina.graph import (
     CONSTANT,
     LEAF,
@@ -43,7 +43,6 @@ from lamina.graph import (
     apply,
     constant,
     described,
-    located,
     operator,
 )
 from lamina.ops.arguments import as_tensor, dtype_of
@@ -302,24 +301,21 @@ def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
     plain = [_plain(value) for value in values]
     numbers = [value for value in plain if isinstance(value, _NUMBER)]
     tensors = [as_tensor(value) for value in plain if not isinstance(value, _NUMBER)]
-    try:
-        dtype = tensors[0].dtype if tensors else bool_
-        for x in tensors[1:]:
-            dtype = promote(dtype, x.dtype)
-        for number in numbers:
-            if isinstance(number, float) and not dtype.is_float:
-                dtype = float32
-            elif not isinstance(number, bool) and dtype == bool_:
-                dtype = int64
-        rest = iter(tensors)
-        return tuple(
-            _number(value, dtype)
-            if isinstance(value, _NUMBER)
-            else (x if (x := next(rest)).dtype == dtype else cast(x, dtype))
-            for value in plain
-        )
-    except LaminaError as error:
-        raise located(error) from None
+    dtype = tensors[0].dtype if tensors else bool_
+    for x in tensors[1:]:
+        dtype = promote(dtype, x.dtype)
+    for number in numbers:
+        if isinstance(number, float) and not dtype.is_float:
+            dtype = float32
+        elif not isinstance(number, bool) and dtype == bool_:
+            dtype = int64
+    rest = iter(tensors)
+    return tuple(
+        _number(value, dtype)
+        if isinstance(value, _NUMBER)
+        else (x if (x := next(rest)).dtype == dtype else cast(x, dtype))
+        for value in plain
+    )
 
 
 def _plain(value: TensorLike) -> TensorLike:

@@ -15,7 +15,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Dim, Size, size_of
 from lamina.checks import checked_as_given as checked
 from lamina.errors import LaminaError, ShapeError
-from lamina.graph import Tensor, TensorLike, apply, described, located
+from lamina.graph import Tensor, TensorLike, apply, described
 from lamina.graph.attributes import LABEL
 from lamina.ops.arguments import read
 from lamina.ops.conversion import numeric, operands_of
@@ -88,12 +88,11 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
 
 def _refused(problem: str, spec: str, operands: Sequence[Tensor]) -> LaminaError:
     facts = (("spec", spec), *((f"operand {i}", described(x)) for i, x in enumerate(operands)))
-    error = ShapeError(
+    return ShapeError(
         f"einsum: {problem}",
         facts=facts,
         advice="Write one letter for each axis, or ... for several, as in '...ij,jk->...ik'.",
     )
-    return located(error)
 
 
 def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[list[_Term], str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lamina.base.shapes import size_of, static
 from lamina.checks import checked_as_given as checked
 from lamina.errors import ShapeError
-from lamina.graph import Tensor, TensorLike, described, located
+from lamina.graph import Tensor, TensorLike, described
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import as_tensor, each_of
 from lamina.ops.conversion import numeric
@@ -35,12 +35,10 @@ def unfold(x: TensorLike, along: Sequence[Window]) -> Tensor:
     x = as_tensor(x)
     listed = windows_of(x.rank, along)
     if x.rank != len(listed) + 2:
-        raise located(
-            ShapeError(
-                "unfold: there must be a window for each axis after the channels",
-                facts=(("found", described(x)), ("windows", f"along {len(listed)} axes")),
-                advice="The tensor is [batch, channels, ...].",
-            )
+        raise ShapeError(
+            "unfold: there must be a window for each axis after the channels",
+            facts=(("found", described(x)), ("windows", f"along {len(listed)} axes")),
+            advice="The tensor is [batch, channels, ...].",
         )
     axes = range(2, x.rank)
     found = windows(x, axes, listed)
@@ -78,15 +76,13 @@ def fold(y: TensorLike, along: Sequence[Window], extents: int | Sequence[int]) -
     rows = y.shape[1] if y.rank == 3 else 0
     fits = isinstance(rows, int) and rows and rows % size_of(sizes) == 0 and min(counts) > 0
     if not fits or not isinstance(rows, int) or y.shape[2] != size_of(counts):
-        raise located(
-            ShapeError(
-                "fold: the tensor does not have the elements of these windows",
-                facts=(
-                    ("found", described(y)),
-                    ("expected", f"[batch, channels * {size_of(sizes)}, {size_of(counts)}]"),
-                ),
-                advice="The windows and extents must be those of the unfold.",
-            )
+        raise ShapeError(
+            "fold: the tensor does not have the elements of these windows",
+            facts=(
+                ("found", described(y)),
+                ("expected", f"[batch, channels * {size_of(sizes)}, {size_of(counts)}]"),
+            ),
+            advice="The windows and extents must be those of the unfold.",
         )
     apart = reshape(y, (y.shape[0], rows // size_of(sizes), *sizes, *counts))
     count = len(listed)

@@ -24,7 +24,6 @@ from lamina.graph import (
     apply,
     constant,
     described,
-    located,
 )
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import read
@@ -208,12 +207,10 @@ def rfft(x: TensorLike, norm: Norm = "backward") -> Tensor:
     x = floating(x)
     count = x.shape[-1] if x.rank else 0
     if not isinstance(count, int) or not count:
-        raise located(
-            ShapeError(
-                "rfft: the last axis has no elements, or depends on the batch",
-                facts=(("expected", "f32[..., n]"), ("found", described(x))),
-                advice="The last axis is transformed; move the time there with ops.transpose.",
-            )
+        raise ShapeError(
+            "rfft: the last axis has no elements, or depends on the batch",
+            facts=(("expected", "f32[..., n]"), ("found", described(x))),
+            advice="The last axis is transformed; move the time there with ops.transpose.",
         )
     scale = _scale(norm, count, inverse=False)
     half = count // 2
@@ -248,12 +245,10 @@ def irfft(x: TensorLike, count: int | None = None, norm: Norm = "backward") -> T
     (given,) = static(x.shape[-2:-1])
     wanted: int = read("count", whole(1), max(2 * (given - 1), 1) if count is None else count)
     if given != wanted // 2 + 1:
-        raise located(
-            ShapeError(
-                f"irfft: {wanted} real numbers have {wanted // 2 + 1} complex numbers",
-                facts=(("expected", f"f32[..., {wanted // 2 + 1}, 2]"), ("found", described(x))),
-                advice="Truncate or pad the transform with ops.pad, or give another count.",
-            )
+        raise ShapeError(
+            f"irfft: {wanted} real numbers have {wanted // 2 + 1} complex numbers",
+            facts=(("expected", f"f32[..., {wanted // 2 + 1}, 2]"), ("found", described(x))),
+            advice="Truncate or pad the transform with ops.pad, or give another count.",
         )
     # The missing numbers are conjugates: they add the real part of each term once more.
     factors = np.full((given, 1), 2.0, x.dtype.numpy)

@@ -12,8 +12,8 @@ import numpy as np
 from lamina.base.shapes import Array, Dim, Shape, int32, int64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Word
-from lamina.errors import LaminaError, ShapeError
-from lamina.graph import CONSTANT, Tensor, TensorLike, apply, constant, described, located
+from lamina.errors import ShapeError
+from lamina.graph import CONSTANT, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import as_tensor, axis_of, read
 from lamina.ops.arithmetic import maximum, minimum
@@ -44,13 +44,11 @@ def _check_indices_fit(name: str, x: Tensor, indices: Tensor, axis: int) -> None
         for number, (dim, own) in enumerate(zip(x.shape, indices.shape, strict=True))
     )
     if not fits:
-        raise located(
-            ShapeError(
-                f"{name}: the indices do not fit the tensor",
-                facts=(("tensor", described(x)), ("indices", described(indices))),
-                advice=f"Both need the same number of axes, and along axes other than {axis} the "
-                "indices may not be longer.",
-            )
+        raise ShapeError(
+            f"{name}: the indices do not fit the tensor",
+            facts=(("tensor", described(x)), ("indices", described(indices))),
+            advice=f"Both need the same number of axes, and along axes other than {axis} the "
+            "indices may not be longer.",
         )
 
 
@@ -106,10 +104,7 @@ def scatter(
     chosen = read("combine", Word(("set", "add")), combine)
     _check_indices_fit("scatter", x, indices, axis)
     size = x.shape[axis]
-    try:
-        check_indices_on_axis("scatter", indices, size)
-    except LaminaError as error:
-        raise located(error) from None
+    check_indices_on_axis("scatter", indices, size)
     values = _values_of(values, indices)
     if chosen == "add":
         added = scatter_along_axis(values, indices, size, axis)
@@ -131,12 +126,10 @@ def _values_of(values: Tensor, indices: Tensor) -> Tensor:
         for dim, own in zip(values.shape, indices.shape, strict=True)
     )
     if not fits:
-        raise located(
-            ShapeError(
-                "scatter: there is not a value for each index",
-                facts=(("values", described(values)), ("indices", described(indices))),
-                advice="Give values in the shape of the indices, or one number.",
-            )
+        raise ShapeError(
+            "scatter: there is not a value for each index",
+            facts=(("values", described(values)), ("indices", described(indices))),
+            advice="Give values in the shape of the indices, or one number.",
         )
     return _first(values, indices.shape)
 

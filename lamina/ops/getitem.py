@@ -27,7 +27,7 @@ from lamina.base.shapes import (
 from lamina.base.shapes import element_count as count_of
 from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError, LaminaError, ShapeError
-from lamina.graph import CONSTANT, Tensor, constant, described, located, operator
+from lamina.graph import CONSTANT, Tensor, constant, described, operator
 from lamina.ops.arguments import as_tensor, refused
 from lamina.ops.arithmetic import maximum, minimum
 from lamina.ops.broadcast import broadcast_to
@@ -120,13 +120,11 @@ def _moved(x: Tensor, entries: Sequence[Entry]) -> Tensor:
 
 
 def _out_of_range(x: Tensor, axis: int, found: str) -> LaminaError:
-    return located(
-        ShapeError(
-            f"index {found} does not fit axis {axis}, which has extent {x.shape[axis]}",
-            facts=(("tensor", described(x)), ("index", found)),
-            advice="Indices count from 0, negative ones from the end. If the extent depends on the "
-            "batch, the step must be 1, or the slice [::-1].",
-        )
+    return ShapeError(
+        f"index {found} does not fit axis {axis}, which has extent {x.shape[axis]}",
+        facts=(("tensor", described(x)), ("index", found)),
+        advice="Indices count from 0, negative ones from the end. If the extent depends on the "
+        "batch, the step must be 1, or the slice [::-1].",
     )
 
 
@@ -186,12 +184,10 @@ def _whole_key(x: Tensor, key: Any) -> tuple[list[Entry], int]:
     axes = [_axes_of_entry(entry) for entry in entries]
     named, dots = sum(axes), sum(entry is Ellipsis for entry in entries)
     if named > x.rank or dots > 1:
-        raise located(
-            ShapeError(
-                "too many indices",
-                facts=(("tensor", described(x)), ("found", f"{named} indices, {dots} times ...")),
-                advice=f"The tensor has {x.rank} axes; write ... at most once.",
-            )
+        raise ShapeError(
+            "too many indices",
+            facts=(("tensor", described(x)), ("found", f"{named} indices, {dots} times ...")),
+            advice=f"The tensor has {x.rank} axes; write ... at most once.",
         )
     # By identity, as arrays are compared element by element.
     dots_at = next((n for n, entry in enumerate(entries) if entry is Ellipsis), len(entries))
@@ -248,18 +244,16 @@ def _entry_of(x: Tensor, entry: Any) -> Any:
 
 def _no_index(x: Tensor, entry: object) -> LaminaError:
     is_mask = isinstance(entry, Tensor) and entry.dtype.kind == "bool"
-    return located(
-        DTypeError(
-            "a tensor can be indexed with ints, slices, ..., None, and arrays of ints or bools",
-            facts=(
-                ("tensor", described(x)),
-                ("found", described(entry) if isinstance(entry, Tensor) else type(entry).__name__),
-            ),
-            advice="How many elements a computed mask selects is not known: use "
-            "ops.where(condition, a, b)."
-            if is_mask
-            else "Convert indices to integers first, for example with np.asarray(indices, int).",
-        )
+    return DTypeError(
+        "a tensor can be indexed with ints, slices, ..., None, and arrays of ints or bools",
+        facts=(
+            ("tensor", described(x)),
+            ("found", described(entry) if isinstance(entry, Tensor) else type(entry).__name__),
+        ),
+        advice="How many elements a computed mask selects is not known: use "
+        "ops.where(condition, a, b)."
+        if is_mask
+        else "Convert indices to integers first, for example with np.asarray(indices, int).",
     )
 
 
@@ -267,16 +261,14 @@ def _coordinates(x: Tensor, axis: int, mask: Array) -> list[Entry]:
     """The indices for which a mask over some axes stands."""
     shape = x.shape[axis : axis + mask.ndim]
     if shape != mask.shape:
-        raise located(
-            ShapeError(
-                "the mask does not have the shape of its axes",
-                facts=(
-                    ("tensor", described(x)),
-                    ("expected", f"{shape_text(shape)}, the extents from axis {axis} on"),
-                    ("found", shape_text(mask.shape)),
-                ),
-                advice="Along an axis that depends on the batch, use ops.where(condition, a, b).",
-            )
+        raise ShapeError(
+            "the mask does not have the shape of its axes",
+            facts=(
+                ("tensor", described(x)),
+                ("expected", f"{shape_text(shape)}, the extents from axis {axis} on"),
+                ("found", shape_text(mask.shape)),
+            ),
+            advice="Along an axis that depends on the batch, use ops.where(condition, a, b).",
         )
     return [constant(found) for found in np.nonzero(mask)]
 
@@ -304,12 +296,10 @@ def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
     try:
         shape = broadcast_all([indices.shape for indices in arrays.values()])
     except LaminaError:
-        raise located(
-            ShapeError(
-                "the arrays of indices do not fit together",
-                facts=tuple((f"axis {axis}", described(one)) for axis, one in arrays.items()),
-                advice="Their shapes must broadcast as in NumPy.",
-            )
+        raise ShapeError(
+            "the arrays of indices do not fit together",
+            facts=tuple((f"axis {axis}", described(one)) for axis, one in arrays.items()),
+            advice="Their shapes must broadcast as in NumPy.",
         ) from None
     others = [axis for axis in range(x.rank) if axis not in arrays]
     adjacent = not separated and axes == list(range(axes[0], axes[-1] + 1))
@@ -320,12 +310,10 @@ def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
     extents = tuple(x.shape[axis] for axis in axes)
     extent = divide_counts(count_of(extents), (1,))
     if extent is None:
-        raise located(
-            ShapeError(
-                "two axes that depend on the batch cannot be indexed together",
-                facts=(("tensor", described(x)),),
-                advice="Index one after the other.",
-            )
+        raise ShapeError(
+            "two axes that depend on the batch cannot be indexed together",
+            facts=(("tensor", described(x)),),
+            advice="Index one after the other.",
         )
     kept = joined.shape
     flat = reshape(joined, (*kept[:first], extent, *kept[first + len(axes) :]))

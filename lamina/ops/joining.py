@@ -20,7 +20,7 @@ from lamina.base.shapes import (
 )
 from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of, shape_of, tensors_of
 from lamina.ops.lowering_rules import (
@@ -128,7 +128,7 @@ def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     """
     listed = tensors_of("concat: tensors", tensors)
     if not listed:
-        raise located(ShapeError("concat: there are no tensors", advice="Give at least one."))
+        raise ShapeError("concat: there are no tensors", advice="Give at least one.")
     axis = axis_of(listed[0], axis)
     return listed[0] if len(listed) == 1 else apply(CONCAT, *listed, axis=axis)
 
@@ -185,7 +185,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """
     listed = tensors_of("stack: tensors", tensors)
     if not listed:
-        raise located(ShapeError("stack: there are no tensors", advice="Give at least one."))
+        raise ShapeError("stack: there are no tensors", advice="Give at least one.")
     return apply(STACK, *listed, axis=axis_of(listed[0], axis, listed[0].rank + 1))
 
 
@@ -212,12 +212,10 @@ def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...
         extents = [] if part is None or (part == 0 and dim != 0) else [part] * count
     offsets = _offsets(extents)
     if offsets[-1] != dim or not extents:
-        raise located(
-            ShapeError(
-                f"split: axis {axis} of extent {dim} cannot be split into these sizes",
-                facts=(("tensor", described(x)), ("sizes", str(sizes))),
-                advice="Sizes must add up to the extent; a number of equal parts must divide it.",
-            )
+        raise ShapeError(
+            f"split: axis {axis} of extent {dim} cannot be split into these sizes",
+            facts=(("tensor", described(x)), ("sizes", str(sizes))),
+            advice="Sizes must add up to the extent; a number of equal parts must divide it.",
         )
     return tuple(slice_axis(x, axis, start, stop) for start, stop in itertools.pairwise(offsets))
 
@@ -233,11 +231,9 @@ def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     axis = axis_of(x, axis)
     dim = x.shape[axis]
     if not isinstance(dim, int):
-        raise located(
-            ShapeError(
-                f"unstack: the extent of axis {axis} depends on the batch",
-                facts=(("tensor", described(x)),),
-                advice="Choose an axis of fixed extent.",
-            )
+        raise ShapeError(
+            f"unstack: the extent of axis {axis} depends on the batch",
+            facts=(("tensor", described(x)),),
+            advice="Choose an axis of fixed extent.",
         )
     return tuple(squeeze(slice_axis(x, axis, i, i + 1), axis) for i in range(dim))

@@ -23,7 +23,7 @@ from lamina.base.shapes import (
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Extent
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located, operator
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, operator
 from lamina.graph.attributes import Axes, Many, Permutation
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull
@@ -140,12 +140,10 @@ def _with_inferred_dimension(x: Tensor, wanted: Shape) -> Shape:
     if -1 not in others:
         missing = divide_counts(element_count(x.shape), element_count(others))
     if missing is None:
-        raise located(
-            ShapeError(
-                "reshape: the dimension -1 cannot be inferred",
-                facts=(("tensor", described(x)), ("new shape", shape_text(wanted))),
-                advice="Write -1 once, and let the others divide the number of elements.",
-            )
+        raise ShapeError(
+            "reshape: the dimension -1 cannot be inferred",
+            facts=(("tensor", described(x)), ("new shape", shape_text(wanted))),
+            advice="Write -1 once, and let the others divide the number of elements.",
         )
     return (*wanted[:axis], missing, *wanted[axis + 1 :])
 
@@ -159,12 +157,10 @@ def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
     rank = x.rank + len(listed)
     new = {axis % rank for axis in listed if -rank <= axis < rank}
     if len(new) != len(listed):
-        raise located(
-            ShapeError(
-                "expand_dims: the new axes do not fit",
-                facts=(("tensor", described(x)), ("axes", str(axes))),
-                advice=f"Name each once, from {-rank} to {rank - 1}.",
-            )
+        raise ShapeError(
+            "expand_dims: the new axes do not fit",
+            facts=(("tensor", described(x)), ("axes", str(axes))),
+            advice=f"Name each once, from {-rank} to {rank - 1}.",
         )
     old = iter(x.shape)
     return reshape(x, [1 if axis in new else next(old) for axis in range(rank)])
@@ -182,12 +178,10 @@ def squeeze(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     named = axes_of(x, axes)
     wrong = [axis for axis in named if x.shape[axis] != 1]
     if axes is not None and wrong:
-        raise located(
-            ShapeError(
-                f"squeeze: axis {wrong[0]} does not have extent 1",
-                facts=(("tensor", described(x)), ("axes", str(axes))),
-                advice="Only axes of extent 1 can be dropped; use reshape or a reduction.",
-            )
+        raise ShapeError(
+            f"squeeze: axis {wrong[0]} does not have extent 1",
+            facts=(("tensor", described(x)), ("axes", str(axes))),
+            advice="Only axes of extent 1 can be dropped; use reshape or a reduction.",
         )
     dropped = set(named) - set(wrong)
     return reshape(x, [dim for axis, dim in enumerate(x.shape) if axis not in dropped])
@@ -243,12 +237,10 @@ def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     if axes is not None:
         order = tuple(axis_of(x, axis) for axis in listed_axes(axes, x))
     if sorted(order) != list(range(x.rank)):
-        raise located(
-            ShapeError(
-                "transpose: the axes are not a permutation",
-                facts=(("tensor", described(x)), ("axes", str(axes))),
-                advice=f"Name each axis from 0 to {x.rank - 1} once.",
-            )
+        raise ShapeError(
+            "transpose: the axes are not a permutation",
+            facts=(("tensor", described(x)), ("axes", str(axes))),
+            advice=f"Name each axis from 0 to {x.rank - 1} once.",
         )
     return x if order == tuple(range(x.rank)) else apply(TRANSPOSE, x, axes=order)
 

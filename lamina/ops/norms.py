@@ -12,7 +12,7 @@ from lamina.base.shapes import Dim
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Number
 from lamina.errors import ShapeError
-from lamina.graph import Tensor, TensorLike, described, located
+from lamina.graph import Tensor, TensorLike, described
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, flag_of, read
 from lamina.ops.arithmetic import maximum
 from lamina.ops.arithmetic import pow as power
@@ -132,12 +132,10 @@ def cdist(left: TensorLike, right: TensorLike, order: float = 2.0) -> Tensor:
     """
     a, b = map(floating, operands_of(left, right))
     if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-1]:
-        raise located(
-            ShapeError(
-                "cdist: the vectors do not fit together",
-                facts=(("left", described(a)), ("right", described(b))),
-                advice="Both need at least two axes, and the same last axis.",
-            )
+        raise ShapeError(
+            "cdist: the vectors do not fit together",
+            facts=(("left", described(a)), ("right", described(b))),
+            advice="Both need at least two axes, and the same last axis.",
         )
     return rounded_once(lambda a, b: norm(a - b, order, -1), expand_dims(a, -2), expand_dims(b, -3))
 
@@ -154,12 +152,10 @@ def cross(left: TensorLike, right: TensorLike, axis: int = -1) -> Tensor:
     for x in (a, b):
         own = axis_of(x, axis)
         if x.shape[own] != 3:
-            raise located(
-                ShapeError(
-                    f"cross: axis {own} does not have extent 3",
-                    facts=(("left", described(a)), ("right", described(b))),
-                    advice="A cross product is of vectors of three elements.",
-                )
+            raise ShapeError(
+                f"cross: axis {own} does not have extent 3",
+                facts=(("left", described(a)), ("right", described(b))),
+                advice="A cross product is of vectors of three elements.",
             )
         parts.append([slice_axis(x, own, i, i + 1) for i in range(3)])
     (a0, a1, a2), (b0, b1, b2) = parts

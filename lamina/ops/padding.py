@@ -12,7 +12,7 @@ from lamina.base.shapes import static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Word
 from lamina.errors import ShapeError
-from lamina.graph import Tensor, TensorLike, described, located
+from lamina.graph import Tensor, TensorLike, described
 from lamina.ops.arguments import as_tensor, pairs_of, read
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import concat
@@ -63,16 +63,14 @@ def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: PadMode) -> T
     (extent,) = static((x.shape[axis],))
     most = extent - 1 if mode == "reflect" else extent
     if mode != "replicate" and max(before, after) > most:
-        raise located(
-            ShapeError(
-                f"axis {axis} has too few elements for this padding",
-                facts=(
-                    ("tensor", described(x)),
-                    ("expected", f"at most {most} on each side for mode {mode!r}"),
-                    ("found", f"{before} before, {after} after"),
-                ),
-                advice="Pad less, or in another mode.",
-            )
+        raise ShapeError(
+            f"axis {axis} has too few elements for this padding",
+            facts=(
+                ("tensor", described(x)),
+                ("expected", f"at most {most} on each side for mode {mode!r}"),
+                ("found", f"{before} before, {after} after"),
+            ),
+            advice="Pad less, or in another mode.",
         )
 
     def part(start: int, stop: int) -> Tensor:

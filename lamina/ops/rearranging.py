@@ -15,7 +15,7 @@ from lamina.base.shapes import DTypeLike, Shape, add_dims, as_whole, bool_, floa
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Number, Word, entries_of
 from lamina.errors import ShapeError
-from lamina.graph import Tensor, TensorLike, constant, described, located
+from lamina.graph import Tensor, TensorLike, constant, described
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import (
     as_tensor,
@@ -69,16 +69,14 @@ def moveaxis(
     sources = [axis_of(x, axis) for axis in listed_axes(source, x)]
     targets = [axis_of(x, axis) for axis in listed_axes(destination, x)]
     if len(set(sources)) < len(sources) or len(set(targets)) != len(sources):
-        raise located(
-            ShapeError(
-                "moveaxis: the axes do not fit",
-                facts=(
-                    ("tensor", described(x)),
-                    ("source", str(source)),
-                    ("destination", str(destination)),
-                ),
-                advice="Name as many destinations as sources, each once.",
-            )
+        raise ShapeError(
+            "moveaxis: the axes do not fit",
+            facts=(
+                ("tensor", described(x)),
+                ("source", str(source)),
+                ("destination", str(destination)),
+            ),
+            advice="Name as many destinations as sources, each once.",
         )
     order = [axis for axis in range(x.rank) if axis not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
@@ -142,12 +140,10 @@ def rot90(x: TensorLike, count: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor
 def _two_axes(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
     named = [axis_of(x, axis) for axis in listed_axes(axes, x)]
     if len(named) != 2 or named[0] == named[1]:
-        raise located(
-            ShapeError(
-                f"{name}: two different axes are needed",
-                facts=(("tensor", described(x)), ("axes", str(axes))),
-                advice="For example axes=(0, 1).",
-            )
+        raise ShapeError(
+            f"{name}: two different axes are needed",
+            facts=(("tensor", described(x)), ("axes", str(axes))),
+            advice="For example axes=(0, 1).",
         )
     return named[0], named[1]
 
@@ -202,11 +198,9 @@ def repeat(x: TensorLike, counts: int | Sequence[int], axis: int | None = None) 
         raise refused("counts", "a whole number, or one for each element", counts)
     each = [whole_of("counts", one) for one in listed]
     if len(each) != x.shape[axis]:
-        raise located(
-            ShapeError(
-                f"repeat: there must be a count for each element along axis {axis}",
-                facts=(("tensor", described(x)), ("counts", f"{len(each)} numbers")),
-            )
+        raise ShapeError(
+            f"repeat: there must be a count for each element along axis {axis}",
+            facts=(("tensor", described(x)), ("counts", f"{len(each)} numbers")),
         )
     return take(x, np.repeat(np.arange(len(each)), each), axis)
 
@@ -229,12 +223,10 @@ def meshgrid(
     order = read("indexing", Word(("ij", "xy")), indexing)
     for x in vectors:
         if x.rank != 1:
-            raise located(
-                ShapeError(
-                    "meshgrid: each tensor needs one axis",
-                    facts=(("found", described(x)),),
-                    advice="Use ops.reshape(x, -1).",
-                )
+            raise ShapeError(
+                "meshgrid: each tensor needs one axis",
+                facts=(("found", described(x)),),
+                advice="Use ops.reshape(x, -1).",
             )
     shape = [dim for x in vectors for dim in x.shape]
     found: list[Tensor] = []
@@ -267,12 +259,10 @@ def chunk(x: TensorLike, count: int, axis: int = 0) -> tuple[Tensor, ...]:
 def _triangle_mask(x: Tensor, offset: int) -> tuple[Tensor, Tensor]:
     """The column of each element, and the last column in the lower triangle of each row."""
     if x.rank < 2:
-        raise located(
-            ShapeError(
-                "a matrix needs two axes",
-                facts=(("found", described(x)),),
-                advice="Axes before the last two are batch axes.",
-            )
+        raise ShapeError(
+            "a matrix needs two axes",
+            facts=(("found", described(x)),),
+            advice="Axes before the last two are batch axes.",
         )
     rows = expand_dims(arange(x.shape[-2]), 1) + whole_of("offset", offset, _LEAST)
     return arange(x.shape[-1]), rows
@@ -328,12 +318,10 @@ def diagonal(x: TensorLike, offset: int = 0, axes: Sequence[int] = (-2, -1)) -> 
     others = [axis for axis in range(x.rank) if axis not in (first, second)]
     rows, columns = x.shape[first], x.shape[second]
     if not isinstance(rows, int) or not isinstance(columns, int):
-        raise located(
-            ShapeError(
-                "diagonal: an axis depends on the batch",
-                facts=(("tensor", described(x)), ("axes", str(axes))),
-                advice="Choose two axes of fixed extent.",
-            )
+        raise ShapeError(
+            "diagonal: an axis depends on the batch",
+            facts=(("tensor", described(x)), ("axes", str(axes))),
+            advice="Choose two axes of fixed extent.",
         )
     start = offset if offset >= 0 else -offset * columns
     count = max(min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns), 0)
@@ -361,12 +349,10 @@ def diag_embed(x: TensorLike, offset: int = 0) -> Tensor:
     offset = whole_of("offset", offset, _LEAST)
     count = x.shape[axis_of(x, -1)]
     if not isinstance(count, int):
-        raise located(
-            ShapeError(
-                "diag_embed: the last axis depends on the batch",
-                facts=(("tensor", described(x)),),
-                advice="Choose an axis of fixed extent.",
-            )
+        raise ShapeError(
+            "diag_embed: the last axis depends on the batch",
+            facts=(("tensor", described(x)),),
+            advice="Choose an axis of fixed extent.",
         )
     size = count + max(offset, -offset)
     start = offset if offset >= 0 else -offset * size

@@ -17,7 +17,7 @@ from lamina.base.shapes import Array, int32, size_of, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Word
 from lamina.errors import ShapeError
-from lamina.graph import Tensor, TensorLike, constant, described, located
+from lamina.graph import Tensor, TensorLike, constant, described
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import each_of, flag_of, read
 from lamina.ops.arithmetic import maximum, minimum
@@ -89,13 +89,11 @@ def _check_sample(x: Tensor, grid: Tensor, mode: str) -> None:
     axes = x.rank - 2
     fits = axes in (1, 2, 3) and grid.rank == x.rank and grid.shape[-1] == axes
     if not fits or grid.shape[0] != x.shape[0] or (mode == "bicubic" and axes != 2):
-        raise located(
-            ShapeError(
-                "grid_sample: the images and the grid do not fit together",
-                facts=(("images", described(x)), ("grid", described(grid)), ("mode", mode)),
-                advice="Images are [batch, channels, height, width], the grid [batch, rows, "
-                'columns, 2]; mode "bicubic" takes no other number of axes.',
-            )
+        raise ShapeError(
+            "grid_sample: the images and the grid do not fit together",
+            facts=(("images", described(x)), ("grid", described(grid)), ("mode", mode)),
+            advice="Images are [batch, channels, height, width], the grid [batch, rows, "
+            'columns, 2]; mode "bicubic" takes no other number of axes.',
         )
 
 
@@ -260,12 +258,10 @@ def affine_grid(
     corners = flag_of("align_corners", align_corners)
     axes = matrices.shape[1] if matrices.rank == 3 else 0
     if not isinstance(axes, int) or not axes or matrices.shape[2] != axes + 1:
-        raise located(
-            ShapeError(
-                "affine_grid: the matrices must be [batch, axes, axes + 1]",
-                facts=(("found", described(matrices)),),
-                advice="For images with two axes they are [batch, 2, 3].",
-            )
+        raise ShapeError(
+            "affine_grid: the matrices must be [batch, axes, axes + 1]",
+            facts=(("found", described(matrices)),),
+            advice="For images with two axes they are [batch, 2, 3].",
         )
     shape = each_of("extents", extents, axes, whole(1))
     base = constant(_base_grid(shape, corners), matrices.dtype)

@@ -12,7 +12,7 @@ from lamina.base.shapes import Array, DType, Shape, bfloat16, float64, int32, in
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag, Whole
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, located
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of, flag_of, whole_of
 from lamina.ops.bits import bitwise_and
@@ -251,10 +251,7 @@ def top_k(x: TensorLike, count: int, axis: int = -1, largest: bool = True) -> tu
     x = as_tensor(x)
     axis = axis_of(x, axis)
     count = whole_of("count", count)
-    try:
-        _require_elements(x, count, axis)
-    except ShapeError as error:
-        raise located(error) from None
+    _require_elements(x, count, axis)
     order = apply(FIRST, x, axis=axis, count=count, descending=flag_of("largest", largest))
     return take_along_axis(x, order, axis), cast(order, int64)
 
@@ -270,12 +267,10 @@ def median(x: TensorLike, axis: int = -1, keepdims: bool = False) -> Tensor:
     axis = axis_of(x, axis)
     extent = x.shape[axis]
     if not isinstance(extent, int) or not extent:
-        raise located(
-            ShapeError(
-                f"median: axis {axis} needs a fixed extent of at least 1",
-                facts=(("tensor", described(x)),),
-                advice="Choose another axis.",
-            )
+        raise ShapeError(
+            f"median: axis {axis} needs a fixed extent of at least 1",
+            facts=(("tensor", described(x)),),
+            advice="Choose another axis.",
         )
     ordered = sort(x, axis)
     middle = (extent - 1) // 2
