@@ -13,15 +13,7 @@ from typing import Annotated, Any, final
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Dim, Shape, float32, int64, static
-from lamina.checks.kinds import (
-    Kind,
-    Misfit,
-    Number,
-    Operands,
-    Probability,
-    entries_of,
-    read_each,
-)
+from lamina.checks.kinds import Kind, Misfit, Number, Operands, Probability, entries_of, read_each
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import axis_within_example, origin_text

@@ -176,10 +176,7 @@ def _check_padding(layer: Embedding | EmbeddingBag) -> None:
     if layer.padding is not None and layer.padding >= layer.count:
         raise DefinitionError(
             "padding is out of the range of indices",
-            facts=(
-                ("expected", f"0..{layer.count - 1}"),
-                ("found", repr(layer.padding)),
-            ),
+            facts=(("expected", f"0..{layer.count - 1}"), ("found", repr(layer.padding))),
             where=origin_text(layer),
             advice="The padding index has a row in the table: choose a count above it.",
         )

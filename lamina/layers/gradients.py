@@ -24,9 +24,7 @@ from lamina.ops import differentiate
 
 @checked
 def gradients(
-    output: Tensor,
-    with_respect_to: Tensors,
-    seed: Tensor | None = None,
+    output: Tensor, with_respect_to: Tensors, seed: Tensor | None = None
 ) -> tuple[Tensor, ...]:
     """The derivatives of an output with respect to tensors from which it was computed.
 

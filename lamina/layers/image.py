@@ -12,16 +12,7 @@ from typing import Annotated, Any
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Dim, static
-from lamina.checks.kinds import (
-    LARGEST,
-    Count,
-    Kind,
-    Misfit,
-    Operands,
-    Whole,
-    entries_of,
-    read_each,
-)
+from lamina.checks.kinds import LARGEST, Count, Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text
@@ -89,10 +80,7 @@ class PixelShuffle(Layer):
         if channels % (r * r):
             raise ShapeError(
                 "the channels cannot be divided evenly into images",
-                facts=(
-                    ("expected", f"a multiple of {r * r} channels"),
-                    ("found", described(x)),
-                ),
+                facts=(("expected", f"a multiple of {r * r} channels"), ("found", described(x))),
                 advice=f"Give the layer before it {r * r} channels for each channel of the result.",
             )
         split = ops.reshape(x, (batch, channels // (r * r), r, r, height, width))

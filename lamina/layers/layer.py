@@ -369,8 +369,7 @@ LAYER = Op(
 
 # A further result of a layer: `number` counts from 0, the tensor of the layer itself.
 RESULT = Op(
-    *("result", _infer_result, None, no_reference, LoweringRule()),
-    attributes={"number": whole(1)},
+    *("result", _infer_result, None, no_reference, LoweringRule()), attributes={"number": whole(1)}
 )
 
 

@@ -292,11 +292,7 @@ class Scope:
 
     @checked
     def parameter(
-        self,
-        name: str,
-        shape: Extents,
-        init: Initializer,
-        regularizer: Regularizer | None = None,
+        self, name: str, shape: Extents, init: Initializer, regularizer: Regularizer | None = None
     ) -> Tensor:
         """A tensor that training changes.
 

@@ -25,14 +25,7 @@ from lamina.graph import (
     topological,
 )
 from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
-from lamina.layers.layer import (
-    LAYER,
-    RESULT,
-    Layer,
-    apply_layer,
-    results_of,
-    shapes_known,
-)
+from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of, shapes_known
 from lamina.layers.scope import IndexLimit, Record, Scope
 
 

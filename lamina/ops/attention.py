@@ -306,8 +306,7 @@ _SAMPLES = (
         differentiable=False,
     ),
     replace(
-        _sample(_QUERIES, _KEYS, _VALUES, causal=True, blocks=2, tf32=True),
-        differentiable=False,
+        _sample(_QUERIES, _KEYS, _VALUES, causal=True, blocks=2, tf32=True), differentiable=False
     ),
 )
 

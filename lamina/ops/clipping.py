@@ -181,8 +181,7 @@ def _clip_to_tensors(x: TensorLike, low: TensorLike | None, high: TensorLike | N
     x = operands_of(numeric(x), *bounds)[0]
     least, most = (-math.inf, math.inf) if x.dtype.is_float else x.dtype.limits
     return apply(
-        CLIP_BETWEEN,
-        *operands_of(x, least if low is None else low, most if high is None else high),
+        CLIP_BETWEEN, *operands_of(x, least if low is None else low, most if high is None else high)
     )
 
 

@@ -181,9 +181,7 @@ def smoothly_depending(output: Tensor, sources: AbstractSet[Tensor]) -> set[Tens
 
 
 def gradients_of_built(
-    build: Callable[[tuple[Tensor, ...]], Tensor],
-    operands: tuple[Tensor, ...],
-    upstream: Tensor,
+    build: Callable[[tuple[Tensor, ...]], Tensor], operands: tuple[Tensor, ...], upstream: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The gradient of an op that stands for a graph: the gradient of this graph.
 

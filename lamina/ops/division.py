@@ -166,10 +166,7 @@ def _division_op(
 
 
 REMAINDER = _division_op(
-    "remainder",
-    formula(_remainder),
-    _reference(np.remainder),
-    lambda a, b: floor_divide(a, b),
+    "remainder", formula(_remainder), _reference(np.remainder), lambda a, b: floor_divide(a, b)
 )
 
 

@@ -25,9 +25,7 @@ BinaryGradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (a, b, re
 
 
 def joint_shape(
-    name: str,
-    operands: tuple[Tensor, ...],
-    names: tuple[str, ...] = ("left", "right", "added"),
+    name: str, operands: tuple[Tensor, ...], names: tuple[str, ...] = ("left", "right", "added")
 ) -> Shape:
     """The shape to which operands broadcast; errors name the op and its operands."""
     try:

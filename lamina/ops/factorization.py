@@ -16,16 +16,7 @@ from lamina.base.shapes import Array, DType, Shape, broadcast, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import (
-    Attributes,
-    Op,
-    Sample,
-    Tensor,
-    TensorLike,
-    apply,
-    constant,
-    described,
-)
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.ops.arguments import as_tensor, flag_of
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.comparison import equal, greater, where

@@ -15,16 +15,7 @@ from lamina.base.shapes import Array, DType, Shape, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag, Word
 from lamina.errors import ShapeError
-from lamina.graph import (
-    Attributes,
-    Op,
-    Sample,
-    Tensor,
-    TensorLike,
-    apply,
-    constant,
-    described,
-)
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import read
 from lamina.ops.conversion import floating

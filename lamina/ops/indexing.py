@@ -423,9 +423,7 @@ def _one_hot_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scala
     index = pull(0, coordinates[:-1])
     wide = index if index.dtype == int64 else Apply("cast", (index,), int64)
     return Apply(
-        "cast",
-        (Apply("equal", (Position(coordinates[-1]), wide), as_dtype("bool")),),
-        node.dtype,
+        "cast", (Apply("equal", (Position(coordinates[-1]), wide), as_dtype("bool")),), node.dtype
     )
 
 

@@ -16,16 +16,7 @@ from lamina.base.shapes import Array, Dim, DType, Shape
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Kind, entries_of
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import (
-    Attributes,
-    Op,
-    Sample,
-    Tensor,
-    TensorLike,
-    apply,
-    described,
-    operator,
-)
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import LABEL, Many
 from lamina.ops.arguments import as_tensor, refused
 from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes

@@ -71,10 +71,7 @@ def _logaddexp_of(a: Tensor, b: Tensor) -> Tensor:
 
 def _logaddexp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     a, b = result.operands
-    return (
-        sum_to(upstream * sigmoid(a - b), a.shape),
-        sum_to(upstream * sigmoid(b - a), b.shape),
-    )
+    return (sum_to(upstream * sigmoid(a - b), a.shape), sum_to(upstream * sigmoid(b - a), b.shape))
 
 
 LOGADDEXP = Op(

@@ -7,16 +7,7 @@ from typing import final
 
 from lamina.base.shapes import Array, DType, Shape
 from lamina.checks import checked
-from lamina.graph import (
-    Attributes,
-    Op,
-    Sample,
-    Tensor,
-    apply,
-    labelled,
-    rebuild,
-    topological,
-)
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, labelled, rebuild, topological
 from lamina.ops.conversion import recomputed
 from lamina.ops.lowering_rules import Movement
 

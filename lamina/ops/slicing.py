@@ -152,11 +152,7 @@ def _pad_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]
 
 
 def _pad_reference(
-    x: Array,
-    low: tuple[int, ...],
-    high: tuple[int, ...],
-    interior: tuple[int, ...],
-    value: float,
+    x: Array, low: tuple[int, ...], high: tuple[int, ...], interior: tuple[int, ...], value: float
 ) -> Array:
     rows = list(zip(x.shape, low, high, interior, strict=True))
     spaced = [(n + max(n - 1, 0) * gap) for n, _, _, gap in rows]

@@ -53,11 +53,7 @@ def _asin(x: Scalar) -> Scalar:
 
 
 ASIN = unary_op(
-    "asin",
-    formula(_asin),
-    np.arcsin,
-    lambda x, y, g: g * rsqrt(1 - x * x),
-    _WITHIN_ONE,
+    "asin", formula(_asin), np.arcsin, lambda x, y, g: g * rsqrt(1 - x * x), _WITHIN_ONE
 )
 
 
@@ -72,11 +68,7 @@ def _acos(x: Scalar) -> Scalar:
 
 
 ACOS = unary_op(
-    "acos",
-    formula(_acos),
-    np.arccos,
-    lambda x, y, g: -(g * rsqrt(1 - x * x)),
-    _WITHIN_ONE,
+    "acos", formula(_acos), np.arccos, lambda x, y, g: -(g * rsqrt(1 - x * x)), _WITHIN_ONE
 )
 
 
@@ -90,13 +82,7 @@ def _atan(x: Scalar) -> Scalar:
     return applied("atan2", x, number_like(x, 1))
 
 
-ATAN = unary_op(
-    "atan",
-    formula(_atan),
-    np.arctan,
-    lambda x, y, g: g / (x * x + 1),
-    WIDE,
-)
+ATAN = unary_op("atan", formula(_atan), np.arctan, lambda x, y, g: g / (x * x + 1), WIDE)
 
 
 @checked
@@ -185,11 +171,7 @@ def _acosh(x: Scalar) -> Scalar:
 
 
 ACOSH = unary_op(
-    "acosh",
-    formula(_acosh),
-    np.arccosh,
-    lambda x, y, g: g * rsqrt(x * x - 1),
-    ((1.1, 30.0),),
+    "acosh", formula(_acosh), np.arccosh, lambda x, y, g: g * rsqrt(x * x - 1), ((1.1, 30.0),)
 )
 
 
