@@ -396,9 +396,6 @@ def attention(
 
     Returns:
         Floats [batch, heads, queries, features of the result].
-
-    Raises:
-        ShapeError, DTypeError: if the operands do not fit.
     """
     queries, keys, values = as_tensor(queries), as_tensor(keys), as_tensor(values)
     causal = flag_of("causal", causal)

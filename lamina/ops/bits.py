@@ -55,11 +55,7 @@ BITWISE_AND = _bits_op("bitwise_and", "bitwise_and", np.bitwise_and, -100)
 @operator
 @checked
 def bitwise_and(left: TensorLike, right: TensorLike) -> Tensor:
-    """The bits that both integers have; of bool logical_and.
-
-    Raises:
-        DTypeError: for floats.
-    """
+    """The bits that both integers have; of bool logical_and."""
     a, b = _integers("bitwise_and", left, right)
     return logical_and(a, b) if a.dtype == bool_ else apply(BITWISE_AND, a, b)
 
@@ -70,11 +66,7 @@ BITWISE_OR = _bits_op("bitwise_or", "bitwise_or", np.bitwise_or, -100)
 @operator
 @checked
 def bitwise_or(left: TensorLike, right: TensorLike) -> Tensor:
-    """The bits that either integer has; of bool logical_or.
-
-    Raises:
-        DTypeError: for floats.
-    """
+    """The bits that either integer has; of bool logical_or."""
     a, b = _integers("bitwise_or", left, right)
     return logical_or(a, b) if a.dtype == bool_ else apply(BITWISE_OR, a, b)
 
@@ -85,11 +77,7 @@ BITWISE_XOR = _bits_op("bitwise_xor", "bitwise_xor", np.bitwise_xor, -100)
 @operator
 @checked
 def bitwise_xor(left: TensorLike, right: TensorLike) -> Tensor:
-    """The bits that one of two integers has; of bool logical_xor.
-
-    Raises:
-        DTypeError: for floats.
-    """
+    """The bits that one of two integers has; of bool logical_xor."""
     a, b = _integers("bitwise_xor", left, right)
     return logical_xor(a, b) if a.dtype == bool_ else apply(BITWISE_XOR, a, b)
 
@@ -97,11 +85,7 @@ def bitwise_xor(left: TensorLike, right: TensorLike) -> Tensor:
 @operator
 @checked
 def bitwise_not(x: TensorLike) -> Tensor:
-    """The bits that the integer does not have; of bool logical_not.
-
-    Raises:
-        DTypeError: for floats.
-    """
+    """The bits that the integer does not have; of bool logical_not."""
     x = as_tensor(x)
     if x.dtype == bool_:
         return logical_not(x)
@@ -120,9 +104,6 @@ def left_shift(left: TensorLike, right: TensorLike) -> Tensor:
     """Left times 2 to the power right, wrapping around; of integers.
 
     Shifts by a negative number, or by all bits and more, give 0.
-
-    Raises:
-        DTypeError: for floats and bool.
     """
     return apply(LEFT_SHIFT, *_integers("left_shift", left, right))
 
@@ -136,8 +117,5 @@ def right_shift(left: TensorLike, right: TensorLike) -> Tensor:
     """Left divided by 2 to the power right, rounded down; of integers.
 
     Shifts by a negative number, or by all bits and more, give 0 or -1, by the sign of left.
-
-    Raises:
-        DTypeError: for floats and bool.
     """
     return apply(RIGHT_SHIFT, *_integers("right_shift", left, right))

@@ -66,11 +66,7 @@ BROADCAST_TO = Op(
 
 @checked
 def broadcast_to(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
-    """The tensor repeated along new axes and along axes of extent 1.
-
-    Raises:
-        ShapeError: if a dimension is neither equal nor 1.
-    """
+    """The tensor repeated along new axes and along axes of extent 1."""
     x = as_tensor(x)
     wanted = shape_of(shape)
     return x if wanted == x.shape else apply(BROADCAST_TO, x, shape=wanted)

@@ -158,9 +158,6 @@ def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None =
         x: any tensor of numbers.
         low, high: numbers, or tensors that broadcast with x, to which the gradient flows where they
             are the result. Where the bounds of tensors cross, the result is `high`.
-
-    Raises:
-        DefinitionError: if low is above high, and both are numbers.
     """
     if any(isinstance(bound, Tensor | np.ndarray | Hyperparameter) for bound in (low, high)):
         return _clip_to_tensors(x, low, high)
@@ -224,10 +221,6 @@ HARDTANH = Op(
 
 @checked
 def hardtanh(x: TensorLike, low: float = -1.0, high: float = 1.0) -> Tensor:
-    """x, limited to the interval from `low` to `high`; the gradient at the bounds is 0.
-
-    Raises:
-        DefinitionError: unless low is below high.
-    """
+    """x, limited to the interval from `low` to `high`; the gradient at the bounds is 0."""
     low, high = (float(read(name, AnyNumber(), x)) for name, x in (("low", low), ("high", high)))
     return apply(HARDTANH, floating(x), low=low, high=high)

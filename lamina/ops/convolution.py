@@ -188,9 +188,6 @@ def conv(
 
     Returns:
         [batch, outputs, ...].
-
-    Raises:
-        ShapeError: if shapes, or numbers of axes, do not fit.
     """
     x, weight = numeric(as_tensor(x)), numeric(as_tensor(weight))
     return apply(CONV, x, weight, **_given(weight, strides, padding, dilations), groups=groups)
@@ -436,9 +433,6 @@ def conv_transpose(
 
     Returns:
         [batch, channels, *extents].
-
-    Raises:
-        ShapeError: if shapes, or numbers of axes, do not fit.
     """
     y, weight = numeric(as_tensor(y)), numeric(as_tensor(weight))
     numbers = {**_given(weight, strides, padding, dilations), "groups": groups}

@@ -23,11 +23,7 @@ __all__ = ["arange", "constant", "full", "ones_like", "zeros_like"]
 
 @checked
 def constant(value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
-    """A tensor with a fixed value; arrays keep their dtype unless one is given.
-
-    Raises:
-        DTypeError: for anything but numbers and arrays of numbers.
-    """
+    """A tensor with a fixed value; arrays keep their dtype unless one is given."""
     if isinstance(value, Tensor):
         return value if dtype is None else cast(value, dtype)
     return fixed(value, None if dtype is None else dtype_of(dtype))
@@ -35,11 +31,7 @@ def constant(value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
 
 @checked
 def full(shape: int | Sequence[Dim], value: float, dtype: DTypeLike = float32) -> Tensor:
-    """A tensor that has the same value everywhere.
-
-    Raises:
-        DefinitionError: for an invalid shape, or a value that the dtype cannot hold.
-    """
+    """A tensor that has the same value everywhere."""
     wanted = dtype_of(dtype)
     number = read("value", Element(), value, fixed(0, wanted))
     return broadcast_to(fixed(number, wanted), shape)

@@ -49,9 +49,6 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     Axes of one letter have the same extent, or extent 1. Without `->` the result has the axes of
     `...`, then the letters that occur once, in alphabetical order. A sum of one tensor is int64 for
     bool and integers, as `sum` is.
-
-    Raises:
-        ShapeError: if the spec does not fit the tensors.
     """
     spec = read("spec", LABEL, spec)
     operands = list(operands_of(*tensors))

@@ -173,9 +173,6 @@ def cholesky(x: TensorLike) -> Tensor:
 
     Only the symmetric part (x + x^T) / 2 counts, so the gradient is symmetric. From the first pivot
     on that is not above zero, the columns of the result are NaN.
-
-    Raises:
-        ShapeError: if the last two axes differ.
     """
     return apply(CHOLESKY, floating(x))
 
@@ -292,9 +289,6 @@ def solve_triangular(
         right: [..., n, m], or [..., n] for one column; the batch axes broadcast.
         lower: whether the lower triangle is used, otherwise the upper one.
         unit_diagonal: whether the diagonal counts as ones.
-
-    Raises:
-        ShapeError: if the matrix is not square, or the right side does not fit.
     """
     kind = {"lower": flag_of("lower", lower), "unit": flag_of("unit_diagonal", unit_diagonal)}
     return _with_columns(
@@ -431,20 +425,13 @@ def solve(matrix: TensorLike, right: TensorLike) -> Tensor:
     Args:
         matrix: [..., n, n].
         right: [..., n, m], or [..., n] for one column; the batch axes broadcast.
-
-    Raises:
-        ShapeError: if the matrix is not square, or the right side does not fit.
     """
     return _with_columns(matrix, right, lambda a, b: apply(SOLVE, a, b))
 
 
 @checked
 def inverse(x: TensorLike) -> Tensor:
-    """The inverse of the square matrices in the last two axes; see `solve`.
-
-    Raises:
-        ShapeError: if the last two axes differ.
-    """
+    """The inverse of the square matrices in the last two axes; see `solve`."""
     x = floating(x)
     _check_square("inverse", x)
     (n,) = static(x.shape[-1:])
@@ -537,9 +524,6 @@ def det(x: TensorLike) -> Tensor:
     """The determinant of the square matrices in the last two axes.
 
     The gradient is det(x) x^-T; it is NaN or infinite for a singular matrix.
-
-    Raises:
-        ShapeError: if the last two axes differ.
     """
     return apply(DETERMINANT, floating(x))
 
@@ -549,9 +533,6 @@ def slogdet(x: TensorLike) -> tuple[Tensor, Tensor]:
     """The sign and the logarithm of the absolute value of `det(x)`, without overflow.
 
     No gradient flows back through the sign.
-
-    Raises:
-        ShapeError: if the last two axes differ.
     """
     x = floating(as_tensor(x))
     return apply(SIGN_OF_DETERMINANT, x), apply(LOG_DETERMINANT, x)

@@ -28,9 +28,6 @@ def unfold(x: TensorLike, along: Sequence[Window]) -> Tensor:
 
     Returns:
         [batch, channels * elements of a window, windows].
-
-    Raises:
-        ShapeError: if no window fits, or x does not have an axis for each window.
     """
     x = as_tensor(x)
     listed = windows_of(x.rank, along)
@@ -64,9 +61,6 @@ def fold(y: TensorLike, along: Sequence[Window], extents: int | Sequence[int]) -
 
     Returns:
         [batch, channels, *extents].
-
-    Raises:
-        ShapeError: if y does not have the elements of these windows.
     """
     y = numeric(y)
     listed = windows_of(_MOST_AXES, along)

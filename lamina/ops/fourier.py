@@ -169,9 +169,6 @@ def fft(x: TensorLike, norm: Norm = "backward") -> Tensor:
         x: real and imaginary parts in the last axis. The axis before it is transformed.
         norm: which transform divides by n: the inverse one (`"backward"`), or this one
             (`"forward"`); with `"ortho"` both divide by sqrt(n).
-
-    Raises:
-        ShapeError: if x has no such axes.
     """
     return _fft(x, norm, inverse=False)
 
@@ -191,9 +188,6 @@ def rfft(x: TensorLike, norm: Norm = "backward") -> Tensor:
     Args:
         x: [..., n]; the last axis is transformed.
         norm: as in `fft`.
-
-    Raises:
-        ShapeError: if x has no elements along a last axis that does not depend on the batch.
     """
     x = floating(x)
     count = x.shape[-1] if x.rank else 0
@@ -227,9 +221,6 @@ def irfft(x: TensorLike, count: int | None = None, norm: Norm = "backward") -> T
             and for even counts also of the last one.
         count: of the real numbers; by default even, twice the numbers of x without the first.
         norm: as in `ifft`.
-
-    Raises:
-        ShapeError: if x has no such axes, or another number of elements.
     """
     x = floating(x)
     _infer((x,), {})

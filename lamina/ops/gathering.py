@@ -66,11 +66,6 @@ def gather(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
 
     Like `take_along_axis`, but along the other axes x may be longer than the indices; its further
     elements are not used.
-
-    Raises:
-        ShapeError: if the indices are longer along another axis, or a constant index is out of
-            range.
-        DTypeError: if the indices are not integers.
     """
     x, indices = as_tensor(x), as_tensor(indices)
     axis = axis_of(x, axis)
@@ -93,10 +88,6 @@ def scatter(
         values: a number, or a tensor that has a value for each index, at the same coordinates.
         axis: the axis of x that is indexed.
         combine: `"set"` to replace elements of x, `"add"` to add to them.
-
-    Raises:
-        ShapeError: if indices or values do not fit, or a constant index is out of range.
-        DTypeError: if the indices are not integers, or the values are of another type.
     """
     indices = as_tensor(indices)
     x, values = operands_of(x, values)
@@ -190,10 +181,6 @@ def bincount(x: TensorLike, size: int, weights: TensorLike = 1) -> Tensor:
         size: the number of results.
         weights: what each number counts, of a shape that broadcasts to that of x. Results are
             int64, or floats if weights are.
-
-    Raises:
-        DTypeError: if x are not integers.
-        ShapeError: if weights do not broadcast to the shape of x.
     """
     x, extent = as_tensor(x), read("size", whole(1), size)
     check_indices("bincount", x)

@@ -55,11 +55,6 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
     Along an axis that depends on the batch, bounds are not clipped to the extent: `x[:5]` needs a
     batch of at least 5. There an array counts from 0, and there is no mask.
-
-    Raises:
-        ShapeError: if there are too many indices, one is out of range, or a mask does not have the
-            shape of its axes.
-        DTypeError: for indices of another type.
     """
     x = as_tensor(x)
     entries, after = _whole_key(x, key)

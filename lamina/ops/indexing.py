@@ -164,10 +164,6 @@ def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
             count from the end. Constants and data out of range are refused; computed indices out of
             range are clamped to the axis.
         axis: the axis of x that is indexed.
-
-    Raises:
-        ShapeError: if a constant index is out of range.
-        DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
     return apply(TAKE, x, as_tensor(indices), axis=axis_of(x, axis))
@@ -242,10 +238,6 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
     The transpose of `take`: the axes of the indices are the axes of values from `axis` on, and
     become one axis of extent `size`. Values are added in their order, to 0.0, so that -0.0 gives
     0.0.
-
-    Raises:
-        ShapeError: if there is not one slice of values for each index.
-        DTypeError: if the indices are not integers.
     """
     values, indices = as_tensor(values), as_tensor(indices)
     extent: Dim = read("size", Extent(), size)
@@ -326,10 +318,6 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
     """Elements of x at the indices along one axis, at the same coordinates along the others.
 
     Indices are as in `take`.
-
-    Raises:
-        ShapeError: if x and indices differ in another axis, or a constant index is out of range.
-        DTypeError: if the indices are not integers.
     """
     x = as_tensor(x)
     return apply(TAKE_ALONG_AXIS, x, as_tensor(indices), axis=axis_of(x, axis))
@@ -396,10 +384,6 @@ def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis:
 
     The transpose of `take_along_axis`; the axis has extent `size` in the result. Values are added
     as in `scatter_add`.
-
-    Raises:
-        ShapeError: if values and indices differ in shape.
-        DTypeError: if the indices are not integers.
     """
     values = as_tensor(values)
     counted, extent = axis_of(values, axis), read("size", Extent(), size)
@@ -444,9 +428,5 @@ ONE_HOT = Op(
 
 @checked
 def one_hot(indices: TensorLike, depth: int, dtype: DTypeLike = float32) -> Tensor:
-    """1 at each index along a new last axis, 0 elsewhere.
-
-    Raises:
-        DTypeError: if the indices are not integers.
-    """
+    """1 at each index along a new last axis, 0 elsewhere."""
     return apply(ONE_HOT, as_tensor(indices), depth=depth, dtype=dtype_of(dtype))

@@ -120,12 +120,7 @@ CONCAT = Op(
 
 @checked
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    """Tensors joined one after the other along an axis.
-
-    Raises:
-        ShapeError: if there are none, or they differ in another axis.
-        DTypeError: if they differ in dtype.
-    """
+    """Tensors joined one after the other along an axis."""
     listed = tensors_of("concat: tensors", tensors)
     if not listed:
         raise ShapeError("concat: there are no tensors", advice="Give at least one.")
@@ -178,11 +173,7 @@ STACK = Op(
 
 @checked
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors of one shape joined along a new axis.
-
-    Raises:
-        ShapeError, DTypeError: if there are none, or they differ.
-    """
+    """Tensors of one shape joined along a new axis."""
     listed = tensors_of("stack: tensors", tensors)
     if not listed:
         raise ShapeError("stack: there are no tensors", advice="Give at least one.")
@@ -197,9 +188,6 @@ def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...
         x: any tensor.
         sizes: the extents of the parts, or the number of equal parts.
         axis: the axis that is split.
-
-    Raises:
-        ShapeError: if the sizes do not add up to the extent of the axis.
     """
     x = as_tensor(x)
     axis = axis_of(x, axis)
@@ -222,11 +210,7 @@ def split(x: Tensor, sizes: int | Sequence[Dim], axis: int) -> tuple[Tensor, ...
 
 @checked
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices along an axis, without that axis.
-
-    Raises:
-        ShapeError: if the extent of the axis depends on the batch.
-    """
+    """The slices along an axis, without that axis."""
     x = as_tensor(x)
     axis = axis_of(x, axis)
     dim = x.shape[axis]

@@ -131,9 +131,6 @@ def contract(
         right: one label for each axis of the second.
         output: the labels of the result's axes, in order. Each label occurs in at least two of
             the three tensors, and at most once in each.
-
-    Raises:
-        ShapeError: if the labels do not fit.
     """
     operands = as_tensor(left_tensor), as_tensor(right_tensor)
     given = (("left", left), ("right", right), ("output", output))
@@ -312,11 +309,7 @@ MATMUL = _product_op(
 @operator
 @checked
 def matmul(left: TensorLike, right: TensorLike) -> Tensor:
-    """The matrix product by NumPy's rules: of vectors, matrices, and batches that broadcast.
-
-    Raises:
-        ShapeError: if the summed dimensions (K) differ.
-    """
+    """The matrix product by NumPy's rules: of vectors, matrices, and batches that broadcast."""
     a, b = operands_of(left, right)
     return apply(MATMUL, numeric(a), numeric(b))
 
@@ -345,11 +338,7 @@ DOT = _product_op(
 @operator
 @checked
 def dot(left: TensorLike, right: TensorLike) -> Tensor:
-    """The sum of products over left's last axis and right's last but one (or only) axis.
-
-    Raises:
-        ShapeError: if the two axes differ.
-    """
+    """The sum of products over left's last axis and right's last but one (or only) axis."""
     a, b = operands_of(left, right)
     return apply(DOT, numeric(a), numeric(b))
 
@@ -364,11 +353,7 @@ OUTER = _product_op("outer", _outer_labels, np.outer, (Sample(((3,), (4,))), Sam
 
 @checked
 def outer(left: TensorLike, right: TensorLike) -> Tensor:
-    """All products of an element of one vector with an element of another.
-
-    Raises:
-        ShapeError: unless both have exactly one axis.
-    """
+    """All products of an element of one vector with an element of another."""
     a, b = operands_of(left, right)
     return apply(OUTER, numeric(a), numeric(b))
 

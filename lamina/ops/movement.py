@@ -122,9 +122,6 @@ def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
     Args:
         x: any tensor.
         shape: the new dimensions; one may be -1 and is inferred from the others.
-
-    Raises:
-        ShapeError: if the numbers of elements differ.
     """
     x = as_tensor(x)
     wanted = shape_of(shape, inferred=True)
@@ -169,11 +166,7 @@ def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
 @operator
 @checked
 def squeeze(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
-    """Without axes of extent 1: the named ones, or all of them.
-
-    Raises:
-        ShapeError: if a named axis has another extent.
-    """
+    """Without axes of extent 1: the named ones, or all of them."""
     x = as_tensor(x)
     named = axes_of(x, axes)
     wrong = [axis for axis in named if x.shape[axis] != 1]
@@ -227,11 +220,7 @@ TRANSPOSE = Op(
 @operator
 @checked
 def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
-    """The axes in another order: axis i of the result is axis `axes[i]` of x; None reverses them.
-
-    Raises:
-        ShapeError: if the axes are not a permutation.
-    """
+    """The axes in another order: axis i of the result is axis `axes[i]` of x; None: in reverse."""
     x = as_tensor(x)
     order = tuple(reversed(range(x.rank)))
     if axes is not None:

@@ -126,9 +126,6 @@ def cdist(left: TensorLike, right: TensorLike, order: float = 2.0) -> Tensor:
 
     Returns:
         [..., n, m].
-
-    Raises:
-        ShapeError: if the numbers of features differ, or a tensor has fewer than two axes.
     """
     a, b = map(floating, operands_of(left, right))
     if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-1]:
@@ -142,11 +139,7 @@ def cdist(left: TensorLike, right: TensorLike, order: float = 2.0) -> Tensor:
 
 @checked
 def cross(left: TensorLike, right: TensorLike, axis: int = -1) -> Tensor:
-    """The cross products of the vectors of three elements along an axis.
-
-    Raises:
-        ShapeError: if the axis of one of them does not have extent 3.
-    """
+    """The cross products of the vectors of three elements along an axis."""
     a, b = operands_of(left, right)
     parts: list[list[Tensor]] = []
     for x in (a, b):

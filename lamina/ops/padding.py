@@ -42,12 +42,6 @@ def pad_with(
             one, which are not repeated; `"replicate"`: the first and the last one;
             `"circular"`: the elements at the other end.
         value: of the new elements in mode `"constant"`.
-
-    Raises:
-        DefinitionError: if there is no such mode, or the widths are negative or not one pair for
-            each axis.
-        ShapeError: if an axis has too few elements for the widths, or an axis that is padded with
-            its own elements depends on the batch.
     """
     x = as_tensor(x)
     if read("mode", Word(PAD_MODES), mode) == "constant":

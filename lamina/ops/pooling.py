@@ -134,9 +134,6 @@ def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
     Args:
         x: floats; integers become float32.
         along: the windows along each of the last axes, see `lamina.ops.Window`.
-
-    Raises:
-        ShapeError: if no window fits, or a window has no element of the tensor.
     """
     x = floating(x)
     along = windows_of(x.rank, along)
@@ -157,9 +154,6 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
     Args:
         x: floats; integers become float32.
         along: the windows along each of the last axes, see `lamina.ops.Window`.
-
-    Raises:
-        ShapeError: if no window fits, or a window has no element of the tensor.
     """
     x = floating(x)
     along = windows_of(x.rank, along)
@@ -183,11 +177,7 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
 
 @checked
 def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:
-    """The sum of each window along the last axes; padding is zero.
-
-    Raises:
-        ShapeError: if no window fits.
-    """
+    """The sum of each window along the last axes; padding is zero."""
     x = floating(x)
     along = windows_of(x.rank, along)
     axes = range(x.rank - len(along), x.rank)

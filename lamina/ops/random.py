@@ -455,9 +455,6 @@ def bernoulli(
     """True (1) with probability p, else false (0); the other arguments as for `uniform`.
 
     The choice is the same for every dtype.
-
-    Raises:
-        DefinitionError: if p is not between 0 and 1.
     """
     p = read("p", AnyNumber(), p)
     if not 0 <= p <= 1:

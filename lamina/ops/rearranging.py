@@ -60,11 +60,7 @@ def swapaxes(x: TensorLike, first: int, second: int) -> Tensor:
 def moveaxis(
     x: TensorLike, source: int | Sequence[int], destination: int | Sequence[int]
 ) -> Tensor:
-    """Axes moved to other numbers; the others keep their order.
-
-    Raises:
-        ShapeError: if the numbers of axes differ, or an axis is named twice.
-    """
+    """Axes moved to other numbers; the others keep their order."""
     x = as_tensor(x)
     sources = [axis_of(x, axis) for axis in listed_axes(source, x)]
     targets = [axis_of(x, axis) for axis in listed_axes(destination, x)]
@@ -94,9 +90,6 @@ def roll(
         x: any tensor.
         shifts: by how many elements, negative towards the beginning; one for each of the axes.
         axes: one axis or several; None means the tensor as one row.
-
-    Raises:
-        ShapeError: if the numbers of shifts and axes differ.
     """
     x = as_tensor(x)
     if axes is None:
@@ -122,11 +115,7 @@ def _rolled(x: Tensor, shift: int, axis: int) -> Tensor:
 
 @checked
 def rot90(x: TensorLike, count: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
-    """Rotated by 90 degrees so many times, from the first of two axes towards the second.
-
-    Raises:
-        ShapeError: unless two axes are named.
-    """
+    """Rotated by 90 degrees so many times, from the first of two axes towards the second."""
     x = as_tensor(x)
     quarters = whole_of("count", count, _LEAST) % 4
     first, second = _two_axes("rot90", x, axes)
@@ -179,9 +168,6 @@ def repeat(x: TensorLike, counts: int | Sequence[int], axis: int | None = None) 
         x: any tensor.
         counts: how many times each element, or one number for each.
         axis: None means the tensor as one row.
-
-    Raises:
-        ShapeError: if there is not a number for each element.
     """
     x = as_tensor(x)
     if axis is None:
@@ -215,9 +201,6 @@ def meshgrid(
         tensors: with one axis each.
         indexing: `"ij"`: axis i of the results is that of vector i; `"xy"`: the first two axes are
             exchanged.
-
-    Raises:
-        ShapeError: if a tensor does not have one axis.
     """
     vectors = tensors_of("tensors", tensors)
     order = read("indexing", Word(("ij", "xy")), indexing)
@@ -239,11 +222,7 @@ def meshgrid(
 
 @checked
 def chunk(x: TensorLike, count: int, axis: int = 0) -> tuple[Tensor, ...]:
-    """A tensor split along an axis into at most `count` parts; only the last one may be smaller.
-
-    Raises:
-        ShapeError: if the extent of the axis depends on the batch.
-    """
+    """A tensor split along an axis into at most `count` parts; only the last one may be smaller."""
     x = as_tensor(x)
     axis, count = axis_of(x, axis), whole_of("count", count, 1)
     dim = x.shape[axis]
@@ -275,9 +254,6 @@ def tril(x: TensorLike, offset: int = 0) -> Tensor:
     Args:
         x: at least two axes.
         offset: of the last diagonal that is kept; positive ones are above the main diagonal.
-
-    Raises:
-        ShapeError: if x has fewer than two axes.
     """
     x = as_tensor(x)
     columns, last = _triangle_mask(x, offset)
@@ -291,9 +267,6 @@ def triu(x: TensorLike, offset: int = 0) -> Tensor:
     Args:
         x: at least two axes.
         offset: of the first diagonal that is kept; positive ones are above the main diagonal.
-
-    Raises:
-        ShapeError: if x has fewer than two axes.
     """
     x = as_tensor(x)
     columns, first = _triangle_mask(x, offset)
@@ -308,9 +281,6 @@ def diagonal(x: TensorLike, offset: int = 0, axes: Sequence[int] = (-2, -1)) -> 
         x: at least two axes.
         offset: of the diagonal; positive ones are above the main diagonal.
         axes: of the rows and of the columns.
-
-    Raises:
-        ShapeError: unless two axes of fixed extent are named.
     """
     x = as_tensor(x)
     offset = whole_of("offset", offset, _LEAST)
@@ -341,9 +311,6 @@ def diag_embed(x: TensorLike, offset: int = 0) -> Tensor:
     Args:
         x: at least one axis; the last one has a fixed extent.
         offset: of the diagonal; positive ones are above the main diagonal.
-
-    Raises:
-        ShapeError: if x has no axes, or the last one depends on the batch.
     """
     x = as_tensor(x)
     offset = whole_of("offset", offset, _LEAST)

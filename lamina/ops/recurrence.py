@@ -302,10 +302,6 @@ def recurrence(
     Returns:
         The states after each iteration, and its further results, all with the time as first axis.
 
-    Raises:
-        ShapeError: if sequences differ in length, or a state changes its shape.
-        DefinitionError: without sequences, or if `step` uses other tensors.
-
     Example:
         >>> x = lm.Input(10, 3)
         >>> by_time = lm.ops.transpose(x, (1, 0, 2))

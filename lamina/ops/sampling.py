@@ -60,9 +60,6 @@ def grid_sample(
 
     Returns:
         [batch, channels, ...], with the middle axes of the grid.
-
-    Raises:
-        ShapeError: if x and the grid do not fit together.
     """
     x, grid = map(floating, operands_of(x, grid))
     chosen = read("mode", Word(("nearest", "bilinear", "bicubic")), mode)
@@ -250,9 +247,6 @@ def affine_grid(
 
     Returns:
         [batch, *extents, axes].
-
-    Raises:
-        ShapeError: if the matrices do not have these axes.
     """
     matrices = floating(matrices)
     corners = flag_of("align_corners", align_corners)

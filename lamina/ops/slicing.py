@@ -222,10 +222,6 @@ def pad(x: Tensor, widths: int | Sequence[int | tuple[int, int]], value: float =
         widths: for each axis the number of elements before and after, or one number for both; one
             number alone is for all axes.
         value: of the new elements.
-
-    Raises:
-        DefinitionError: if the widths are not one pair for each axis, or x cannot hold the value.
-        ShapeError: if more elements are removed than an axis has.
     """
     x = as_tensor(x)
     pairs = pairs_of("widths", widths, x.rank, least=-LARGEST)

@@ -244,9 +244,6 @@ def top_k(x: TensorLike, count: int, axis: int = -1, largest: bool = True) -> tu
 
     Both are in falling order if `largest`, otherwise in rising order; of equal elements the first
     one comes first. Positions are int64.
-
-    Raises:
-        ShapeError: if the axis has fewer elements.
     """
     x = as_tensor(x)
     axis = axis_of(x, axis)
@@ -258,11 +255,7 @@ def top_k(x: TensorLike, count: int, axis: int = -1, largest: bool = True) -> tu
 
 @checked
 def median(x: TensorLike, axis: int = -1, keepdims: bool = False) -> Tensor:
-    """The middle element along an axis in order, the lower one of two; NaN if there is one.
-
-    Raises:
-        ShapeError: if the axis is empty, or its extent depends on the batch.
-    """
+    """The middle element along an axis in order, the lower one of two; NaN if there is one."""
     x = as_tensor(x)
     axis = axis_of(x, axis)
     extent = x.shape[axis]
