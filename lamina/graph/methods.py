@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
+
+from lamina.checks.calls import checked_as_given
 
 if TYPE_CHECKING:
     from lamina.base.shapes import Dim, DTypeLike
@@ -15,16 +17,17 @@ if TYPE_CHECKING:
 
 # The functions of Python's operators and of methods, by name. The decorator registers them.
 OPERATORS: dict[str, Callable[..., Any]] = {}
-Function = TypeVar("Function", bound=Callable[..., Any])
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
-def operator(function: Function) -> Function:
-    """Registers the function that an operator or a method of tensors calls.
+def operator(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Registers a checked function that an operator or a method of tensors calls.
 
     `x + y` calls `add(x, y)`, and `x.sum()` calls `sum(x)`.
     """
-    OPERATORS[function.__name__] = function
-    return function
+    checked = OPERATORS[function.__name__] = checked_as_given(function)
+    return checked
 
 
 # Python's operators by NumPy's names of them: the function here, the special method, and the symbol

@@ -344,10 +344,6 @@ def no_reference(*_: Array, **__: Any) -> Array:
     raise LaminaError("a layer is computed only as part of a network")
 
 
-def _infer_layer(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    return attributes["types"][0]
-
-
 def _infer_result(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     types: tuple[tuple[Shape, DType], ...] = operands[0].attributes.get("types", ())
     number: int = attributes["number"]
@@ -362,7 +358,7 @@ def _infer_result(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
 # `types` are the shapes and dtypes of all results, of which the tensor is the first; `name` is that
 # of the layer in the network, or None.
 LAYER = Op(
-    *("layer", _infer_layer, None, no_reference, LoweringRule()),
+    *("layer", lambda _, attributes: attributes["types"][0], None, no_reference, LoweringRule()),
     operands=(0, None),
     attributes={"layer": Instance(Layer), "types": Instance(tuple), "name": OrNone(Name())},
 )

@@ -3,8 +3,8 @@
 Comes in: tensors and checked attributes. Leaves: tensors; for the compiler, steps of a program.
 `ALL` is the table of records, from which tests are generated. Read `elementwise.py` first.
 
-Every function raises `ShapeError` or `DTypeError` if its operands do not fit, or an extent that must
-be fixed depends on the batch, and `DefinitionError` for an argument of another kind.
+Every function raises `ShapeError` or `DTypeError` if its operands do not fit, or if an extent that
+must be fixed depends on the batch, and `DefinitionError` for an argument of another kind.
 """
 
 from lamina.base.lazy import loaded_when_used

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from lamina.base.shapes import Array, DType, as_whole
 from lamina.checks import checked_as_given as checked
-from lamina.graph import CONSTANT, Op, Sample, Tensor, TensorLike, apply, operator
-from lamina.ops.broadcast import sum_to
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.ops.comparison import equal, greater, less, logical_and, where
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
 from lamina.ops.elementwise import log
@@ -24,6 +25,7 @@ from lamina.ops.factories import (
     formula,
     number_like,
     scalar_primitive,
+    summed_gradients,
 )
 from lamina.program.integers import integer_power
 from lamina.program.scalar import Scalar
@@ -34,7 +36,6 @@ ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g
 
 
 @operator
-@checked
 def add(left: TensorLike, right: TensorLike) -> Tensor:
     """Left + right."""
     return apply_to_numbers(ADD, left, right)
@@ -44,7 +45,6 @@ SUB = binary_op("sub", "subtract", np.subtract, lambda a, b, y, g: g, lambda a, 
 
 
 @operator
-@checked
 def sub(left: TensorLike, right: TensorLike) -> Tensor:
     """Left - right."""
     return apply_to_numbers(SUB, left, right)
@@ -54,18 +54,15 @@ MUL = binary_op("mul", "multiply", np.multiply, lambda a, b, y, g: g * b, lambda
 
 
 @operator
-@checked
 def mul(left: TensorLike, right: TensorLike) -> Tensor:
     """Left * right."""
     return apply_to_numbers(MUL, left, right)
 
 
 def _multiply_add_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    left, right, added = result.operands
-    found = (lambda: upstream * right, lambda: upstream * left, lambda: upstream)
-    return tuple(
-        None if x.op is CONSTANT else sum_to(gradient(), x.shape)
-        for x, gradient in zip((left, right, added), found, strict=True)
+    left, right, _ = result.operands
+    return summed_gradients(
+        result, lambda: upstream * right, lambda: upstream * left, lambda: upstream
     )
 
 
@@ -108,7 +105,6 @@ DIV = binary_op(
 
 
 @operator
-@checked
 def div(left: TensorLike, right: TensorLike) -> Tensor:
     """Left / right; of integers float32."""
     a, b = operands_of(left, right)
@@ -150,7 +146,6 @@ POW = binary_op(
 
 
 @operator
-@checked
 def pow(left: TensorLike, right: TensorLike) -> Tensor:
     """Left to the power right.
 
@@ -180,19 +175,24 @@ def _whole_power(x: Tensor, exponent: int) -> Tensor:
     return root * root * x if exponent % 2 else root * root
 
 
-def _larger_gradient(mine: Tensor, other: Tensor, g: Tensor) -> Tensor:
-    """The gradient of `mine` in maximum(mine, other); at a tie each operand gets half."""
-    return where(equal(mine, other), g * 0.5, where(less(mine, other), 0, g))
+Relation = Callable[[Tensor, Tensor], Tensor]
 
 
-MAXIMUM = binary_op(
-    "maximum",
-    "maximum",
-    np.maximum,
-    lambda a, b, y, g: _larger_gradient(a, b, g),
-    lambda a, b, y, g: _larger_gradient(b, a, g),
-    kinds=ANY,
-)
+def _extreme_op(name: str, reference: Callable[..., Array], loses: Relation) -> Op:
+    """The larger or the smaller of two operands; at a tie each gets half of the gradient."""
+
+    def gradient(mine: Tensor, other: Tensor, g: Tensor) -> Tensor:
+        return where(equal(mine, other), g * 0.5, where(loses(mine, other), 0, g))
+
+    return binary_op(
+        *(name, name, reference),
+        lambda a, b, y, g: gradient(a, b, g),
+        lambda a, b, y, g: gradient(b, a, g),
+        kinds=ANY,
+    )
+
+
+MAXIMUM = _extreme_op("maximum", np.maximum, less)
 
 
 @checked
@@ -201,18 +201,7 @@ def maximum(left: TensorLike, right: TensorLike) -> Tensor:
     return apply(MAXIMUM, *operands_of(left, right))
 
 
-MINIMUM = binary_op(
-    "minimum",
-    "minimum",
-    np.minimum,
-    lambda a, b, y, g: _smaller_gradient(a, b, g),
-    lambda a, b, y, g: _smaller_gradient(b, a, g),
-    kinds=ANY,
-)
-
-
-def _smaller_gradient(mine: Tensor, other: Tensor, g: Tensor) -> Tensor:
-    return where(equal(mine, other), g * 0.5, where(greater(mine, other), 0, g))
+MINIMUM = _extreme_op("minimum", np.minimum, greater)
 
 
 @checked
@@ -238,14 +227,11 @@ def _lerp_reference(start: Array, end: Array, weight: Array) -> Array:
 
 def _lerp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     start, end, weight = result.operands
-    found = (
+    return summed_gradients(
+        result,
         lambda: upstream * (1 - weight),
         lambda: upstream * weight,
         lambda: upstream * (end - start),
-    )
-    return tuple(
-        None if x.op is CONSTANT else sum_to(gradient(), x.shape)
-        for x, gradient in zip(result.operands, found, strict=True)
     )
 
 
@@ -261,7 +247,6 @@ LERP = Op(
 
 
 @operator
-@checked
 def lerp(start: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
     """Start + weight (end - start): start where the weight is 0, end where it is 1."""
     return apply(LERP, *map(floating, operands_of(start, end, weight)))

@@ -250,27 +250,10 @@ def _gradient_reference(
     return product(formula, rounded(of_scores), other)
 
 
-def _sample(
-    *shapes: tuple[int, ...],
-    causal: bool = False,
-    blocks: int | None = None,
-    products: DType | None = None,
-    biased: bool = False,
-    tf32: bool = False,
-    dtypes: str = "",
-) -> Sample:
-    attributes: dict[str, object] = {"causal": causal, "scale": 0.5}
-    if products is not None:
-        attributes["products"] = products
-    if blocks is not None:
-        attributes["blocks"] = blocks
-    if biased:
-        attributes["biased"] = True
-    if tf32:
-        attributes["tf32"] = True
-    every = ("float32" if tf32 else "float",) * 3 + tuple(dtypes.split())
+def _sample(*shapes: tuple[int, ...], dtypes: str = "", **attributes: object) -> Sample:
+    every = ("float32" if "tf32" in attributes else "float",) * 3 + tuple(dtypes.split())
     # Gradients are differences of sums of products, so rounding errors grow with the numbers.
-    return Sample(shapes, attributes, -1.0, 1.0, dtypes=every)
+    return Sample(shapes, {"causal": False, "scale": 0.5, **attributes}, -1.0, 1.0, dtypes=every)
 
 
 def _gradient_sample(sample: Sample, operand: int) -> Sample:

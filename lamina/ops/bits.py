@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from lamina.base.shapes import Array, bool_
-from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError
 from lamina.graph import Op, Sample, Samples, Tensor, TensorLike, apply, described, operator
 from lamina.ops.arguments import as_tensor
@@ -53,7 +52,6 @@ BITWISE_AND = _bits_op("bitwise_and", "bitwise_and", np.bitwise_and, -100)
 
 
 @operator
-@checked
 def bitwise_and(left: TensorLike, right: TensorLike) -> Tensor:
     """The bits that both integers have; of bool logical_and."""
     a, b = _integers("bitwise_and", left, right)
@@ -64,7 +62,6 @@ BITWISE_OR = _bits_op("bitwise_or", "bitwise_or", np.bitwise_or, -100)
 
 
 @operator
-@checked
 def bitwise_or(left: TensorLike, right: TensorLike) -> Tensor:
     """The bits that either integer has; of bool logical_or."""
     a, b = _integers("bitwise_or", left, right)
@@ -75,7 +72,6 @@ BITWISE_XOR = _bits_op("bitwise_xor", "bitwise_xor", np.bitwise_xor, -100)
 
 
 @operator
-@checked
 def bitwise_xor(left: TensorLike, right: TensorLike) -> Tensor:
     """The bits that one of two integers has; of bool logical_xor."""
     a, b = _integers("bitwise_xor", left, right)
@@ -83,7 +79,6 @@ def bitwise_xor(left: TensorLike, right: TensorLike) -> Tensor:
 
 
 @operator
-@checked
 def bitwise_not(x: TensorLike) -> Tensor:
     """The bits that the integer does not have; of bool logical_not."""
     x = as_tensor(x)
@@ -99,7 +94,6 @@ LEFT_SHIFT = _bits_op("left_shift", "shift_left", np.left_shift, -3)
 
 
 @operator
-@checked
 def left_shift(left: TensorLike, right: TensorLike) -> Tensor:
     """Left times 2 to the power right, wrapping around; of integers.
 
@@ -112,7 +106,6 @@ RIGHT_SHIFT = _bits_op("right_shift", "shift_right", np.right_shift, -3)
 
 
 @operator
-@checked
 def right_shift(left: TensorLike, right: TensorLike) -> Tensor:
     """Left divided by 2 to the power right, rounded down; of integers.
 

@@ -11,7 +11,6 @@ from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import OrNone
 from lamina.errors import DefinitionError, DTypeError
 from lamina.graph import (
-    CONSTANT,
     Attributes,
     Hyperparameter,
     Op,
@@ -25,7 +24,6 @@ from lamina.graph import (
 )
 from lamina.graph.attributes import AnyNumber, Element
 from lamina.ops.arguments import as_tensor, read
-from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import (
     greater,
     greater_equal,
@@ -44,6 +42,7 @@ from lamina.ops.factories import (
     elementwise_rule,
     elementwise_samples,
     formula,
+    summed_gradients,
 )
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Apply, Literal, Scalar
@@ -118,14 +117,15 @@ def _clip_between_reference(x: Array, low: Array, high: Array) -> Array:
 def _clip_between_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """It flows to the chosen operand; at a bound to x, and where the bounds cross to high."""
     x, low, high = result.operands
-    chosen = (
-        lambda: logical_and(greater_equal(x, low), less_equal(x, high)),
-        lambda: logical_and(less(low, high), less(x, low)),
-        lambda: logical_or(greater(x, high), less(high, low)),
-    )
-    return tuple(
-        None if one.op is CONSTANT else sum_to(where(is_chosen(), upstream, 0), one.shape)
-        for one, is_chosen in zip(result.operands, chosen, strict=True)
+
+    def where_chosen(is_chosen: Tensor) -> Tensor:
+        return where(is_chosen, upstream, 0)
+
+    return summed_gradients(
+        result,
+        lambda: where_chosen(logical_and(greater_equal(x, low), less_equal(x, high))),
+        lambda: where_chosen(logical_and(less(low, high), less(x, low))),
+        lambda: where_chosen(logical_or(greater(x, high), less(high, low))),
     )
 
 
@@ -150,7 +150,6 @@ CLIP_BETWEEN = Op(
 
 
 @operator
-@checked
 def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None = None) -> Tensor:
     """x, but not less than `low` and not more than `high`; the gradient passes at the bounds.
 

@@ -56,7 +56,6 @@ LESS = comparison_op("less", np.less, NUMBER)
 
 
 @operator
-@checked
 def less(left: TensorLike, right: TensorLike) -> Tensor:
     """Left < right, as bool."""
     return apply_to_numbers(LESS, left, right)
@@ -66,7 +65,6 @@ LESS_EQUAL = comparison_op("less_equal", np.less_equal, NUMBER)
 
 
 @operator
-@checked
 def less_equal(left: TensorLike, right: TensorLike) -> Tensor:
     """Left <= right, as bool."""
     return apply_to_numbers(LESS_EQUAL, left, right)
@@ -76,7 +74,6 @@ GREATER = comparison_op("greater", np.greater, NUMBER)
 
 
 @operator
-@checked
 def greater(left: TensorLike, right: TensorLike) -> Tensor:
     """Left > right, as bool."""
     return apply_to_numbers(GREATER, left, right)
@@ -86,7 +83,6 @@ GREATER_EQUAL = comparison_op("greater_equal", np.greater_equal, NUMBER)
 
 
 @operator
-@checked
 def greater_equal(left: TensorLike, right: TensorLike) -> Tensor:
     """Left >= right, as bool."""
     return apply_to_numbers(GREATER_EQUAL, left, right)

@@ -45,7 +45,7 @@ from lamina.graph import (
     described,
     operator,
 )
-from lamina.ops.arguments import as_tensor, dtype_of
+from lamina.ops.arguments import as_tensor, dtype_of, infer_same
 from lamina.ops.factories import (
     ANY,
     SIGNED,
@@ -59,10 +59,6 @@ from lamina.program.tf32 import rounded_to_tf32
 __all__ = ["cast", "recomputed", "round_to_tf32", "rounded", "stop_gradient"]
 
 
-def _infer_cast(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    return operands[0].shape, attributes["dtype"]
-
-
 def _cast_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = result.operands
     return (cast(upstream, x.dtype) if x.dtype.is_float and result.dtype.is_float else None,)
@@ -74,7 +70,7 @@ def _cast_reference(x: Array, dtype: DType) -> Array:
 
 CAST = Op(
     "cast",
-    _infer_cast,
+    lambda operands, attributes: (operands[0].shape, attributes["dtype"]),
     _cast_gradient,
     _cast_reference,
     scalar_primitive("cast"),
@@ -100,7 +96,6 @@ CAST = Op(
 
 
 @operator
-@checked
 def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     """The elements as another dtype; non-zero is true.
 
@@ -115,10 +110,6 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     return x if x.dtype == wanted else apply(CAST, x, dtype=wanted)
 
 
-def _rounded_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    return (rounded(upstream, result.attributes["to"]),)
-
-
 def _rounded_reference(x: Array, to: DType) -> Array:
     return converted(converted(x, to.numpy), x.dtype)
 
@@ -126,7 +117,7 @@ def _rounded_reference(x: Array, to: DType) -> Array:
 ROUNDED = Op(
     "rounded",
     elementwise_rule("rounded", ("float",), None),
-    _rounded_gradient,
+    lambda result, upstream: (rounded(upstream, result.attributes["to"]),),
     _rounded_reference,
     Decomposition(lambda node: cast(cast(node.operands[0], node.attributes["to"]), node.dtype)),
     (
@@ -208,27 +199,27 @@ def stop_gradient(x: TensorLike) -> Tensor:
     return apply(STOP_GRADIENT, as_tensor(x))
 
 
-def _infer_recomputed(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    return operands[0].shape, operands[0].dtype
-
-
-def _recomputed_reference(x: Array, *_: Array) -> Array:
+def _first(x: Array, *_: Array) -> Array:
     return x
 
 
-RECOMPUTED = Op(
-    "recomputed",
-    _infer_recomputed,
-    lambda result, upstream: (upstream, *(None for _ in result.operands[1:])),
-    _recomputed_reference,
-    Movement(lambda node, coordinates, pull: pull(0, coordinates), ordered=True),
-    (
-        Sample(((3, 5), (2,))),
-        Sample(((2, 3), (2, 3)), dtypes=("float", "bool")),
-        Sample(((4,), (1, 3), ()), dtypes=("int64", "float", "float"), differentiable=False),
-    ),
-    operands=(1, None),
-)
+def ordered_op(name: str) -> Op:
+    """An op that is its first operand, computed after all others."""
+    return Op(
+        *(name, infer_same),
+        lambda result, upstream: (upstream, *(None for _ in result.operands[1:])),
+        _first,
+        Movement(lambda node, coordinates, pull: pull(0, coordinates), ordered=True),
+        (
+            Sample(((3, 5), (2,))),
+            Sample(((2, 3), (2, 3)), dtypes=("float", "bool")),
+            Sample(((4,), (1, 3), ()), dtypes=("int64", "float", "float"), differentiable=False),
+        ),
+        operands=(1, None),
+    )
+
+
+RECOMPUTED = ordered_op("recomputed")
 
 
 @checked

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.base.shapes import Array, Dim, DType, DTypeLike, Shape, Size, float32, int32, int64
+from lamina.base.shapes import Array, Dim, DType, DTypeLike, Size, float32, int32, int64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Extent
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply
 from lamina.graph import constant as fixed
 from lamina.graph.attributes import Element
 from lamina.ops.arguments import as_tensor, dtype_of, read
@@ -51,10 +51,6 @@ def ones_like(x: TensorLike) -> Tensor:
     return full(x.shape, 1, x.dtype)
 
 
-def _infer_arange(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    return (attributes["n"],), attributes["dtype"]
-
-
 def _arange_reference(n: int, dtype: DType) -> Array:
     return np.arange(n, dtype=dtype.numpy)
 
@@ -67,7 +63,7 @@ def _arange_scalar(node: Tensor, coordinates: Coordinates, _: Pull) -> Scalar:
 _NUMBERS = ElementType(("float", "int"))
 ARANGE = Op(
     "arange",
-    _infer_arange,
+    lambda _, attributes: ((attributes["n"],), attributes["dtype"]),
     None,
     _arange_reference,
     Generator(_arange_scalar),

@@ -51,7 +51,6 @@ ROUND = unary_op("round", "round", np.rint, None, _SEVERAL)
 
 
 @operator
-@checked
 def round(x: TensorLike) -> Tensor:
     """The nearest whole number, the even one of two. The gradient is 0."""
     return _whole(ROUND, x)
@@ -171,7 +170,6 @@ REMAINDER = _division_op(
 
 
 @operator
-@checked
 def remainder(left: TensorLike, right: TensorLike) -> Tensor:
     """The remainder of left / right, rounded down: it has the sign of right, as Python's `%`.
 
@@ -198,7 +196,6 @@ FLOOR_DIVIDE = _division_op(
 
 
 @operator
-@checked
 def floor_divide(left: TensorLike, right: TensorLike) -> Tensor:
     """Left / right, rounded down to a whole number. The gradient is 0."""
     return apply_to_numbers(FLOOR_DIVIDE, left, right)

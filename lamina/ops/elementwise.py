@@ -37,7 +37,6 @@ NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER,
 
 
 @operator
-@checked
 def neg(x: TensorLike) -> Tensor:
     """-x."""
     return apply(NEG, numeric(x))
@@ -47,7 +46,6 @@ ABS = unary_op("abs", "absolute", np.absolute, lambda x, y, g: g * sign(x), kind
 
 
 @operator
-@checked
 def abs(x: TensorLike) -> Tensor:
     """The absolute value; the gradient at 0 is 0."""
     x = as_tensor(x)
@@ -77,7 +75,6 @@ EXP = unary_op("exp", "exp", np.exp, lambda x, y, g: g * y, WIDE, keeps_float32=
 
 
 @operator
-@checked
 def exp(x: TensorLike) -> Tensor:
     """exp(x): e to the power x."""
     return apply(EXP, floating(x))
@@ -96,7 +93,6 @@ LOG = unary_op("log", "log", np.log, lambda x, y, g: g / x, POSITIVE, keeps_floa
 
 
 @operator
-@checked
 def log(x: TensorLike) -> Tensor:
     """The natural logarithm."""
     return apply(LOG, floating(x))
@@ -117,7 +113,6 @@ SQRT = unary_op("sqrt", "square_root", np.sqrt, lambda x, y, g: g / (y * 2), POS
 
 
 @operator
-@checked
 def sqrt(x: TensorLike) -> Tensor:
     """The square root; the gradient at 0 is infinite."""
     return apply(SQRT, floating(x))
@@ -175,7 +170,6 @@ TANH = unary_op("tanh", "tanh", np.tanh, lambda x, y, g: g * (1 - y * y), WIDE)
 
 
 @operator
-@checked
 def tanh(x: TensorLike) -> Tensor:
     """The hyperbolic tangent."""
     return apply(TANH, floating(x))
@@ -228,7 +222,6 @@ SIGMOID = unary_op(
 
 
 @operator
-@checked
 def sigmoid(x: TensorLike) -> Tensor:
     """1 / (1 + exp(-x))."""
     return apply(SIGMOID, floating(x))
@@ -269,7 +262,6 @@ RELU = Op(
 
 
 @operator
-@checked
 def relu(x: TensorLike) -> Tensor:
     """The larger of x and 0; the gradient at 0 is 0."""
     return apply(RELU, numeric(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from lamina.base.shapes import Array, DType, Shape, bool_, broadcast_all
@@ -112,6 +113,14 @@ def _elementwise_samples(
     ]
 
 
+def summed_gradients(result: Tensor, *gradients: Callable[[], Tensor]) -> tuple[Tensor | None, ...]:
+    """The gradient of each operand, summed where the operand was repeated; None for constants."""
+    return tuple(
+        None if x.op is CONSTANT else sum_to(gradient(), x.shape)
+        for x, gradient in zip(result.operands, gradients, strict=True)
+    )
+
+
 def unary_op(
     name: str,
     primitive: str | Elementwise,
@@ -153,10 +162,8 @@ def binary_op(
 
     def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
         a, b = result.operands
-        return tuple(
-            None if x.op is CONSTANT else sum_to(rule(a, b, result, upstream), x.shape)
-            for x, rule in ((a, left), (b, right))
-        )
+        rules = (partial(rule, a, b, result, upstream) for rule in (left, right))
+        return summed_gradients(result, *rules)
 
     samples = Samples(lambda: (*_elementwise_samples(2, ranges, True), *more_samples))
     rule = elementwise_rule(name, kinds, None)

@@ -54,10 +54,6 @@ def isfinite(x: TensorLike) -> Tensor:
 # Numbers in place of others -----------------------------------------------------------------------
 
 
-def _nan_to_num_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    return (where(isfinite(result.operands[0]), upstream, 0),)
-
-
 def _nan_to_num_reference(x: Array, nan: float, posinf: float, neginf: float) -> Array:
     return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 
@@ -83,7 +79,7 @@ def _sample(*shape: int, nan: float, posinf: float, neginf: float) -> Sample:
 NAN_TO_NUM = Op(
     "nan_to_num",
     elementwise_rule("nan_to_num", FLOAT, None),
-    _nan_to_num_gradient,
+    lambda result, upstream: (where(isfinite(result.operands[0]), upstream, 0),),
     _nan_to_num_reference,
     Elementwise(_nan_to_num_scalar),
     (

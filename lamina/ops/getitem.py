@@ -25,7 +25,6 @@ from lamina.base.shapes import (
     shape_text,
 )
 from lamina.base.shapes import element_count as count_of
-from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import CONSTANT, Tensor, constant, described, operator
 from lamina.ops.arguments import as_tensor, refused
@@ -44,7 +43,6 @@ Entry = slice | int | Size | Tensor | None
 
 
 @operator
-@checked
 def getitem(x: Tensor, key: Any) -> Tensor:
     """Part of a tensor, as `x[key]` in NumPy: ints, slices, `...`, None, and arrays.
 

@@ -189,10 +189,6 @@ def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> 
     return (*values.shape[:axis], size, *values.shape[end:]), values.dtype
 
 
-def _scatter_add_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    return take(upstream, result.operands[1], result.attributes["axis"]), None
-
-
 def _scatter_add_reference(values: Array, indices: Array, size: int, axis: int) -> Array:
     end = axis + indices.ndim
     result = np.zeros((*values.shape[:axis], size, *values.shape[end:]), values.dtype)
@@ -216,7 +212,7 @@ def _scatter_add_destination(node: Tensor, coordinates: Coordinates, pull: Pull)
 SCATTER_ADD = Op(
     "scatter_add",
     _infer_scatter_add,
-    _scatter_add_gradient,
+    lambda result, upstream: (take(upstream, result.operands[1], result.attributes["axis"]), None),
     _scatter_add_reference,
     Scattering(_scatter_add_destination),
     (
@@ -353,18 +349,12 @@ def _scatter_along_axis_reference(values: Array, indices: Array, size: int, axis
     return result
 
 
-def _scatter_along_axis_destination(
-    node: Tensor, coordinates: Coordinates, pull: Pull
-) -> Coordinates:
-    return _indexed_along(node, coordinates, pull, node.shape)
-
-
 SCATTER_ALONG_AXIS = Op(
     "scatter_along_axis",
     _infer_scatter_along_axis,
     _scatter_along_axis_gradient,
     _scatter_along_axis_reference,
-    Scattering(_scatter_along_axis_destination),
+    Scattering(lambda node, coordinates, pull: _indexed_along(node, coordinates, pull, node.shape)),
     (
         _index_sample((3, 5), (3, 5), size=4, axis=1),
         _index_sample((6, 1, 2), (6, 1, 2), "int32", size=3, axis=0),

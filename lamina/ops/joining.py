@@ -142,10 +142,6 @@ def _infer_stack(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
     return (*first.shape[:axis], len(operands), *first.shape[axis:]), first.dtype
 
 
-def _stack_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    return unstack(upstream, result.attributes["axis"])
-
-
 def _stack_reference(*parts: Array, axis: int) -> Array:
     return np.stack(parts, axis)
 
@@ -158,7 +154,7 @@ def _stack_build(node: Tensor) -> Tensor:
 STACK = Op(
     "stack",
     _infer_stack,
-    _stack_gradient,
+    lambda result, upstream: unstack(upstream, result.attributes["axis"]),
     _stack_reference,
     Decomposition(_stack_build),
     (

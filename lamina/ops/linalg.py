@@ -307,7 +307,6 @@ MATMUL = _product_op(
 
 
 @operator
-@checked
 def matmul(left: TensorLike, right: TensorLike) -> Tensor:
     """The matrix product by NumPy's rules: of vectors, matrices, and batches that broadcast."""
     a, b = operands_of(left, right)
@@ -336,7 +335,6 @@ DOT = _product_op(
 
 
 @operator
-@checked
 def dot(left: TensorLike, right: TensorLike) -> Tensor:
     """The sum of products over left's last axis and right's last but one (or only) axis."""
     a, b = operands_of(left, right)

@@ -10,7 +10,6 @@ from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
 from lamina.graph import Op, Tensor, TensorLike, apply
 from lamina.ops.arithmetic import maximum
-from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, less_equal, logical_and, where
 from lamina.ops.conversion import floating, operands_of
 from lamina.ops.elementwise import sigmoid, softplus
@@ -24,6 +23,7 @@ from lamina.ops.factories import (
     elementwise_samples,
     formula,
     number_like,
+    summed_gradients,
     unary_op,
 )
 from lamina.ops.lowering_rules import Decomposition
@@ -71,7 +71,9 @@ def _logaddexp_of(a: Tensor, b: Tensor) -> Tensor:
 
 def _logaddexp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     a, b = result.operands
-    return (sum_to(upstream * sigmoid(a - b), a.shape), sum_to(upstream * sigmoid(b - a), b.shape))
+    return summed_gradients(
+        result, lambda: upstream * sigmoid(a - b), lambda: upstream * sigmoid(b - a)
+    )
 
 
 LOGADDEXP = Op(

@@ -25,7 +25,7 @@ from lamina.checks.kinds import Extent
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, operator
 from lamina.graph.attributes import Axes, Many, Permutation
-from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
+from lamina.ops.arguments import as_tensor, axes_of, axis_of, infer_same, listed_axes, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull
 from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Scalar
@@ -115,7 +115,6 @@ RESHAPE = Op(
 
 
 @operator
-@checked
 def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
     """The same elements, in the same order, with another shape.
 
@@ -146,7 +145,6 @@ def _with_inferred_dimension(x: Tensor, wanted: Shape) -> Shape:
 
 
 @operator
-@checked
 def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
     """New axes of extent 1; `axes` are their numbers in the result."""
     x = as_tensor(x)
@@ -164,7 +162,6 @@ def expand_dims(x: Tensor, axes: int | Sequence[int]) -> Tensor:
 
 
 @operator
-@checked
 def squeeze(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     """Without axes of extent 1: the named ones, or all of them."""
     x = as_tensor(x)
@@ -218,7 +215,6 @@ TRANSPOSE = Op(
 
 
 @operator
-@checked
 def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     """The axes in another order: axis i of the result is axis `axes[i]` of x; None: in reverse."""
     x = as_tensor(x)
@@ -235,10 +231,6 @@ def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
 
 
 # flip ---------------------------------------------------------------------------------------------
-
-
-def _infer_same(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    return operands[0].shape, operands[0].dtype
 
 
 def _flip_reference(x: Array, axes: tuple[int, ...]) -> Array:
@@ -259,7 +251,7 @@ def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
 
 FLIP = Op(
     "flip",
-    _infer_same,
+    infer_same,
     lambda result, upstream: (flip(upstream, result.attributes["axes"]),),
     _flip_reference,
     Movement(_flip_scalar),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,20 +58,9 @@ def _operation(primitive: str, left: Scalar, right: Scalar | float) -> Scalar:
     return Apply(primitive, (left, other), left.dtype)
 
 
-def _add(left: Scalar, right: Scalar | float) -> Scalar:
-    return _operation("add", left, right)
-
-
-def _subtract(left: Scalar, right: Scalar | float) -> Scalar:
-    return _operation("subtract", left, right)
-
-
-def _multiply(left: Scalar, right: Scalar | float) -> Scalar:
-    return _operation("multiply", left, right)
-
-
-def _divide(left: Scalar, right: Scalar | float) -> Scalar:
-    return _operation("divide", left, right)
+_add, _subtract, _multiply, _divide = (
+    partial(_operation, primitive) for primitive in ("add", "subtract", "multiply", "divide")
+)
 
 
 def _less(left: Scalar, right: float) -> Scalar:
@@ -246,10 +236,6 @@ def _normal_double(words: Sequence[Scalar]) -> Scalar:
     return _select(central, _multiply(q, value), outer, float64)
 
 
-def _normal(words: Sequence[Scalar]) -> Scalar:
-    return _normal_single(words) if len(words) == 1 else _normal_double(words)
-
-
 # Computing them with NumPy ------------------------------------------------------------------------
 
 _NUMPY: Mapping[str, Callable[..., Any]] = {
@@ -405,7 +391,7 @@ def uniform(
 
 NORMAL = _random_op(
     "normal",
-    lambda words, _: _normal(words),
+    lambda words, _: _normal_single(words) if len(words) == 1 else _normal_double(words),
     _own_dtype,
     samples=_samples(float32, float64),
     attributes=_FLOATS,

@@ -6,7 +6,7 @@ count for each element, which is a `take`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -235,16 +235,19 @@ def chunk(x: TensorLike, count: int, axis: int = 0) -> tuple[Tensor, ...]:
 # Matrices -----------------------------------------------------------------------------------------
 
 
-def _triangle_mask(x: Tensor, offset: int) -> tuple[Tensor, Tensor]:
-    """The column of each element, and the last column in the lower triangle of each row."""
+def _triangle(
+    x: TensorLike, offset: int, keeps: Callable[[TensorLike, TensorLike], Tensor]
+) -> Tensor:
+    """The elements whose column has a relation to the column of the diagonal; zero elsewhere."""
+    x = as_tensor(x)
     if x.rank < 2:
         raise ShapeError(
             "a matrix needs two axes",
             facts=(("found", described(x)),),
             advice="Axes before the last two are batch axes.",
         )
-    rows = expand_dims(arange(x.shape[-2]), 1) + whole_of("offset", offset, _LEAST)
-    return arange(x.shape[-1]), rows
+    diagonal = expand_dims(arange(x.shape[-2]), 1) + whole_of("offset", offset, _LEAST)
+    return where(keeps(arange(x.shape[-1]), diagonal), x, cast(0, x.dtype))
 
 
 @checked
@@ -255,9 +258,7 @@ def tril(x: TensorLike, offset: int = 0) -> Tensor:
         x: at least two axes.
         offset: of the last diagonal that is kept; positive ones are above the main diagonal.
     """
-    x = as_tensor(x)
-    columns, last = _triangle_mask(x, offset)
-    return where(less_equal(columns, last), x, cast(0, x.dtype))
+    return _triangle(x, offset, less_equal)
 
 
 @checked
@@ -268,9 +269,7 @@ def triu(x: TensorLike, offset: int = 0) -> Tensor:
         x: at least two axes.
         offset: of the first diagonal that is kept; positive ones are above the main diagonal.
     """
-    x = as_tensor(x)
-    columns, first = _triangle_mask(x, offset)
-    return where(greater_equal(columns, first), x, cast(0, x.dtype))
+    return _triangle(x, offset, greater_equal)
 
 
 @checked

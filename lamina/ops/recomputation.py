@@ -5,36 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from lamina.base.shapes import Array, DType, Shape
 from lamina.checks import checked
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, labelled, rebuild, topological
-from lamina.ops.conversion import recomputed
-from lamina.ops.lowering_rules import Movement
+from lamina.graph import Tensor, apply, labelled, rebuild, topological
+from lamina.ops.conversion import ordered_op, recomputed
 
 __all__ = ["computed_again"]
 
 
-def _infer_first(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    return operands[0].shape, operands[0].dtype
-
-
-def _first(y: Array, *_: Array) -> Array:
-    return y
-
-
-COMPUTED_AGAIN = Op(
-    "computed_again",
-    _infer_first,
-    lambda result, upstream: (upstream, *(None for _ in result.operands[1:])),
-    _first,
-    Movement(lambda node, coordinates, pull: pull(0, coordinates), ordered=True),
-    (
-        Sample(((3, 5), (2,))),
-        Sample(((2, 3), (2, 3)), dtypes=("float", "bool")),
-        Sample(((4,), (1, 3), ()), dtypes=("int64", "float", "float"), differentiable=False),
-    ),
-    operands=(1, None),
-)
+COMPUTED_AGAIN = ordered_op("computed_again")
 
 
 @checked

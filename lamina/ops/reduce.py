@@ -99,16 +99,11 @@ def axes_attribute(result: Tensor) -> tuple[int, ...]:
 
 
 @operator
-@checked
 def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The sum of the elements along axes; of bool and integers int64."""
     x = summable(x)
     named = axes_of(x, axes)
     return _kept(sum_axes(x, named), x, named, keepdims)
-
-
-def _infer_count(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    return (), attributes["dtype"]
 
 
 def _count_reference(x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
@@ -122,7 +117,7 @@ def _count_build(node: Tensor) -> Tensor:
 
 ELEMENT_COUNT = Op(
     "element_count",
-    _infer_count,
+    lambda _, attributes: ((), attributes["dtype"]),
     lambda result, upstream: (None,),
     _count_reference,
     Decomposition(_count_build),
@@ -199,7 +194,6 @@ MEAN = Op(
 
 
 @operator
-@checked
 def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean of the elements along axes; of integers float32."""
     return reduced(MEAN, floating(x), axes, keepdims)
@@ -246,7 +240,6 @@ VARIANCE = Op(
 
 
 @operator
-@checked
 def variance(
     x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool = False
 ) -> Tensor:
@@ -264,7 +257,6 @@ def variance(
 
 
 @operator
-@checked
 def std(x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool = False) -> Tensor:
     """The standard deviation along axes: the square root of the variance.
 
@@ -334,7 +326,6 @@ MAX = _extreme("max", "maximum", np.max)
 
 
 @operator
-@checked
 def max(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The largest element along axes, NaN if there is one; equal ones share the gradient."""
     return reduced(MAX, as_tensor(x), axes, keepdims)
@@ -344,7 +335,6 @@ MIN = _extreme("min", "minimum", np.min)
 
 
 @operator
-@checked
 def min(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The smallest element along axes, NaN if there is one; equal ones share the gradient."""
     return reduced(MIN, as_tensor(x), axes, keepdims)
@@ -378,7 +368,6 @@ ARGMAX = _position("argmax", np.argmax)
 
 
 @operator
-@checked
 def argmax(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
     """The first position of the largest element, int64; NaN counts as larger than any number."""
     x = as_tensor(x)
@@ -389,7 +378,6 @@ ARGMIN = _position("argmin", np.argmin)
 
 
 @operator
-@checked
 def argmin(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
     """The first position of the smallest element, int64; NaN counts as smaller than any number."""
     x = as_tensor(x)
@@ -422,7 +410,6 @@ ANY = _truth("any", "maximum", np.any)
 
 
 @operator
-@checked
 def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element along the axes is true (not zero)."""
     return reduced(ANY, cast(x, bool_), axes, keepdims, False)
@@ -432,7 +419,6 @@ ALL = _truth("all", "minimum", np.all)
 
 
 @operator
-@checked
 def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether all elements along the axes are true (not zero)."""
     return reduced(ALL, cast(x, bool_), axes, keepdims, True)
@@ -490,7 +476,6 @@ PROD = Op(
 
 
 @operator
-@checked
 def prod(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The product of the elements along axes; of bool and integers int64."""
     return reduced(PROD, summable(x), axes, keepdims)

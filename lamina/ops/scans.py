@@ -12,7 +12,7 @@ from lamina.checks.kinds import Flag
 from lamina.errors import ShapeError
 from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import Axis
-from lamina.ops.arguments import as_tensor, axis_of
+from lamina.ops.arguments import as_tensor, axis_of, infer_same
 from lamina.ops.broadcast import broadcast_to, require_numbers
 from lamina.ops.comparison import equal, logical_or, not_equal, where
 from lamina.ops.creation import arange, ones_like
@@ -30,10 +30,6 @@ _ATTRIBUTES = {"axis": Axis(), "reverse": Flag()}
 
 def _infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
     require_numbers(operands[0])
-    return operands[0].shape, operands[0].dtype
-
-
-def _infer_extreme(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
     return operands[0].shape, operands[0].dtype
 
 
@@ -63,14 +59,12 @@ def _samples(dtype: str = "int64") -> tuple[Sample, ...]:
 # Sums and products --------------------------------------------------------------------------------
 
 
-def _cumsum_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    return (cumsum(upstream, result.attributes["axis"], not result.attributes["reverse"]),)
-
-
 CUMSUM = Op(
     "cumsum",
     _infer,
-    _cumsum_gradient,
+    lambda result, upstream: (
+        cumsum(upstream, result.attributes["axis"], not result.attributes["reverse"]),
+    ),
     _reference(np.add),
     Scanning("sum"),
     _samples(),
@@ -80,7 +74,6 @@ CUMSUM = Op(
 
 
 @operator
-@checked
 def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
     """The running sum along an axis; from the end if `reverse`. Of bool and integers int64."""
     x = summable(x)
@@ -176,7 +169,7 @@ def _extreme_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, 
 
 def _extreme(name: str, combine: str, function: np.ufunc) -> Op:
     samples = (*_samples("int32"), Sample(((2, 9, 3),), {"axis": 1, "reverse": True}))
-    rules = (_infer_extreme, _extreme_gradient, _reference(function), Scanning(combine), samples)
+    rules = (infer_same, _extreme_gradient, _reference(function), Scanning(combine), samples)
     return Op(name, *rules, attributes=_ATTRIBUTES)
 
 

@@ -138,7 +138,6 @@ SOFTMAX = Op(
 
 
 @operator
-@checked
 def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis, without overflow."""
     x = floating(x)
@@ -176,7 +175,6 @@ LOG_SOFTMAX = Op(
 
 
 @operator
-@checked
 def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis, without overflow."""
     x = floating(x)

@@ -62,11 +62,8 @@ def _key(node: Tensor, x: Scalar) -> Scalar:
     return key
 
 
-def _order_sample(
-    *shape: int, axis: int, descending: bool = False, dtypes: tuple[str, ...] = ()
-) -> Sample:
-    given = {"axis": axis, "descending": descending}
-    return Sample((shape,), given, dtypes=dtypes, differentiable=False)
+def _sample(*shape: int, dtypes: tuple[str, ...] = (), **attributes: int) -> Sample:
+    return Sample((shape,), attributes, dtypes=dtypes, differentiable=False)
 
 
 ORDER = Op(
@@ -76,16 +73,16 @@ ORDER = Op(
     _order_reference,
     Sorting(_key),
     (
-        _order_sample(3, 5, axis=1),
-        _order_sample(21, 2, axis=0, descending=True),
-        _order_sample(2, 40, 3, axis=1, dtypes=("int32",)),  # few values: ties
-        _order_sample(17, axis=0, descending=True, dtypes=("int64",)),
-        _order_sample(2, 9, axis=1, descending=True, dtypes=("bool",)),
-        _order_sample(11, axis=0, dtypes=("uint8",)),
-        _order_sample(1, 1, axis=0),
-        _order_sample(0, 3, axis=1),
-        _order_sample(3, 0, axis=1),
-        _order_sample(2, 300, axis=1),
+        _sample(3, 5, axis=1, descending=False),
+        _sample(21, 2, axis=0, descending=True),
+        _sample(2, 40, 3, axis=1, descending=False, dtypes=("int32",)),  # few values: ties
+        _sample(17, axis=0, descending=True, dtypes=("int64",)),
+        _sample(2, 9, axis=1, descending=True, dtypes=("bool",)),
+        _sample(11, axis=0, descending=False, dtypes=("uint8",)),
+        _sample(1, 1, axis=0, descending=False),
+        _sample(0, 3, axis=1, descending=False),
+        _sample(3, 0, axis=1, descending=False),
+        _sample(2, 300, axis=1, descending=False),
     ),
     attributes={"axis": Axis(), "descending": Flag()},
 )
@@ -116,10 +113,6 @@ def _rank_key_reference(x: Array, descending: bool) -> Array:
     return -1 - key if descending else key
 
 
-def _rank_key_sample(*shape: int, descending: bool, dtypes: tuple[str, ...]) -> Sample:
-    return Sample((shape,), {"descending": descending}, dtypes=dtypes, differentiable=False)
-
-
 # Keys of 32 bits, in the order of the elements.
 RANK_KEY = Op(
     "rank_key",
@@ -128,10 +121,10 @@ RANK_KEY = Op(
     _rank_key_reference,
     Elementwise(lambda node, operands: _key(node, operands[0])),
     (
-        _rank_key_sample(3, 5, descending=True, dtypes=("float32",)),
-        _rank_key_sample(7, descending=False, dtypes=("int32",)),
-        _rank_key_sample(2, 9, descending=True, dtypes=("bool",)),
-        _rank_key_sample(11, descending=False, dtypes=("uint8",)),
+        _sample(3, 5, descending=True, dtypes=("float32",)),
+        _sample(7, descending=False, dtypes=("int32",)),
+        _sample(2, 9, descending=True, dtypes=("bool",)),
+        _sample(11, descending=False, dtypes=("uint8",)),
     ),
     attributes={"descending": Flag()},
 )
@@ -192,13 +185,6 @@ def _first_reference(x: Array, axis: int, count: int, descending: bool) -> Array
     return np.take(_order_reference(x, axis, descending), range(count), axis)
 
 
-def _first_sample(
-    *shape: int, axis: int, count: int, descending: bool = True, dtypes: tuple[str, ...] = ()
-) -> Sample:
-    given = {"axis": axis, "count": count, "descending": descending}
-    return Sample((shape,), given, dtypes=dtypes, differentiable=False)
-
-
 # The positions of the first elements in order.
 FIRST = Op(
     "first_in_order",
@@ -207,13 +193,13 @@ FIRST = Op(
     _first_reference,
     Decomposition(_build_first),
     (
-        _first_sample(3, 5, axis=1, count=2),
-        _first_sample(21, 2, axis=0, count=8, descending=False),
-        _first_sample(2, 40, 3, axis=1, count=3, dtypes=("int32",)),  # few values: ties
-        _first_sample(17, axis=0, count=4, dtypes=("int64",)),
-        _first_sample(2, 9, axis=1, count=1, dtypes=("bool",)),
-        _first_sample(11, axis=0, count=9, dtypes=("uint8",)),
-        _first_sample(3, 4, axis=0, count=0),
+        _sample(3, 5, axis=1, descending=True, count=2),
+        _sample(21, 2, axis=0, count=8, descending=False),
+        _sample(2, 40, 3, axis=1, descending=True, count=3, dtypes=("int32",)),  # few values: ties
+        _sample(17, axis=0, descending=True, count=4, dtypes=("int64",)),
+        _sample(2, 9, axis=1, descending=True, count=1, dtypes=("bool",)),
+        _sample(11, axis=0, descending=True, count=9, dtypes=("uint8",)),
+        _sample(3, 4, axis=0, descending=True, count=0),
     ),
     attributes={"axis": Axis(), "count": Whole(0), "descending": Flag()},
 )
