@@ -9,7 +9,7 @@ The arithmetic is that of Dumoulin and Visin: A guide to convolution arithmetic 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,8 +92,14 @@ def _conv_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
     return back, _weight_gradient(x, upstream, weight, numbers)
 
 
-def _flat_index(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    return list(np.ndindex(*sizes))
+def _met_elements(
+    sizes: Sequence[int], counts: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    """Each element of the kernel, and the slices of the padded tensor that it meets."""
+    for element in np.ndindex(*sizes):
+        rows = zip(element, counts, strides, dilations, strict=True)
+        slices = (slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
+        yield element, (slice(None), slice(None), *slices)
 
 
 def _conv_reference(
@@ -114,11 +120,8 @@ def _conv_reference(
     ]
     grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
     total = np.zeros((x.shape[0], weight.shape[0], *counts), x.dtype)
-    for element in _flat_index(sizes):
-        rows = zip(element, counts, strides, dilations, strict=True)
-        slices = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
-        shifted = padded[(slice(None), slice(None), *slices)]
-        shifted = shifted.reshape(x.shape[0], groups, weight.shape[1], *counts)
+    for element, slices in _met_elements(sizes, counts, strides, dilations):
+        shifted = padded[slices].reshape(x.shape[0], groups, weight.shape[1], *counts)
         products = np.einsum("bgc...,goc->bgo...", shifted, grouped[(..., *element)])
         total += products.reshape(total.shape)
     return total
@@ -260,13 +263,25 @@ def _conv_transpose_reference(
     inputs = groups * weight.shape[1]
     whole = [extent + low + high for extent, (low, high) in zip(extents, padding, strict=True)]
     total = np.zeros((y.shape[0], inputs, *whole), y.dtype)
-    for element in _flat_index(sizes):
-        rows = zip(element, counts, strides, dilations, strict=True)
-        slices = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
+    for element, slices in _met_elements(sizes, counts, strides, dilations):
         products = np.einsum("bgo...,goc->bgc...", grouped_y, grouped[(..., *element)])
-        total[(slice(None), slice(None), *slices)] += products.reshape(y.shape[0], inputs, *counts)
+        total[slices] += products.reshape(y.shape[0], inputs, *counts)
     rows = zip(extents, padding, strict=True)
     return total[(slice(None), slice(None), *(slice(low, low + n) for n, (low, _) in rows))]
+
+
+def _convolved_shape(sample: Sample) -> tuple[int, ...]:
+    """The shape of the result in a sample of a convolution."""
+    x, weight = sample.shapes
+    along = Axes(weight, sample.attributes).along
+    counts = (window.count(extent) for extent, window in zip(x[2:], along, strict=True))
+    return x[0], weight[0], *counts
+
+
+def _transpose_sample(sample: Sample) -> Sample:
+    """A sample of the transposed convolution, from a sample of a convolution."""
+    x, weight = sample.shapes
+    return Sample((_convolved_shape(sample), weight), {**sample.attributes, "extents": x[2:]})
 
 
 CONV_TRANSPOSE = Op(
@@ -275,23 +290,7 @@ CONV_TRANSPOSE = Op(
     _conv_transpose_gradient,
     _conv_transpose_reference,
     Decomposition(_conv_transpose_build),
-    (
-        Sample(((2, 4, 3, 5), (4, 3, 3, 2)), {**_numbers(), "extents": (5, 6)}),
-        Sample(
-            ((2, 3, 4, 3), (3, 2, 3, 3)),
-            {**_numbers((2, 1), ((1, 1), (2, 0)), (1, 2)), "extents": (7, 5)},
-        ),
-        Sample(
-            ((1, 6, 3, 3), (6, 2, 3, 3)),
-            {**_numbers((2, 2), ((1, 0), (1, 1)), groups=2), "extents": (6, 6)},
-        ),
-        Sample(
-            ((2, 3, 5, 4), (3, 1, 3, 3)),
-            {**_numbers(padding=((1, 1), (1, 1)), groups=3), "extents": (5, 4)},
-        ),
-        Sample(((3, 7, 2, 2), (7, 5, 1, 1)), {**_numbers((2, 2)), "extents": (4, 3)}),
-        Sample(((2, 5, 2), (5, 3, 4)), {**_numbers((3,), ((2, 1),), (2,)), "extents": (9,)}),
-    ),
+    tuple(map(_transpose_sample, CONV.samples)),
     operands=2,
     attributes={**_KINDS, "extents": Many(whole(0))},
     multiplies=2,
@@ -301,16 +300,8 @@ CONV_TRANSPOSE = Op(
 def _conv_transpose(
     y: Tensor, weight: Tensor, numbers: Attributes, extents: Sequence[int]
 ) -> Tensor:
-    return apply(
-        CONV_TRANSPOSE,
-        y,
-        weight,
-        strides=tuple(numbers["strides"]),
-        dilations=tuple(numbers["dilations"]),
-        padding=tuple(numbers["padding"]),
-        groups=numbers["groups"],
-        extents=tuple(extents),
-    )
+    given = {name: numbers[name] for name in _KINDS}
+    return apply(CONV_TRANSPOSE, y, weight, **given, extents=tuple(extents))
 
 
 # The gradient of the weight -----------------------------------------------------------------------
@@ -371,11 +362,8 @@ def _weight_gradient_reference(
     counts = convolved.shape[2:]
     results = convolved.reshape(len(convolved), groups, shape[0] // groups, *counts)
     total = np.zeros(shape, original.dtype)
-    for element in _flat_index(shape[2:]):
-        rows = zip(element, counts, strides, dilations, strict=True)
-        slices = tuple(slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
-        shifted = padded[(slice(None), slice(None), *slices)]
-        shifted = shifted.reshape(original.shape[0], groups, shape[1], *counts)
+    for element, slices in _met_elements(shape[2:], counts, strides, dilations):
+        shifted = padded[slices].reshape(original.shape[0], groups, shape[1], *counts)
         products = np.einsum("bgc...,bgo...->goc...", shifted, results)
         products = products.reshape(shape[0], shape[1], -1).sum(-1)
         total[(slice(None), slice(None), *element)] = products
@@ -383,12 +371,9 @@ def _weight_gradient_reference(
 
 
 def _weight_gradient_sample(sample: Sample) -> Sample:
-    """A sample of the weight gradient, from one of a convolution."""
+    """A sample of the weight gradient, from a sample of a convolution."""
     x, weight = sample.shapes
-    along = Axes(weight, sample.attributes).along
-    counts = tuple(one.count(extent) for extent, one in zip(x[2:], along, strict=True))
-    attributes = {**sample.attributes, "shape": weight}
-    return Sample((x, (x[0], weight[0], *counts)), attributes)
+    return Sample((x, _convolved_shape(sample)), {**sample.attributes, "shape": weight})
 
 
 CONV_WEIGHT_GRADIENT = Op(

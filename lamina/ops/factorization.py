@@ -25,7 +25,8 @@ from lamina.ops.creation import arange
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import log, sign, sqrt
 from lamina.ops.lowering_rules import Decomposition
-from lamina.ops.movement import expand_dims, reshape, transpose
+from lamina.ops.movement import expand_dims, reshape
+from lamina.ops.rearranging import moveaxis
 from lamina.ops.recurrence import recurrence
 from lamina.ops.reduce import argmax, prod
 from lamina.ops.reduce import sum as sum_along
@@ -54,29 +55,12 @@ def _check_float(name: str, x: Tensor) -> None:
         )
 
 
-def _transposed(x: Tensor) -> Tensor:
-    """The matrices in the last two axes, transposed."""
-    return transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
-
-
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """The matrix product as a sum of products, which mixed precision does not round.
 
     Rounded gradients of an ill-conditioned matrix would be far from its gradients.
     """
     return sum_along(expand_dims(left, -1) * expand_dims(right, -3), -2)
-
-
-def _by_time(x: Tensor, axis: int) -> Tensor:
-    """The tensor with one of its axes first."""
-    return transpose(x, [axis, *(other for other in range(x.rank) if other != axis)])
-
-
-def _from_time(x: Tensor, axis: int) -> Tensor:
-    """The tensor with its first axis moved to another number."""
-    order = list(range(1, x.rank))
-    order.insert(axis, 0)
-    return transpose(x, order)
 
 
 def _rows_of(mask: Callable[[Array, Array], Array], count: int) -> Tensor:
@@ -114,7 +98,7 @@ def _cholesky_build(node: Tensor) -> Tensor:
     """Right-looking: each iteration takes a column, and subtracts its outer product."""
     (x,) = node.operands
     (n,) = static(x.shape[-1:])
-    symmetric = (x + _transposed(x)) * 0.5
+    symmetric = (x + x.mT) * 0.5
 
     def step(
         states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
@@ -129,17 +113,17 @@ def _cholesky_build(node: Tensor) -> Tensor:
 
     sequences = [_rows_of(np.equal, n), _rows_of(np.less_equal, n)]
     _states, (columns,) = recurrence(step, [symmetric], sequences)
-    return _from_time(columns, x.rank - 1)
+    return moveaxis(columns, 0, x.rank - 1)
 
 
 def _cholesky_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """L^-T P(L^T G) L^-1, made symmetric; P keeps the lower triangle, and half of the diagonal."""
     (n,) = static(result.shape[-1:])
-    product = _product(_transposed(result), upstream)
+    product = _product(result.mT, upstream)
     halved = constant(np.tri(n) - 0.5 * np.eye(n), result.dtype)
     inner = _solved_triangular(result, product * halved, lower=True, transposed=True)
-    found = _transposed(_solved_triangular(result, _transposed(inner), lower=True, transposed=True))
-    return ((found + _transposed(found)) * 0.5,)
+    found = _solved_triangular(result, inner.mT, lower=True, transposed=True).mT
+    return ((found + found.mT) * 0.5,)
 
 
 def _cholesky_reference(x: Array) -> Array:
@@ -214,12 +198,12 @@ def _triangular_build(node: Tensor) -> Tensor:
         return [rest - factors * expand_dims(row, -2)], [row]
 
     sequences = [
-        _by_time(matrix, matrix.rank - 1),
+        moveaxis(matrix, -1, 0),
         _rows_of(np.equal, n),
         _rows_of(np.less if lower else np.greater, n),
     ]
     _states, (rows,) = recurrence(step, [right], sequences, reverse=not lower)
-    return _from_time(rows, right.rank - 2)
+    return moveaxis(rows, 0, right.rank - 2)
 
 
 def _triangular_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -227,7 +211,7 @@ def _triangular_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | Non
     lower: bool = result.attributes["lower"]
     unit: bool = result.attributes["unit_diagonal"]
     above = _solved_triangular(matrix, upstream, lower=lower, unit_diagonal=unit, transposed=True)
-    product = -_product(above, _transposed(result))
+    product = -_product(above, result.mT)
     return _triangle(product, lower=lower, unit_diagonal=unit), above
 
 
@@ -241,7 +225,7 @@ def _solved_triangular(
 ) -> Tensor:
     """The solution with a triangular matrix, or with its transpose."""
     if transposed:
-        matrix, lower = _transposed(matrix), not lower
+        matrix, lower = matrix.mT, not lower
     return apply(SOLVE_TRIANGULAR, matrix, right, lower=lower, unit_diagonal=unit_diagonal)
 
 
@@ -355,7 +339,7 @@ def _eliminated(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         step, [matrix, right, free], [_rows_of(np.equal, n)]
     )
     axis = matrix.rank - 2
-    return _from_time(rows, axis), _from_time(right_rows, axis), _from_time(numbers, axis)
+    return moveaxis(rows, 0, axis), moveaxis(right_rows, 0, axis), moveaxis(numbers, 0, axis)
 
 
 def _infer_solve(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
@@ -372,8 +356,8 @@ def _solve_build(node: Tensor) -> Tensor:
 
 
 def _solve_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    above = apply(SOLVE, _transposed(result.operands[0]), upstream)
-    return -_product(above, _transposed(result)), above
+    above = apply(SOLVE, result.operands[0].mT, upstream)
+    return -_product(above, result.mT), above
 
 
 def _eliminated_reference(matrix: Array, right: Array) -> tuple[Array, Array, Array]:
@@ -488,24 +472,20 @@ def _determinant_op(
     return Op(name, infer, gradient, own_reference, build, samples)
 
 
-def _inverse_transposed(x: Tensor) -> Tensor:
-    return _transposed(inverse(x))
-
-
 def _scaled(upstream: Tensor, matrix: Tensor) -> Tensor:
     return expand_dims(upstream, (-2, -1)) * matrix
 
 
 DETERMINANT = _determinant_op(
     "det",
-    lambda result, upstream: (_scaled(upstream * result, _inverse_transposed(result.operands[0])),),
+    lambda result, upstream: (_scaled(upstream * result, inverse(result.operands[0]).mT),),
     lambda diagonal, sign_of_rows: np.prod(diagonal, -1, diagonal.dtype) * sign_of_rows,
     lambda diagonal, sign_of_rows: prod(diagonal, -1) * sign_of_rows,
 )
 
 LOG_DETERMINANT = _determinant_op(
     "log_abs_det",
-    lambda result, upstream: (_scaled(upstream, _inverse_transposed(result.operands[0])),),
+    lambda result, upstream: (_scaled(upstream, inverse(result.operands[0]).mT),),
     lambda diagonal, _: np.sum(np.log(np.abs(diagonal)), -1, diagonal.dtype),
     lambda diagonal, _: sum_along(log(absolute(diagonal)), -1),
 )

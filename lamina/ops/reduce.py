@@ -312,13 +312,19 @@ def _extreme_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, 
     return (chosen * with_ones(share, x, axes),)
 
 
-def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
-    def own_reference(x: Array, axes: tuple[int, ...]) -> Array:
-        return reference(x, axis=axes)
+def _over(function: Callable[..., Array]) -> Callable[..., Array]:
+    """A function of NumPy, with the name of the axes here."""
 
+    def reference(x: Array, axes: tuple[int, ...]) -> Array:
+        return function(x, axis=axes)
+
+    return reference
+
+
+def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
     whole = Sample(((3, 4),), {"axes": (1,)}, dtypes=("int64",), differentiable=False)
     samples = (*REDUCTION_SAMPLES, whole)
-    rules = (infer_nonempty, _extreme_gradient, own_reference, Reduction(combine), samples)
+    rules = (infer_nonempty, _extreme_gradient, _over(reference), Reduction(combine), samples)
     return Op(name, *rules, attributes=OF_AXES)
 
 
@@ -395,14 +401,11 @@ def _infer_truth(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
 
 
 def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
-    def own_reference(x: Array, axes: tuple[int, ...]) -> Array:
-        return reference(x, axis=axes)
-
     samples = tuple(
         Sample(sample.shapes, sample.attributes, dtypes=("bool",), differentiable=False)
         for sample in REDUCTION_SAMPLES
     )
-    rules = (_infer_truth, None, own_reference, Reduction(combine), samples)
+    rules = (_infer_truth, None, _over(reference), Reduction(combine), samples)
     return Op(name, *rules, attributes=OF_AXES)
 
 

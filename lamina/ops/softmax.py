@@ -137,12 +137,16 @@ SOFTMAX = Op(
 )
 
 
+def _along(op: Op, x: TensorLike, axis: int) -> Tensor:
+    x = floating(x)
+    axis = axis_of(x, axis)
+    return x if x.shape[axis] == 0 else apply(op, x, axis=axis)
+
+
 @operator
 def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis, without overflow."""
-    x = floating(x)
-    axis = axis_of(x, axis)
-    return x if x.shape[axis] == 0 else apply(SOFTMAX, x, axis=axis)
+    return _along(SOFTMAX, x, axis)
 
 
 def _log_softmax_build(node: Tensor) -> Tensor:
@@ -177,6 +181,4 @@ LOG_SOFTMAX = Op(
 @operator
 def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis, without overflow."""
-    x = floating(x)
-    axis = axis_of(x, axis)
-    return x if x.shape[axis] == 0 else apply(LOG_SOFTMAX, x, axis=axis)
+    return _along(LOG_SOFTMAX, x, axis)
