@@ -260,8 +260,11 @@ def _arithmetic(module: Module, traits: Traits) -> Kernel:
         "wide": _WIDE,
         "divisors": _DIVISORS,
     }
-    faults = [(Fault(f"{what} are wrong"), *row) for what, *row in rows]
-    return _written(module, "arithmetic", inputs, faults, 0)
+    checked = [
+        (Fault(f"{what} are wrong"), write, expected, tolerance)
+        for what, write, expected, tolerance in rows
+    ]
+    return _written(module, "arithmetic", inputs, checked, 0)
 
 
 def _compared(code: Function, x: Mapping[str, Value]) -> Value:
