@@ -19,7 +19,7 @@ from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.compiler.pipeline import compile_graph
 from lamina.compiler.simplify import simplify
 from lamina.engines import DEFAULT_TARGET
-from lamina.graph import CONSTANT, Graph, Tensor, bind_batch, evaluate, leaf
+from lamina.graph import CONSTANT, OPS, Graph, Op, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.program.cost import cost_of
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, loads, postorder
@@ -582,3 +582,12 @@ def test_a_transposed_product_is_computed_transposed() -> None:
     contract = ops.contract(x, w, ("m", "k"), ("k", "n"), ("m", "n"))
     (result,) = simplified(ops.transpose(contract))
     assert result.op.name == "contract"
+
+
+def test_an_op_of_the_user_with_a_known_name_is_not_simplified_like_the_known_op() -> None:
+    known = OPS["abs"]
+    own = Op("neg", known.infer, None, known.reference, known.lowering)
+    x = leaf("x", "input", (3,), float32)
+    total = x + apply(own, x)
+    ((_, result),) = simplify(Graph((x,), (("y", total),))).outputs
+    assert result.op is total.op
