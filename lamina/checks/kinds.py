@@ -525,12 +525,14 @@ def tuple_like(old: tuple[Any, ...], new: Sequence[Any]) -> tuple[Any, ...]:
 def entries_of(value: object) -> tuple[Any, ...] | None:
     """The entries of a list, a tuple, a range or an array with axes; None for anything else.
 
-    NumPy's numbers are not converted.
+    NumPy's numbers are not converted. Masked elements are None.
     """
     if isinstance(value, list | tuple | range):
         return tuple(cast(Sequence[Any], value))
     if not hasattr(value, "__array__") or isinstance(value, np.generic | type):
         return None
+    if np.ma.is_masked(value):
+        return tuple(cast(Any, value).tolist())
     try:
         array = np.asarray(value)
     # Broad on purpose: arrays of other libraries raise exceptions of any type.

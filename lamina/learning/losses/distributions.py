@@ -26,7 +26,7 @@ from lamina.learning.losses.loss import (
     product,
     several,
 )
-from lamina.learning.losses.scores import SCORES, doubt
+from lamina.learning.losses.scores import SCORES, doubt, is_softmax_of_one
 from lamina.learning.target_checks import check_values, matched
 
 __all__ = ["EvidenceLowerBound", "GaussianNLL", "KLDivergence", "PoissonNLL"]
@@ -76,7 +76,9 @@ class KLDivergence(Loss):
         )
 
     def doubt(self, prediction: Any) -> str:
-        """Of raw scores and probabilities."""
+        """Of raw scores and probabilities, and of the logarithm of a single probability."""
+        if is_softmax_of_one(prediction):
+            return "the prediction is the softmax of a single number. Give each class a score."
         wanted, advice = "logarithms of probabilities", "End in lm.LogSoftmax()."
         return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
 

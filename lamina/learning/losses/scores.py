@@ -72,9 +72,9 @@ def not_scores(prediction: object) -> str:
 
 
 def is_softmax_of_one(prediction: object) -> bool:
-    """Whether a prediction is a softmax over one number, which is always 1."""
+    """Whether a prediction is a softmax over one number, or its logarithm: always 1, or 0."""
     kind, made = kind_of(prediction)
-    if kind != "probabilities" or made is None or made.op is not SOFTMAX:
+    if not kind or made is None or made.op not in (SOFTMAX, LOG_SOFTMAX):
         return False
     axis: int = made.attributes["axis"]
     return made.shape[axis] == 1

@@ -342,3 +342,5 @@ def test_the_softmax_of_one_number_is_no_probability() -> None:
     assert str(one.message).endswith(
         "the prediction is the softmax of a single number: 1. End in lm.Sigmoid()."
     )
+    (one,) = shown_by(net(lm.Linear(1), lm.LogSoftmax()), lm.KLDivergence())
+    assert str(one.message).endswith("softmax of a single number. Give each class a score.")

@@ -351,6 +351,9 @@ def test_hyper_parameters_are_checked() -> None:
     assert "reduction must be one of 'mean', 'sum'" in text
     text = error_text(DefinitionError, lambda: losses.CrossEntropy(class_weights=[1.0, -1.0]))
     assert "class_weights[1] must be a number of at least 0" in text
+    masked: Any = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+    text = error_text(DefinitionError, lambda: losses.CrossEntropy(class_weights=masked))
+    assert "class_weights[1] must be a number" in text
     text = error_text(
         ShapeError,
         lambda: losses.CrossEntropy(class_weights=[1.0, 1.0])(
