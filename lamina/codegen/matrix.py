@@ -104,18 +104,21 @@ def as_matrix(step: Contraction, *, paired: bool = False) -> Matrix:
 
 def can_be_paired(step: Contraction) -> bool:
     """Whether both operands are bfloat16 that were cast to float32."""
-    return all(map(_is_wide_bfloat16, (step.left, step.right)))
+    return all(_narrow(view) is not view for view in (step.left, step.right))
 
 
-def _is_wide_bfloat16(view: Scalar) -> bool:
+def half_of(view: Scalar) -> Scalar | None:
+    """The floats of 16 bits of which the elements of a view are casts to float32, or None."""
     if not isinstance(view, Apply) or view.primitive != "cast" or view.dtype != float32:
-        return False
-    return view.operands[0].dtype == bfloat16
+        return None
+    (inner,) = view.operands
+    return inner if inner.dtype.is_half else None
 
 
 def _narrow(view: Scalar) -> Scalar:
     """The bfloat16 of which a view is a cast; another view stays as it is."""
-    return view.operands[0] if isinstance(view, Apply) and _is_wide_bfloat16(view) else view
+    half = half_of(view)
+    return half if half is not None and half.dtype == bfloat16 else view
 
 
 def narrowed(step: Contraction) -> Contraction:
@@ -154,6 +157,19 @@ def _single_axes(
         axes[group] = (single,)
         replacements |= replaced
     return axes, replacements
+
+
+def exchanged(step: Contraction) -> Contraction:
+    """The contraction with left and right exchanged."""
+    return replace(
+        step,
+        m=step.n,
+        n=step.m,
+        left=step.right,
+        right=step.left,
+        left_windows=step.right_windows,
+        right_windows=step.left_windows,
+    )
 
 
 def right_alone(step: Contraction) -> Contraction:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import numpy as np
 
 from lamina.base.shapes import Array, size_of
 from lamina.base.shielded import shielded
+from lamina.engines import machine_memory
 from lamina.engines.changes import Changes
 from lamina.engines.engine import Arena, Memory
+from lamina.engines.room import Need, needs_of_program
 from lamina.errors import EngineError, InternalError
+from lamina.program.program import Program
 from lamina.reports import bytes_text
 
 ALIGNMENT_BYTES = 64
@@ -65,6 +68,41 @@ class HostMemory:
 
     def release(self) -> None:
         self.array = np.zeros(0, self.array.dtype)
+
+
+class HostEngine:
+    """The part of an engine that is equal for all engines in host memory.
+
+    Attributes:
+        changes: counts the writes to the memories of the engine.
+    """
+
+    changes: Changes | None = None
+
+    def available_bytes(self) -> int | None:
+        return machine_memory.available_bytes()
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
+        return HostMemory(shape, dtype, self.changes)
+
+    def shared(self, array: Array) -> HostMemory:
+        return HostMemory.of(array)
+
+    def staging(self, sizes: Mapping[str, int]) -> None:
+        return None
+
+    def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
+        return lambda: all(np.isfinite(host_array(memory)).all() for memory in memories)
+
+    def arena(self) -> HostArena:
+        return HostArena()
+
+    def tune(self, program: Program) -> None:
+        return None
+
+    def needs(self, program: Program) -> tuple[Need, ...]:
+        # Workspaces are counted when a program is compiled: machine code takes long to write.
+        return needs_of_program(program)
 
 
 class Tenant(Protocol):
@@ -165,11 +203,6 @@ def address_of(array: Array) -> int:
         buffer: Any = array
         return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     return array.ctypes.data
-
-
-def host_finite_check(memories: Sequence[Memory]) -> Callable[[], bool]:
-    """A function that returns whether all elements of some memories of floats are finite."""
-    return lambda: all(np.isfinite(host_array(memory)).all() for memory in memories)
 
 
 def host_array(memory: Memory) -> Array:

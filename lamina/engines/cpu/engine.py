@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, final
 
-import numpy as np
-
-from lamina.base.shapes import Array, DType
+from lamina.base.shapes import DType
 from lamina.engines import machine_memory
 from lamina.engines.changes import Changes
 from lamina.engines.cpu.compilation import writer
@@ -16,8 +14,7 @@ from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.target import CPU
 from lamina.engines.engine import Arena, Device, Memory, Peaks
-from lamina.engines.host import HostArena, HostMemory, host_arena, host_finite_check
-from lamina.engines.room import Need, needs_of_program
+from lamina.engines.host import HostEngine, host_arena
 from lamina.program.program import Program
 from lamina.program.target import Target
 
@@ -26,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @final
-class CpuEngine:
+class CpuEngine(HostEngine):
     """Compiles programs for the processor on which it runs."""
 
     def __init__(self) -> None:
         self.processor = host()
-        self._changes = Changes()
+        self.changes = Changes()
 
     def __reduce__(self) -> tuple[type[CpuEngine], tuple[()]]:
         # The machine that unpickles it may have another processor.
@@ -59,24 +56,6 @@ class CpuEngine:
     def target(self) -> Target:
         return CPU
 
-    def available_bytes(self) -> int | None:
-        return machine_memory.available_bytes()
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
-        return HostMemory(shape, dtype, self._changes)
-
-    def shared(self, array: Array) -> HostMemory:
-        return HostMemory.of(array)
-
-    def staging(self, sizes: Mapping[str, int]) -> None:
-        return None
-
-    def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
-        return host_finite_check(memories)
-
-    def arena(self) -> HostArena:
-        return HostArena()
-
     def compile(
         self,
         program: Program,
@@ -88,9 +67,6 @@ class CpuEngine:
     ) -> CpuProgram:
         arena = host_arena(arena)
         return CpuProgram(program, memories, arena, self.processor, schedule, timed=timed)
-
-    def tune(self, program: Program) -> None:
-        return None
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -108,10 +84,6 @@ class CpuEngine:
             return str(schedule) if step is None else schedule.text(step)
         text = text_of(program, step, self.processor)
         return text if language == "llvm" else listing(text, self.processor)
-
-    def needs(self, program: Program) -> tuple[Need, ...]:
-        # Workspaces are counted when a program is compiled: machine code takes long to write.
-        return needs_of_program(program)
 
     def workspace_bytes(self, program: Program) -> int:
         return writer()(program, self.processor).layout.total_bytes

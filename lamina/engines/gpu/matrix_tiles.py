@@ -14,9 +14,9 @@ from typing import final
 
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
+from lamina.codegen.matrix import half_of
 from lamina.codegen.values import FLOAT, Value, constant
 from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
-from lamina.engines.gpu.products import half_of
 from lamina.engines.gpu.schedule import WARP, MatrixLoad, MatrixSchedule, TileLoad
 from lamina.engines.gpu.tile_operands import Batch, Side, write_in_tiles, write_over_tiles
 from lamina.engines.gpu.tile_results import TileResults

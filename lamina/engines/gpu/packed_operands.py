@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lamina.base.shapes import DType, size_of
-from lamina.engines.gpu.products import Product, half_of
+from lamina.codegen.matrix import half_of
+from lamina.engines.gpu.products import Product
 from lamina.program.index import row_major
 from lamina.program.scalar import Apply, Load, Scalar
 from lamina.program.steps import Contraction, Loop, Store, Write
@@ -38,10 +39,9 @@ def packed_steps(
     distances = (single.left if operand == "left" else single.right).distances
     is_along_k = 0 < distances[1] < distances[0]
     axes = (*step.batch, *outer, *step.k) if is_along_k else (*step.batch, *step.k, *outer)
-    shape = [axis.extent for axis in axes]
     location = row_major(axes)
     kept = _kept(view)
-    name = workspace(size_of(shape), kept.dtype)
+    name = workspace(size_of([axis.extent for axis in axes]), kept.dtype)
     load = Load(name, location, kept.dtype)
     replaced = _converted(view, load)
     changes = {operand: replaced, f"{operand}_windows": (), "name": f"{step.name}.products"}

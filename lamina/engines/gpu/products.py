@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import final
 
 from lamina.base.records import cached_property
-from lamina.base.shapes import float32
-from lamina.codegen.matrix import with_single_axes
+from lamina.codegen.matrix import exchanged, half_of, with_single_axes
 from lamina.codegen.strides import stride_along
 from lamina.engines.gpu.schedule import HALF_BYTES
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Load, Scalar, loads
+from lamina.program.scalar import Load, Scalar, loads
 from lamina.program.steps import Contraction
 from lamina.program.tf32 import unrounded
 from lamina.program.windows import loaded
@@ -99,8 +97,7 @@ class Product:
     @cached_property
     def exchanged(self) -> Product:
         """The product with left and right exchanged."""
-        one = self.step
-        return Product(replace(one, m=one.n, n=one.m, left=one.right, right=one.left))
+        return Product(exchanged(self.step))
 
     @cached_property
     def stored_runs(self) -> tuple[int, int]:
@@ -111,14 +108,6 @@ class Product:
             min((index_run(index, m) for index in stored), default=1),
             min((index_run(index, n) for index in stored), default=1),
         )
-
-
-def half_of(view: Scalar) -> Scalar | None:
-    """The floats of 16 bits of which the elements of a view are casts to float32, or None."""
-    if not isinstance(view, Apply) or view.primitive != "cast" or view.dtype != float32:
-        return None
-    (inner,) = view.operands
-    return inner if inner.dtype.is_half else None
 
 
 def run_along(view: Scalar, axis: Axis) -> int:

@@ -19,10 +19,10 @@ from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
 from lamina.codegen.halves import to_float
-from lamina.codegen.matrix import with_single_axes
+from lamina.codegen.matrix import half_of, with_single_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
-from lamina.engines.gpu.products import half_of, run_along
+from lamina.engines.gpu.products import run_along
 from lamina.engines.gpu.schedule import MatrixSchedule, TiledSchedule, TileLoad
 from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
 from lamina.program.index import Axis, Index, axis_index

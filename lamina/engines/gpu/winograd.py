@@ -8,12 +8,12 @@ and the last one transforms its results to tiles of 2x2 and runs the epilogue.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, size_of
 from lamina.codegen.filtering import FILTERINGS, Transform
+from lamina.codegen.matrix import exchanged
 from lamina.program.index import Axis, Index, axis_index, row_major
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
@@ -77,8 +77,7 @@ def _tiles_along(position: Axis) -> Axis:
 def convolution_of(step: Contraction) -> Convolution | None:
     """The contraction as a convolution to which the algorithm applies; None if it does not."""
     if not step.left_windows:
-        sides = {"m": step.n, "n": step.m, "left": step.right, "right": step.left}
-        step = replace(step, **sides, left_windows=step.right_windows, right_windows=())
+        step = exchanged(step)
     windows = step.left_windows
     if step.right_windows or len(windows) != 2 or not step.dtype.is_float:
         return None

@@ -16,15 +16,8 @@ from lamina.base.shapes import Array, DType
 from lamina.base.shielded import shielded
 from lamina.engines import DEFAULT_TARGET, machine_memory
 from lamina.engines.engine import Arena, Device, Memory
-from lamina.engines.host import (
-    HostArena,
-    HostMemory,
-    host_arena,
-    host_array,
-    host_finite_check,
-)
+from lamina.engines.host import HostArena, HostEngine, host_arena, host_array
 from lamina.engines.interpreter.run import Adversary, Flat, Iteration, run_step
-from lamina.engines.room import Need, needs_of_program
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.target import Target
@@ -34,7 +27,7 @@ POISON = 0xFF
 
 
 @final
-class InterpreterEngine:
+class InterpreterEngine(HostEngine):
     """Runs programs in NumPy.
 
     Args:
@@ -68,24 +61,6 @@ class InterpreterEngine:
     def target(self) -> Target:
         return self._target
 
-    def available_bytes(self) -> int | None:
-        return machine_memory.available_bytes()
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
-        return HostMemory(shape, dtype)
-
-    def shared(self, array: Array) -> HostMemory:
-        return HostMemory.of(array)
-
-    def staging(self, sizes: Mapping[str, int]) -> None:
-        return None
-
-    def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
-        return host_finite_check(memories)
-
-    def arena(self) -> HostArena:
-        return HostArena()
-
     def compile(
         self,
         program: Program,
@@ -97,9 +72,6 @@ class InterpreterEngine:
     ) -> InterpretedProgram:
         return InterpretedProgram(program, memories, host_arena(arena), poison=self._poison)
 
-    def tune(self, program: Program) -> None:
-        return None
-
     @property
     def languages(self) -> tuple[str, ...]:
         return ("program",)
@@ -107,9 +79,6 @@ class InterpreterEngine:
     def listing(self, program: Program, step: int | None, language: str) -> str:
         # The interpreter runs the program itself, and generates nothing.
         return str(program) if step is None else str(program.steps[step])
-
-    def needs(self, program: Program) -> tuple[Need, ...]:
-        return needs_of_program(program)
 
     def workspace_bytes(self, program: Program) -> None:
         # NumPy allocates further temporaries, whose size is not known.
