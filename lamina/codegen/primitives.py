@@ -151,10 +151,6 @@ def _compare(ordered: str) -> Emitter:
     return emit
 
 
-def _negative(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    return code.negate(operands[0])
-
-
 def _absolute(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     (value,) = operands
     if dtype.is_float:
@@ -183,14 +179,6 @@ def _floor(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return floats.floor(code, value) if dtype.is_float else value
 
 
-def _reciprocal(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    return code.divide(constant(1, operands[0].type), operands[0])
-
-
-def _square_root(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    return code.intrinsic("sqrt", operands[0])
-
-
 def _power(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     if dtype.is_float:
         return powers.power(code, *operands)
@@ -212,14 +200,6 @@ def _bitwise(operation: str) -> Emitter:
 def _logical_not(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     (value,) = operands
     return code.binary("xor", value, constant(1, value.type))
-
-
-def _select(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    return code.select(*operands)
-
-
-def _shift_left(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    return _shifted(code, "shl", *operands)
 
 
 def _shift_right(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
@@ -330,14 +310,14 @@ EMITTERS: Mapping[str, Emitter] = {
     "atan2": _pair(circular.atan2),
     "maximum": _extreme("gt"),
     "minimum": _extreme("lt"),
-    "negative": _negative,
+    "negative": lambda code, dtype, operands: code.negate(*operands),
     "absolute": _absolute,
     "sign": _sign,
     "floor": _floor,
     "round": _function(floats.round_half_even),
     "copysign": lambda code, dtype, operands: code.intrinsic("copysign", *operands),
-    "square_root": _square_root,
-    "reciprocal": _reciprocal,
+    "square_root": lambda code, dtype, operands: code.intrinsic("sqrt", *operands),
+    "reciprocal": _function(lambda code, x: code.divide(constant(1, x.type), x)),
     **{name: _function(emit) for name, emit in functions.FUNCTIONS.items()},
     "equal": _compare("eq"),
     "not_equal": _compare("ne"),
@@ -348,12 +328,12 @@ EMITTERS: Mapping[str, Emitter] = {
     "logical_and": _bitwise("and"),
     "logical_or": _bitwise("or"),
     "logical_not": _logical_not,
-    "select": _select,
+    "select": lambda code, dtype, operands: code.select(*operands),
     "random_bits": _random_bits,
     "bitwise_and": _bitwise("and"),
     "bitwise_or": _bitwise("or"),
     "bitwise_xor": _bitwise("xor"),
-    "shift_left": _shift_left,
+    "shift_left": lambda code, dtype, operands: _shifted(code, "shl", *operands),
     "shift_right": _shift_right,
     "round_to_tf32": _function(tf32.rounded),
     "sort_key": _sort_key,

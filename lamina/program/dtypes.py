@@ -59,28 +59,8 @@ def _logical(operands: Sequence[DType], dtype: DType) -> bool:
     return dtype == bool_ and _of_one_dtype(operands, dtype)
 
 
-def _select(operands: Sequence[DType], dtype: DType) -> bool:
-    return operands[0] == bool_ and _of_one_dtype(operands[1:], dtype)
-
-
-def _any(operands: Sequence[DType], dtype: DType) -> bool:
-    return True
-
-
-def _random(operands: Sequence[DType], dtype: DType) -> bool:
-    return dtype == uint32 and _of_one_dtype(operands, int64)
-
-
 def _of_integers(operands: Sequence[DType], dtype: DType) -> bool:
     return dtype.kind == "int" and _of_one_dtype(operands, dtype)
-
-
-def _of_one_width(operands: Sequence[DType], dtype: DType) -> bool:
-    return (operands[0], dtype) in ((float32, int32), (float64, int64))
-
-
-def _of_float32(operands: Sequence[DType], dtype: DType) -> bool:
-    return dtype == float32 and _of_one_dtype(operands, float32)
 
 
 _RULES: Mapping[str, _Rule] = {
@@ -96,11 +76,13 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal"), _comparison),
     **dict.fromkeys(("greater", "greater_equal"), _comparison),
     **dict.fromkeys(("logical_and", "logical_or", "logical_not"), _logical),
-    "select": _select,
-    "cast": _any,
-    "round_to_tf32": _of_float32,
-    "sort_key": _of_one_width,
-    "random_bits": _random,
+    "select": lambda operands, dtype: operands[0] == bool_ and _of_one_dtype(operands[1:], dtype),
+    "cast": lambda operands, dtype: True,
+    "round_to_tf32": lambda operands, dtype: dtype == float32 and _of_one_dtype(operands, float32),
+    "sort_key": lambda operands, dtype: (
+        (operands[0], dtype) in ((float32, int32), (float64, int64))
+    ),
+    "random_bits": lambda operands, dtype: dtype == uint32 and _of_one_dtype(operands, int64),
     **dict.fromkeys(("shift_left", "shift_right"), _of_integers),
 }
 
