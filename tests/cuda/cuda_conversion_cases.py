@@ -1,8 +1,7 @@
 """Cases of cvt, in exact arithmetic.
 
 PTX ISA, cvt: integers are extended by the destination's sign; conversions to integers are limited
-to the range of the type; `.ftz` is for inputs and results of `.f32`; `.sat` limits floats to [0.0,
-1.0] and makes NaN +0; `.relu` makes negative results 0 and NaN canonical.
+to the range of the type.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from cuda_exact import as_bits, as_floats, flushed, rounded, values
+from cuda_exact import as_bits, as_floats, rounded, values
 from cuda_forms import Case, Modifiers, cases_of, full
 from cuda_integer_cases import dtype_of, is_float
 
@@ -48,22 +47,18 @@ def _floats(type: str) -> tuple[np.ndarray, ...]:
     return (as_bits(np.concatenate(everything), type),)
 
 
-def _wide(type: str, ftz: bool) -> np.ndarray:
-    inputs = as_floats(_floats(type)[0], type)
-    return flushed(inputs, type) if ftz and type == "f32" else inputs
+def _wide(type: str) -> np.ndarray:
+    return as_floats(_floats(type)[0], type)
 
 
 @cases_of("cvt")
 def _between_integers(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    *flags, kind, type = modifiers
+    kind, type = modifiers[-2:]
     if is_float(kind) or is_float(type):
         return
     (inputs,) = _integers(type)
     info = np.iinfo(dtype_of(kind))
-    exact = inputs.tolist()
-    if flags:
-        exact = [min(max(one, info.min), info.max) for one in exact]
-    whole = [one % (1 << info.bits) for one in exact]
+    whole = [one % (1 << info.bits) for one in inputs.tolist()]
     want = np.array(whole, f"u{info.bits // 8}").view(dtype_of(kind))
     yield Case(f"{full(name, modifiers)} d, a;", (inputs,), _kept(want))
     # PTX ISA, Operand Size Exceeding Instruction-Type Size: wider registers hold operands, whose
@@ -80,9 +75,10 @@ def _kept(want: np.ndarray) -> np.ndarray:
 
 @cases_of("cvt")
 def _to_integers(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    mode, *flags, kind, type = modifiers if len(modifiers) > 2 else ("", *modifiers)
+    kind, type = modifiers[-2:]
     if is_float(kind) or not is_float(type):
         return
+    mode = modifiers[0]
     info = np.iinfo(dtype_of(kind))
     # PTX ISA, cvt, Integer Notes: NaN is zero if the source is not .f64 and the destination is not
     # .s64 or .u64; otherwise it is 1 << (BitWidth(dst) - 1).
@@ -96,94 +92,33 @@ def _to_integers(name: str, modifiers: Modifiers) -> Iterator[Case]:
             return info.max if value > 0 else info.min
         return min(max(_INTEGRAL[mode](Fraction(value)), info.min), info.max)
 
-    want = [converted(one) for one in _wide(type, "ftz" in flags).tolist()]
+    want = [converted(one) for one in _wide(type).tolist()]
     result = _kept(np.array(want, dtype_of(kind)))
     yield Case(f"{full(name, modifiers)} d, a;", _floats(type), result)
 
 
 @cases_of("cvt")
 def _of_integers(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    *rest, kind, type = modifiers
+    kind, type = modifiers[-2:]
     if not is_float(kind) or is_float(type):
         return
     inputs = _integers(type)
-    want = [rounded(Fraction(one), kind, rest[0]) for one in inputs[0].tolist()]
+    want = [rounded(Fraction(one), kind) for one in inputs[0].tolist()]
     yield Case(f"{full(name, modifiers)} d, a;", inputs, as_bits(want, kind), kind)
-
-
-def _narrowed(value: float, kind: str, mode: str) -> float:
-    return rounded(Fraction(value), kind, mode, value) if math.isfinite(value) else value
-
-
-def _finished(want: np.ndarray, kind: str, flags: list[str]) -> np.ndarray:
-    """Results after .ftz, .sat and .relu."""
-    if "ftz" in flags and kind == "f32":
-        want = flushed(want, kind)
-    if "sat" in flags:
-        want = np.where(np.isnan(want), 0.0, np.clip(want, 0.0, 1.0))
-    return np.where(want < 0, 0.0, want) if "relu" in flags else want
 
 
 @cases_of("cvt")
 def _between_floats(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    *rest, kind, type = modifiers
-    if not is_float(kind) or not is_float(type) or kind == "tf32" or kind.endswith("x2"):
+    kind, type = modifiers[-2:]
+    if not is_float(kind) or not is_float(type):
         return
-    mode = rest[0] if rest and rest[0][0] == "r" and rest[0] != "relu" else ""
-    inputs = _wide(type, "ftz" in rest)
-    if mode in _INTEGRAL:
-        function = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[mode]
-        want = function(inputs)
+    inputs = _wide(type)
+    if modifiers[0] in _INTEGRAL:
+        function = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+        want = function[modifiers[0]](inputs)
     else:
-        # Without a rounding mode, conversions are exact.
-        want = np.array([_narrowed(one, kind, mode or "rn") for one in inputs.tolist()])
-    limited = not {"sat", "relu"}.isdisjoint(rest)
-    result = as_bits(_finished(want, kind, rest), kind)
-    code = f"{full(name, modifiers)} d, a;"
-    yield Case(code, _floats(type), result, kind, signed_zeros=not limited)
-
-
-@lru_cache
-def _two_floats() -> tuple[np.ndarray, ...]:
-    (one,) = _floats("f32")
-    return one, one[::-1].copy()
-
-
-@cases_of("cvt")
-def _pairs(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    """PTX ISA, cvt: the first input is converted to the upper half."""
-    mode, *flags, kind, _ = modifiers if len(modifiers) > 2 else ("", *modifiers)
-    if not kind.endswith("x2"):
-        return
-    each = kind.removesuffix("x2")
-    halves = []
-    for one in _two_floats():
-        want = np.array([_narrowed(value, each, mode) for value in one.astype("f8").tolist()])
-        halves.append(as_bits(_finished(want, each, flags), each).view("u2"))
-    result = np.stack(halves[::-1], 1).reshape(-1).view("u4")
-    code = f"{full(name, modifiers)} d, a, b;"
-    yield Case(code, _two_floats(), result, kind, signed_zeros=not flags)
-
-
-@cases_of("cvt")
-def _tf32(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    """float32 with 10 bits after the leading one; exponents are those of float32."""
-    mode, *_, kind, _ = modifiers if len(modifiers) > 2 else ("", *modifiers)
-    if kind != "tf32":
-        return
-
-    def kept(value: float) -> float:
-        if not math.isfinite(value):
-            return value
-        # The last kept bit of the value's exponent, at least that of subnormal values.
-        last = Fraction(2) ** (max(math.frexp(value)[1] - 1, -126) - 10)
-        size = abs(Fraction(value)) / last
-        whole, rest = math.floor(size), size - math.floor(size)
-        half = Fraction(1, 2)
-        up = {"rna": rest >= half, "rz": False, "rn": rest > half or (rest == half and whole % 2)}
-        exact = (whole + bool(up[mode])) * last
-        return math.copysign(float(exact) if exact < 2**128 else math.inf, value)
-
-    (inputs,) = _floats("f32")
-    want = np.array([kept(one) for one in inputs.astype("f8").tolist()])
-    yield Case(f"{full(name, modifiers)} d, a;", (inputs,), want.astype("f4"), "f32")
+        want = np.array([
+            rounded(Fraction(one), kind, one) if math.isfinite(one) else one
+            for one in inputs.tolist()
+        ])  # fmt: skip
+    yield Case(f"{full(name, modifiers)} d, a;", _floats(type), as_bits(want, kind), kind)

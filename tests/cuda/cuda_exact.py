@@ -15,11 +15,8 @@ HIGHEST = {"f16": 15, "bf16": 127, "f32": 127, "f64": 1023}
 NUMPY = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8"}
 
 
-def rounded(exact: Fraction, type: str, mode: str, zero: float = 0.0) -> float:
-    """An exact value as a float of a type; `zero` is the result for an exact zero.
-
-    Modes are those of PTX, and "rna": to nearest, ties away from zero.
-    """
+def rounded(exact: Fraction, type: str, zero: float = 0.0) -> float:
+    """An exact value as the nearest float of a type; `zero` is the result for an exact zero."""
     if exact == 0:
         return zero
     sign = -1 if exact < 0 else 1
@@ -30,14 +27,9 @@ def rounded(exact: Fraction, type: str, mode: str, zero: float = 0.0) -> float:
     last = max(exponent, LOWEST[type]) - BITS[type] + 1
     below <<= max(last, 0)
     down, rest = divmod(above << max(-last, 0), below)
-    outward = mode == ("rp" if sign > 0 else "rm")
-    if mode == "rn":
-        up = 2 * rest > below or (2 * rest == below and down % 2 == 1)
-    else:
-        up = 2 * rest >= below if mode == "rna" else outward and rest > 0
+    up = 2 * rest > below or (2 * rest == below and down % 2 == 1)
     if (down + up).bit_length() + last > HIGHEST[type] + 1:
-        largest = math.ldexp(2 ** BITS[type] - 1, HIGHEST[type] - BITS[type] + 1)
-        return sign * (math.inf if mode in ("rn", "rna") or outward else largest)
+        return sign * math.inf
     return math.copysign(math.ldexp(down + up, last), sign)
 
 
@@ -73,13 +65,7 @@ def as_floats(bits: np.ndarray, type: str) -> np.ndarray:
     return (bits.astype("u4") << np.uint32(16)).view("f4").astype("f8")
 
 
-def flushed(wide: np.ndarray, type: str) -> np.ndarray:
-    """Zeros, of their sign, for subnormal values (PTX ISA, .ftz)."""
-    tiny = np.abs(wide) < 2.0 ** LOWEST[type]
-    return np.where(tiny, np.copysign(0.0, wide), wide)
-
-
-def exactly(name: str, type: str, mode: str, *operands: float) -> float:
+def exactly(name: str, type: str, *operands: float) -> float:
     """add, sub, mul, fma or div, by exact arithmetic where the operands are finite."""
     with np.errstate(all="ignore"):
         a, b, *rest = (np.float64(one) for one in operands)
@@ -98,10 +84,10 @@ def exactly(name: str, type: str, mode: str, *operands: float) -> float:
         "fma": lambda: x * y + z,
         "div": lambda: x / y,
     }[name]()
-    return rounded(exact, type, mode, _zero(name, mode, float(a), float(b), float(c)))
+    return rounded(exact, type, _zero(name, float(a), float(b), float(c)))
 
 
-def _zero(name: str, mode: str, a: float, b: float, c: float) -> float:
+def _zero(name: str, a: float, b: float, c: float) -> float:
     """The sign of an exact zero (IEEE 754, 6.3)."""
     minus = math.copysign(1, a) * math.copysign(1, b) < 0
     if name in ("mul", "div"):
@@ -112,7 +98,7 @@ def _zero(name: str, mode: str, a: float, b: float, c: float) -> float:
         one, other = a, (-b if name == "sub" else b)
     if one == 0 and other == 0 and math.copysign(1, one) == math.copysign(1, other):
         return one
-    return -0.0 if mode == "rm" else 0.0
+    return 0.0
 
 
 def square_root(value: float, type: str) -> float:
@@ -125,4 +111,4 @@ def square_root(value: float, type: str) -> float:
     number = exact * scale
     root = math.isqrt(number.numerator // number.denominator)
     more = Fraction(root) ** 2 != number
-    return rounded(Fraction(2 * root + more, 2**1201), type, "rn")
+    return rounded(Fraction(2 * root + more, 2**1201), type)

@@ -9,26 +9,16 @@ from itertools import product
 
 import numpy as np
 from cuda_exact import (
-    LOWEST,
     as_bits,
     exactly,
-    flushed,
     square_root,
     values,
 )
 from cuda_forms import Case, Modifiers, cases_of, full
 from cuda_integer_cases import is_float
 
-_MODES = ("rn", "rz", "rm", "rp")
-_CANONICAL = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}
+_CANONICAL = 0x7FFFFFFF
 Arrays = tuple[np.ndarray, ...]
-
-
-def _parts(modifiers: Modifiers) -> tuple[str, str, set[str], bool]:
-    """The type of an element, the rounding mode, the flags, and whether there are two elements."""
-    *rest, type = modifiers
-    modes = [one for one in rest if one in _MODES]
-    return type.removesuffix("x2"), (modes or ["rn"])[0], {*rest} - {*modes}, type.endswith("x2")
 
 
 @lru_cache
@@ -56,60 +46,39 @@ def _near_the_middle(type: str) -> list[tuple[float, float, float]]:
 
 
 @lru_cache
-def bits(type: str, count: int, paired: bool = False) -> Arrays:
-    """The combinations as the inputs of a case; in pairs, always two after each other."""
-    arrays = [as_bits(one, type) for one in wide(type, count)]
-    if not paired:
-        return tuple(arrays)
-    even = len(arrays[0]) // 2 * 2
-    return tuple(np.ascontiguousarray(one[:even]).view("u4") for one in arrays)
+def bits(type: str, count: int) -> Arrays:
+    """The combinations as the inputs of a case."""
+    return tuple(as_bits(one, type) for one in wide(type, count))
 
 
 @lru_cache
-def _computed(name: str, type: str, mode: str, ftz: bool) -> np.ndarray:
+def _computed(name: str, type: str, count: int) -> np.ndarray:
     """add, sub, mul, fma, div, rcp or sqrt of all combinations, as float64."""
-    inputs = wide(type, {"fma": 3, "rcp": 1, "sqrt": 1}.get(name, 2))
-    if ftz:
-        inputs = tuple(flushed(one, type) for one in inputs)
-    rows = zip(*(one.tolist() for one in inputs), strict=True)
+    rows = zip(*(one.tolist() for one in wide(type, count)), strict=True)
     if name == "sqrt":
         found = [square_root(row[0], type) for row in rows]
     elif name == "rcp":
-        found = [exactly("div", type, mode, 1.0, row[0]) for row in rows]
+        found = [exactly("div", type, 1.0, row[0]) for row in rows]
     else:
-        found = [exactly(name, type, mode, *row) for row in rows]
-    result = np.array(found)
-    return flushed(result, type) if ftz else result
+        found = [exactly(name, type, *row) for row in rows]
+    return np.array(found)
 
 
-def _case(name: str, modifiers: Modifiers, count: int, want: np.ndarray, **options: bool) -> Case:
+def _case(name: str, modifiers: Modifiers, count: int, want: np.ndarray) -> Case:
     """The case of an instruction without destination `d`, of results as float64."""
-    type, _, _, paired = _parts(modifiers)
+    type = modifiers[-1]
     code = f"{full(name, modifiers)} d, {', '.join('abc'[:count])};"
-    result = as_bits(want, type)
-    if paired:
-        result = result[: len(result) // 2 * 2]
-        return Case(code, bits(type, count, True), result.view("u4"), f"{type}x2", **options)
-    return Case(code, bits(type, count), result, type, **options)
+    return Case(code, bits(type, count), as_bits(want, type), type)
 
 
 @cases_of("add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt")
 def _arithmetic(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    type, mode, flags, _ = _parts(modifiers)
-    if not is_float(type):
-        return
-    # PTX ISA, mad: for sm_20 and higher, mad with a rounding mode is fma.
-    operation = "fma" if name == "mad" else name
-    want = _computed(operation, type, mode, "ftz" in flags)
-    if "sat" in flags:
-        # PTX ISA, add: .sat clamps the result to [0.0, 1.0]; NaN results are flushed to +0.0f.
-        want = np.where(np.isnan(want), 0.0, np.clip(want, 0.0, 1.0))
-    if "relu" in flags:
-        # PTX ISA, fma: .relu clamps the result to 0 if negative.
-        want = np.where(want < 0, 0.0, want)
-    count = {"fma": 3, "rcp": 1, "sqrt": 1}.get(operation, 2)
-    limited = not flags.isdisjoint({"sat", "relu"})
-    yield _case(name, modifiers, count, want, signed_zeros=not limited)
+    type = modifiers[-1]
+    if is_float(type):
+        # PTX ISA, mad: for sm_20 and higher, mad with a rounding mode is fma.
+        operation = "fma" if name == "mad" else name
+        count = {"fma": 3, "rcp": 1, "sqrt": 1}.get(operation, 2)
+        yield _case(name, modifiers, count, _computed(operation, type, count))
 
 
 @cases_of("min", "max")
@@ -118,7 +87,7 @@ def _extremes(name: str, modifiers: Modifiers) -> Iterator[Case]:
 
     If both inputs are zeros, +0.0 > -0.0.
     """
-    type, _, flags, paired = _parts(modifiers)
+    *flags, type = modifiers
     if not is_float(type):
         return
     choose = min if name == "min" else max
@@ -128,28 +97,21 @@ def _extremes(name: str, modifiers: Modifiers) -> Iterator[Case]:
             return math.nan if "NaN" in flags else (b if math.isnan(a) else a)
         return choose((one, math.copysign(1, one)) for one in (a, b))[0]
 
-    inputs = wide(type, 2)
-    if "ftz" in flags:
-        inputs = tuple(flushed(one, type) for one in inputs)
-    want = np.array([chosen(*row) for row in zip(*inputs, strict=True)])
+    want = np.array([chosen(*row) for row in zip(*wide(type, 2), strict=True)])
     one = _case(name, modifiers, 2, want)
     yield one
-    if "NaN" in flags and not paired:
-        canonical = _CANONICAL[type]
-        unsigned = f"u{one.want.itemsize}"
-        result = np.where(np.isnan(want), canonical, one.want.view(unsigned)).astype(unsigned)
+    if "NaN" in flags:
+        result = np.where(np.isnan(want), _CANONICAL, one.want.view("u4")).astype("u4")
         yield Case(one.code, one.inputs, result)
 
 
 @cases_of("abs", "neg")
 def _signs(name: str, modifiers: Modifiers) -> Iterator[Case]:
     """PTX ISA, abs and neg: NaN inputs yield an unspecified NaN."""
-    type, _, flags, _ = _parts(modifiers)
+    type = modifiers[-1]
     if not is_float(type):
         return
     (inputs,) = wide(type, 1)
-    if "ftz" in flags:
-        inputs = flushed(inputs, type)
     yield _case(name, modifiers, 1, np.abs(inputs) if name == "abs" else -inputs)
 
 
@@ -165,17 +127,6 @@ def _copied_signs(name: str, modifiers: Modifiers) -> Iterator[Case]:
 
 @cases_of("testp")
 def _classes(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    test, type = modifiers
-    (inputs,) = wide(type, 1)
-    subnormal = (np.abs(inputs) < 2.0 ** LOWEST[type]) & (inputs != 0)
-    want = {
-        "finite": np.isfinite(inputs),
-        "infinite": np.isinf(inputs),
-        "number": ~np.isnan(inputs),
-        "notanumber": np.isnan(inputs),
-        # PTX ISA, testp: positive and negative zero are considered normal numbers.
-        "normal": np.isfinite(inputs) & ~subnormal,
-        "subnormal": subnormal,
-    }[test]
+    (inputs,) = wide(modifiers[-1], 1)
     code = f"{full(name, modifiers)} p, a; selp.u32 d, 1, 0, p;"
-    yield Case(code, bits(type, 1), want.astype("u4"))
+    yield Case(code, bits(modifiers[-1], 1), np.isinf(inputs).astype("u4"))

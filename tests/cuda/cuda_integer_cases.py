@@ -79,8 +79,8 @@ _BINARY: dict[str, Function] = {
 
 @cases_of(*_BINARY)
 def _binary(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    *flags, type = modifiers
-    if is_float(type) or "cc" in flags:
+    type = modifiers[-1]
+    if is_float(type):
         return
     function = _BINARY[name]
     if type == "pred":
@@ -90,15 +90,10 @@ def _binary(name: str, modifiers: Modifiers) -> Iterator[Case]:
         return
     kind = dtype_of(type)
     inputs = tuples(kind, kind, zeros=name not in ("div", "rem"))
-
-    def limited(a: int, b: int) -> int:
-        return min(max(function(a, b), -(2**31)), 2**31 - 1)
-
-    exact = limited if flags == ["sat"] else function
-    yield case(f"{full(name, modifiers)} d, a, b;", exact, inputs, kind)
+    yield case(f"{full(name, modifiers)} d, a, b;", function, inputs, kind)
 
 
-@cases_of("not", "cnot", "abs", "neg", "popc", "clz", "brev")
+@cases_of("not", "abs", "neg", "popc", "clz", "brev")
 def _unary(name: str, modifiers: Modifiers) -> Iterator[Case]:
     type = modifiers[-1]
     if is_float(type):
@@ -111,7 +106,6 @@ def _unary(name: str, modifiers: Modifiers) -> Iterator[Case]:
     bits = int(type[1:])
     function: Function = {
         "not": lambda a: ~a,
-        "cnot": lambda a: a == 0,
         "abs": abs,
         "neg": lambda a: -a,
         "popc": int.bit_count,
@@ -135,7 +129,7 @@ def _product(half: str, bits: int, a: int, b: int) -> int:
 @cases_of("mul", "mad")
 def _products(name: str, modifiers: Modifiers) -> Iterator[Case]:
     half, type = modifiers[0], modifiers[-1]
-    if is_float(type) or "cc" in modifiers:
+    if is_float(type):
         return
     kind, bits = dtype_of(type), int(type[1:])
     result = f"{kind[0]}{2 * int(kind[1])}" if half == "wide" else kind
@@ -149,13 +143,6 @@ def _products(name: str, modifiers: Modifiers) -> Iterator[Case]:
     else:
         inputs = tuples(kind, kind, result)
         yield case(f"{full(name, modifiers)} d, a, b, c;", exact, inputs, result)
-
-
-@cases_of("sad")
-def _sad(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    kind = dtype_of(modifiers[0])
-    inputs = tuples(kind, kind, kind)
-    yield case(f"{full(name, modifiers)} d, a, b, c;", lambda a, b, c: abs(a - b) + c, inputs, kind)
 
 
 @cases_of("shl", "shr")
@@ -188,19 +175,6 @@ def _funnel_shifts(name: str, modifiers: Modifiers) -> Iterator[Case]:
         return both << count >> 32 if direction == "l" else both >> count
 
     yield case(f"{full(name, modifiers)} d, a, b, c;", shifted, inputs, "u4")
-
-
-@cases_of("bfind")
-def _bfind(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    type = modifiers[-1]
-    kind, bits = dtype_of(type), int(type[1:])
-
-    def highest(a: int) -> int:
-        position = (a if a >= 0 else ~a).bit_length() - 1
-        return bits - 1 - position if position >= 0 and "shiftamt" in modifiers else position
-
-    inputs = columns((kind,), (*values(kind), *_powers(kind)))
-    yield case(f"{full(name, modifiers)} d, a;", highest, inputs, "u4")
 
 
 @cases_of("bfe")
@@ -288,45 +262,3 @@ def _products_of_bytes(name: str, modifiers: Modifiers) -> Iterator[Case]:
     some = (*values("u4"), 0x80FF017F, 0x7F80FE01)
     inputs = columns(("u4", "u4", kind), some, some, tuple(values(kind)[::4]))
     yield case(f"{full(name, modifiers)} d, a, b, c;", dot, inputs, kind)
-
-
-@cases_of("add", "sub", "addc", "subc", "mad", "madc")
-def _carries(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    """PTX ISA, Extended-Precision Arithmetic: the carry is that of unsigned integers."""
-    *flags, type = modifiers
-    if name in ("add", "sub", "mad") and "cc" not in flags:
-        return
-    kind = dtype_of(type)
-    bits = int(type[1:])
-    unsigned = f"u{bits // 8}"
-    sign = -1 if name.startswith("sub") else 1
-    inputs = tuples(kind, kind, kind)
-
-    def exact(a: int, b: int, c: int, carry: int) -> tuple[int, int]:
-        """The result, and the carry or borrow out."""
-        first, second = a, sign * (b % (1 << bits))
-        if name.startswith("mad"):
-            first, second = _product(flags[0], bits, a, b), c % (1 << bits)
-        total = first % (1 << bits) + second + sign * carry
-        return total, int(not 0 <= total < 1 << bits)
-
-    operands = "a, b, c" if name.startswith("mad") else "a, b"
-    reads = name in ("addc", "subc", "madc")
-    for carry in (0, 1) if reads else (0,):
-        # Sets the carry, or not: 2**32 - 1 plus 1 or 0.
-        before = f"add.cc.u32 x, -1, {carry};" if name != "subc" else f"sub.cc.u32 x, 0, {carry};"
-        start = f".reg .b{bits} z; {before if reads else ''} {full(name, modifiers)} z, {operands};"
-        yield case(
-            f"{start} mov.b{bits} d, z;",
-            lambda a, b, c, carry=carry: exact(a, b, c, carry)[0],
-            inputs,
-            unsigned,
-        )
-        if "cc" in flags:
-            after = "subc.u32 d, 0, 0;" if sign < 0 else "addc.u32 d, 0, 0;"
-            yield case(
-                f"{start} {after}",
-                lambda a, b, c, carry=carry: sign * exact(a, b, c, carry)[1],
-                inputs,
-                "u4",
-            )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
-from cuda_exact import as_bits, exactly, flushed
-from cuda_float_cases import bits, wide
 from cuda_forms import SCRATCH, TABLE, Case, Modifiers, cases_of, full
-from cuda_integer_cases import columns, dtype_of, expected, is_float, tuples, values
+from cuda_integer_cases import dtype_of, is_float
 
 from cuda_machine.syntax import BITS
 
@@ -64,7 +62,7 @@ def _access(modifiers: Modifiers) -> tuple[str, int, str]:
     """The space ("" for generic addresses), how many elements, and their type."""
     *rest, type = modifiers
     count = next((int(one[1:]) for one in rest if one[0] == "v"), 1)
-    space = next((one.partition("::")[0] for one in rest if one.partition("::")[0] in _OWN), "")
+    space = next((one for one in rest if one in _OWN), "")
     return space, count, type
 
 
@@ -106,35 +104,9 @@ def _loads(name: str, modifiers: Modifiers) -> Iterator[Case]:
         both = f"{_filled('global')} {_filled('shared')} {_MIXED}"
         yield Case(code(both, "u"), _words(), want)
     if modifiers == ("global", "u32"):
-        for hinted, since in _HINTED_LOADS.items():
-            hint = f"{_filled('global')} {hinted} x, [mine]; cvt.u64.u32 d, x;"
-            yield Case(hint, _words(), _octets().view("u4")[:, 0].astype("u8"), since=since)
-
-
-# Each ignored modifier, where PTX allows it, and the first architecture that has it.
-_HINTED_LOADS = {
-    "ld.weak.global.u32": 75,
-    "ld.volatile.global.u32": 75,
-    **{f"ld.relaxed.{scope}.global.u32": 75 for scope in ("cta", "gpu", "sys")},
-    "ld.relaxed.cluster.global.u32": 90,
-    "ld.acquire.gpu.global.u32": 75,
-    **{f"ld.global.{cache}.u32": 75 for cache in ("ca", "cg", "cs", "lu", "cv", "nc")},
-    **{f"ld.global.L1::evict_{how}.u32": 75 for how in ("normal", "unchanged", "first", "last")},
-    "ld.global.L1::no_allocate.u32": 75,
-    "ld.global.L2::64B.u32": 75,
-    "ld.global.L2::128B.u32": 75,
-    "ld.global.L2::256B.u32": 80,
-}
-_HINTED_STORES = {
-    "st.weak.global.u32": 75,
-    "st.volatile.global.u32": 75,
-    **{f"st.relaxed.{scope}.global.u32": 75 for scope in ("cta", "gpu", "sys")},
-    "st.relaxed.cluster.global.u32": 90,
-    "st.release.gpu.global.u32": 75,
-    **{f"st.global.{cache}.u32": 75 for cache in ("wb", "cg", "cs", "wt")},
-    **{f"st.global.L1::evict_{how}.u32": 75 for how in ("normal", "unchanged", "first", "last")},
-    "st.global.L1::no_allocate.u32": 75,
-}
+        for hint in ("ld.volatile.global.u32", "ld.global.nc.u32"):
+            code = f"{_filled('global')} {hint} x, [mine]; cvt.u64.u32 d, x;"
+            yield Case(code, _words(), _octets().view("u4")[:, 0].astype("u8"))
 
 
 @cases_of("st")
@@ -159,11 +131,9 @@ def _stores(name: str, modifiers: Modifiers) -> Iterator[Case]:
         code = f"{before} {full(name, modifiers)} [{address}], {operand}; mov.u64 d, 0; {after}"
         yield Case(code, _words(), want)
     if modifiers == ("global", "u32"):
-        for hinted, since in _HINTED_STORES.items():
-            code = (
-                f"cvt.u32.u64 x, a; {hinted} [mine], x; ld.global.u32 y, [mine]; cvt.u64.u32 d, y;"
-            )
-            yield Case(code, _words(), _octets().view("u4")[:, 0].astype("u8"), since=since)
+        code = "st.volatile.global.u32 [mine], x; ld.global.u32 y, [mine]; cvt.u64.u32 d, y;"
+        low = _octets().view("u4")[:, 0].astype("u8")
+        yield Case(f"cvt.u32.u64 x, a; {code}", _words(), low)
     if modifiers == ("global", "f32"):
         code = "st.global.f32 [mine], 0fC0490FDB; ld.global.u32 x, [mine]; cvt.u64.u32 d, x;"
         yield Case(code, _words(), np.full(128, 0xC0490FDB, "u8"))
@@ -194,135 +164,26 @@ def _addresses(name: str, modifiers: Modifiers) -> Iterator[Case]:
     yield Case(f"{start} {full(name, modifiers)} u, u; {load}", _words(), want)
 
 
-@cases_of("isspacep")
-def _spaces(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    for space, address in _GENERIC.items():
-        code = f"{address} isspacep.{modifiers[0]} p, u; selp.u32 d, 1, 0, p;"
-        yield Case(code, _words(), np.full(128, space == modifiers[0], "u4"))
-
-
-@cases_of("membar", "fence", "prefetch", "nanosleep")
+@cases_of("prefetch")
 def _without_result(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    operand = {"prefetch": " [mine]", "nanosleep": " 20"}.get(name, "")
-    if name == "prefetch" and modifiers[0] == "local":
-        operand = " [own]"
-    between = f"{full(name, modifiers)}{operand};"
-    code = f"st.global.u64 [mine], a; {between} ld.global.u64 d, [mine];"
+    code = f"st.global.u64 [mine], a; {full(name, modifiers)} [mine]; ld.global.u64 d, [mine];"
     yield Case(code, _words(), _words()[0])
-
-
-# PTX ISA, atom, Semantics.
-_UPDATES: dict[str, Callable[..., int]] = {
-    "add": lambda old, b: old + b,
-    "min": min,
-    "max": max,
-    "inc": lambda old, b: 0 if old >= b else old + 1,
-    "dec": lambda old, b: b if old == 0 or old > b else old - 1,
-    "and": lambda old, b: old & b,
-    "or": lambda old, b: old | b,
-    "xor": lambda old, b: old ^ b,
-    "exch": lambda old, b: b,
-    "cas": lambda old, b, c: c if old == b else old,
-}
-# What changes no result, with the first architecture that has it.
-_HINTED_ATOMICS = {
-    "relaxed": 75,
-    "release": 75,
-    "relaxed.cta": 75,
-    "relaxed.gpu": 75,
-    "relaxed.sys": 75,
-    "relaxed.cluster": 90,
-}
-
-
-def _sums_of_floats(type: str, space: str) -> np.ndarray:
-    """PTX ISA, atom: .add.f32 flushes subnormal inputs and results in global memory, not in shared
-    memory; additions of other types keep them."""
-    each = type.removesuffix("x2")
-    inputs = wide(each, 2)
-    flush = type == "f32" and space == "global"
-    if flush:
-        inputs = tuple(flushed(one, each) for one in inputs)
-    rows = zip(*(one.tolist() for one in inputs), strict=True)
-    want = np.array([exactly("add", each, "rn", *row) for row in rows])
-    return as_bits(flushed(want, each) if flush else want, each)
-
-
-@lru_cache
-def _atomic(operation: str, type: str, space: str) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """The inputs of an atomic instruction, and what is in memory after it."""
-    if is_float(type):
-        paired = type.endswith("x2")
-        want = _sums_of_floats(type, space)
-        if paired:
-            want = want[: len(want) // 2 * 2].view("u4")
-        return bits(type.removesuffix("x2"), 2, paired), want
-    kind = dtype_of(type)
-    inputs = tuples(kind, kind)
-    if operation == "cas":
-        some = tuple(values(kind))
-        inputs = columns((kind,) * 3, some[:6], some[:6], some[6:9])
-    return inputs, expected(_UPDATES[operation], inputs, kind)
-
-
-@cases_of("atom", "red")
-def _atomics(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    type = modifiers[-1]
-    space = next(
-        (one.partition("::")[0] for one in modifiers if one.partition("::")[0] in _OWN), ""
-    )
-    operation = next(one for one in modifiers if one in _UPDATES)
-    width = BITS[type]
-    operands = "b, c" if operation == "cas" else "b"
-    for own in [space] if space else ["global", "shared"]:
-        inputs, after = _atomic(operation, type, own)
-        where, address = ("", _OWN[own]) if space else (_GENERIC[own], "u")
-        start = f".reg .b{width} z; st.{own}.b{width} [{_OWN[own]}], a; {where}"
-        result = f"ld.{own}.b{width} d, [{_OWN[own]}];"
-        kind = type if is_float(type) else ""
-        if name == "red":
-            yield Case(f"{start} {full(name, modifiers)} [{address}], {operands}; {result}",
-                       inputs, after, kind)  # fmt: skip
-            continue
-        code = f"{start} {full(name, modifiers)} z, [{address}], {operands};"
-        yield Case(f"{code} {result}", inputs, after, kind)
-        yield Case(f"{code} mov.b{width} d, z;", inputs, inputs[0])
-    if modifiers == ("global", "add", "u32"):
-        hints = dict(_HINTED_ATOMICS)
-        if name == "atom":
-            hints |= {"acquire": 75, "acq_rel": 75}
-        for hint, since in hints.items():
-            inputs, after = _atomic("add", "u32", "global")
-            result = "x, " if name == "atom" else ""
-            code = f"st.global.u32 [mine], a; {name}.{hint}.global.add.u32 {result}[mine], b;"
-            yield Case(f"{code} ld.global.u32 d, [mine];", inputs, after, since=since)
 
 
 @cases_of("cp")
 def _copies(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    """The copied bytes of each size, and zeros after the first bytes of the source."""
-    octets = _octets()
-    start, load = _filled("global"), "ld.shared.{0} {1}, [s];"
-    if modifiers[1] in ("ca", "cg"):
-        copy = full(name, modifiers)
-        for size in (4, 8, 16) if modifiers[1] == "ca" else (16,):
-            hints = ("", ".L2::64B", ".L2::128B", ".L2::256B") if size == 16 else ("",)
-            for hint in hints:
-                code = f"{start} st.shared.v2.b64 [s], {{c, e}}; {copy}{hint} [s], [mine], {size};"
-                after = "ld.shared.v2.b64 {u, v}, [s]; mad.lo.u64 d, u, 31, v;"
-                kept = octets[:, 16:].copy()
-                kept[:, :size] = octets[:, :size]
-                yield Case(f"{code} cp.async.wait_all; {after}", _words(), _summed(kept.view("u8")))
-        code = f"""{start} and.b32 x, lane, 7; shl.b32 x, x, 1; {copy} [s], [mine], 16, x;
-            cp.async.wait_all; ld.shared.v2.b64 {{u, v}}, [s]; mad.lo.u64 d, u, 31, v;"""
+    """The copied bytes, with zeros after those that are read of the source."""
+    octets, start = _octets(), _filled("global")
+    if modifiers[1] == "cg":
+        code = f"""{start} and.b32 x, lane, 7; shl.b32 x, x, 1;
+            {full(name, modifiers)} [s], [mine], 16, x; cp.async.commit_group;
+            cp.async.wait_group 0; ld.shared.v2.b64 {{u, v}}, [s]; mad.lo.u64 d, u, 31, v;"""
         read = np.arange(128) % 8 * 2
         kept = np.where(np.arange(16) < read[:, None], octets[:, :16], 0).astype("u1")
         yield Case(code, _words(), _summed(np.ascontiguousarray(kept).view("u8")))
         return
-    # Two groups, of which the first one arrives, or both.
-    last = {"wait_group": "wait_group 1", "commit_group": "wait_group 1"}
-    code = f"""{start} cp.async.ca.shared.global [s], [mine+8], 8; cp.async.commit_group;
-        cp.async.ca.shared.global [s+8], [mine], 8; cp.async.commit_group;
-        cp.async.{last.get(modifiers[1], "wait_all")}; {load.format("b64", "d")}
-        cp.async.wait_group 0;"""
-    yield Case(code, _words(), _words()[1])
+    # Two groups, of which the first one arrives.
+    code = f"""{start} cp.async.cg.shared.global [s], [mine+16], 16, 16; cp.async.commit_group;
+        cp.async.cg.shared.global [s+16], [mine], 16, 16; cp.async.commit_group;
+        cp.async.wait_group 1; ld.shared.b64 d, [s]; cp.async.wait_group 0;"""
+    yield Case(code, _words(), _words()[2])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
-from cuda_exact import as_bits, flushed
+from cuda_exact import as_bits
 from cuda_float_cases import bits, wide
 from cuda_forms import Case, Modifiers, cases_of, full
 from cuda_integer_cases import columns, dtype_of, is_float, tuples, values
@@ -95,23 +95,6 @@ def _selections(name: str, modifiers: Modifiers) -> Iterator[Case]:
         yield Case(code, inputs, np.where(want, a, b))
 
 
-@lru_cache
-def _selectors(kind: str, float: bool) -> tuple[np.ndarray, ...]:
-    """Two values of a type, and all values of the third operand of slct."""
-    third = wide("f32", 1)[0].astype("f4") if float else tuples("i4")[0]
-    count = len(third)
-    return np.resize(tuples(kind)[0], count), np.resize(tuples(kind)[0][::-1], count), third
-
-
-@cases_of("slct")
-def _selections_by_sign(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    """PTX ISA, slct: a if c >= 0, otherwise b; -0.0 is 0, NaN selects b, .ftz flushes c."""
-    *ftz, type, kind = modifiers
-    a, b, c = inputs = _selectors(_unsigned(type), kind == "f32")
-    selector = flushed(c.astype("f8"), "f32") if ftz else c
-    yield Case(f"{full(name, modifiers)} d, a, b, c;", inputs, np.where(selector >= 0, a, b))
-
-
 def _compared(comparison: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """PTX ISA, Comparison and Selection: ordered comparisons are false if an operand is NaN,
     unordered ones (equ, neu, ltu, ...) true."""
@@ -124,11 +107,9 @@ def _compared(comparison: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @lru_cache
-def _operands(type: str, ftz: bool) -> tuple[np.ndarray, ...]:
+def _operands(type: str) -> tuple[np.ndarray, ...]:
     """The values that are compared."""
-    if not is_float(type):
-        return tuples(dtype_of(type), dtype_of(type))
-    return tuple(flushed(one, type) if ftz else one for one in wide(type, 2))
+    return wide(type, 2) if is_float(type) else tuples(dtype_of(type), dtype_of(type))
 
 
 @lru_cache
@@ -140,34 +121,22 @@ def _with_predicates(type: str) -> tuple[np.ndarray, ...]:
 
 
 @lru_cache
-def _truth(comparison: str, type: str, ftz: bool) -> np.ndarray:
-    return _compared(comparison, *_operands(type, ftz))
+def _truth(comparison: str, type: str) -> np.ndarray:
+    return _compared(comparison, *_operands(type))
 
 
-@cases_of("setp", "set")
+@cases_of("setp")
 def _comparisons(name: str, modifiers: Modifiers) -> Iterator[Case]:
     comparison, *rest, type = modifiers
-    ftz = "ftz" in rest
     combined = [one for one in rest if one in _COMBINED]
     inputs = _with_predicates(type)
     third = inputs[2] == 1
-    found = _truth(comparison, type, ftz)
+    found = _truth(comparison, type)
     first = _COMBINED[combined[0]](found, third) if combined else found
     # PTX ISA, setp: the second destination is the complement of the comparison, combined.
     second = _COMBINED[combined[0]](~found, third) if combined else ~found
     before = "setp.ne.u32 q, c, 0;" if combined else ""
     operands = "a, b, q" if combined else "a, b"
-    if name == "set":
-        kind = rest[-1]
-        # PTX ISA, set: 1.0f for floating-point destinations, 0xffffffff for integers.
-        true = np.float32(1).view("u4") if kind == "f32" else np.uint32(2**32 - 1)
-        want = np.where(first, true, np.uint32(0))
-        yield Case(f"{before} {full(name, modifiers)} d, {operands};", inputs, want)
-        return
-    if type in ("f16", "bf16"):
-        code = f"{before} {full(name, modifiers)} p, {operands}; selp.u32 d, 1, 0, p;"
-        yield Case(code, inputs, first.astype("u4"))
-        return
     code = f"{before} {full(name, modifiers)} p|q, {operands}; selp.u32 x, 1, 0, p;"
     both = first.astype("u4") + 2 * second.astype("u4")
     yield Case(f"{code} selp.u32 y, 2, 0, q; add.u32 d, x, y;", inputs, both)

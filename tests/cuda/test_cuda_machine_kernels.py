@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256) product(
 }
 """
 _ROWS = """
-__device__ __noinline__ float power(float x) {
+__device__ float power(float x) {
   float n = rintf(x * 1.44269504f), r = fmaf(n, -0.693147182f, x), p = 1.f / 720;
   p = fmaf(p, r, 1.f / 120); p = fmaf(p, r, 1.f / 24); p = fmaf(p, r, 1.f / 6);
   p = fmaf(p, r, .5f); p = fmaf(p, r, 1.f); p = fmaf(p, r, 1.f);

@@ -1,8 +1,6 @@
-"""Lanes that wait for each other, atomics and asynchronous copies of the PTX machine."""
+"""Lanes that wait for each other, and asynchronous copies of the PTX machine."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,62 +10,13 @@ from cuda_machine.faults import Fault
 
 
 def test_lanes_wait_for_the_lanes_of_their_mask() -> None:
-    code = """and.b32 x, a, 1; setp.eq.u32 q, x, 0; @q bra even; add.u32 a, a, 100;
-        even: shfl.sync.bfly.b32 d, a, 1, 31, 0xffffffff;"""
+    code = """.shared .b8 kept[128]; mov.u32 y, kept; mad.lo.u32 y, a, 4, y;
+        and.b32 x, a, 1; setp.eq.u32 q, x, 0; @q bra even; add.u32 a, a, 100;
+        even: st.shared.u32 [y], a; bar.warp.sync 0xffffffff; xor.b32 y, y, 4;
+        ld.shared.u32 d, [y];"""
     a = np.arange(32, dtype="u4")
     found = calculate(code, a, result="u4", threads=32)
     np.testing.assert_array_equal(found, (a + 100 * (a % 2))[a ^ 1])
-
-
-# PTX ISA, atom, Semantics.
-_UPDATES: dict[str, Callable[[int, int], int]] = {
-    "add.u32": lambda old, b: old + b,
-    "min.u32": min,
-    "max.u32": max,
-    "inc.u32": lambda old, b: 0 if old >= b else old + 1,
-    "dec.u32": lambda old, b: b if old == 0 or old > b else old - 1,
-    "and.b32": lambda old, b: old & b,
-    "or.b32": lambda old, b: old | b,
-    "xor.b32": lambda old, b: old ^ b,
-    "exch.b32": lambda old, b: b,
-    # The value is exchanged if it is 9 less.
-    "cas.b32": lambda old, b: b if old == b - 9 else old,
-}
-
-
-@pytest.mark.parametrize("order", ["ascending", "descending"])
-@pytest.mark.parametrize("name", _UPDATES)
-def test_atomics_are_applied_one_after_another(name: str, order: str) -> None:
-    operands = "y, b" if name == "cas.b32" else "b"
-    body = f""".reg .b32 i, x, y, b; .reg .b64 to, at; ld.param.u64 to, [p0]; mov.u32 i, %tid.x;
-        mad.lo.u32 b, i, 9, 100; sub.u32 y, b, 9; atom.global.{name} x, [to], {operands};
-        mad.wide.u32 at, i, 4, to; st.global.u32 [at+4], x;"""
-    bench = Bench(kernel(body, ["u64"]), order=order)
-    array = np.zeros(65, "u4")
-    array[0] = 91
-    address = bench.array(array)
-    bench.launch("k", 1, 64, address)
-    found = bench.read(address, array)
-    value, before = 91, np.zeros(64, "u4")
-    for lane in range(64) if order == "ascending" else reversed(range(64)):
-        before[lane] = value
-        value = _UPDATES[name](value, 9 * lane + 100)
-    assert found[0] == value
-    np.testing.assert_array_equal(found[1:], before)
-
-
-def test_atomics_are_applied_in_a_random_order() -> None:
-    body = """.reg .b32 i, x; .reg .b64 to, at; ld.param.u64 to, [p0]; mov.u32 i, %tid.x;
-        atom.global.add.u32 x, [to], 1; mad.wide.u32 at, i, 4, to; st.global.u32 [at+4], x;"""
-    bench = Bench(kernel(body, ["u64"]), order=3)
-    array = np.zeros(65, "u4")
-    address = bench.array(array)
-    bench.launch("k", 1, 64, address)
-    found = bench.read(address, array)
-    assert found[0] == 64
-    np.testing.assert_array_equal(np.sort(found[1:]), np.arange(64))
-    assert (np.diff(found[1:].astype("i8")) < 0).any()
-    assert (np.diff(found[1:].astype("i8")) > 0).any()
 
 
 _COPY = """.reg .b32 i, s, x, n; .reg .b64 at; .shared .align 16 .b8 kept[512];
@@ -94,7 +43,7 @@ def test_copies_arrive_at_the_wait_and_fill_with_zeros() -> None:
         ("ret;", "an asynchronous copy that has not arrived when the block ends"),
         ("st.shared.u32 [s], i;", "where an asynchronous copy has not arrived"),
         (
-            "st.global.u32 [at+4], i; cp.async.wait_all;",
+            "st.global.u32 [at+4], i; cp.async.wait_group 0;",
             "whose source was changed before it arrived",
         ),
     ],

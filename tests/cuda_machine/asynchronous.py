@@ -6,37 +6,19 @@ from cuda_machine.memory_access import address_code
 from cuda_machine.syntax import Immediate, Instruction
 from cuda_machine.writer import Writer, instruction, unknown
 
-_FORMS = ("async commit_group|wait_all|wait_group", "async ca|cg shared|shared::cta global")
-_HINTS = ("L2::64B", "L2::128B", "L2::256B")
 
-
-@instruction("cp", forms=_FORMS, since=80, ignoring=_HINTS)
+@instruction("cp", forms=("async commit_group|wait_group", "async cg shared global"), since=80)
 def _cp(writer: Writer, one: Instruction) -> None:
     location = writer.location(one)
-    match one.modifiers[1:]:
-        case ("commit_group",):
+    match one.modifiers[1], one.operands:
+        case "commit_group", ():
             writer.emit("m.copies.commit(idx)")
-        case ("wait_all",):
-            writer.emit("m.copies.commit(idx)")
-            writer.emit(f"m.copies.wait(0, {location})")
-        case ("wait_group",):
-            (count,) = one.operands
-            if not isinstance(count, Immediate):
-                unknown(one)
-            writer.emit(f"m.copies.wait({count.bits}, {location})")
-        case (cache, _, _):
-            _copy(writer, one, cache)
+        case "wait_group", (Immediate(count, _),):
+            writer.emit(f"m.copies.wait({count}, {location})")
+        case "cg", (to, source, Immediate(16, _), read):
+            target = address_code(writer, to, "shared")
+            begin = address_code(writer, source, "global")
+            count = writer.array(read, "u32")
+            writer.emit(f"m.copies.begin({target}, {begin}, 16, {count}, {location})")
         case _:
             unknown(one)
-
-
-def _copy(writer: Writer, one: Instruction, cache: str) -> None:
-    to, source, size, *rest = one.operands
-    # PTX ISA, cp.async: 4, 8 or 16 bytes; .cg only 16.
-    allowed = (16,) if cache == "cg" else (4, 8, 16)
-    if not isinstance(size, Immediate) or size.bits not in allowed or len(rest) > 1:
-        unknown(one)
-    target = address_code(writer, to, "shared")
-    begin = address_code(writer, source, "global")
-    count = writer.array(rest[0], "u32") if rest else "None"
-    writer.emit(f"m.copies.begin({target}, {begin}, {size.bits}, {count}, {writer.location(one)})")

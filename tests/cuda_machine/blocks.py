@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cuda_machine.calls import Flat
 from cuda_machine.faults import Fault
 from cuda_machine.syntax import (
     Address,
-    Arguments,
     Immediate,
     Instruction,
+    Kernel,
     Label,
     Not,
     Operand,
@@ -22,17 +21,12 @@ from cuda_machine.syntax import (
     Vector,
 )
 
-# The carry of add.cc and the like (PTX ISA, Extended-Precision Arithmetic Instructions).
-CARRY: Final = Register("%cc", "pred")
 # Instructions whose first operand is no destination.
 # fmt: off
 _WITHOUT_RESULT: Final = (
-    "st", "red", "bra", "brx", "bar", "barrier", "membar", "fence", "cp", "prefetch", "ret", "exit",
-    "trap", "nanosleep", "call",
+    "st", "bra", "brx", "bar", "barrier", "cp", "prefetch", "ret", "exit", "trap",
 )
 # fmt: on
-# Instructions that all named lanes of a warp execute together, and the position of the mask.
-_MASKED: Final = {"shfl": -1, "vote": -1, "match": -1, "redux": -1}
 # PTX ISA: undefined unless all threads of the warp execute them (.aligned).
 WHOLE_WARP: Final = ("mma", "ldmatrix")
 _FULL: Final = Immediate(0xFFFFFFFF, "integer")
@@ -76,24 +70,22 @@ def mask_of(one: Instruction) -> Operand | None:
     """The lanes of the warp that execute the instruction together; None if that is no matter."""
     if one.name in WHOLE_WARP:
         return _FULL
-    if one.name in _MASKED and "sync" in one.modifiers:
-        return one.operands[_MASKED[one.name]]
-    if one.name in ("bar", "barrier") and one.modifiers[:1] == ("warp",):
+    if one.name == "bar" and one.modifiers[:1] == ("warp",):
         return one.operands[0]
     return None
 
 
-def basic_blocks(flat: Flat) -> list[Block]:
+def basic_blocks(kernel: Kernel) -> list[Block]:
     """The blocks of a kernel, with their successors and the registers that live between them."""
-    blocks, labels = _divided(flat)
+    blocks, labels = _divided(kernel)
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
         after = (following.number,) if following else ()
-        block.successors = _successors(flat, block, labels, after)
+        block.successors = _successors(kernel, block, labels, after)
     _find_lives(blocks)
     return blocks
 
 
-def _divided(flat: Flat) -> tuple[list[Block], dict[str, int]]:
+def _divided(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     blocks = [Block(0)]
     labels: dict[str, int] = {}
 
@@ -113,7 +105,7 @@ def _divided(flat: Flat) -> tuple[list[Block], dict[str, int]]:
             blocks[-1].last, blocks[-1].kind = one, kind
             begin()
 
-    for one in flat.body:
+    for one in kernel.body:
         if isinstance(one, Label):
             labels[one.name] = begin().number
         elif one.guard is None or _kind(one) == "branch":
@@ -139,7 +131,7 @@ def _kind(one: Instruction) -> str:
 
 
 def _successors(
-    flat: Flat, block: Block, labels: dict[str, int], after: tuple[int, ...]
+    kernel: Kernel, block: Block, labels: dict[str, int], after: tuple[int, ...]
 ) -> tuple[int, ...]:
     one = block.last
     if one is None or block.kind in ("exit", "trap", "barrier"):
@@ -148,14 +140,14 @@ def _successors(
         if block.kind == "switch":
             names = one.operands[1]
             assert isinstance(names, Symbol)
-            return tuple(labels[name] for name in flat.targets[names.name])
+            return tuple(labels[name] for name in kernel.targets[names.name])
         target = one.operands[0]
         assert isinstance(target, Symbol)
         return (labels[target.name], *(after if one.guard else ()))
     except KeyError as missing:
         raise Fault(
             f"a branch to {missing.args[0]}, which is no label",
-            kernel=flat.kernel.name,
+            kernel=kernel.name,
             line=one.line,
             text=one.text,
         ) from None
@@ -170,7 +162,7 @@ def registers_in(operand: Operand | None) -> Iterator[Register]:
             yield register
         case Address(base, _):
             yield from registers_in(base)
-        case Vector(elements) | Arguments(elements):
+        case Vector(elements):
             for one in elements:
                 yield from registers_in(one)
         case Pair(first, second):
@@ -182,8 +174,6 @@ def registers_in(operand: Operand | None) -> Iterator[Register]:
 
 def has_result(one: Instruction) -> bool:
     """Whether the first operand is a destination."""
-    if one.name in ("bar", "barrier"):
-        return one.modifiers[:1] == ("red",) or one.modifiers[1:2] == ("red",)
     return bool(one.operands) and one.name not in _WITHOUT_RESULT
 
 
@@ -193,10 +183,6 @@ def read_and_written(one: Instruction) -> tuple[set[Register], set[Register]]:
     sources = one.operands[1:] if has_result(one) else one.operands
     read = {register for operand in sources for register in registers_in(operand)}
     read |= set(registers_in(one.guard))
-    if "cc" in one.modifiers:
-        written.add(CARRY)
-    if one.name in ("addc", "subc", "madc"):
-        read.add(CARRY)
     return read, written
 
 

@@ -48,14 +48,9 @@ class Copies:
         """Begins copies of `size` bytes, of which only `counts` are read and the rest is zero."""
         m = self._m
         lanes = np.arange(m.count) if idx is None else idx
-        if counts is None:
-            counts = np.full(len(lanes), size)
-        elif (counts > size).any():
+        if (counts > size).any():
             what = f"an asynchronous copy that reads more than its {size} bytes"
             m.fault_where(what, line, counts > size, idx)
-        if (counts % 2).any() and m.launch.global_shadow:
-            what = "an asynchronous copy of an odd number of bytes, whose races cannot be checked"
-            m.fault_where(what, line, counts % 2 == 1, idx)
         offsets, values = self._read(sources, size, counts, line, lanes)
         to, _ = m.writable("shared", targets, size, line, idx)
         m.mark_shared(to, size, written=False)

@@ -12,17 +12,9 @@ from cuda_machine.writer import DTYPES, INTEGERS, Writer, helper, instruction, u
 _OPERATORS = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 
 
-@instruction("add", "sub", forms=(INTEGERS, "sat s32"))
+@instruction("add", "sub", forms=INTEGERS)
 def _add(writer: Writer, one: Instruction) -> None:
     result, a, b = one.operands
-    if "sat" in one.modifiers:
-        wide = writer.type("i8")
-        code = f"np.{'add' if one.name == 'add' else 'subtract'}"
-        left, right = writer.read(a, "s32"), writer.read(b, "s32")
-        exact = f"{code}({left}, {right}, dtype={wide})"
-        narrow = writer.type("i4")
-        writer.write(result, "s32", f"np.clip({exact}, -2147483648, 2147483647).astype({narrow})")
-        return
     type = one.modifiers[-1]
     writer.write(result, type, _binary(writer, one, type, a, b))
 
@@ -51,14 +43,6 @@ def _not(writer: Writer, one: Instruction) -> None:
     type = one.modifiers[-1]
     result, a = one.operands
     writer.write(result, type, f"~{writer.array(a, type)}")
-
-
-@instruction("cnot", forms="b16|b32|b64")
-def _cnot(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, a = one.operands
-    dtype = writer.type(DTYPES[type])
-    writer.write(result, type, f"({writer.array(a, type)} == 0).astype({dtype})")
 
 
 # Products of all bits are twice as wide as their operands.
@@ -167,15 +151,6 @@ def _extreme(writer: Writer, one: Instruction) -> None:
     writer.write(result, type, f"np.{one.name}imum({left}, {right})")
 
 
-@instruction("sad", forms=INTEGERS)
-def _sad(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, a, b, c = one.operands
-    left, right = writer.array(a, type), writer.read(b, type)
-    difference = f"np.where({left} < {right}, {right} - {left}, {left} - {right})"
-    writer.write(result, type, f"{difference} + {writer.read(c, type)}")
-
-
 @instruction("shl", forms="b16|b32|b64")
 @instruction("shr", forms=f"b16|b32|b64|{INTEGERS}")
 def _shift(writer: Writer, one: Instruction) -> None:
@@ -238,28 +213,6 @@ def reversed_bits(value: Any) -> Any:
     octets = np.ascontiguousarray(value).view(np.uint8)
     bits = np.unpackbits(octets, bitorder="little").reshape(len(value), -1)
     return np.packbits(bits[:, ::-1], axis=1, bitorder="little").view(value.dtype).reshape(-1)
-
-
-@instruction("bfind", forms="shiftamt? u32|s32|u64|s64")
-def _bfind(writer: Writer, one: Instruction) -> None:
-    amount = "shiftamt" in one.modifiers
-    type = one.modifiers[-1]
-    result, a = one.operands
-    writer.write(result, "u32", f"highest_bit({writer.array(a, type)}, {amount})")
-
-
-@helper
-def highest_bit(value: Any, amount: bool) -> Any:
-    """The position of the highest bit that differs from the sign, or the shift that moves it up.
-
-    2**32 - 1 if there is none.
-    """
-    bits = value.dtype.itemsize * 8
-    if value.dtype.kind == "i":
-        value = (value ^ (value >> value.dtype.type(bits - 1))).view(f"u{bits // 8}")
-    zeros = leading_zeros(value)
-    found = zeros if amount else np.uint32(bits - 1) - zeros
-    return np.where(zeros == bits, np.uint32(0xFFFFFFFF), found)
 
 
 @instruction("bfe", forms="u32|s32|u64|s64")

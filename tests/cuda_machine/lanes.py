@@ -37,12 +37,10 @@ class Lanes(Threads):
 
     Attributes:
         copies: asynchronous copies that have not arrived.
-        wavefronts, ideal_wavefronts: of shared memory, if bank conflicts are counted.
     """
 
     def __init__(self, launch: Launch, blocks: Integers) -> None:
         super().__init__(launch, blocks)
-        self.wavefronts = self.ideal_wavefronts = 0
         self.copies = Copies(self)
         self._set_memories()
 
@@ -99,10 +97,8 @@ class Lanes(Threads):
             who = "several threads"
             if access.thread is not None:
                 who = f"thread {index_of(access.thread, launch.block)}"
-            where = "several blocks"
-            if access.block is not None:
-                where = f"block {index_of(access.block, launch.grid)}"
-            return f"{who} of {where}, line {access.line}: {launch.lines.get(access.line)}"
+            where = f"block {index_of(access.block, launch.grid)}, line {access.line}"
+            return f"{who} of {where}: {launch.lines.get(access.line)}"
 
         at = race.position
         base = launch.memory.base
@@ -302,17 +298,15 @@ class Lanes(Threads):
             elements[positions + number if number else positions] = value
 
     def writable(
-        self, space: str, addresses: Integers, size: int, line: int, idx: Lane, atomic: bool = False
+        self, space: str, addresses: Integers, size: int, line: int, idx: Lane
     ) -> tuple[Integers, dict[int, Array]]:
         """Checks a write, and notes that it is written; returns like `readable`."""
         if space == "shared":
             offsets = self.shared_offsets(addresses, size, line, idx)
-            self._note(self._shared_shadow, "shared", offsets, size, line, idx, True, atomic)
+            self._note(self._shared_shadow, "shared", offsets, size, line, idx, True)
             if self._pending is not None:
                 self._need_arrived(offsets, size, line, idx)
-            if atomic:
-                self._need_written(offsets, size, line, idx)
-            elif not self._shared_full:
+            if not self._shared_full:
                 self.mark_shared(offsets, size)
             return offsets, self._shared
         if space == "local":
@@ -324,7 +318,7 @@ class Lanes(Threads):
             self.fault(f"a write to {space} memory", line)
         offsets = self._global_offsets(addresses, size, line, idx)
         shadow = self.launch.global_shadow
-        self._note(shadow, "global", offsets, size, line, idx, True, atomic)
+        self._note(shadow, "global", offsets, size, line, idx, True)
         if self.launch.checks.unwritten_global:
             for number in range(size):
                 self.launch.memory.written[offsets + number] = True
@@ -364,39 +358,6 @@ class Lanes(Threads):
                 what = "a write to shared memory where an asynchronous copy has not arrived"
                 self.fault_where(what, line, bad, idx)
 
-    def check_rows(self, space: str, addresses: Integers, line: int, idx: Integers) -> None:
-        """Rows of matrices have 16 bytes each, within the memory."""
-        if space == "generic":
-            for name, _, own, lanes in self.spaces(addresses, idx):
-                if name != "shared":
-                    self.fault(f"a matrix in {name} memory", line, int(np.atleast_1d(lanes)[0]))
-                self.shared_offsets(own, 16, line, lanes)
-        else:
-            self.shared_offsets(addresses, 16, line, idx)
-
-    def _count_wavefronts(self, offsets: Integers, size: int, idx: Lane) -> None:
-        """Counts bank conflicts: 32 banks of 4 bytes, each of which reads one word at a time.
-
-        Accesses of 8 bytes are done by half warps, and those of 16 bytes by quarters of warps.
-        """
-        words = offsets >> 2
-        lanes = 32 // max(1, size // 4)
-        warps = self.warp_of_lane if idx is None else self.warp_of_lane[idx]
-        within = self.laneid if idx is None else self.laneid[idx]
-        groups = warps * 32 + within.astype(np.int64) // lanes
-        if size > 4:
-            count = size // 4
-            words = (words[:, None] + np.arange(count)).reshape(-1)
-            groups = np.repeat(groups, count)
-        # Words of a group that are read by several lanes are read once.
-        both = np.unique(np.stack([groups, words], 1), axis=0)
-        banks = both[:, 0] * 32 + both[:, 1] % 32
-        owners, each = np.unique(banks, return_counts=True)
-        most = np.zeros(int(groups.max()) + 1, np.int64)
-        np.maximum.at(most, owners // 32, each)
-        self.wavefronts += int(most.sum())
-        self.ideal_wavefronts += int(np.count_nonzero(most))
-
     def _note(
         self,
         shadow: Shadow | None,
@@ -406,13 +367,10 @@ class Lanes(Threads):
         line: int,
         idx: Lane,
         writes: bool,
-        atomic: bool = False,
     ) -> None:
-        if space == "shared" and self.launch.checks.bank_conflicts:
-            self._count_wavefronts(offsets, size, idx)
         if shadow is not None:
             tags = self._tags if idx is None else self._tags[idx]
-            race = shadow.access(offsets, size, tags, line, writes=writes, atomic=atomic)
+            race = shadow.access(offsets, size, tags, line, writes=writes)
             self._race(race, space)
 
     def pass_barrier(self, blocks: Integers | None) -> None:

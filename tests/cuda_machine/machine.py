@@ -58,8 +58,7 @@ class Machine:
     Args:
         memory: the global memory.
         multiprocessors: what the device reports; kernels run the same with any number.
-        order: of the blocks of a grid, and of the lanes of an atomic instruction: "ascending",
-            "descending", or the seed of a random order.
+        order: of the blocks of a grid: "ascending", "descending", or the seed of a random order.
         lanes: about how many threads run together.
         checks: what is checked besides addresses.
     """
@@ -146,18 +145,13 @@ class Machine:
         together = max(1, self.lanes // launch.threads)
         executed = [0] * len(program.blocks)
         # Overflow, and NaN of NaN or of infinities, are results like others.
-        wavefronts = [0, 0]
         with np.errstate(all="ignore"):
             for first in range(0, len(blocks), together):
                 # Within a vector, blocks ascend: a lane's number says what it does first.
                 lanes = Lanes(launch, blocks[first : first + together])
                 Schedule(program, lanes, executed).run()
                 lanes.finish(last=first + together >= len(blocks))
-                wavefronts[0] += lanes.wavefronts
-                wavefronts[1] += lanes.ideal_wavefronts
-        result = counts(program.tallies, executed)
-        result.wavefronts, result.ideal_wavefronts = wavefronts
-        return result
+        return counts(program.tallies, executed)
 
     def _ordered(self, count: int) -> np.ndarray:
         blocks = np.arange(count, dtype=np.int64)
@@ -202,7 +196,6 @@ class Machine:
             shared_granule=program.granules["shared"],
             checks=checks,
             global_shadow=shadow,
-            order=self.order,
         )
 
     def _cleared_shadow(self, granule: int) -> Shadow:

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cuda_machine.memory_access import address_code, space_of
-from cuda_machine.moves import from_bfloat16
+from cuda_machine.memory_access import address_code
 from cuda_machine.syntax import Instruction, Operand, Vector
 from cuda_machine.writer import Writer, helper, instruction
 
@@ -57,11 +56,9 @@ _B16: Final = {
 # tf32: one element in each register.
 _A32: Final = {
     8: _fragment(4, lambda i: _GROUP + 8 * (i % 2), lambda i: _THREAD + 4 * (i // 2)),
-    4: _fragment(2, lambda i: _GROUP + 8 * i, lambda i: _THREAD),
 }
 _B32: Final = {
     8: _fragment(2, lambda i: _THREAD + 4 * i, lambda i: _GROUP),
-    4: _fragment(1, lambda i: _THREAD, lambda i: _GROUP),
 }
 _C: Final = _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2)
 
@@ -72,36 +69,34 @@ def _registers(operand: Operand, count: int) -> tuple[Operand, ...]:
     return operand.elements
 
 
-def _forms(shapes: str, type: str) -> tuple[str, ...]:
-    """Products of a type whose sums are float32; those of float16 may be float16 too."""
-    sums = ("f32", "f16") if type == "f16" else ("f32",)
-    return tuple(f"sync aligned {shapes} row col {sum} {type} {type} {sum}" for sum in sums)
+def _form(shape: str, type: str) -> str:
+    """Products of a type whose sums are float32."""
+    return f"sync aligned {shape} row col f32 {type} {type} f32"
 
 
 # PTX ISA, mma, Target ISA Notes: Turing has only m16n8k8, of float16.
-@instruction("mma", forms=_forms("m16n8k8", "f16"))
-@instruction("mma", forms=_forms("m16n8k16", "f16"), since=80)
-@instruction("mma", forms=_forms("m16n8k8|m16n8k16", "bf16"), since=80)
-@instruction("mma", forms=_forms("m16n8k4|m16n8k8", "tf32"), since=80)
+@instruction("mma", forms=_form("m16n8k8", "f16"))
+@instruction("mma", forms=_form("m16n8k16", "f16"), since=80)
+@instruction("mma", forms=_form("m16n8k16", "bf16"), since=80)
+@instruction("mma", forms=_form("m16n8k8", "tf32"), since=80)
 def _mma(writer: Writer, one: Instruction) -> None:
-    shape, result, left = one.modifiers[2], one.modifiers[5], one.modifiers[6]
+    shape, left = one.modifiers[2], one.modifiers[6]
     k = int(shape.removeprefix("m16n8k"))
     a, b = (_A32[k], _B32[k]) if left == "tf32" else (_A16[k], _B16[k])
     each = 1 if left == "tf32" else 2
-    sums = 4 if result == "f32" else 2
     d_operand, a_operand, b_operand, c_operand = one.operands
     codes: list[str] = []
     for operand, count in (
         (a_operand, len(a.rows) // each),
         (b_operand, len(b.rows) // each),
-        (c_operand, sums),
+        (c_operand, 4),
     ):
         values = [writer.array(register, "b32") for register in _registers(operand, count)]
         codes.append(f"[{', '.join(values)}]")
     if left == "tf32":
         writer.emit(f"check_tf32(m, {codes[0]}, {codes[1]}, {writer.location(one)})")
-    results = writer.temporary(f"multiplied({k}, {left!r}, {result!r}, {', '.join(codes)})")
-    for number, register in enumerate(_registers(d_operand, sums)):
+    results = writer.temporary(f"multiplied({k}, {left!r}, {', '.join(codes)})")
+    for number, register in enumerate(_registers(d_operand, 4)):
         writer.write(register, "b32", f"{results}[{number}]")
 
 
@@ -120,13 +115,11 @@ def check_tf32(m: Any, a: list[Any], b: list[Any], line: int, idx: Any) -> None:
 
 def _elements(registers: list[Any], kind: str) -> list[Any]:
     """The float32 of each element of a fragment, in the order of the elements."""
-    if kind == "tf32":
-        return [one.view(np.float32) for one in registers]
-    if kind == "f32":
+    if kind in ("tf32", "f32"):
         return [one.view(np.float32) for one in registers]
     halves = [one.view(np.uint16)[half::2] for one in registers for half in range(2)]
     if kind == "bf16":
-        return [from_bfloat16(one) for one in halves]
+        return [(one.astype(np.uint32) << np.uint32(16)).view(np.float32) for one in halves]
     return [one.view(np.float16).astype(np.float32) for one in halves]
 
 
@@ -140,69 +133,45 @@ def _matrix(elements: list[Any], fragment: Fragment, rows: int, columns: int) ->
 
 
 @helper
-def multiplied(
-    k: int, kind: str, result: str, a: list[Any], b: list[Any], c: list[Any]
-) -> list[Any]:
+def multiplied(k: int, kind: str, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
     """The registers of products of matrices plus accumulators."""
     fragments = (_A32[k], _B32[k]) if kind == "tf32" else (_A16[k], _B16[k])
     left = _matrix(_elements(a, kind), fragments[0], 16, k)
     right = _matrix(_elements(b, kind), fragments[1], k, 8)
-    total = _matrix(_elements(c, result), _C, 16, 8)
+    total = _matrix(_elements(c, "f32"), _C, 16, 8)
     for number in range(k):
         total = total + left[:, :, number, None] * right[:, number, None, :]
-    values = [
-        np.ascontiguousarray(total[:, row, column]).reshape(-1)
+    return [
+        np.ascontiguousarray(total[:, row, column]).reshape(-1).view(np.uint32)
         for row, column in zip(_C.rows, _C.columns, strict=True)
     ]
-    if result == "f32":
-        return [one.view(np.uint32) for one in values]
-    halves = [one.astype(np.float16).view(np.uint16).astype(np.uint32) for one in values]
-    return [halves[0] | halves[1] << np.uint32(16), halves[2] | halves[3] << np.uint32(16)]
 
 
-@instruction("ldmatrix", forms="sync aligned m8n8 x1|x2|x4 trans? shared|shared::cta? b16")
+@instruction("ldmatrix", forms="sync aligned m8n8 x4 trans? shared b16")
 def _ldmatrix(writer: Writer, one: Instruction) -> None:
-    space, (_, _, _, number, *rest) = space_of(one.modifiers)
-    transposed = "trans" in rest
-    counts = {"x1": 1, "x2": 2, "x4": 4}
     result, address = one.operands
-    registers = _registers(result, counts[number])
-    rows = address_code(writer, address, space)
-    # PTX ISA, ldmatrix: up to sm_75 the addresses of all threads must be valid.
-    every = writer.architecture <= 75
-    code = f"matrix_rows(m, {space!r}, {rows}, {len(registers)}, {transposed}, {every}"
-    values = writer.temporary(f"{code}, {writer.location(one)})")
-    for position, register in enumerate(registers):
+    rows = address_code(writer, address, "shared")
+    code = f"matrix_rows(m, {rows}, {'trans' in one.modifiers}, {writer.location(one)})"
+    values = writer.temporary(code)
+    for position, register in enumerate(_registers(result, 4)):
         writer.write(register, "b32", f"{values}[{position}]")
 
 
 @helper
-def matrix_rows(
-    m: Any,
-    space: str,
-    addresses: Any,
-    count: int,
-    transposed: bool,
-    every: bool,
-    line: int,
-    idx: Any,
-) -> list[Any]:
+def matrix_rows(m: Any, addresses: Any, transposed: bool, line: int, idx: Any) -> list[Any]:
     """The registers of 8x8 matrices; lane `8 i + r` has the address of row `r` of matrix `i`."""
+    m.shared_offsets(addresses, 16, line, idx)
     rows = addresses.reshape(-1, 32)
-    used = addresses if every else rows[:, : 8 * count].reshape(-1)
-    lanes = np.arange(len(addresses)) if idx is None else idx
-    owners = lanes if every else lanes.reshape(-1, 32)[:, : 8 * count].reshape(-1)
-    m.check_rows(space, used, line, owners)
     results: list[Any] = []
-    for number in range(count):
+    for number in range(4):
         if not transposed:
             at = rows[:, 8 * number + _GROUP] + _THREAD * 4
-            (value,) = m.load(space, at.reshape(-1), 32, 1, line, idx)
+            (value,) = m.load("shared", at.reshape(-1), 32, 1, line, idx)
         else:
             halves: list[Any] = []
             for half in range(2):
                 at = rows[:, 8 * number + _THREAD * 2 + half] + _GROUP * 2
-                halves += m.load(space, at.reshape(-1), 16, 1, line, idx)
+                halves += m.load("shared", at.reshape(-1), 16, 1, line, idx)
             value = halves[0] | halves[1].astype(np.uint32) << np.uint32(16)
         results.append(value)
     return results

@@ -18,17 +18,7 @@ from cuda_machine.threads import LOCAL_WINDOW, SHARED_WINDOW
 from cuda_machine.writer import DTYPES, Writer, instruction
 
 SPACES = ("global", "shared", "local", "const", "param")
-# Hints for caches change no result, nor does .nc: it only promises that nobody writes there. A
-# plain access of this machine is volatile, relaxed, acquire and release at once: every access is
-# done when the instruction is executed, in one order that all threads see. (.volatile and .relaxed
-# are not atomic in the sense of the race checks: threads that communicate through them are found.)
-_ORDERS = ("weak", "volatile", "relaxed", "cta", "gpu", "sys", "cluster")
-_EVICTIONS = (
-    *(f"L1::evict_{name}" for name in ("normal", "unchanged", "first", "last")),
-    "L1::no_allocate",
-)
-_LOADED = ("acquire", "ca", "cg", "cs", "lu", "cv", "nc", "L2::64B", "L2::128B", "L2::256B")
-_STORED = ("release", "wb", "cg", "cs", "wt")
+# .nc promises that nobody writes there, which changes no result.
 _SMALL = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32"
 _LARGE = "b64|u64|s64|f64"
 
@@ -48,9 +38,8 @@ _WIDE = ("global v4 b64|u64|s64|f64", "global v8 b32|u32|s32|f32")
 
 def space_of(modifiers: tuple[str, ...]) -> tuple[str, list[str]]:
     """The state space among modifiers, "generic" if there is none; and the other modifiers."""
-    spaces = [name for name in modifiers if name.partition("::")[0] in SPACES]
-    rest = [name for name in modifiers if name not in spaces]
-    return (spaces[0].partition("::")[0] if spaces else "generic"), rest
+    spaces = [name for name in modifiers if name in SPACES]
+    return (spaces or ["generic"])[0], [name for name in modifiers if name not in spaces]
 
 
 def address_code(writer: Writer, address: Operand, space: str) -> str:
@@ -93,8 +82,8 @@ def _access(one: Instruction) -> tuple[str, int, str]:
 
 @instruction(
     "ld",
-    forms=_accesses("global|shared|shared::cta|local|const|param?"),
-    ignoring=(*_ORDERS, *_EVICTIONS, *_LOADED),
+    forms=_accesses("global|shared|local|const|param?"),
+    ignoring=("volatile", "nc"),
 )
 @instruction("ld", forms=_WIDE, since=100)
 def _ld(writer: Writer, one: Instruction) -> None:
@@ -122,11 +111,7 @@ def _ld(writer: Writer, one: Instruction) -> None:
         writer.write(element, type, f"{name}.view({writer.type(dtype)})")
 
 
-@instruction(
-    "st",
-    forms=_accesses("global|shared|shared::cta|local?"),
-    ignoring=(*_ORDERS, *_EVICTIONS, *_STORED),
-)
+@instruction("st", forms=_accesses("global|shared|local?"), ignoring=("volatile",))
 @instruction("st", forms=_WIDE, since=100)
 def _st(writer: Writer, one: Instruction) -> None:
     space, count, type = _access(one)
@@ -158,24 +143,6 @@ def _cvta(writer: Writer, one: Instruction) -> None:
     writer.write(result, "u64", f"{value} + {shift}")
 
 
-@instruction("isspacep", forms="global|shared|local")
-def _isspacep(writer: Writer, one: Instruction) -> None:
-    (space,) = one.modifiers
-    result, address = one.operands
-    number = {"global": 0, "shared": 1, "local": 2}[space]
-    writer.write(result, "pred", f"m.windows({writer.array(address, 's64')}) == {number}")
-
-
-@instruction("prefetch", forms="global|local? L1|L2")
+@instruction("prefetch", forms="global? L2")
 def _prefetch(writer: Writer, one: Instruction) -> None:
     """Moves data to a cache: no result."""
-
-
-@instruction("membar", forms="cta|gl|sys")
-@instruction("fence", forms="sc|acq_rel? cta|gpu|sys")
-@instruction("fence", forms="sc|acq_rel? cluster", since=90)
-def _fence(writer: Writer, one: Instruction) -> None:
-    """Orders accesses: all accesses of this machine are ordered already.
-
-    No fence is a barrier: accesses of other threads may still be races.
-    """

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from cuda_machine.syntax import BITS, Instruction, Operand, Pair, Register, Vector
-from cuda_machine.writer import DTYPES, FLOATS, INTEGERS, Writer, helper, instruction, unknown
+from cuda_machine.writer import FLOATS, INTEGERS, Writer, instruction, unknown
 
 _TYPES = f"b16|b32|b64|{INTEGERS}|f32|f64"
 _SIGNED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -59,9 +55,7 @@ def compared(writer: Writer, one: Instruction, type: str, a: Operand, b: Operand
     """The code of a comparison, by the first modifier."""
     name = one.modifiers[0]
     if type in FLOATS:
-        left, right = (
-            float_array(writer, operand, type, "ftz" in one.modifiers) for operand in (a, b)
-        )
+        left, right = (writer.array(operand, type) for operand in (a, b))
         if name in _SIGNED and name != "ne":
             return f"{left} {_SIGNED[name]} {right}"
         if name in _UNORDERED:
@@ -78,32 +72,6 @@ def compared(writer: Writer, one: Instruction, type: str, a: Operand, b: Operand
     return f"{writer.array(a, type)} {operator} {writer.read(b, type)}"
 
 
-def float_array(writer: Writer, operand: Operand, type: str, ftz: bool = False) -> str:
-    """The values of floats, in a type that NumPy computes in: bfloat16 as float32."""
-    if type == "bf16":
-        value = writer.temporary(f"from_bfloat16({writer.array(operand, type)})")
-    elif type in ("f16", "f32", "f64"):
-        value = writer.array(operand, type)
-    else:
-        raise ValueError(f"a comparison of .{type}")
-    if ftz and type == "f32":
-        value = writer.temporary(f"flushed({value})")
-    return value
-
-
-@helper
-def from_bfloat16(bits: Any) -> Any:
-    """bfloat16 as float32."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-@helper
-def flushed(value: Any) -> Any:
-    """The values with zeros, of their sign, for subnormal ones."""
-    tiny = np.finfo(value.dtype).tiny
-    return np.where(np.abs(value) < tiny, np.copysign(value.dtype.type(0), value), value)
-
-
 def _combined(writer: Writer, one: Instruction, value: str, operands: tuple[Operand, ...]) -> str:
     """A comparison combined with a predicate by .and, .or or .xor."""
     names = [name for name in one.modifiers if name in ("and", "or", "xor")]
@@ -115,26 +83,20 @@ def _combined(writer: Writer, one: Instruction, value: str, operands: tuple[Oper
     return f"({value}) {operator} {writer.array(operands[0], 'pred')}"
 
 
-def _comparisons(results: str) -> tuple[str, ...]:
-    """The forms of comparisons, with modifiers for the results before the type."""
-    return (
-        f"eq|ne {_COMBINED} {results} b16|b32|b64",
-        f"eq|ne|lt|le|gt|ge {_COMBINED} {results} {INTEGERS}",
-        f"lo|ls|hi|hs {_COMBINED} {results} u16|u32|u64",
-        f"{_OF_FLOATS} {_COMBINED} ftz? {results} f32",
-        f"{_OF_FLOATS} {_COMBINED} {results} f64",
-    )
-
-
-@instruction("setp", forms=(*_comparisons(""), f"{_OF_FLOATS} {_COMBINED} f16"))
-@instruction("setp", forms=f"{_OF_FLOATS} {_COMBINED} bf16", since=90)
+@instruction(
+    "setp",
+    forms=(
+        f"eq|ne {_COMBINED} b16|b32|b64",
+        f"eq|ne|lt|le|gt|ge {_COMBINED} {INTEGERS}",
+        f"lo|ls|hi|hs {_COMBINED} u16|u32|u64",
+        f"{_OF_FLOATS} {_COMBINED} f32|f64",
+    ),
+)
 def _setp(writer: Writer, one: Instruction) -> None:
     result, a, b, *rest = one.operands
     value = writer.temporary(compared(writer, one, one.modifiers[-1], a, b))
     true = writer.temporary(_combined(writer, one, value, tuple(rest)))
     if isinstance(result, Pair):
-        if one.modifiers[-1] in ("f16", "bf16"):
-            unknown(one)
         false = writer.temporary(_combined(writer, one, f"~{value}", tuple(rest)))
         writer.write(result.first, "pred", true)
         writer.write(result.second, "pred", false)
@@ -142,32 +104,10 @@ def _setp(writer: Writer, one: Instruction) -> None:
         writer.write(result, "pred", true)
 
 
-@instruction("set", forms=_comparisons("u32|s32|f32"))
-def _set(writer: Writer, one: Instruction) -> None:
-    result, a, b, *rest = one.operands
-    kind, type = one.modifiers[-2:]
-    value = _combined(writer, one, compared(writer, one, type, a, b), tuple(rest))
-    true: Any = np.float32(1) if kind == "f32" else np.array(0xFFFFFFFF).astype(DTYPES[kind])[()]
-    zero = np.dtype(DTYPES[kind]).type(0)
-    code = f"np.where({value}, {writer.constant(true)}, {writer.constant(zero)})"
-    writer.write(result, kind, code)
-
-
 @instruction("selp", forms=_TYPES)
 def _selp(writer: Writer, one: Instruction) -> None:
     (type,) = one.modifiers
     result, a, b, predicate = one.operands
     chosen = writer.array(predicate, "pred")
-    code = f"np.where({chosen}, {writer.read(a, type)}, {writer.read(b, type)})"
-    writer.write(result, type, code)
-
-
-@instruction("slct", forms=(f"{_TYPES} s32", f"ftz? {_TYPES} f32"))
-def _slct(writer: Writer, one: Instruction) -> None:
-    *ftz, type, kind = one.modifiers
-    result, a, b, c = one.operands
-    value = writer.array(c, kind)
-    # A flushed value is a zero, which is not below zero either.
-    chosen = f"flushed({value}) >= 0" if ftz else f"{value} >= 0"
     code = f"np.where({chosen}, {writer.read(a, type)}, {writer.read(b, type)})"
     writer.write(result, type, code)

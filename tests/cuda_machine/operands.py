@@ -9,13 +9,11 @@ from cuda_machine.faults import Fault
 from cuda_machine.syntax import (
     BITS,
     Address,
-    Arguments,
     Immediate,
     Kernel,
     Not,
     Operand,
     Pair,
-    Parameter,
     Register,
     Sink,
     Special,
@@ -107,10 +105,6 @@ class Scopes:
         self._names[-1][name] = self._unique(name)
         return self._names[-1][name]
 
-    def declare_parameter(self, parameter: Parameter) -> None:
-        """A variable in which an argument of a call is passed."""
-        self.declare_variable(parameter.name)
-
     def register(self, name: str) -> Register | None:
         """The register of a name at this position."""
         for known, numbered in zip(
@@ -174,8 +168,6 @@ class _Reader:
         token = self.tokens.pop()
         if token == "{":
             return Vector(self._list("}"))
-        if token == "(":
-            return Arguments(self._list(")"))
         if token == "[":
             return self._address()
         if token == "!":

@@ -13,22 +13,13 @@ from cuda_machine import (
     asynchronous as asynchronous,
 )
 from cuda_machine import (
-    atomics as atomics,
-)
-from cuda_machine import (
     control as control,
 )
 from cuda_machine import (
     conversions as conversions,
 )
 from cuda_machine import (
-    extended as extended,
-)
-from cuda_machine import (
     floats as floats,
-)
-from cuda_machine import (
-    halves as halves,
 )
 from cuda_machine import (
     integers as integers,
@@ -42,11 +33,7 @@ from cuda_machine import (
 from cuda_machine import (
     moves as moves,
 )
-from cuda_machine import (
-    warps as warps,
-)
-from cuda_machine.blocks import CARRY, Block, basic_blocks, registers_in
-from cuda_machine.calls import Flat, flat
+from cuda_machine.blocks import Block, basic_blocks, registers_in
 from cuda_machine.counts import Tally, tally
 from cuda_machine.faults import Fault
 from cuda_machine.syntax import BITS, Instruction, Kernel, Label, aligned, shared_layout
@@ -98,18 +85,18 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
         Fault: an instruction is unknown; it names the line.
     """
     assert kernel.module is not None
-    flattened = with_undefined_values(flat(kernel))
-    blocks = basic_blocks(flattened)
+    complete = with_undefined_values(kernel)
+    blocks = basic_blocks(complete)
     shared, shared_bytes = shared_layout(kernel)
     known = dict(addresses)
     known.update((name, ("shared", offset)) for name, offset in shared.items())
     known.update((one.name, ("param", one.offset)) for one in kernel.parameters)
     local_bytes = 0
-    for name, variable in flattened.local.items():
+    for name, variable in kernel.local.items():
         local_bytes = aligned(local_bytes, variable.align)
         known[name] = ("local", local_bytes)
         local_bytes += variable.size
-    registers = _registers(flattened)
+    registers = _registers(complete)
     context = _Context(kernel, known, registers)
     source = "\n".join(context.block(block) for block in blocks)
     space: dict[str, Any] = {**HELPERS, **context.constants}
@@ -131,10 +118,10 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
     )
 
 
-def _registers(flattened: Flat) -> dict[str, str]:
+def _registers(kernel: Kernel) -> dict[str, str]:
     """The registers by name, and their NumPy types."""
-    found = {CARRY.name: "b1"}
-    for one in flattened.body:
+    found: dict[str, str] = {}
+    for one in kernel.body:
         if isinstance(one, Label):
             continue
         for operand in (*one.operands, one.guard):
@@ -147,14 +134,14 @@ def _granule(instructions: list[Instruction], space: str) -> int:
     """Bytes that are always accessed together: the size of the smallest access of a space."""
     sizes = [16]
     for one in instructions:
-        if one.name in ("ld", "st", "atom", "red"):
-            spaces = {modifier.partition("::")[0] for modifier in one.modifiers}
+        if one.name in ("ld", "st"):
+            spaces = {*one.modifiers}
             # A generic access may be to any space.
             if space in spaces or not spaces & {"shared", "global", "local", "param", "const"}:
                 sizes.append(BITS.get(one.modifiers[-1], 8) // 8)
         elif one.name == "cp":
             # A copy may read fewer bytes than its size, but whole elements of 16 bits.
-            sizes.append(2 if space == "global" and len(one.operands) > 3 else 4)
+            sizes.append(2 if space == "global" else 4)
         elif one.name == "ldmatrix":
             sizes.append(2 if "trans" in one.modifiers else 4)
     return min(sizes)

@@ -34,7 +34,7 @@ _COMMENTS: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _LOCATIONS: Final = re.compile(r"^[ \t]*\.(?:loc|file)\b[^\n]*", re.MULTILINE)
 _SPACE: Final = re.compile(r"\s+")
 _LABEL: Final = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
-_HEADER: Final = re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(entry|func)\b")
+_HEADER: Final = re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.entry\b")
 _VARIABLE: Final = re.compile(
     r"(?P<linkage>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared|local)\b"
     r"(?:\s*\.align\s+(?P<align>\d+))?\s*\.(?P<type>\w+)\s+(?P<name>[\w$%]+)"
@@ -138,7 +138,7 @@ class _Parser:
                     module.variables[variable.name] = variable
 
     def _function(self, module: Module) -> None:
-        """A kernel, a function, or the declaration of one."""
+        """A kernel, or the declaration of one."""
         line = self._line()
         end = min(
             (one for one in (self.text.find(c, self.position) for c in "{;") if one >= 0),
@@ -152,8 +152,7 @@ class _Parser:
         kernel = _header(module, line, header)
         if not body:
             return
-        functions = module.kernels if kernel.entry else module.functions
-        functions[kernel.name] = kernel
+        module.kernels[kernel.name] = kernel
         self._body(kernel, Scopes(kernel))
 
     def _body(self, kernel: Kernel, scopes: Scopes) -> None:
@@ -198,16 +197,15 @@ class _Parser:
 def _header(module: Module, line: int, header: str) -> Kernel:
     text = " ".join(header.split())
     found = re.fullmatch(
-        r"(?:\.(?:visible|extern|weak|common) )*\.(?P<kind>entry|func) ?"
-        r"(?:\((?P<results>[^)]*)\) ?)?(?P<name>[\w$]+) ?(?:\((?P<parameters>[^)]*)\))?"
+        r"(?:\.(?:visible|extern|weak|common) )*\.entry "
+        r"(?P<name>[\w$]+) ?(?:\((?P<parameters>[^)]*)\))?"
         r"(?P<rest>.*)",
         text,
     )
     if not found:
         raise Fault("unknown syntax of a function", line=line, text=text)
-    kernel = Kernel(found["name"], found["kind"] == "entry", line, module=module)
+    kernel = Kernel(found["name"], line, module=module)
     kernel.parameters = _parameters(line, found["parameters"])
-    kernel.results = _parameters(line, found["results"])
     limits: dict[str, tuple[int, int, int]] = {}
     rest = found["rest"].strip()
     while rest:
@@ -290,12 +288,10 @@ def _initial(
 
 
 def _body_statement(kernel: Kernel, scopes: Scopes, line: int, statement: str) -> None:
-    """Adds a declaration or an instruction to a function."""
+    """Adds a declaration or an instruction to a kernel."""
     text = " ".join(statement.split())
     if text.startswith(".reg"):
         scopes.declare_registers(text.removeprefix(".reg").strip())
-    elif text.startswith(".param"):
-        scopes.declare_parameter(_parameters(line, text)[0])
     elif text.startswith((".shared", ".local")):
         variable = _variable(line, statement)
         own = kernel.shared if variable.space == "shared" else kernel.local

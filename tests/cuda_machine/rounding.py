@@ -31,54 +31,6 @@ def to_odd(value: Any, error: Any) -> Any:
     return np.where(inexact & even, np.nextafter(value, toward), value)
 
 
-def _directed(result: Any, exact: Any, mode: str) -> Any:
-    """Moves a rounded result to its neighbour, if it is on the wrong side of the exact value."""
-    infinity = result.dtype.type(np.inf)
-    wide = result.astype(np.float64)
-    if mode == "rm":
-        return np.where(wide > exact, np.nextafter(result, -infinity), result)
-    if mode == "rp":
-        return np.where(wide < exact, np.nextafter(result, infinity), result)
-    larger = np.abs(wide) > np.abs(exact)
-    return np.where(larger, np.nextafter(result, result.dtype.type(0)), result)
-
-
-def narrowed(exact: Any, dtype: Any, mode: str = "rn") -> Any:
-    """Float64 as float32 or float16, with .rn, .rz, .rm or .rp."""
-    result = exact.astype(dtype)
-    if mode == "rn":
-        return result
-    neighbour = _directed(result, exact, mode)
-    # Zeros, which nextafter may reach, keep the sign of the exact value.
-    return np.where(neighbour == 0, np.copysign(neighbour, exact).astype(dtype), neighbour)
-
-
-@helper
-def narrowed_f2(exact: Any, mode: str = "rn") -> Any:
-    """Float64 as float16."""
-    return narrowed(exact, np.float16, mode)
-
-
-@helper
-def to_bfloat16(exact: Any, mode: str = "rn") -> Any:
-    """Float64 as the bits of bfloat16."""
-    down = narrowed(exact, np.float32, "rz")
-    # Round to odd, so that float32 tells on which side of it the exact value is.
-    inexact = (down.astype(np.float64) != exact) & ~np.isnan(exact)
-    bits = down.view(np.uint32) | inexact
-    low = bits & np.uint32(0xFFFF)
-    high = bits >> np.uint32(16)
-    negative = (bits >> np.uint32(31)) == 1
-    if mode == "rn":
-        up = (low > 0x8000) | ((low == 0x8000) & ((high & 1) == 1))
-    elif mode == "rna":
-        up = low >= 0x8000
-    else:
-        up = {"rz": low < 0, "rm": (low > 0) & negative, "rp": (low > 0) & ~negative}[mode]
-    up &= (bits & np.uint32(0x7FFFFFFF)) < 0x7F800000
-    return np.where(np.isnan(exact), np.uint16(0x7FFF), (high + up).astype(np.uint16))
-
-
 def fused(a: Any, b: Any, c: Any) -> Any:
     """a * b + c of float64 whose products are exact, rounded to odd."""
     product = a * b
@@ -102,54 +54,6 @@ def fma_f4(a: Any, b: Any, c: Any) -> Any:
         a, b, c = (np.broadcast_to(one, exact.shape)[where].astype(wide) for one in (a, b, c))
         result[where] = fused(a, b, c).astype(np.float32)
     return result
-
-
-def _zero_of_sum(total: Any, one: Any, other: Any, mode: str) -> Any:
-    """With .rm, exact zeros that are no sum of two +0 are negative (IEEE 754, 6.3)."""
-    if mode != "rm":
-        return total
-    minus = (total == 0) & ~((one == 0) & (other == 0) & ~np.signbit(one) & ~np.signbit(other))
-    return np.where(minus, -np.abs(total), total)
-
-
-@helper
-def directed_fma_f4(a: Any, b: Any, c: Any, mode: str) -> Any:
-    """float32 a * b + c, rounded once."""
-    a, b, c = (np.asarray(one).astype(np.float64) for one in (a, b, c))
-    product = a * b
-    total, error = two_sum(product, c)
-    total = _zero_of_sum(to_odd(total, error), product, np.broadcast_to(c, total.shape), mode)
-    return narrowed(total, np.float32, mode)
-
-
-@helper
-def directed_sum(a: Any, b: Any, mode: str) -> Any:
-    """float32 or float64 a + b, rounded by mode."""
-    if a.dtype == np.float64:
-        total, error = two_sum(a, b)
-        # A finite sum is below an infinite result.
-        overflow = np.isinf(total) & np.isfinite(a) & np.isfinite(b)
-        error = np.where(overflow, np.copysign(1.0, -total), error)
-        result = moved(total, error, mode)
-        return _zero_of_sum(result, a, np.broadcast_to(b, a.shape), mode)
-    one = np.ones(1, np.float32)
-    return directed_fma_f4(a, one, b, mode)
-
-
-def moved(rounded: Any, error: Any, mode: str) -> Any:
-    """A rounded float64 moved to its neighbour, if the error says that the mode wants it."""
-    if mode == "rm":
-        return np.where(error < 0, np.nextafter(rounded, -np.inf), rounded)
-    if mode == "rp":
-        return np.where(error > 0, np.nextafter(rounded, np.inf), rounded)
-    toward = np.where(rounded > 0, error < 0, error > 0)
-    return np.where(toward, np.nextafter(rounded, 0.0), rounded)
-
-
-@helper
-def directed_product_f4(a: Any, b: Any, mode: str) -> Any:
-    """float32 a * b, rounded by mode: the product is exact in float64."""
-    return narrowed(np.multiply(a, b, dtype=np.float64), np.float32, mode)
 
 
 def _two_product(a: Any, b: Any) -> tuple[Any, Any]:
@@ -197,10 +101,3 @@ def _exact_fma(a: float, b: float, c: float) -> float:
         return exact.numerator / exact.denominator
     except OverflowError:
         return float(np.copysign(np.inf, 1.0 if exact > 0 else -1.0))
-
-
-@helper
-def rounded_to_integral(value: Any, mode: str) -> Any:
-    """Floats rounded to integers, as floats."""
-    functions = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
-    return functions[mode](value)

@@ -28,33 +28,12 @@ class Waiting:
         idx: the lanes.
         number: of the block that the barrier ends.
         aligned: whether all threads of a warp must execute this same instruction.
-        name: of the barrier, 0 to 15: of all lanes, or of each.
-        threads: how many threads the barrier is for; None for all of the block.
-        reduction: of bar.red: the operation, the register, and the predicate of each lane.
     """
 
     idx: Integers
     number: int
     line: int
     aligned: bool
-    name: Any
-    threads: Any
-    reduction: Any
-
-    def chosen(self, name: int) -> Any:
-        """Which lanes wait at the barrier of this name."""
-        return np.broadcast_to(self.name == name, self.idx.shape)
-
-    def some(self, chosen: Any) -> Waiting:
-        """Some of the lanes."""
-        name, threads, reduction = self.name, self.threads, self.reduction
-        if np.ndim(name):
-            name = name[chosen]
-        if threads is not None and np.ndim(threads):
-            threads = threads[chosen]
-        if reduction is not None:
-            reduction = (*reduction[:2], reduction[2][chosen])
-        return replace(self, idx=self.idx[chosen], name=name, threads=threads, reduction=reduction)
 
 
 class Schedule:
@@ -162,16 +141,12 @@ class Schedule:
             for position, successor in enumerate(block.successors):
                 self._push(successor, result == position, idx)
             return None
-        name, threads, reduction = result
-        if idx is None and threads is None and reduction is None:
+        if idx is None:
             # All threads of all blocks are here.
             lanes.pass_barrier(None)
             return block.successors[0]
-        here = np.arange(lanes.count) if idx is None else idx
         aligned = block.last.name == "bar" or "aligned" in block.last.modifiers
-        self._waiting.append(
-            Waiting(here, number, block.last.line, aligned, name, threads, reduction)
-        )
+        self._waiting.append(Waiting(idx, number, block.last.line, aligned))
         return None
 
     def _exit(self, idx: Lane) -> None:
@@ -244,13 +219,7 @@ class Schedule:
         Raises:
             Fault: no barrier is complete, so the lanes would wait forever.
         """
-        waiting, self._waiting = self._waiting, []
-        names: set[int] = set()
-        for one in waiting:
-            names |= {int(name) for name in np.unique(one.name)}
-        for name in sorted(names):
-            waiting = self._pass(name, waiting)
-        self._waiting = waiting
+        self._pass()
         if self._pending:
             return
         if self._parked and self._retried != self.lanes.exits:
@@ -283,43 +252,29 @@ class Schedule:
             int(stops[0][1][0]),
         )
 
-    def _pass(self, name: int, waiting: list[Waiting]) -> list[Waiting]:
-        """Lets blocks pass a barrier of this name; gives those that still wait."""
-        lanes = self.lanes
+    def _pass(self) -> None:
+        """Lets blocks pass whose threads are all at a barrier."""
+        lanes, waiting = self.lanes, self._waiting
         count = len(lanes.blocks)
         arrived = np.zeros(count, np.int64)
-        expected = lanes.live.copy()
         for one in waiting:
-            chosen = one.chosen(name)
-            own = lanes.block_of_lane[one.idx[chosen]]
-            arrived += np.bincount(own, minlength=count)
-            if one.threads is not None:
-                threads = np.broadcast_to(one.threads, one.idx.shape)[chosen]
-                if (threads % 32).any() or not threads.all():
-                    lanes.fault("a barrier whose number of threads is no multiple of 32", one.line)
-                expected[own] = threads
-        complete = (arrived > 0) & (arrived >= expected)
-        if (arrived > expected).any():
-            lanes.fault("a barrier at which more threads arrive than it names", waiting[0].line)
+            arrived += np.bincount(lanes.block_of_lane[one.idx], minlength=count)
+        complete = (arrived > 0) & (arrived == lanes.live)
         if not complete.any():
-            return waiting
-        if (arrived != lanes.live)[complete].any() and lanes.launch.checks.shared_races:
-            lanes.fault("a barrier of some threads of a block, for which races cannot be checked",
-                        waiting[0].line)  # fmt: skip
+            return
         passing, left = [], []
         for one in waiting:
-            goes = one.chosen(name) & complete[lanes.block_of_lane[one.idx]]
-            passing += [one.some(goes)] if goes.any() else []
-            left += [one.some(~goes)] if not goes.all() else []
+            goes = complete[lanes.block_of_lane[one.idx]]
+            passing += [replace(one, idx=one.idx[goes])] if goes.any() else []
+            left += [replace(one, idx=one.idx[~goes])] if not goes.all() else []
+        self._waiting = left
         self._check_converged(passing)
-        self._reduce(passing, count)
         everyone = complete[lanes.live > 0].all()
         lanes.pass_barrier(None if everyone else np.flatnonzero(complete))
         for one in passing:
             successor = self.program.blocks[one.number].successors[0]
             idx = None if len(one.idx) == lanes.count else one.idx
             self._pending.setdefault(successor, []).append(idx)
-        return left
 
     def _check_converged(self, passing: list[Waiting]) -> None:
         """PTX ISA, barrier: with .aligned, all threads of a warp execute the same instruction."""
@@ -338,21 +293,3 @@ class Schedule:
                 where = f"in line {last.line}: {last.text}"
                 what = f"a divergent barrier: threads of one warp wait {where}"
                 lanes.fault_where(what, one.line, bad, one.idx)
-
-    def _reduce(self, passing: list[Waiting], count: int) -> None:
-        """Sets the results of bar.red."""
-        lanes = self.lanes
-        if all(one.reduction is None for one in passing):
-            return
-        true = np.zeros(count, np.int64)
-        total = np.zeros(count, np.int64)
-        for one in passing:
-            if one.reduction is None:
-                lanes.fault("a barrier with and without a reduction", one.line)
-            own = lanes.block_of_lane[one.idx]
-            true += np.bincount(own, weights=one.reduction[2], minlength=count).astype(np.int64)
-            total += np.bincount(own, minlength=count)
-        for one in passing:
-            operation, number, _ = one.reduction
-            values = {"popc": true, "and": true == total, "or": true > 0}[operation]
-            self.registers.keep(number, values[lanes.block_of_lane[one.idx]], one.idx)

@@ -1,15 +1,15 @@
 """Finds races: who accessed which bytes of a memory since the last barrier.
 
-Two accesses of a byte are a race if at least one writes, at least one is not atomic, and nothing
-orders them (PTX ISA, Memory Consistency Model: the results of such programs are undefined):
+Two accesses of a byte are a race if at least one writes, and nothing orders them (PTX ISA, Memory
+Consistency Model: the results of such programs are undefined):
 
 - they are of different blocks;
 - they are of threads of one block, and no barrier of the block is between them; if these are of
   one warp, no barrier of the warp either.
 
 An access is known by its tag: the number of its block, the epoch of the block (how many barriers it
-has passed), the epoch of the warp since then, the thread, and whether it is atomic. Accesses are
-collected and checked together when a barrier is passed. If nobody wrote since the last barrier,
+has passed), the epoch of the warp since then, and the thread. Accesses are collected and checked
+together when a barrier is passed. If nobody wrote since the last barrier,
 there is nothing to check.
 """
 
@@ -24,20 +24,17 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
-# Bits of a tag, from the lowest: atomic 1, thread 10, "several threads of the warp" 1, "several
-# warps" 1, epoch of the warp 15, epoch of the block 15, block 20.
-_ATOMIC: Final = 1
-_THREADS: Final = 0x3FF << 1
-_WARPS: Final = (0x1F << 6) | 1 << 12
-_SEVERAL: Final = 1 << 11
-_SEVERAL_WARPS: Final = _SEVERAL | 1 << 12
-_WARP_EPOCH: Final = 13
-_EPOCH: Final = 28
-_BLOCK: Final = 43
+# Bits of a tag, from the lowest: thread 10, "several threads of the warp" 1, "several warps" 1,
+# epoch of the warp 15, epoch of the block 15, block 20.
+_THREADS: Final = 0x3FF
+_WARPS: Final = (0x1F << 5) | 1 << 11
+_SEVERAL: Final = 1 << 10
+_SEVERAL_WARPS: Final = _SEVERAL | 1 << 11
+_WARP_EPOCH: Final = 12
+_EPOCH: Final = 27
+_BLOCK: Final = 42
 MOST_EPOCHS: Final = 1 << 15
-MOST_BLOCKS: Final = (1 << 20) - 3
-# As the block of a tag: several blocks.
-_SEVERAL_BLOCKS: Final = ((1 << 20) - 1) << _BLOCK
+MOST_BLOCKS: Final = (1 << 20) - 2
 # Accesses are checked at the latest when so many have been collected.
 _MOST: Final = 1 << 22
 # Accesses are forgotten for so many granules at a time, as a power of two.
@@ -46,9 +43,9 @@ _PAGE: Final = 9
 
 @dataclass(frozen=True)
 class Access:
-    """One access of a race: coordinates of block and thread are None if there are several."""
+    """One access of a race: the thread is None if there are several."""
 
-    block: int | None
+    block: int
     thread: int | None
     line: int
 
@@ -73,29 +70,27 @@ class _Accesses:
 def tags_of(
     blocks: Integers, epochs: Integers, warp_epochs: Integers, threads: Integers
 ) -> Integers:
-    """The tags of accesses that are not atomic."""
+    """The tags of accesses."""
     position = (blocks + 1 << _BLOCK) | (epochs << _EPOCH)
-    return position | (warp_epochs << _WARP_EPOCH) | (threads << 1)
+    return position | (warp_epochs << _WARP_EPOCH) | threads
 
 
 def _access(tag: int, line: int) -> Access:
     block = (tag >> _BLOCK) - 1
     several = bool(tag & _SEVERAL)
-    thread = None if several else (tag & _THREADS) >> 1
-    return Access(None if block > MOST_BLOCKS else block, thread, line)
+    return Access(block, None if several else tag & _THREADS, line)
 
 
 def _unordered(one: Integers, other: Integers) -> Booleans:
     """Whether two accesses, of which one writes, are a race; a tag of zero is no access."""
     differ = one ^ other
-    candidates = (differ > 1) & (other != 0)
+    candidates = (differ > 0) & (other != 0)
     candidates &= (differ >> _EPOCH == 0) | (differ >> _BLOCK != 0)
     if not candidates.any():
         return candidates
-    both = (one & other & _ATOMIC) == 1
     apart = (differ & (_THREADS | _SEVERAL)) != 0
     apart &= (differ & _WARPS != 0) | (differ >> _WARP_EPOCH == 0)
-    return candidates & ~both & (apart | (differ >> _BLOCK != 0))
+    return candidates & (apart | (differ >> _BLOCK != 0))
 
 
 def _joined(before: Integers, tags: Integers) -> Integers:
@@ -148,7 +143,7 @@ class Shadow:
             self._touched[first : last + 1] = True
 
     def access(
-        self, offsets: Integers, size: int, tags: Integers, line: int, *, writes: bool, atomic: bool
+        self, offsets: Integers, size: int, tags: Integers, line: int, *, writes: bool
     ) -> Race | None:
         """Collects accesses of `size` bytes at offsets; a race, if this made it check."""
         granules = max(1, size >> self._shift)
@@ -156,8 +151,6 @@ class Shadow:
         if granules > 1:
             positions = (positions[:, None] + np.arange(granules)).reshape(-1)
             tags = np.repeat(tags, granules)
-        if atomic:
-            tags = tags | _ATOMIC
         self._accesses.append(_Accesses(positions, tags, line, writes))
         self._collected += len(positions)
         self._written |= writes
@@ -194,23 +187,9 @@ class Shadow:
         ):
             if found := self._conflict(access, known, lines):
                 return found
-        before = self._writers[at]
         self._writers[at] = tags
         self._writer_lines[at] = access.line
-        if found := self._conflict(access, self._writers, self._writer_lines):
-            return found
-        if tags[0] & _ATOMIC:
-            self._join_atomics(at, tags, before)
-        return None
-
-    def _join_atomics(self, at: Integers, tags: Integers, before: Integers) -> None:
-        """Atomic accesses of several threads may be no race, but one with other accesses."""
-        for known in (before, self._writers[at]):
-            joined = _joined(known, tags)
-            apart = (known != 0) & (known >> _BLOCK != tags >> _BLOCK)
-            joined = np.where(apart, joined | _SEVERAL_BLOCKS, joined)
-            changed = joined != tags
-            self._writers[at[changed]] = joined[changed]
+        return self._conflict(access, self._writers, self._writer_lines)
 
     def _read(self, access: _Accesses, keep: bool) -> Race | None:
         at, tags = access.positions, access.tags

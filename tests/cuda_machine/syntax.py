@@ -9,12 +9,8 @@ from typing import Final
 BITS: Final = {
     **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
     "f16": 16,
-    "bf16": 16,
     "f32": 32,
     "f64": 64,
-    "tf32": 32,
-    "f16x2": 32,
-    "bf16x2": 32,
     "pred": 1,
 }
 # Instructions that lead elsewhere, and what may follow the name. `.uni` says that all threads do
@@ -22,7 +18,6 @@ BITS: Final = {
 CONTROL: Final = {
     "bra": ("", "uni"),
     "brx": ("idx", "idx.uni"),
-    "call": ("", "uni"),
     "ret": ("", "uni"),
     "exit": ("",),
     "trap": ("",),
@@ -96,18 +91,11 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """`(a, b, ...)` of a call."""
-
-    elements: tuple[Operand, ...]
-
-
-@dataclass(frozen=True)
 class Sink:
     """A destination that nobody reads, `_`."""
 
 
-Operand = Register | Not | Immediate | Special | Symbol | Address | Vector | Pair | Arguments | Sink
+Operand = Register | Not | Immediate | Special | Symbol | Address | Vector | Pair | Sink
 
 
 @dataclass(frozen=True)
@@ -178,20 +166,17 @@ class Limits:
 
 @dataclass
 class Kernel:
-    """A kernel or a function.
+    """A kernel.
 
     Attributes:
-        results: of a function: parameters that it writes.
         shared, local: its own variables.
         targets: the labels of each list of branch targets.
         shared_bytes: static shared memory of the kernel.
     """
 
     name: str
-    entry: bool
     line: int
     parameters: list[Parameter] = field(default_factory=list)
-    results: list[Parameter] = field(default_factory=list)
     shared: dict[str, Variable] = field(default_factory=dict)
     local: dict[str, Variable] = field(default_factory=dict)
     registers: dict[str, Register] = field(default_factory=dict)
@@ -209,12 +194,11 @@ class Kernel:
 
 @dataclass
 class Module:
-    """A PTX text: its target, such as "sm_80", its kernels, functions and variables."""
+    """A PTX text: its target, such as "sm_80", its kernels and variables."""
 
     target: str = ""
     version: tuple[int, int] = (0, 0)
     kernels: dict[str, Kernel] = field(default_factory=dict)
-    functions: dict[str, Kernel] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
 
     @property
@@ -236,8 +220,6 @@ def shared_layout(kernel: Kernel) -> tuple[dict[str, int], int]:
     assert kernel.module is not None
     outer = [one for one in kernel.module.variables.values() if one.space == "shared"]
     variables = [*outer, *kernel.shared.values()]
-    functions = kernel.module.functions.values()
-    variables += [one for function in functions for one in function.shared.values()]
     offsets: dict[str, int] = {}
     end = 0
     for one in variables:

@@ -30,13 +30,11 @@ class Checks:
     Attributes:
         shared_races, global_races: accesses that no barrier orders.
         unwritten_global: reads of global memory that nobody wrote since its allocation.
-        bank_conflicts: whether wavefronts of shared memory are counted.
     """
 
     shared_races: bool = True
     global_races: bool = True
     unwritten_global: bool = False
-    bank_conflicts: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,6 @@ class Launch:
     shared_granule: int
     checks: Checks
     global_shadow: Shadow | None
-    order: str | int
 
     @property
     def threads(self) -> int:
@@ -153,12 +150,3 @@ class Threads:
         """For each warp, the lanes that have not exited."""
         here = np.flatnonzero(~self.exited)
         return self.bits(self.warp_of_lane[here], self.lanemask_eq[here])
-
-    def order(self, count: int) -> Integers:
-        """The order in which lanes apply an atomic instruction."""
-        order = self.launch.order
-        if order == "ascending":
-            return np.arange(count)
-        if order == "descending":
-            return np.arange(count)[::-1]
-        return np.random.default_rng(int(order)).permutation(count)

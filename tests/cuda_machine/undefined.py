@@ -12,19 +12,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cuda_machine.blocks import read_and_written
-from cuda_machine.calls import Flat
-from cuda_machine.syntax import BITS, Immediate, Instruction, Operand, Register, Vector
+from cuda_machine.syntax import BITS, Immediate, Instruction, Kernel, Operand, Register, Vector
 
 # Repeated, it is NaN in floats of 16 and of 32 bits.
 _BITS = 0xFFA5
 _SHORT_INTEGERS = ("b16", "u16", "s16")
 
 
-def with_undefined_values(flattened: Flat) -> Flat:
+def with_undefined_values(kernel: Kernel) -> Kernel:
     """The kernel with constants for registers that are never written, where NVRTC reads them."""
     written = {
         register.name
-        for one in flattened.body
+        for one in kernel.body
         if isinstance(one, Instruction)
         for register in read_and_written(one)[1]
     }
@@ -54,5 +53,5 @@ def with_undefined_values(flattened: Flat) -> Flat:
             return replace(one, operands=operands)
         return one
 
-    body = [defined(one) if isinstance(one, Instruction) else one for one in flattened.body]
-    return replace(flattened, body=body)
+    body = [defined(one) if isinstance(one, Instruction) else one for one in kernel.body]
+    return replace(kernel, body=body)

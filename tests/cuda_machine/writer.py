@@ -29,14 +29,13 @@ from cuda_machine.syntax import (
     Symbol,
 )
 
-# The NumPy type of a PTX type. bfloat16 and packed types are bits.
+# The NumPy type of a PTX type.
 DTYPES: Final = {
     **{f"{kind}{bits}": f"{code}{bits // 8}" for kind, code in (("b", "u"), ("u", "u"), ("s", "i"))
        for bits in (8, 16, 32, 64)},
-    "f16": "f2", "f32": "f4", "f64": "f8", "bf16": "u2", "f16x2": "u4", "bf16x2": "u4",
-    "tf32": "u4", "pred": "b1",
+    "f16": "f2", "f32": "f4", "f64": "f8", "pred": "b1",
 }  # fmt: skip
-FLOATS: Final = ("f16", "bf16", "f32", "f64", "tf32", "f16x2", "bf16x2")
+FLOATS: Final = ("f16", "f32", "f64")
 
 # Writes the code of an instruction.
 Handler = Callable[["Writer", Instruction], None]
