@@ -197,7 +197,9 @@ class RawProduct:
         self.library = library = self.device.library
         self.driver = self.device.double.driver
         self.context = self.driver.cuDevicePrimaryCtxRetain(0)[1]
-        self.driver.cuCtxSetCurrent(self.context)
+        if int(self.driver.cuCtxGetCurrent()[1]):
+            self.driver.cuCtxPopCurrent()
+        self.driver.cuCtxPushCurrent(self.context)
         self.handle = library.create()
         self.operation = library.matmul_desc_create(68, 0)
         self.layouts = {
@@ -274,11 +276,11 @@ class RawProduct:
     def write(self, address: int, values: Array) -> None:
         """Copies an array to the device, column after column."""
         flat = np.ascontiguousarray(values.ravel(order="F"))
-        self.driver.cuMemcpyHtoDAsync(address, flat, flat.nbytes, self.stream)
+        self.driver.cuMemcpyHtoDAsync(address, flat.ctypes.data, flat.nbytes, self.stream)
 
     def read(self, address: int, shape: tuple[int, int], dtype: Any = np.float32) -> Array:
         """A matrix on the device."""
         flat = np.zeros(shape[0] * shape[1], dtype)
-        self.driver.cuMemcpyDtoHAsync(flat, address, flat.nbytes, self.stream)
+        self.driver.cuMemcpyDtoHAsync(flat.ctypes.data, address, flat.nbytes, self.stream)
         self.driver.cuStreamSynchronize(self.stream)
         return flat.reshape(shape, order="F")

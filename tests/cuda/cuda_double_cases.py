@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from ctypes import addressof, c_int, c_void_p
+from ctypes import c_int, c_void_p
 from typing import Any
 
 import numpy as np
@@ -44,17 +44,11 @@ extern "C" __global__ void unknown(int* target) {
     *target = 1;
 }
 
-struct Pair { int first, second; };
-
-extern "C" __global__ void set_pair(int* target, Pair pair) {
-    target[0] = pair.first;
-    target[1] = pair.second;
-}
 """
 LATE, EARLY = Order("late"), Order("early")
 ORDERS = [LATE, EARLY, *(Order("random", seed) for seed in range(4))]
 SUCCESS = CUresult.CUDA_SUCCESS
-DEFAULT_STREAM, BLOCKING, NON_BLOCKING = 0, 0, 1
+NON_BLOCKING = 1
 
 
 @functools.cache
@@ -88,8 +82,18 @@ class Session:
         self.double = CudaDouble(devices or [DeviceDescription()], order)
         self.driver = self.double.driver
         self("cuInit", 0)
-        self.context = self("cuDevicePrimaryCtxRetain", 0)
-        self("cuCtxSetCurrent", self.context)
+        self.use(0)
+
+    def use(self, device: int) -> None:
+        """Makes the context of a device current, with a stream of its own."""
+        self("cuCtxPushCurrent", self("cuDevicePrimaryCtxRetain", device))
+        self.__dict__.pop("module", None)
+        self.streams: list[Any] = []
+        self.own = self.stream()
+
+    def enter(self) -> None:
+        """Makes the context of the first device current in another thread."""
+        self("cuCtxPushCurrent", self("cuDevicePrimaryCtxRetain", 0))
 
     def __call__(self, name: str, *arguments: Any) -> Any:
         """The outputs of a call, which must succeed."""
@@ -116,11 +120,13 @@ class Session:
     def launch_arguments(
         self, name: str, stream: Any, *values: Any, threads: int = 1
     ) -> tuple[Any, ...]:
-        types = tuple(c_int if isinstance(value, int) else None for value in values)
-        return (self.function(name), 1, 1, 1, threads, 1, 1, 0, stream, (values, types), 0)
+        types = tuple(c_int if isinstance(value, int) else c_void_p for value in values)
+        numbers = tuple(map(int, values))
+        return (self.function(name), 1, 1, 1, threads, 1, 1, 0, stream, (numbers, types), 0)
 
-    def stream(self, flags: int = NON_BLOCKING) -> Any:
-        return self("cuStreamCreate", flags)
+    def stream(self) -> Any:
+        self.streams.append(self("cuStreamCreate", NON_BLOCKING))
+        return self.streams[-1]
 
     def event(self, flags: int = 0) -> Any:
         return self("cuEventCreate", flags)
@@ -129,26 +135,20 @@ class Session:
         """Device memory of four bytes; with a value, it has been written there."""
         pointer = self("cuMemAlloc", 4)
         if value is not None:
-            self("cuMemcpyHtoD", pointer, np.array([value], np.int32), 4)
-            self("cuStreamSynchronize", DEFAULT_STREAM)
+            host = np.array([value], np.int32)
+            self("cuMemcpyHtoDAsync", pointer, host.ctypes.data, 4, self.own)
+            self("cuStreamSynchronize", self.own)
         return pointer
 
     def read(self, pointer: Any) -> int:
-        """The number at an address, after everything in the context has run."""
-        self("cuCtxSynchronize")
+        """The number at an address, after the work of all streams, the last one first."""
+        for stream in reversed(self.streams):
+            self("cuStreamSynchronize", stream)
         target = np.zeros(1, np.int32)
-        self("cuMemcpyDtoH", target, pointer, 4)
+        self("cuMemcpyDtoHAsync", target.ctypes.data, pointer, 4, self.own)
         return int(target[0])
 
     def pinned(self, count: int = 1) -> np.ndarray:
         """Page-locked memory of so many ints."""
-        address = self("cuMemAllocHost", 4 * count)
+        address = self("cuMemHostAlloc", 4 * count, 0)
         return np.ctypeslib.as_array((c_int * count).from_address(address))
-
-
-def addresses(*values: Any) -> tuple[Any, Any]:
-    """An array of pointers to values of ctypes, and the values, which must stay alive."""
-    table = (c_void_p * len(values))()
-    for index, value in enumerate(values):
-        table[index] = addressof(value)
-    return table, values

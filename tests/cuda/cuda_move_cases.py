@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -21,25 +21,13 @@ _ORDERED = {
     "ge": operator.ge,
 }
 _UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
-_COMBINED: dict[str, Callable[[bool, bool], bool]] = {
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-}
 _SPECIAL = {
     "%laneid": lambda n: n % 32,
-    "%warpid": lambda n: n % 128 // 32,
     "%tid.x": lambda n: n % 128,
     "%ctaid.x": lambda n: n // 128,
     "%ntid.x": lambda n: 128,
-    "%nwarpid": lambda n: 4,
     "%tid.y": lambda n: 0,
     "%ntid.z": lambda n: 1,
-    "%lanemask_eq": lambda n: 1 << n % 32,
-    "%lanemask_lt": lambda n: (1 << n % 32) - 1,
-    "%lanemask_le": lambda n: (2 << n % 32) - 1,
-    "%lanemask_gt": lambda n: 2**32 - (2 << n % 32),
-    "%lanemask_ge": lambda n: 2**32 - (1 << n % 32),
 }
 
 
@@ -112,34 +100,10 @@ def _operands(type: str) -> tuple[np.ndarray, ...]:
     return wide(type, 2) if is_float(type) else tuples(dtype_of(type), dtype_of(type))
 
 
-@lru_cache
-def _with_predicates(type: str) -> tuple[np.ndarray, ...]:
-    """The operands of comparisons, and a number that is 0 or 1."""
-    kind = dtype_of(type) if not is_float(type) else ""
-    inputs = bits(type, 2) if is_float(type) else tuples(kind, kind)
-    return (*inputs, np.arange(len(inputs[0]), dtype="u4") % 2)
-
-
-@lru_cache
-def _truth(comparison: str, type: str) -> np.ndarray:
-    return _compared(comparison, *_operands(type))
-
-
 @cases_of("setp")
 def _comparisons(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    comparison, *rest, type = modifiers
-    combined = [one for one in rest if one in _COMBINED]
-    inputs = _with_predicates(type)
-    third = inputs[2] == 1
-    found = _truth(comparison, type)
-    first = _COMBINED[combined[0]](found, third) if combined else found
-    # PTX ISA, setp: the second destination is the complement of the comparison, combined.
-    second = _COMBINED[combined[0]](~found, third) if combined else ~found
-    before = "setp.ne.u32 q, c, 0;" if combined else ""
-    operands = "a, b, q" if combined else "a, b"
-    code = f"{before} {full(name, modifiers)} p|q, {operands}; selp.u32 x, 1, 0, p;"
-    both = first.astype("u4") + 2 * second.astype("u4")
-    yield Case(f"{code} selp.u32 y, 2, 0, q; add.u32 d, x, y;", inputs, both)
-    if combined:
-        code = f"setp.eq.u32 q, c, 0; {full(name, modifiers)} p, a, b, !q; selp.u32 d, 1, 0, p;"
-        yield Case(code, inputs, first.astype("u4"))
+    comparison, type = modifiers
+    found = _compared(comparison, *_operands(type)).astype("u4")
+    inputs = bits(type, 2) if is_float(type) else tuples(dtype_of(type), dtype_of(type))
+    code = f"{full(name, modifiers)} p, a, b; selp.u32 d, 1, 0, p;"
+    yield Case(code, inputs, found)

@@ -272,13 +272,8 @@ def test_unknown_directives_of_a_module() -> None:
 
 
 def test_launches_are_checked() -> None:
-    bench = Bench(kernel("ret;").replace("k()", "k()\n.reqntid 32"))
-    with pytest.raises(ValueError) as caught:
-        bench.launch("k", 1, 64)
-    assert str(caught.value) == "blocks of (64, 1, 1) threads, k requires (32, 1, 1)"
-    with pytest.raises(ValueError) as caught:
-        bench.launch("k", 1, 32, 5)
-    assert str(caught.value) == "1 parameters, 0 are expected"
+    with pytest.raises(ValueError, match="1 parameters, 0 are expected"):
+        Bench(kernel("ret;")).launch("k", 1, 32, 5)
 
 
 def test_memory_is_allocated_apart_and_checked() -> None:

@@ -91,7 +91,6 @@ _FOUR = np.arange(4, dtype="u4")
         ("add.u32 d, 5, -7;", 2**32 - 2),
         ("and.b32 d, 0xff, 0b1010;", 10),
         ("mul.lo.u32 d, 010, 3U;", 24),
-        ("mov.u32 d, WARP_SZ;", 32),
         ("sub.u32 x, %ntid.x, %tid.x; add.u32 d, x, %tid.x;", 128),
         ("setp.lt.u32 p, a, 9; and.pred q, p, !p; selp.u32 d, 3, 4, q;", 4),
         ("setp.lt.u32 p, a, 9; and.pred q, p, 1; selp.u32 d, 3, 4, q;", 3),

@@ -15,7 +15,6 @@ from cuda_machine.syntax import (
     Label,
     Not,
     Operand,
-    Pair,
     Register,
     Symbol,
     Vector,
@@ -165,9 +164,6 @@ def registers_in(operand: Operand | None) -> Iterator[Register]:
         case Vector(elements):
             for one in elements:
                 yield from registers_in(one)
-        case Pair(first, second):
-            yield from registers_in(first)
-            yield from registers_in(second)
         case _:
             pass
 

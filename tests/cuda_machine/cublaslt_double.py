@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from cuda.bindings.driver import CUgraphNodeType
 from nvmath.bindings import cublasLt
 
 from cuda_machine.cublaslt_descriptors import (
@@ -35,7 +34,6 @@ from cuda_machine.cublaslt_problem import Bytes, Layouted, Problem, problem_of
 from cuda_machine.driver_state import Context, OutsideTheDouble, State
 from cuda_machine.faults import Fault
 
-KERNEL = CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
 # The simulated clock's milliseconds for a multiplication.
 MILLISECONDS_PER_MULTIPLICATION = 1e-9
 WORKSPACE_ALIGNMENT = 256
@@ -206,7 +204,7 @@ class CublasLtDouble(DescriptorCalls):
 
         # It may load its kernel now, which a capture can prohibit ("Lazy Loading").
         self.state.check_unsafe_call()
-        self.state.run_or_capture(found, KERNEL, "cublasLtMatmul", run)
+        self.state.run_or_capture(found, "cublasLtMatmul", run)
 
     def _check_handle(self, handle: int) -> None:
         context = self._handles.get(handle)

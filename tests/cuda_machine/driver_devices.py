@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 from typing import Any
 
-from cuda.bindings.driver import CUcontext, CUdevice, CUdevice_attribute, CUresult, CUuuid
+from cuda.bindings.driver import CUcontext, CUdevice, CUdevice_attribute, CUresult
 
 from cuda_machine.driver_state import (
     Calls,
@@ -35,30 +33,12 @@ ERROR_TEXTS = {
     CUresult.CUDA_ERROR_NOT_READY: "device not ready",
     CUresult.CUDA_ERROR_ILLEGAL_ADDRESS: "an illegal memory access was encountered",
     CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: "too many resources requested for launch",
-    CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED: "context is destroyed",
-    CUresult.CUDA_ERROR_ASSERT: "device-side assert triggered",
-    CUresult.CUDA_ERROR_ILLEGAL_INSTRUCTION: "an illegal instruction was encountered",
     CUresult.CUDA_ERROR_MISALIGNED_ADDRESS: "misaligned address",
-    CUresult.CUDA_ERROR_INVALID_ADDRESS_SPACE: "operation not supported on global/shared address "
-    "space",
     CUresult.CUDA_ERROR_LAUNCH_FAILED: "unspecified launch failure",
-    CUresult.CUDA_ERROR_LAUNCH_TIMEOUT: "the launch timed out and was terminated",
-    CUresult.CUDA_ERROR_NOT_SUPPORTED: "operation not supported",
     CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: "operation not permitted when stream is "
     "capturing",
     CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: "operation failed due to a previous error "
     "during capture",
-    CUresult.CUDA_ERROR_STREAM_CAPTURE_MERGE: "operation would result in a merge of separate "
-    "capture sequences",
-    CUresult.CUDA_ERROR_STREAM_CAPTURE_UNMATCHED: "capture was not ended in the same stream as it "
-    "began",
-    CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED: "capturing stream has unjoined work",
-    CUresult.CUDA_ERROR_STREAM_CAPTURE_ISOLATION: "dependency created on uncaptured work in "
-    "another stream",
-    CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: "operation would make the legacy stream depend "
-    "on a capturing blocking stream",
-    CUresult.CUDA_ERROR_CAPTURED_EVENT: "operation not permitted on an event last recorded in a "
-    "capturing stream",
     CUresult.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD: "attempt to terminate a thread-local capture "
     "sequence from another thread",
 }
@@ -82,10 +62,6 @@ class DeviceCalls(Calls):
         return DRIVER_VERSION
 
     @driver_call(1, context=False, initialized=False)
-    def cuGetErrorName(self, error: CUresult) -> bytes:
-        return CUresult(error).name.encode()
-
-    @driver_call(1, context=False, initialized=False)
     def cuGetErrorString(self, error: CUresult) -> bytes:
         if error not in ERROR_TEXTS:
             raise OutsideTheDouble(f"the double never returns {CUresult(error).name}")
@@ -106,18 +82,9 @@ class DeviceCalls(Calls):
         return (name + b"\0").ljust(length)
 
     @driver_call(1, context=False)
-    def cuDeviceGetUuid(self, dev: Any) -> CUuuid:
-        device = self._device(dev)
-        # A device has the same UUID in each process.
-        text = f"{device.description.name} {device.description.capability} {device.ordinal}"
-        uuid = CUuuid()
-        ctypes.memmove(uuid.getPtr(), hashlib.sha256(text.encode()).digest(), 16)
-        return uuid
-
-    @driver_call(1, context=False)
     def cuDeviceGetAttribute(self, attrib: CUdevice_attribute, dev: Any) -> int:
         device = self._device(dev)
-        attributes = device.description.attributes(device.ordinal)
+        attributes = device.description.attributes()
         if attrib not in attributes:
             raise OutsideTheDouble(f"the double's devices have no value for {attrib.name}")
         return attributes[attrib]
@@ -131,27 +98,7 @@ class DeviceCalls(Calls):
         device = self._device(dev)
         if device.primary is None:
             device.primary = self.state.add(Context(self.state.new_handle(), device))
-        device.retained += 1
         return CUcontext(device.primary.handle)
-
-    @driver_call(context=False)
-    def cuDevicePrimaryCtxRelease(self, dev: Any) -> None:
-        device = self._device(dev)
-        if device.primary is None:
-            raise CudaError(CUresult.CUDA_ERROR_INVALID_CONTEXT)
-        device.retained -= 1
-        if device.retained == 0:
-            self._destroy(device.primary)
-            device.primary = None
-
-    @driver_call(context=False)
-    def cuCtxSetCurrent(self, ctx: Any) -> None:
-        stack = self.state.stack
-        context = self._context(ctx) if ctx is not None and int(ctx) else None
-        if stack:
-            stack.pop()
-        if context is not None:
-            stack.append(context)
 
     @driver_call(1, context=False)
     def cuCtxGetCurrent(self) -> CUcontext:
@@ -167,20 +114,6 @@ class DeviceCalls(Calls):
             raise CudaError(CUresult.CUDA_ERROR_INVALID_CONTEXT)
         return CUcontext(self.state.stack.pop().handle)
 
-    @driver_call()
-    def cuCtxSynchronize(self) -> None:
-        context = self.state.current()
-        capturing = [one for one in self.state.captures if one.involves(context)]
-        for capture in capturing:
-            capture.invalidate()
-        if capturing:
-            raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        self.state.check_unsafe_call()
-        # The last first: in the late order, streams that do not wait for each other then run in
-        # another order than that of the calls.
-        self.state.wait(*reversed(self.state.scheduler.pending(context)))
-        context.check()
-
     def _device(self, device: Any) -> Device:
         number = int(device)
         if not 0 <= number < len(self.state.devices):
@@ -189,18 +122,3 @@ class DeviceCalls(Calls):
 
     def _context(self, handle: Any) -> Context:
         return self.state.find(Context, handle, CUresult.CUDA_ERROR_INVALID_CONTEXT)
-
-    def _destroy(self, context: Context) -> None:
-        """Reset a context: all that it has ends with it, work that has not run included."""
-        state = self.state
-        state.scheduler.drop(context)
-        for allocation in list(state.allocations.values()):
-            if allocation.context is context:
-                state.release(allocation)
-        for allocation in list(state.pinned.values()):
-            if allocation.context is context:
-                state.release_pinned(allocation)
-        for handle, thing in list(state.handles.items()):
-            if thing is context or getattr(thing, "context", None) is context:
-                del state.handles[handle]
-        state.captures = [one for one in state.captures if not one.involves(context)]

@@ -114,7 +114,7 @@ class CudaDouble:
         for thing in state.handles.values():
             if isinstance(thing, Context):
                 device = thing.device
-                found.append(f"context of device {device.ordinal}, retained {device.retained}")
+                found.append(f"context of device {device.ordinal}")
             else:
                 found.append(f"{type(thing).__name__} {thing.handle:#x}")
         return found

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cuda.bindings.driver import (
     CUfunction,
     CUfunction_attribute,
-    CUgraphNodeType,
     CUmodule,
     CUresult,
 )
 
 from cuda_machine.device_attributes import SHARED_WITHOUT_OPT_IN, DeviceDescription
-from cuda_machine.driver_arguments import image_text, parameter_bytes
 from cuda_machine.driver_state import (
     Calls,
     Context,
@@ -27,13 +26,11 @@ from cuda_machine.driver_state import (
 from cuda_machine.faults import OutOfMemory
 from cuda_machine.machine import LoadedKernel, LoadedModule
 from cuda_machine.ptx import parse
-from cuda_machine.syntax import Limits, Module
+from cuda_machine.syntax import Module
 
-KERNEL = CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
 # The simulated clock's milliseconds for an instruction of a thread.
 MILLISECONDS_PER_INSTRUCTION = 1e-6
 THREADS_PER_BLOCK = 1024
-WARP = 32
 MOST_BLOCK = (1024, 1024, 64)
 MOST_GRID = (2**31 - 1, 65535, 65535)
 
@@ -63,7 +60,7 @@ class Function:
     name: str
     module: LoadedImage
     kernel: LoadedKernel
-    limits: Limits
+    bounds: tuple[int, ...] | None
     sizes: tuple[int, ...]
     static_shared: int
     most_dynamic_shared: int
@@ -71,8 +68,7 @@ class Function:
     @property
     def most_threads(self) -> int:
         """The most threads of a block. That registers may limit them further is not known here."""
-        bounds = self.limits.reqntid or self.limits.maxntid
-        return min(THREADS_PER_BLOCK, math.prod(bounds)) if bounds else THREADS_PER_BLOCK
+        return min(THREADS_PER_BLOCK, math.prod(self.bounds or (THREADS_PER_BLOCK,)))
 
 
 class KernelCalls(Calls):
@@ -83,7 +79,7 @@ class KernelCalls(Calls):
         """Loads PTX as a binary: for its architecture and later ones of the same generation."""
         self.state.check_unsafe_call()
         context = self.state.current()
-        text = image_text(image)
+        text = bytes(image).split(b"\0", 1)[0]
         if b".version" not in text:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_IMAGE)
         parsed = parse(text.decode())
@@ -121,7 +117,7 @@ class KernelCalls(Calls):
                 name.decode(),
                 module,
                 module.loaded.kernels[name.decode()],
-                found.limits,
+                found.maxntid,
                 tuple(parameter.size for parameter in found.parameters),
                 static,
                 max(0, SHARED_WITHOUT_OPT_IN - static),
@@ -135,30 +131,12 @@ class KernelCalls(Calls):
         self.state.check_unsafe_call()
         self._function(function)
 
-    @driver_call(1)
-    def cuFuncGetAttribute(self, attrib: CUfunction_attribute, hfunc: Any) -> int:
-        function = self._function(hfunc)
-        target = int("".join(filter(str.isdigit, function.module.parsed.target)))
-        attributes = CUfunction_attribute
-        values = {
-            attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: function.most_threads,
-            attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: function.static_shared,
-            attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: (
-                function.most_dynamic_shared
-            ),
-            attributes.CU_FUNC_ATTRIBUTE_PTX_VERSION: target,
-            attributes.CU_FUNC_ATTRIBUTE_BINARY_VERSION: target,
-        }
-        if attrib not in values:
-            raise OutsideTheDouble(f"PTX does not say what {attrib.name} is")
-        return values[attrib]
-
     @driver_call()
     def cuFuncSetAttribute(self, hfunc: Any, attrib: CUfunction_attribute, value: int) -> None:
         function = self._function(hfunc)
         if attrib != CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
             raise OutsideTheDouble(f"the double cannot set {attrib.name}")
-        most = function.context.device.description.limits.shared_per_block_opt_in
+        most = function.context.device.description.most_shared
         if value < 0 or value + function.static_shared > most:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
         function.most_dynamic_shared = value
@@ -190,7 +168,7 @@ class KernelCalls(Calls):
             raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
         grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
         _check_launch(function, grid, block, sharedMemBytes)
-        parameters = parameter_bytes(kernelParams, function.sizes)
+        parameters = _parameter_bytes(kernelParams, function.sizes)
         machine = function.context.device.machine
         _ = function.kernel.program
 
@@ -202,26 +180,7 @@ class KernelCalls(Calls):
             )
             return counts.instructions * MILLISECONDS_PER_INSTRUCTION
 
-        self.state.run_or_capture(stream, KERNEL, function.name, launch)
-
-    @driver_call(1)
-    def cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        self, func: Any, blockSize: int, dynamicSMemSize: int
-    ) -> int:
-        """The limit by threads, blocks and shared memory; PTX does not say how many registers."""
-        function = self._function(func)
-        if blockSize <= 0:
-            raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-        shared = function.static_shared + dynamicSMemSize
-        if blockSize > function.most_threads or dynamicSMemSize > function.most_dynamic_shared:
-            return 0
-        limits = function.context.device.description.limits
-        warps = -(-blockSize // WARP)
-        return min(
-            limits.blocks_per_multiprocessor,
-            limits.threads_per_multiprocessor // (warps * WARP),
-            limits.shared_per_multiprocessor // max(1, shared + limits.shared_reserved_per_block),
-        )
+        self.state.run_or_capture(stream, function.name, launch)
 
     def _module(self, handle: Any) -> LoadedImage:
         return self.state.find(LoadedImage, handle, CUresult.CUDA_ERROR_INVALID_VALUE)
@@ -250,8 +209,17 @@ def _check_launch(
     within &= all(1 <= size <= most for size, most in zip(grid, MOST_GRID, strict=True))
     if not within or threads > THREADS_PER_BLOCK or dynamic_shared > function.most_dynamic_shared:
         raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-    required = function.limits.reqntid
-    if required is not None and block != required:
-        raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
     if threads > function.most_threads:
         raise CudaError(CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)
+
+
+def _parameter_bytes(parameters: Any, sizes: Sequence[int]) -> list[bytes]:
+    """The bytes of parameters, read when the kernel is launched: a tuple of values and types."""
+    values, types = parameters
+    if len(values) != len(types) or len(values) != len(sizes):
+        raise OutsideTheDouble(f"{len(values)} parameters for a kernel of {len(sizes)}")
+    packed = [bytes(kind(value)) for value, kind in zip(values, types, strict=True)]
+    for value, found, size in zip(values, packed, sizes, strict=True):
+        if len(found) != size:
+            raise OutsideTheDouble(f"{value} has {len(found)} bytes, the parameter has {size}")
+    return packed

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from cuda.bindings.driver import CUdeviceptr, CUgraphNodeType, CUresult
+from cuda.bindings.driver import CUdeviceptr, CUresult
 
-from cuda_machine.driver_arguments import host_address
 from cuda_machine.driver_state import (
     Allocation,
     Calls,
@@ -22,8 +20,6 @@ from cuda_machine.driver_state import (
 from cuda_machine.faults import OutOfMemory
 from cuda_machine.streams import Stream
 
-MEMCPY = CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMCPY
-MEMSET = CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET
 # The simulated clock's milliseconds for a byte that is copied or filled.
 MILLISECONDS_PER_BYTE = 1e-6
 # Page-locked memory is aligned as pages are.
@@ -62,32 +58,55 @@ class MemoryCalls(Calls):
         self.state.release(allocation)
 
     @driver_call(1)
-    def cuMemAllocHost(self, bytesize: int) -> int:
-        return self._allocate_pinned(bytesize)
-
-    @driver_call(1)
     def cuMemHostAlloc(self, bytesize: int, Flags: int) -> int:
-        if Flags & ~0b111:
+        if Flags & ~0b111 or bytesize == 0:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-        return self._allocate_pinned(bytesize)
+        self.state.check_unsafe_call()
+        buffer = np.full(bytesize + PAGE, 0xA5, np.uint8)
+        address = -(-buffer.ctypes.data // PAGE) * PAGE
+        allocation = HostAllocation(address, bytesize, self.state.current(), buffer)
+        self.state.pinned[address] = allocation
+        return address
 
     @driver_call()
     def cuMemFreeHost(self, p: Any) -> None:
         self.state.check_unsafe_call()
-        allocation = self.state.pinned.get(host_address(p, 0))
+        allocation = self.state.pinned.get(int(p))
         if allocation is None:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
         self.state.release_pinned(allocation)
 
     @driver_call()
     def cuMemcpyHtoDAsync(self, dstDevice: Any, srcHost: Any, ByteCount: int, hStream: Any) -> None:
+        """Page-locked memory is read when the copy runs, pageable memory by the call."""
         stream = self.state.find_stream(hStream)
-        self._copy_to_device(stream, int(dstDevice), srcHost, ByteCount)
+        target, address, size = int(dstDevice), int(srcHost), ByteCount
+        to, pinned = self._allocation(target, size), self._pinned(stream, address, size)
+        staged = ctypes.string_at(address, size) if pinned is None else b""
+
+        def copy() -> float:
+            _require_alive(to, *([pinned] if pinned else []))
+            data = staged if pinned is None else ctypes.string_at(address, size)
+            to.context.device.memory.write(target, data)
+            return size * MILLISECONDS_PER_BYTE
+
+        self.state.run_or_capture(stream, "copy to the device", copy)
 
     @driver_call()
     def cuMemcpyDtoHAsync(self, dstHost: Any, srcDevice: Any, ByteCount: int, hStream: Any) -> None:
+        """Page-locked memory is written when the copy runs, pageable memory by the call."""
         stream = self.state.find_stream(hStream)
-        self._copy_to_host(stream, dstHost, int(srcDevice), ByteCount, wait=False)
+        address, source, size = int(dstHost), int(srcDevice), ByteCount
+        of, pinned = self._allocation(source, size), self._pinned(stream, address, size)
+
+        def copy() -> float:
+            _require_alive(of, *([pinned] if pinned else []))
+            ctypes.memmove(address, of.context.device.memory.read(source, size), size)
+            return size * MILLISECONDS_PER_BYTE
+
+        self.state.run_or_capture(stream, "copy to the host", copy)
+        if pinned is None and stream.last is not None:
+            self.state.wait(stream.last)
 
     @driver_call()
     def cuMemcpyDtoDAsync(
@@ -103,110 +122,19 @@ class MemoryCalls(Calls):
             to.context.device.memory.copy(target, source, ByteCount, memory)
             return ByteCount * MILLISECONDS_PER_BYTE
 
-        self._run(stream, MEMCPY, "copy on the device", copy)
-
-    @driver_call()
-    def cuMemcpyHtoD(self, dstDevice: Any, srcHost: Any, ByteCount: int) -> None:
-        """Waits for the default stream, then copies; from pageable memory it returns before that.
-
-        Then the copy to the device may still be under way, and a stream that does not wait for the
-        default stream may run before it.
-        """
-        stream = self._default_stream_of_waiting_call()
-        self.state.wait(*stream.predecessors())
-        pinned = self._copy_to_device(stream, int(dstDevice), srcHost, ByteCount)
-        if pinned and stream.last is not None:
-            self.state.wait(stream.last)
-
-    @driver_call()
-    def cuMemcpyDtoH(self, dstHost: Any, srcDevice: Any, ByteCount: int) -> None:
-        stream = self._default_stream_of_waiting_call()
-        self._copy_to_host(stream, dstHost, int(srcDevice), ByteCount, wait=True)
+        self.state.run_or_capture(stream, "copy on the device", copy)
 
     @driver_call()
     def cuMemsetD8Async(self, dstDevice: Any, uc: int, N: int, hStream: Any) -> None:
-        self._fill(int(dstDevice), np.uint8(uc), N, hStream)
-
-    @driver_call()
-    def cuMemsetD32Async(self, dstDevice: Any, ui: int, N: int, hStream: Any) -> None:
-        if int(dstDevice) % 4:
-            raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-        self._fill(int(dstDevice), np.uint32(ui), N, hStream)
-
-    def _allocate_pinned(self, size: int) -> int:
-        self.state.check_unsafe_call()
-        if size == 0:
-            raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-        buffer = np.full(size + PAGE, 0xA5, np.uint8)
-        address = -(-buffer.ctypes.data // PAGE) * PAGE
-        allocation = HostAllocation(address, size, self.state.current(), buffer)
-        self.state.pinned[address] = allocation
-        return address
-
-    def _fill(self, target: int, value: Any, count: int, stream_handle: Any) -> None:
-        stream = self.state.find_stream(stream_handle)
-        data = np.full(count, value).tobytes()
-        to = self._allocation(target, len(data))
+        target, data = int(dstDevice), bytes([uc]) * N
+        to = self._allocation(target, N)
 
         def fill() -> float:
             _require_alive(to)
             to.context.device.memory.write(target, data)
-            return len(data) * MILLISECONDS_PER_BYTE
+            return N * MILLISECONDS_PER_BYTE
 
-        self._run(stream, MEMSET, "fill", fill)
-
-    def _copy_to_device(self, stream: Stream, target: int, source: Any, size: int) -> bool:
-        """Enqueue a copy; whether the source is page-locked, so that it is read when this runs."""
-        to = self._allocation(target, size)
-        address = host_address(source, size)
-        pinned = self._pinned(address, size)
-        if pinned is None:
-            self._require_pinned_in_capture(stream)
-            staged = ctypes.string_at(address, size) if size else b""
-
-        def copy() -> float:
-            if pinned is None:
-                data = staged
-            else:
-                _require_alive(pinned)
-                data = ctypes.string_at(address, size)
-            _require_alive(to)
-            to.context.device.memory.write(target, data)
-            return size * MILLISECONDS_PER_BYTE
-
-        self._run(stream, MEMCPY, "copy to the device", copy)
-        return pinned is not None
-
-    def _copy_to_host(
-        self, stream: Stream, target: Any, source: int, size: int, *, wait: bool
-    ) -> None:
-        of = self._allocation(source, size)
-        address = host_address(target, size)
-        pinned = self._pinned(address, size)
-        if pinned is None:
-            self._require_pinned_in_capture(stream)
-
-        def copy() -> float:
-            if pinned is not None:
-                _require_alive(pinned)
-            _require_alive(of)
-            ctypes.memmove(address, of.context.device.memory.read(source, size), size)
-            return size * MILLISECONDS_PER_BYTE
-
-        self._run(stream, MEMCPY, "copy to the host", copy)
-        if (wait or pinned is None) and stream.last is not None:
-            self.state.wait(stream.last)
-
-    def _run(
-        self, stream: Stream, kind: CUgraphNodeType, name: str, action: Callable[[], float]
-    ) -> None:
-        self.state.run_or_capture(stream, kind, name, action)
-
-    def _default_stream_of_waiting_call(self) -> Stream:
-        stream = self.state.current().default_stream
-        self.state.check_implicit_dependency(stream)
-        self.state.check_unsafe_call()
-        return stream
+        self.state.run_or_capture(self.state.find_stream(hStream), "fill", fill)
 
     def _allocation(self, address: int, size: int) -> Allocation:
         """The allocation that has these bytes, which are of any device (unified addressing)."""
@@ -216,7 +144,7 @@ class MemoryCalls(Calls):
                 return allocation
         raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
 
-    def _pinned(self, address: int, size: int) -> HostAllocation | None:
+    def _pinned(self, stream: Stream, address: int, size: int) -> HostAllocation | None:
         """The page-locked allocation that has these bytes; None if they are pageable."""
         for allocation in self.state.pinned.values():
             start = address - allocation.address
@@ -224,12 +152,9 @@ class MemoryCalls(Calls):
                 return allocation
             if start < allocation.size and start + size > 0:
                 raise OutsideTheDouble("a copy of bytes that are page-locked in part only")
-        return None
-
-    @staticmethod
-    def _require_pinned_in_capture(stream: Stream) -> None:
         if stream.capture is not None:
             raise OutsideTheDouble("the capture of a copy of pageable memory")
+        return None
 
 
 def _require_alive(*allocations: Allocation | HostAllocation) -> None:

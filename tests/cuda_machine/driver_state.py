@@ -7,18 +7,17 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from cuda.bindings.driver import CUgraphNodeType, CUresult, CUstreamCaptureMode
+from cuda.bindings.driver import CUresult, CUstreamCaptureMode
 
-from cuda_machine.capture import Capture, Node
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.faults import Fault
 from cuda_machine.machine import Machine
 from cuda_machine.memory import Memory
 from cuda_machine.operations import Operation, Order, Scheduler
-from cuda_machine.streams import Event, Stream
+from cuda_machine.streams import Event, Node, Stream
 from lamina.base.garbage import Pause
 
 Thing = TypeVar("Thing")
@@ -64,23 +63,16 @@ class Device:
     primary: Context | None = None
     # What every later call returns: after a fault a process cannot use its device any more.
     error: CUresult | None = None
-    # How many retains of the primary context have no release yet.
-    retained: int = 0
 
 
 @dataclass(eq=False)
 class Context:
-    """A primary context: its streams, and its clock."""
+    """A primary context, and its clock."""
 
     handle: int
     device: Device
-    default_stream: Stream = field(init=False)
-    streams: list[Stream] = field(default_factory=list)
     # Milliseconds of the simulated clock; see `Event.time`.
     clock: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.default_stream = Stream(0, self, blocking=True, legacy=True)
 
     def check(self) -> None:
         """Raise the error that the device failed with."""
@@ -123,7 +115,6 @@ class State:
         self.pinned: dict[int, HostAllocation] = {}
         # Buffers that were freed last: an array of the caller may still view them.
         self.released: deque[HostAllocation] = deque()
-        self.captures: list[Capture] = []
         self._threads = threading.local()
         self._numbers = itertools.count(0x10_0000, 0x10)
 
@@ -139,10 +130,7 @@ class State:
         """The context that is current in the calling thread; otherwise INVALID_CONTEXT."""
         if not self.stack:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_CONTEXT)
-        context = self.stack[-1]
-        if self.handles.get(context.handle) is not context:
-            raise CudaError(CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED)
-        return context
+        return self.stack[-1]
 
     def new_handle(self) -> int:
         """A handle that no other object has had."""
@@ -160,19 +148,16 @@ class State:
         error: CUresult = CUresult.CUDA_ERROR_INVALID_HANDLE,
     ) -> Thing:
         """The living object of a handle; `error` if there is none of this kind."""
-        found = self.handles.get(0 if handle is None else int(handle))
+        found = self.handles.get(int(handle))
         if not isinstance(found, kind):
             raise CudaError(error)
         return found
 
     def find_stream(self, handle: Any) -> Stream:
-        """The stream of a handle; 0 and CU_STREAM_LEGACY are the context's default stream."""
-        number = 0 if handle is None else int(handle)
-        if number in (0, 1):
-            return self.current().default_stream
-        if number == 2:
-            raise OutsideTheDouble("the double has no default stream for each thread")
-        stream = self.find(Stream, number)
+        """The stream of a handle."""
+        if int(handle) in (0, 1, 2):
+            raise OutsideTheDouble("the double has no default stream")
+        stream = self.find(Stream, handle)
         stream.context.check()
         return stream
 
@@ -192,18 +177,15 @@ class State:
 
     def check_unsafe_call(self) -> None:
         """Refuse a call that captures prohibit (cuThreadExchangeStreamCaptureMode); end these."""
-        modes = CUstreamCaptureMode
-        if self.capture_mode == modes.CU_STREAM_CAPTURE_MODE_RELAXED:
+        if self.capture_mode == CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED:
             return
-        is_global = self.capture_mode == modes.CU_STREAM_CAPTURE_MODE_GLOBAL
+        streams = [one for one in self.handles.values() if isinstance(one, Stream)]
+        own = [one.capture for one in streams if one.capture is not None]
         prohibiting = [
-            capture
-            for capture in self.captures
-            if capture.prohibits_unsafe_calls()
-            and (is_global or capture.thread == threading.get_ident())
+            one for one in own if one.thread == threading.get_ident() and not one.invalidated
         ]
         for capture in prohibiting:
-            capture.invalidate()
+            capture.invalidated = True
         if prohibiting:
             raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 
@@ -239,33 +221,15 @@ class State:
 
         return run
 
-    def run_or_capture(
-        self, stream: Stream, kind: CUgraphNodeType, name: str, action: Callable[[], float]
-    ) -> None:
-        """Add an operation to a stream, or to the capture that the stream is in."""
-        self.check_implicit_dependency(stream)
+    def run_or_capture(self, stream: Stream, name: str, action: Callable[[], float]) -> None:
+        """Add an operation to a stream, or to its capture."""
         guarded = self.guarded(stream.context, action)
         if stream.capture is None:
             self.enqueue(stream, name, guarded)
             return
-        self.check_capture(stream)
-        node = Node(self.new_handle(), kind, name, stream.context, guarded, stream.tail)
-        stream.capture.add(stream, node)
-
-    def check_capture(self, stream: Stream) -> None:
-        """Refuse an operation of a stream whose capture has been invalidated."""
-        if stream.capture is not None and stream.capture.invalidated:
+        if stream.capture.invalidated:
             raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
-
-    def check_implicit_dependency(self, stream: Stream) -> None:
-        """Refuse the default stream while a stream that it would wait for is capturing."""
-        if not stream.legacy:
-            return
-        captures = {one.capture for one in stream.context.streams if one.blocking and one.capture}
-        for capture in captures:
-            capture.invalidate()
-        if captures:
-            raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        stream.capture.nodes.append(Node(name, guarded))
 
     def wait(self, *operations: Operation) -> None:
         """Block until the operations have run; raise the error of the first that could not."""

@@ -139,7 +139,6 @@ class Machine:
             ValueError: the launch itself is wrong.
         """
         program = kernel.program
-        _check_launch(kernel.kernel, grid, block)
         launch = self._launch(program, grid, block, parameters, shared_bytes)
         blocks = self._ordered(grid[0] * grid[1] * grid[2])
         together = max(1, self.lanes // launch.threads)
@@ -206,26 +205,6 @@ class Machine:
             self._shadows[granule] = shadow
         shadow.clear()
         return shadow
-
-
-# CUDA Programming Guide, Compute Capabilities: limits of all devices.
-_MOST_THREADS, _MOST_BLOCK, _MOST_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
-
-
-def _check_launch(kernel: Kernel, grid: Index, block: Index) -> None:
-    threads = block[0] * block[1] * block[2]
-    limits = kernel.limits
-    for extents, most in ((grid, _MOST_GRID), (block, _MOST_BLOCK)):
-        if any(not 1 <= one <= limit for one, limit in zip(extents, most, strict=True)):
-            raise ValueError(f"a launch of {grid} blocks of {block} threads: at most {most}")
-    if threads > _MOST_THREADS:
-        raise ValueError(f"blocks of {threads} threads, at most {_MOST_THREADS}")
-    if limits.reqntid and block != limits.reqntid:
-        raise ValueError(f"blocks of {block} threads, {kernel.name} requires {limits.reqntid}")
-    if limits.maxntid:
-        x, y, z = limits.maxntid
-        if threads > x * y * z:
-            raise ValueError(f"blocks of {threads} threads, {kernel.name} has at most {x * y * z}")
 
 
 __all__ = ["Checks", "LoadedKernel", "LoadedModule", "Machine", "shared_layout"]

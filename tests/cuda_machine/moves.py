@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from cuda_machine.syntax import BITS, Instruction, Operand, Pair, Register, Vector
-from cuda_machine.writer import FLOATS, INTEGERS, Writer, instruction, unknown
+from cuda_machine.syntax import BITS, Instruction, Operand, Register, Vector
+from cuda_machine.writer import FLOATS, INTEGERS, Writer, instruction
 
 _TYPES = f"b16|b32|b64|{INTEGERS}|f32|f64"
 _SIGNED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 # The opposite of a comparison of floats that is false for NaN is true for NaN.
 _UNORDERED = {"ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
-_COMBINED = "and|or|xor?"
 _OF_FLOATS = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
 
 
@@ -72,36 +71,18 @@ def compared(writer: Writer, one: Instruction, type: str, a: Operand, b: Operand
     return f"{writer.array(a, type)} {operator} {writer.read(b, type)}"
 
 
-def _combined(writer: Writer, one: Instruction, value: str, operands: tuple[Operand, ...]) -> str:
-    """A comparison combined with a predicate by .and, .or or .xor."""
-    names = [name for name in one.modifiers if name in ("and", "or", "xor")]
-    if len(names) != len(operands):
-        unknown(one)
-    if not names:
-        return value
-    operator = {"and": "&", "or": "|", "xor": "^"}[names[0]]
-    return f"({value}) {operator} {writer.array(operands[0], 'pred')}"
-
-
 @instruction(
     "setp",
     forms=(
-        f"eq|ne {_COMBINED} b16|b32|b64",
-        f"eq|ne|lt|le|gt|ge {_COMBINED} {INTEGERS}",
-        f"lo|ls|hi|hs {_COMBINED} u16|u32|u64",
-        f"{_OF_FLOATS} {_COMBINED} f32|f64",
+        "eq|ne b16|b32|b64",
+        f"eq|ne|lt|le|gt|ge {INTEGERS}",
+        "lo|ls|hi|hs u16|u32|u64",
+        f"{_OF_FLOATS} f32|f64",
     ),
 )
 def _setp(writer: Writer, one: Instruction) -> None:
-    result, a, b, *rest = one.operands
-    value = writer.temporary(compared(writer, one, one.modifiers[-1], a, b))
-    true = writer.temporary(_combined(writer, one, value, tuple(rest)))
-    if isinstance(result, Pair):
-        false = writer.temporary(_combined(writer, one, f"~{value}", tuple(rest)))
-        writer.write(result.first, "pred", true)
-        writer.write(result.second, "pred", false)
-    else:
-        writer.write(result, "pred", true)
+    result, a, b = one.operands
+    writer.write(result, "pred", compared(writer, one, one.modifiers[-1], a, b))
 
 
 @instruction("selp", forms=_TYPES)

@@ -13,7 +13,6 @@ from cuda_machine.syntax import (
     Kernel,
     Not,
     Operand,
-    Pair,
     Register,
     Sink,
     Special,
@@ -29,9 +28,6 @@ _TOKEN: Final = re.compile(
 SPECIALS: Final = (
     *(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"),
     "%laneid",
-    "%warpid",
-    "%nwarpid",
-    *(f"%lanemask_{name}" for name in ("eq", "le", "lt", "ge", "gt")),
 )
 
 
@@ -175,11 +171,7 @@ class _Reader:
             if not isinstance(register, Register):
                 raise Fault("! before something that is no predicate")
             return Not(register)
-        first = self._single(token)
-        if self._next() == "|":
-            self.take("|")
-            return Pair(first, self._single(self.tokens.pop()))
-        return first
+        return self._single(token)
 
     def _list(self, end: str) -> tuple[Operand, ...]:
         elements: list[Operand] = []
@@ -197,8 +189,6 @@ class _Reader:
             return value
         if token == "_":
             return Sink()
-        if token == "WARP_SZ":
-            return Immediate(32, "integer")
         if register := self.scopes.register(token):
             return register
         if token.startswith("%"):

@@ -1,7 +1,7 @@
 """Operations of streams, and the orders in which a device may run them.
 
-An operation depends on others: the one before it in its stream, events that the stream waits for,
-the default stream. CUDA promises nothing else about the order. So a program is right only if its
+An operation depends on others: the one before it in its stream, and events that the stream waits
+for. CUDA promises nothing else about the order. So a program is right only if its
 results are the same in all of these orders:
 
 - `Order("late")`: an operation runs when something waits for it, and nothing runs that this does
@@ -66,16 +66,12 @@ class Scheduler:
         else:
             self._pending.append(operation)
 
-    def pending(self, context: Any) -> list[Operation]:
-        """The operations of a context that have not run."""
-        self._forget_done()
-        return [operation for operation in self._pending if operation.context is context]
-
     def drop(self, context: Any) -> None:
         """Forget the operations of a context that ends."""
-        for operation in self.pending(context):
-            operation.action = None
-            operation.run()
+        for operation in self._pending:
+            if operation.context is context and not operation.done:
+                operation.action = None
+                operation.run()
 
     def wait(self, operation: Operation) -> None:
         """Run operations until this one has run."""
@@ -86,15 +82,6 @@ class Scheduler:
             for one in _needed(operation):
                 one.run()
             self._forget_done()
-
-    def progress(self, operation: Operation) -> None:
-        """Run one of the operations that this one needs: a device makes progress by itself.
-
-        Without it, a program that asks again and again would never end in the late order.
-        """
-        needed = _needed(operation)
-        if needed:
-            needed[0].run()
 
     def after_call(self) -> None:
         """Let time pass between two calls of the driver."""

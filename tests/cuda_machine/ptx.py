@@ -14,7 +14,6 @@ from cuda_machine.syntax import (
     Immediate,
     Instruction,
     Label,
-    Limits,
     Not,
     Parameter,
     Register,
@@ -206,18 +205,14 @@ def _header(module: Module, line: int, header: str) -> Kernel:
         raise Fault("unknown syntax of a function", line=line, text=text)
     kernel = Kernel(found["name"], line, module=module)
     kernel.parameters = _parameters(line, found["parameters"])
-    limits: dict[str, tuple[int, int, int]] = {}
     rest = found["rest"].strip()
     while rest:
         one = re.match(r"\.(\w+)((?: ?\d+ ?,?)*) ?", rest)
-        if not one or one[1] not in (*_HINTS, "maxntid", "reqntid", "noreturn"):
+        if not one or one[1] not in (*_HINTS, "maxntid"):
             raise Fault("unknown directive", kernel=kernel.name, line=line, text=rest)
-        if one[1].endswith("ntid"):
-            numbers = [int(text) for text in re.findall(r"\d+", one[2])]
-            x, y, z = (*numbers, 1, 1)[:3]
-            limits[one[1]] = (x, y, z)
+        if one[1] == "maxntid":
+            kernel.maxntid = tuple(int(text) for text in re.findall(r"\d+", one[2]))
         rest = rest[one.end() :]
-    kernel.limits = Limits(**limits)
     return kernel
 
 

@@ -1,44 +1,64 @@
-"""Streams and events of the double of the CUDA driver."""
+"""Streams, events, captures and graphs of the double of the CUDA driver."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from cuda_machine.operations import Operation
 
-if TYPE_CHECKING:
-    from cuda_machine.capture import Capture, Node, Position
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operation of a graph. Its action runs at each launch, after that of the node before it."""
+
+    name: str
+    action: Callable[[], float]
+
+
+@dataclass(eq=False)
+class Capture:
+    """A capture of one stream, from cuStreamBeginCapture to cuStreamEndCapture.
+
+    Its mode is CU_STREAM_CAPTURE_MODE_THREAD_LOCAL. An invalidated one has no graph any more.
+    """
+
+    thread: int = field(default_factory=threading.get_ident)
+    invalidated: bool = False
+    nodes: list[Node] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Graph:
+    """Nodes in the order of their capture."""
+
+    handle: int
+    nodes: tuple[Node, ...]
+
+
+@dataclass(eq=False)
+class ExecutableGraph:
+    """An instantiated graph. A launch comes after the one before it."""
+
+    handle: int
+    nodes: tuple[Node, ...]
+    last: Operation | None = None
 
 
 @dataclass(eq=False)
 class Stream:
-    """A queue of operations.
-
-    The legacy default stream and each blocking stream of its context wait for each other: an
-    operation of one waits for all that was enqueued before in the other ("Stream synchronization
-    behavior" in the driver's reference).
-    """
+    """A queue of operations, which does not wait for the default stream."""
 
     handle: int
     context: Any
-    blocking: bool
-    legacy: bool = False
     last: Operation | None = None
-    # While the stream is capturing: the capture, the nodes that its next node comes after, and
-    # how many things it has done in the capture.
     capture: Capture | None = None
-    tail: tuple[Node, ...] = ()
 
     def predecessors(self) -> tuple[Operation, ...]:
         """The operations that the next operation of this stream waits for."""
-        if self.legacy:
-            before = [self, *(stream for stream in self.context.streams if stream.blocking)]
-        elif self.blocking:
-            before = [self, self.context.default_stream]
-        else:
-            before = [self]
-        return tuple(one.last for one in before if one.last is not None and not one.last.done)
+        return (self.last,) if self.last is not None and not self.last.done else ()
 
 
 @dataclass(eq=False)
@@ -54,5 +74,3 @@ class Event:
     timing: bool
     marker: Operation | None = None
     time: float = 0.0
-    # The point in a capture, if the last record was captured.
-    position: Position | None = None

@@ -83,19 +83,11 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two destinations, `%p1|%p2`."""
-
-    first: Operand
-    second: Operand
-
-
-@dataclass(frozen=True)
 class Sink:
     """A destination that nobody reads, `_`."""
 
 
-Operand = Register | Not | Immediate | Special | Symbol | Address | Vector | Pair | Sink
+Operand = Register | Not | Immediate | Special | Symbol | Address | Vector | Sink
 
 
 @dataclass(frozen=True)
@@ -156,20 +148,13 @@ class Parameter:
     offset: int
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Sizes of blocks: at most `maxntid` threads; exactly `reqntid`."""
-
-    maxntid: tuple[int, int, int] | None = None
-    reqntid: tuple[int, int, int] | None = None
-
-
 @dataclass
 class Kernel:
     """A kernel.
 
     Attributes:
         shared, local: its own variables.
+        maxntid: the extents whose product bounds the threads of a block.
         targets: the labels of each list of branch targets.
         shared_bytes: static shared memory of the kernel.
     """
@@ -182,7 +167,7 @@ class Kernel:
     registers: dict[str, Register] = field(default_factory=dict)
     targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
     body: list[Instruction | Label] = field(default_factory=list)
-    limits: Limits = field(default_factory=Limits)
+    maxntid: tuple[int, ...] | None = None
     module: Module | None = field(default=None, repr=False)
 
     @property

@@ -101,14 +101,9 @@ class Threads:
         self.thread_of_lane = thread
         self.block_of_lane = np.repeat(np.arange(len(blocks), dtype=np.int64), self.threads)
         self.laneid = (thread & 31).astype(np.uint32)
-        self.warpid = (thread >> 5).astype(np.uint32)
         self.warps = -(-self.threads // 32)
-        self.nwarpid = np.uint32(self.warps)
         self.warp_of_lane = self.block_of_lane * self.warps + (thread >> 5)
-        one = np.uint32(1) << self.laneid
-        self.lanemask_eq, self.lanemask_lt = one, one - np.uint32(1)
-        self.lanemask_le = one | self.lanemask_lt
-        self.lanemask_ge, self.lanemask_gt = ~self.lanemask_lt, ~self.lanemask_le
+        self.lanemask_eq = np.uint32(1) << self.laneid
         for name, extents in (("ntid", launch.block), ("nctaid", launch.grid)):
             for axis, extent in zip("xyz", extents, strict=True):
                 setattr(self, f"{name}_{axis}", np.uint32(extent))

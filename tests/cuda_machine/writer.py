@@ -271,7 +271,7 @@ class Writer:
 
     def _special(self, name: str) -> str:
         code = name[1:].replace(".", "_")
-        if name.startswith(("%ntid", "%nctaid", "%nwarpid")):
+        if name.startswith(("%ntid", "%nctaid")):
             return f"m.{code}"
         if code not in self._specials:
             self._specials.add(code)
