@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from alternatives import legal_schedules
 from cublaslt_cases import DoubledDevice, Product
+from error_texts import error_text
 from gpu_cases import Case, compiled
 
 from cuda_machine.requirements import skip_without_nvrtc
@@ -153,13 +154,10 @@ def test_without_an_algorithm_a_forced_schedule_is_an_error(
 ) -> None:
     schedule = by_library(device, compiled(LAYER, device.engine.target))
     device.library.failure = failure
-    with pytest.raises(EngineError) as caught:
-        run(device, LAYER, schedule)
-    assert str(caught.value).splitlines()[0] == (
-        "in cuda:0: cuBLASLt has no algorithm for a product"
-    )
-    assert "product    7 x 6 x 5 of float32, plus a bias" in str(caught.value)
-    assert "pip install --upgrade nvidia-cublas" in str(caught.value)
+    text = error_text(EngineError, lambda: run(device, LAYER, schedule))
+    assert text.splitlines()[0] == ("in cuda:0: cuBLASLt has no algorithm for a product")
+    assert "product    7 x 6 x 5 of float32, plus a bias" in text
+    assert "pip install --upgrade nvidia-cublas" in text
 
 
 def test_a_candidate_without_an_algorithm_is_not_chosen(device: DoubledDevice) -> None:
@@ -269,9 +267,7 @@ def test_a_missing_package_is_an_error_with_the_remedy(monkeypatch: pytest.Monke
         raise ModuleNotFoundError(name, name="nvmath")
 
     monkeypatch.setattr(requirements.importlib, "import_module", absent)
-    with pytest.raises(EngineError) as caught:
-        asked(missing(requirements.cublaslt_package))
-    assert str(caught.value) == (
+    assert error_text(EngineError, lambda: asked(missing(requirements.cublaslt_package))) == (
         "in cuda: the cuda engine needs the package nvmath-python, for products of matrices\n"
         "  expected  nvmath-python 0.6 or later\n"
         "  found     none\n"
@@ -284,9 +280,7 @@ def test_a_missing_library_is_an_error_with_the_remedy() -> None:
         raise RuntimeError("libcublasLt.so.13: cannot open shared object file")
 
     module = SimpleNamespace(create=create, cuBLASLtError=KeyError)
-    with pytest.raises(EngineError) as caught:
-        asked(missing(lambda: module))
-    assert str(caught.value) == (
+    assert error_text(EngineError, lambda: asked(missing(lambda: module))) == (
         "in cuda: the cuda engine needs the package nvidia-cublas, for products of matrices\n"
         "  expected  nvidia-cublas 13.0 or later\n"
         "  found     libcublasLt.so.13: cannot open shared object file\n"

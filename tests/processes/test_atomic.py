@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_texts import error_text, refused
 
 from lamina.base.disk import open_regular, sweep, write_whole
 from lamina.errors import DataError
@@ -52,11 +53,10 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
         monkeypatch.setattr(os, "fsync", fail)
     else:
         monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(DataError) as caught:
-        write_atomically(path, b"new contents")
+    text = error_text(DataError, lambda: write_atomically(path, b"new contents"))
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
-    assert str(caught.value) == (
+    assert text == (
         f"in {path}: the file could not be written\n"
         "  writing  12 bytes\n"
         "  reason   No space left on device\n"
@@ -84,17 +84,15 @@ def check_writable(path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("write", [write_atomically, check_writable])
 def test_a_missing_folder_is_named(write: Callable[[Path, bytes], None], tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        write(tmp_path / "absent" / "file", b"data")
-    assert caught.value.advice == f"Create the folder first: {tmp_path / 'absent'}"
+    error = refused(DataError, lambda: write(tmp_path / "absent" / "file", b"data"))
+    assert error.advice == f"Create the folder first: {tmp_path / 'absent'}"
 
 
 @pytest.mark.parametrize("write", [write_atomically, check_writable])
 def test_a_folder_is_not_replaced(write: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(DataError) as caught:
-        write(tmp_path / "folder", b"data")
-    assert caught.value.advice == "This is a folder: add a file name."
+    error = refused(DataError, lambda: write(tmp_path / "folder", b"data"))
+    assert error.advice == "This is a folder: add a file name."
     assert names(tmp_path) == ["folder"]
 
 
@@ -214,9 +212,8 @@ def test_a_temporary_file_removed_at_every_attempt_is_an_error(
     monkeypatch.setattr(
         os, "fsync", lambda _: [path.unlink() for path in tmp_path.glob(".lamina-*")]
     )
-    with pytest.raises(DataError) as caught:
-        write_atomically(tmp_path / "file", b"data")
-    assert caught.value.facts[1] == ("reason", "another process removes unfinished files")
+    error = refused(DataError, lambda: write_atomically(tmp_path / "file", b"data"))
+    assert error.facts[1] == ("reason", "another process removes unfinished files")
     assert names(tmp_path) == []
 
 
@@ -291,9 +288,7 @@ def test_only_regular_files_are_opened(
             one.bind("x")
     else:
         path = Path(os.devnull)
-    with pytest.raises(DataError) as caught:
-        open_regular(path)
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: open_regular(path)) == (
         f"in {path}: this is not a regular file\n"
         "  expected  a file\n"
         f"  found     {'a folder' if kind == 'folder' else 'a pipe, socket or device'}\n"

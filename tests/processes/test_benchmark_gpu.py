@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from benchmark_modules import BENCHMARKS, GPU, modules
+from error_texts import error_text, refused
 
 from lamina.engines.discovery import devices
 from lamina.workloads import PRODUCTS, SEEDS, WORKLOADS, Runner, Stack
@@ -176,10 +177,9 @@ def test_failing_conformance_tests_end_the_command_with_their_output(
         return SimpleNamespace(returncode=1, stdout="FAILED test_sum\n", stderr="")
 
     monkeypatch.setattr(gpu.subprocess, "run", fails)
-    with pytest.raises(SystemExit) as caught:
-        gpu.require_conformance("cuda:0", 16)
+    text = error_text(SystemExit, lambda: gpu.require_conformance("cuda:0", 16))
     expected = "FAILED test_sum\n\nthe engine does not pass the conformance tests"
-    assert str(caught.value) == expected
+    assert text == expected
     expected = ["tests/conformance", "--engine=cuda:0", "-m", "engine", "--part", "0/16"]
     assert commands[0][3:9] == expected
     assert int(commands[0][commands[0].index("--numprocesses") + 1]) <= 8
@@ -210,10 +210,9 @@ def test_a_failure_of_a_peer_does_not_count(gpu: ModuleType) -> None:
 
 def test_conformance_tests_need_packages(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "TEST_PACKAGES", ("pytest", "no_such_package"))
-    with pytest.raises(SystemExit) as caught:
-        gpu.require_conformance("cuda:0", 16)
+    text = error_text(SystemExit, lambda: gpu.require_conformance("cuda:0", 16))
     expected = "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
-    assert str(caught.value) == expected
+    assert text == expected
 
 
 # Errors -------------------------------------------------------------------------------------------
@@ -253,9 +252,8 @@ def test_wrong_options_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        gpu.main()
-    assert caught.value.code == 2
+    error = refused(SystemExit, lambda: gpu.main())
+    assert error.code == 2
     assert expected in capsys.readouterr().err
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,12 +11,19 @@ from lamina.errors import InternalError
 from lamina.program.check import verify
 from lamina.program.program import Program
 
+Kind = TypeVar("Kind", bound=BaseException)
 
-def error_text(kind: type[Exception], call: Callable[[], Any]) -> str:
-    """The text of the error that a call raises."""
+
+def refused(kind: type[Kind] | tuple[type[Kind], ...], call: Callable[[], Any]) -> Kind:
+    """The error that a call raises."""
     with pytest.raises(kind) as caught:
         call()
-    return str(caught.value)
+    return caught.value
+
+
+def error_text(kind: type[Kind] | tuple[type[Kind], ...], call: Callable[[], Any]) -> str:
+    """The text of the error that a call raises."""
+    return str(refused(kind, call))
 
 
 def problem_of(broken: Program) -> str:

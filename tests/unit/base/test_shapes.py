@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 from lamina.base.shapes import (
     BATCH,
@@ -60,9 +61,7 @@ def test_the_size_of_an_element_is_numpys() -> None:
 
 
 def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(DTypeError) as caught:
-        as_dtype("float8")
-    assert str(caught.value) == (
+    assert error_text(DTypeError, lambda: as_dtype("float8")) == (
         "there is no dtype 'float8'\n"
         "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
         "uint16, bool\n"
@@ -88,9 +87,7 @@ def test_the_wider_dtype_wins_from_either_side(left: str, right: str, result: st
 
 
 def test_the_two_float_types_are_never_mixed() -> None:
-    with pytest.raises(DTypeError) as caught:
-        promote(float32, float64)
-    assert str(caught.value) == (
+    assert error_text(DTypeError, lambda: promote(float32, float64)) == (
         "float32 and float64 are mixed\n"
         "  left   float32\n"
         "  right  float64\n"
@@ -146,9 +143,7 @@ def test_a_shape_without_the_batch_is_static() -> None:
 
 
 def test_a_shape_with_the_batch_is_not_static() -> None:
-    with pytest.raises(ShapeError) as caught:
-        static((3, BATCH))
-    assert str(caught.value) == (
+    assert error_text(ShapeError, lambda: static((3, BATCH))) == (
         "a fixed shape is needed here\n"
         "  found  [3, batch]\n"
         "  The batch size is known only after compilation; keep it out of this argument."
@@ -211,9 +206,7 @@ def test_the_batch_fits_itself_and_1() -> None:
 
 
 def test_shapes_that_differ_are_refused_with_the_axis_from_the_end() -> None:
-    with pytest.raises(ShapeError) as caught:
-        broadcast((BATCH, 4, 3), (5, 3))
-    assert str(caught.value) == (
+    assert error_text(ShapeError, lambda: broadcast((BATCH, 4, 3), (5, 3))) == (
         "the shapes differ in axis -2, 4 against 5\n"
         "  left   [batch, 4, 3]\n"
         "  right  [5, 3]\n"
@@ -242,9 +235,7 @@ def test_axes_come_back_in_rising_order() -> None:
 
 
 def test_a_missing_axis_is_refused_with_those_that_are_there() -> None:
-    with pytest.raises(ShapeError) as caught:
-        normalise_axis(2, 2)
-    assert str(caught.value) == (
+    assert error_text(ShapeError, lambda: normalise_axis(2, 2)) == (
         "there is no axis 2\n"
         "  expected  an axis from -2 to 1\n"
         "  found     2\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.data import Dataset, as_dataset
@@ -93,10 +94,9 @@ TAKERS: dict[str, Callable[[Any], object]] = {
 def test_masked_elements_are_refused_wherever_arrays_are_given(
     taker: Callable[[Any], object],
 ) -> None:
-    with pytest.raises(LaminaError) as caught:
-        taker(np.ma.array(X, mask=X * [0, 1, 0]))
-    assert "masked" in str(caught.value)
-    assert "array.filled(0)" in str(caught.value)
+    text = error_text(LaminaError, lambda: taker(np.ma.array(X, mask=X * [0, 1, 0])))
+    assert "masked" in text
+    assert "array.filled(0)" in text
     taker(np.ma.array(X, mask=X * [0, 1, 0]).filled(0))
     taker(np.ma.array(X))
 
@@ -151,9 +151,8 @@ class TestConstruction:
         )
 
     def test_inputs_of_different_lengths_are_named_by_their_index(self) -> None:
-        with pytest.raises(DataError) as caught:
-            Dataset((np.zeros(5), np.zeros(5), np.zeros(6)))
-        assert "inputs[0] and the inputs[2]" in caught.value.problem
+        error = refused(DataError, lambda: Dataset((np.zeros(5), np.zeros(5), np.zeros(6))))
+        assert "inputs[0] and the inputs[2]" in error.problem
 
     @pytest.mark.parametrize(
         ("inputs", "kind", "problem"),
@@ -185,16 +184,13 @@ class TestConstruction:
     def test_wrong_arrays_are_refused(
         self, inputs: Any, kind: type[LaminaError], problem: str
     ) -> None:
-        with pytest.raises(kind) as caught:
-            Dataset(inputs)
-        assert caught.value.problem.startswith(problem)
-        assert dict(caught.value.facts).keys() == {"expected", "found"}
-        assert caught.value.advice.endswith(".")
+        error = refused(kind, lambda: Dataset(inputs))
+        assert error.problem.startswith(problem)
+        assert dict(error.facts).keys() == {"expected", "found"}
+        assert error.advice.endswith(".")
 
     def test_long_doubles_are_refused_with_the_conversion(self) -> None:
-        with pytest.raises(DTypeError) as caught:
-            Dataset(np.zeros((2, 3), np.longdouble))
-        assert str(caught.value) == (
+        assert error_text(DTypeError, lambda: Dataset(np.zeros((2, 3), np.longdouble))) == (
             "the inputs have an unknown dtype\n"
             "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
             "uint16, bool\n"
@@ -221,9 +217,8 @@ class TestConstruction:
             assert repr(data.take([1])) == "1 example: x float[1]"
 
     def test_a_tensor_as_data_is_refused(self) -> None:
-        with pytest.raises(DefinitionError) as caught:
-            Dataset(lm.Input(3), np.zeros(2))
-        first, *others = str(caught.value).splitlines()
+        text = error_text(DefinitionError, lambda: Dataset(lm.Input(3), np.zeros(2)))
+        first, *others = text.splitlines()
         assert first.startswith("in test_data_dataset.py:")
         assert first.endswith(
             ": data is an array, but this is a symbolic tensor, which holds no data"
@@ -262,18 +257,16 @@ class TestConstruction:
     ) -> None:
         torch = pytest.importorskip("torch", reason="PyTorch is not installed")
         tensor = eval(f"torch.{make}", {"torch": torch})
-        with pytest.raises(DataError) as caught:
-            Dataset(tensor)
-        assert caught.value.problem == "the inputs cannot be converted to an array"
-        assert caught.value.advice is not None
-        assert caught.value.advice.endswith(advice)
-        call = caught.value.advice.removesuffix(".").split(": ")[1]
+        error = refused(DataError, lambda: Dataset(tensor))
+        assert error.problem == "the inputs cannot be converted to an array"
+        assert error.advice is not None
+        assert error.advice.endswith(advice)
+        call = error.advice.removesuffix(".").split(": ")[1]
         assert len(Dataset(eval(call, {"torch": torch, "tensor": tensor}))) == 2
 
     def test_from_arrays_refuses_uneven_rows(self) -> None:
-        with pytest.raises(DataError) as caught:
-            Dataset.from_arrays([[1.0], [2.0, 3.0]])
-        assert caught.value.problem == "the inputs cannot be converted to an array"
+        error = refused(DataError, lambda: Dataset.from_arrays([[1.0], [2.0, 3.0]]))
+        assert error.problem == "the inputs cannot be converted to an array"
 
 
 class TestAsDataset:
@@ -288,9 +281,8 @@ class TestAsDataset:
 
     @pytest.mark.parametrize("value", [None, 3, "digits", [1, 2], (1, 2, 3, 4), {}])
     def test_other_values_are_refused(self, value: Any) -> None:
-        with pytest.raises(DataError) as caught:
-            as_dataset(value)
-        assert caught.value.problem == "this is not a data set"
+        error = refused(DataError, lambda: as_dataset(value))
+        assert error.problem == "this is not a data set"
 
 
 class TestClasses:
@@ -298,15 +290,13 @@ class TestClasses:
         assert Dataset(np.zeros((3, 1)), np.array([0, 6, 2])).classes == 7
 
     def test_negative_labels_are_found(self) -> None:
-        with pytest.raises(DataError) as caught:
-            _ = Dataset(np.zeros((3, 1)), np.array([0, 1, -4])).classes
-        assert dict(caught.value.facts)["found"] == "-4 in example 2"
+        error = refused(DataError, lambda: Dataset(np.zeros((3, 1)), np.array([0, 1, -4])).classes)
+        assert dict(error.facts)["found"] == "-4 in example 2"
 
     @pytest.mark.parametrize("targets", [None, np.zeros(3), np.zeros(3, bool)])
     def test_classes_of_targets_that_are_no_labels_are_refused(self, targets: Any) -> None:
-        with pytest.raises(DataError) as caught:
-            _ = Dataset(np.zeros((3, 1)), targets).classes
-        assert caught.value.problem == "the targets are not class labels"
+        error = refused(DataError, lambda: Dataset(np.zeros((3, 1)), targets).classes)
+        assert error.problem == "the targets are not class labels"
 
 
 class TestOrder:
@@ -372,14 +362,12 @@ class TestSplit:
 
     @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 2, float("nan")])
     def test_fractions_outside_0_to_1_are_refused(self, fraction: float) -> None:
-        with pytest.raises(DataError) as caught:
-            numbered(10).split(fraction)
-        assert dict(caught.value.facts)["found"] == str(fraction)
+        error = refused(DataError, lambda: numbered(10).split(fraction))
+        assert dict(error.facts)["found"] == str(fraction)
 
     def test_one_example_cannot_be_split(self) -> None:
-        with pytest.raises(DataError) as caught:
-            numbered(1).split(0.5)
-        assert caught.value.problem == "a single example cannot be split"
+        error = refused(DataError, lambda: numbered(1).split(0.5))
+        assert error.problem == "a single example cannot be split"
 
 
 class TestBatches:
@@ -415,9 +403,8 @@ class TestBatches:
 
     @pytest.mark.parametrize(("size", "drop_last"), [(0, False), (-1, False), (11, True)])
     def test_bad_sizes_are_refused_at_the_call(self, size: int, drop_last: bool) -> None:
-        with pytest.raises(DataError) as caught:
-            numbered(10).batches(size, drop_last=drop_last)
-        assert dict(caught.value.facts)["found"] == str(size)
+        error = refused(DataError, lambda: numbered(10).batches(size, drop_last=drop_last))
+        assert dict(error.facts)["found"] == str(size)
 
 
 class TestTakeAndSubset:
@@ -428,15 +415,13 @@ class TestTakeAndSubset:
 
     @pytest.mark.parametrize("indices", [[], [[0]], [0.5], [True, False]])
     def test_take_refuses_positions_that_are_no_row_of_integers(self, indices: Any) -> None:
-        with pytest.raises(DataError) as caught:
-            numbered(5).take(indices)
-        assert caught.value.problem == "the positions of examples must be a row of integers"
+        error = refused(DataError, lambda: numbered(5).take(indices))
+        assert error.problem == "the positions of examples must be a row of integers"
 
     @pytest.mark.parametrize("index", [-1, 5])
     def test_take_refuses_positions_outside(self, index: int) -> None:
-        with pytest.raises(DataError) as caught:
-            numbered(5).take([0, index])
-        assert caught.value.facts == (("expected", "0 to 4"), ("found", str(index)))
+        error = refused(DataError, lambda: numbered(5).take([0, index]))
+        assert error.facts == (("expected", "0 to 4"), ("found", str(index)))
 
     def test_subset_shares_memory(self) -> None:
         data = numbered(5)
@@ -473,9 +458,7 @@ class MapStyle:
 
 
 def test_a_data_set_of_single_examples_is_refused_with_the_loader_that_makes_batches() -> None:
-    with pytest.raises(DataError) as caught:
-        as_dataset(MapStyle())
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: as_dataset(MapStyle())) == (
         "this is not a data set\n"
         "  expected  a Dataset, a pair (x, y) of arrays, or an array\n"
         "  found     a MapStyle\n"

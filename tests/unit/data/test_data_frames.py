@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from frame_cases import (
     TABLE,
     Maker,
@@ -64,9 +65,7 @@ def test_unknown_words_are_zeros_or_index_0(make: Maker) -> None:
     indexed = from_frame(make(TABLE), target="rent", words="index").coding
     assert indexed.inputs(other)[1].sum() == 0
     classes = from_frame(make(TABLE), target="town").coding
-    with pytest.raises(DataError) as caught:
-        classes.dataset(other)
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: classes.dataset(other)) == (
         "in Coding: a target is not one of the known words of 'town'\n"
         "  expected  Bonn, Köln, Ulm\n"
         "  found     'Rom' in row 0\n"
@@ -95,9 +94,7 @@ def test_missing_numbers_are_replaced_by_a_rule(make: Maker, gaps: Any, expected
 @maker
 def test_missing_numbers_are_refused_by_default(make: Maker) -> None:
     table = make({"a": [None, 1.0, 3.0], "b": [1, 2, 3]})
-    with pytest.raises(DataError) as caught:
-        from_frame(table, target="b")
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: from_frame(table, target="b")) == (
         "in from_frame: numbers are missing in the column 'a'\n"
         "  missing  1 of 3\n"
         "  Choose in training what replaces them: gaps='mean', 'median', 'indicator' (the mean, "
@@ -142,9 +139,7 @@ def test_faults_of_tables_are_named() -> None:
     with pytest.raises(DataError, match="the table has no columns of inputs"):
         from_frame({"a": [1]}, target="a")
     coding = from_frame(by_name(TABLE), target="rent").coding
-    with pytest.raises(DataError) as caught:
-        coding.inputs({"size": [1.0], "town": ["Ulm"]})
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: coding.inputs({"size": [1.0], "town": ["Ulm"]})) == (
         "in Coding: columns are missing\n"
         "  missing  rooms, new, built\n"
         "  found    size, town\n"
@@ -158,9 +153,7 @@ def test_faults_of_tables_are_named() -> None:
         "  found     'x' in row 29\n"
         "  Correct it, or leave it empty if the number is missing."
     )
-    with pytest.raises(DataError) as caught:
-        coding.inputs(by_name({**TABLE, "town": [1.0] * 30}))
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: coding.inputs(by_name({**TABLE, "town": [1.0] * 30}))) == (
         "in Coding: the column 'town' is of another kind\n"
         "  expected  words\n"
         "  found     numbers\n"
@@ -168,9 +161,7 @@ def test_faults_of_tables_are_named() -> None:
     )
     with pytest.raises(DataError, match="the column of targets is missing"):
         coding.dataset({name: values for name, values in by_name(TABLE).items() if name != "rent"})
-    with pytest.raises(DataError) as caught:
-        from_frame("rent.csv")
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: from_frame("rent.csv")) == (
         "in from_frame: this is the path of a file, not a data frame\n"
         "  expected  a data frame\n"
         "  found     'rent.csv'\n"
@@ -286,9 +277,7 @@ def test_a_column_without_values_is_refused_in_training() -> None:
     with pytest.raises(DataError, match="numbers are missing in the column 'a'"):
         from_frame(empty)
     assert from_frame(empty, gaps=0).inputs.tolist() == [[0], [0]]
-    with pytest.raises(DataError) as caught:
-        from_frame({"a": [None, None]}, gaps="mean")
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: from_frame({"a": [None, None]}, gaps="mean")) == (
         "in from_frame: the column 'a' has no values\n"
         "  Leave it out, or say of what kind it is: kinds={'a': 'word'}."
     )
@@ -304,13 +293,9 @@ def test_missing_words_as_targets_are_refused(make: Maker) -> None:
         "  Leave out the rows that have none."
     )
     frame = make({"a": [1, 2, 3], "w": ["x", None, "y"]})
-    with pytest.raises(DataError) as caught:
-        from_frame(frame, "w")
-    assert str(caught.value) == f"in from_frame: {text}"
+    assert error_text(DataError, lambda: from_frame(frame, "w")) == f"in from_frame: {text}"
     coding = from_frame(make({"a": [1, 2], "w": ["x", "y"]}), "w").coding
-    with pytest.raises(DataError) as caught:
-        coding.dataset(frame)
-    assert str(caught.value) == f"in Coding: {text}"
+    assert error_text(DataError, lambda: coding.dataset(frame)) == f"in Coding: {text}"
 
 
 def test_missing_categories_as_targets_are_refused() -> None:
@@ -350,9 +335,7 @@ def test_unfit_kinds_are_refused() -> None:
     ):
         with pytest.raises(DataError, match=problem):
             from_frame(table, "y", kinds=kinds)
-    with pytest.raises(DataError) as caught:
-        from_frame(table, "y", kinds={"y": "class"})
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: from_frame(table, "y", kinds={"y": "class"})) == (
         "in from_frame: the column 'y' has numbers that are no class numbers\n"
         "  expected  whole numbers below 9,007,199,254,740,992 (2**53)\n"
         "  found     0.5 in row 1\n"
@@ -371,10 +354,9 @@ def test_unfit_kinds_are_refused() -> None:
 def test_a_few_words_among_texts_of_numbers_are_mistakes() -> None:
     sizes = [str(20 + n) for n in range(39)]
     table = {"size": [*sizes, "7O"], "y": [n + 0.5 for n in range(40)]}
-    with pytest.raises(DataError) as caught:
-        from_frame(table, target="y")
-    assert "nearly all cells of the column 'size' are numbers" in str(caught.value)
-    assert "'7O' in row 39" in str(caught.value)
+    text = error_text(DataError, lambda: from_frame(table, target="y"))
+    assert "nearly all cells of the column 'size' are numbers" in text
+    assert "'7O' in row 39" in text
     assert len(from_frame(table, target="y", kinds={"size": "word"}).coding.features) == 40
     # Texts that are all numbers may be codes.
     with pytest.warns(LaminaWarning, match="make numbers of them, kinds={'size': 'number'}, or"):
@@ -439,9 +421,7 @@ def test_numbers_that_float32_cannot_hold_are_refused(
     with pytest.raises(DataError, match="the column 'a' has a number that float32") as caught:
         from_frame(frame, "a", **options)
     coding = from_frame(make({"a": [1.0, 3.0, 2.0], "y": [0.5, 1.5, 2.5]}), "y", **options).coding
-    with pytest.raises(DataError) as caught:
-        coding.inputs(frame)
-    assert str(caught.value) == f"in Coding: {text}"
+    assert error_text(DataError, lambda: coding.inputs(frame)) == f"in Coding: {text}"
 
 
 def test_integers_beyond_float64_are_refused() -> None:

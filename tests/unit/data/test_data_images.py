@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_cases import succeed
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.data import load
@@ -25,10 +26,9 @@ def save(path: Path, pixels: Any = GREY, **options: Any) -> None:
 
 
 def fault(path: Path, kind: type[LaminaError], **options: Any) -> LaminaError:
-    with pytest.raises(LaminaError) as caught:
-        load(path, **options)
-    assert type(caught.value) is kind
-    return caught.value
+    error = refused(LaminaError, lambda: load(path, **options))
+    assert type(error) is kind
+    return error
 
 
 def test_subfolders_are_the_classes(tmp_path: Path) -> None:
@@ -88,9 +88,7 @@ def test_targets_cannot_be_given(tmp_path: Path) -> None:
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path / "a" / "1.png", np.zeros((3, 4), np.uint8))
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(MissingExtraError) as caught:
-        load(tmp_path)
-    assert 'pip install "lamina[data]"' in str(caught.value)
+    assert 'pip install "lamina[data]"' in error_text(MissingExtraError, lambda: load(tmp_path))
 
 
 # Classes ------------------------------------------------------------------------------------------
@@ -149,16 +147,13 @@ def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(
         "  expected  words of 'class': 3; number 1 is 'b'\n"
         "  found     words of 'class': 2; number 1 is 'c'\n"
     )
-    with pytest.raises(DataError) as caught:
-        model.fit(train, validation=test, **HOW)
-    assert text in str(caught.value)
+    assert text in error_text(DataError, lambda: model.fit(train, validation=test, **HOW))
     model.fit(train, validation=train.coding.dataset(folders / "test"), **HOW)
     model.save(folders / "model")
     loaded = lm.load(folders / "model")
-    with pytest.raises(DataError) as caught:
-        loaded.evaluate(test, lm.CrossEntropy())
-    assert text in str(caught.value)
-    assert "model.coding.dataset('test')" in caught.value.advice
+    error = refused(DataError, lambda: loaded.evaluate(test, lm.CrossEntropy()))
+    assert text in str(error)
+    assert "model.coding.dataset('test')" in error.advice
     assert loaded.coding.classes == ("a", "b", "c")
     coded = loaded.coding.dataset(str(folders / "test"))
     assert coded.targets.tolist() == [0, 2]
@@ -173,9 +168,7 @@ def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(
 
 def test_unknown_classes_and_other_data_are_refused(folders: Path) -> None:
     coding = load(folders / "test").coding
-    with pytest.raises(DataError) as caught:
-        coding.dataset(folders / "train")
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: coding.dataset(folders / "train")) == (
         f"in {folders / 'train'}: the subfolder 'b' is none of the classes\n"
         "  expected  a, c\n"
         "  found     a, b, c\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 import lamina as lm
 from lamina.data import Coding, load, read_table
@@ -175,9 +176,7 @@ def test_the_decimal_mark_of_the_training_data_holds_for_further_files(tmp_path:
     assert (coding.delimiter, coding.decimal) == (";", ",")
     # Another delimiter is found, and with it the decimals of quoted cells.
     assert coding.inputs(table(tmp_path, 'b,a\n3,"1,250"\n')).tolist() == [[1.25, 3]]
-    with pytest.raises(DataError) as caught:
-        coding.inputs(table(tmp_path, "a;b\n1.5;2\n"))
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: coding.inputs(table(tmp_path, "a;b\n1.5;2\n"))) == (
         f"in {tmp_path / 'a.csv'}: the column 'a' is of another kind\n"
         "  expected  numbers with decimal commas\n"
         "  found     '1.5' in line 2\n"
@@ -196,9 +195,7 @@ def test_the_notation_is_an_option(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="Here it is called delimiter"):
         load(path, sep=" ")
     path = table(tmp_path, "a;b;y\n1,5;1.5;0\n2,5;2.5;1\n")
-    with pytest.raises(DataError) as caught:
-        load(path)
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: load(path)) == (
         f"in {path}: the table has decimal commas and decimal points\n"
         "  commas  '1,5' in the column 'a'\n"
         "  points  '1.5' in the column 'b'\n"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from fit_cases import network, same
 from stream_cases import TRAIN, trained
 
@@ -81,10 +82,9 @@ def test_arrays_that_cannot_be_mapped_are_refused(kind: str, tmp_path: Path, hdf
     else:
         path = tmp_path / "a.csv"
         np.savetxt(path, TRAIN.inputs, delimiter=",")
-    with pytest.raises(DataError) as caught:
-        load(path, on_disk=True)
+    text = error_text(DataError, lambda: load(path, on_disk=True))
     found = {"chunked": "hdf5", "csv": "csv"}.get(kind, "npy")
-    assert str(caught.value) == (
+    assert text == (
         f"in {path}: the arrays of this file cannot be mapped into memory\n"
         "  expected  .npy, or HDF5 without compression and chunks\n"
         f"  found     {found}, or another order of bytes or axes\n"
@@ -184,9 +184,7 @@ def test_a_window_over_chunks_trains(npy: tuple[Path, Path]) -> None:
 
 def test_faults_of_files_are_named(npy: tuple[Path, Path], tmp_path: Path) -> None:
     np.save(npy[1], TRAIN.targets[:5])
-    with pytest.raises(DataError) as caught:
-        in_chunks(npy[0], targets=npy[1])
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: in_chunks(npy[0], targets=npy[1])) == (
         f"in {npy[0]}: the inputs and the targets differ in the number of examples\n"
         "  inputs   90\n"
         "  targets  5"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_cases import fail, run, succeed, write
+from error_texts import error_text
 
 import lamina as lm
 from lamina.data import load, read_table
@@ -25,9 +26,7 @@ def test_a_table_with_words_is_loaded_without_pandas(tmp_path: Path) -> None:
     assert data.coding.classes == ("cheap", "good")
     assert data.targets.tolist() == [0, 1, 0]
     assert load(path, "size").targets.tolist() == [[30.5], [52.0], [41.5]]
-    with pytest.raises(DataError) as caught:
-        load(path, 1)
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: load(path, 1)) == (
         f"in {path}: targets are missing in the column 'town'\n"
         "  missing  1 of 3\n"
         "  Leave out the rows that have none."
@@ -54,10 +53,9 @@ def test_columns_of_a_file_are_read(tmp_path: Path) -> None:
 def test_empty_entries_of_a_file_are_refused_with_the_column(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1,2\n,4\n", encoding="utf-8")
-    with pytest.raises(DataError) as caught:
-        load(path)
-    assert "numbers are missing in the column 'a'" in str(caught.value)
-    assert "gaps='mean'" in str(caught.value)
+    text = error_text(DataError, lambda: load(path))
+    assert "numbers are missing in the column 'a'" in text
+    assert "gaps='mean'" in text
 
 
 def table(folder: Path, text: str) -> Path:
@@ -117,19 +115,16 @@ def test_a_cell_that_spoils_a_column_is_named(tmp_path: Path) -> None:
             "say so: kinds={'a b': 'word'}, or --kind 'a b'=word."
         )
     assert load(path, kinds={"a b": "word"}).inputs.shape == (50, 50)
-    with pytest.raises(DataError) as caught:
-        load(path, kinds={"a b": "number"})
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: load(path, kinds={"a b": "number"})) == (
         f"in {path}: the column 'a b' is of another kind\n"
         "  expected  numbers\n"
         "  found     '1.2.3' in line 52\n"
         "  Correct it, or leave it empty if the number is missing."
     )
     days = "".join(f"2024-01-{day},{day}\n" for day in range(10, 20))
-    with pytest.raises(DataError) as caught:
-        load(table(tmp_path, f"d,y\n{days}2024-02-30,1\n"))
-    assert "nearly all cells of the column 'd' are dates" in str(caught.value)
-    assert "'2024-02-30' in line 12" in str(caught.value)
+    message = error_text(DataError, lambda: load(table(tmp_path, f"d,y\n{days}2024-02-30,1\n")))
+    assert "nearly all cells of the column 'd' are dates" in message
+    assert "'2024-02-30' in line 12" in message
     # Below nine in ten, the column is of words.
     few = "".join(f"{number},0\n" for number in range(8))
     assert load(table(tmp_path, f"a,y\n{few}x,1\n")).coding.features[-1] == "a=x"
@@ -233,9 +228,7 @@ def test_whole_targets_that_are_not_exact_are_no_classes(tmp_path: Path) -> None
 
 def test_options_of_tables_are_refused_for_other_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.ones(2))
-    with pytest.raises(DataError) as caught:
-        load(tmp_path / "a.npz", gaps="mean")
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: load(tmp_path / "a.npz", gaps="mean")) == (
         f"in {tmp_path / 'a.npz'}: gaps is for tables, and this is no table\n"
         "  expected  gaps='error'\n"
         "  found     gaps='mean'\n"
@@ -374,9 +367,7 @@ def test_a_model_of_tables_predicts_a_file(tmp_path: Path) -> None:
     for given in (path, str(path)):
         np.testing.assert_array_equal(model.predict(given), expected)
     other = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(1)))
-    with pytest.raises(DataError) as caught:
-        other.predict("rows.csv")
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: other.predict("rows.csv")) == (
         "in predict: predict takes arrays, not the path of a file\n"
         "  expected  an array\n"
         "  found     'rows.csv'\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 from frame_cases import (
     TABLE,
     Maker,
@@ -151,16 +152,13 @@ def test_a_part_takes_tables_in_the_order_of_its_own_inputs(tmp_path: Path) -> N
         own = part.coding.dataset(table)
         assert part.evaluate(own, lm.MSE()) == model.evaluate(data, lm.MSE())
     assert again.coding == data.coding
-    with pytest.raises(DataError) as caught:
-        swapped.predict(data)
-    assert "expected  indices_first=True" in str(caught.value)
+    assert "expected  indices_first=True" in error_text(DataError, lambda: swapped.predict(data))
 
 
 def test_columns_by_name_without_a_coding_are_refused() -> None:
     model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
-    with pytest.raises(DataError) as caught:
-        model.predict({"a": [1.0]})
-    assert "for a model that was trained on lm.data.from_frame(...)." in caught.value.advice
+    error = refused(DataError, lambda: model.predict({"a": [1.0]}))
+    assert "for a model that was trained on lm.data.from_frame(...)." in error.advice
     with pytest.raises(DataError, match="the columns of a data frame are not coded") as caught:
         model.evaluate({"a": [1.0]}, lm.MSE())
     assert "Arrays by the names of inputs are lm.data.Dataset(" in caught.value.advice
@@ -230,12 +228,8 @@ def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes() -> None:
         "(model.coding.inputs(frame), y)."
     )
     uncoded = (frame[["a"]], y)
-    with pytest.raises(DataError) as caught:
-        model.evaluate(uncoded, loss=lm.MSE())
-    assert str(caught.value) == text
-    with pytest.raises(DataError) as caught:
-        trained(data, validation=uncoded)
-    assert str(caught.value) == text
+    assert error_text(DataError, lambda: model.evaluate(uncoded, loss=lm.MSE())) == text
+    assert error_text(DataError, lambda: trained(data, validation=uncoded)) == text
     half = lm.data.Dataset(*uncoded).subset(0, 2)
     with pytest.raises(DataError):
         model.evaluate(half, loss=lm.MSE())
@@ -354,18 +348,15 @@ def test_a_predictor_tells_how_a_frame_is_coded() -> None:
     model = trained(data)
     predict = model.predictor()
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(DataError) as caught:
-        predict(pandas.DataFrame({"a": [1.0]}))
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: predict(pandas.DataFrame({"a": [1.0]}))) == (
         "in predictor: a predictor takes arrays, not data frames\n"
         "  expected  an array\n"
         "  found     DataFrame\n"
         "  Code the frame as in training: predict(model.coding.inputs(frame)); for a model that "
         "was trained on arrays: predict(frame.to_numpy())."
     )
-    with pytest.raises(DataError) as caught:
-        predict({"a": [1.0]})
-    assert caught.value.advice.endswith("A predictor takes model.coding.inputs(table).")
+    error = refused(DataError, lambda: predict({"a": [1.0]}))
+    assert error.advice.endswith("A predictor takes model.coding.inputs(table).")
     found = predict(model.coding.inputs({"a": [1.0]}))
     np.testing.assert_array_equal(found, model.predict({"a": [1.0]}))
 

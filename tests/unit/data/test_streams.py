@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from fit_cases import fit, network, same
 from stream_cases import BATCH, TEST, TRAIN, batches_of, fault, trained
 
@@ -116,9 +117,7 @@ def test_data_loaders_of_pytorch_are_read(workers: int) -> None:
 def test_an_iterator_is_read_in_a_single_epoch_and_refused_for_more() -> None:
     parameters, _ = trained(batches_of(TRAIN, 20)(), epochs=1)
     assert same(parameters, expected([in_batches(np.arange(90))]))
-    with pytest.raises(DataError) as caught:
-        trained(batches_of(TRAIN, 20)(), epochs=2)
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: trained(batches_of(TRAIN, 20)(), epochs=2)) == (
         "in fit: the training data can be read once, and there are 2 epochs\n"
         "  expected  a source that can be iterated again\n"
         "  found     an iterator (generator)\n"
@@ -292,9 +291,7 @@ def test_the_seed_of_the_fit_is_that_of_the_window() -> None:
 
 
 def test_a_window_needs_examples() -> None:
-    with pytest.raises(DataError) as caught:
-        Stream([], window=3, regroup=False)
-    assert str(caught.value).startswith(
+    assert error_text(DataError, lambda: Stream([], window=3, regroup=False)).startswith(
         "in Stream: a window shuffles examples, but the batches are taken as they are"
     )
 
@@ -412,13 +409,12 @@ def test_what_is_no_source_is_refused() -> None:
     for value in ("text", 3, {"x": 1}, Dataset):
         with pytest.raises(DataError, match="this is not a source of batches"):
             Stream(value)
-    with pytest.raises(DataError) as caught:
-        Stream(lambda size: [])
-    assert str(caught.value).splitlines()[1:] == [
+    text = error_text(DataError, lambda: Stream(lambda size: []))
+    assert text.splitlines()[1:] == [
         "  expected  no arguments, or epoch, skip and seed",
         "  Wrap it: lambda: <lambda>(...).",
     ]
-    assert "the function needs an argument 'size'" in str(caught.value)
+    assert "the function needs an argument 'size'" in text
     assert "the function does not return batches" in fault(lambda: 3, DataError)
 
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from emulated import emulate
+from error_texts import error_text
 
 import lamina as lm
 from lamina.engines.cpu.machine_code import listing
@@ -94,9 +95,7 @@ def test_no_function_of_a_library_is_called() -> None:
 @pytest.mark.parametrize("value", ["0", "two", "-1", "1025", "2.0"])
 def test_a_wrong_number_of_threads_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_THREADS", value)
-    with pytest.raises(EngineError) as caught:
-        lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
-    assert str(caught.value) == (
+    assert error_text(EngineError, lambda: lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))) == (
         "LAMINA_THREADS is not a number of threads\n"
         "  expected  a whole number from 1 to 1024\n"
         f"  found     {value!r}\n"
@@ -123,9 +122,7 @@ def test_systems_without_futexes_or_condition_variables_have_one_thread(
     monkeypatch.delenv("LAMINA_THREADS", raising=False)
     assert host().threads == 1
     monkeypatch.setenv("LAMINA_THREADS", "2")
-    with pytest.raises(EngineError) as caught:
-        host()
-    assert str(caught.value) == (
+    assert error_text(EngineError, host) == (
         "several threads are not supported on this system\n"
         "  expected  LAMINA_THREADS=1\n"
         "  found     '2'\n"
@@ -135,9 +132,8 @@ def test_systems_without_futexes_or_condition_variables_have_one_thread(
 
 def test_unsupported_vectors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_VECTORS", "altivec")
-    with pytest.raises(EngineError) as caught:
-        host()
-    lines = str(caught.value).splitlines()
+    text = error_text(EngineError, host)
+    lines = text.splitlines()
     assert lines[0] == "LAMINA_VECTORS names vectors that this processor does not have"
     assert lines[2:] == ["  found     'altivec'", "  Unset LAMINA_VECTORS to use the widest ones."]
 

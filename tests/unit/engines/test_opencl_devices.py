@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.base.shapes import float32, float64
@@ -204,9 +205,8 @@ def test_drivers_without_a_device_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     from lamina.engines.opencl import devices as module
 
     monkeypatch.setattr(module.cl, "get_platforms", lambda: [NONE, NONE])
-    with pytest.raises(EngineError) as caught:
-        module.found_devices()
-    assert ("found", "drivers without one: Empty, Empty") in caught.value.facts
+    error = refused(EngineError, lambda: module.found_devices())
+    assert ("found", "drivers without one: Empty, Empty") in error.facts
 
 
 @pytest.mark.usefixtures("listed_again")
@@ -325,9 +325,8 @@ def test_importing_lamina_leaves_pyopencl_alone() -> None:
 def test_more_memory_than_available_is_refused_before_it_is_allocated(opencl_name: str) -> None:
     engine: Any = open_engine(opencl_name)
     before = engine.available_bytes()
-    with pytest.raises(EngineError) as caught:
-        engine.allocate((1 << 44,), np.dtype("float32"))
-    text = str(caught.value)
+    message = error_text(EngineError, lambda: engine.allocate((1 << 44,), np.dtype("float32")))
+    text = message
     assert "there is not enough memory on the device" in text
     assert "64 TiB" in text
     assert engine.device.description in text
@@ -347,9 +346,8 @@ def test_memory_that_the_driver_refuses_is_an_error_of_the_engine(
     allocated = engine.arena().driver.allocated
     taken = allocated.bytes
     monkeypatch.setattr(driver.cl, "enqueue_fill_buffer", refuse)
-    with pytest.raises(EngineError) as caught:
-        engine.allocate((1024,), np.dtype("float32"))
-    text = str(caught.value)
+    message = error_text(EngineError, lambda: engine.allocate((1024,), np.dtype("float32")))
+    text = message
     assert "MEM_OBJECT_ALLOCATION_FAILURE in clEnqueueFillBuffer" in text
     assert "4 KiB" in text
     assert allocated.bytes == taken

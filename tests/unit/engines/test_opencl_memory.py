@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.engines import room
@@ -100,14 +101,13 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(
     model = lm.Model(network(), engine=opencl_name)
     leave(1 << 20)
     sizes.clear()
-    with pytest.raises(EngineError) as caught:
-        model.training(**STEP, batch_size=4096)
+    error = refused(EngineError, lambda: model.training(**STEP, batch_size=4096))
     assert sizes == []
-    text = str(caught.value)
+    text = str(error)
     assert f"in {opencl_name}: a batch of 4,096 examples needs more memory than there is" in text
     assert "available   1 MiB" in text
     assert re.search(r"needed      \d+\.\d+ MiB", text)
-    found = re.fullmatch(DIVIDED, caught.value.advice)
+    found = re.fullmatch(DIVIDED, error.advice)
     assert found is not None
     largest = int(found[1])
     assert 1 < largest < 4096
@@ -263,11 +263,10 @@ def test_a_streamed_batch_above_the_limit_is_refused_with_the_largest_that_is_no
     model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(2)), engine=opencl_name)
     data = lm.data.Dataset(np.zeros((100, 64), "float32"), np.zeros(100, "int64"))
     sizes.clear()
-    with pytest.raises(EngineError) as caught:
-        model.evaluate(data, loss=LOSS, batch_size=20)
+    text = error_text(EngineError, lambda: model.evaluate(data, loss=LOSS, batch_size=20))
     # Only the seed and the counter of random numbers.
     assert max(sizes, default=0) <= 8
-    assert str(caught.value) == (
+    assert text == (
         f"in {opencl_name}: a batch of 20 examples needs more memory in one allocation than the "
         "device allows\n"
         "  at most  4 KiB\n"
@@ -278,10 +277,9 @@ def test_a_streamed_batch_above_the_limit_is_refused_with_the_largest_that_is_no
     assert max(sizes) <= 4096
     wide = lm.Model(lm.Sequential(lm.Input(1025), lm.ReLU()), engine=opencl_name)
     data = lm.data.Dataset(np.zeros((10, 1025), "float32"), np.zeros((10, 1025), "float32"))
-    with pytest.raises(EngineError) as caught:
-        wide.evaluate(data, loss=lm.MSE(), batch_size=1)
-    assert str(caught.value).startswith(f"in {opencl_name}: a batch of 1 example needs more memory")
-    assert caught.value.advice == "Not even one example fits: take smaller examples."
+    error = refused(EngineError, lambda: wide.evaluate(data, loss=lm.MSE(), batch_size=1))
+    assert str(error).startswith(f"in {opencl_name}: a batch of 1 example needs more memory")
+    assert error.advice == "Not even one example fits: take smaller examples."
 
 
 def test_workspaces_above_the_limit_are_refused_by_name(
@@ -303,10 +301,9 @@ def test_workspaces_above_the_limit_are_refused_by_name(
     limit(LIMIT)
     model = lm.Model(network(), engine=opencl_name)
     sizes.clear()
-    with pytest.raises(EngineError) as caught:
-        model.training(**STEP, batch_size=8)
+    text = error_text(EngineError, lambda: model.training(**STEP, batch_size=8))
     assert sizes == []
-    assert str(caught.value) == (
+    assert text == (
         f"in {opencl_name}: a batch of 8 examples needs more memory in one allocation than the "
         "device allows\n"
         "  at most  24 KiB\n"
@@ -333,11 +330,10 @@ def test_a_batch_above_the_limit_is_refused_with_the_largest_that_is_not(
     limit(LIMIT)
     model = lm.Model(network(), engine=opencl_name)
     sizes.clear()
-    with pytest.raises(EngineError) as caught:
-        model.training(**STEP, batch_size=48)
+    error = refused(EngineError, lambda: model.training(**STEP, batch_size=48))
     assert sizes == []
-    assert "is larger than the largest block of memory on this device" in str(caught.value)
-    found = re.fullmatch(DIVIDED, caught.value.advice)
+    assert "is larger than the largest block of memory on this device" in str(error)
+    found = re.fullmatch(DIVIDED, error.advice)
     assert found is not None
     model.training(**STEP, batch_size=int(found[1])).release()
     assert max(sizes) <= LIMIT

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 from lamina.base.shapes import DType, bool_, float32, int32, int64, uint8
 from lamina.engines.discovery import open_engine
@@ -329,10 +330,9 @@ def test_failures_of_the_driver_are_engine_errors(
         executable.run([X, np.zeros((3, 0), "float32")])
 
     monkeypatch.setattr(module.cl, refused, refuse)
-    with pytest.raises(EngineError) as caught:
-        work()
-    assert f"the OpenCL driver failed at {doing}" in str(caught.value)
-    assert f"OUT_OF_RESOURCES in {refused}" in str(caught.value)
+    text = error_text(EngineError, work)
+    assert f"the OpenCL driver failed at {doing}" in text
+    assert f"OUT_OF_RESOURCES in {refused}" in text
     monkeypatch.undo()
     work()
 
@@ -394,9 +394,8 @@ def test_kernels_that_the_compiler_refuses_are_shown(engine: Any) -> None:
         (),
         (),
     )
-    with pytest.raises(InternalError) as caught:
-        made(engine, launches=launches)
-    text = str(caught.value)
+    message = error_text(InternalError, lambda: made(engine, launches=launches))
+    text = message
     assert "the OpenCL compiler refuses a kernel" in text
     assert "a[0] = unheard;" in text
 
@@ -520,7 +519,6 @@ def test_a_compiler_without_memory_is_an_engine_error(
         raise MemoryError("std::bad_alloc")
 
     monkeypatch.setattr(build, "_built", failing)
-    with pytest.raises(EngineError) as caught:
-        engine._driver.build("kernel void f(void) {}")
-    assert "in opencl: the OpenCL compiler has too little memory\n  device  " in str(caught.value)
-    assert "raise the limit of the process's memory." in str(caught.value)
+    text = error_text(EngineError, lambda: engine._driver.build("kernel void f(void) {}"))
+    assert "in opencl: the OpenCL compiler has too little memory\n  device  " in text
+    assert "raise the limit of the process's memory." in text

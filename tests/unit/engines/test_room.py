@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina import ops
@@ -210,9 +211,7 @@ def test_a_batch_that_cannot_be_counted_is_refused() -> None:
 def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[int], None]) -> None:
     model = lm.Model(lm.Sequential(lm.Input(40), lm.Linear(3)), engine)
     leave(1 << 20)
-    with pytest.raises(EngineError) as caught:
-        attach(model, 1_000_000)
-    assert str(caught.value) == (
+    assert error_text(EngineError, lambda: attach(model, 1_000_000)) == (
         f"in {engine}: a batch of 1,000,000 examples needs more memory than there is\n"
         "  available   1 MiB\n"
         "  needed      179.29 MiB\n"
@@ -250,10 +249,9 @@ def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(
 def test_the_state_of_an_optimizer_is_counted(leave: Callable[[int], None]) -> None:
     model = lm.Model(network(10_000))
     leave(500_000)
-    with pytest.raises(EngineError) as caught:
-        attach(model, 1)
-    assert dict(caught.value.facts)["needed for"].startswith("state of the optimizer: 625.05 KiB")
-    assert caught.value.advice == (
+    error = refused(EngineError, lambda: attach(model, 1))
+    assert dict(error.facts)["needed for"].startswith("state of the optimizer: 625.05 KiB")
+    assert error.advice == (
         "Not even one example fits: take a smaller network, or an optimizer with less state."
     )
 
@@ -305,9 +303,8 @@ def test_workspaces_count_before_they_are_allocated(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: 1000)
     # The allocated arena serves the same program again, but has no room for its packed operands.
     monkeypatch.setattr(executable, "aligned", None)
-    with pytest.raises(EngineError) as caught:
-        other.predict(x)
-    assert "workspaces: " in dict(caught.value.facts)["needed for"]
+    error = refused(EngineError, lambda: other.predict(x))
+    assert "workspaces: " in dict(error.facts)["needed for"]
 
 
 def test_an_allocated_arena_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:

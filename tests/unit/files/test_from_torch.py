@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
@@ -157,9 +158,8 @@ def test_skipped_parameters_keep_their_first_values() -> None:
 
 def test_an_array_of_another_shape() -> None:
     net = lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(4))
-    with pytest.raises(ShapeError) as caught:
-        lm.from_torch(net, TWO_LINEAR)
-    lines = str(caught.value).splitlines()
+    text = error_text(ShapeError, lambda: lm.from_torch(net, TWO_LINEAR))
+    lines = text.splitlines()
     assert lines[0] == "2.weight does not fit the parameter '3.weight'"
     assert lines[1].startswith("  expected  [4, 5]   for net/3:Linear (test_from_torch.py:")
     assert lines[2] == "  found     [3, 5]"
@@ -178,9 +178,8 @@ def test_a_module_that_would_fit_is_advised() -> None:
 def test_an_array_of_another_shape_in_load_parameters() -> None:
     model = lm.Model(two_linear())
     arrays = weights(("1.weight", (5, 4)), ("3.weight", (2, 5)), ("3.bias", (2,)))
-    with pytest.raises(ShapeError) as caught:
-        model.load_parameters(arrays)
-    assert caught.value.advice == "To keep their values: skip=['3.*']."
+    error = refused(ShapeError, lambda: model.load_parameters(arrays))
+    assert error.advice == "To keep their values: skip=['3.*']."
     assert model.load_parameters(arrays, skip=["3.*"]).kept == ("1.bias", "3.weight", "3.bias")
     with pytest.raises(ShapeError, match=r"are \(outputs, inputs\): give .*\['1.weight'\]\.T\. To"):
         model.load_parameters(weights(("1.weight", (4, 5))))
@@ -200,9 +199,7 @@ def test_arrays_that_are_left_over() -> None:
 
 def test_arrays_that_are_missing() -> None:
     net = lm.Sequential(lm.Input(4), lm.Linear(5), lm.Linear(3), lm.Linear(2))
-    with pytest.raises(DefinitionError) as caught:
-        lm.from_torch(net, TWO_LINEAR)
-    assert str(caught.value).splitlines()[:4] == [
+    assert error_text(DefinitionError, lambda: lm.from_torch(net, TWO_LINEAR)).splitlines()[:4] == [
         "in from_torch: the arrays do not fit layer 3 of the network",
         "  expected       weight [2, 3], bias [2]",
         "  found next     no more arrays",
@@ -271,10 +268,9 @@ def test_an_array_that_a_name_does_not_find() -> None:
 
 def test_an_array_with_axes_of_length_one_more() -> None:
     arrays = POSITIONS | {"pos": POSITIONS["pos"][None]}
-    with pytest.raises(ShapeError) as caught:
-        lm.from_torch(with_positions(), arrays)
-    assert caught.value.problem == "pos does not fit the parameter 'pos.weight'"
-    assert caught.value.advice == "Give it in this shape: state_dict['pos'].reshape(3, 4)."
+    error = refused(ShapeError, lambda: lm.from_torch(with_positions(), arrays))
+    assert error.problem == "pos does not fit the parameter 'pos.weight'"
+    assert error.advice == "Give it in this shape: state_dict['pos'].reshape(3, 4)."
 
 
 def test_a_parameter_and_its_array_are_skipped() -> None:
@@ -293,9 +289,7 @@ def test_a_pattern_that_fits_nothing_is_refused(where: str) -> None:
     model = lm.Model(two_linear())
     from_torch = partial(lm.from_torch, model.network)
     load: Any = from_torch if where == "from_torch" else model.load_parameters
-    with pytest.raises(DefinitionError) as caught:
-        load(TWO_LINEAR, skip=["2.*", "fc.*"])
-    assert str(caught.value) == (
+    assert error_text(DefinitionError, lambda: load(TWO_LINEAR, skip=["2.*", "fc.*"])) == (
         f"in {where}, skip: a pattern fits no parameter and no array\n"
         "  pattern     'fc.*'\n"
         "  parameters  1.weight, 1.bias, 3.weight, 3.bias\n"
@@ -326,10 +320,9 @@ class Module:
     ],
 )
 def test_what_is_not_a_state_dict(given: Any, advice: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.from_torch(two_linear(), given)
-    assert "state_dict must be arrays by name" in str(caught.value)
-    assert str(caught.value).splitlines()[-1] == f"  {advice}"
+    text = error_text(DefinitionError, lambda: lm.from_torch(two_linear(), given))
+    assert "state_dict must be arrays by name" in text
+    assert text.splitlines()[-1] == f"  {advice}"
 
 
 # Arrays that are none ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from test_fit import TRAIN, fit, network, same
 from test_network import Centred
 
@@ -97,9 +98,8 @@ def test_a_fit_by_path_is_resumed(tmp_path: Path) -> None:
 
 def test_an_earlier_pattern_that_leaves_nothing_is_refused() -> None:
     optimizer = lm.ByPath({"*": lm.SGD(0.1), "*.bias": lm.SGD(0.2)}, default=lm.SGD(0.3))
-    with pytest.raises(DefinitionError) as error:
-        network().plan(8, LOSS, optimizer)
-    text = str(error.value)
+    message = error_text(DefinitionError, lambda: network().plan(8, LOSS, optimizer))
+    text = message
     assert text.startswith("in ByPath (test_paths.py:")
     assert text.endswith(
         "earlier patterns leave no parameter to this one\n"
@@ -111,10 +111,9 @@ def test_an_earlier_pattern_that_leaves_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize("patterns", [[lm.SGD(0.1)], {1: lm.SGD(0.1)}])
 def test_optimizers_by_path_are_a_dict(patterns: Any) -> None:
-    with pytest.raises(DefinitionError) as error:
-        lm.ByPath(patterns, default=lm.SGD(0.1))
-    assert "the optimizers are given as a dict, by patterns" in str(error.value)
-    assert 'expected  {"*.bias": lm.Adam(1e-3)}' in str(error.value)
+    text = error_text(DefinitionError, lambda: lm.ByPath(patterns, default=lm.SGD(0.1)))
+    assert "the optimizers are given as a dict, by patterns" in text
+    assert 'expected  {"*.bias": lm.Adam(1e-3)}' in text
 
 
 @pytest.mark.parametrize("wrong", [0.1, lm.Adam])
@@ -266,9 +265,7 @@ USES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("use", USES)
 def test_a_pattern_that_freezes_nothing_is_refused(use: str) -> None:
-    with pytest.raises(DefinitionError) as error:
-        USES[use](["1.*", "2.*"])
-    assert str(error.value) == (
+    assert error_text(DefinitionError, lambda: USES[use](["1.*", "2.*"])) == (
         "in frozen: a pattern fits no parameter\n"
         "  pattern     '2.*'\n"
         "  parameters  1.weight, 1.bias, 4.weight, 4.bias\n"
@@ -278,9 +275,8 @@ def test_a_pattern_that_freezes_nothing_is_refused(use: str) -> None:
 
 def test_a_pattern_that_chooses_no_parameter_is_refused() -> None:
     optimizer = lm.ByPath({"linear": lm.SGD(0.1)}, default=lm.SGD(0.2))
-    with pytest.raises(DefinitionError) as error:
-        lm.Model(network()).training(LOSS, optimizer, 8)
-    text = str(error.value)
+    message = error_text(DefinitionError, lambda: lm.Model(network()).training(LOSS, optimizer, 8))
+    text = message
     assert text.startswith("in ByPath (test_paths.py:")
     assert text.endswith(
         "a pattern fits no parameter\n"
@@ -293,9 +289,7 @@ def test_a_pattern_that_chooses_no_parameter_is_refused() -> None:
 @pytest.mark.parametrize("frozen", ["1.*", None, [1], 3])
 @pytest.mark.parametrize("use", USES)
 def test_frozen_values_that_are_no_list_of_patterns_are_refused(frozen: Any, use: str) -> None:
-    with pytest.raises(DefinitionError) as error:
-        USES[use](frozen)
-    assert str(error.value) == (
+    assert error_text(DefinitionError, lambda: USES[use](frozen)) == (
         "in frozen: the frozen parameters are given as a list of patterns\n"
         "  expected  ['0.*', '2.weight']\n"
         f"  found     {frozen!r}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from error_texts import error_text
 from llvm_text import functions
 
 import lamina as lm
@@ -94,17 +95,13 @@ def test_the_cpu_engine_shows_the_code_of_a_single_step() -> None:
 
 def test_listings_of_unknown_steps_and_languages_are_refused() -> None:
     explanation = small_model("interpreter").explain()
-    with pytest.raises(lm.errors.DefinitionError) as caught:
-        explanation.listing(9)
-    assert str(caught.value) == (
+    assert error_text(lm.errors.DefinitionError, lambda: explanation.listing(9)) == (
         "in listing: the program has no such step\n"
         "  expected  0 to 1\n"
         "  found     9\n"
         "  Print the explanation: it numbers the steps."
     )
-    with pytest.raises(lm.errors.DefinitionError) as caught:
-        explanation.listing(0, "assembly")
-    assert str(caught.value) == (
+    assert error_text(lm.errors.DefinitionError, lambda: explanation.listing(0, "assembly")) == (
         "in listing: the engine has no listing in the language 'assembly'\n"
         "  expected  program\n"
         "  found     'assembly'\n"
@@ -151,9 +148,7 @@ def test_a_profile_runs_on_given_data() -> None:
 
 def test_integer_inputs_without_data_are_refused() -> None:
     net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(2))
-    with pytest.raises(DataError) as caught:
-        lm.Model(net).profile(BATCH)
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: lm.Model(net).profile(BATCH)) == (
         "in profile: random examples cannot be made for an input of integers\n"
         "  input  Tensor(i64[batch], leaf)\n"
         "  Give some: profile(..., data=(x, y)), or lamina profile FILE.py --data DATA."

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from layer_values import run, traced
 from random_arrays import normal64
 
@@ -69,9 +70,8 @@ def test_linear_takes_initial_values_and_regularizers() -> None:
 
 
 def test_linear_on_scalars_advises_flatten() -> None:
-    with pytest.raises(ShapeError) as error:
-        lm.Linear(3)(lm.Input())
-    text = str(error.value)
+    message = error_text(ShapeError, lambda: lm.Linear(3)(lm.Input()))
+    text = message
     assert text.startswith("in net/1:Linear (test_layers.py:")
     assert "Linear needs an axis of features" in text
     assert "expected  [batch, features]" in text
@@ -80,17 +80,15 @@ def test_linear_on_scalars_advises_flatten() -> None:
 
 
 def test_linear_on_integers_is_refused() -> None:
-    with pytest.raises(DTypeError) as error:
-        lm.Linear(3)(lm.Input(4, dtype="uint8"))
-    assert "u8[batch, 4]" in str(error.value)
-    assert "Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it." in str(error.value)
+    text = error_text(DTypeError, lambda: lm.Linear(3)(lm.Input(4, dtype="uint8")))
+    assert "u8[batch, 4]" in text
+    assert "Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it." in text
 
 
 @pytest.mark.parametrize("features", [0, -3, 2.5, True, "4"])
 def test_linear_needs_a_number_of_features(features: object) -> None:
-    with pytest.raises(DefinitionError) as error:
-        lm.Linear(features)
-    text = str(error.value)
+    message = error_text(DefinitionError, lambda: lm.Linear(features))
+    text = message
     assert text.startswith("in Linear (test_layers.py:")
     assert "features must be a whole number of at least 1" in text
     assert f"found     {features!r}" in text
@@ -117,9 +115,8 @@ def test_reshape_keeps_the_batch() -> None:
 
 
 def test_reshape_to_another_number_of_elements_is_refused() -> None:
-    with pytest.raises(ShapeError) as error:
-        lm.Reshape(5, 2)(lm.Input(12))
-    text = str(error.value)
+    message = error_text(ShapeError, lambda: lm.Reshape(5, 2)(lm.Input(12)))
+    text = message
     assert "an example has another number of elements" in text
     assert "expected  5*2 elements for [5, 2]" in text
     assert "found     f32[batch, 12]" in text
@@ -204,10 +201,9 @@ def test_nothing_before_a_dropout_of_one_learns(layer: Layer, learns: str) -> No
 
 @pytest.mark.parametrize("probability", [-0.1, 1.5, math.nan, "half"])
 def test_dropout_needs_a_probability(probability: float) -> None:
-    with pytest.raises(DefinitionError) as error:
-        lm.Dropout(probability)
-    assert "expected  0 <= probability <= 1" in str(error.value)
-    assert f"found     {probability!r}" in str(error.value)
+    text = error_text(DefinitionError, lambda: lm.Dropout(probability))
+    assert "expected  0 <= probability <= 1" in text
+    assert f"found     {probability!r}" in text
 
 
 RANDOM = [lm.SpatialDropout(0.4), lm.DropPath(0.4), lm.GaussianNoise(0.3)]
@@ -284,10 +280,9 @@ def test_a_gaussian_sample_passes_gradients_to_mean_and_variance() -> None:
 
 
 def test_a_gaussian_sample_needs_a_variance_for_each_mean() -> None:
-    with pytest.raises(ShapeError) as error:
-        lm.GaussianSample()(lm.Input(3), lm.Input(1))
-    assert "GaussianSample needs a variance for each mean" in str(error.value)
-    assert "log_variance  f32[batch, 1]" in str(error.value)
+    text = error_text(ShapeError, lambda: lm.GaussianSample()(lm.Input(3), lm.Input(1)))
+    assert "GaussianSample needs a variance for each mean" in text
+    assert "log_variance  f32[batch, 1]" in text
     with pytest.raises(DTypeError, match="GaussianSample takes floats"):
         lm.GaussianSample()(lm.Input(3), lm.Input(3, dtype="int64"))
 
@@ -296,9 +291,7 @@ def test_random_layers_refuse_wrong_arguments_and_operands() -> None:
     for make in (lm.SpatialDropout, lm.DropPath):
         with pytest.raises(DefinitionError, match="probability must be a number of at least 0, "):
             make(1.5)
-    with pytest.raises(DefinitionError) as error:
-        lm.GaussianNoise(-0.1)
-    assert "expected  0 <= deviation" in str(error.value)
+    assert "expected  0 <= deviation" in error_text(DefinitionError, lambda: lm.GaussianNoise(-0.1))
     with pytest.raises(ShapeError, match="SpatialDropout needs an axis of channels"):
         lm.SpatialDropout(0.1)(lm.Input())
     for layer in RANDOM:
@@ -349,9 +342,8 @@ def test_add_explains_shapes_that_differ(
     left: tuple[int, ...], right: tuple[int, ...], difference: str, fix: str
 ) -> None:
     a, b = lm.Input(*left), lm.Input(*right)
-    with pytest.raises(ShapeError) as error:
-        lm.Add()(lm.ReLU()(a), b)
-    lines = str(error.value).splitlines()
+    text = error_text(ShapeError, lambda: lm.Add()(lm.ReLU()(a), b))
+    lines = text.splitlines()
     where = r"in net/\d:Add \(test_layers.py:\d+\): the two branches differ in shape"
     assert re.fullmatch(where, lines[0])
     assert lines[1] == f"  left   f32[batch, {', '.join(map(str, left))}]   from net/2:ReLU"
@@ -376,10 +368,9 @@ def test_concat_explains_shapes_that_differ_elsewhere() -> None:
 
 
 def test_join_of_one_tensor_is_refused() -> None:
-    with pytest.raises(ShapeError) as error:
-        lm.Add()(lm.Input(3))
-    assert "Add joins two tensors or more" in str(error.value)
-    assert "In Sequential a layer has one input" in str(error.value)
+    text = error_text(ShapeError, lambda: lm.Add()(lm.Input(3)))
+    assert "Add joins two tensors or more" in text
+    assert "In Sequential a layer has one input" in text
 
 
 # Regularizers -------------------------------------------------------------------------------------

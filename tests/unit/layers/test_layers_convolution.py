@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
@@ -220,9 +221,8 @@ _MULTIPLES = "The channels of the input and of the result must be multiples of g
     ],
 )
 def test_options_are_checked(make: Callable[[], Layer], expected: list[str]) -> None:
-    with pytest.raises(DefinitionError) as error:
-        make()
-    text = str(error.value)
+    message = error_text(DefinitionError, make)
+    text = message
     assert "(test_layers_convolution.py:" in text.splitlines()[0]
     for part in expected:
         assert part in text
@@ -369,9 +369,8 @@ def test_inputs_that_are_no_images_are_refused(
     layer: Layer, example: tuple[int, ...], dtype: str | None, expected: ImageError
 ) -> None:
     kind, parts = expected
-    with pytest.raises(kind) as error:
-        layer(lm.Input(*example, dtype=dtype))
-    text = str(error.value)
+    message = error_text(kind, lambda: layer(lm.Input(*example, dtype=dtype)))
+    text = message
     assert "(test_layers_convolution.py:" in text.splitlines()[0]
     for part in parts:
         assert part in text
@@ -445,9 +444,8 @@ def weight(*shape: int, dtype: Any = float32) -> Tensor:
 def test_ops_refuse_wrong_operands_and_attributes(
     make: Callable[[], Tensor], expected: list[str]
 ) -> None:
-    with pytest.raises(LaminaError) as error:
-        make()
-    text = str(error.value)
+    message = error_text(LaminaError, make)
+    text = message
     assert "test_layers_convolution.py:" in text.splitlines()[0]
     for part in expected:
         assert part in text

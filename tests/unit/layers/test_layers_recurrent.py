@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
@@ -81,10 +82,9 @@ def test_lengths_out_of_range_are_refused(wrong: int) -> None:
 
 def test_lengths_are_one_whole_number_for_each_sequence() -> None:
     x = lm.Input(LENGTH, INPUTS)
-    with pytest.raises(DTypeError) as error:
-        lm.LSTM(4)(x, lm.Input())
-    assert "lengths are one whole number for each sequence" in str(error.value)
-    assert 'Take them as lm.Input(dtype="int64")' in str(error.value)
+    text = error_text(DTypeError, lambda: lm.LSTM(4)(x, lm.Input()))
+    assert "lengths are one whole number for each sequence" in text
+    assert 'Take them as lm.Input(dtype="int64")' in text
     with pytest.raises(ShapeError, match=r"found     i64\[batch, 2\]"):
         lm.LSTM(4)(x, lm.Input(2, dtype="int64"))
 
@@ -184,9 +184,8 @@ def test_a_training_step_is_explained_profiled_and_drawn(tmp_path: Path) -> None
 
 
 def test_sequences_have_an_axis_of_time_and_one_of_features() -> None:
-    with pytest.raises(ShapeError) as error:
-        lm.LSTM(4)(lm.Input(12))
-    text = str(error.value)
+    message = error_text(ShapeError, lambda: lm.LSTM(4)(lm.Input(12)))
+    text = message
     assert text.startswith("in net/1:LSTM (test_layers_recurrent.py:")
     assert "LSTM needs sequences of features" in text
     assert "expected  f32[batch, length, features]" in text
@@ -204,10 +203,9 @@ def test_recurrent_layers_on_indices_advise_an_embedding(layer: type[lm.LSTM]) -
 
 
 def test_recurrent_layers_refuse_integers() -> None:
-    with pytest.raises(DTypeError) as error:
-        lm.GRU(4)(lm.Input(12, 3, dtype="int64"))
-    assert "GRU takes floats" in str(error.value)
-    assert "Leave dtype out of lm.Input" in str(error.value)
+    text = error_text(DTypeError, lambda: lm.GRU(4)(lm.Input(12, 3, dtype="int64")))
+    assert "GRU takes floats" in text
+    assert "Leave dtype out of lm.Input" in text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
+from error_texts import error_text, refused
 from random_arrays import normal
 
 from lamina import Adam, FunctionMetric, Model, Sequential, ops
@@ -40,9 +40,8 @@ def test_positions_in_the_prediction_and_none_in_the_target_need_flatten(
     loss: Any, target: Any
 ) -> None:
     scores = lm.Linear(2)(lm.Conv2d(4, 3)(lm.Input(1, 6, 6)))
-    with pytest.raises(ShapeError) as caught:
-        loss(scores, target)
-    assert caught.value.advice == (
+    error = refused(ShapeError, lambda: loss(scores, target))
+    assert error.advice == (
         "The prediction has an axis for each position: put lm.Flatten() before the last "
         'lm.Linear, or returns="last" in a recurrent layer, for one result of each example.'
     )
@@ -62,10 +61,9 @@ SHARES = np.full((6, 3), 1 / 3, "float32")
 )
 def test_cross_entropy_takes_shares_of_classes(targets: Any, problem: str, found: str) -> None:
     model = Model(Sequential(lm.Input(3), lm.Linear(3)), engine="interpreter")
-    with pytest.raises(DataError) as caught:
-        model.evaluate((SHARES, targets), losses.CrossEntropy())
-    assert problem in caught.value.problem
-    assert found in str(caught.value)
+    error = refused(DataError, lambda: model.evaluate((SHARES, targets), losses.CrossEntropy()))
+    assert problem in error.problem
+    assert found in str(error)
 
 
 def test_shares_may_be_rounded_and_an_example_may_have_none() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 from network_cases import here, raised_line
 
 import lamina as lm
@@ -27,9 +28,7 @@ def test_branches_that_differ_are_named_with_the_layers_they_come_from() -> None
     left = lm.ReLU()(lm.Linear(3)(x))
     right = lm.Linear(5)(x)
     add, line = lm.Add(), here()
-    with pytest.raises(ShapeError) as caught:
-        add(left, right)
-    assert str(caught.value) == (
+    assert error_text(ShapeError, lambda: add(left, right)) == (
         f"in net/4:Add ({FILE}:{line}): the two branches differ in shape\n"
         "  left   f32[batch, 3]   from net/2:ReLU\n"
         "  right  f32[batch, 5]   from net/3:Linear\n"
@@ -77,26 +76,23 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 def test_a_shape_mistake_names_the_path_and_the_users_line(name: str) -> None:
     make, path = MISTAKES[name]
     line = inspect.getsourcelines(make)[1]
-    with pytest.raises(ShapeError) as caught:
-        make()
+    error = refused(ShapeError, make)
     expected = f"{path} ({FILE}:{line})" if path else f"{FILE}:{line}"
-    assert caught.value.where == expected
+    assert error.where == expected
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_shape_mistake_shows_the_found_shape_and_the_fix(name: str) -> None:
     make, _ = MISTAKES[name]
-    with pytest.raises(ShapeError) as caught:
-        make()
-    assert any("[batch" in value or "batch" in value for _, value in caught.value.facts)
-    assert caught.value.advice
+    error = refused(ShapeError, make)
+    assert any("[batch" in value or "batch" in value for _, value in error.facts)
+    assert error.advice
 
 
 def test_an_error_names_the_line_where_the_layer_was_made() -> None:
     layer, line = lm.Reshape(3), here()
-    with pytest.raises(ShapeError) as caught:
-        lm.Sequential(lm.Input(4), layer)
-    assert caught.value.where == f"net/1:Reshape ({FILE}:{line})"
+    error = refused(ShapeError, lambda: lm.Sequential(lm.Input(4), layer))
+    assert error.where == f"net/1:Reshape ({FILE}:{line})"
 
 
 def test_a_layer_on_a_line_of_its_own_is_named_with_that_line() -> None:
@@ -123,9 +119,8 @@ def test_a_mistake_within_a_users_layer_is_named_with_the_layer() -> None:
             return x + lm.Linear(5)(x)
 
     layer, line = Own(), here()
-    with pytest.raises(ShapeError) as caught:
-        layer(lm.Input(4))
-    assert caught.value.where == f"net/1:Own ({FILE}:{line})"
+    error = refused(ShapeError, lambda: layer(lm.Input(4)))
+    assert error.where == f"net/1:Own ({FILE}:{line})"
 
 
 def test_a_shape_mistake_allocates_no_memory() -> None:
@@ -148,18 +143,16 @@ def test_a_sequential_without_an_input_is_refused() -> None:
 
 def test_a_list_of_layers_or_tensors_is_to_be_unpacked() -> None:
     x = lm.Input(3)
-    with pytest.raises(DefinitionError) as caught:
-        lm.Sequential([x, lm.Linear(3)])
-    assert caught.value.advice == "Unpack the list: Sequential(*layers)."
+    error = refused(DefinitionError, lambda: lm.Sequential([x, lm.Linear(3)]))
+    assert error.advice == "Unpack the list: Sequential(*layers)."
     with pytest.raises(DefinitionError) as caught:
         lm.Add()([x, x])
     assert caught.value.advice == "Pass the tensors one by one: layer(a, b)."
 
 
 def test_an_empty_sequential_is_refused() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Sequential()
-    assert caught.value.facts[1] == ("found", "nothing")
+    error = refused(DefinitionError, lambda: lm.Sequential())
+    assert error.facts[1] == ("found", "nothing")
 
 
 def test_a_second_input_in_a_sequential_is_refused() -> None:
@@ -176,9 +169,8 @@ def test_a_second_input_in_a_sequential_is_refused() -> None:
 
 @pytest.mark.parametrize("element", [5, "relu", None, [lm.ReLU()]])
 def test_elements_that_are_no_layers_are_refused_in_a_sequential(element: object) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Sequential(lm.Input(4), element)
-    assert caught.value.facts[0] == ("position", "1")
+    error = refused(DefinitionError, lambda: lm.Sequential(lm.Input(4), element))
+    assert error.facts[0] == ("position", "1")
 
 
 def test_the_class_of_a_layer_is_not_a_layer() -> None:
@@ -272,9 +264,8 @@ def test_dimensions_of_an_input_are_whole_numbers_above_zero(shape: tuple) -> No
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), [None, 1, 8, 8]])
 def test_a_tuple_of_dimensions_is_shown_as_dimensions(shape: object) -> None:
-    with pytest.raises(ShapeError) as caught:
-        lm.Input(shape)
-    assert caught.value.advice == "Write Input(1, 8, 8), without the batch."
+    error = refused(ShapeError, lambda: lm.Input(shape))
+    assert error.advice == "Write Input(1, 8, 8), without the batch."
 
 
 def test_an_input_of_an_unknown_dtype_is_refused() -> None:
@@ -288,10 +279,9 @@ def test_a_layer_whose_forward_gives_no_tensor_is_refused() -> None:
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
             return None
 
-    with pytest.raises(DefinitionError) as caught:
-        Own()(lm.Input(4))
-    assert caught.value.problem == "forward must return a tensor, or a tuple of tensors"
-    assert caught.value.facts[1] == ("found", "NoneType")
+    error = refused(DefinitionError, lambda: Own()(lm.Input(4)))
+    assert error.problem == "forward must return a tensor, or a tuple of tensors"
+    assert error.facts[1] == ("found", "NoneType")
 
 
 def test_an_if_on_a_tensor_in_forward_is_refused_with_its_location() -> None:
@@ -312,10 +302,9 @@ def test_a_state_that_was_never_made_cannot_be_updated() -> None:
             scope.update("mean", ops.mean(x))
             return x
 
-    with pytest.raises(DefinitionError) as caught:
-        Own()(lm.Input(4))
-    assert caught.value.problem == "there is no state 'mean' to update"
-    assert caught.value.where.startswith("net/1:Own")
+    error = refused(DefinitionError, lambda: Own()(lm.Input(4)))
+    assert error.problem == "there is no state 'mean' to update"
+    assert error.where.startswith("net/1:Own")
 
 
 def test_a_parameter_whose_shape_depends_on_the_batch_is_refused() -> None:
@@ -324,18 +313,16 @@ def test_a_parameter_whose_shape_depends_on_the_batch_is_refused() -> None:
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
             return x * scope.parameter("w", x.shape, lm.init.Zeros())
 
-    with pytest.raises(ShapeError) as caught:
-        Own()(lm.Input(4))
-    assert caught.value.facts == (("found", "[batch, 4]"),)
+    error = refused(ShapeError, lambda: Own()(lm.Input(4)))
+    assert error.facts == (("found", "[batch, 4]"),)
 
 
 def test_an_initial_value_of_another_shape_is_refused() -> None:
     wrong = lm.Linear(3, weight_init=lambda shape, seed, stream: np.zeros(5))
-    with pytest.raises(ShapeError) as caught:
-        lm.Model(lm.Sequential(lm.Input(4), wrong))
-    assert caught.value.problem == "the initial value of '1.weight' has another shape"
-    assert caught.value.facts == (("expected", "[3, 4]"), ("found", "[5]"))
-    assert caught.value.where.startswith("net/1:Linear")
+    error = refused(ShapeError, lambda: lm.Model(lm.Sequential(lm.Input(4), wrong)))
+    assert error.problem == "the initial value of '1.weight' has another shape"
+    assert error.facts == (("expected", "[3, 4]"), ("found", "[5]"))
+    assert error.where.startswith("net/1:Linear")
 
 
 # The forward of a user's layer --------------------------------------------------------------------
@@ -363,31 +350,28 @@ SCOPE_FIRST = (
     ("layer", "parameters"), [(WithoutScope(), ["x"]), (OfTwo(), ["a", "b"])], ids=["one", "two"]
 )
 def test_a_forward_without_the_scope_is_refused(layer: lm.Layer, parameters: list[str]) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        layer(*[lm.Input(3) for _ in parameters])
-    assert caught.value.problem == "forward does not take the scope"
-    assert caught.value.facts == (
+    error = refused(DefinitionError, lambda: layer(*[lm.Input(3) for _ in parameters]))
+    assert error.problem == "forward does not take the scope"
+    assert error.facts == (
         ("expected", f"def forward({', '.join(['self', 'scope', *parameters])})"),
         ("found", f"def forward({', '.join(['self', *parameters])})"),
     )
-    assert caught.value.advice == SCOPE_FIRST
-    assert f"/{len(parameters)}:{type(layer).__name__} ({FILE}:" in caught.value.where
+    assert error.advice == SCOPE_FIRST
+    assert f"/{len(parameters)}:{type(layer).__name__} ({FILE}:" in error.where
 
 
 def test_a_scope_in_place_of_a_tensor_is_refused() -> None:
-    with pytest.raises(DTypeError) as caught:
-        OfTwo()(lm.Input(3))
-    assert caught.value.facts[-1] == ("found", "Scope")
-    assert caught.value.advice == SCOPE_FIRST
+    error = refused(DTypeError, lambda: OfTwo()(lm.Input(3)))
+    assert error.facts[-1] == ("found", "Scope")
+    assert error.advice == SCOPE_FIRST
 
 
 @pytest.mark.parametrize(("count", "found"), [(0, "0 tensors"), (2, "2 tensors")])
 def test_another_number_of_tensors_is_refused(count: int, found: str) -> None:
     layer = lm.Linear(3)
-    with pytest.raises(DefinitionError) as caught:
-        layer(*[lm.Input(3) for _ in range(count)])
-    assert caught.value.problem == "the layer is applied to another number of tensors"
-    assert caught.value.facts == (("expected", "layer(x)"), ("found", found))
+    error = refused(DefinitionError, lambda: layer(*[lm.Input(3) for _ in range(count)]))
+    assert error.problem == "the layer is applied to another number of tensors"
+    assert error.facts == (("expected", "layer(x)"), ("found", found))
 
 
 def test_a_type_error_within_forward_is_passed_on() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 import lamina as lm
 from lamina.errors import DefinitionError
@@ -279,9 +280,8 @@ ERRORS: list[tuple[Callable[[], object], str]] = [
 def test_unsupported_variants_are_refused_at_the_users_line(
     make: Callable[[], object], text: str
 ) -> None:
-    with pytest.raises(DefinitionError) as error:
-        make()
-    where, _, rest = str(error.value).partition(": ")
+    message = error_text(DefinitionError, make)
+    where, _, rest = message.partition(": ")
     assert where.endswith(f"(test_networks.py:{make.__code__.co_firstlineno})")
     assert rest == text
 
@@ -455,19 +455,17 @@ def close(found: Array, expected: Array, rounding: float = 0.0) -> None:
 
 @pytest.mark.parametrize("width", [0, -1.0])
 def test_a_width_that_leaves_no_channels_is_refused(width: float) -> None:
-    with pytest.raises(DefinitionError) as error:
-        mobilenet_v2(width=width)
-    assert "width must be a number above 0, at most 1000" in str(error.value)
-    assert repr(width) in str(error.value)
+    text = error_text(DefinitionError, lambda: mobilenet_v2(width=width))
+    assert "width must be a number above 0, at most 1000" in text
+    assert repr(width) in text
 
 
 @pytest.mark.parametrize(
     "make", [lm.networks.lenet, lm.networks.resnet, lm.networks.mobilenet_v2, lm.networks.unet]
 )
 def test_a_network_of_images_takes_channels_first(make: Callable[..., lm.Network]) -> None:
-    with pytest.raises(DefinitionError) as error:
-        make(input=(64, 64, 3))
-    lines = str(error.value).splitlines()
+    text = error_text(DefinitionError, lambda: make(input=(64, 64, 3)))
+    lines = text.splitlines()
     assert " (test_networks.py:" in lines[0]
     assert lines[0].endswith(": this is not a shape of images")
     assert lines[1:] == [
@@ -477,9 +475,7 @@ def test_a_network_of_images_takes_channels_first(make: Callable[..., lm.Network
     ]
     with pytest.raises(DefinitionError, match="Images of one colour have one channel"):
         make(input=(64, 64))
-    with pytest.raises(DefinitionError) as error:
-        make(input=32)
-    assert str(error.value).splitlines()[1:] == [
+    assert error_text(DefinitionError, lambda: make(input=32)).splitlines()[1:] == [
         "  expected  input=(channels, height, width)",
         "  found     32",
         "  Images of one colour have one channel: input=(1, 32, 32).",
@@ -504,7 +500,6 @@ def test_narrow_images_of_many_channels_are_images(shape: tuple[int, int, int]) 
 def test_a_number_in_place_of_a_list_is_refused(
     make: Callable[..., object], options: dict[str, int], name: str
 ) -> None:
-    with pytest.raises(DefinitionError) as error:
-        make(**options)
-    assert f": {name} must be a list of numbers" in str(error.value)
-    assert f"Write a single one with a comma: {name}=({options[name]},)." in str(error.value)
+    text = error_text(DefinitionError, lambda: make(**options))
+    assert f": {name} must be a list of numbers" in text
+    assert f"Write a single one with a comma: {name}=({options[name]},)." in text

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.base.records import frozen_dataclass
@@ -129,9 +130,7 @@ def test_pairs_that_cross_are_refused() -> None:
     first, second = lm.Linear(2, name="blocks.2.a"), lm.Linear(2, name="blocks.1.b")
     net = lm.Sequential(lm.Input(2), first, second, lm.Linear(2, name="blocks.0.c"))
     arrays = modules("blocks.0.a blocks.1.b blocks.2.d")
-    with pytest.raises(DefinitionError) as caught:
-        lm.from_torch(net, arrays)
-    assert str(caught.value) == (
+    assert error_text(DefinitionError, lambda: lm.from_torch(net, arrays)) == (
         "in from_torch: two layers are in another order than their modules\n"
         "  layers   blocks.2.a, blocks.1.b\n"
         "  modules  blocks.0.a, blocks.1.b\n"
@@ -162,11 +161,10 @@ def test_equal_modules_in_alphabetical_order_are_refused() -> None:
 def test_numbers_of_pytorch_are_no_names_for_load_parameters() -> None:
     model = lm.Model(lm.Sequential(lm.Input(2), *linear(3)), engine="interpreter")
     before, arrays = model.parameters(), modules("0 1 2")
-    with pytest.raises(DefinitionError) as caught:
-        model.load_parameters(arrays)
-    assert str(caught.value).splitlines()[0] == (
+    error = refused(DefinitionError, lambda: model.load_parameters(arrays))
+    assert str(error).splitlines()[0] == (
         "in load_parameters: the arrays are numbered otherwise than layers are here"
     )
-    assert caught.value.advice.startswith("lm.from_torch pairs the arrays of PyTorch's modules")
+    assert error.advice.startswith("lm.from_torch pairs the arrays of PyTorch's modules")
     np.testing.assert_array_equal(model.parameters()["1.bias"], before["1.bias"])
     assert model.load_parameters(arrays, skip=["0.*"]).kept == ("3.weight", "3.bias")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_texts import error_text
 
 from lamina.errors import DataError, DefinitionError, InternalError, MissingExtraError
 from lamina.reports import (
@@ -127,9 +128,7 @@ def test_a_map_keeps_blanks_so_that_all_lines_are_equally_long() -> None:
 
 
 def test_a_map_needs_a_grid() -> None:
-    with pytest.raises(DataError) as caught:
-        map_text([0.0, 1.0])
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: map_text([0.0, 1.0])) == (
         "a map needs a grid of values\n"
         "  expected  (rows, columns)\n"
         "  found     (2,)\n"
@@ -307,10 +306,9 @@ def test_a_confusion_matrix_of_many_classes_has_no_numbers(
 
 @pytest.mark.parametrize("counts", [np.ones((2, 3)), np.ones(4), np.zeros((0, 0)), -np.eye(2)])
 def test_a_confusion_matrix_is_a_square_of_counts(tmp_path: Path, counts: np.ndarray) -> None:
-    with pytest.raises(DataError) as error:
-        plot_confusion(counts, tmp_path / "confusion.png")
-    assert "a row and a column of counts for each class" in str(error.value)
-    assert f"found     {counts.shape}" in str(error.value)
+    text = error_text(DataError, lambda: plot_confusion(counts, tmp_path / "confusion.png"))
+    assert "a row and a column of counts for each class" in text
+    assert f"found     {counts.shape}" in text
 
 
 def test_a_confusion_matrix_needs_a_name_for_each_class(tmp_path: Path) -> None:
@@ -349,10 +347,9 @@ def test_a_sheet_has_captions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("shape", [(8, 8), (2, 4, 8, 8), (0, 8, 8)])
 def test_a_sheet_is_made_of_images(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError) as error:
-        plot_images(np.zeros(shape), tmp_path / "sheet.png")
-    assert "a sheet is made of images" in str(error.value)
-    assert f"found     {shape}" in str(error.value)
+    text = error_text(DataError, lambda: plot_images(np.zeros(shape), tmp_path / "sheet.png"))
+    assert "a sheet is made of images" in text
+    assert f"found     {shape}" in text
 
 
 def test_the_suffix_chooses_the_format_of_a_picture(tmp_path: Path) -> None:
@@ -363,9 +360,8 @@ def test_the_suffix_chooses_the_format_of_a_picture(tmp_path: Path) -> None:
 
 
 def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        plot_curves(LOSSES, tmp_path / "curves.docx")
-    message = str(caught.value)
+    text = error_text(DefinitionError, lambda: plot_curves(LOSSES, tmp_path / "curves.docx"))
+    message = text
     assert "curves.docx: pictures cannot be written as .docx" in message
     assert "png" in message
     assert list(tmp_path.iterdir()) == []
@@ -391,9 +387,7 @@ def test_without_matplotlib_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError) as caught:
-        plot_curves(LOSSES, tmp_path / "curves.png")
-    assert str(caught.value) == (
+    assert error_text(MissingExtraError, lambda: plot_curves(LOSSES, tmp_path / "curves.png")) == (
         "a plot of curves needs the package matplotlib, which is not installed\n"
         '  Install it with: pip install "lamina[plot]"'
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 from fit_cases import same
 from model_cases import Array, network
 from random_arrays import normal
@@ -64,9 +65,7 @@ def test_no_examples_have_no_predictions() -> None:
     assert found.dtype == expected.dtype
     with pytest.raises(ShapeError):
         model.predict(normal(0, 5))
-    with pytest.raises(DataError) as caught:
-        model.predictor()(normal(0, 4))
-    assert "there are no examples" in str(caught.value)
+    assert "there are no examples" in error_text(DataError, lambda: model.predictor()(normal(0, 4)))
 
 
 def test_lists_of_numbers_can_be_predicted() -> None:
@@ -137,9 +136,7 @@ def test_integers_are_converted_on_the_device(dtype: str) -> None:
 
 
 def test_an_array_of_another_shape_is_refused() -> None:
-    with pytest.raises(ShapeError) as caught:
-        lm.Model(network()).predict(normal(6, 5))
-    assert str(caught.value) == (
+    assert error_text(ShapeError, lambda: lm.Model(network()).predict(normal(6, 5))) == (
         "in input 0: input 0 has another shape than the network expects\n"
         "  expected  f32[batch, 4]\n"
         "  found     f32[6, 5]\n"
@@ -161,9 +158,8 @@ def test_a_missing_axis_of_features_is_recognised() -> None:
 
 
 def test_a_missing_batch_axis_is_recognised() -> None:
-    with pytest.raises(ShapeError) as caught:
-        lm.Model(network()).predict(normal(4))
-    assert caught.value.advice == "The batch axis is missing: array[None] makes a batch of one."
+    error = refused(ShapeError, lambda: lm.Model(network()).predict(normal(4)))
+    assert error.advice == "The batch axis is missing: array[None] makes a batch of one."
 
 
 @pytest.mark.parametrize(
@@ -176,15 +172,13 @@ def test_a_missing_batch_axis_is_recognised() -> None:
 )
 def test_images_in_another_order_are_not_reshaped(shape: tuple[int, ...], advice: str) -> None:
     model = lm.Model(lm.Sequential(lm.Input(3, 8, 9), lm.Flatten(), lm.Linear(2)))
-    with pytest.raises(ShapeError) as caught:
-        model.predict(np.zeros(shape, "float32"))
-    assert caught.value.advice == advice
+    error = refused(ShapeError, lambda: model.predict(np.zeros(shape, "float32")))
+    assert error.advice == advice
 
 
 def test_examples_in_another_arrangement_are_recognised() -> None:
-    with pytest.raises(ShapeError) as caught:
-        lm.Model(network()).predict(normal(6, 2, 2))
-    assert caught.value.advice == "The elements are right in number: array.reshape(-1, 4)."
+    error = refused(ShapeError, lambda: lm.Model(network()).predict(normal(6, 2, 2)))
+    assert error.advice == "The elements are right in number: array.reshape(-1, 4)."
 
 
 def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_line() -> None:
@@ -216,30 +210,25 @@ def test_parameters_in_double_precision_are_refused_for_a_float32_model() -> Non
 
 def test_floats_for_integers_are_refused() -> None:
     net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 3))
-    with pytest.raises(DTypeError) as caught:
-        lm.Model(net).predict(np.zeros(6, "float32"))
-    assert caught.value.advice == "Convert it: array.astype('int64')."
+    error = refused(DTypeError, lambda: lm.Model(net).predict(np.zeros(6, "float32")))
+    assert error.advice == "Convert it: array.astype('int64')."
 
 
 @pytest.mark.parametrize("dtype", ["longdouble", "uint64", "complex64", "U3", "O"])
 def test_a_dtype_that_lamina_does_not_have_is_refused_with_the_input(dtype: str) -> None:
-    with pytest.raises(DTypeError) as caught:
-        lm.Model(network()).predict(np.zeros((6, 4), dtype))
-    assert caught.value.where == "input 0"
-    assert caught.value.problem.startswith("there is no dtype")
+    error = refused(DTypeError, lambda: lm.Model(network()).predict(np.zeros((6, 4), dtype)))
+    assert error.where == "input 0"
+    assert error.problem.startswith("there is no dtype")
 
 
 def test_rows_of_uneven_length_are_refused() -> None:
-    with pytest.raises(DataError) as caught:
-        lm.Model(network()).predict([[1.0, 2.0, 3.0, 4.0], [1.0]])
-    assert caught.value.problem == "input 0 cannot be converted to an array"
+    error = refused(DataError, lambda: lm.Model(network()).predict([[1.0, 2.0, 3.0, 4.0], [1.0]]))
+    assert error.problem == "input 0 cannot be converted to an array"
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, "0"), ((), "0"), ((1, 2), "2")])
 def test_another_number_of_inputs_is_refused(given: object, found: str) -> None:
-    with pytest.raises(DataError) as caught:
-        lm.Model(network()).predict(given)
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: lm.Model(network()).predict(given)) == (
         "the network has another number of inputs\n"
         "  expected  1\n"
         f"  found     {found}\n"
@@ -250,9 +239,8 @@ def test_another_number_of_inputs_is_refused(given: object, found: str) -> None:
 def test_inputs_that_differ_in_their_number_of_examples_are_refused() -> None:
     a, b = lm.Input(4), lm.Input(2)
     model = lm.Model(lm.Network([a, b], lm.concat([a, b])))
-    with pytest.raises(DataError) as caught:
-        model.predict((normal(5, 4), normal(6, 2)))
-    assert caught.value.facts == (("input 0", "5"), ("input 1", "6"))
+    error = refused(DataError, lambda: model.predict((normal(5, 4), normal(6, 2))))
+    assert error.facts == (("input 0", "5"), ("input 1", "6"))
 
 
 def test_an_output_without_a_batch_axis_is_refused() -> None:
@@ -410,9 +398,8 @@ def test_a_double_precision_model_takes_float32() -> None:
 
 @pytest.mark.parametrize("seed", [1.5, "1", None, True, 2**63])
 def test_invalid_seeds_are_refused(seed: Any) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Model(network(), seed=seed)
-    assert caught.value.problem.startswith("seed must be a whole number")
+    error = refused(DefinitionError, lambda: lm.Model(network(), seed=seed))
+    assert error.problem.startswith("seed must be a whole number")
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63 - 1, -(2**63)])
@@ -576,9 +563,7 @@ def test_repr_shows_parameters_dtype_and_engine() -> None:
 
 def test_a_dtype_that_data_cannot_have_is_refused() -> None:
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
-    with pytest.raises(DTypeError) as caught:
-        model.predict(np.ones((2, 2), "uint32"))
-    assert str(caught.value).endswith(
+    assert error_text(DTypeError, lambda: model.predict(np.ones((2, 2), "uint32"))).endswith(
         "input 0 has a dtype that data cannot have\n"
         "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
         "uint16, bool\n"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 from model_cases import network
 from random_arrays import normal
 
@@ -42,15 +43,14 @@ pytestmark = pytest.mark.each_case
     ],
 )
 def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str, nearest: str) -> None:
-    with pytest.raises(EngineError) as caught:
-        lm.Model(network(), engine=engine)
-    assert caught.value.problem == f"there is no engine {engine!r}"
-    expected, found = caught.value.facts
+    error = refused(EngineError, lambda: lm.Model(network(), engine=engine))
+    assert error.problem == f"there is no engine {engine!r}"
+    expected, found = error.facts
     assert "interpreter" in expected[1]
     assert found == ("found", repr(engine))
     meant = f"Did you mean {nearest!r}? " if nearest else ""
     listing = "lamina.devices(), or `lamina devices` on the command line, lists"
-    assert caught.value.advice == f"{meant}{listing} the engines and devices of this machine."
+    assert error.advice == f"{meant}{listing} the engines and devices of this machine."
 
 
 @pytest.mark.parametrize(
@@ -65,27 +65,24 @@ def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str, nearest: 
 def test_a_kind_of_device_that_is_no_engine_gets_the_engines_to_choose_from(
     engine: str, meant: str
 ) -> None:
-    with pytest.raises(EngineError) as caught:
-        lm.Model(network(), engine=engine)
-    assert caught.value.advice.startswith(meant)
+    error = refused(EngineError, lambda: lm.Model(network(), engine=engine))
+    assert error.advice.startswith(meant)
 
 
 def test_the_tensors_of_a_network_are_joined_to_one_first() -> None:
     x = lm.Input(3)
     make: Any = lm.Model
-    with pytest.raises(DefinitionError) as caught:
-        make(inputs=x, outputs=lm.Linear(2)(x))
-    assert caught.value.problem == "there is no option 'inputs'"
-    assert caught.value.advice == "Make the network first: lm.Model(lm.Network(inputs, outputs))."
+    error = refused(DefinitionError, lambda: make(inputs=x, outputs=lm.Linear(2)(x)))
+    assert error.problem == "there is no option 'inputs'"
+    assert error.advice == "Make the network first: lm.Model(lm.Network(inputs, outputs))."
 
 
 def test_a_loss_of_arrays_is_refused() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.CrossEntropy()(normal(8, 3), np.zeros(8, "int64"))
-    assert caught.value.where.startswith("CrossEntropy (test_model_mistakes.py:")
-    assert caught.value.problem == "a loss is applied to tensors"
-    assert caught.value.facts == (("expected", "Tensor"), ("found", "ndarray"))
-    assert caught.value.advice == (
+    error = refused(DefinitionError, lambda: lm.CrossEntropy()(normal(8, 3), np.zeros(8, "int64")))
+    assert error.where.startswith("CrossEntropy (test_model_mistakes.py:")
+    assert error.problem == "a loss is applied to tensors"
+    assert error.facts == (("expected", "Tensor"), ("found", "ndarray"))
+    assert error.advice == (
         "model.evaluate(data, loss=...) computes it. For arrays alone compile it: "
         "lm.compile([p, t], [loss(p, t)]), where p and t are made by lm.Input."
     )
@@ -99,9 +96,8 @@ def test_a_loss_is_compiled_for_arrays_as_that_error_says() -> None:
 
 
 def test_a_model_of_anything_but_a_network_is_refused() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Model(lm.Linear(3))
-    assert caught.value.facts == (("expected", "Network"), ("found", "Linear"))
+    error = refused(DefinitionError, lambda: lm.Model(lm.Linear(3)))
+    assert error.facts == (("expected", "Network"), ("found", "Linear"))
 
 
 PRECISIONS = "float32, float64, bfloat16, float16, mixed, mixed-bfloat16, mixed-float16"
@@ -116,15 +112,13 @@ def test_a_model_of_an_unknown_precision_is_refused() -> None:
 
 
 def test_a_model_without_a_dtype_is_refused() -> None:
-    with pytest.raises(DTypeError) as caught:
-        lm.Model(network(), dtype=None)
-    assert caught.value.facts == (("expected", PRECISIONS), ("found", "None"))
+    error = refused(DTypeError, lambda: lm.Model(network(), dtype=None))
+    assert error.facts == (("expected", PRECISIONS), ("found", "None"))
 
 
 def test_a_model_of_integers_is_refused() -> None:
-    with pytest.raises(DTypeError) as caught:
-        lm.Model(network(), dtype="int64")
-    origin, _, text = str(caught.value).partition(": ")
+    message = error_text(DTypeError, lambda: lm.Model(network(), dtype="int64"))
+    origin, _, text = message.partition(": ")
     assert origin.startswith("in Model, dtype (test_model_mistakes.py:")
     assert text == (
         "the parameters of a model are floating-point numbers\n"
@@ -176,9 +170,8 @@ def test_a_callback_alone_is_asked_for_in_a_list() -> None:
 
 
 def test_calling_a_model_is_refused_with_predict_as_the_fix() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Model(network())(normal(2, 4))
-    lines = str(caught.value).splitlines()
+    text = error_text(DefinitionError, lambda: lm.Model(network())(normal(2, 4)))
+    lines = text.splitlines()
     assert lines[0].startswith("in Model (test_model_mistakes.py:")
     assert lines[0].endswith("): a model is not called")
     assert lines[1:] == [
@@ -190,12 +183,11 @@ def test_calling_a_model_is_refused_with_predict_as_the_fix() -> None:
 
 @pytest.mark.parametrize("call", [lm.Model.profile, lm.Model.explain])
 def test_examples_as_the_batch_size_are_refused(call: Callable[..., object]) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        call(lm.Model(network()), normal(8, 4))
-    assert str(caught.value).startswith(f"in Model.{call.__name__} (test_model_mistakes.py:")
-    assert "): a batch has at least one example" in str(caught.value)
-    assert "  found     array([[" in str(caught.value)
-    assert "  The batch size is a whole number." in str(caught.value)
+    text = error_text(DefinitionError, lambda: call(lm.Model(network()), normal(8, 4)))
+    assert text.startswith(f"in Model.{call.__name__} (test_model_mistakes.py:")
+    assert "): a batch has at least one example" in text
+    assert "  found     array([[" in text
+    assert "  The batch size is a whole number." in text
 
 
 @pytest.mark.parametrize("size", ["8", 0, 2.5])
@@ -290,9 +282,8 @@ def test_predict_takes_inputs_alone(call: Callable[[lm.Model, Any], Any]) -> Non
 
 def test_a_list_of_arrays_is_not_several_inputs() -> None:
     arrays = [np.zeros((4, 3)), np.zeros(4)]
-    with pytest.raises(DataError) as caught:
-        lm.data.Dataset(arrays)
-    assert caught.value.advice.startswith("Several inputs make a tuple: (a, b).")
+    error = refused(DataError, lambda: lm.data.Dataset(arrays))
+    assert error.advice.startswith("Several inputs make a tuple: (a, b).")
 
 
 # Copies during a training -------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from model_cases import Array, network
 from random_arrays import normal
 
@@ -299,9 +300,7 @@ def test_a_change_that_was_interrupted_does_not_stop_predictions() -> None:
 
 
 def test_more_examples_than_the_batch_has() -> None:
-    with pytest.raises(ShapeError) as caught:
-        lm.Model(network()).predictor(2)(normal(3, 4))
-    assert str(caught.value) == (
+    assert error_text(ShapeError, lambda: lm.Model(network()).predictor(2)(normal(3, 4))) == (
         "in predictor: there are more examples than the predictor was made for\n"
         "  expected  at most 2\n"
         "  found     3\n"
@@ -350,9 +349,7 @@ def test_an_output_without_the_batch() -> None:
 
 
 def test_a_predictor_is_not_copied() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        copy.copy(lm.Model(network()).predictor())
-    assert str(caught.value) == (
+    assert error_text(DefinitionError, lambda: copy.copy(lm.Model(network()).predictor())) == (
         "in Predictor: a predictor cannot be copied or pickled\n"
         "  Copy the model, and make a new predictor: model.predictor(...)."
     )
@@ -362,9 +359,7 @@ def test_a_predictor_that_was_released() -> None:
     model = lm.Model(network())
     predict = model.predictor()
     predict.release()
-    with pytest.raises(ReleasedError) as caught:
-        predict(normal(1, 4))
-    assert str(caught.value) == (
+    assert error_text(ReleasedError, lambda: predict(normal(1, 4))) == (
         "in Predictor: this predictor was released: its memory is gone\n"
         "  Make a new one with model.predictor(...); the model still works."
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 from model_cases import network
 from random_arrays import normal
 
@@ -52,9 +53,8 @@ def three(self: Any, fit: Any, steps: Any) -> None:
     ],
 )
 def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        type("Mine", (lm.Callback,), {name: two})
-    where, _, text = str(caught.value).partition(": ")
+    message = error_text(DefinitionError, lambda: type("Mine", (lm.Callback,), {name: two}))
+    where, _, text = message.partition(": ")
     assert where.startswith("in Mine (test_callback_mistakes.py:")
     assert text == (
         f"fit calls no hook {name!r}\n"
@@ -82,9 +82,8 @@ def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: s
     ],
 )
 def test_a_hook_that_lamina_has_not_is_refused(name: str, advice: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        type("Mine", (lm.Callback,), {name: two})
-    _, expected, last = str(caught.value).splitlines()
+    text = error_text(DefinitionError, lambda: type("Mine", (lm.Callback,), {name: two}))
+    _, expected, last = text.splitlines()
     assert expected == (
         "  expected  fit_begins, epoch_begins, steps_done, epoch_ends, fit_ends, fit_fails"
     )
@@ -117,10 +116,9 @@ def test_a_class_that_inherits_the_hook_may_have_a_method_of_another_name() -> N
 
 
 def test_a_hook_of_other_arguments_is_refused() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        type("Mine", (lm.Callback,), {"epoch_ends": three})
-    assert str(caught.value).splitlines()[0].endswith(": the hook epoch_ends takes other arguments")
-    assert caught.value.facts == (
+    error = refused(DefinitionError, lambda: type("Mine", (lm.Callback,), {"epoch_ends": three}))
+    assert str(error).splitlines()[0].endswith(": the hook epoch_ends takes other arguments")
+    assert error.facts == (
         ("expected", "def epoch_ends(self, fit)"),
         ("found", "def epoch_ends(self, fit, steps)"),
     )
@@ -158,9 +156,7 @@ def test_a_state_whose_array_is_missing_is_refused() -> None:
     plain, arrays = divided({"Mine-0": {"values": {"a": np.ones(2)}, "best": np.zeros(3)}})
     assert together(plain, arrays)["Mine-0"]["values"]["a"].tolist() == [1, 1]
     del arrays["Mine-0/values/a"]
-    with pytest.raises(FileFormatError) as caught:
-        together(plain, arrays)
-    assert str(caught.value) == (
+    assert error_text(FileFormatError, lambda: together(plain, arrays)) == (
         "the checkpoint lacks an array of a callback\n"
         "  expected  Mine-0/values/a\n"
         "  found     Mine-0/best\n"

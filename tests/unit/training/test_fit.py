@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from fit_cases import TEST, TRAIN, Array, fit, network, same
 
 import lamina as lm
@@ -125,9 +126,7 @@ def test_a_value_that_was_not_measured_is_refused_with_the_measured_ones() -> No
     history = History({"loss": [1.0], "validation_loss": [2.0]}, [0.1])
     assert "loss" in history
     assert "accuracy" not in history
-    with pytest.raises(KeyError) as caught:
-        history["accuracy"]
-    assert str(caught.value) == (
+    assert error_text(KeyError, lambda: history["accuracy"]) == (
         "in history: nothing named 'accuracy' was measured\n"
         "  expected  loss, validation_loss\n"
         "  found     'accuracy'\n"
@@ -203,9 +202,7 @@ def test_a_loss_that_overflows_is_named_with_its_training_step() -> None:
     train = poisoned()
     order = train.order(0, 0)
     step = next(n for n in range(7) if (order[8 * n : 8 * n + 8] >= 25).any())
-    with pytest.raises(NonFiniteError) as caught:
-        fit(lm.Model(network()), train, loss=lm.MSE())
-    assert str(caught.value) == (
+    assert error_text(NonFiniteError, lambda: fit(lm.Model(network()), train, loss=lm.MSE())) == (
         f"in fit: the loss became inf in training step {step + 1}\n"
         f"  epoch  1, training step {step + 1} of 7\n"
         "  data   all finite\n"
@@ -338,9 +335,7 @@ def test_wrong_data_and_options_are_refused_before_the_first_training_step(name:
 
 
 def test_data_without_targets_for_a_loss_that_needs_them_is_refused() -> None:
-    with pytest.raises(DataError) as caught:
-        fit(lm.Model(network()), X)
-    assert str(caught.value) == (
+    assert error_text(DataError, lambda: fit(lm.Model(network()), X)) == (
         "in CrossEntropy: the loss needs targets, and the data has none\n"
         "  expected  i64[batch]\n"
         "  found     inputs only\n"
@@ -380,11 +375,10 @@ def test_resuming_with_other_layers_is_refused_and_changes_nothing(tmp_path: Pat
     other = lm.Sequential(lm.Input(4), lm.Linear(8), lm.ReLU(), lm.Dropout(0.3), lm.Linear(3))
     model = lm.Model(other, seed=5)
     before = model.parameters()
-    with pytest.raises(DefinitionError) as error:
-        fit(model, checkpoint=path, resume=True)
-    assert "the checkpoint belongs to a network with other layers" in str(error.value)
-    assert "Tanh()" in str(error.value)
-    assert "ReLU()" in str(error.value)
+    text = error_text(DefinitionError, lambda: fit(model, checkpoint=path, resume=True))
+    assert "the checkpoint belongs to a network with other layers" in text
+    assert "Tanh()" in text
+    assert "ReLU()" in text
     assert same(model.parameters(), before)
 
 
