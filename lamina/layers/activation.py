@@ -1,6 +1,6 @@
 """Smooth activation functions as layers; those made of pieces are in `rectifiers.py`.
 
-All take f32 or f64 of any shape and give the same shape and dtype.
+All take f32 or f64 of any shape and give the same shape and dtype: `y = lm.Tanh()(x)`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ __all__ += ["Softmin", "Softplus", "Softsign", "Tanh", "Tanhshrink"]
 
 @frozen_dataclass
 class Tanh(Layer):
-    """The hyperbolic tangent.
-
-    Example:
-        >>> y = lm.Tanh()(lm.Input(10))
-    """
+    """The hyperbolic tangent."""
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return ops.tanh(x)
@@ -36,11 +32,7 @@ class Tanh(Layer):
 
 @frozen_dataclass
 class Sigmoid(Layer):
-    """1 / (1 + exp(-x)).
-
-    Example:
-        >>> y = lm.Sigmoid()(lm.Input(10))
-    """
+    """1 / (1 + exp(-x))."""
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return ops.sigmoid(x)
@@ -69,11 +61,7 @@ class GELU(Layer):
 
 @frozen_dataclass
 class SiLU(Layer):
-    """x sigmoid(x), also called Swish.
-
-    Example:
-        >>> y = lm.SiLU()(lm.Input(10))
-    """
+    """x sigmoid(x), also called Swish."""
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return x * ops.sigmoid(x)
@@ -84,9 +72,6 @@ class Mish(Layer):
     """x tanh(softplus(x)).
 
     After Misra: Mish: A self regularized non-monotonic activation function (2019).
-
-    Example:
-        >>> y = lm.Mish()(lm.Input(10))
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -102,9 +87,6 @@ class Softplus(Layer):
 
     Args:
         beta: the larger, the nearer to ReLU.
-
-    Example:
-        >>> y = lm.Softplus()(lm.Input(10))
     """
 
     beta: Positive = 1.0
@@ -115,11 +97,7 @@ class Softplus(Layer):
 
 @frozen_dataclass
 class LogSigmoid(Layer):
-    """log(1 / (1 + exp(-x))), computed without overflow.
-
-    Example:
-        >>> y = lm.LogSigmoid()(lm.Input(10))
-    """
+    """log(1 / (1 + exp(-x))), computed without overflow."""
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return -ops.softplus(-x)
@@ -127,11 +105,7 @@ class LogSigmoid(Layer):
 
 @frozen_dataclass
 class Softsign(Layer):
-    """x / (1 + |x|).
-
-    Example:
-        >>> y = lm.Softsign()(lm.Input(10))
-    """
+    """x / (1 + |x|)."""
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return x / (abs(x) + 1.0)
@@ -139,11 +113,7 @@ class Softsign(Layer):
 
 @frozen_dataclass
 class Tanhshrink(Layer):
-    """x - tanh(x).
-
-    Example:
-        >>> y = lm.Tanhshrink()(lm.Input(10))
-    """
+    """x - tanh(x)."""
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return x - ops.tanh(x)
@@ -156,10 +126,7 @@ class Softmax(Layer):
     `CrossEntropy` takes the values before it, not the probabilities.
 
     Args:
-        axis: of the tensor with its batch; not the batch.
-
-    Example:
-        >>> y = lm.Softmax()(lm.Input(10))
+        axis: an axis of the tensor with its batch; not the batch.
     """
 
     axis: int = -1
@@ -170,14 +137,7 @@ class Softmax(Layer):
 
 @frozen_dataclass
 class LogSoftmax(Layer):
-    """The logarithm of softmax along an axis, computed without overflow; the loss `NLL` takes it.
-
-    Args:
-        axis: of the tensor with its batch; not the batch.
-
-    Example:
-        >>> y = lm.LogSoftmax()(lm.Input(10))
-    """
+    """The logarithm of `Softmax`, computed without overflow; the loss `NLL` takes it."""
 
     axis: int = -1
 
@@ -187,14 +147,7 @@ class LogSoftmax(Layer):
 
 @frozen_dataclass
 class Softmin(Layer):
-    """exp(-x) / sum(exp(-x)) along an axis, computed without overflow.
-
-    Args:
-        axis: of the tensor with its batch; not the batch.
-
-    Example:
-        >>> y = lm.Softmin()(lm.Input(10))
-    """
+    """`Softmax` of -x: exp(-x) / sum(exp(-x)) along an axis."""
 
     axis: int = -1
 

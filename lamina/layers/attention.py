@@ -13,6 +13,7 @@ queries, with false or -infinity, have no influence, also if they are NaN.
 from __future__ import annotations
 
 import math
+from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
 from typing import Any, Literal
@@ -187,7 +188,22 @@ def _rotated(layer: Layer, x: Tensor, base: float) -> Tensor:
 
 
 @frozen_dataclass
-class TransformerEncoderBlock(Layer):
+class _Block(Layer, ABC):
+    heads: Count
+    _: KW_ONLY
+    hidden: Count
+    dropout: Probability = 0.1
+    activation: Activation = "relu"
+    norm_first: bool = False
+    causal: bool = False
+    epsilon: NotNegative = 1e-5
+    bias: bool = True
+    key_heads: Count | None = None
+    rotary: Positive | None = None
+
+
+@frozen_dataclass
+class TransformerEncoderBlock(_Block):
     """Self-attention, then a feed-forward network of two linear layers at each position.
 
     Applied to [batch, length, features], and perhaps one or two masks; gives the same shape. Both
@@ -218,18 +234,6 @@ class TransformerEncoderBlock(Layer):
         (batch, 12, 64)
     """
 
-    heads: Count
-    _: KW_ONLY
-    hidden: Count
-    dropout: Probability = 0.1
-    activation: Activation = "relu"
-    norm_first: bool = False
-    causal: bool = False
-    epsilon: NotNegative = 1e-5
-    bias: bool = True
-    key_heads: Count | None = None
-    rotary: Positive | None = None
-
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         (x,), masks = _sequences_and_masks(self, operands, (1,))
         x, attention = _finite(x, masks), _self_attention(self)
@@ -241,7 +245,7 @@ class TransformerEncoderBlock(Layer):
 
 
 @frozen_dataclass
-class TransformerDecoderBlock(Layer):
+class TransformerDecoderBlock(_Block):
     """As `TransformerEncoderBlock`, with attention to a second sequence between its sublayers.
 
     Applied to [batch, length, features] and a memory [batch, other length, other features], such as
@@ -262,17 +266,8 @@ class TransformerDecoderBlock(Layer):
         (batch, 12, 64)
     """
 
-    heads: Count
     _: KW_ONLY
-    hidden: Count
-    dropout: Probability = 0.1
-    activation: Activation = "relu"
-    norm_first: bool = False
     causal: bool = True
-    epsilon: NotNegative = 1e-5
-    bias: bool = True
-    key_heads: Count | None = None
-    rotary: Positive | None = None
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         (x, memory), masks = _sequences_and_masks(self, operands, (2,))
@@ -292,8 +287,6 @@ class TransformerDecoderBlock(Layer):
 
 
 # Shared by the layers above -----------------------------------------------------------------------
-
-_Block = TransformerEncoderBlock | TransformerDecoderBlock
 
 
 def _self_attention(block: _Block) -> MultiHeadAttention:

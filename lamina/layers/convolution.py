@@ -189,13 +189,7 @@ class _Convolution(Layer, ABC):
 
     def __post_init__(self) -> None:
         self._widths()
-        if self.channels % self.groups:
-            raise DefinitionError(
-                "the channels cannot be divided into groups",
-                facts=(("channels", str(self.channels)), ("groups", str(self.groups))),
-                where=origin_text(self),
-                advice="The channels of the input and of the result must be multiples of groups.",
-            )
+        _check_result_groups(self, self.channels, self.groups)
 
     def _widths(self) -> tuple[tuple[int, int], ...]:
         """The widths of padding (before, after) of each axis."""
@@ -241,38 +235,41 @@ class _Convolution(Layer, ABC):
             numbers_of(self, "dilation", self.dilation, self.axes),
             self.groups,
         )
-        if not self.bias:
-            return y
-        bound = 1.0 / math.sqrt(inputs // self.groups * size_of(sizes))
-        bias = scope.parameter(
-            "bias",
-            (self.channels,),
-            initializer(self.bias_init, Uniform(-bound, bound)),
-            self.bias_regularizer,
-        )
-        return y + ops.reshape(bias, (self.channels, *(1 for _ in sizes)))
+        return _with_bias(self, scope, y, inputs // self.groups * size_of(sizes))
+
+
+_UNEVEN = "the channels cannot be divided into groups"
+_MULTIPLES = "The channels of the input and of the result must be multiples of groups."
+
+
+def _check_result_groups(layer: Layer, channels: int, groups: int) -> None:
+    if channels % groups:
+        facts = (("channels", str(channels)), ("groups", str(groups)))
+        raise DefinitionError(_UNEVEN, facts=facts, where=origin_text(layer), advice=_MULTIPLES)
 
 
 def _check_groups(layer: Layer, x: Tensor, groups: int) -> None:
     (inputs,) = static(x.shape[1:2])
     if inputs % groups:
-        raise ShapeError(
-            "the channels cannot be divided into groups",
-            facts=(("found", described(x)), ("groups", str(groups))),
-            advice="The channels of the input and of the result must be multiples of groups.",
-        )
+        facts = (("found", described(x)), ("groups", str(groups)))
+        raise ShapeError(_UNEVEN, facts=facts, advice=_MULTIPLES)
+
+
+def _with_bias(
+    layer: _Convolution | _TransposedConvolution, scope: Scope, y: Tensor, products: int
+) -> Tensor:
+    """The result with a number added to each channel; it is a sum of so many products."""
+    if not layer.bias:
+        return y
+    bound = 1.0 / math.sqrt(products)
+    init = initializer(layer.bias_init, Uniform(-bound, bound))
+    bias = scope.parameter("bias", (layer.channels,), init, layer.bias_regularizer)
+    return y + ops.reshape(bias, (layer.channels, *(1,) * layer.axes))
 
 
 @frozen_dataclass
 class Conv1d(_Convolution):
-    """The convolution of sequences: y[b, o, p] = sum of weight[o, c, w] x[b, c, p s + w d] + bias.
-
-    Takes f32 or f64 [batch, inputs, length]; see `Conv2d` for all arguments.
-
-    Example:
-        >>> lm.Conv1d(16, 3)(lm.Input(8, 100)).shape
-        (batch, 16, 98)
-    """
+    """As `Conv2d`, of sequences: f32 or f64 [batch, inputs, length]."""
 
     axes = 1
 
@@ -312,14 +309,7 @@ class Conv2d(_Convolution):
 
 @frozen_dataclass
 class Conv3d(_Convolution):
-    """The convolution of volumes; see `Conv2d` for all arguments.
-
-    Takes f32 or f64 [batch, inputs, depth, height, width].
-
-    Example:
-        >>> lm.Conv3d(4, 3, padding="same")(lm.Input(2, 8, 8, 8)).shape
-        (batch, 4, 8, 8, 8)
-    """
+    """As `Conv2d`, of volumes: f32 or f64 [batch, inputs, depth, height, width]."""
 
     axes = 3
 
@@ -359,13 +349,7 @@ class _TransposedConvolution(Layer, ABC):
                     advice="Several extents become the same one in a convolution with this stride; "
                     "output_padding chooses one of them.",
                 )
-        if self.channels % self.groups:
-            raise DefinitionError(
-                "the channels cannot be divided into groups",
-                facts=(("channels", str(self.channels)), ("groups", str(self.groups))),
-                where=origin_text(self),
-                advice="The channels of the input and of the result must be multiples of groups.",
-            )
+        _check_result_groups(self, self.channels, self.groups)
 
     def _ends(self, strides: list[int]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
         """For each axis the widths cropped, the elements added to the extent, and the zeros after.
@@ -412,28 +396,12 @@ class _TransposedConvolution(Layer, ABC):
             )
         y = ops.conv_transpose(x, weight, extents, strides, widths, dilations, self.groups)
         y = ops.pad(y, ((0, 0), (0, 0), *((0, width) for width in zeros)))
-        if not self.bias:
-            return y
-        bound = 1.0 / math.sqrt(each * size_of(sizes))
-        bias = scope.parameter(
-            "bias",
-            (self.channels,),
-            initializer(self.bias_init, Uniform(-bound, bound)),
-            self.bias_regularizer,
-        )
-        return y + ops.reshape(bias, (self.channels, *(1 for _ in sizes)))
+        return _with_bias(self, scope, y, each * size_of(sizes))
 
 
 @frozen_dataclass
 class ConvTranspose1d(_TransposedConvolution):
-    """The transposed convolution of sequences; see `ConvTranspose2d` for all arguments.
-
-    Takes f32 or f64 [batch, inputs, length].
-
-    Example:
-        >>> lm.ConvTranspose1d(4, 4, stride=2, padding=1)(lm.Input(8, 50)).shape
-        (batch, 4, 100)
-    """
+    """As `ConvTranspose2d`, of sequences: f32 or f64 [batch, inputs, length]."""
 
     axes = 1
 
@@ -466,13 +434,6 @@ class ConvTranspose2d(_TransposedConvolution):
 
 @frozen_dataclass
 class ConvTranspose3d(_TransposedConvolution):
-    """The transposed convolution of volumes; see `ConvTranspose2d` for all arguments.
-
-    Takes f32 or f64 [batch, inputs, depth, height, width].
-
-    Example:
-        >>> lm.ConvTranspose3d(4, 2, stride=2)(lm.Input(2, 4, 4, 4)).shape
-        (batch, 4, 8, 8, 8)
-    """
+    """As `ConvTranspose2d`, of volumes: f32 or f64 [batch, inputs, depth, height, width]."""
 
     axes = 3

@@ -16,7 +16,6 @@ values depend on the fans.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import KW_ONLY
 from typing import Annotated, Literal
 
@@ -49,7 +48,6 @@ class Zeros(Sourced):
     """
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """Float64 zeros."""
         return np.zeros(shape)
 
 
@@ -68,7 +66,6 @@ class Constant(Sourced):
     value: float
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """An array of the number, float64."""
         return np.full(shape, float(self.value))
 
 
@@ -99,7 +96,6 @@ class Uniform(Sourced):
             )
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """Random float64 numbers; the same for the same seed and stream."""
         return _scaled(_uniform(shape, seed, stream), self.high - self.low, self.low)
 
 
@@ -120,12 +116,17 @@ class Normal(Sourced):
     deviation: NotNegative = 1.0
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """Random float64 numbers; the same for the same seed and stream."""
         return _scaled(_normal(shape, seed, stream), self.deviation, self.mean)
 
 
 @frozen_dataclass
-class XavierUniform(Sourced):
+class _Xavier(Sourced):
+    _: KW_ONLY
+    gain: Positive = 1.0
+
+
+@frozen_dataclass
+class XavierUniform(_Xavier):
     """U(-b, b) with b = gain sqrt(6 / (fan_in + fan_out)).
 
     From Glorot, Bengio: Understanding the difficulty of training deep feedforward neural networks
@@ -138,17 +139,13 @@ class XavierUniform(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierUniform())
     """
 
-    _: KW_ONLY
-    gain: Positive = 1.0
-
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """Random float64 numbers; the same for the same seed and stream."""
         bound = self.gain * math.sqrt(6.0 / sum(_fans(self, shape)))
         return _scaled(_scaled(_uniform(shape, seed, stream), 2.0, -1.0), bound)
 
 
 @frozen_dataclass
-class XavierNormal(Sourced):
+class XavierNormal(_Xavier):
     """N(0, s^2) with s = gain sqrt(2 / (fan_in + fan_out)).
 
     From Glorot, Bengio (AISTATS 2010), formula 12, as a normal distribution.
@@ -160,17 +157,21 @@ class XavierNormal(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.XavierNormal(gain=5 / 3))
     """
 
-    _: KW_ONLY
-    gain: Positive = 1.0
-
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """Random float64 numbers; the same for the same seed and stream."""
         deviation = self.gain * math.sqrt(2.0 / sum(_fans(self, shape)))
         return _scaled(_normal(shape, seed, stream), deviation)
 
 
 @frozen_dataclass
-class KaimingUniform(Sourced):
+class _Kaiming(Sourced):
+    _: KW_ONLY
+    mode: Mode = "fan_in"
+    slope: float = 0.0
+    nonlinearity: Nonlinearity = "leaky_relu"
+
+
+@frozen_dataclass
+class KaimingUniform(_Kaiming):
     """U(-b, b) with b = gain sqrt(3 / fan).
 
     From He, Zhang, Ren, Sun: Delving deep into rectifiers (ICCV 2015), formulas 10 and 14, with
@@ -185,19 +186,13 @@ class KaimingUniform(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingUniform())
     """
 
-    _: KW_ONLY
-    mode: Mode = "fan_in"
-    slope: float = 0.0
-    nonlinearity: Nonlinearity = "leaky_relu"
-
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """Random float64 numbers; the same for the same seed and stream."""
         bound = math.sqrt(3.0) * _kaiming_deviation(self, shape)
         return _scaled(_scaled(_uniform(shape, seed, stream), 2.0, -1.0), bound)
 
 
 @frozen_dataclass
-class KaimingNormal(Sourced):
+class KaimingNormal(_Kaiming):
     """N(0, s^2) with s = gain / sqrt(fan).
 
     From He, Zhang, Ren, Sun: Delving deep into rectifiers (ICCV 2015), formulas 10 and 14.
@@ -208,13 +203,7 @@ class KaimingNormal(Sourced):
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingNormal(nonlinearity="relu"))
     """
 
-    _: KW_ONLY
-    mode: Mode = "fan_in"
-    slope: float = 0.0
-    nonlinearity: Nonlinearity = "leaky_relu"
-
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """Random float64 numbers; the same for the same seed and stream."""
         return _scaled(_normal(shape, seed, stream), _kaiming_deviation(self, shape))
 
 
@@ -240,7 +229,6 @@ class Orthogonal(Sourced):
     arrays_while_drawn = 5
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
-        """Random float64 numbers; the same for the same seed and stream."""
         _fans(self, shape)
         rows, columns = shape[0], size_of(shape[1:])
         tall = _normal((max(rows, columns), min(rows, columns)), seed, stream)
@@ -265,7 +253,7 @@ def _fans(owner: object, shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[1] * window, shape[0] * window
 
 
-def _kaiming_deviation(owner: KaimingUniform | KaimingNormal, shape: tuple[int, ...]) -> float:
+def _kaiming_deviation(owner: _Kaiming, shape: tuple[int, ...]) -> float:
     # The gains are those of PyTorch's calculate_gain.
     gains = {
         "linear": 1.0,
@@ -315,7 +303,11 @@ def _draw(numbers: Float64, first: int, seed: int, stream: int) -> None:
 
 def _normal(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
     """Numbers of the standard normal distribution: those of `ops.normal` in float64."""
-    return _in_pieces(shape, lambda count, number: _normal_piece(count, seed, number, stream))
+    result = np.empty(size_of(shape))
+    for number, start in enumerate(range(0, result.size, _PIECE)):
+        piece = result[start : start + _PIECE]
+        piece[:] = _normal_piece(piece.size, seed, -1 - number, stream)
+    return result.reshape(shape)
 
 
 def _normal_piece(count: int, seed: int, number: int, stream: int) -> Float64:
@@ -324,15 +316,6 @@ def _normal_piece(count: int, seed: int, number: int, stream: int) -> Float64:
     )
     outputs, _ = evaluate(Graph((), (("numbers", numbers),)), {})
     return outputs["numbers"]
-
-
-def _in_pieces(shape: tuple[int, ...], draw: Callable[[int, int], Float64]) -> Float64:
-    """An array filled piece by piece with draw(count, number), for the numbers -1, -2, ..."""
-    result = np.empty(size_of(shape))
-    for number, start in enumerate(range(0, result.size, _PIECE)):
-        piece = result[start : start + _PIECE]
-        piece[:] = draw(piece.size, -1 - number)
-    return result.reshape(shape)
 
 
 def _scaled(numbers: Float64, factor: float, offset: float | None = None) -> Float64:

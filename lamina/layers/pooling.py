@@ -82,14 +82,7 @@ class _MaxPool(_Pool, ABC):
 
 @frozen_dataclass
 class MaxPool1d(_MaxPool):
-    """The largest element of each window of a sequence; see `MaxPool2d`.
-
-    Takes f32 or f64 [batch, channels, length].
-
-    Example:
-        >>> lm.MaxPool1d(2)(lm.Input(8, 101)).shape
-        (batch, 8, 50)
-    """
+    """As `MaxPool2d`, of sequences: f32 or f64 [batch, channels, length]."""
 
     axes = 1
 
@@ -121,14 +114,7 @@ class MaxPool2d(_MaxPool):
 
 @frozen_dataclass
 class MaxPool3d(_MaxPool):
-    """The largest element of each window of a volume; see `MaxPool2d`.
-
-    Takes f32 or f64 [batch, channels, depth, height, width].
-
-    Example:
-        >>> lm.MaxPool3d(2)(lm.Input(2, 4, 6, 8)).shape
-        (batch, 2, 2, 3, 4)
-    """
+    """As `MaxPool2d`, of volumes: f32 or f64 [batch, channels, depth, height, width]."""
 
     axes = 3
 
@@ -210,14 +196,7 @@ def _counts(extents: tuple[int, ...], along: list[Window], padding: bool) -> Any
 
 @frozen_dataclass
 class AvgPool1d(_AvgPool):
-    """The mean of each window of a sequence; see `AvgPool2d`.
-
-    Takes f32 or f64 [batch, channels, length].
-
-    Example:
-        >>> lm.AvgPool1d(4)(lm.Input(8, 100)).shape
-        (batch, 8, 25)
-    """
+    """As `AvgPool2d`, of sequences: f32 or f64 [batch, channels, length]."""
 
     axes = 1
 
@@ -245,14 +224,7 @@ class AvgPool2d(_AvgPool):
 
 @frozen_dataclass
 class AvgPool3d(_AvgPool):
-    """The mean of each window of a volume; see `AvgPool2d`.
-
-    Takes f32 or f64 [batch, channels, depth, height, width].
-
-    Example:
-        >>> lm.AvgPool3d(2)(lm.Input(2, 4, 6, 8)).shape
-        (batch, 2, 2, 3, 4)
-    """
+    """As `AvgPool2d`, of volumes: f32 or f64 [batch, channels, depth, height, width]."""
 
     axes = 3
 
@@ -277,14 +249,7 @@ class _LPPool(_Pool, ABC):
 
 @frozen_dataclass
 class LPPool1d(_LPPool):
-    """The norm of each window of a sequence; see `LPPool2d`.
-
-    Takes f32 or f64 [batch, channels, length].
-
-    Example:
-        >>> lm.LPPool1d(2, power=3.0)(lm.Input(8, 100)).shape
-        (batch, 8, 50)
-    """
+    """As `LPPool2d`, of sequences: f32 or f64 [batch, channels, length]."""
 
     axes = 1
 
@@ -312,14 +277,7 @@ class LPPool2d(_LPPool):
 
 @frozen_dataclass
 class LPPool3d(_LPPool):
-    """The norm of each window of a volume; see `LPPool2d`.
-
-    Takes f32 or f64 [batch, channels, depth, height, width].
-
-    Example:
-        >>> lm.LPPool3d(2)(lm.Input(2, 4, 6, 8)).shape
-        (batch, 2, 2, 3, 4)
-    """
+    """As `LPPool2d`, of volumes: f32 or f64 [batch, channels, depth, height, width]."""
 
     axes = 3
 

@@ -1,7 +1,7 @@
 """Activation functions made of pieces: rectifiers, shrinkage, hard limits.
 
 Values and derivatives are PyTorch's, also at the kinks. All take f32 or f64 of any shape and give
-the same shape and dtype.
+the same shape and dtype: `y = lm.ReLU()(x)`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 @frozen_dataclass
 class ReLU(Layer):
-    """max(x, 0); the derivative at 0 is 0.
-
-    Example:
-        >>> y = lm.ReLU()(lm.Input(10))
-    """
+    """max(x, 0); the derivative at 0 is 0."""
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return ops.relu(x)
@@ -100,9 +96,6 @@ class RReLU(Layer):
     Args:
         low: the lower bound of slopes.
         high: the upper bound of slopes.
-
-    Example:
-        >>> y = lm.RReLU()(lm.Input(10))
     """
 
     _: KW_ONLY
@@ -126,9 +119,6 @@ class Threshold(Layer):
     Args:
         threshold: up to it x is replaced; there the derivative is 0.
         value: replaces x.
-
-    Example:
-        >>> y = lm.Threshold(0.1, 0.0)(lm.Input(10))
     """
 
     threshold: float
@@ -153,9 +143,6 @@ class ELU(Layer):
 
     Args:
         alpha: minus the limit for x to minus infinity.
-
-    Example:
-        >>> y = lm.ELU()(lm.Input(10))
     """
 
     alpha: float = 1.0
@@ -170,9 +157,6 @@ class SELU(Layer):
 
     After Klambauer, Unterthiner, Mayr, Hochreiter: Self-normalizing neural networks (2017). The
     weights should start with variance 1 / inputs.
-
-    Example:
-        >>> y = lm.SELU()(lm.Input(10))
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -187,9 +171,6 @@ class CELU(Layer):
 
     Args:
         alpha: minus the limit for x to minus infinity.
-
-    Example:
-        >>> y = lm.CELU(alpha=0.5)(lm.Input(10))
     """
 
     alpha: Positive = 1.0
@@ -208,9 +189,6 @@ class Hardshrink(Layer):
 
     Args:
         threshold: of |x|.
-
-    Example:
-        >>> y = lm.Hardshrink()(lm.Input(10))
     """
 
     threshold: NotNegative = 0.5
@@ -227,9 +205,6 @@ class Softshrink(Layer):
 
     Args:
         threshold: of |x|; up to it the derivative is 0.
-
-    Example:
-        >>> y = lm.Softshrink()(lm.Input(10))
     """
 
     threshold: NotNegative = 0.5
@@ -277,11 +252,7 @@ def _crossed(layer: Layer, problem: str, expected: str, low: float, high: float)
 
 @frozen_dataclass
 class ReLU6(Layer):
-    """x, but not below 0 and not above 6; the derivative at both bounds is 0.
-
-    Example:
-        >>> y = lm.ReLU6()(lm.Input(10))
-    """
+    """x, but not below 0 and not above 6; the derivative at both bounds is 0."""
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return ops.hardtanh(x, 0.0, 6.0)
@@ -292,9 +263,6 @@ class Hardsigmoid(Layer):
     """(x + 3) / 6 from 0 to 1: a sigmoid of straight lines.
 
     After Courbariaux, Bengio, David: BinaryConnect (2015).
-
-    Example:
-        >>> y = lm.Hardsigmoid()(lm.Input(10))
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -310,9 +278,6 @@ class Hardswish(Layer):
     """x Hardsigmoid(x), a cheap SiLU.
 
     After Howard et al.: Searching for MobileNetV3 (2019).
-
-    Example:
-        >>> y = lm.Hardswish()(lm.Input(10))
     """
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
