@@ -115,7 +115,7 @@ def reached_ends(
     """The first ends on all paths from some tensors, which may be ends themselves.
 
     Args:
-        nodes: where the paths begin.
+        nodes: the tensors where the paths begin.
         is_end: whether a path ends at a tensor.
         onward: the next tensors after one that is not an end.
     """
@@ -140,7 +140,7 @@ def reached_all(
     """These tensors, and all on the paths that begin at them.
 
     Args:
-        nodes: where the paths begin.
+        nodes: the tensors where the paths begin.
         onward: the next tensors after one.
     """
     seen: set[Tensor] = set()

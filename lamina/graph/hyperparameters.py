@@ -31,7 +31,7 @@ class Hyperparameter:
     """A number with a name: a field of a record, or the result of a formula of such fields.
 
     Attributes:
-        name: of the leaf that it becomes.
+        name: the name of the leaf that it becomes.
         sources: the names of the fields on which it depends.
     """
 
@@ -122,7 +122,7 @@ class Hyperparameters:
     """The hyper-parameters of the graph of a training step.
 
     Attributes:
-        leaves: those that have met a tensor: their leaves and values, by name.
+        leaves: leaves and values, by name, of hyper-parameters that have met a tensor.
     """
 
     def __init__(self) -> None:
@@ -135,8 +135,8 @@ class Hyperparameters:
         stay as they are.
 
         Args:
-            record: is not changed.
-            name: begins the names of the hyper-parameters: `"optimizer"`.
+            record: the record, which is not changed.
+            name: the beginning of the names of the hyper-parameters: `"optimizer"`.
         """
         return self._named(record, f"{name}/", ())
 
@@ -148,9 +148,9 @@ class Hyperparameters:
         """A value with hyper-parameters.
 
         Args:
-            value: of a field.
-            name: of it.
-            keys: of the dicts in which it is.
+            value: the value of a field.
+            name: its name.
+            keys: the keys of the dicts in which it is.
         """
         if isinstance(value, bool | Hyperparameter):
             return value

@@ -17,10 +17,10 @@ class Sample:
         shapes: one shape for each operand.
         attributes: the op's attributes.
         low, high: the range of operand values, which are drawn uniformly.
-        dtypes: of the operands; by default all of the float type under test, whose name here
-            is "float".
+        dtypes: the dtypes of the operands; by default all of the float type under test, whose name
+            here is "float".
         differentiable: whether the gradient is checked by finite differences here.
-        diagonal: is added to the diagonal of the first operand, matrices in its last two axes.
+        diagonal: the summand of the diagonal of the first operand, matrices in its last two axes.
     """
 
     shapes: tuple[tuple[int, ...], ...]

@@ -42,7 +42,7 @@ class Op:
     """A primitive mathematical operation: all its rules in one record.
 
     Attributes:
-        name: unique; printed graphs show it.
+        name: a unique name, which printed graphs show.
         infer: the shape rule: (operands, attributes) -> (shape, dtype) of the result. Raises
             `ShapeError` or `DTypeError`.
         gradient: (result, upstream) -> the gradient of each operand, or None where there is none.
@@ -55,10 +55,10 @@ class Op:
         operands: the number of operands, or the least and the largest number (None: no limit).
         attributes: the kind of each attribute. The rules above get no other values.
         indices: for an op with indices: result -> (indices, the extent of the axis they index).
-        multiplies: the number of its operands, from the first one, of which it adds up products.
+        multiplies: the number of operands, from the first on, whose products it adds up.
         keeps_float32: whether its results stay in float32 in mixed precision, because they have a
             wide range or add up many terms.
-        selects: whether its elements are those of operands, or their negatives: rounding them
+        selects: whether its elements are elements of operands, or their negatives: rounding them
             before is the same as rounding them after.
     """
 
@@ -81,7 +81,7 @@ class Op:
 
     def __reduce__(self) -> tuple[Callable[[str, str], Op], tuple[str, str]]:
         # Ops are compared by identity: a copied or unpickled op is the registered op of this name.
-        # Importing the module of its shape rule registers it. For leaves, that of an operator is
+        # Importing the module of its shape rule registers it. For leaves, an operator's module is
         # imported, because that registers all operators.
         is_leaf = self.infer.__module__.startswith("lamina.graph.")
         return _op_named, (self.name, (OPERATORS["add"] if is_leaf else self.infer).__module__)
@@ -146,9 +146,9 @@ class Tensor(Methods, Named):
         operands: the tensors to which the op is applied.
         attributes: the op's other arguments, immutable and hashable.
         shape: dimensions; the batch may be left open (`lamina.base.shapes.Size`).
-        dtype: of the elements.
+        dtype: the dtype of the elements.
         origin: the layer and source line that made it.
-        number: rises in the order in which tensors are made.
+        number: a number that rises in the order in which tensors are made.
     """
 
     op: Op

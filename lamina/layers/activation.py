@@ -174,7 +174,7 @@ class GLU(Layer):
     (`"relu"`) and bilinear (`"none"`) after Shazeer: GLU variants improve transformer (2020).
 
     Args:
-        axis: of the tensor with its batch; not the batch.
+        axis: the axis of the tensor with its batch; not the batch.
         activation: the function of the second half.
 
     Example:

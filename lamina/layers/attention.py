@@ -56,16 +56,17 @@ class MultiHeadAttention(Layer):
     values are split into heads of equal size; each head has its own attention weights.
 
     Args:
-        heads: their number; it divides the features.
-        features: of the result, and of queries, keys and values, all heads together; by default
-            those of the first sequence.
+        heads: the number of heads; it divides the features.
+        features: the number of features of the result, and of queries, keys and values, all heads
+            together; by default as many as the first sequence has.
         dropout: the probability that an attention weight becomes zero while training.
         bias: whether the four layers have biases.
         causal: whether position i attends to positions 0 to i only.
         key_heads: the number of heads of keys and values, which divides `heads`: neighbouring heads
             of queries share them (grouped queries, Ainslie et al. 2023; 1: multi-query attention,
             Shazeer 2019). None: as many as heads.
-        head_features: of queries, keys and values in each head; None: features / heads.
+        head_features: the number of features of queries, keys and values in each head; None:
+            features / heads.
         rotary: the base of rotary positions, such as 10000.0: queries and keys are rotated by
             angles that grow with the position (Su et al.: RoFormer, 2021), element i of a head
             together with element i + head_features / 2. None: they are not.
@@ -216,16 +217,16 @@ class TransformerEncoderBlock(_Block):
     `linear1`, `linear2`, `norm2`.
 
     Args:
-        heads: of the attention; their number divides the features.
+        heads: the number of heads of the attention; it divides the features.
         hidden: the features between the two linear layers.
         dropout: the probability of an element to become zero while training: of attention weights,
             after the activation, and before each sum.
         activation: `"relu"` or `"gelu"`.
         norm_first: whether normalisation comes before each sublayer.
         causal: whether position i attends to positions 0 to i only.
-        epsilon: of the normalisations.
+        epsilon: the number that normalisations add to variances.
         bias: whether linear layers and normalisations have biases.
-        key_heads: of the attention, as in `MultiHeadAttention`.
+        key_heads: the number of heads of keys and values, as in `MultiHeadAttention`.
         rotary: the base of rotary positions in the attention of the sequence to itself, as in
             `MultiHeadAttention`.
 

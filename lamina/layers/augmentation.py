@@ -33,7 +33,7 @@ class Ordered(Kind):
 
     Attributes:
         number: the kind of each.
-        example: of a right value.
+        example: an example of a right value.
     """
 
     number: Number
@@ -58,7 +58,7 @@ class RandomFlip(Layer):
 
     Args:
         axis: -1 exchanges left and right, -2 above and below.
-        probability: of an example to be reversed.
+        probability: the probability of an example to be reversed.
 
     Example:
         >>> y = lm.RandomFlip()(lm.Input(3, 32, 32))
@@ -93,11 +93,11 @@ class RandomCrop(Layer):
     elements too long, the centre has one more of them after it than before it.
 
     Args:
-        size: of the part, a number or one for each further axis.
+        size: the size of the part, a number or one for each further axis.
         padding: elements that are added first: a number for both sides of all further axes, or for
             each of them a pair (before, after) or one number.
         padding_mode: `"constant"`, `"reflect"`, `"replicate"` or `"circular"`, as for `Pad`.
-        value: of the new elements in padding mode `"constant"`.
+        value: the value of the new elements in padding mode `"constant"`.
 
     Example:
         >>> lm.RandomCrop(28, padding=2)(lm.Input(3, 32, 32)).shape
@@ -139,7 +139,7 @@ class RandomShift(Layer):
         most: elements by which an axis is moved at most, a number or one for each further axis.
         mode: elements that move in: `"constant"`: `value`; `"reflect"`: the example mirrored at its
             border; `"replicate"`: its border; `"circular"`: elements that moved out.
-        value: of the elements that move in, in mode `"constant"`.
+        value: the value of the elements that move in, in mode `"constant"`.
 
     Example:
         >>> y = lm.RandomShift(2)(lm.Input(1, 28, 28))
@@ -166,10 +166,10 @@ class RandomErasing(Layer):
     augmentation (2017).
 
     Args:
-        probability: of an image to be changed.
+        probability: the probability of an image to be changed.
         area: the least and the greatest area of the rectangle, as shares of the image's.
         ratio: the least and the greatest ratio of height to width; its logarithm is uniform.
-        value: of the elements in the rectangle.
+        value: the value of the elements in the rectangle.
 
     Example:
         >>> y = lm.RandomErasing()(lm.Input(3, 32, 32))

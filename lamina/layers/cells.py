@@ -143,7 +143,7 @@ class RNNCell(_Cell):
     (features, features), `bias_ih` and `bias_hh`.
 
     Args:
-        features: of the state.
+        features: the number of features of the state.
         bias: whether biases are added.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on both weights, such as `lm.L2(1e-4)`.
@@ -175,7 +175,7 @@ class LSTMCell(_Cell):
     Its parameters are PyTorch's: `weight_ih`, (4 features, inputs), with the gates i, f, g, o one
     after the other, `weight_hh`, `bias_ih` and `bias_hh`.
 
-    The arguments are those of `RNNCell`, without the activation.
+    It takes the arguments of `RNNCell`, except the activation.
 
     Example:
         >>> h, c = lm.LSTMCell(32)(lm.Input(8), lm.Input(32), lm.Input(32))
@@ -201,7 +201,7 @@ class GRUCell(_Cell):
     Its parameters are PyTorch's: `weight_ih`, (3 features, inputs), with the gates r, z, n one
     after the other, `weight_hh`, `bias_ih` and `bias_hh`.
 
-    The arguments are those of `RNNCell`, without the activation.
+    It takes the arguments of `RNNCell`, except the activation.
 
     Example:
         >>> lm.GRUCell(32)(lm.Input(8), lm.Input(32)).shape

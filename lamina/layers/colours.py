@@ -25,14 +25,14 @@ class ColourJitter(Layer):
 
     Takes f32 or f64 [batch, 1 or 3 channels, height, width] with values from 0 to `high`: grey
     images, or red, green and blue. A brightness, contrast or saturation of b draws a factor from
-    max(0, 1 - b) to 1 + b. The changes are those of torchvision's `ColorJitter`, always in this
-    order, and each is clipped to the range of values.
+    max(0, 1 - b) to 1 + b. The changes are as in torchvision's `ColorJitter`, always in this order,
+    and each is clipped to the range of values.
 
     Args:
-        brightness: how far the factor of all values is from 1 at most.
+        brightness: the largest distance from 1 of the factor of all values.
         contrast: the same for the factor of the difference to the image's mean grey.
         saturation: the same for the factor of the difference to each pixel's grey.
-        hue: how far the hue moves at most around the colour circle, as a share of the circle.
+        hue: the largest shift of the hue around the colour circle, as a share of the circle.
         high: the greatest value of an image.
 
     Example:
@@ -77,7 +77,7 @@ class RandomGreyscale(Layer):
     0.114 blue, as in torchvision's `RandomGrayscale`.
 
     Args:
-        probability: of an image to become grey.
+        probability: the probability of an image to become grey.
 
     Example:
         >>> y = lm.RandomGreyscale(probability=0.2)(lm.Input(3, 32, 32))

@@ -28,7 +28,7 @@ class Dropout(Layer):
     Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov: Dropout (JMLR 15, 2014).
 
     Args:
-        probability: of an element to become zero; 1 gives zeros while training.
+        probability: the probability of an element to become zero; 1 gives zeros while training.
 
     Example:
         >>> lm.Dropout(0.5)(lm.Input(100)).shape
@@ -51,7 +51,7 @@ class SpatialDropout(Layer):
     object localization using convolutional networks (2015).
 
     Args:
-        probability: of a channel to become zero.
+        probability: the probability of a channel to become zero.
 
     Example:
         >>> y = lm.SpatialDropout(0.2)(lm.Input(16, 8, 8))
@@ -74,7 +74,7 @@ class AlphaDropout(Layer):
     Hochreiter: Self-normalizing neural networks (2017).
 
     Args:
-        probability: of an element to be dropped.
+        probability: the probability of an element to be dropped.
         whole_channels: whether whole channels are dropped, of [batch, channels, ...].
 
     Example:
@@ -128,7 +128,7 @@ class DropPath(Layer):
     depth (2016).
 
     Args:
-        probability: of an example to become zero.
+        probability: the probability of an example to become zero.
 
     Example:
         >>> x = lm.Input(10)

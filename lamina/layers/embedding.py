@@ -47,7 +47,7 @@ class Embedding(Layer):
             from this layer. Tied weights train it, penalties and weight decay act on it.
         max_norm: the largest norm of a row that is read; longer ones are scaled to it. The table
             stays as it is; PyTorch scales its rows.
-        weight_init: by default N(0, 1), as in PyTorch.
+        weight_init: the first values; by default N(0, 1), as in PyTorch.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 
     Example:

@@ -107,7 +107,7 @@ GRADIENT = Op(
 
 
 def gradients_with(gradient: Tensor, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The gradients of a call, one of which is a tensor of op `GRADIENT`, with other operands."""
+    """All gradients of the call of a tensor of op `GRADIENT`, with other operands."""
     return gradients(*_parts(operands, gradient.attributes["seeded"]))
 
 

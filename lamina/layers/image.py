@@ -65,7 +65,7 @@ class PixelShuffle(Layer):
     sub-pixel convolutional neural network (2016).
 
     Args:
-        factor: by how much height and width grow.
+        factor: the factor by which height and width grow.
 
     Example:
         >>> lm.PixelShuffle(2)(lm.Input(12, 8, 8)).shape
@@ -96,7 +96,7 @@ class PixelUnshuffle(Layer):
     [batch, channels * factor^2, height, width].
 
     Args:
-        factor: by how much height and width shrink.
+        factor: the factor by which height and width shrink.
 
     Example:
         >>> lm.PixelUnshuffle(2)(lm.Input(3, 16, 16)).shape
@@ -127,7 +127,7 @@ class ChannelShuffle(Layer):
     ShuffleNet (2018).
 
     Args:
-        groups: of consecutive channels; their number divides the channels.
+        groups: the number of groups of consecutive channels; their number divides the channels.
 
     Example:
         >>> y = lm.ChannelShuffle(2)(lm.Input(12, 8, 8))
@@ -157,14 +157,14 @@ class Pad(Layer):
     Takes any dtype [batch, ...].
 
     Args:
-        widths: for each of the last axes, in their order, a pair (how many before, how many after)
+        widths: pairs for the last axes, in their order, (how many before, how many after),
             or one number for both: `((1, 1), (0, 2))` for height and width. A single number is
             for both sides of every axis after the channels. In mode `"constant"` a negative number
             removes elements.
         mode: the new elements. `"constant"`: `value`; `"reflect"`: mirrored at the first and the
             last element, which are not repeated; `"replicate"`: the first and the last element;
             `"circular"`: the elements at the other end.
-        value: of the new elements in mode `"constant"`.
+        value: the value of the new elements in mode `"constant"`.
 
     Example:
         >>> lm.Pad(((1, 1), (0, 2)))(lm.Input(3, 8, 8)).shape
@@ -199,7 +199,7 @@ class Crop(Layer):
     Takes any dtype [batch, ...].
 
     Args:
-        widths: for each of the last axes, in their order, a pair (how many at the front, how many
+        widths: pairs for the last axes, in their order, (how many at the front, how many
             at the end) or one number for both, as for `Pad`. A single number is for both sides of
             every axis after the channels.
 
@@ -239,7 +239,7 @@ def _image(layer: Layer, x: Tensor) -> tuple[Dim, int, int, int]:
 
 
 def pairs_of_widths(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:
-    """The widths for all axes; those of the batch are 0.
+    """The widths for all axes; 0 for the batch.
 
     Raises:
         ShapeError: if there are fewer axes than widths.

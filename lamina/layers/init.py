@@ -104,8 +104,8 @@ class Normal(Sourced):
     """Normally distributed random numbers.
 
     Args:
-        mean: of the distribution.
-        deviation: its standard deviation.
+        mean: the mean of the distribution.
+        deviation: the standard deviation of the distribution.
 
     Example:
         >>> weight = lm.init.Normal(deviation=0.02)((10, 784), seed=0, stream=0)
@@ -179,8 +179,9 @@ class KaimingUniform(_Kaiming):
 
     Args:
         mode: `"fan_in"` keeps the variance in the forward pass, `"fan_out"` in the backward pass.
-        slope: below 0, of the leaky ReLU that follows; 0 for a ReLU. PyTorch's `a`.
-        nonlinearity: after the layer; sets the gain, sqrt(2 / (1 + slope^2)) for `"leaky_relu"`.
+        slope: the slope below 0 of the leaky ReLU that follows; 0 for a ReLU. PyTorch's `a`.
+        nonlinearity: the function after the layer; it sets the gain, sqrt(2 / (1 + slope^2)) for
+            `"leaky_relu"`.
 
     Example:
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingUniform())
@@ -197,7 +198,7 @@ class KaimingNormal(_Kaiming):
 
     From He, Zhang, Ren, Sun: Delving deep into rectifiers (ICCV 2015), formulas 10 and 14.
 
-    The arguments are those of `KaimingUniform`.
+    It takes the arguments of `KaimingUniform`.
 
     Example:
         >>> layer = lm.Linear(10, weight_init=lm.init.KaimingNormal(nonlinearity="relu"))
@@ -254,7 +255,7 @@ def _fans(owner: object, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _kaiming_deviation(owner: _Kaiming, shape: tuple[int, ...]) -> float:
-    # The gains are those of PyTorch's calculate_gain.
+    # The gains of PyTorch's calculate_gain.
     gains = {
         "linear": 1.0,
         "sigmoid": 1.0,
@@ -278,7 +279,7 @@ _AT_ONCE = 4
 
 
 def _uniform(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
-    """Numbers in [0, 1) of 53 random bits each: those of `ops.uniform`, computed faster."""
+    """Numbers in [0, 1) of 53 random bits each: the numbers of `ops.uniform`, computed faster."""
     result = np.empty(size_of(shape))
     for start in range(0, result.size, _AT_ONCE * _PIECE):
         _draw(result[start : start + _AT_ONCE * _PIECE], start // _PIECE, seed, stream)
@@ -302,7 +303,7 @@ def _draw(numbers: Float64, first: int, seed: int, stream: int) -> None:
 
 
 def _normal(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
-    """Numbers of the standard normal distribution: those of `ops.normal` in float64."""
+    """Numbers of the standard normal distribution: the numbers of `ops.normal` in float64."""
     result = np.empty(size_of(shape))
     for number, start in enumerate(range(0, result.size, _PIECE)):
         piece = result[start : start + _PIECE]

@@ -27,7 +27,7 @@ class Concat(Layer):
     extent along the axis is the sum of theirs.
 
     Args:
-        axis: of the tensors with their batch, from 1: channels or features by default.
+        axis: the axis of the tensors with their batch, from 1: channels or features by default.
 
     Example:
         >>> lm.Concat()(lm.Input(10), lm.Input(5)).shape
@@ -54,7 +54,7 @@ def concat(tensors: Tensors, axis: Count = 1) -> Tensor:
 
     Args:
         tensors: two or more, equal in dtype and in all other axes.
-        axis: of the tensors with their batch, from 1.
+        axis: the axis of the tensors with their batch, from 1.
 
     Raises:
         DefinitionError, ShapeError: as for `Concat`.
@@ -110,7 +110,7 @@ def _check_branches(
     """Checks that the operands have one shape.
 
     Args:
-        name: of the layer.
+        name: the name of the layer.
         operands: the branches.
         free_axis: an axis in which they may differ.
         repeat: whether axes of extent 1 fit any other extent.

@@ -63,8 +63,8 @@ class Layer(Sourced, ABC):
     the gradient is derived.
 
     Args:
-        name: of the layer in networks, such as `"head"` or `"block1.conv"`. The names of its
-            parameters begin with it: `"head.weight"`. By default they begin with the layer's
+        name: the name of the layer in networks, such as `"head"` or `"block1.conv"`. The names of
+            its parameters begin with it: `"head.weight"`. By default they begin with the layer's
             number, which changes when layers are inserted before it.
 
     Raises:
@@ -355,8 +355,8 @@ def _infer_result(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
     return types[number]
 
 
-# `types` are the shapes and dtypes of all results, of which the tensor is the first; `name` is that
-# of the layer in the network, or None.
+# `types` are the shapes and dtypes of all results; the tensor is the first. `name` is the name of
+# the layer in the network, or None.
 LAYER = Op(
     *("layer", lambda _, attributes: attributes["types"][0], None, no_reference, LoweringRule()),
     operands=(0, None),
@@ -403,11 +403,12 @@ def Input(
     """An input of a network: a tensor with a value for every example.
 
     Args:
-        shape: of one example, without the batch axis; `lm.Input()` is a scalar per example.
+        shape: the shape of one example, without the batch axis; `lm.Input()` is a scalar per
+            example.
         dtype: a fixed element type, such as `"int64"` for indices. By default the float type of
             the model; arrays of small integers are then converted on the device.
-        name: of the input, in errors and in the summary of the network, and for arrays that are
-            given by name: `model.predict({"age": ages})`.
+        name: the name of the input, in errors and in the summary of the network, and for arrays
+            that are given by name: `model.predict({"age": ages})`.
 
     Raises:
         ShapeError: for a dimension below 1.

@@ -29,8 +29,8 @@ class Linear(Layer):
     Args:
         features: the extent of the last axis of the result.
         bias: whether a bias is added.
-        weight_init: by default U(-1/sqrt(inputs), 1/sqrt(inputs)), as in PyTorch.
-        bias_init: by default uniform in the same bounds.
+        weight_init: first values; by default U(-1/sqrt(inputs), 1/sqrt(inputs)), as in PyTorch.
+        bias_init: first values; by default uniform in the same bounds.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
         bias_regularizer: the same for the bias.
 

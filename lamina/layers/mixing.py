@@ -35,7 +35,8 @@ class Mixup(Layer):
     Cisse, Dauphin, Lopez-Paz: mixup: beyond empirical risk minimization (2018).
 
     Args:
-        alpha: of the distribution: 1 makes all shares equally likely, less favours 0 and 1.
+        alpha: the parameter of the distribution: 1 makes all shares equally likely, less favours 0
+            and 1.
 
     Example:
         >>> y = lm.Mixup(alpha=0.2)(lm.Input(3, 32, 32))
@@ -66,7 +67,8 @@ class CutMix(Layer):
     After Yun, Han, Oh, Chun, Choe, Yoo: CutMix (2019).
 
     Args:
-        alpha: of the distribution: 1 makes all shares equally likely, less favours 0 and 1.
+        alpha: the parameter of the distribution: 1 makes all shares equally likely, less favours 0
+            and 1.
 
     Example:
         >>> y = lm.CutMix()(lm.Input(3, 32, 32))

@@ -65,7 +65,7 @@ class BatchNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each channel.
 
     Takes [batch, channels, ...] of any rank from 2 on. In training mode, mean and variance are
-    those of the batch, over all axes except the channels. In inference mode they are running
+    taken over the batch and all axes except the channels. In inference mode they are running
     averages, which only training changes. After Ioffe, Szegedy: Batch normalization (2015).
 
     Its parameters are `weight` and `bias`, its states `running_mean` and `running_variance`, all of
@@ -74,9 +74,9 @@ class BatchNorm(Layer):
     variance unchanged.
 
     Args:
-        momentum: how far the running averages move towards each batch, from 0 to 1; None for the
+        momentum: the share of each batch in the running averages, from 0 to 1; None for the
             mean of all batches, whose number is the state `batches`.
-        epsilon: added to the variance.
+        epsilon: a number that is added to the variance.
         affine: whether there are weight and bias.
         bias: whether there is a bias in addition to the weight.
         running: whether there are running averages; without them inference normalises by the batch
@@ -130,7 +130,7 @@ class LayerNorm(Layer):
         axes: one or several, of the tensor with its batch; the last one by default. For PyTorch's
             `normalized_shape` of k dimensions use the last k axes: `LayerNorm(axes=(-2, -1))` for
             two. `LayerNorm(axes=1)` normalises the channels of an image at each pixel.
-        epsilon: added to the variance.
+        epsilon: a number that is added to the variance.
         affine: whether there are weight and bias.
         bias: whether there is a bias in addition to the weight.
 
@@ -160,8 +160,8 @@ class GroupNorm(Layer):
     (2018). Its parameters are `weight` and `bias`, (channels,).
 
     Args:
-        groups: their number; it divides the number of channels.
-        epsilon: added to the variance.
+        groups: the number of groups; it divides the number of channels.
+        epsilon: a number that is added to the variance.
         affine: whether there are weight and bias.
         bias: whether there is a bias in addition to the weight.
 
@@ -201,14 +201,14 @@ class InstanceNorm(Layer):
     over these. After Ulyanov, Vedaldi, Lempitsky: Instance normalization (2016).
 
     Args:
-        epsilon: added to the variance.
+        epsilon: a number that is added to the variance.
         affine: whether the result is multiplied with a parameter `weight` and added to a parameter
             `bias`, both (channels,).
         bias: whether there is a bias in addition to the weight.
         running: whether inference normalises by running averages, as `BatchNorm` does: the states
             `running_mean` and `running_variance` follow the means of the examples of each batch.
             Otherwise inference and training do the same.
-        momentum: how far the running averages move towards each batch, from 0 to 1.
+        momentum: the share of each batch in the running averages, from 0 to 1.
 
     Example:
         >>> y = lm.InstanceNorm()(lm.Input(3, 32, 32))
@@ -253,8 +253,8 @@ class RMSNorm(Layer):
 
     Args:
         axes: one or several, of the tensor with its batch, as for `LayerNorm`.
-        epsilon: added to the mean square; None for the machine epsilon of the float type, as in
-            PyTorch.
+        epsilon: the summand of the mean square; None for the machine epsilon of the float type, as
+            in PyTorch.
         affine: whether there is a weight.
 
     Example:
@@ -285,7 +285,7 @@ class LocalResponseNorm(Layer):
 
     Args:
         window: the number of channels of a mean: half of them, rounded down, come before.
-        alpha, beta, k: of the formula.
+        alpha, beta, k: the numbers of the formula.
 
     Example:
         >>> y = lm.LocalResponseNorm(5)(lm.Input(32, 8, 8))
@@ -323,7 +323,7 @@ def _move(
     found: tuple[Tensor, Tensor],
     momentum: float | None,
 ) -> None:
-    """Moves the running averages towards those of a batch; without momentum, to the mean of all."""
+    """Moves the running averages towards a batch; without momentum, to the mean of all."""
     share: Tensor | float
     if momentum is None:
         batches = scope.state("batches", (), Zeros(), dtype="int64") + 1

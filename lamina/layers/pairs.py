@@ -32,7 +32,8 @@ class Bilinear(Layer):
     Args:
         features: the extent of the last axis of the result.
         bias: whether a bias is added.
-        weight_init, bias_init: by default U(-1/sqrt(inputs), 1/sqrt(inputs)), as in PyTorch.
+        weight_init, bias_init: first values; by default U(-1/sqrt(inputs), 1/sqrt(inputs)), as in
+            PyTorch.
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 
     Example:
@@ -74,7 +75,7 @@ class CosineSimilarity(Layer):
     each is at least epsilon.
 
     Args:
-        axis: along which the products are summed.
+        axis: the axis along which the products are summed.
         epsilon: the smallest norm.
 
     Example:
@@ -99,9 +100,9 @@ class PairwiseDistance(Layer):
     Applied to two tensors of one shape, f32 or f64 [batch, ..., features]; gives [batch, ...].
 
     Args:
-        power: of the norm.
-        epsilon: added to each difference, as in PyTorch, which keeps the root differentiable for
-            equal tensors.
+        power: the exponent of the norm.
+        epsilon: the summand of each difference, as in PyTorch, which keeps the root differentiable
+            for equal tensors.
         keepdims: whether the last axis stays, with extent 1.
 
     Example:

@@ -96,10 +96,10 @@ class MaxPool2d(_MaxPool):
     recognition in cortex (Nature Neuroscience 2, 1999).
 
     Args:
-        window: its size, a number or one for each axis.
-        stride: between windows; by default the window's size.
+        window: the size of a window, a number or one for each axis.
+        stride: the distance between windows; by default the window's size.
         padding: elements of minus infinity around, at most half of the window.
-        dilation: between the elements of a window.
+        dilation: the distance between the elements of a window.
         ceil_mode: whether a last window that reaches beyond the end counts too.
         returns: the `"values"`, or a tuple of the values and their `"indices"`, int64: row * width
             + column of an element, for `MaxUnpool`.
@@ -129,7 +129,8 @@ class MaxUnpool(Layer):
     result is their mean. After Zeiler, Taylor, Fergus: Adaptive deconvolutional networks (2011).
 
     Args:
-        size: of the result, a number or one for each further axis: the extents before pooling.
+        size: the size of the result, a number or one for each further axis: the extents before
+            pooling.
 
     Example:
         >>> values, indices = lm.MaxPool2d(2, returns="indices")(lm.Input(20, 24, 24))
@@ -212,7 +213,7 @@ class AvgPool2d(_AvgPool):
         window, stride, dilation, ceil_mode: as in `MaxPool2d`.
         padding: zeros around, at most half of the window.
         count_padding: whether zeros of the padding count as elements.
-        divisor: by which the sum of each window is divided; None: the number of its elements.
+        divisor: the divisor of the sum of each window; None: the number of its elements.
 
     Example:
         >>> lm.AvgPool2d(3, stride=2, padding=1)(lm.Input(8, 16, 16)).shape
@@ -265,7 +266,7 @@ class LPPool2d(_LPPool):
     Args:
         window, stride, dilation, ceil_mode: as in `MaxPool2d`.
         padding: zeros around, at most half of the window.
-        power: of the norm.
+        power: the exponent of the norm.
 
     Example:
         >>> lm.LPPool2d(2)(lm.Input(8, 16, 16)).shape
@@ -348,7 +349,7 @@ class _Adaptive(Layer, ABC):
     size: AdaptiveSize
 
     def _sizes(self, x: Tensor) -> list[tuple[int, int]]:
-        """For each axis after the channels its extent, and that of the result."""
+        """For each axis after the channels its extent, and the extent of the result."""
         rank = x.rank - 2
         if rank not in (1, 2, 3):
             raise ShapeError(
@@ -370,8 +371,8 @@ class AdaptiveAvgPool(_Adaptive):
     ceil((i + 1) L / n), as PyTorch's; if n does not divide L, neighbours overlap.
 
     Args:
-        size: of the result, a number or one for each further axis; None along an axis that keeps
-            its extent.
+        size: the size of the result, a number or one for each further axis; None along an axis
+            that keeps its extent.
 
     Example:
         >>> lm.AdaptiveAvgPool((2, None))(lm.Input(64, 9, 6)).shape
@@ -397,7 +398,7 @@ class AdaptiveMaxPool(_Adaptive):
     """The largest elements of windows that follow from the size of the result.
 
     Takes f32 or f64 [batch, channels, ...] with one to three further axes and gives
-    [batch, channels, *size]. Its windows are those of `AdaptiveAvgPool`; the first of equal
+    [batch, channels, *size]. Its windows are as in `AdaptiveAvgPool`; the first of equal
     elements gets the gradient.
 
     Args:

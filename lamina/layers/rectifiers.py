@@ -117,8 +117,8 @@ class Threshold(Layer):
     """x above the threshold, another value elsewhere.
 
     Args:
-        threshold: up to it x is replaced; there the derivative is 0.
-        value: replaces x.
+        threshold: the largest x that is replaced; up to it the derivative is 0.
+        value: the number in place of x.
     """
 
     threshold: float
@@ -188,7 +188,7 @@ class Hardshrink(Layer):
     """x, but 0 from -threshold to threshold.
 
     Args:
-        threshold: of |x|.
+        threshold: the largest value of |x|.
     """
 
     threshold: NotNegative = 0.5
@@ -204,7 +204,7 @@ class Softshrink(Layer):
     It is the proximal operator of the L1 norm; Donoho: De-noising by soft-thresholding (1995).
 
     Args:
-        threshold: of |x|; up to it the derivative is 0.
+        threshold: the largest value of |x|; up to it the derivative is 0.
     """
 
     threshold: NotNegative = 0.5

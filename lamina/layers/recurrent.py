@@ -59,7 +59,7 @@ class _Recurrent(Layer, ABC):
         """The new states, the output first: a formula of `cells.py`."""
 
     def _projected(self) -> int | None:
-        """The features of the output, if they are those of a product after the formula."""
+        """The features of the output, if a product after the formula makes it."""
         return None
 
     def forward(self, scope: Scope, x: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -306,7 +306,7 @@ class GRU(_Recurrent):
     the formulas of PyTorch and cuDNN.
 
     Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (3 features, inputs), ...
-    The arguments are those of `RNN`, without the activation.
+    It takes the arguments of `RNN`, except the activation.
 
     Example:
         >>> lm.GRU(32, returns="last")(lm.Input(100, 8)).shape

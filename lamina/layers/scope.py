@@ -161,8 +161,8 @@ class Variable:
 
     Attributes:
         name: `"1.weight"`: the number of the layer and the layer's own name for it.
-        tensor: its leaf in the graph.
-        init: makes its first value.
+        tensor: the leaf in the graph.
+        init: the initializer of its first value.
         stream: the number of the random stream of its first value; no other variable has it.
     """
 
@@ -196,22 +196,24 @@ class Record:
     """The results of tracing a network, except its outputs; scopes fill it.
 
     Attributes:
-        dtype: of parameters: float32 or float64.
+        dtype: the dtype of parameters: float32 or float64.
         training: True for training mode, False for inference mode.
-        parameters, states: by name, in the order of the layers.
+        parameters, states: variables by name, in the order of the layers.
         updates: new values of states, by name.
         updated: the names of updated states, once for each `scope.update`.
-        layers: by the prefix of their parameters' names, `"1"`, or `"1.0"` within another layer.
-        prefixes: of all applied layers, by the layer's id; the layer is kept, so that no other one
-            gets its id.
+        layers: the layers by the prefix of their parameters' names, `"1"`, or `"1.0"` within
+            another layer.
+        prefixes: the prefixes of all applied layers, by the layer's id; the layer is kept, so that
+            no other one gets its id.
         penalties: regularisation terms, 0-d, to be added to the loss.
-        hyperparameters: of the penalties.
+        hyperparameters: the hyper-parameters of the penalties.
         index_limits: ranges of indices; data with other indices is refused.
         seed, step: int64 leaves, the keys of random numbers; used if `random_streams` is above 0.
         random_streams: the number of random tensors; each has its own stream.
         activations: the results of layers, and of ops between layers.
-        mixture: how the examples of the batch are mixed with each other, if they are.
-        operands: of the layer, while the shape of its result is inferred; empty while tracing.
+        mixture: the mixture of the examples of the batch with each other, if there is one.
+        operands: the operands of the layer, while the shape of its result is inferred; empty while
+            tracing.
     """
 
     dtype: DType
@@ -237,7 +239,7 @@ class Record:
 
         Args:
             layer: the same object has the same parameters, wherever it is applied.
-            prefix: of this application.
+            prefix: the prefix of this application.
         """
         _, first = self.prefixes.setdefault(id(layer), (layer, prefix))
         self.layers.setdefault(first, layer)
@@ -297,9 +299,9 @@ class Scope:
         """A tensor that training changes.
 
         Args:
-            name: unique in the layer; with the layer's number it makes `"1.weight"`.
-            shape: fixed; must not depend on the batch.
-            init: its first value, see `lamina.init`.
+            name: a name unique in the layer; with the layer's number it makes `"1.weight"`.
+            shape: the fixed shape, which must not depend on the batch.
+            init: the initializer of its first value, see `lamina.init`.
             regularizer: a function of the parameter that is added to the loss, such as `lm.L2`.
 
         Returns:
@@ -339,7 +341,7 @@ class Scope:
 
         Args:
             layer: the other layer, the same object; the operands of this layer must depend on it.
-            name: of the parameter in the other layer.
+            name: the name of the parameter in the other layer.
 
         Raises:
             DefinitionError: if there is no such layer or no such parameter.
@@ -496,9 +498,9 @@ class Scope:
         """Random numbers from low (included) to high, new in every training step.
 
         Args:
-            shape: of the result.
+            shape: the shape of the result.
             low, high: the interval.
-            dtype: of the numbers; by default that of the model.
+            dtype: the dtype of the numbers; by default the model's.
         """
         numbers = ops.uniform(shape, *self._key(), dtype=dtype or self.dtype)
         return numbers if (low, high) == (0.0, 1.0) else numbers * (high - low) + low

@@ -170,7 +170,7 @@ class Rescale(Layer):
 
     Args:
         scale: the factor.
-        offset: added to the product.
+        offset: the summand of the product.
 
     Example:
         >>> lm.Rescale(1 / 127.5, offset=-1.0)(lm.Input(28, 28, dtype="uint8")).dtype.name

@@ -33,7 +33,7 @@ class TiedLinear(Layer):
     Args:
         layer: the `Embedding` or `Linear` from which x is computed, the same object.
         bias: whether a bias is added.
-        bias_init: by default zeros.
+        bias_init: the first values of the bias; by default zeros.
         bias_regularizer: a function of the bias that is added to the loss, such as `lm.L2`.
 
     Example:

@@ -64,7 +64,8 @@ def trace(
             its path, `"net/1:Linear"`.
         dtype: the float type of the model.
         training: the mode of the layers: training or inference.
-        input_dtypes: of the arrays that the program is given; the graph casts them first.
+        input_dtypes: the dtypes of the arrays that the program is given; the graph casts them
+            first.
     """
     record = Record(dtype, training)
     tracer = _Tracer(record)
@@ -87,7 +88,7 @@ def applied(
     """The tensors of a definition, applied to others.
 
     Args:
-        nodes: of the definition, operands first.
+        nodes: the tensors of the definition, operands first.
         operands: the replacement of each input.
         name_of: the name of a layer where it is applied.
     """
@@ -130,9 +131,9 @@ def traced_within(
     """The results of a definition that is a part of a layer, as graphs of ops.
 
     Args:
-        scope: of the definition within the layer.
+        scope: the scope of the definition within the layer.
         operands: the replacement of each input.
-        outputs, names: as for `trace`.
+        outputs, names: the arguments of `trace`.
     """
     record, prefix = scope._record, scope._name  # pyright: ignore[reportPrivateUsage]
     tracer = _Tracer(record)
@@ -161,7 +162,7 @@ def in_float_type(
     """The same op in a model's float type, which replaces float32 of the definition.
 
     Args:
-        tensor: of the definition; not the result of a layer.
+        tensor: a tensor of the definition; not the result of a layer.
         operands: the replacements of its operands.
         dtype: the float type.
         graphs: the rewritten graphs of attributes, by the ids of the graphs. Tensors that share a
@@ -190,7 +191,7 @@ class _Tracer:
     """Builds the graph of ops of a network, tensor by tensor.
 
     Attributes:
-        record: of the trace.
+        record: the record of the trace.
         new: the replacement of each tensor of the definition.
     """
 
@@ -216,7 +217,7 @@ class _Tracer:
         return tuple(self.new[tensor] for tensor in outputs)
 
     def build(self, tensor: Tensor, prefix: str, path: str) -> None:
-        """Builds the replacement of a tensor, after those of its operands."""
+        """Builds the replacement of a tensor, after the replacements of its operands."""
         operands = tuple(self.new[operand] for operand in tensor.operands)
         with labelled(Origin(path, tensor.origin.source)):
             if tensor.op is LAYER:
@@ -330,7 +331,7 @@ def limits_of_ops(
     """The ranges of indices that ops expect, where no layer has declared one.
 
     Args:
-        results: of the ops.
+        results: the results of the ops.
         known: the ranges that layers have declared.
         known_tensors: ops before these do not count.
     """

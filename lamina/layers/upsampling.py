@@ -53,7 +53,7 @@ class Upsample(Layer):
 
     Takes [batch, channels, ...] with one to three further axes and gives [batch, channels, *size].
     Modes `"nearest"` and `"nearest-exact"` take any dtype, the others f32 or f64. Values and
-    gradients are those of PyTorch's `interpolate`, except that PyTorch ignores a scale that leaves
+    gradients are as in PyTorch's `interpolate`, except that PyTorch ignores a scale that leaves
     the size of an axis as it is.
 
     Args:

@@ -113,7 +113,7 @@ def shape_of(value: object, name: str = "shape", *, inferred: bool = False) -> S
 
     Args:
         value: the argument.
-        name: of the argument.
+        name: the name of the argument.
         inferred: whether -1 may stand for a dimension that is inferred from the others.
 
     Raises:

@@ -149,9 +149,9 @@ POW = binary_op(
 def pow(left: TensorLike, right: TensorLike) -> Tensor:
     """Left to the power right.
 
-    Powers of integers are integers and wrap around; negative ones are 0, except those of 1 and -1.
-    With a negative Python int, integers become float32. The gradient to the exponent is 0 where the
-    base is 0.
+    Powers of integers are integers and wrap around; negative ones are 0, but powers of 1 and -1 are
+    exact. With a negative Python int, integers become float32. The gradient to the exponent is 0
+    where the base is 0.
     """
     if isinstance(left, Tensor) and isinstance(right, int) and _is_product(left.dtype, right):
         return _whole_power(numeric(left), right)

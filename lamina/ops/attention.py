@@ -359,7 +359,7 @@ def attention(
     Args:
         queries: floats [batch, heads, queries, features].
         keys: [batch, heads, keys, features]. Keys and values may have fewer heads than queries, if
-            their number divides that of queries: neighbouring heads of queries then share them
+            their number divides the number of heads of queries, neighbours of which share them
             (Ainslie et al.: GQA, 2023).
         values: [batch, heads, keys, features of the result].
         mask: bool that broadcasts to [batch, heads, queries, keys], such as (queries, keys): true
@@ -368,7 +368,7 @@ def attention(
             have no influence, and queries that attend to no key, also if they are NaN. A key of
             some queries has the weight 0 for the others: NaN or infinity in it gives NaN.
         causal: whether query i attends to keys 0 to i only.
-        scale: by default 1 / sqrt(features).
+        scale: the factor of the products; by default 1 / sqrt(features).
         factors: the weights are multiplied by these, such as the mask of a dropout; they broadcast
             like the mask.
         blocks: the number of blocks of queries, which are computed one after the other. With more

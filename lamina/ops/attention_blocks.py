@@ -39,7 +39,7 @@ class AttentionArguments:
     Attributes:
         queries, keys, values: [batch, heads, length, features].
         mask: true where a query may attend to a key; None if there is no mask.
-        bias: added to the scaled products of queries and keys; None if there is none.
+        bias: a summand of the scaled products of queries and keys; None if there is none.
         factors: the weights are multiplied by these; None if there are none.
         causal: whether query i attends to keys 0 to i only.
         scale: factor of the products of queries and keys.

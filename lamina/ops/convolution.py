@@ -3,7 +3,7 @@
 Tensors are [batch, channels, ...] and weights [outputs, inputs / groups, ...], as PyTorch's.
 `convolution_layouts` computes them.
 
-The arithmetic is that of Dumoulin and Visin: A guide to convolution arithmetic for deep learning
+The arithmetic follows Dumoulin and Visin: A guide to convolution arithmetic for deep learning
 (2016).
 """
 
@@ -412,9 +412,9 @@ def conv_transpose(
     Args:
         y: [batch, outputs, ...], in the shape of a convolution's result.
         weight: [outputs, channels / groups, ...], as for `conv`.
-        extents: of the further axes of the result. A convolution of the result must have the shape
-            of y.
-        strides, padding, dilations, groups: of that convolution.
+        extents: the extents of the further axes of the result. A convolution of the result must
+            have the shape of y.
+        strides, padding, dilations, groups: the arguments of that convolution.
 
     Returns:
         [batch, channels, *extents].

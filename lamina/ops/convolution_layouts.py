@@ -147,8 +147,8 @@ class Layout:
         """The contraction of windows with a weight: [batch, channels, positions...].
 
         Args:
-            windowed: from `windows_of` or `transposed_windows_of`.
-            weight: of the convolution.
+            windowed: the result of `windows_of` or `transposed_windows_of`.
+            weight: the weight of the convolution.
             given: the label of the windows' channels, `"c"` or `"o"`; the result has the other one.
         """
         if self.axes.is_depthwise:

@@ -189,8 +189,8 @@ def gradients_of_built(
     differentiated as independent tensors.
 
     Args:
-        build: makes the graph from the operands.
-        operands: of the op.
+        build: the function that makes the graph from the operands.
+        operands: the operands of the op.
         upstream: the gradient of its result.
 
     Returns:

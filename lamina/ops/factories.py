@@ -157,7 +157,7 @@ def binary_op(
 ) -> Op:
     """An op with two operands that broadcast, that is a primitive or a formula of primitives.
 
-    It has `more_samples` besides those of the ranges. The record has `further` fields.
+    It has `more_samples` besides the samples of the ranges. The record has `further` fields.
     """
 
     def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:

@@ -433,7 +433,7 @@ def _pivots(x: Tensor) -> tuple[Tensor, Tensor]:
     upper, _, numbers = _eliminated(x, broadcast_to(constant(0, x.dtype), (*x.shape[:-1], 1)))
     (n,) = static(x.shape[-1:])
     diagonal = _chosen(constant(np.eye(n, dtype=bool)), upper, -1)
-    # The sign is that of the number of pairs that are out of order.
+    # The sign is -1 if an odd number of pairs is out of order.
     later = constant(np.tri(n, n, -1, dtype=bool).T)
     swapped = greater(expand_dims(numbers, -1), expand_dims(numbers, -2))
     signs = where(later, where(swapped, constant(-1, x.dtype), 1), 1)

@@ -99,9 +99,9 @@ def nan_to_num(
 
     Args:
         x: any tensor; integers stay as they are.
-        nan: replaces NaN.
-        posinf: replaces infinity; None for the largest number of x's dtype.
-        neginf: replaces minus infinity; None for the smallest number of x's dtype.
+        nan: the number in place of NaN.
+        posinf: the number in place of infinity; None for the largest number of x's dtype.
+        neginf: the number in place of -infinity; None for the smallest number of x's dtype.
     """
     x = as_tensor(x)
     least, most = x.dtype.limits

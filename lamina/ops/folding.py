@@ -57,7 +57,7 @@ def fold(y: TensorLike, along: Sequence[Window], extents: int | Sequence[int]) -
     Args:
         y: [batch, channels * elements of a window, windows], as `unfold` returns it.
         along: the windows along each axis of the result after the channels.
-        extents: of these axes.
+        extents: the extents of these axes.
 
     Returns:
         [batch, channels, *extents].

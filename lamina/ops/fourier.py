@@ -219,7 +219,8 @@ def irfft(x: TensorLike, count: int | None = None, norm: Norm = "backward") -> T
     Args:
         x: [..., count // 2 + 1, 2]. As in NumPy, the imaginary part of the first number is ignored,
             and for even counts also of the last one.
-        count: of the real numbers; by default even, twice the numbers of x without the first.
+        count: the number of the real numbers; by default even, twice the numbers of x without the
+            first.
         norm: as in `ifft`.
     """
     x = floating(x)

@@ -179,7 +179,7 @@ def bincount(x: TensorLike, size: int, weights: TensorLike = 1) -> Tensor:
     Args:
         x: integers of any shape; all axes are counted together, the batch too.
         size: the number of results.
-        weights: what each number counts, of a shape that broadcasts to that of x. Results are
+        weights: what each number counts; their shape broadcasts to the shape of x. Results are
             int64, or floats if weights are.
     """
     x, extent = as_tensor(x), read("size", whole(1), size)

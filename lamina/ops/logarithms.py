@@ -104,7 +104,7 @@ def _xlogy_reference(x: Array, y: Array) -> Array:
 
 
 def _xlogy_left(x: Tensor, y: Tensor, _: Tensor, g: Tensor) -> Tensor:
-    # Where x and the logarithm's pole or branch meet, the derivative is 0, as that of 0 log(y).
+    # Where x and the logarithm's pole or branch meet, the derivative is 0, as for 0 log(y).
     undefined = logical_and(equal(x, 0), less_equal(y, 0))
     return where(undefined, 0, xlogy(g, where(undefined, 1, y)))
 

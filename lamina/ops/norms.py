@@ -70,7 +70,7 @@ def _norm(x: Tensor, p: float, named: tuple[int, ...], kept: bool) -> Tensor:
 
 
 def _without_zero(x: Tensor, exponent: float) -> Tensor:
-    """A power, of which the gradient at zero is zero."""
+    """A power whose gradient at zero is zero."""
     is_zero = equal(x, 0)
     safe = where(is_zero, 1, x)
     return where(is_zero, 0, sqrt(safe) if exponent == 0.5 else power(safe, exponent))
@@ -92,8 +92,8 @@ def cosine_similarity(
 
     Args:
         left: floats; integers become float32.
-        right: of the same shape, or one that broadcasts with it.
-        axis: of the vectors, in the joint shape.
+        right: a tensor of the same shape, or of one that broadcasts with it.
+        axis: the axis of the vectors, in the joint shape.
         epsilon: the least value of each norm.
     """
     a, b = map(floating, operands_of(left, right))
@@ -122,7 +122,7 @@ def cdist(left: TensorLike, right: TensorLike, order: float = 2.0) -> Tensor:
     Args:
         left: [..., n, features].
         right: [..., m, features]; the batch axes broadcast.
-        order: of the norm.
+        order: the order of the norm.
 
     Returns:
         [..., n, m].

@@ -36,12 +36,12 @@ def pad_with(
 
     Args:
         x: any tensor.
-        widths: for each axis the number of elements before and after, or one number for both; one
+        widths: the numbers of elements before and after each axis, or one number for both; one
             number alone is for all axes.
         mode: `"constant"`: `value`; `"reflect"`: the elements mirrored at the first and the last
             one, which are not repeated; `"replicate"`: the first and the last one;
             `"circular"`: the elements at the other end.
-        value: of the new elements in mode `"constant"`.
+        value: the value of the new elements in mode `"constant"`.
     """
     x = as_tensor(x)
     if read("mode", Word(PAD_MODES), mode) == "constant":

@@ -163,8 +163,8 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
     element = apply(ARGMAX, windowed, axes=tuple(range(x.rank, windowed.rank)))
     element = reshape(element, result.shape)
     extents = static(x.shape[x.rank - len(along) :])
-    # The position is that of the window's first element and, by the number of the element in the
-    # window, the distance from there.
+    # The position is the position of the window's first element, plus the distance from there,
+    # which follows from the number of the element in the window.
     distances = np.zeros((), np.int64)
     first = constant(0, int64)
     for number, (one, extent) in enumerate(zip(along, extents, strict=True)):

@@ -139,7 +139,7 @@ def _minus_log_single(x: Scalar) -> Scalar:
 
 # The standard normal quantile of (1 + x) / 2, divided by x, in powers of w - 2.5 for
 # w = -log(1 - x * x) in [0, 5], and of w - 10.5 for w in [5, 16]: relative error below 5e-8. The
-# variable is that of Giles, Approximating the erfinv function (GPU Computing Gems, 2010); the
+# variable is from Giles, Approximating the erfinv function (GPU Computing Gems, 2010); the
 # coefficients are interpolated at Chebyshev nodes with 40 digits.
 _CENTRE = (
     *(2.12331343, 0.34880203, -0.00590772554, -0.00177162269, 0.00030879266),
@@ -380,11 +380,11 @@ def uniform(
     """Random numbers from 0 to below 1: 24 random bits in float32, 53 in float64.
 
     Args:
-        shape: of the result.
+        shape: the shape of the result.
         seed: an int64 number, the same for a whole training.
         step: an int64 number that differs between training steps.
         stream: a number that differs between the ops of a network that draw random numbers.
-        dtype: a float type; numbers of 16 bits are those of float32, rounded.
+        dtype: a float type; numbers of 16 bits are rounded float32 numbers.
     """
     return _seeded(UNIFORM, shape, seed, step, stream=stream, dtype=_float_dtype(dtype))
 

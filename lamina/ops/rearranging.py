@@ -88,7 +88,7 @@ def roll(
 
     Args:
         x: any tensor.
-        shifts: by how many elements, negative towards the beginning; one for each of the axes.
+        shifts: numbers of elements, negative towards the beginning; one for each of the axes.
         axes: one axis or several; None means the tensor as one row.
     """
     x = as_tensor(x)
@@ -146,7 +146,7 @@ def tile(x: TensorLike, counts: int | Sequence[int]) -> Tensor:
 
     Args:
         x: any tensor.
-        counts: how many times along each of the last axes; more numbers than axes add axes.
+        counts: the number of copies along each of the last axes; more numbers than axes add axes.
     """
     x = as_tensor(x)
     entries = entries_of(counts)
@@ -166,7 +166,7 @@ def repeat(x: TensorLike, counts: int | Sequence[int], axis: int | None = None) 
 
     Args:
         x: any tensor.
-        counts: how many times each element, or one number for each.
+        counts: the number of copies of each element, or one number for each.
         axis: None means the tensor as one row.
     """
     x = as_tensor(x)
@@ -198,9 +198,9 @@ def meshgrid(
     """For vectors x, y, ..: their elements at each point of the grid x * y * ..
 
     Args:
-        tensors: with one axis each.
-        indexing: `"ij"`: axis i of the results is that of vector i; `"xy"`: the first two axes are
-            exchanged.
+        tensors: vectors, with one axis each.
+        indexing: `"ij"`: axis i of the results is the axis of vector i; `"xy"`: the first two axes
+            are exchanged.
     """
     vectors = tensors_of("tensors", tensors)
     order = read("indexing", Word(("ij", "xy")), indexing)
@@ -255,8 +255,9 @@ def tril(x: TensorLike, offset: int = 0) -> Tensor:
     """The lower triangles of the matrices in the last two axes; zero elsewhere.
 
     Args:
-        x: at least two axes.
-        offset: of the last diagonal that is kept; positive ones are above the main diagonal.
+        x: a tensor with at least two axes.
+        offset: the offset of the last diagonal that is kept; positive ones are above the main
+            diagonal.
     """
     return _triangle(x, offset, less_equal)
 
@@ -266,8 +267,9 @@ def triu(x: TensorLike, offset: int = 0) -> Tensor:
     """The upper triangles of the matrices in the last two axes; zero elsewhere.
 
     Args:
-        x: at least two axes.
-        offset: of the first diagonal that is kept; positive ones are above the main diagonal.
+        x: a tensor with at least two axes.
+        offset: the offset of the first diagonal that is kept; positive ones are above the main
+            diagonal.
     """
     return _triangle(x, offset, greater_equal)
 
@@ -277,9 +279,9 @@ def diagonal(x: TensorLike, offset: int = 0, axes: Sequence[int] = (-2, -1)) -> 
     """The diagonals of the matrices along two axes, as the last axis of the result.
 
     Args:
-        x: at least two axes.
-        offset: of the diagonal; positive ones are above the main diagonal.
-        axes: of the rows and of the columns.
+        x: a tensor with at least two axes.
+        offset: the offset of the diagonal; positive ones are above the main diagonal.
+        axes: the axes of the rows and of the columns.
     """
     x = as_tensor(x)
     offset = whole_of("offset", offset, _LEAST)
@@ -308,8 +310,8 @@ def diag_embed(x: TensorLike, offset: int = 0) -> Tensor:
     """Square matrices that have the last axis of x as a diagonal, and are zero elsewhere.
 
     Args:
-        x: at least one axis; the last one has a fixed extent.
-        offset: of the diagonal; positive ones are above the main diagonal.
+        x: a tensor with at least one axis; the last one has a fixed extent.
+        offset: the offset of the diagonal; positive ones are above the main diagonal.
     """
     x = as_tensor(x)
     offset = whole_of("offset", offset, _LEAST)

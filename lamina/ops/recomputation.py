@@ -27,7 +27,7 @@ def computed_again(y: Tensor, *sources: Tensor) -> Tensor:
 
 @final
 class Recomputation:
-    """The tensors that a gradient reads in place of those of the forward pass.
+    """The tensors that a gradient reads in place of tensors of the forward pass.
 
     It sees the tensors in the order in which they are differentiated, users before operands. So a
     tensor within several `computed_again` is at last computed from the sources of the innermost.
@@ -61,7 +61,7 @@ class Recomputation:
         self._again.update((tensor, known[tensor]) for tensor in between)
 
     def arriving(self, flows: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """The gradients of tensors as those of the tensors that are computed again."""
+        """The gradients of tensors as gradients of the tensors that are computed again."""
         return {self._of(tensor): flow for tensor, flow in flows.items()}
 
     def _of(self, tensor: Tensor) -> Tensor:

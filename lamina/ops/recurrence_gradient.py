@@ -28,7 +28,7 @@ Tensors = Sequence[Tensor]
 
 
 def recurrence_gradient(upstream: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
-    """The gradients of the operands of a recurrence, from those of some of its results."""
+    """The gradients of the operands of a recurrence, from the gradients of some of its results."""
     return _Backward(upstream).build()
 
 

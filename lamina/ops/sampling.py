@@ -107,7 +107,7 @@ class _Reader:
 
     Attributes:
         flat: [batch, channels, elements].
-        extents: of the axes of the images.
+        extents: the extents of the axes of the images.
         padding: what is outside.
         corners: as `align_corners`.
     """
@@ -242,8 +242,8 @@ def affine_grid(
 
     Args:
         matrices: [batch, axes, axes + 1]; floats.
-        extents: of the result's axes, [height, width] for two.
-        align_corners: as for `grid_sample`.
+        extents: the extents of the result's axes, [height, width] for two.
+        align_corners: the option of `grid_sample`.
 
     Returns:
         [batch, *extents, axes].

@@ -219,9 +219,9 @@ def pad(x: Tensor, widths: int | Sequence[int | tuple[int, int]], value: float =
 
     Args:
         x: any tensor.
-        widths: for each axis the number of elements before and after, or one number for both; one
+        widths: the numbers of elements before and after each axis, or one number for both; one
             number alone is for all axes.
-        value: of the new elements.
+        value: the value of the new elements.
     """
     x = as_tensor(x)
     pairs = pairs_of("widths", widths, x.rank, least=-LARGEST)

@@ -200,7 +200,7 @@ def polygamma(order: int, x: TensorLike) -> Tensor:
     """A derivative of `digamma`.
 
     Args:
-        order: of the derivative, from 0 to 64; 0 is `digamma` itself.
+        order: the order of the derivative, from 0 to 64; 0 is `digamma` itself.
         x: floats; integers become float32.
     """
     return apply(POLYGAMMA, floating(x), order=order)
