@@ -210,8 +210,10 @@ def _same_types(operands: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     """Whether tensors have the same shapes and dtypes as others, pair by pair."""
     if len(operands) != len(others):
         return False
-    for one, other in zip(operands, others, strict=True):
-        if one is not other and (one.dtype is not other.dtype or one.shape != other.shape):
+    for operand, other in zip(operands, others, strict=True):
+        if operand is not other and (
+            operand.dtype is not other.dtype or operand.shape != other.shape
+        ):
             return False
     return True
 

@@ -46,10 +46,10 @@ class AnyNumber(Kind):
     """A number, also an infinite one or NaN; an int stays an int."""
 
     def read(self, value: Any, operands: Operands = ()) -> float:
-        found = as_number(value)
-        if found is None:
+        number = as_number(value)
+        if number is None:
             raise Misfit("a number")
-        return found
+        return number
 
 
 @final
@@ -59,14 +59,14 @@ class Element(Kind):
 
     def read(self, value: Any, operands: Operands = ()) -> float:
         dtype = operands[0].dtype
-        found = value if isinstance(value, bool) else as_number(value)
-        if found is not None and not dtype.is_float:
+        number = value if isinstance(value, bool) else as_number(value)
+        if number is not None and not dtype.is_float:
             # The number must not be rounded or truncated.
-            held: int = converted(np.asarray(found), dtype.numpy).item()
-            found = held if held == found else None
-        if found is None:
+            held: int = converted(np.asarray(number), dtype.numpy).item()
+            number = held if held == number else None
+        if number is None:
             raise Misfit(f"a number that {dtype.name} holds")
-        return found
+        return number
 
 
 # Axes ---------------------------------------------------------------------------------------------
@@ -85,11 +85,11 @@ class Axis(Kind):
 
     def read(self, value: Any, operands: Operands = ()) -> int:
         count = operands[0].rank + self.between
-        found = as_whole(value)
-        if found is None or not 0 <= found < count:
+        number = as_whole(value)
+        if number is None or not 0 <= number < count:
             limits = f"an axis from 0 to {count - 1}" if count else "an axis of a tensor with axes"
             raise Misfit(limits)
-        return found
+        return number
 
 
 @final
@@ -101,15 +101,15 @@ class Axes(Kind):
 
     def read(self, value: Any, operands: Operands = ()) -> tuple[int, ...]:
         count = operands[0].rank
-        found = _wholes(value)
+        number = _wholes(value)
         if (
-            found is None
-            or len(found) < self.least
-            or (found and not (found[0] >= 0 and found[-1] < count))
-            or (len(found) > 1 and any(left >= right for left, right in pairwise(found)))
+            number is None
+            or len(number) < self.least
+            or (number and not (number[0] >= 0 and number[-1] < count))
+            or (len(number) > 1 and any(left >= right for left, right in pairwise(number)))
         ):
             raise Misfit(f"a tuple of axes below {count}, each once, in order")
-        return found
+        return number
 
 
 @final
@@ -118,10 +118,10 @@ class Permutation(Kind):
     """All axes of the first operand, in another order."""
 
     def read(self, value: Any, operands: Operands = ()) -> tuple[int, ...]:
-        found = _wholes(value)
-        if found is None or sorted(found) != list(range(operands[0].rank)):
+        number = _wholes(value)
+        if number is None or sorted(number) != list(range(operands[0].rank)):
             raise Misfit(f"a tuple of all axes below {operands[0].rank}, each once")
-        return found
+        return number
 
 
 def _wholes(value: Any) -> tuple[int, ...] | None:
@@ -131,8 +131,8 @@ def _wholes(value: Any) -> tuple[int, ...] | None:
     items = cast(tuple[Any, ...], value)
     if all(type(item) is int for item in items):
         return items
-    found = [as_whole(item) for item in items]
-    return tuple([item for item in found if item is not None]) if None not in found else None
+    numbers = [as_whole(item) for item in items]
+    return tuple([item for item in numbers if item is not None]) if None not in numbers else None
 
 
 # Tuples and options -------------------------------------------------------------------------------

@@ -119,19 +119,19 @@ def reached_ends(
         is_end: whether a path ends at a tensor.
         onward: the next tensors after one that is not an end.
     """
-    found: set[Tensor] = set()
+    ends: set[Tensor] = set()
     seen: set[Tensor] = set()
     pending = list(nodes)
     while pending:
-        one = pending.pop()
-        if one in seen:
+        node = pending.pop()
+        if node in seen:
             continue
-        seen.add(one)
-        if is_end(one):
-            found.add(one)
+        seen.add(node)
+        if is_end(node):
+            ends.add(node)
         else:
-            pending.extend(onward(one))
-    return found
+            pending.extend(onward(node))
+    return ends
 
 
 def reached_all(
@@ -146,8 +146,8 @@ def reached_all(
     seen: set[Tensor] = set()
     pending = list(nodes)
     while pending:
-        one = pending.pop()
-        if one not in seen:
-            seen.add(one)
-            pending.extend(onward(one))
+        node = pending.pop()
+        if node not in seen:
+            seen.add(node)
+            pending.extend(onward(node))
     return seen

@@ -166,9 +166,9 @@ class Hyperparameters:
         if is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "forward"):
             changed: Any = copy(value)
             prefix = name if name.endswith("/") else f"{name}."
-            for one in fields(value):
-                new = self._field(value, one.name, f"{prefix}{one.name}", keys)
-                object.__setattr__(changed, one.name, new)
+            for entry in fields(value):
+                new = self._field(value, entry.name, f"{prefix}{entry.name}", keys)
+                object.__setattr__(changed, entry.name, new)
             return changed
         return value
 

@@ -51,10 +51,10 @@ def _count_before(operands: Sequence[Tensor]) -> int:
     alone = waiting[0][1] if len(waiting) == 1 and not leaves else None
     while waiting:
         _, node = heappop(waiting)
-        known = _counted.get(node) if not waiting else None
-        if known is not None:
-            count += known[0]
-            leaves |= known[1]
+        counted = _counted.get(node) if not waiting else None
+        if counted is not None:
+            count += counted[0]
+            leaves |= counted[1]
             break
         count += not _is_further(node)
         add(node.operands)
@@ -91,13 +91,13 @@ def with_final_paths(
     While a network is being defined, the number in a tensor's path counts its own ancestors only,
     not other branches. Where branches meet, all are known.
     """
-    known = sorted(
+    ancestors = sorted(
         (node for node in topological(operands) if node.op is not CONSTANT),
         key=lambda node: node.number,
     )
-    counted = [node for node in known if not _is_further(node)]
+    counted = [node for node in ancestors if not _is_further(node)]
     numbers = {node: number for number, node in enumerate(counted)}
-    numbers |= {node: numbers[node.operands[0]] for node in known if _is_further(node)}
+    numbers |= {node: numbers[node.operands[0]] for node in ancestors if _is_further(node)}
 
     def renamed(value: str) -> str:
         if not isinstance(value, Described) or value.tensor not in numbers:

@@ -101,7 +101,7 @@ class MultiHeadAttention(Layer):
         (width,) = static(sources[0].shape[2:])
         features = self.features or width
         q, k, v = _projected(self, scope, sources, features)
-        given: dict[str, Any] = {**_masks_of_weights(masks, q, k), "causal": self.causal}
+        given: dict[str, Any] = {**_fittedof_weights(masks, q, k), "causal": self.causal}
         if scope.training and self.dropout:
             weights_shape = (*q.shape[:3], k.shape[2])
             given["factors"] = dropout_factors(scope, weights_shape, self.dropout)
@@ -372,10 +372,10 @@ def _sequences_and_masks(
             )
     fits = operands == (*sequences, *masks) and len(masks) <= _MOST_MASKS
     if not fits or len(sequences) not in counts:
-        wanted = "one sequence" if counts == (1,) else "two sequences"
-        wanted = wanted if len(counts) == 1 else "one to three sequences"
+        expected = "one sequence" if counts == (1,) else "two sequences"
+        expected = expected if len(counts) == 1 else "one to three sequences"
         raise ShapeError(
-            f"{name} takes {wanted}, and perhaps up to {_MOST_MASKS} masks",
+            f"{name} takes {expected}, and perhaps up to {_MOST_MASKS} masks",
             facts=facts,
             advice="Masks come last; they are bool, or floats of four axes. Floats "
             "[batch, queries, keys] are a mask after as many sequences as the layer takes.",
@@ -413,18 +413,18 @@ def _finite(x: Tensor, masks: Sequence[Tensor]) -> Tensor:
     return ops.where(ops.isfinite(x), x, _without_padding(x, masks)) if masks else x
 
 
-def _masks_of_weights(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> dict[str, Tensor]:
+def _fittedof_weights(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> dict[str, Tensor]:
     """The mask and the bias of an attention, which broadcast over its weights."""
-    found: dict[str, Tensor] = {}
+    fitted: dict[str, Tensor] = {}
     for mask in masks:
         fitting = _fitting(mask, q, k)
         if mask.dtype == bool_:
-            known = found.get("mask")
-            found["mask"] = fitting if known is None else ops.logical_and(known, fitting)
+            earlier = fitted.get("mask")
+            fitted["mask"] = fitting if earlier is None else ops.logical_and(earlier, fitting)
         else:
-            known = found.get("bias")
-            found["bias"] = fitting if known is None else known + fitting
-    return found
+            earlier = fitted.get("bias")
+            fitted["bias"] = fitting if earlier is None else earlier + fitting
+    return fitted
 
 
 def _fitting(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
@@ -435,8 +435,10 @@ def _fitting(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """
     batch, heads, query_count, _ = queries.shape
     key_count = keys.shape[2]
-    wanted = (batch, heads, query_count, key_count)
-    if mask.rank == 4 and all(own in (1, dim) for own, dim in zip(mask.shape, wanted, strict=True)):
+    weights = (batch, heads, query_count, key_count)
+    if mask.rank == 4 and all(
+        extent in (1, dim) for extent, dim in zip(mask.shape, weights, strict=True)
+    ):
         return mask
     shapes = (batch, key_count), (batch, query_count, key_count), (query_count, key_count)
     if mask.shape == shapes[0] and mask.dtype == bool_:
@@ -449,7 +451,7 @@ def _fitting(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     raise ShapeError(
         "the mask does not fit the sequences",
         facts=(
-            ("expected", " or ".join(map(shape_text, (*listed, wanted)))),
+            ("expected", " or ".join(map(shape_text, (*listed, weights)))),
             ("found", described(mask)),
         ),
         advice="A mask has one value for each pair of query and key, and a bool mask may have one "

@@ -208,7 +208,7 @@ class RandomErasing(Layer):
         heights, widths = ops.round(ops.sqrt(area * ratio)), ops.round(ops.sqrt(area / ratio))
         smaller = ops.logical_and(heights < height, widths < width)
         first = ops.argmax(ops.cast(smaller, int64), 1, keepdims=True)
-        sides = [ops.take_along_axis(one, first, 1) for one in (heights, widths)]
+        sides = [ops.take_along_axis(drawn, first, 1) for drawn in (heights, widths)]
         return sides, ops.any(smaller, 1, keepdims=True)
 
 
@@ -250,8 +250,8 @@ def _cropped(scope: Scope, x: Tensor, sizes: Sequence[int]) -> Tensor:
         if size < extent:
             shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
             start = below(scope, each(x), extent - size + 1)
-            found = ops.broadcast_to(start + positions(x, axis, size), shape)
-            x = ops.take_along_axis(x, found, axis)
+            indices = ops.broadcast_to(start + positions(x, axis, size), shape)
+            x = ops.take_along_axis(x, indices, axis)
     return x
 
 

@@ -74,11 +74,11 @@ def initial_states(
         return [zeros[shape] for shape in expected]
     names = ("h", "c")[: len(expected)]
     if [state.shape for state in given] != list(expected):
-        wanted = [f"{shape_text(s, x.dtype)}   {n}" for n, s in zip(names, expected, strict=True)]
+        texts = [f"{shape_text(s, x.dtype)}   {n}" for n, s in zip(names, expected, strict=True)]
         raise ShapeError(
             f"the initial states of {type(layer).__name__} have other shapes",
             facts=(
-                *(("expected", text) for text in wanted),
+                *(("expected", text) for text in texts),
                 *(("found", described(state)) for state in given),
             ),
             advice=f"Give {' and '.join(names)} after the input, or no state for zeros.",

@@ -58,11 +58,11 @@ class ForEachAxis(Kind):
         number = OrNone(Whole(self.lowest)) if self.open else Whole(self.lowest)
         if isinstance(value, Integral):
             return number.read(value)
-        found = entries_of(value)
-        rank = self.rank or _some_rank(found)
-        if found is None or len(found) != rank:
+        entries = entries_of(value)
+        rank = self.rank or _some_rank(entries)
+        if entries is None or len(entries) != rank:
             raise _not_one_for_each(rank)
-        return read_each(number, found)
+        return read_each(number, entries)
 
     def of_class(self, owner: type) -> Kind:
         return ForEachAxis(self.lowest, getattr(owner, "axes", None), self.open)
@@ -85,11 +85,13 @@ class PairForEachAxis(Kind):
             return Word(self.words).read(value)
         if isinstance(value, Integral):
             return _WIDTH.read(value)
-        found = entries_of(value)
-        rank = self.rank or _some_rank(found)
-        pairs = [one if isinstance(one, Integral) else entries_of(one) for one in found or ()]
+        entries = entries_of(value)
+        rank = self.rank or _some_rank(entries)
+        pairs = [
+            entry if isinstance(entry, Integral) else entries_of(entry) for entry in entries or ()
+        ]
         if len(pairs) != rank or not all(
-            isinstance(one, Integral) or (one and len(one) == 2) for one in pairs
+            isinstance(entry, Integral) or (entry and len(entry) == 2) for entry in pairs
         ):
             raise Misfit(
                 f"a whole number, or for {_each(rank)} one or a pair",
@@ -125,10 +127,10 @@ def numbers_of(
         DefinitionError: if the number of entries is not the number of axes.
     """
     several = cast(tuple[_Entry, ...], value)
-    found = list(several) if isinstance(value, tuple) else [cast(_Entry, value)] * rank
-    if len(found) != rank:
+    numbers = list(several) if isinstance(value, tuple) else [cast(_Entry, value)] * rank
+    if len(numbers) != rank:
         raise refusal(_not_one_for_each(rank), name, several, where=origin_text(layer))
-    return found
+    return numbers
 
 
 def pairs_of(value: Any, rank: int) -> tuple[tuple[int, int], ...]:

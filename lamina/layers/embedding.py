@@ -155,10 +155,13 @@ _REDUCED = {"mean": ops.mean, "sum": ops.sum, "max": ops.max}
 def _require_bags(layer: EmbeddingBag, x: Tensor, weights: Tensor | None) -> None:
     """Raises ShapeError unless an EmbeddingBag is applied to bags, and weights that it can use."""
     if x.rank != 2 or (weights is not None and weights.shape != x.shape):
-        found = [x] if weights is None else [x, weights]
+        operands = [x] if weights is None else [x, weights]
         raise ShapeError(
             "EmbeddingBag needs bags of indices, and a mask or weights of the same shape",
-            facts=(("expected", "i64[batch, length]"), *(("found", described(y)) for y in found)),
+            facts=(
+                ("expected", "i64[batch, length]"),
+                *(("found", described(y)) for y in operands),
+            ),
             advice="lm.Embedding looks up single indices.",
         )
     if weights is not None and weights.dtype != bool_:

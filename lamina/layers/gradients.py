@@ -57,23 +57,23 @@ def gradients(
     sources = [tensor for tensor in with_respect_to if tensor in reached]
     others = [tensor for tensor in with_respect_to if tensor not in reached]
     operands = (output, *([] if seed is None else [seed]), *sources)
-    found = dict(zip(others, differentiate.gradients(output, others, seed), strict=True))
+    derivatives = dict(zip(others, differentiate.gradients(output, others, seed), strict=True))
     for number, source in enumerate(sources):
-        found[source] = apply(GRADIENT, *operands, number=number, seeded=seed is not None)
-    return tuple(found[tensor] for tensor in with_respect_to)
+        derivatives[source] = apply(GRADIENT, *operands, number=number, seeded=seed is not None)
+    return tuple(derivatives[tensor] for tensor in with_respect_to)
 
 
 def _has_layers_between(output: Tensor, sources: AbstractSet[Tensor]) -> bool:
     """Whether a layer lies on a path of floats from the sources to the output."""
-    found: set[Tensor] = set()
+    depending: set[Tensor] = set()
     for node in topological([output]):
         # Results of a layer depend on its operands, also if its first result is an integer.
         operands = node.operands if node.op is not RESULT else node.operands[0].operands
-        depends = any(operand in found for operand in (*node.operands, *operands))
+        depends = any(operand in depending for operand in (*node.operands, *operands))
         if depends and node.op in (LAYER, RESULT, GRADIENT):
             return True
         if node.dtype.is_float and (depends or node in sources):
-            found.add(node)
+            depending.add(node)
     return False
 
 

@@ -36,7 +36,7 @@ class _PairsOfWidths(Kind):
     def read(self, value: Any, operands: Operands = ()) -> Any:
         several = entries_of(value)
         listed = (value,) if several is None else several
-        pairs = [entries_of(one) or (one, one) for one in listed]
+        pairs = [entries_of(entry) or (entry, entry) for entry in listed]
         try:
             widths = tuple(read_each(Whole(self.least), pair) for pair in pairs)
         except Misfit:
@@ -250,7 +250,7 @@ def pairs_of_widths(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, 
         return [(0, 0), (0, 0), *((widths, widths),) * (x.rank - 2)]
     if len(widths) >= x.rank:
         raise _too_few_axes(layer, f"{len(widths)} axes after the batch", x)
-    pairs = [(one, one) if isinstance(one, int) else one for one in widths]
+    pairs = [(width, width) if isinstance(width, int) else width for width in widths]
     return [*((0, 0),) * (x.rank - len(pairs)), *pairs]
 
 

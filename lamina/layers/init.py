@@ -298,8 +298,8 @@ def _draw(numbers: Float64, first: int, seed: int, stream: int) -> None:
     for position, (high, low) in enumerate((drawn[:2], drawn[2:])):
         # res53 of Matsumoto and Nishimura's mt19937ar.c (2002): 27 bits and 26 bits.
         bits = (high >> np.uint64(5) << np.uint64(26)) + (low >> np.uint64(6))
-        own = numbers[position::2]
-        np.multiply(bits[: own.size], 2.0**-53, out=own)
+        half = numbers[position::2]
+        np.multiply(bits[: half.size], 2.0**-53, out=half)
 
 
 def _normal(shape: tuple[int, ...], seed: int, stream: int) -> Float64:

@@ -174,8 +174,8 @@ def _built(
     path = f"{current_origin().path}/{type(layer).__name__}"
     with labelled(Origin(path.removeprefix("/"), layer.source)):
         try:
-            found = _forward(layer, Scope(record, type(layer).__name__), operands)
-            results_of(found)
+            result = _forward(layer, Scope(record, type(layer).__name__), operands)
+            results_of(result)
             if record.parameters or record.states:
                 raise DefinitionError(
                     "only layers without parameters and states are applied outside of a network",
@@ -185,7 +185,7 @@ def _built(
                 )
         except LaminaError as error:
             raise located(error) from None
-    return found
+    return result
 
 
 # Advice on operands that are not tensors.
@@ -299,14 +299,14 @@ _SCOPE_FIRST = (
 )
 
 
-def results_of(found: object) -> tuple[Tensor, ...]:
+def results_of(returned: object) -> tuple[Tensor, ...]:
     """The results of a `forward`: a tensor, or a tuple of tensors.
 
     Raises:
         DefinitionError: if it returned anything else.
     """
-    results = cast(tuple[object, ...], found if isinstance(found, tuple) else (found,))
-    wrong = [type(one).__name__ for one in results if not isinstance(one, Tensor)]
+    results = cast(tuple[object, ...], returned if isinstance(returned, tuple) else (returned,))
+    wrong = [type(result).__name__ for result in results if not isinstance(result, Tensor)]
     if wrong or not results:
         raise DefinitionError(
             "forward must return a tensor, or a tuple of tensors",
@@ -335,8 +335,8 @@ def _plain(value: Any) -> Hashable:
     if is_dataclass(value) and not isinstance(value, type):
         items = [_plain(getattr(value, field.name)) for field in fields(value)]
         return None if None in items else (kind, *items)
-    known = value is None or isinstance(value, bool | int | float | str | FunctionType)
-    return (kind, cast(Hashable, value)) if known else None
+    has_key = value is None or isinstance(value, bool | int | float | str | FunctionType)
+    return (kind, cast(Hashable, value)) if has_key else None
 
 
 def no_reference(*_: Array, **__: Any) -> Array:

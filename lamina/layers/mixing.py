@@ -51,8 +51,8 @@ class Mixup(Layer):
             return x
         share = _beta(scope, self.alpha)
         scope.mix(share)
-        own = ops.cast(share, x.dtype)
-        return own * x + (1 - own) * partners(x)
+        weight = ops.cast(share, x.dtype)
+        return weight * x + (1 - weight) * partners(x)
 
 
 @frozen_dataclass
@@ -127,6 +127,6 @@ def beta_quantiles(alpha: float, intervals: int) -> Array:
     x = w ** (1 / power) / 2
     density = (2 - 2 * x) ** (alpha - 1) if alpha < 1 else (4 * x * (1 - x)) ** (alpha - 1)
     total = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    wanted = np.linspace(0.0, 1.0, intervals // 2 + 1)
-    lower = np.interp(wanted, total / total[-1], w) ** (1 / power) / 2
+    levels = np.linspace(0.0, 1.0, intervals // 2 + 1)
+    lower = np.interp(levels, total / total[-1], w) ** (1 / power) / 2
     return np.concatenate([lower, 1 - lower[-2::-1]])

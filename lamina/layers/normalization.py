@@ -320,7 +320,7 @@ def _averages(scope: Scope, channels: int) -> tuple[Tensor, Tensor]:
 def _move(
     scope: Scope,
     averages: tuple[Tensor, Tensor],
-    found: tuple[Tensor, Tensor],
+    statistics: tuple[Tensor, Tensor],
     momentum: float | None,
 ) -> None:
     """Moves the running averages towards a batch; without momentum, to the mean of all."""
@@ -332,7 +332,9 @@ def _move(
     else:
         share = momentum
     kept = 1.0 - share
-    for name, old, new in zip(("running_mean", "running_variance"), averages, found, strict=True):
+    for name, old, new in zip(
+        ("running_mean", "running_variance"), averages, statistics, strict=True
+    ):
         scope.update(name, old * kept + new * share)
 
 

@@ -42,8 +42,8 @@ class _Pool(Layer, ABC):
     axes: ClassVar[int]
 
     def __post_init__(self) -> None:
-        for one in self._windows():
-            if max(one.before, one.after) > one.reach // 2:
+        for window in self._windows():
+            if max(window.before, window.after) > window.reach // 2:
                 raise DefinitionError(
                     "padding is at most half of the window",
                     facts=(("window", repr(self.window)), ("padding", repr(self.padding))),
@@ -185,11 +185,11 @@ class _AvgPool(_Pool, ABC):
 def _counts(extents: tuple[int, ...], along: list[Window], padding: bool) -> Any:
     """The number of elements of each window; one number if it is the same for all."""
     total: Any = np.ones(())
-    for axis, (extent, one) in enumerate(zip(extents, along, strict=True)):
-        starts = one.stride * np.arange(one.count(extent)) - one.before
-        elements = starts[:, None] + one.dilation * np.arange(one.size)
+    for axis, (extent, window) in enumerate(zip(extents, along, strict=True)):
+        starts = window.stride * np.arange(window.count(extent)) - window.before
+        elements = starts[:, None] + window.dilation * np.arange(window.size)
         # In ceil_mode windows reach beyond the padding; elements there never count.
-        low, high = (-one.before, extent + one.after) if padding else (0, extent)
+        low, high = (-window.before, extent + window.after) if padding else (0, extent)
         inside = ((elements >= low) & (elements < high)).sum(1)
         total = total[..., None] * inside.reshape((1,) * axis + (-1,))
     return np.float64(total.flat[0]) if np.all(total == total.flat[0]) else total

@@ -96,10 +96,10 @@ class _Recurrent(Layer, ABC):
         count = self.layers * (1 + self.bidirectional)
         each = (count,) if count > 1 and given else ()
         widths = (self._projected() or self.features, self.features)[: self.states]
-        whole = initial_states(self, given, [(x.shape[0], *each, width) for width in widths], x)
+        states = initial_states(self, given, [(x.shape[0], *each, width) for width in widths], x)
         if not each:
-            return [whole] * count
-        return [[state[:, number] for state in whole] for number in range(count)]
+            return [states] * count
+        return [[state[:, number] for state in states] for number in range(count)]
 
     def _direction(
         self,
@@ -150,10 +150,10 @@ class _Recurrent(Layer, ABC):
                 new = [ops.where(elements[1], after, before) for after, before in pairs]
             return new, []
 
-        found, _ = ops.recurrence(
+        stacks, _ = ops.recurrence(
             *(iteration, initial, sequences, constants), reverse=reverse, truncate=self.truncate
         )
-        return found
+        return stacks
 
 
 def _length_of(layer: _Recurrent, x: Tensor) -> int:

@@ -314,21 +314,24 @@ class Scope:
         _require_function("initializer", init, "lm.init.XavierUniform()")
         if regularizer is not None:
             _require_function("regularizer", regularizer, "lm.L2(1e-4)")
-        known = self._record.parameters
-        first_use = f"{self._name}.{name}" not in known
-        tensor = self._variable(known, "parameter", name, shape, init)
+        parameters = self._record.parameters
+        first_use = f"{self._name}.{name}" not in parameters
+        tensor = self._variable(parameters, "parameter", name, shape, init)
         if regularizer is not None and first_use:
             named = self._record.hyperparameters.of(regularizer, f"penalty/{self._name}.{name}")
             wide = widened(tensor)
             with layers_built(self._record, wide.dtype):
                 penalty = named(wide)
-            found = cast(object, penalty)
-            if not isinstance(found, Tensor) or found.shape or not found.dtype.is_float:
+            result = cast(object, penalty)
+            if not isinstance(result, Tensor) or result.shape or not result.dtype.is_float:
                 raise DefinitionError(
                     f"the regularizer of {name!r} does not return a number",
                     facts=(
                         ("expected", f"{self.dtype}[]"),
-                        ("found", described(found) if isinstance(found, Tensor) else repr(found)),
+                        (
+                            "found",
+                            described(result) if isinstance(result, Tensor) else repr(result),
+                        ),
                     ),
                     advice="Sum over all axes: lambda w: 1e-4 * lm.ops.sum(w * w).",
                 )
@@ -361,15 +364,15 @@ class Scope:
         record = self._record
         applied = record.prefixes.get(id(layer))
         prefix = self._infer_earlier(layer) if applied is None else applied[1]
-        known = record.parameters.get(f"{prefix}.{name}")
-        if known is None:
-            own = [key for key in record.parameters if key.startswith(f"{prefix}.")]
-            names = ", ".join(key.removeprefix(f"{prefix}.") for key in own)
+        variable = record.parameters.get(f"{prefix}.{name}")
+        if variable is None:
+            keys = [key for key in record.parameters if key.startswith(f"{prefix}.")]
+            names = ", ".join(key.removeprefix(f"{prefix}.") for key in keys)
             raise DefinitionError(
                 f"{type(layer).__name__} has no parameter {name!r} to share",
                 facts=(("expected", names or "a layer with parameters"), ("found", repr(name))),
             )
-        return known.tensor
+        return variable.tensor
 
     def _infer_earlier(self, layer: Part) -> str:
         """The prefix of an earlier layer, while the shape of this layer's result is inferred."""
@@ -404,8 +407,8 @@ class Scope:
         counts to 256 only. The other arguments are as for `parameter`.
         """
         _require_function("initializer", init, "lm.init.Zeros()")
-        own = self.dtype if dtype is None else shapes.as_dtype(dtype)
-        tensor = self._variable(self._record.states, "state", name, shape, init, own)
+        element_type = self.dtype if dtype is None else shapes.as_dtype(dtype)
+        tensor = self._variable(self._record.states, "state", name, shape, init, element_type)
         tensor = self._record.updates.get(f"{self._name}.{name}", tensor)
         return widened(tensor) if self._wide else tensor
 
@@ -551,7 +554,7 @@ class Scope:
 
     def _variable(
         self,
-        known: dict[str, Variable],
+        variables: dict[str, Variable],
         role: str,
         name: str,
         shape: tuple[int, ...],
@@ -560,8 +563,8 @@ class Scope:
     ) -> Tensor:
         full = f"{self._name}.{name}"
         fixed = static(shape)
-        if full in known:
-            tensor = known[full].tensor
+        if full in variables:
+            tensor = variables[full].tensor
             if tensor.shape != fixed:
                 raise DefinitionError(
                     f"the {role} {name!r} is used in two shapes",
@@ -572,7 +575,7 @@ class Scope:
         tensor = leaf(full, role, fixed, dtype or self.dtype)
         number = len(self._record.parameters) + len(self._record.states)
         stream = INITIAL_VALUE_STREAMS + number
-        known[full] = Variable(full, tensor, init, stream)
+        variables[full] = Variable(full, tensor, init, stream)
         return tensor
 
 
@@ -583,10 +586,10 @@ def _require_function(what: str, value: object, example: str) -> None:
         DefinitionError: if not.
     """
     if not callable(value) or isinstance(value, type):
-        found = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+        text = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
         raise DefinitionError(
             f"the {what} of a parameter is a function",
-            facts=(("expected", example), ("found", found)),
+            facts=(("expected", example), ("found", text)),
         )
 
 

@@ -106,12 +106,12 @@ class _Dimension(Kind):
             raise _no_dimensions(f"Write Reshape({', '.join(map(str, entries))}).")
         listed = entries if self.several else (value,)
         try:
-            found = read_each(_EXTENT, listed or ())
+            extents = read_each(_EXTENT, listed or ())
         except Misfit:
             raise _no_dimensions() from None
-        if listed is None or 0 in found:
+        if listed is None or 0 in extents:
             raise _no_dimensions()
-        return found if self.several else found[0]
+        return extents if self.several else extents[0]
 
 
 @frozen_dataclass(init=False)
@@ -145,11 +145,11 @@ class Reshape(Layer):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         count = element_count(x.shape[1:])
-        known = tuple(dim for dim in self.shape if dim != -1)
-        missing: Dim | None = divide_counts(count, element_count(known))
-        wanted = tuple(missing if dim == -1 else dim for dim in self.shape)
+        fixed = tuple(dim for dim in self.shape if dim != -1)
+        missing: Dim | None = divide_counts(count, element_count(fixed))
+        shape = tuple(missing if dim == -1 else dim for dim in self.shape)
         if missing is None or (missing != 1 and -1 not in self.shape):
-            size = "*".join(map(str, known)) or "1"
+            size = "*".join(map(str, fixed)) or "1"
             fit = "a multiple of " if -1 in self.shape else ""
             raise ShapeError(
                 "an example has another number of elements",
@@ -159,7 +159,7 @@ class Reshape(Layer):
                 ),
                 advice="Both shapes, without the batch, must have the same number of elements.",
             )
-        return ops.reshape(x, (x.shape[0], *(1 if dim is None else dim for dim in wanted)))
+        return ops.reshape(x, (x.shape[0], *(1 if dim is None else dim for dim in shape)))
 
 
 @frozen_dataclass

@@ -18,7 +18,7 @@ def shared_names(whole: Record, part: Record) -> dict[str, str]:
         ShapeError: if the layer has the parameter in another shape there.
     """
     prefixes = whole.prefixes
-    known = {**whole.parameters, **whole.states}
+    variables = {**whole.parameters, **whole.states}
     names: dict[str, str] = {}
     for name, variable in {**part.parameters, **part.states}.items():
         words = name.split(".")
@@ -28,16 +28,16 @@ def shared_names(whole: Record, part: Record) -> dict[str, str]:
             for end in range(len(words) - 1, 0, -1)
             if id(layer := part.layers.get(".".join(words[:end]))) in prefixes
         ]
-        names[name] = next((candidate for candidate in candidates if candidate in known), "")
+        names[name] = next((candidate for candidate in candidates if candidate in variables), "")
         if not names[name]:
             raise DefinitionError(
                 "the part has a parameter that the whole does not have",
-                facts=(("in the part", name), ("in the whole", ", ".join(known) or "none")),
+                facts=(("in the part", name), ("in the whole", ", ".join(variables) or "none")),
                 where=str(variable.tensor.origin),
                 advice="Apply the same layer objects again, or the same networks; equal layers are "
                 "other layers.",
             )
-        expected = known[names[name]].tensor.shape
+        expected = variables[names[name]].tensor.shape
         if variable.tensor.shape != expected:
             raise ShapeError(
                 f"the parameter {name!r} of the part has another shape in the whole",

@@ -93,7 +93,7 @@ def applied(
         name_of: the name of a layer where it is applied.
     """
     new = dict(operands) | _isolated(nodes, operands)
-    floats = [tensor.dtype for own, tensor in operands.items() if own.dtype == shapes.float32]
+    floats = [tensor.dtype for given, tensor in operands.items() if given.dtype == shapes.float32]
     dtype = next((one for one in floats if one.is_float), shapes.float32)
     results: dict[Tensor, tuple[Tensor, ...]] = {}
     graphs: dict[int, Graph] = {}
@@ -119,7 +119,9 @@ def _isolated(nodes: Sequence[Tensor], operands: Mapping[Tensor, Tensor]) -> dic
     So gradients count the paths of the definition alone: one operand may depend on another.
     """
     sources = sources_of(nodes)
-    return {own: ops.computed_again(tensor) for own, tensor in operands.items() if own in sources}
+    return {
+        given: ops.computed_again(tensor) for given, tensor in operands.items() if given in sources
+    }
 
 
 def traced_within(
@@ -248,7 +250,7 @@ class _Tracer:
         number: int = tensor.attributes["number"]
         call = tensor.operands, tensor.attributes["seeded"]
         if call not in self._gradients:
-            operands = tuple(self.new[one] for one in tensor.operands)
+            operands = tuple(self.new[operand] for operand in tensor.operands)
             self._gradients[call] = gradients_with(tensor, operands)
         return self._gradients[call][number]
 
@@ -321,7 +323,7 @@ class _Tracer:
             elif tensor.op in (RESULT, GRADIENT):
                 self._build_result(tensor)
             else:
-                changed = tuple(self.new[one] for one in tensor.operands)
+                changed = tuple(self.new[operand] for operand in tensor.operands)
                 self.new[tensor] = rebuild(tensor, changed)
 
 
@@ -337,11 +339,11 @@ def limits_of_ops(
     """
     limited = {(limit.indices, limit.count) for limit in known}
     advice = "Indices do not count from the end; ops.clip brings them inside."
-    found: list[IndexLimit] = []
+    limits: list[IndexLimit] = []
     for node in topological(results, known_tensors):
         if node.op.indices is not None:
             indices, extent = node.op.indices(node)
             # The extent of an axis that depends on the batch is not known here.
             if isinstance(extent, int) and (indices, extent) not in limited:
-                found.append(IndexLimit(indices, extent, node.origin, "indices", advice))
-    return found
+                limits.append(IndexLimit(indices, extent, node.origin, "indices", advice))
+    return limits

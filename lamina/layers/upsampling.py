@@ -134,11 +134,11 @@ def _sizes(layer: Upsample, x: Tensor) -> Sequence[tuple[int, float | None]]:
             advice="Give one for each axis after the channels, or one for all.",
         )
     extents = static(x.shape[2:])
-    found: list[tuple[int, float | None]] = [
-        (one, None) if layer.scale is None else (math.floor(extent * one), float(one))
-        for extent, one in zip(extents, listed, strict=True)
+    sizes: list[tuple[int, float | None]] = [
+        (entry, None) if layer.scale is None else (math.floor(extent * entry), float(entry))
+        for extent, entry in zip(extents, listed, strict=True)
     ]
-    if not all(1 <= size <= _LARGEST for size, _ in found):
+    if not all(1 <= size <= _LARGEST for size, _ in sizes):
         raise ShapeError(
             "the result of Upsample would be empty or too large",
             facts=(
@@ -147,7 +147,7 @@ def _sizes(layer: Upsample, x: Tensor) -> Sequence[tuple[int, float | None]]:
                 ("found", described(x)),
             ),
         )
-    return found
+    return sizes
 
 
 def _other_rank(mode: str, x: Tensor) -> ShapeError:
@@ -196,10 +196,10 @@ def nearest_positions(old: int, new: int, factor: float | None, dtype: DType, mo
     half = kind(0.5)
     if mode == "nearest-exact":
         centres = step * (positions + half) - half
-        found = np.floor((centres + half).astype(np.float32))
+        elements = np.floor((centres + half).astype(np.float32))
     else:
-        found = np.floor((positions * step).astype(np.float32))
-    return np.minimum(found.astype(np.int64), old - 1)
+        elements = np.floor((positions * step).astype(np.float32))
+    return np.minimum(elements.astype(np.int64), old - 1)
 
 
 def along_axis(x: Tensor, axis: int, matrix: Array) -> Tensor:

@@ -162,15 +162,15 @@ def pairs_of(name: str, value: object, count: int, least: int = 0) -> tuple[tupl
     expected = f"{number}, or a pair of them, for each of {count} axes"
     if len(entries) != count:
         raise refused(name, expected, value)
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for entry in entries:
         pair = entries_of(entry)
         try:
             low, high = read_each(whole(least), (entry, entry) if pair is None else pair)
         except (Misfit, ValueError):  # a number that misfits, or not two of them
             raise refused(name, expected, value) from None
-        found.append((low, high))
-    return tuple(found)
+        pairs.append((low, high))
+    return tuple(pairs)
 
 
 _AXIS = Whole()
@@ -217,10 +217,10 @@ def listed_axes(axes: object, x: Tensor) -> list[int]:
     if type(axes) is int:
         return [axes]
     entries = (axes,) if as_whole(axes) is not None else entries_of(axes)
-    found = [as_whole(entry) for entry in entries or ()]
-    if entries is None or None in found:
+    numbers = [as_whole(entry) for entry in entries or ()]
+    if entries is None or None in numbers:
         raise refused("axes", "one axis, or several in a tuple", axes, (x,))
-    return [axis for axis in found if axis is not None]
+    return [axis for axis in numbers if axis is not None]
 
 
 def _about(x: Tensor, error: LaminaError) -> LaminaError:

@@ -120,9 +120,9 @@ def _operand_gradient(
 ) -> Tensor:
     """The gradient of one operand; the gradients of all operands share most of their graphs."""
     given = attention_arguments(others, node.attributes).without_hidden()
-    found = gradients_of(given, result, upstream, blocks)
+    gradients = gradients_of(given, result, upstream, blocks)
     floats = [number for number, x in enumerate(others) if x.dtype.is_float]
-    return found[floats.index(node.attributes["operand"])]
+    return gradients[floats.index(node.attributes["operand"])]
 
 
 def _second_gradient(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -403,20 +403,24 @@ def attention(
 
 def _repeated(x: Tensor, queries: Tensor) -> Tensor:
     """Keys or values with as many heads as the queries, which share them in groups."""
-    heads, wanted = (t.shape[1] if t.rank == 4 else 0 for t in (x, queries))
-    if not isinstance(heads, int) or not isinstance(wanted, int) or not 0 < heads < wanted:
+    heads, query_heads = (t.shape[1] if t.rank == 4 else 0 for t in (x, queries))
+    if (
+        not isinstance(heads, int)
+        or not isinstance(query_heads, int)
+        or not 0 < heads < query_heads
+    ):
         return x
-    if wanted % heads:
+    if query_heads % heads:
         return x
     batch, _, *rest = x.shape
-    group = broadcast_to(expand_dims(x, 2), (batch, heads, wanted // heads, *rest))
-    return reshape(group, (batch, wanted, *rest))
+    group = broadcast_to(expand_dims(x, 2), (batch, heads, query_heads // heads, *rest))
+    return reshape(group, (batch, query_heads, *rest))
 
 
-def _require_dtype(name: str, x: Tensor, wanted: DType) -> None:
-    if x.dtype != wanted:
+def _require_dtype(name: str, x: Tensor, expected: DType) -> None:
+    if x.dtype != expected:
         raise DTypeError(
-            f"attention: the {name} must be {wanted}",
+            f"attention: the {name} must be {expected}",
             facts=((name, described(x)),),
             advice="Compare for a mask, as in tokens > 0; numbers that are added to the scores "
             "are the bias."

@@ -98,9 +98,9 @@ class AttentionArguments:
         if self.requested_blocks is not None:
             return self.requested_blocks
         length = self.queries.shape[2]
-        wanted = length // BLOCK_QUERIES if isinstance(length, int) else 0
-        least = 2 if self.causal and wanted else 1
-        return max(least, min(wanted, MOST_BLOCKS))
+        count = length // BLOCK_QUERIES if isinstance(length, int) else 0
+        least = 2 if self.causal and count else 1
+        return max(least, min(count, MOST_BLOCKS))
 
 
 def attention_arguments(operands: tuple[Tensor, ...], attributes: Attributes) -> AttentionArguments:
@@ -189,7 +189,7 @@ def _powers(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
     """The result of an attention: means of the values, weighted by the softmax of the scores."""
-    found: list[Tensor] = []
+    means: list[Tensor] = []
     for block in _blocks_of(given, blocks):
         powers, total, _ = _powers(block.scores(given.queries, given.keys))
         factors = block.at_weights(given.factors)
@@ -198,8 +198,8 @@ def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
         values = block.at_keys(given.values)
         sums = given.product("bhqk,bhkd->bqhd", given.rounded(weights), values)
         share = where(equal(total, 0), 0, reciprocal(total))
-        found.append(sums * expand_dims(transpose(share, (0, 2, 1)), 3))
-    return transpose(concat(found, 1), (0, 2, 1, 3))
+        means.append(sums * expand_dims(transpose(share, (0, 2, 1)), 3))
+    return transpose(concat(means, 1), (0, 2, 1, 3))
 
 
 def gradients_of(

@@ -130,11 +130,11 @@ def _clip_between_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | N
 
 
 def _bounded_samples() -> list[Sample]:
-    shapes, whole = ((4, 3), (3,), (4, 1)), ("int64",) * 3
+    shapes, int64s = ((4, 3), (3,), (4, 1)), ("int64",) * 3
     return [
         *elementwise_samples(3, SIGNED),
         Sample(((0, 2), (1,), (2,))),
-        Sample(shapes, low=-5, high=5, dtypes=whole, differentiable=False),
+        Sample(shapes, low=-5, high=5, dtypes=int64s, differentiable=False),
     ]
 
 

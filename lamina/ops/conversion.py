@@ -102,12 +102,12 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     Floats that become integers are truncated towards zero and clamped to the range of the type; NaN
     becomes 0. Integers that do not fit wrap around.
     """
-    wanted = dtype_of(dtype)
+    target = dtype_of(dtype)
     if isinstance(x, bool | int | float):
         # Converted directly to the wanted type: float32 in between would lose digits.
-        return constant(x, wanted)
+        return constant(x, target)
     x = as_tensor(x)
-    return x if x.dtype == wanted else apply(CAST, x, dtype=wanted)
+    return x if x.dtype == target else apply(CAST, x, dtype=target)
 
 
 def _rounded_reference(x: Array, to: DType) -> Array:
@@ -136,8 +136,8 @@ def rounded(x: TensorLike, to: DTypeLike) -> Tensor:
     The dtype stays the same. A tensor that is only used rounded is stored in the narrower dtype.
     """
     x = floating(x)
-    wanted = dtype_of(to)
-    return x if x.dtype == wanted else apply(ROUNDED, x, to=wanted)
+    target = dtype_of(to)
+    return x if x.dtype == target else apply(ROUNDED, x, to=target)
 
 
 def _infer_round_to_tf32(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
@@ -269,9 +269,9 @@ def rounded_once(compute: Callable[[*_Operands], Tensor], *operands: *_Operands)
     """
     given: Any = operands
     function: Callable[..., Tensor] = compute
-    found = function(*map(widened, given))
-    half = next((x.dtype for x in given if x.dtype.is_half), found.dtype)
-    return cast(found, half)
+    result = function(*map(widened, given))
+    half = next((x.dtype for x in given if x.dtype.is_half), result.dtype)
+    return cast(result, half)
 
 
 # Operands -----------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ __all__ = ["conv", "conv_transpose"]
 def _check(name: str, x: Tensor, weight: Tensor, axes: Axes, channels: int) -> None:
     """Raises ShapeError unless x and the weight belong together."""
     check_dtypes(name, x, weight)
-    found = x.shape[1] if x.rank > 1 else None
+    actual = x.shape[1] if x.rank > 1 else None
     lengths = {len(axes.strides), len(axes.dilations), len(axes.padding), x.rank - 2}
     if weight.rank < 3 or lengths != {axes.rank}:
         problem = "the numbers of axes do not fit"
@@ -43,8 +43,8 @@ def _check(name: str, x: Tensor, weight: Tensor, axes: Axes, channels: int) -> N
         problem = "the weight has no elements"
     elif axes.outputs % axes.groups:
         problem = f"{axes.outputs} outputs cannot be divided into {axes.groups} groups"
-    elif found != channels:
-        problem = f"expected {channels} channels, found {found}"
+    elif actual != channels:
+        problem = f"expected {channels} channels, found {actual}"
     else:
         return
     raise ShapeError(
@@ -64,18 +64,18 @@ def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[S
     axes = Axes(weight.shape, attributes)
     _check("conv", x, weight, axes, axes.inputs * axes.groups)
     counts: list[Dim] = []
-    for extent, one in zip(static(x.shape[2:]), axes.along, strict=True):
-        if one.count(extent) < 1:
+    for extent, window in zip(static(x.shape[2:]), axes.along, strict=True):
+        if window.count(extent) < 1:
             raise ShapeError(
                 "conv: the window is larger than the padded tensor",
                 facts=(
                     ("tensor", described(x)),
-                    ("window", f"{one.size} elements, from first to last {one.reach}"),
-                    ("padding", f"{one.before} before and {one.after} after"),
+                    ("window", f"{window.size} elements, from first to last {window.reach}"),
+                    ("padding", f"{window.before} before and {window.after} after"),
                 ),
                 advice="Use a smaller window, less dilation, or padding.",
             )
-        counts.append(one.count(extent))
+        counts.append(window.count(extent))
     return (x.shape[0], axes.outputs, *counts), x.dtype
 
 
@@ -221,14 +221,14 @@ def _infer_conv_transpose(
             "conv_transpose: each axis needs an extent",
             facts=(("tensor", described(y)), ("extents of the result", str(extents))),
         )
-    found = [one.count(extent) for extent, one in zip(extents, axes.along, strict=True)]
-    if tuple(found) != y.shape[2:]:
+    counts = [window.count(extent) for extent, window in zip(extents, axes.along, strict=True)]
+    if tuple(counts) != y.shape[2:]:
         raise ShapeError(
             "conv_transpose: the convolution of the result does not have the shape of the tensor",
             facts=(
                 ("tensor", described(y)),
                 ("extents of the result", str(extents)),
-                ("a convolution of it", str(tuple(found))),
+                ("a convolution of it", str(tuple(counts))),
             ),
             advice="An extent is (n - 1) * stride - padding + window, and up to stride - 1 more.",
         )
@@ -261,8 +261,10 @@ def _conv_transpose_reference(
     grouped = weight.reshape(groups, -1, *weight.shape[1:])
     grouped_y = y.reshape(y.shape[0], groups, grouped.shape[1], *counts)
     inputs = groups * weight.shape[1]
-    whole = [extent + low + high for extent, (low, high) in zip(extents, padding, strict=True)]
-    total = np.zeros((y.shape[0], inputs, *whole), y.dtype)
+    padded_extents = [
+        extent + low + high for extent, (low, high) in zip(extents, padding, strict=True)
+    ]
+    total = np.zeros((y.shape[0], inputs, *padded_extents), y.dtype)
     for element, slices in _met_elements(sizes, counts, strides, dilations):
         products = np.einsum("bgo...,goc->bgc...", grouped_y, grouped[(..., *element)])
         total[slices] += products.reshape(y.shape[0], inputs, *counts)
@@ -318,7 +320,8 @@ def _infer_weight_gradient(
     fits = len(shape) > 2 and lengths == {axes.rank} and not axes.outputs % axes.groups
     if fits:
         counts = [
-            one.count(n) for n, one in zip(static(original.shape[2:]), axes.along, strict=True)
+            window.count(n)
+            for n, window in zip(static(original.shape[2:]), axes.along, strict=True)
         ]
         fits = convolved.shape == (original.shape[0], axes.outputs, *counts)
         fits = fits and original.shape[1] == axes.inputs * axes.groups

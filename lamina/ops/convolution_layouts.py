@@ -154,8 +154,8 @@ class Layout:
         if self.axes.is_depthwise:
             return self.restored(self._by_channel(windowed, weight))
         left, output = self.window_labels(given), self.labels("o" if given == "c" else "c")
-        own = self.axes.grouped(weight)
-        return self.restored(contract(windowed, own, left, self.weight_labels, output))
+        grouped = self.axes.grouped(weight)
+        return self.restored(contract(windowed, grouped, left, self.weight_labels, output))
 
     def weight_gradient(self, original: Tensor, convolved: Tensor) -> Tensor:
         """The sum over all positions of window times upstream, in the shape of the weight."""

@@ -64,8 +64,8 @@ def gradients(
             flows = _operand_gradients(node.op, recomputation.arriving(arriving))
             for operand, flow in zip(node.operands, flows, strict=True):
                 if flow is not None and operand in needed:
-                    known = upstream.get(operand)
-                    upstream[operand] = flow if known is None else add(known, flow)
+                    earlier = upstream.get(operand)
+                    upstream[operand] = flow if earlier is None else add(earlier, flow)
     return tuple(
         upstream[tensor]
         if tensor in upstream
@@ -123,12 +123,12 @@ def _operand_gradients_of(node: Tensor, upstream: Tensor) -> tuple[Tensor | None
         return node.op.gradient(node, upstream)
     wide, arriving = applied_in_float32(node), widened(upstream)
     flows = node.op.gradient(wide, arriving)
-    known = {wide: widened(node)}
+    rebuilt = {wide: widened(node)}
     for x in topological([x for x in flows if x is not None], [*wide.operands, arriving, wide]):
-        if x not in known:
-            known[x] = rebuild(x, tuple(known.get(operand, operand) for operand in x.operands))
+        if x not in rebuilt:
+            rebuilt[x] = rebuild(x, tuple(rebuilt.get(operand, operand) for operand in x.operands))
     return tuple(
-        None if flow is None else cast(known[flow], operand.dtype)
+        None if flow is None else cast(rebuilt[flow], operand.dtype)
         for flow, operand in zip(flows, node.operands, strict=True)
     )
 
@@ -141,23 +141,23 @@ def _results_together(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
     """
     loops: dict[object, list[Tensor]] = {}
     slices: dict[Tensor, list[Tensor]] = {}
-    found: dict[Tensor, list[Tensor]] = {}
+    groups: dict[Tensor, list[Tensor]] = {}
     for node in nodes:
         if isinstance(node.op.lowering, Repeating):
-            found[node] = loops.setdefault(loop_key(node), [])
-            found[node].append(node)
+            groups[node] = loops.setdefault(loop_key(node), [])
+            groups[node].append(node)
         elif node.op is SLICE:
             slices.setdefault(node.operands[0], []).append(node)
     for parts in slices.values():
         if _split_axis(parts) is not None:
-            found |= dict.fromkeys(parts, parts)
-    return found
+            groups |= dict.fromkeys(parts, parts)
+    return groups
 
 
 def _split_axis(parts: Sequence[Tensor]) -> int | None:
     """The axis along which slices of one tensor fill it without overlap; None if they do not."""
-    whole = parts[0].operands[0].shape
-    axes = {n for part in parts for n, dim in enumerate(part.shape) if dim != whole[n]}
+    shape = parts[0].operands[0].shape
+    axes = {n for part in parts for n, dim in enumerate(part.shape) if dim != shape[n]}
     if len(axes) != 1 or any(set(part.attributes["steps"]) != {1} for part in parts):
         return None
     (axis,) = axes
@@ -165,19 +165,19 @@ def _split_axis(parts: Sequence[Tensor]) -> int | None:
     stops = [part.attributes["stops"][axis] for part in parts]
     if not all(isinstance(end, int) for end in (*starts, *stops)):
         return None
-    fits = [0, *sorted(stops)] == [*sorted(starts), whole[axis]]
+    fits = [0, *sorted(stops)] == [*sorted(starts), shape[axis]]
     return axis if fits else None
 
 
 def smoothly_depending(output: Tensor, sources: AbstractSet[Tensor]) -> set[Tensor]:
     """The tensors on paths from the sources to the output; no path leads through integers."""
-    found: set[Tensor] = set()
+    depending: set[Tensor] = set()
     for node in topological([output]):
         if node.dtype.is_float and (
-            node in sources or any(operand in found for operand in node.operands)
+            node in sources or any(operand in depending for operand in node.operands)
         ):
-            found.add(node)
-    return found
+            depending.add(node)
+    return depending
 
 
 def gradients_of_built(
@@ -196,15 +196,15 @@ def gradients_of_built(
     Returns:
         The gradient of each operand; None for operands that are not floats.
     """
-    known = {leaf(f"x{n}", "input", x.shape, x.dtype): x for n, x in enumerate(operands)}
+    replacements = {leaf(f"x{n}", "input", x.shape, x.dtype): x for n, x in enumerate(operands)}
     arriving = leaf("upstream", "input", upstream.shape, upstream.dtype)
-    floats = [x for x in known if x.dtype.is_float]
-    flows = gradients(build(tuple(known)), floats, arriving)
-    known[arriving] = upstream
+    floats = [x for x in replacements if x.dtype.is_float]
+    flows = gradients(build(tuple(replacements)), floats, arriving)
+    replacements[arriving] = upstream
     graph = Graph((), tuple((str(n), flow) for n, flow in enumerate(flows)))
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        return known[node] if node in known else rebuild(node, operands)
+        return replacements[node] if node in replacements else rebuild(node, operands)
 
-    found = iter([tensor for _, tensor in rewrite(graph, rule).outputs])
-    return tuple(next(found) if x.dtype.is_float else None for x in operands)
+    flowing = iter([tensor for _, tensor in rewrite(graph, rule).outputs])
+    return tuple(next(flowing) if x.dtype.is_float else None for x in operands)

@@ -113,12 +113,12 @@ def _floor_divide_floats(a: Scalar, b: Scalar) -> Scalar:
     near = applied("divide", applied("subtract", a, rest), b)
     less = applied("subtract", near, one)
     near = applied("select", _has_other_sign(rest, b), less, near)
-    whole = applied("floor", near)
-    above = applied("greater", applied("subtract", near, whole), half)
-    whole = applied("select", above, applied("add", whole, one), whole)
+    rounded = applied("floor", near)
+    above = applied("greater", applied("subtract", near, rounded), half)
+    rounded = applied("select", above, applied("add", rounded, one), rounded)
     signed_zero = applied("copysign", zero, direct)
-    whole = applied("select", applied("equal", near, zero), signed_zero, whole)
-    return applied("select", applied("equal", b, zero), direct, whole)
+    rounded = applied("select", applied("equal", near, zero), signed_zero, rounded)
+    return applied("select", applied("equal", b, zero), direct, rounded)
 
 
 def _reference(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -134,12 +134,12 @@ def _samples() -> Samples:
 
     def make() -> list[Sample]:
         floats = elementwise_samples(2, ((0.3, 3.0), (-3.0, -0.3)))
-        whole = Sample(((4, 7), (7,)), low=-9, high=9, differentiable=False)
+        integers = Sample(((4, 7), (7,)), low=-9, high=9, differentiable=False)
         names = (("int32", -9), ("int64", -9), ("uint8", 0))
         return [
             *floats,
             Sample(((6, 5), (5,)), low=-30.0, high=30.0, differentiable=False),
-            *(replace(whole, low=low, dtypes=(name, name)) for name, low in names),
+            *(replace(integers, low=low, dtypes=(name, name)) for name, low in names),
         ]
 
     return Samples(make)
@@ -149,15 +149,15 @@ def _division_op(
     name: str,
     lowering: Elementwise,
     reference: Callable[..., Array],
-    whole: Callable[[Tensor, Tensor], Tensor] | None,
+    quotient: Callable[[Tensor, Tensor], Tensor] | None,
 ) -> Op:
     """A division; its result is a - b whole(a, b), or, without `whole`, a whole number itself."""
 
     def gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        if whole is None:
+        if quotient is None:
             return None, None
         a, b = result.operands
-        divisor = sum_to(-(upstream * whole(a, b)), b.shape)
+        divisor = sum_to(-(upstream * quotient(a, b)), b.shape)
         return sum_to(upstream, a.shape), divisor
 
     rule = elementwise_rule(name, NUMBER, None)

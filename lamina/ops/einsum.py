@@ -63,11 +63,11 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
             return transpose(only.tensor, [only.letters.index(letter) for letter in output])
         only = _Term(summable(only.tensor), only.letters)
         return apply(EINSUM_SINGLE, only.tensor, spec=f"{only.letters}->{output}")
-    for number, (one, other) in enumerate(
+    for number, (first, second) in enumerate(
         _order([term.letters for term in terms], output, extents)
     ):
-        left, right = terms[one], terms[other]
-        rest = [term for at, term in enumerate(terms) if at not in (one, other)]
+        left, right = terms[first], terms[second]
+        rest = [term for at, term in enumerate(terms) if at not in (first, second)]
         kept = output
         if number < len(operands) - 2:
             needed = {*output, *(letter for term in rest for letter in term.letters)}
@@ -137,18 +137,18 @@ def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[list[_Term], str]:
 
 def _extents(spec: str, terms: Sequence[_Term]) -> dict[str, Dim]:
     """The extent of each letter; extent 1 broadcasts."""
-    found: dict[str, Dim] = {}
+    extents: dict[str, Dim] = {}
     for term in terms:
         for letter, dim in zip(term.letters, term.tensor.shape, strict=True):
-            known = found.get(letter, 1)
-            if known != dim and known != 1 and dim != 1:
+            extent = extents.get(letter, 1)
+            if extent != dim and extent != 1 and dim != 1:
                 raise _refused(
-                    f"two axes that must be equal differ, {known} against {dim}",
+                    f"two axes that must be equal differ, {extent} against {dim}",
                     spec,
-                    [one.tensor for one in terms],
+                    [other.tensor for other in terms],
                 )
-            found[letter] = dim if known == 1 else known
-    return found
+            extents[letter] = dim if extent == 1 else extent
+    return extents
 
 
 def _without_repeated(term: _Term) -> _Term:
@@ -158,7 +158,7 @@ def _without_repeated(term: _Term) -> _Term:
             first = term.letters.index(letter)
             second = term.letters.index(letter, first + 1)
             rest = "".join(
-                one for axis, one in enumerate(term.letters) if axis not in (first, second)
+                other for axis, other in enumerate(term.letters) if axis not in (first, second)
             )
             term = _Term(diagonal(term.tensor, 0, (first, second)), rest + letter)
     return term
@@ -220,7 +220,7 @@ def _best_tree(letters: Sequence[set[str]], output: set[str], sizes: dict[str, i
                     if first not in part:
                         continue
                     rest = members - part
-                    product = size_of([sizes[one] for one in kept[part] | kept[rest]])
+                    product = size_of([sizes[letter] for letter in kept[part] | kept[rest]])
                     cost = best[part][0] + best[rest][0] + product
                     if members not in best or cost < best[members][0]:
                         best[members] = cost, (best[part][1], best[rest][1])

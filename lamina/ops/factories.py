@@ -178,9 +178,11 @@ def _lowering(primitive: str | Elementwise) -> Elementwise:
 def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, ...] = ANY) -> Op:
     """An op with two operands and a bool result."""
     samples = elementwise_samples(2, SIGNED, differentiable=False)
-    whole = Sample(((4, 5), (5,)), low=0, high=4, dtypes=("int32", "int32"), differentiable=False)
+    integers = Sample(
+        ((4, 5), (5,)), low=0, high=4, dtypes=("int32", "int32"), differentiable=False
+    )
     rule = elementwise_rule(name, kinds, bool_)
-    every = Samples(lambda: (*samples, whole))
+    every = Samples(lambda: (*samples, integers))
     rules = (rule, None, reference, scalar_primitive(name), every)
     return Op(name, *rules, operands=2)
 

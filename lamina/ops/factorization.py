@@ -103,9 +103,9 @@ def _cholesky_build(node: Tensor) -> Tensor:
     def step(
         states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        (rest,), (own, below) = states, elements
-        column = _chosen(own, rest, -1)
-        pivot = expand_dims(_chosen(own, column, -1), -1)
+        (rest,), (is_pivot, below) = states, elements
+        column = _chosen(is_pivot, rest, -1)
+        pivot = expand_dims(_chosen(is_pivot, column, -1), -1)
         root = sqrt(where(greater(pivot, 0), pivot, float("nan")))
         scaled = where(below, column / root, 0)
         product = expand_dims(scaled, -1) * expand_dims(scaled, -2)
@@ -122,8 +122,8 @@ def _cholesky_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None,
     product = _product(result.mT, upstream)
     halved = constant(np.tri(n) - 0.5 * np.eye(n), result.dtype)
     inner = _solved_triangular(result, product * halved, lower=True, transposed=True)
-    found = _solved_triangular(result, inner.mT, lower=True, transposed=True).mT
-    return ((found + found.mT) * 0.5,)
+    gradient = _solved_triangular(result, inner.mT, lower=True, transposed=True).mT
+    return ((gradient + gradient.mT) * 0.5,)
 
 
 def _cholesky_reference(x: Array) -> Array:
@@ -190,10 +190,10 @@ def _triangular_build(node: Tensor) -> Tensor:
     def step(
         states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        (rest,), (column, own, others) = states, elements
-        row = _chosen(expand_dims(own, 1), rest, -2)
+        (rest,), (column, is_pivot, others) = states, elements
+        row = _chosen(expand_dims(is_pivot, 1), rest, -2)
         if not unit:
-            row = row / expand_dims(_chosen(own, column, -1), -1)
+            row = row / expand_dims(_chosen(is_pivot, column, -1), -1)
         factors = expand_dims(where(others, column, 0), -1)
         return [rest - factors * expand_dims(row, -2)], [row]
 
@@ -297,10 +297,10 @@ def _with_columns(
             advice="Axes before the last two are batch axes.",
         )
     batch = broadcast(a.shape[:-2], b.shape[:-2])
-    found = solved(
+    solution = solved(
         broadcast_to(a, (*batch, *a.shape[-2:])), broadcast_to(b, (*batch, *b.shape[-2:]))
     )
-    return reshape(found, found.shape[:-1]) if vector else found
+    return reshape(solution, solution.shape[:-1]) if vector else solution
 
 
 # Gaussian elimination -----------------------------------------------------------------------------
@@ -318,14 +318,14 @@ def _eliminated(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     def step(
         states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        (rest, side, free), (own,) = states, elements
-        column = _chosen(own, rest, -1)
+        (rest, side, free), (is_pivot,) = states, elements
+        column = _chosen(is_pivot, rest, -1)
         number = argmax(where(free, absolute(column), -1), -1, keepdims=True)
         chosen = equal(arange(n), number)
         row = _chosen(expand_dims(chosen, -1), rest, -2)
         right_row = _chosen(expand_dims(chosen, -1), side, -2)
         left = where(chosen, False, free)
-        factors = column / expand_dims(_chosen(own, row, -1), -1)
+        factors = column / expand_dims(_chosen(is_pivot, row, -1), -1)
         factors = expand_dims(where(left, factors, 0), -1)
         states = [
             rest - factors * expand_dims(row, -2),
@@ -451,7 +451,7 @@ def _determinant_op(
     name: str,
     gradient: Callable[[Tensor, Tensor], tuple[Tensor | None, ...]],
     reference: Callable[[Array, Array], Array],
-    found: Callable[[Tensor, Tensor], Tensor],
+    combine: Callable[[Tensor, Tensor], Tensor],
     *,
     differentiable: bool = True,
 ) -> Op:
@@ -468,7 +468,7 @@ def _determinant_op(
     def own_reference(x: Array) -> Array:
         return reference(*_pivots_reference(x))
 
-    build = Decomposition(lambda node: found(*_pivots(*node.operands)))
+    build = Decomposition(lambda node: combine(*_pivots(*node.operands)))
     return Op(name, infer, gradient, own_reference, build, samples)
 
 

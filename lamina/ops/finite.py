@@ -60,11 +60,11 @@ def _nan_to_num_reference(x: Array, nan: float, posinf: float, neginf: float) ->
 
 def _nan_to_num_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
     (x,) = operands
-    found = node.attributes
+    numbers = node.attributes
     replaced: tuple[tuple[str, Scalar, float], ...] = (
-        ("not_equal", x, found["nan"]),
-        ("equal", number_like(x, math.inf), found["posinf"]),
-        ("equal", number_like(x, -math.inf), found["neginf"]),
+        ("not_equal", x, numbers["nan"]),
+        ("equal", number_like(x, math.inf), numbers["posinf"]),
+        ("equal", number_like(x, -math.inf), numbers["neginf"]),
     )
     result: Scalar = x
     for relation, other, number in replaced:

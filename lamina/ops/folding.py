@@ -38,12 +38,14 @@ def unfold(x: TensorLike, along: Sequence[Window]) -> Tensor:
             advice="The tensor is [batch, channels, ...].",
         )
     axes = range(2, x.rank)
-    found = windows(x, axes, listed)
-    elements = range(x.rank, found.rank)
-    shape = static(found.shape[1:])
+    windowed = windows(x, axes, listed)
+    elements = range(x.rank, windowed.rank)
+    shape = static(windowed.shape[1:])
     channels, positions = shape[0], size_of(shape[1 : x.rank - 1])
-    kept = transpose(found, [0, 1, *elements, *axes])
-    return reshape(kept, (x.shape[0], channels * size_of([one.size for one in listed]), positions))
+    kept = transpose(windowed, [0, 1, *elements, *axes])
+    return reshape(
+        kept, (x.shape[0], channels * size_of([window.size for window in listed]), positions)
+    )
 
 
 # The most axes of windows; arrays of NumPy have at most 64.
@@ -65,8 +67,8 @@ def fold(y: TensorLike, along: Sequence[Window], extents: int | Sequence[int]) -
     y = numeric(y)
     listed = windows_of(_MOST_AXES, along)
     shape = each_of("extents", extents, len(listed), whole(1))
-    counts = [one.count(extent) for one, extent in zip(listed, shape, strict=True)]
-    sizes = [one.size for one in listed]
+    counts = [window.count(extent) for window, extent in zip(listed, shape, strict=True)]
+    sizes = [window.size for window in listed]
     rows = y.shape[1] if y.rank == 3 else 0
     fits = isinstance(rows, int) and rows and rows % size_of(sizes) == 0 and min(counts) > 0
     if not fits or not isinstance(rows, int) or y.shape[2] != size_of(counts):

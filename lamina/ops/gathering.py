@@ -40,8 +40,8 @@ Combine = Literal["set", "add"]
 
 def _check_indices_fit(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
     fits = x.rank == indices.rank and all(
-        number == axis or not is_negative(difference(dim, own))
-        for number, (dim, own) in enumerate(zip(x.shape, indices.shape, strict=True))
+        number == axis or not is_negative(difference(dim, index_dim))
+        for number, (dim, index_dim) in enumerate(zip(x.shape, indices.shape, strict=True))
     )
     if not fits:
         raise ShapeError(
@@ -113,8 +113,8 @@ def _values_of(values: Tensor, indices: Tensor) -> Tensor:
     if not values.rank:
         return broadcast_to(values, indices.shape)
     fits = values.rank == indices.rank and not any(
-        is_negative(difference(dim, own))
-        for dim, own in zip(values.shape, indices.shape, strict=True)
+        is_negative(difference(dim, index_dim))
+        for dim, index_dim in zip(values.shape, indices.shape, strict=True)
     )
     if not fits:
         raise ShapeError(
@@ -138,9 +138,9 @@ def _last_writer(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     After a stable sort, the last index among equal ones is followed by another index.
     """
     size = x.shape[axis]
-    known = _known_writer(indices, size, axis)
-    if known is not None:
-        return known
+    constant_writer = _known_writer(indices, size, axis)
+    if constant_writer is not None:
+        return constant_writer
     inside = maximum(minimum(cast(indices, int64), element_count(x, axis, int64) - 1), 0)
     # Narrow keys are sorted faster.
     inside = cast(inside, int32)
@@ -158,12 +158,12 @@ def _known_writer(indices: Tensor, size: Dim, axis: int) -> Tensor | None:
     if indices.op is not CONSTANT or not isinstance(size, int):
         return None
     array: Array = indices.attributes["value"].array
-    found = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), np.int32)
-    moved = np.moveaxis(found, axis, 0)
-    own = np.indices(moved.shape[1:])
+    writers = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), np.int32)
+    moved = np.moveaxis(writers, axis, 0)
+    coordinates = np.indices(moved.shape[1:])
     for number, row in enumerate(np.moveaxis(array, axis, 0)):
-        moved[(row, *own)] = number + 1
-    return constant(found)
+        moved[(row, *coordinates)] = number + 1
+    return constant(writers)
 
 
 @checked

@@ -112,10 +112,10 @@ def _moved(x: Tensor, entries: Sequence[Entry]) -> Tensor:
     return reshape(part, [next(kept) if dim is None else dim for dim in shape])
 
 
-def _out_of_range(x: Tensor, axis: int, found: str) -> LaminaError:
+def _out_of_range(x: Tensor, axis: int, index: str) -> LaminaError:
     return ShapeError(
-        f"index {found} does not fit axis {axis}, which has extent {x.shape[axis]}",
-        facts=(("tensor", described(x)), ("index", found)),
+        f"index {index} does not fit axis {axis}, which has extent {x.shape[axis]}",
+        facts=(("tensor", described(x)), ("index", index)),
         advice="Indices count from 0, negative ones from the end. If the extent depends on the "
         "batch, the step must be 1, or the slice [::-1].",
     )
@@ -185,20 +185,20 @@ def _whole_key(x: Tensor, key: Any) -> tuple[list[Entry], int]:
     # By identity, as arrays are compared element by element.
     dots_at = next((n for n, entry in enumerate(entries) if entry is Ellipsis), len(entries))
     fill = [slice(None)] * (x.rank - named)
-    whole: list[Any] = [*entries[:dots_at], *fill, *entries[dots_at + 1 :]]
-    found: list[Entry] = []
+    filled: list[Any] = [*entries[:dots_at], *fill, *entries[dots_at + 1 :]]
+    listed: list[Entry] = []
     after = -1
-    for number, entry in enumerate(whole):
+    for number, entry in enumerate(filled):
         if number == dots_at:
-            after = len(found)
-        axis = _axis_of_entry(found, len(found))
+            after = len(listed)
+        axis = _axis_of_entry(listed, len(listed))
         if _is_array(entry, "b"):
-            found += _coordinates(x, axis, entry)
+            listed += _coordinates(x, axis, entry)
         elif _is_array(entry, "iu"):
-            found.append(constant(_counted_from_0(x, axis, entry)))
+            listed.append(constant(_counted_from_0(x, axis, entry)))
         else:
-            found.append(entry)
-    return found, after
+            listed.append(entry)
+    return listed, after
 
 
 def _axes_of_entry(entry: Any) -> int:
@@ -263,19 +263,19 @@ def _coordinates(x: Tensor, axis: int, mask: Array) -> list[Entry]:
             ),
             advice="Along an axis that depends on the batch, use ops.where(condition, a, b).",
         )
-    return [constant(found) for found in np.nonzero(mask)]
+    return [constant(indices) for indices in np.nonzero(mask)]
 
 
 def _counted_from_0(x: Tensor, axis: int, indices: Array) -> Array:
     dim = x.shape[axis]
-    found = indices.astype(np.int64)
-    outside = found < 0
+    counted = indices.astype(np.int64)
+    outside = counted < 0
     if isinstance(dim, int):
-        outside = (found < -dim) | (found >= dim)
-        found = np.where(found < 0, found + dim, found)
+        outside = (counted < -dim) | (counted >= dim)
+        counted = np.where(counted < 0, counted + dim, counted)
     if outside.any():
         raise _out_of_range(x, axis, str(indices[outside][0]))
-    return found
+    return counted
 
 
 # Arrays -------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
     except LaminaError:
         raise ShapeError(
             "the arrays of indices do not fit together",
-            facts=tuple((f"axis {axis}", described(one)) for axis, one in arrays.items()),
+            facts=tuple((f"axis {axis}", described(array)) for axis, array in arrays.items()),
             advice="Their shapes must broadcast as in NumPy.",
         ) from None
     others = [axis for axis in range(x.rank) if axis not in arrays]
@@ -317,8 +317,8 @@ def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
 def _flat_indices(x: Tensor, axes: Sequence[int], indices: Sequence[Tensor]) -> Tensor:
     """The index in all axes together, the last axis fastest."""
     total: Tensor | None = None
-    for axis, own in zip(axes, indices, strict=True):
-        inside = _inside(x, axis, converted(own, int64))
+    for axis, axis_indices in zip(axes, indices, strict=True):
+        inside = _inside(x, axis, converted(axis_indices, int64))
         dim = x.shape[axis]
         if total is None:
             total = inside

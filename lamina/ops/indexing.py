@@ -342,9 +342,9 @@ def _scatter_along_axis_gradient(result: Tensor, upstream: Tensor) -> tuple[Tens
 
 def _scatter_along_axis_reference(values: Array, indices: Array, size: int, axis: int) -> Array:
     result = np.zeros((*values.shape[:axis], size, *values.shape[axis + 1 :]), values.dtype)
-    own = np.indices(values.shape)
+    coordinates = np.indices(values.shape)
     inside = _inside(indices, size)
-    index = [inside if number == axis else own[number] for number in range(values.ndim)]
+    index = [inside if number == axis else coordinates[number] for number in range(values.ndim)]
     _add_at(result, tuple(index), values)
     return result
 

@@ -182,23 +182,23 @@ def _product(left: _Labelled, right: _Labelled, output: Labels, shape: Shape) ->
     but not in the operands. The result is repeated along labels that it alone has, and along labels
     whose extent is 1 in the operands, but not in the shape.
     """
-    wanted = dict(zip(output, shape, strict=True))
-    left = _fitted(left, right, wanted)
-    right = _fitted(right, left, wanted)
-    left = _fitted(left, right, wanted)
-    found = left.extents | right.extents
-    own = tuple(label for label in output if found.get(label) == wanted[label])
-    result = contract(left.tensor, right.tensor, left.labels, right.labels, own)
-    ones = [wanted[label] if label in own else 1 for label in output]
+    extents = dict(zip(output, shape, strict=True))
+    left = _fitted(left, right, extents)
+    right = _fitted(right, left, extents)
+    left = _fitted(left, right, extents)
+    given = left.extents | right.extents
+    kept = tuple(label for label in output if given.get(label) == extents[label])
+    result = contract(left.tensor, right.tensor, left.labels, right.labels, kept)
+    ones = [extents[label] if label in kept else 1 for label in output]
     return broadcast_to(reshape(result, ones), shape)
 
 
-def _fitted(x: _Labelled, other: _Labelled, wanted: dict[str, Dim]) -> _Labelled:
+def _fitted(x: _Labelled, other: _Labelled, extents: dict[str, Dim]) -> _Labelled:
     """Sums x over axes that only x has; drops axes of extent 1 that are longer in the other."""
     alone = {
         label
         for label, dim in x.extents.items()
-        if label not in other.labels and wanted.get(label) != dim
+        if label not in other.labels and extents.get(label) != dim
     }
     x = x.summed(alone)
     others = other.extents
@@ -223,15 +223,15 @@ def _product_op(
         extents: dict[str, Dim] = {}
         rows = zip((*first, *second), (*left.shape, *right.shape), strict=True)
         for label, dim in rows:
-            known = extents.get(label, 1)
+            extent = extents.get(label, 1)
             summed = label == "k" and name != "einsum" and label in extents
-            if known != dim and (summed or (known != 1 and dim != 1)):
+            if extent != dim and (summed or (extent != 1 and dim != 1)):
                 raise ShapeError(
-                    f"{name}: two axes that must be equal differ, {known} against {dim}",
+                    f"{name}: two axes that must be equal differ, {extent} against {dim}",
                     facts=(("left", described(left)), ("right", described(right))),
                     advice=_advice(name),
                 )
-            extents[label] = dim if known == 1 else known
+            extents[label] = dim if extent == 1 else extent
         return tuple(extents[label] for label in output), left.dtype
 
     def gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:

@@ -123,25 +123,25 @@ def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
         shape: the new dimensions; one may be -1 and is inferred from the others.
     """
     x = as_tensor(x)
-    wanted = shape_of(shape, inferred=True)
-    if -1 in wanted:
-        wanted = _with_inferred_dimension(x, wanted)
-    return x if wanted == x.shape else apply(RESHAPE, x, shape=wanted)
+    new = shape_of(shape, inferred=True)
+    if -1 in new:
+        new = _with_inferred_dimension(x, new)
+    return x if new == x.shape else apply(RESHAPE, x, shape=new)
 
 
-def _with_inferred_dimension(x: Tensor, wanted: Shape) -> Shape:
-    axis = wanted.index(-1)
-    others = (*wanted[:axis], *wanted[axis + 1 :])
+def _with_inferred_dimension(x: Tensor, shape: Shape) -> Shape:
+    axis = shape.index(-1)
+    others = (*shape[:axis], *shape[axis + 1 :])
     missing = None
     if -1 not in others:
         missing = divide_counts(element_count(x.shape), element_count(others))
     if missing is None:
         raise ShapeError(
             "reshape: the dimension -1 cannot be inferred",
-            facts=(("tensor", described(x)), ("new shape", shape_text(wanted))),
+            facts=(("tensor", described(x)), ("new shape", shape_text(shape))),
             advice="Write -1 once, and let the others divide the number of elements.",
         )
-    return (*wanted[:axis], missing, *wanted[axis + 1 :])
+    return (*shape[:axis], missing, *shape[axis + 1 :])
 
 
 @operator

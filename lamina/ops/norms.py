@@ -143,17 +143,17 @@ def cross(left: TensorLike, right: TensorLike, axis: int = -1) -> Tensor:
     a, b = operands_of(left, right)
     parts: list[list[Tensor]] = []
     for x in (a, b):
-        own = axis_of(x, axis)
-        if x.shape[own] != 3:
+        counted = axis_of(x, axis)
+        if x.shape[counted] != 3:
             raise ShapeError(
-                f"cross: axis {own} does not have extent 3",
+                f"cross: axis {counted} does not have extent 3",
                 facts=(("left", described(a)), ("right", described(b))),
                 advice="A cross product is of vectors of three elements.",
             )
-        parts.append([slice_axis(x, own, i, i + 1) for i in range(3)])
+        parts.append([slice_axis(x, counted, i, i + 1) for i in range(3)])
     (a0, a1, a2), (b0, b1, b2) = parts
-    found = [
+    differences = [
         rounded_once(lambda a, b, c, d: a * d - b * c, *four)
         for four in ((a1, a2, b1, b2), (a2, a0, b2, b0), (a0, a1, b0, b1))
     ]
-    return concat(found, axis_of(as_tensor(found[0]), axis))
+    return concat(differences, axis_of(as_tensor(differences[0]), axis))

@@ -82,4 +82,4 @@ def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: PadMode) -> T
     else:
         first, last = part(extent - before, extent), part(0, after)
     parts = ((first, before), (x, extent), (last, after))
-    return concat([one for one, width in parts if width], axis)
+    return concat([tensor for tensor, width in parts if width], axis)

@@ -46,14 +46,14 @@ def _infer_window_max(operands: tuple[Tensor, ...], attributes: Attributes) -> t
             "window_max: expected a tensor of floats with an axis for each window",
             facts=(("tensor", described(x)), ("windows", str(len(along)))),
         )
-    for one in along:
-        if max_padding(one) < one.before or max_padding(one) < one.after:
+    for window in along:
+        if max_padding(window) < window.before or max_padding(window) < window.after:
             raise ShapeError(
                 "window_max: a window may contain nothing but padding",
                 facts=(
                     ("tensor", described(x)),
-                    ("window", f"{one.size} elements, from first to last {one.reach}"),
-                    ("padding", f"{one.before} before and {one.after} after"),
+                    ("window", f"{window.size} elements, from first to last {window.reach}"),
+                    ("padding", f"{window.before} before and {window.after} after"),
                 ),
                 advice="Pad by at most half of the window.",
             )
@@ -83,7 +83,7 @@ def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | Non
     along, axes = _along(result.attributes), _axes(x, result.attributes)
     windowed = _max_windows(x, result.attributes)
     element = apply(ARGMAX, windowed, axes=tuple(range(x.rank, windowed.rank)))
-    sizes = [one.size for one in along]
+    sizes = [window.size for window in along]
     if size_of(sizes) <= 256:
         element = cast(element, uint8)
     with_ones = (*result.shape, *(1 for _ in sizes))
@@ -96,11 +96,13 @@ def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | Non
 def _window_max_reference(x: Array, along: tuple[tuple[int, ...], ...]) -> Array:
     first = x.ndim - len(along)
     for number, numbers in enumerate(along):
-        one, axis = Window._make(numbers), first + number
+        window, axis = Window._make(numbers), first + number
         extent = x.shape[axis]
-        count = one.count(extent)
-        indices = one.stride * np.arange(count)[:, None] + one.dilation * np.arange(one.size)
-        indices = indices - one.before
+        count = window.count(extent)
+        indices = window.stride * np.arange(count)[:, None] + window.dilation * np.arange(
+            window.size
+        )
+        indices = indices - window.before
         inside = (indices >= 0) & (indices < extent)
         windowed = np.take(x, np.clip(indices, 0, extent - 1), axis)
         mask = inside.reshape(inside.shape + (1,) * (x.ndim - axis - 1))
@@ -167,9 +169,9 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
     # which follows from the number of the element in the window.
     distances = np.zeros((), np.int64)
     first = constant(0, int64)
-    for number, (one, extent) in enumerate(zip(along, extents, strict=True)):
-        distances = distances[..., None] * extent + one.dilation * np.arange(one.size)
-        starts = one.stride * np.arange(one.count(extent)) - one.before
+    for number, (window, extent) in enumerate(zip(along, extents, strict=True)):
+        distances = distances[..., None] * extent + window.dilation * np.arange(window.size)
+        starts = window.stride * np.arange(window.count(extent)) - window.before
         shape = (len(starts), *(1 for _ in along[number + 1 :]))
         first = first * extent + reshape(constant(starts), shape)
     return take(constant(distances.reshape(-1)), element) + first

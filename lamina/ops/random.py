@@ -250,9 +250,9 @@ _NUMPY: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _computed(root: Scalar, known: Mapping[Scalar, Array]) -> Array:
+def _computed(root: Scalar, leaves: Mapping[Scalar, Array]) -> Array:
     """The value of an expression, primitive by primitive."""
-    values: dict[Scalar, Array] = dict(known)
+    values: dict[Scalar, Array] = dict(leaves)
     for scalar in postorder(root):
         if isinstance(scalar, Literal):
             values[scalar] = np.asarray(scalar.value, scalar.dtype.numpy)
@@ -349,14 +349,14 @@ def _seeded(
 
 
 def _float_dtype(dtype: DTypeLike) -> DType:
-    wanted = dtype_of(dtype)
-    if not wanted.is_float:
+    float_type = dtype_of(dtype)
+    if not float_type.is_float:
         raise DTypeError(
             "random numbers of this distribution are floats",
-            facts=(("expected", "a float type"), ("found", wanted.name)),
+            facts=(("expected", "a float type"), ("found", float_type.name)),
             advice="Draw floats and convert them with ops.cast.",
         )
-    return wanted
+    return float_type
 
 
 _FLOATS: dict[str, Kind] = {"dtype": ElementType(("float",))}

@@ -50,9 +50,9 @@ Offset = int
 def swapaxes(x: TensorLike, first: int, second: int) -> Tensor:
     """Two axes exchanged."""
     x = as_tensor(x)
-    one, other = axis_of(x, first), axis_of(x, second)
+    former, latter = axis_of(x, first), axis_of(x, second)
     order = list(range(x.rank))
-    order[one], order[other] = other, one
+    order[former], order[latter] = latter, former
     return transpose(x, order)
 
 
@@ -151,11 +151,11 @@ def tile(x: TensorLike, counts: int | Sequence[int]) -> Tensor:
     x = as_tensor(x)
     entries = entries_of(counts)
     listed = [counts] if entries is None else list(entries)
-    times = [whole_of("counts", one) for one in listed]
+    times = [whole_of("counts", entry) for entry in listed]
     times = [1] * (x.rank - len(times)) + times
     shape = (1,) * (len(times) - x.rank) + x.shape
-    apart = [one for dim in shape for one in (1, dim)]
-    repeated = [one for count, dim in zip(times, shape, strict=True) for one in (count, dim)]
+    apart = [entry for dim in shape for entry in (1, dim)]
+    repeated = [entry for count, dim in zip(times, shape, strict=True) for entry in (count, dim)]
     joined = [scale_dim(dim, count) for count, dim in zip(times, shape, strict=True)]
     return reshape(broadcast_to(reshape(x, apart), repeated), joined)
 
@@ -182,13 +182,13 @@ def repeat(x: TensorLike, counts: int | Sequence[int], axis: int | None = None) 
     listed = entries_of(counts)
     if listed is None:
         raise refused("counts", "a whole number, or one for each element", counts)
-    each = [whole_of("counts", one) for one in listed]
-    if len(each) != x.shape[axis]:
+    numbers = [whole_of("counts", entry) for entry in listed]
+    if len(numbers) != x.shape[axis]:
         raise ShapeError(
             f"repeat: there must be a count for each element along axis {axis}",
-            facts=(("tensor", described(x)), ("counts", f"{len(each)} numbers")),
+            facts=(("tensor", described(x)), ("counts", f"{len(numbers)} numbers")),
         )
-    return take(x, np.repeat(np.arange(len(each)), each), axis)
+    return take(x, np.repeat(np.arange(len(numbers)), numbers), axis)
 
 
 @checked
@@ -212,12 +212,12 @@ def meshgrid(
                 advice="Use ops.reshape(x, -1).",
             )
     shape = [dim for x in vectors for dim in x.shape]
-    found: list[Tensor] = []
+    grids: list[Tensor] = []
     for number, x in enumerate(vectors):
-        own = [dim if other == number else 1 for other, dim in enumerate(shape)]
-        found.append(broadcast_to(reshape(x, own), shape))
+        alone = [dim if other == number else 1 for other, dim in enumerate(shape)]
+        grids.append(broadcast_to(reshape(x, alone), shape))
     swapped = order == "xy" and len(vectors) > 1
-    return tuple(swapaxes(x, 0, 1) if swapped else x for x in found)
+    return tuple(swapaxes(x, 0, 1) if swapped else x for x in grids)
 
 
 @checked
@@ -344,8 +344,8 @@ def eye(rows: int, columns: int | None = None, dtype: DTypeLike = float32) -> Te
     height = whole_of("rows", rows)
     width = height if columns is None else whole_of("columns", columns)
     ones = equal(expand_dims(arange(height), 1), arange(width))
-    wanted = dtype_of(dtype)
-    return ones if wanted == bool_ else cast(ones, wanted)
+    element_type = dtype_of(dtype)
+    return ones if element_type == bool_ else cast(ones, element_type)
 
 
 @checked

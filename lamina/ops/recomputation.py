@@ -50,15 +50,15 @@ class Recomputation:
         if not between:
             return
         # The sources are kept, and differentiated as they are.
-        known: dict[Tensor, Tensor] = {}
+        rebuilt: dict[Tensor, Tensor] = {}
         for source in sources:
             with labelled(source.origin):
-                known[source] = recomputed(self._of(source), upstream)
+                rebuilt[source] = recomputed(self._of(source), upstream)
         for tensor in between:
-            operands = tuple(known.get(x, self._of(x)) for x in tensor.operands)
+            operands = tuple(rebuilt.get(x, self._of(x)) for x in tensor.operands)
             with labelled(tensor.origin):
-                known[tensor] = rebuild(tensor, operands)
-        self._again.update((tensor, known[tensor]) for tensor in between)
+                rebuilt[tensor] = rebuild(tensor, operands)
+        self._again.update((tensor, rebuilt[tensor]) for tensor in between)
 
     def arriving(self, flows: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         """The gradients of tensors as gradients of the tensors that are computed again."""
@@ -71,8 +71,8 @@ class Recomputation:
 def _between(y: Tensor, sources: Sequence[Tensor]) -> list[Tensor]:
     """The tensors on paths from the sources to y, which is one of them, operands first."""
     ends = set(sources)
-    found: dict[Tensor, None] = {}
+    between: dict[Tensor, None] = {}
     for node in topological([y], sources):
-        if node not in ends and any(x in ends or x in found for x in node.operands):
-            found[node] = None
-    return list(found)
+        if node not in ends and any(x in ends or x in between for x in node.operands):
+            between[node] = None
+    return list(between)

@@ -112,11 +112,11 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     if not operands[states].rank:
         raise ShapeError("recurrence: a sequence has no axis of time")
     length = length_of(operands, attributes)
-    for number, (operand, own) in enumerate(zip(operands, body.inputs, strict=True)):
-        shape: Shape = own.shape
+    for number, (operand, inner) in enumerate(zip(operands, body.inputs, strict=True)):
+        shape: Shape = inner.shape
         if states <= number < states + sequences:
             shape = (length, *shape)
-        if (operand.shape, operand.dtype) != (shape, own.dtype):
+        if (operand.shape, operand.dtype) != (shape, inner.dtype):
             raise ShapeError(
                 "recurrence: an operand does not fit the graph of an iteration",
                 facts=(("expected", str(shape)), ("found", described(operand))),
@@ -145,8 +145,8 @@ def _recurrence_reference(
         time = length - 1 - iteration if reverse else iteration
         elements = [array[time] for array in operands[states : states + sequences]]
         values = [*current, *elements, *operands[states + sequences :]]
-        found, _ = evaluate(body, dict(zip(names, values, strict=True)))
-        results = [found[name] for name, _ in body.outputs]
+        outputs, _ = evaluate(body, dict(zip(names, values, strict=True)))
+        results = [outputs[name] for name, _ in body.outputs]
         current = results[:states]
         for stack, value in zip(stacks, results, strict=True):
             stack.append(value)
@@ -177,11 +177,11 @@ def _graph(
             facts=(("taken", str(len(states))), ("returned", str(len(new)))),
             advice="`step` returns new states in the order of the old ones, then further results.",
         )
-    for number, (one, (shape, dtype)) in enumerate(zip(new, states, strict=True)):
-        if (one.shape, one.dtype) != (shape, dtype):
+    for number, (state, (shape, dtype)) in enumerate(zip(new, states, strict=True)):
+        if (state.shape, state.dtype) != (shape, dtype):
             raise ShapeError(
                 f"recurrence: state {number} changes its shape or dtype",
-                facts=(("before", described(leaves[0][number])), ("after", described(one))),
+                facts=(("before", described(leaves[0][number])), ("after", described(state))),
                 advice="`step` takes its states and returns new ones of the same shapes.",
             )
     results = (*new, *further)

@@ -59,8 +59,8 @@ class _Backward:
         self.upstream: dict[int, Tensor] = {}
         for result, arriving in upstream.items():
             number: int = result.attributes["result"]
-            known = self.upstream.get(number)
-            self.upstream[number] = arriving if known is None else add(known, arriving)
+            earlier = self.upstream.get(number)
+            self.upstream[number] = arriving if earlier is None else add(earlier, arriving)
         # The values of each leaf of the iteration over time: a tensor with the time as first axis.
         self.stacks: dict[Tensor, Tensor] = {}
         self.outputs: list[Tensor] = []
@@ -79,9 +79,9 @@ class _Backward:
 
     def build(self) -> tuple[Tensor | None, ...]:
         inputs = self.body.inputs
-        own, elements = inputs[: self.states], inputs[self.states :][: self.sequences]
+        states, elements = inputs[: self.states], inputs[self.states :][: self.sequences]
         floats = [x for x in inputs if x.dtype.is_float]
-        for number, state in enumerate(own):
+        for number, state in enumerate(states):
             stack = self.of_iterations(self.result(number), before=True)
             self.stacks[state] = self._detached(stack)
         first = self.states
@@ -89,11 +89,11 @@ class _Backward:
         # The gradients of states, which pass between iterations; integer states have none.
         flowing = {
             number: self._leaf(f"gradient{number}", state)
-            for number, state in enumerate(own)
+            for number, state in enumerate(states)
             if state.dtype.is_float
         }
         flows = dict(zip(floats, gradients(self._total(flowing), floats), strict=True))
-        back = [flows[own[number]] for number in flowing]
+        back = [flows[states[number]] for number in flowing]
         through = [self._stacked(flows[x]) if x in flows else None for x in elements]
         constants = [
             self._over_time(flows[x]) if x in flows else None
@@ -101,13 +101,13 @@ class _Backward:
         ]
         results = self._recurrence(list(flowing.values()), back)
         initial = dict(zip(flowing, results, strict=False))
-        found = [
+        operand_gradients = [
             self._of_initial(initial[number], number) if number in flowing else None
             for number in range(self.states)
         ]
         later = results[len(flowing) :]
-        found += [build(later) if build else None for build in (*through, *constants)]
-        return tuple(found)
+        operand_gradients += [build(later) if build else None for build in (*through, *constants)]
+        return tuple(operand_gradients)
 
     def _total(self, flowing: Mapping[int, Tensor]) -> Tensor:
         """The sum of an iteration's results times their upstream gradients, to differentiate."""
@@ -191,21 +191,24 @@ class _Backward:
             left, right = (self._over_time(x) for x in tensor.operands)
             return lambda results: add(left(results), right(results))
         if isinstance(tensor.op.lowering, Contracting):
-            one, other = (self._stacked(x) for x in tensor.operands)
+            first, second = (self._stacked(x) for x in tensor.operands)
             left, right = tensor.attributes["left"], tensor.attributes["right"]
             time = next(f"t{n}" for n in count() if f"t{n}" not in (*left, *right))
             labels = ((time, *left), (time, *right), tensor.attributes["output"])
-            return lambda results: contract(one(results), other(results), *labels)
+            return lambda results: contract(first(results), second(results), *labels)
         if tensor.op is CONV_WEIGHT_GRADIENT:
             # It sums over the batch, so the batches of all iterations are joined to one.
-            one, other = (self._stacked(x) for x in tensor.operands)
+            first, second = (self._stacked(x) for x in tensor.operands)
             return lambda results: apply(
-                tensor.op, _as_batch(one(results)), _as_batch(other(results)), **tensor.attributes
+                tensor.op,
+                _as_batch(first(results)),
+                _as_batch(second(results)),
+                **tensor.attributes,
             )
         if tensor.op is SUM:
-            whole = self._stacked(tensor.operands[0])
+            stacked = self._stacked(tensor.operands[0])
             axes = (0, *(axis + 1 for axis in tensor.attributes["axes"]))
-            return lambda results: sum_axes(whole(results), axes)
+            return lambda results: sum_axes(stacked(results), axes)
         stack = self._stacked(tensor)
         return lambda results: sum_axes(stack(results), (0,))
 

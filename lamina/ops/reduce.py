@@ -133,12 +133,12 @@ ELEMENT_COUNT = Op(
 def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Tensor:
     """The number of elements along the axes, as a tensor without axes."""
     x = as_tensor(x)
-    wanted, named = dtype_of(dtype), axes_of(x, axes)
+    target, named = dtype_of(dtype), axes_of(x, axes)
     extents = [x.shape[axis] for axis in named]
-    known = [dim for dim in extents if isinstance(dim, int)]
-    if len(known) == len(extents):
-        return constant(size_of(known), wanted)
-    return apply(ELEMENT_COUNT, x, axes=named, dtype=wanted)
+    fixed = [dim for dim in extents if isinstance(dim, int)]
+    if len(fixed) == len(extents):
+        return constant(size_of(fixed), target)
+    return apply(ELEMENT_COUNT, x, axes=named, dtype=target)
 
 
 # Mean and variance --------------------------------------------------------------------------------
@@ -445,8 +445,8 @@ def _prod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...
     n = _joint_extent(x, axes)
     rows = reshape(moved, [*(x.shape[axis] for axis in kept), n])
     number = arange(n)
-    own = equal(expand_dims(number, 1), expand_dims(number, 0))
-    others = prod(where(own, 1, expand_dims(rows, -2)), -1)
+    is_same = equal(expand_dims(number, 1), expand_dims(number, 0))
+    others = prod(where(is_same, 1, expand_dims(rows, -2)), -1)
     gradient = reshape(expand_dims(upstream, -1) * others, moved.shape)
     return (transpose(gradient, [order.index(axis) for axis in range(x.rank)]),)
 

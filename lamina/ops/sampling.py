@@ -134,15 +134,15 @@ class _Reader:
             index = cast(limited, int32)
             number = index if number is None else number * extent + index
             if self.padding == "zeros":
-                own = equal(limited, at)
-                inside = own if inside is None else logical_and(inside, own)
+                within = equal(limited, at)
+                inside = within if inside is None else logical_and(inside, within)
         assert number is not None
         count = size_of(static(number.shape[1:]))
         spread = reshape(number, (number.shape[0], 1, count))
         shape = (*self.flat.shape[:2], *spread.shape[2:])
-        found = take_along_axis(self.flat, broadcast_to(spread, shape), 2)
-        found = reshape(found, (*shape[:2], *number.shape[1:]))
-        return found if inside is None else where(expand_dims(inside, 1), found, 0)
+        elements = take_along_axis(self.flat, broadcast_to(spread, shape), 2)
+        elements = reshape(elements, (*shape[:2], *number.shape[1:]))
+        return elements if inside is None else where(expand_dims(inside, 1), elements, 0)
 
 
 def _limited(position: Tensor, last: int) -> Tensor:
@@ -221,9 +221,9 @@ def _weighted(
         ]
         value = reader.read(at)
         weight: Tensor | None = None
-        for _, own in chosen:
-            if own is not None:
-                weight = own if weight is None else weight * own
+        for _, factor in chosen:
+            if factor is not None:
+                weight = factor if weight is None else weight * factor
         if weight is not None:
             value = value * expand_dims(weight, 1)
         total = value if total is None else total + value

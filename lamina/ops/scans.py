@@ -107,7 +107,7 @@ def _cumprod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, 
     order = (axis, *(other for other in range(x.rank) if other != axis))
     factors, flowing = transpose(x, order), transpose(upstream, order)
     _, (sums,) = recurrence(_later_terms, [flowing[0] * 0], [factors, flowing], reverse=not reverse)
-    sums = transpose(sums, [order.index(one) for one in range(x.rank)])
+    sums = transpose(sums, [order.index(dim) for dim in range(x.rank)])
     return (_before(result, axis, reverse) * sums,)
 
 
@@ -115,8 +115,8 @@ def _later_terms(
     states: Sequence[Tensor], elements: Sequence[Tensor], _: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """One iteration of s: it passes x s on."""
-    factor, own = elements
-    total = own + states[0]
+    factor, term = elements
+    total = term + states[0]
     return [factor * total], [total]
 
 
@@ -151,12 +151,12 @@ def _positions(result: Tensor) -> Tensor:
     axis, reverse = _along(result)
     extent = x.shape[axis]
     shape = [extent if other == axis else 1 for other in range(x.rank)]
-    own = broadcast_to(reshape(arange(extent), shape), x.shape)
+    numbers = broadcast_to(reshape(arange(extent), shape), x.shape)
     reached = logical_or(equal(x, result), not_equal(x, x))
     # The first element of the scan is reached, and other elements come later.
     later = CUMMIN if reverse else CUMMAX
-    first = own[(*(slice(None),) * axis, slice(-1, None) if reverse else slice(0, 1))]
-    return apply(later, where(reached, own, first), axis=axis, reverse=reverse)
+    first = numbers[(*(slice(None),) * axis, slice(-1, None) if reverse else slice(0, 1))]
+    return apply(later, where(reached, numbers, first), axis=axis, reverse=reverse)
 
 
 def _extreme_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:

@@ -145,11 +145,11 @@ def _selected(x: Tensor, count: int, axis: int, descending: bool) -> Tensor:
     key = cast(apply(RANK_KEY, x, descending=descending), int64)
     position = reshape(arange(extent), tuple(extent if n == axis else 1 for n in range(x.rank)))
     pairs = key * 2**_LOW_BITS + position
-    found = [smallest(pairs, axis, keepdims=True)]
-    while len(found) < count:
-        later = where(greater(pairs, found[-1]), pairs, 2**63 - 1)
-        found.append(smallest(later, axis, keepdims=True))
-    return cast(bitwise_and(concat(found, axis), 2**_LOW_BITS - 1), int32)
+    least = [smallest(pairs, axis, keepdims=True)]
+    while len(least) < count:
+        later = where(greater(pairs, least[-1]), pairs, 2**63 - 1)
+        least.append(smallest(later, axis, keepdims=True))
+    return cast(bitwise_and(concat(least, axis), 2**_LOW_BITS - 1), int32)
 
 
 def _build_first(node: Tensor) -> Tensor:
@@ -253,8 +253,8 @@ def median(x: TensorLike, axis: int = -1, keepdims: bool = False) -> Tensor:
         )
     ordered = sort(x, axis)
     middle = (extent - 1) // 2
-    found = slice_axis(ordered, axis, middle, middle + 1)
+    element = slice_axis(ordered, axis, middle, middle + 1)
     if x.dtype.is_float:
         last = slice_axis(ordered, axis, extent - 1, extent)
-        found = where(equal(last, last), found, last)
-    return found if flag_of("keepdims", keepdims) else squeeze(found, axis)
+        element = where(equal(last, last), element, last)
+    return element if flag_of("keepdims", keepdims) else squeeze(element, axis)
