@@ -11,15 +11,13 @@ from cuda_integer_cases import dtype_of, is_float
 
 from cuda_machine.syntax import BITS
 
-# Where a thread's memory of each space is; "mixed" is global or shared memory, by the thread.
+# Where a thread's memory of each space is.
 _OWN = {"global": "mine", "shared": "s", "local": "own", "const": "table", "param": "block"}
 _GENERIC = {
     "global": "cvta.global.u64 u, mine;",
     "shared": "cvt.u64.u32 u, s; cvta.shared.u64 u, u;",
     "local": "cvta.local.u64 u, own;",
 }
-_MIXED = f"""{_GENERIC["shared"]} cvta.global.u64 v, mine; and.b32 x, i, 1; setp.eq.u32 p, x, 0;
-    selp.b64 u, u, v, p;"""
 
 
 @lru_cache
@@ -59,11 +57,9 @@ def _summed(elements: np.ndarray) -> np.ndarray:
 
 
 def _access(modifiers: Modifiers) -> tuple[str, int, str]:
-    """The space ("" for generic addresses), how many elements, and their type."""
-    *rest, type = modifiers
-    count = next((int(one[1:]) for one in rest if one[0] == "v"), 1)
-    space = next((one for one in rest if one in _OWN), "")
-    return space, count, type
+    """The space, how many elements, and their type."""
+    space, *vector, type = modifiers
+    return space, int(vector[0][1:]) if vector else 1, type
 
 
 def _elements(type: str, octets: np.ndarray, count: int) -> np.ndarray:
@@ -96,13 +92,7 @@ def _loads(name: str, modifiers: Modifiers) -> Iterator[Case]:
         yield Case(code("", _OWN[space]), _words(), _summed(_elements(type, octets, count)))
         return
     want = _summed(_elements(type, _octets(), count))
-    if space:
-        yield Case(code(_filled(space), _OWN[space]), _words(), want)
-    else:
-        for one, address in _GENERIC.items():
-            yield Case(code(f"{_filled(one)} {address}", "u"), _words(), want)
-        both = f"{_filled('global')} {_filled('shared')} {_MIXED}"
-        yield Case(code(both, "u"), _words(), want)
+    yield Case(code(_filled(space), _OWN[space]), _words(), want)
     if modifiers == ("global", "u32"):
         for hint in ("ld.volatile.global.u32", "ld.global.nc.u32"):
             code = f"{_filled('global')} {hint} x, [mine]; cvt.u64.u32 d, x;"
@@ -122,14 +112,10 @@ def _stores(name: str, modifiers: Modifiers) -> Iterator[Case]:
     octets[:, : size * count] = given[:, : size * count]
     taken = [_element(first[n * size // 8], n * size % 8, type, n) for n in range(count)]
     loads = "ld.{0}.b64 v, [{1}+{2}]; mad.lo.u64 d, d, 31, v;"
-    want = _summed(octets.view("u8"))
-    spaces = [space] if space else ["global", "shared", "local"]
-    for one in spaces:
-        address = _OWN[one] if space else "u"
-        before = f"{_filled(one)} {'' if space else _GENERIC[one]} {declared} {' '.join(taken)}"
-        after = " ".join(loads.format(one, _OWN[one], 8 * n) for n in range(4))
-        code = f"{before} {full(name, modifiers)} [{address}], {operand}; mov.u64 d, 0; {after}"
-        yield Case(code, _words(), want)
+    before = f"{_filled(space)} {declared} {' '.join(taken)}"
+    after = " ".join(loads.format(space, _OWN[space], 8 * n) for n in range(4))
+    code = f"{before} {full(name, modifiers)} [{_OWN[space]}], {operand}; mov.u64 d, 0; {after}"
+    yield Case(code, _words(), _summed(octets.view("u8")))
     if modifiers == ("global", "u32"):
         code = "st.volatile.global.u32 [mine], x; ld.global.u32 y, [mine]; cvt.u64.u32 d, y;"
         low = _octets().view("u4")[:, 0].astype("u8")
@@ -149,19 +135,16 @@ def _element(word: str, position: int, type: str, number: int) -> str:
 
 @cases_of("cvta")
 def _addresses(name: str, modifiers: Modifiers) -> Iterator[Case]:
-    """There and back, and by a generic access."""
-    *to, space, _ = modifiers
+    """There and back."""
+    space = modifiers[-2]
     if space == "const":
         start = "mov.u64 v, table; cvta.const.u64 u, v;"
         want = np.full(128, int.from_bytes(TABLE[:8], "little"), "u8")
     else:
         start, want = f"{_filled(space)} {_GENERIC[space]}", _words()[0]
-    if not to:
-        yield Case(f"{start} ld.u64 d, [u];", _words(), want)
-        return
     narrow = "cvt.u32.u64 x, u; ld.shared.u64 d, [x];"
     load = narrow if space == "shared" else f"ld.{space}.u64 d, [u];"
-    yield Case(f"{start} {full(name, modifiers)} u, u; {load}", _words(), want)
+    yield Case(f"{start} cvta.to.{space}.u64 u, u; {load}", _words(), want)
 
 
 @cases_of("prefetch")

@@ -7,7 +7,7 @@ for faults. Addresses are int64, within their space; global addresses are those 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ from cuda_machine.copies import Copies
 from cuda_machine.faults import Fault
 from cuda_machine.shadow import MOST_EPOCHS, Access, Race, Shadow, tags_of
 from cuda_machine.threads import (
-    LOCAL_WINDOW,
-    SHARED_WINDOW,
     Array,
     Integers,
     Lane,
@@ -187,62 +185,11 @@ class Lanes(Threads):
         self, space: str, addresses: Integers, bits: int, count: int, line: int, idx: Lane
     ) -> list[Array]:
         """`count` neighbouring elements of each lane, as unsigned bits."""
-        if space == "param":
-            return self._load_parameters(addresses, bits, count, line, idx)
-        if space == "generic":
-            return self._load_generic(addresses, bits, count, line, idx)
         size = bits // 8
         offsets, data = self.readable(space, addresses, size * count, line, idx, size)
         positions = offsets // size if size > 1 else offsets
         elements = data[size]
         return [elements[positions + number if number else positions] for number in range(count)]
-
-    def _load_generic(
-        self, addresses: Integers, bits: int, count: int, line: int, idx: Lane
-    ) -> list[Array]:
-        results = [np.empty(len(addresses), f"u{bits // 8}") for _ in range(count)]
-        for name, chosen, own, lanes in self.spaces(addresses, idx):
-            loaded = self.load(name, own, bits, count, line, lanes)
-            if chosen is None:
-                return loaded
-            for result, values in zip(results, loaded, strict=True):
-                result[chosen] = values
-        return results
-
-    def _load_parameters(
-        self, addresses: Integers, bits: int, count: int, line: int, idx: Lane
-    ) -> list[Array]:
-        size = bits // 8
-        self.check_alignment(addresses, size, line, idx, "param")
-        data = np.frombuffer(self.launch.parameters, np.uint8)
-        bad = (addresses < 0) | (addresses + size * count > len(data))
-        if bad.any():
-            self.fault_where("an illegal address in param memory", line, bad, idx)
-        octets = data[addresses[:, None] + np.arange(size * count)]
-        return [one.copy() for one in octets.view(f"u{size}").T]
-
-    def windows(self, addresses: Integers) -> Integers:
-        """The space of generic addresses: 0 for global, 1 for shared, 2 for local memory."""
-        return np.minimum(addresses >> 44, 2)
-
-    def spaces(
-        self, addresses: Integers, idx: Lane
-    ) -> Iterator[tuple[str, Array | None, Integers, Lane]]:
-        """Divides generic addresses by their space.
-
-        Yields the space, which of the lanes (None for all), their addresses within the space, and
-        their numbers.
-        """
-        windows = self.windows(addresses)
-        for number, (name, begin) in enumerate(
-            (("global", 0), ("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW))
-        ):
-            chosen = windows == number
-            if chosen.all():
-                yield name, None, addresses - begin, idx
-            elif chosen.any():
-                lanes = np.flatnonzero(chosen) if idx is None else idx[chosen]
-                yield name, chosen, addresses[chosen] - begin, lanes
 
     def parameter(self, offset: int, dtype: np.dtype[Any]) -> Any:
         """A value among the parameters."""
@@ -285,11 +232,6 @@ class Lanes(Threads):
         idx: Lane,
     ) -> None:
         """Writes neighbouring elements of each lane."""
-        if space == "generic":
-            for name, chosen, own, lanes in self.spaces(addresses, idx):
-                some = values if chosen is None else [one[chosen] for one in values]
-                self.store(name, own, some, bits, line, lanes)
-            return
         size = bits // 8
         offsets, data = self.writable(space, addresses, size * len(values), line, idx)
         positions = offsets // size if size > 1 else offsets

@@ -17,7 +17,6 @@ from cuda_machine.syntax import (
 from cuda_machine.threads import LOCAL_WINDOW, SHARED_WINDOW
 from cuda_machine.writer import DTYPES, Writer, instruction
 
-SPACES = ("global", "shared", "local", "const", "param")
 # .nc promises that nobody writes there, which changes no result.
 _SMALL = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32"
 _LARGE = "b64|u64|s64|f64"
@@ -34,12 +33,6 @@ def _accesses(spaces: str) -> tuple[str, ...]:
 
 # PTX ISA, ld: 256 bits only of global memory, by newer processors.
 _WIDE = ("global v4 b64|u64|s64|f64", "global v8 b32|u32|s32|f32")
-
-
-def space_of(modifiers: tuple[str, ...]) -> tuple[str, list[str]]:
-    """The state space among modifiers, "generic" if there is none; and the other modifiers."""
-    spaces = [name for name in modifiers if name in SPACES]
-    return (spaces or ["generic"])[0], [name for name in modifiers if name not in spaces]
 
 
 def address_code(writer: Writer, address: Operand, space: str) -> str:
@@ -76,13 +69,13 @@ def _constant_addresses(writer: Writer, value: int) -> str:
 
 def _access(one: Instruction) -> tuple[str, int, str]:
     """The space, the number of elements and the type of a load or store."""
-    space, (*vector, type) = space_of(one.modifiers)
+    space, *vector, type = one.modifiers
     return space, int(vector[0][1:]) if vector else 1, type
 
 
 @instruction(
     "ld",
-    forms=_accesses("global|shared|local|const|param?"),
+    forms=_accesses("global|shared|local|const|param"),
     ignoring=("volatile", "nc"),
 )
 @instruction("ld", forms=_WIDE, since=100)
@@ -93,7 +86,9 @@ def _ld(writer: Writer, one: Instruction) -> None:
     if len(elements) != count:
         raise ValueError(f"{len(elements)} registers for {count} elements")
     dtype = DTYPES[type]
-    if space == "param" and isinstance(address, Address) and isinstance(address.base, Symbol):
+    if space == "param":
+        if not isinstance(address, Address) or not isinstance(address.base, Symbol):
+            raise ValueError("an operand that is no parameter")
         begin, size = writer.offsets[address.base.name]
         first = address.offset + address.base.offset
         if first < 0 or first + BITS[type] // 8 * count > size:
@@ -111,7 +106,7 @@ def _ld(writer: Writer, one: Instruction) -> None:
         writer.write(element, type, f"{name}.view({writer.type(dtype)})")
 
 
-@instruction("st", forms=_accesses("global|shared|local?"), ignoring=("volatile",))
+@instruction("st", forms=_accesses("global|shared|local"), ignoring=("volatile",))
 @instruction("st", forms=_WIDE, since=100)
 def _st(writer: Writer, one: Instruction) -> None:
     space, count, type = _access(one)

@@ -135,9 +135,7 @@ def _granule(instructions: list[Instruction], space: str) -> int:
     sizes = [16]
     for one in instructions:
         if one.name in ("ld", "st"):
-            spaces = {*one.modifiers}
-            # A generic access may be to any space.
-            if space in spaces or not spaces & {"shared", "global", "local", "param", "const"}:
+            if space in one.modifiers:
                 sizes.append(BITS.get(one.modifiers[-1], 8) // 8)
         elif one.name == "cp":
             # A copy may read fewer bytes than its size, but whole elements of 16 bits.
