@@ -1,3 +1,8 @@
-"""The losses under the path that users import; their home is `lamina.learning.losses`."""
+"""The losses under the path that users import: the module `lamina.learning.losses` itself."""
 
-from lamina.learning.losses import *  # noqa: F403 (all public names)
+import sys
+
+from lamina.learning import losses
+from lamina.learning.losses import *  # noqa: F403 (for type checkers)
+
+sys.modules[__name__] = losses

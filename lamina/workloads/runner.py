@@ -33,6 +33,7 @@ class Runner:
         EngineError: for an engine that does not exist or cannot be used.
 
     Example:
+        >>> from lamina.workloads import WORKLOADS
         >>> runner = Runner(WORKLOADS["tiny-step"])
         >>> runner.run(steps=3)
         >>> runner.release()

@@ -264,8 +264,8 @@ def test_a_training_step_in_mixed_precision(
     network, batch = NETWORKS[name]
     options = TrainingOptions(lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9))
     targets = default_targets(network, options.loss, float32)
-    batch = BatchSpecs(network, float32, Rounding(half, leaves), targets=targets)
-    made = training_graph(batch, options)
+    specs = BatchSpecs(network, float32, Rounding(half, leaves), targets=targets)
+    made = training_graph(specs, options)
     generator = np.random.default_rng(0)
     feeds: dict[str, Array] = {}
     graph = bind_batch(made.graph, batch)

@@ -52,7 +52,8 @@ def test_long_sequences_make_no_larger_programs() -> None:
     assert [step.name for step in short.steps] == [step.name for step in long.steps]
     assert [repeat.axis.extent for repeat in long.repeats] == [1000, 1000]
     texts = [write_program(one, replace(host(), threads=2)).text for one in (short, long)]
-    assert len(texts[1].splitlines()) < 1.25 * len(texts[0].splitlines())
+    # Sums over 1000 iterations are made in blocks, which takes a further kernel.
+    assert len(texts[1].splitlines()) < 1.5 * len(texts[0].splitlines())
 
 
 def test_memory_grows_only_with_the_tensors_that_each_iteration_leaves_for_later() -> None:

@@ -203,6 +203,8 @@ def nullable(backend: str) -> Any:
     if backend == "convert_dtypes":
         frame = pandas.read_csv(io.StringIO(GAPPY), parse_dates=["d"]).convert_dtypes()
     else:
+        if backend == "pyarrow":
+            pytest.importorskip("pyarrow", reason="pyarrow is not installed")
         frame = pandas.read_csv(io.StringIO(GAPPY), parse_dates=["d"], dtype_backend=backend)
     return frame
 

@@ -348,7 +348,7 @@ def live_objects() -> int:
     """The number of buffers, kernels and programs of OpenCL in this process."""
     gc.collect()
     kinds = (cl.Buffer, cl.Kernel, cl.Program)
-    return sum(isinstance(one, kinds) for one in gc.get_objects())
+    return sum(issubclass(type(one), kinds) for one in gc.get_objects())
 
 
 def resident_bytes() -> int:
