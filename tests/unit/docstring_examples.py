@@ -1,0 +1,72 @@
+"""Valid calls of public classes: those of the examples in their docstrings."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import inspect
+import io
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.checks import Called
+
+
+@dataclass(frozen=True)
+class Example:
+    """The first object of a class that the example in its docstring makes.
+
+    Attributes:
+        arguments: with which it is made, by the name of the parameter.
+        made: the object.
+        operands: to which it is applied first; none if it is not applied.
+    """
+
+    arguments: Mapping[str, Any]
+    made: Any
+    operands: tuple[Any, ...]
+
+
+@cache
+def example_of(cls: type) -> Example | None:
+    """The example of a class; None if its docstring makes no object of it."""
+    made: list[tuple[Mapping[str, Any], Any]] = []
+    operands: list[tuple[Any, ...]] = []
+    make, apply = Called.__call__, inspect.getattr_static(cls, "__call__", None)
+
+    def making(kind: Any, *values: Any, **options: Any) -> Any:
+        found = make(kind, *values, **options)
+        if kind is cls:
+            made.append((inspect.signature(cls).bind(*values, **options).arguments, found))
+        return found
+
+    def applying(self: Any, *given: Any, **options: Any) -> Any:
+        if type(self) is cls:
+            operands.append(given)
+        return apply(self, *given, **options)
+
+    source = doctest.DocTestParser().get_examples(inspect.getdoc(cls) or "")
+    with pytest.MonkeyPatch.context() as patches, contextlib.redirect_stdout(io.StringIO()):
+        patches.setattr(Called, "__call__", making)
+        if apply is not None:
+            patches.setattr(cls, "__call__", applying)
+        names = vars(sys.modules[cls.__module__]) | {"lm": lm, "np": np}
+        for one in source:
+            exec(compile(one.source, cls.__name__, "single"), names)
+    if not made:
+        return None
+    return Example(*made[0], (*operands, ())[0])
+
+
+def inputs_like(operands: Any) -> Any:
+    """Inputs of a network with the shapes and dtypes of tensors, which may be in tuples."""
+    if isinstance(operands, list | tuple):
+        return tuple(map(inputs_like, operands))
+    return None if operands is None else lm.Input(*operands.shape[1:], dtype=operands.dtype)
