@@ -6,12 +6,13 @@ activations, and so are their gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from docstring_examples import example_of
 
 import lamina as lm
 from lamina.base.shapes import Array, static
@@ -91,7 +92,8 @@ _attention = 9
 # Two weights, and what they multiply.
 _feedforward = 4
 
-LAYERS: Mapping[str, LayerCase] = {
+# Of layers that round, have steps, or have an example in their docstring with large tensors.
+LAYERS: dict[str, LayerCase] = {
     # Products
     "Linear": _features(lm.Linear(20), roundings=_weight),
     "TiedLinear": _features(_tied, roundings=2 * _weight + 1),
@@ -153,37 +155,20 @@ LAYERS: Mapping[str, LayerCase] = {
     # Activations
     "CELU": _steps(lm.CELU()),
     "ELU": _steps(lm.ELU()),
-    "GELU": _features(lm.GELU()),
-    "GLU": _features(lm.GLU()),
     "Hardshrink": _steps(lm.Hardshrink()),
     "Hardsigmoid": _steps(lm.Hardsigmoid()),
     "Hardswish": _steps(lm.Hardswish()),
     "Hardtanh": _steps(lm.Hardtanh()),
     "LeakyReLU": _steps(lm.LeakyReLU()),
-    "LogSigmoid": _features(lm.LogSigmoid()),
-    "LogSoftmax": _features(lm.LogSoftmax()),
-    "Mish": _features(lm.Mish()),
     "PReLU": _steps(lm.PReLU(per_channel=True)),
     "ReLU": _steps(lm.ReLU()),
     "ReLU6": _steps(lm.ReLU6()),
     "RReLU": _steps(lm.RReLU()),
     "SELU": _steps(lm.SELU()),
-    "SiLU": _features(lm.SiLU()),
-    "Sigmoid": _features(lm.Sigmoid()),
-    "Softmax": _features(lm.Softmax()),
-    "Softmin": _features(lm.Softmin()),
-    "Softplus": _features(lm.Softplus()),
     "Softshrink": _steps(lm.Softshrink()),
-    "Softsign": _features(lm.Softsign()),
-    "Tanh": _features(lm.Tanh()),
-    "Tanhshrink": _features(lm.Tanhshrink()),
     "Threshold": _steps(lm.Threshold(0.1, -0.5)),
     # Random layers
-    "Dropout": _features(lm.Dropout(0.4)),
     "AlphaDropout": _features(lm.AlphaDropout(0.4)),
-    "DropPath": _features(lm.DropPath(0.4)),
-    "GaussianNoise": _features(lm.GaussianNoise(0.5)),
-    "GaussianSample": LayerCase(lm.GaussianSample(), (FEATURES, FEATURES)),
     "SpatialDropout": _image(lm.SpatialDropout(0.4)),
     # Augmentation
     "RandomFlip": _image(lm.RandomFlip()),
@@ -211,9 +196,18 @@ LAYERS: Mapping[str, LayerCase] = {
     "Flatten": _image(lm.Flatten()),
     "Rescale": _features(lm.Rescale(2.5, offset=-0.3)),
     "Reshape": _image(lm.Reshape(-1, 6)),
-    "Add": LayerCase(lm.Add(), (FEATURES, FEATURES)),
-    "Concat": LayerCase(lm.Concat(), (FEATURES, (9,))),
-    "Multiply": LayerCase(lm.Multiply(), (FEATURES, FEATURES)),
+}
+
+
+def _of_docstring(cls: type) -> LayerCase:
+    example = example_of(cls)
+    return LayerCase(example.made, tuple(static(x.shape[1:]) for x in example.operands))
+
+
+LAYERS |= {
+    name: _of_docstring(cls)
+    for name, cls in ((name, getattr(lm, name)) for name in dir(lm) if name not in LAYERS)
+    if isinstance(cls, type) and issubclass(cls, lm.Layer) and cls is not lm.Layer
 }
 
 

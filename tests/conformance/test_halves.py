@@ -21,7 +21,7 @@ from test_mixed_float64 import Rounding as ProductRounding
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 import lamina as lm
-from lamina import layers, ops
+from lamina import ops
 from lamina.base.shapes import Array, DType, as_dtype, bfloat16, converted, float16, float32, static
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
@@ -119,15 +119,6 @@ def test_halves_are_moved_without_a_change(half: DType, engine: Engine) -> None:
 
 
 # Layers -------------------------------------------------------------------------------------------
-
-
-def test_every_layer_has_a_case() -> None:
-    exported = {name: getattr(lm, name, None) for name in dir(lm)}
-    assert {*LAYERS} == {
-        name
-        for name, kind in exported.items()
-        if isinstance(kind, type) and issubclass(kind, layers.Layer) and kind is not layers.Layer
-    }
 
 
 # These round several tensors one after the other, or have steps at numbers that they compute.

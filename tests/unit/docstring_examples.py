@@ -35,8 +35,12 @@ class Example:
 
 
 @cache
-def example_of(cls: type) -> Example | None:
-    """The example of a class; None if its docstring makes no object of it."""
+def example_of(cls: type) -> Example:
+    """The example of a class.
+
+    Raises:
+        AssertionError: if its docstring makes no object of it.
+    """
     made: list[tuple[Mapping[str, Any], Any]] = []
     operands: list[tuple[Any, ...]] = []
     make, apply = Called.__call__, inspect.getattr_static(cls, "__call__", None)
@@ -60,8 +64,7 @@ def example_of(cls: type) -> Example | None:
         names = vars(sys.modules[cls.__module__]) | {"lm": lm, "np": np}
         for one in source:
             exec(compile(one.source, cls.__name__, "single"), names)
-    if not made:
-        return None
+    assert made, f"the docstring of {cls.__name__} has no example that makes one"
     return Example(*made[0], (*operands, ())[0])
 
 

@@ -504,20 +504,18 @@ def call_of(cls: type) -> str:
 
 
 @pytest.mark.parametrize(
-    ("module", "bases", "count"),
+    ("module", "bases"),
     [
-        (optimizers, {"Optimizer", "Averaging", "PerParameter"}, 15),
-        (schedules, {"Schedule"}, 12),
-        (clipping, set[str](), 3),
+        (optimizers, {"Optimizer", "Averaging", "PerParameter"}),
+        (schedules, {"Schedule"}),
+        (clipping, set[str]()),
     ],
 )
-def test_the_page_of_optimizers_shows_every_option(
-    module: Any, bases: set[str], count: int
-) -> None:
+def test_the_page_of_optimizers_shows_every_option(module: Any, bases: set[str]) -> None:
     rows = {line.split(" | ")[0].removeprefix("| ") for line in PAGE.splitlines()}
     public = [getattr(module, name) for name in dir(module) if name not in bases]
     classes = [one for one in public if isinstance(one, type) and not one.__name__.startswith("_")]
     own = [cls for cls in classes if cls.__module__.startswith(module.__name__)]
     wanted = {call_of(cls) for cls in own}
-    assert len(wanted) == count
+    assert wanted
     assert not wanted - rows

@@ -1,7 +1,7 @@
 """Arguments of functions of `lamina.ops`: a right result or one clear error, for every argument.
 
-Each public function has a right call. Each of its arguments is replaced by wrong values, one at a
-time.
+Each public function has a right call, made from its annotations. Each of its arguments is replaced
+by wrong values, one at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ ROW = leaf("row", "input", (3,), as_dtype("float64"))
 SINGLE = leaf("single", "input", (2, 3), as_dtype("float32"))
 MATRICES = leaf("matrices", "input", (2, 3, 3), as_dtype("float64"))
 PAIRS = leaf("pairs", "input", (2, 3, 2), as_dtype("float64"))
-LEAVES = (PAIRS, X, IMAGES, WEIGHT, WHOLE, ROW, SINGLE, MATRICES)
+OUTPUTS = leaf("y", "input", (2, 3, 5, 5), as_dtype("float64"))
+COLUMNS = leaf("z", "input", (4, 2), as_dtype("float64"))
+LEAVES = (PAIRS, X, IMAGES, WEIGHT, WHOLE, ROW, SINGLE, MATRICES, OUTPUTS, COLUMNS)
 WINDOWS = [ops.Window(2), ops.Window(2, 2)]
 
 
@@ -49,177 +51,127 @@ def step(states: Any, elements: Any, constants: Any) -> Any:
     return [state + elements[0] for state in states], [elements[0] * 2]
 
 
-_ONE = {"x": X}
-_TWO = {"left": X, "right": X}
+# The usual arguments by their name; tensors are X, and flags are set.
+USUAL = {"axis": 1, "axes": (0, 2), "step": 4, "stream": 5, "dtype": "float32", "offset": 1}
+_MATRICES, _SYSTEM = {"x": MATRICES}, {"matrix": MATRICES, "right": MATRICES}
 _WHOLE = {"left": WHOLE, "right": WHOLE}
-_REDUCED = {"x": X, "axes": (0, 2), "keepdims": True}
-_ALONG = {"x": X, "axis": 1}
-_SCANNED = {**_ALONG, "reverse": True}
+_ROWS = {"left": ROW, "right": ROW}
+_KEYED = {"shape": (2, 3), "seed": 3, "step": 4}
 _CONV = {"strides": (1, 1), "padding": ((1, 0), (0, 1)), "dilations": (1, 1), "groups": 1}
-_KEYED = {"seed": 3, "step": 4, "stream": 5, "dtype": "float32"}
-# A right call of each function.
-CALLS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(
-        ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "matmul", "dot", "outer"], _TWO
-    ),
-    **dict.fromkeys(("add", "sub", "mul", "div", "pow", "maximum", "minimum"), _TWO),
-    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater"), _TWO),
-    **dict.fromkeys(("greater_equal", "logical_and", "logical_or"), _TWO),
-    **dict.fromkeys(("abs", "cos", "erf", "exp", "expm1", "floor", "log", "log1p"), _ONE),
-    **dict.fromkeys(("neg", "reciprocal", "relu", "sigmoid", "sign", "sin", "softplus"), _ONE),
-    **dict.fromkeys(("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cosh"), _ONE),
-    **dict.fromkeys(("erfc", "exp2", "isfinite", "isinf", "isnan", "log10", "log2"), _ONE),
-    **dict.fromkeys(("round", "rsqrt", "sinh", "tan", "trunc"), _ONE),
-    **dict.fromkeys(("digamma", "erfinv", "lgamma"), _ONE),
-    "polygamma": {"order": 1, "x": X},
-    "fft": {"x": PAIRS, "norm": "ortho"},
-    "ifft": {"x": PAIRS, "norm": "forward"},
-    "rfft": {"x": X, "norm": "forward"},
-    "irfft": {"x": PAIRS, "count": 5, "norm": "ortho"},
-    "bincount": {"x": WHOLE, "size": 5, "weights": X},
-    **dict.fromkeys(("atan2", "copysign", "floor_divide", "fmod", "hypot", "logaddexp"), _TWO),
-    **dict.fromkeys(("logical_xor", "remainder", "xlogy"), _TWO),
+_WINDOWED = {"x": IMAGES, "along": WINDOWS}
+_SCALES = {"x": PAIRS, "norm": "ortho"}
+# What else functions are called with.
+UNUSUAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), _WHOLE),
     **dict.fromkeys(("left_shift", "right_shift"), _WHOLE),
-    "bitwise_not": {"x": WHOLE},
-    "lerp": {"start": X, "end": X, "weight": 0.5},
-    "nan_to_num": {"x": X, "nan": 1.0, "posinf": 2.0, "neginf": -2.0},
-    **dict.fromkeys(("sqrt", "tanh", "stop_gradient", "logical_not", "ones_like"), _ONE),
-    **dict.fromkeys(("zeros_like", "recomputed"), _ONE),
-    **dict.fromkeys(["all", "any", "max", "mean", "min", "prod", "sum", "logsumexp"], _REDUCED),
-    **dict.fromkeys(["argmax", "argmin", "cumsum", "softmax", "log_softmax", "unstack"], _ALONG),
-    "round_to_tf32": {"x": SINGLE},
-    "rounded": {"x": X, "to": "bfloat16"},
-    "multiply_add": {**_TWO, "added": 0.5},
-    "argmax": {**_ALONG, "keepdims": True},
-    "argmin": {**_ALONG, "keepdims": True},
-    "arange": {"n": 5, "dtype": "float32"},
+    **dict.fromkeys(("cholesky", "det", "inverse", "slogdet"), _MATRICES),
+    **dict.fromkeys(("dot", "outer"), _ROWS),
+    **dict.fromkeys(("uniform", "normal"), _KEYED),
+    **dict.fromkeys(("window_argmax", "window_max", "window_sum", "unfold"), _WINDOWED),
+    **{name: {"tensors": [X, X]} for name in ("concat", "stack")},
+    **{name: {"correction": 1} for name in ("std", "variance")},
+    **{name: {"low": -0.5, "high": 0.5} for name in ("clip", "hardtanh")},
+    "affine_grid": {"matrices": MATRICES[:, :2], "extents": (2, 3)},
+    "arange": {"n": 5},
     "attention": {
         **dict.fromkeys(("queries", "keys", "values"), IMAGES),
         "mask": None,
-        "causal": True,
         "scale": 0.5,
         "factors": None,
         "blocks": 2,
         "bias": None,
     },
-    "bernoulli": {"shape": (2, 3), "p": 0.5, **_KEYED},
+    "bernoulli": {"p": 0.5, **_KEYED},
+    "bincount": {"x": WHOLE, "size": 5},
+    "bitwise_not": {"x": WHOLE},
     "broadcast_to": {"x": ROW, "shape": (2, 3)},
-    "cast": {"x": X, "dtype": "int32"},
-    "clip": {"x": X, "low": -0.5, "high": 0.5},
-    "hardtanh": {"x": X, "low": -0.5, "high": 0.5},
-    "computed_again": {"y": X},
-    "concat": {"tensors": [X, X], "axis": 1},
-    "affine_grid": {"matrices": MATRICES[:, :2], "extents": (2, 3), "align_corners": True},
-    "argsort": {**_ALONG, "descending": True},
-    "cdist": {**_TWO, "order": 1.0},
-    "cholesky": {"x": MATRICES},
-    "chunk": {"x": X, "count": 2, "axis": 2},
-    "constant": {"value": 2.5, "dtype": "float32"},
-    "contract": {
-        "left_tensor": X,
-        "right_tensor": X,
-        "left": ("a", "b", "c"),
-        "right": ("a", "b", "c"),
-        "output": ("a",),
-    },
+    "cast": {"dtype": "int32"},
+    "cdist": {"order": 1.0},
+    "chunk": {"count": 2, "axis": 2},
+    "constant": {"value": 2.5},
+    "contract": {"left": ("a", "b", "c"), "right": ("a", "b", "c"), "output": ("a",)},
     "conv": {"x": IMAGES, "weight": WEIGHT, **_CONV},
-    "conv_transpose": {
-        "y": leaf("y", "input", (2, 3, 5, 5), as_dtype("float64")),
-        "weight": WEIGHT,
-        "extents": (5, 5),
-        **_CONV,
-    },
-    **dict.fromkeys(("cummax", "cummin", "cumprod", "cumsum"), _SCANNED),
-    "cosine_similarity": {**_TWO, "axis": 1, "epsilon": 1e-8},
-    "cross": {**_TWO, "axis": 1},
-    "det": {"x": MATRICES},
-    "diag_embed": {"x": X, "offset": 1},
-    "diagonal": {"x": X, "offset": 1, "axes": (0, 2)},
-    "dot": {"left": ROW, "right": ROW},
-    "einsum": {"spec": "abc->ca", "tensors": X},
-    "element_count": {"x": X, "axes": (0, 1), "dtype": "int64"},
-    "expand_dims": {"x": X, "axes": (0, 2)},
-    "eye": {"rows": 2, "columns": 3, "dtype": "float32"},
-    "flip": {"x": X, "axes": (0, 2)},
+    "conv_transpose": {"y": OUTPUTS, "weight": WEIGHT, "extents": (5, 5), **_CONV},
+    "einsum": {"spec": "abc->ca"},
+    "element_count": {"axes": (0, 1), "dtype": "int64"},
+    "eye": {"rows": 2, "columns": 3},
+    "fft": _SCALES,
     "fold": {"y": ops.unfold(IMAGES, WINDOWS), "along": WINDOWS, "extents": (5, 5)},
-    "full": {"shape": (2, 3), "value": 1.5, "dtype": "float32"},
-    "gather": {"x": X, "indices": np.array([[[0, 2]]]), "axis": 1},
-    "gelu": {"x": X, "approximate": True},
-    "getitem": {"x": X, "key": (0, slice(1, 3))},
-    "grid_sample": {
-        "x": IMAGES,
-        "grid": IMAGES[:, :, :, :2],
-        "mode": "bilinear",
-        "padding": "zeros",
-        "align_corners": True,
-    },
-    "inverse": {"x": MATRICES},
-    "linspace": {"start": 0.5, "stop": 2.0, "count": 4, "dtype": "float32"},
-    "masked_fill": {"x": X, "mask": np.ones((3, 4), bool), "value": 2.5},
-    "matmul": {"left": X, "right": leaf("z", "input", (4, 2), as_dtype("float64"))},
-    "median": {**_ALONG, "keepdims": True},
-    "meshgrid": {"tensors": [ROW, ROW], "indexing": "ij"},
-    "moveaxis": {"x": X, "source": 0, "destination": 2},
-    "norm": {"x": X, "order": 2.0, "axes": (0, 2), "keepdims": True},
-    "normal": {"shape": (2, 3), **_KEYED},
-    "normalize": {"x": X, "order": 2.0, "axis": 1, "epsilon": 1e-12},
+    "full": {"shape": (2, 3), "value": 1.5},
+    "gather": {"indices": np.array([[[0, 2]]])},
+    "getitem": {"key": (0, slice(1, 3))},
+    "grid_sample": {"x": IMAGES, "grid": IMAGES[:, :, :, :2]},
+    "ifft": {"x": PAIRS, "norm": "forward"},
+    "irfft": {"count": 5, **_SCALES},
+    "lerp": {"weight": 0.5},
+    "linspace": {"start": 0.5, "stop": 2.0, "count": 4},
+    "masked_fill": {"mask": np.ones((3, 4), bool), "value": 2.5},
+    "matmul": {"right": COLUMNS},
+    "meshgrid": {"tensors": [ROW, ROW]},
+    "moveaxis": {"source": 0, "destination": 2},
+    "multiply_add": {"added": 0.5},
+    "nan_to_num": {"nan": 1.0, "posinf": 2.0, "neginf": -2.0},
     "one_hot": {"indices": WHOLE, "depth": 3, "dtype": "int32"},
-    "outer": {"left": ROW, "right": ROW},
-    "pad": {"x": X, "widths": [0, 1, (1, 2)], "value": 1.5},
-    "pad_with": {"x": X, "widths": [0, 1, (1, 2)], "mode": "constant", "value": 1.5},
+    "pad": {"widths": [0, 1, (1, 2)], "value": 1.5},
+    "pad_with": {"widths": [0, 1, (1, 2)], "value": 1.5},
+    "polygamma": {"order": 1},
     "recurrence": {
         "step": step,
         "initial": [ROW],
         "sequences": [X[0, :, :3]],
         "constants": [],
-        "reverse": True,
         "truncate": 2,
     },
-    "repeat": {"x": X, "counts": 2, "axis": 1},
-    "reshape": {"x": X, "shape": (6, -1)},
-    "roll": {"x": X, "shifts": 2, "axes": 1},
-    "rot90": {"x": X, "count": 1, "axes": (0, 2)},
-    "scatter": {
-        "x": X,
-        "indices": np.array([[[0, 2]]]),
-        "values": 1.5,
-        "axis": 1,
-        "combine": "set",
-    },
-    "scatter_add": {"values": X, "indices": np.array([0, 2, 0]), "size": 3, "axis": 1},
-    "scatter_along_axis": {"values": X, "indices": WHOLE, "size": 3, "axis": 1},
-    "slogdet": {"x": MATRICES},
-    "solve": {"matrix": MATRICES, "right": MATRICES},
-    "solve_triangular": {
-        "matrix": MATRICES,
-        "right": MATRICES,
-        "lower": True,
-        "unit_diagonal": False,
-    },
-    "sort": {**_ALONG, "descending": True},
-    "split": {"x": X, "sizes": 2, "axis": 2},
+    "repeat": {"counts": 2},
+    "reshape": {"shape": (6, -1)},
+    "rfft": {"norm": "forward"},
+    "roll": {"shifts": 2, "axes": 1},
+    "round_to_tf32": {"x": SINGLE},
+    "rounded": {"to": "bfloat16"},
+    "scatter": {"indices": np.array([[[0, 2]]]), "values": 1.5},
+    "scatter_add": {"indices": np.array([0, 2, 0]), "size": 3},
+    "scatter_along_axis": {"indices": WHOLE, "size": 3},
+    "solve": _SYSTEM,
+    "solve_triangular": {**_SYSTEM, "unit_diagonal": False},
+    "split": {"sizes": 2, "axis": 2},
     "squeeze": {"x": X[:1], "axes": 0},
-    "std": {**_REDUCED, "correction": 1},
-    "stack": {"tensors": [X, X], "axis": 1},
-    "swapaxes": {"x": X, "first": 0, "second": 2},
-    "sum_to": {"x": X, "shape": (3, 1)},
-    "take": {"x": X, "indices": [0, 2], "axis": 1},
-    "take_along_axis": {"x": X, "indices": WHOLE, "axis": 1},
-    "tile": {"x": X, "counts": (2, 1, 3)},
-    "top_k": {**_ALONG, "count": 2, "largest": True},
-    "trace": {"x": X, "offset": 1, "axes": (0, 2)},
-    "transpose": {"x": X, "axes": (2, 0, 1)},
-    "tril": {"x": X, "offset": 1},
-    "triu": {"x": X, "offset": -1},
-    "unfold": {"x": IMAGES, "along": WINDOWS},
-    "uniform": {"shape": (2, 3), **_KEYED},
-    "variance": {**_REDUCED, "correction": 1},
-    "where": {"condition": X, "a": X, "b": 2.5},
-    "window_argmax": {"x": IMAGES, "along": WINDOWS},
-    "window_max": {"x": IMAGES, "along": WINDOWS},
-    "window_sum": {"x": IMAGES, "along": WINDOWS},
+    "sum_to": {"shape": (3, 1)},
+    "swapaxes": {"first": 0, "second": 2},
+    "take": {"indices": [0, 2]},
+    "take_along_axis": {"indices": WHOLE},
+    "tile": {"counts": (2, 1, 3)},
+    "top_k": {"count": 2},
+    "transpose": {"axes": (2, 0, 1)},
+    "triu": {"offset": -1},
+    "where": {"b": 2.5},
 }
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    return {
+        name: getattr(ops, name)
+        for name in dir(ops)
+        if inspect.isfunction(getattr(ops, name)) and not name.startswith("_")
+    }
+
+
+def right_call(name: str) -> dict[str, Any]:
+    """A right call of a function, from the annotations of its parameters."""
+    values: dict[str, Any] = {}
+    for parameter in inspect.signature(public_functions()[name]).parameters.values():
+        annotation, label = str(parameter.annotation), parameter.name
+        if label in UNUSUAL.get(name, ()):
+            values[label] = UNUSUAL[name][label]
+        elif annotation == "bool":
+            values[label] = True
+        elif "Tensor" in annotation and label not in ("after", "sources"):
+            values[label] = X
+        elif label in USUAL or parameter.default is not parameter.empty:
+            values[label] = USUAL.get(label, parameter.default)
+    return values
+
+
+CALLS = {name: right_call(name) for name in public_functions()}
 WRONG: tuple[Any, ...] = (
     *(None, "a", -1, 0, 1.5, math.nan, (), (1.0,), [1, 2], (-2, 3), object(), np.zeros(3)),
     *(2**70, True, {"a": 1}, [[0]], lm.ReLU(), 1j, np.array("a"), slice(1.5), X, float("inf")),
@@ -251,25 +203,19 @@ def _tensors(found: Any) -> Iterator[Tensor]:
 def feeds() -> dict[str, Array]:
     generator = np.random.default_rng(0)
     found: dict[str, Array] = {}
-    for tensor in (*LEAVES, CALLS["conv_transpose"]["y"], CALLS["matmul"]["right"]):
+    for tensor in LEAVES:
         array = generator.uniform(0.1, 2.0, static(tensor.shape))
         found[tensor.attributes["name"]] = array.astype(tensor.dtype.numpy)
     return found
 
 
-def public_functions() -> dict[str, Callable[..., Any]]:
-    return {
-        name: getattr(ops, name)
-        for name in dir(ops)
-        if inspect.isfunction(getattr(ops, name)) and not name.startswith("_")
-    }
-
-
-def test_every_function_has_a_valid_call() -> None:
-    assert set(CALLS) == set(public_functions())
+def test_every_function_has_a_right_call() -> None:
+    """Functions that do not take X, and those with other parameters, are in UNUSUAL."""
     for name, function in public_functions().items():
         left_out = set(inspect.signature(function).parameters) - set(CALLS[name])
         assert left_out <= {"after", "sources"}, name
+        assert UNUSUAL.get(name, {}).keys() <= CALLS[name].keys(), name
+        called(function, CALLS[name])
 
 
 def with_wrong_values(name: str, parameter: str) -> list[Tensor]:
