@@ -155,6 +155,7 @@ LAYERS: dict[str, LayerCase] = {
     # Activations
     "CELU": _steps(lm.CELU()),
     "ELU": _steps(lm.ELU()),
+    "GLU": _features(lm.GLU()),
     "Hardshrink": _steps(lm.Hardshrink()),
     "Hardsigmoid": _steps(lm.Hardsigmoid()),
     "Hardswish": _steps(lm.Hardswish()),
@@ -169,6 +170,7 @@ LAYERS: dict[str, LayerCase] = {
     "Threshold": _steps(lm.Threshold(0.1, -0.5)),
     # Random layers
     "AlphaDropout": _features(lm.AlphaDropout(0.4)),
+    "GaussianSample": LayerCase(lm.GaussianSample(), (FEATURES, FEATURES)),
     "SpatialDropout": _image(lm.SpatialDropout(0.4)),
     # Augmentation
     "RandomFlip": _image(lm.RandomFlip()),
