@@ -24,7 +24,7 @@ from lamina.checks.kinds import (
 from lamina.data import Dataset, Stream, as_dataset
 from lamina.data.arrays import rounded_parameters
 from lamina.data.dataset import Data
-from lamina.data.stream import AnyData, as_data, as_inputs, as_training_data, whole_of
+from lamina.data.stream import AnyData, as_data, as_inputs, whole_of
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError, Named
 from lamina.files.model_file import ModelFile, read_arrays, read_model, write_model
@@ -410,7 +410,7 @@ class Model(Named):
                 the data or options do not fit, or the checkpoint could not be written.
             EngineError: if a training step needs more memory than the device has.
         """
-        data = as_training_data(train, self.coding)
+        data = as_data(train, self.coding, is_training=True)
         own = data.coding if isinstance(data, Dataset) else None
         coding = own or self.coding
         targets = None if (known := whole_of(data)) is None else known.target_arrays

@@ -84,14 +84,12 @@ def write_whole(
     """Writes a file, or leaves an existing one unchanged.
 
     Args:
-        path: of the file; an existing file or link is replaced.
-        content: all of it.
-        durable: wait until it is on the disk and survives a power failure.
-        permissions: of the file; if None, the process's umask decides.
+        path: the path; an existing file or link is replaced.
+        durable: whether to wait until the file is on the disk and survives a power failure.
+        permissions: the permissions of the file; if None, the process's umask decides.
         folder: the descriptor of an open folder in which the path begins.
 
-    Raises:
-        OSError: if it cannot be written; no file is left.
+    Raises OSError if it cannot be written; no file is left.
     """
     for _ in range(_ATTEMPTS):
         if _written(path, content, durable, permissions, folder):
@@ -114,7 +112,7 @@ def sweep(folder: str | int) -> None:
     """Removes the unfinished files of ended writers from a folder.
 
     Args:
-        folder: its path, or the descriptor of an open one.
+        folder: the path of a folder, or the descriptor of an open one.
     """
     if sys.platform == "win32":
         # On Windows an open file cannot be removed: no lock is needed.
@@ -137,7 +135,7 @@ def new_unfinished(
     """A new file under a temporary name, which `sweep` leaves alone while it is open.
 
     Args:
-        create: opens a new file of a given name in the folder.
+        create: a function that opens a new file of a given name in the folder.
         directory: the path of the folder.
         folder: the descriptor of an open folder in which that path begins.
 
@@ -164,11 +162,7 @@ def _removed() -> FileNotFoundError:
 
 
 def _written(
-    path: str,
-    content: Content,
-    durable: bool,
-    permissions: int | None,
-    folder: int | None,
+    path: str, content: Content, durable: bool, permissions: int | None, folder: int | None
 ) -> bool:
     """Writes a file; returns False if another process removed it before it was finished."""
     directory = os.path.dirname(path)

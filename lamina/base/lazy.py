@@ -92,9 +92,7 @@ class _Loading:
         self._depths: dict[int, int] = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
-                before=self._wait,
-                after_in_parent=self._changed.release,
-                after_in_child=self._reset,
+                before=self._wait, after_in_parent=self._changed.release, after_in_child=self._reset
             )
 
     def __enter__(self) -> None:

@@ -7,6 +7,7 @@ the compiler then binds it to a number, and from there on all dimensions are int
 
 from __future__ import annotations
 
+import math
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +33,7 @@ class DType:
         name: NumPy's name, `"float32"`.
         short: the name in printed graphs and errors, `"f32"`.
         kind: `"float"`, `"int"` or `"bool"`.
-        rank: its order in promotion: of two dtypes, the one with the higher rank wins.
+        rank: the order in promotion: of two dtypes, the one with the higher rank wins.
     """
 
     name: str
@@ -46,7 +47,7 @@ class DType:
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype; that of bfloat16 is registered by the package `ml_dtypes`."""
+        """The NumPy dtype; the package `ml_dtypes` registers the dtype of bfloat16."""
         if self.name == "bfloat16":
             import ml_dtypes
 
@@ -79,8 +80,8 @@ class DType:
             return -largest, largest
         if self.kind == "bool":
             return 0, 1
-        whole = np.iinfo(self.name)
-        return int(whole.min), int(whole.max)
+        integers = np.iinfo(self.name)
+        return int(integers.min), int(integers.max)
 
     @property
     def epsilon(self) -> float:
@@ -128,8 +129,7 @@ DTypeLike = DType | str | type | np.dtype[Any]
 def as_dtype(value: DTypeLike) -> DType:
     """The `DType` of a name, a NumPy dtype or a Python type.
 
-    Raises:
-        DTypeError: if Lamina has no such type.
+    Raises DTypeError if Lamina has no such type.
     """
     if isinstance(value, DType):
         return value
@@ -200,9 +200,9 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     # Floats hold a power of two exactly: the largest number plus one, but not the largest number.
     too_large, too_small = array >= float(limits.max + 1), array < float(limits.min)
     inside = ~(too_large | too_small | np.isnan(array))
-    whole = np.where(inside, array, array.dtype.type(0)).astype(dtype)
+    truncated = np.where(inside, array, array.dtype.type(0)).astype(dtype)
     ends: Array = np.where(too_large, limits.max, limits.min).astype(dtype)
-    return np.where(too_large | too_small, ends, whole)
+    return np.where(too_large | too_small, ends, truncated)
 
 
 def _is_half(dtype: np.dtype[Any]) -> bool:
@@ -250,8 +250,7 @@ def promote(left: DType, right: DType) -> DType:
     Integers are promoted to floats and narrow integers to wide ones, as in NumPy: int8 and uint8
     give int16. Two different floats are an error.
 
-    Raises:
-        DTypeError: for two different floats.
+    Raises DTypeError for two different floats.
     """
     if left.is_float and right.is_float and left != right:
         first, second = sorted((left, right), key=lambda dtype: dtype.rank)
@@ -306,11 +305,7 @@ def bind(shape: Shape, batch: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1 << 13)
 def static(shape: Shape) -> tuple[int, ...]:
-    """The shape as ints.
-
-    Raises:
-        ShapeError: if a dimension still depends on the batch.
-    """
+    """The shape as ints; raises ShapeError if a dimension still depends on the batch."""
     if any(isinstance(d, Size) for d in shape):
         raise ShapeError(
             "a fixed shape is needed here",
@@ -382,10 +377,7 @@ def divide_counts(total: Polynomial, part: Polynomial) -> Dim | None:
 
 def size_of(shape: Sequence[int]) -> int:
     """The number of elements of a fixed shape."""
-    product = 1
-    for dim in shape:
-        product *= dim
-    return product
+    return math.prod(shape)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -433,11 +425,7 @@ def broadcast_all(shapes: Iterable[Shape]) -> Shape:
 
 
 def normalise_axis(axis: int, rank: int) -> int:
-    """The axis counted from the front.
-
-    Raises:
-        ShapeError: if there is no such axis.
-    """
+    """The axis counted from the front; raises ShapeError if there is no such axis."""
     if not -rank <= axis < rank:
         raise ShapeError(
             f"there is no axis {axis}",
@@ -450,8 +438,7 @@ def normalise_axis(axis: int, rank: int) -> int:
 def normalise_axes(axes: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """The axes counted from the front, in rising order; None means all.
 
-    Raises:
-        ShapeError: if an axis is missing or named twice.
+    Raises ShapeError if an axis is missing or named twice.
     """
     if axes is None:
         return tuple(range(rank))

@@ -21,6 +21,7 @@ import sys
 import types
 from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial, wraps
 from types import FunctionType
 from typing import (
@@ -88,8 +89,8 @@ class Called(ABCMeta):
         interface: Interface | None = cls.__dict__.get("__interface__")
         if interface is None:
             kinds = {name: kind.of_class(cls) for name, kind in _kinds_of_class(cls).items()}
-            own = _is_own(cls.__module__)
-            interface = Interface(cls.__name__, inspect.signature(cls), kinds, cls, own)
+            is_ours = _is_own(cls.__module__)
+            interface = Interface(cls.__name__, inspect.signature(cls), kinds, cls, is_ours)
             type.__setattr__(cls, "__interface__", interface)
         make: Callable[..., Any] = partial(cast(Any, ABCMeta.__call__), cls)
         return interface.call(make, values, options)
@@ -100,23 +101,24 @@ class Called(ABCMeta):
 
         The option `name` comes last: `Layer` has it, and fields of bases would come first.
         """
-        whole = inspect.signature(cls.__init__)
-        parameters = list(whole.parameters.values())[1:]
-        parameters.sort(key=lambda one: (one.kind, one.name == "name"))
-        return whole.replace(parameters=parameters)
+        signature = inspect.signature(cls.__init__)
+        parameters = list(signature.parameters.values())[1:]
+        parameters.sort(key=lambda parameter: (parameter.kind, parameter.name == "name"))
+        return signature.replace(parameters=parameters)
 
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """The function, with its arguments checked like the fields of records."""
     name = _name_of(function)
-    known: list[Interface] = []
+    interfaces: list[Interface] = []
 
     @wraps(function)
     def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
-        if not known:
+        if not interfaces:
             # Made at the first call, because annotations may name types that are imported later.
-            known.append(Interface(name, inspect.signature(function), _kinds_of(function), None))
-        return known[0].call(function, values, options)
+            kinds = _kinds_of(function)
+            interfaces.append(Interface(name, inspect.signature(function), kinds, None))
+        return interfaces[0].call(function, values, options)
 
     return call
 
@@ -147,14 +149,7 @@ def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Paramet
 
 
 def refused(misfit: Misfit, name: str, value: object, called: str) -> DefinitionError:
-    """The error for an argument, with the user's line.
-
-    Args:
-        misfit: from its kind.
-        name: of the parameter.
-        value: of the argument.
-        called: the name of the callable, `"Conv2d"` or `"Model.fit"`.
-    """
+    """The error for an argument, with the user's line."""
     return refusal(misfit, name, value, where=str(Origin(called, source_line())))
 
 
@@ -172,8 +167,7 @@ class Interface:
 
     Attributes:
         name: `"Conv2d"` or `"Model.fit"`.
-        signature: its parameters.
-        kinds: of the parameters, by name; parameters without a known kind are missing.
+        kinds: the kinds of the parameters, by name; parameters without a known kind are missing.
         owner: the class, if it is one.
         own: whether it is part of Lamina, not the user's.
     """
@@ -189,8 +183,7 @@ class Interface:
     ) -> Result:
         """Calls a function of this interface with plain values.
 
-        Raises:
-            DefinitionError: if it does not take these arguments.
+        Raises DefinitionError if it does not take these arguments.
         """
         if self._fits(values, options):
             try:
@@ -242,8 +235,8 @@ class Interface:
         if not self._usual or len(values) > len(self.positional):
             return False
         given = {*self.positional[: len(values)], *options}
-        known = given <= self.signature.parameters.keys() and self._required <= given
-        return known and len(given) == len(values) + len(options)
+        are_known = given <= self.signature.parameters.keys() and self._required <= given
+        return are_known and len(given) == len(values) + len(options)
 
     def _read(self, name: str, value: Any) -> Any:
         """An argument in plain form, read by the kind of its parameter."""
@@ -269,23 +262,23 @@ class Interface:
         empty = inspect.Parameter.empty
         method = not _OWNERS.isdisjoint(self.signature.parameters)
         parameters = [
-            one.replace(default=empty, annotation=empty)
-            for one in self.signature.parameters.values()
-            if one.name not in _OWNERS
+            parameter.replace(default=empty, annotation=empty)
+            for parameter in self.signature.parameters.values()
+            if parameter.name not in _OWNERS
         ]
         bare = self.signature.replace(parameters=parameters, return_annotation=empty)
         facts = (("expected", f"{self.name}{bare}"),)
         callee = self._callee()
-        takes_any = any(one.kind == _ANY for one in parameters)
-        unknown = next((one for one in options if one not in callee.accepted and not takes_any), "")
-        advice = ""
+        takes_any = any(parameter.kind == _ANY for parameter in parameters)
+        others = (name for name in options if name not in callee.accepted)
+        advice, unknown = "", "" if takes_any else next(others, "")
         if unknown:
             problem = f"there is no option {unknown!r}"
             facts += (("found", f"{unknown}={shown(options[unknown])}"),)
             advice = advice_on_option(callee, unknown, values, options)
         elif not problem.startswith("missing"):
             positional = values[1:] if method else values
-            by_name = [one.name for one in parameters if one.kind == one.KEYWORD_ONLY]
+            by_name = [p.name for p in parameters if p.kind == p.KEYWORD_ONLY]
             lacking = next((n for n in by_name if n not in options and n != "name"), "")
             if len(positional) > 1 and all(map(_is_data, positional[:2])):
                 advice = spelling([f"({option})" for option in callee.accepted], "targets")
@@ -293,7 +286,7 @@ class Interface:
                 if self.owner is not None:
                     facts += (("found", self._text(values, options)),)
                 advice = advice_on_call(callee, values, options)
-                if len(positional) > 1 and all(isinstance(one, int) for one in positional[1:]):
+                if len(positional) > 1 and all(isinstance(value, int) for value in positional[1:]):
                     advice = advice or spelling([f"{self.name}()"], "2,3")
                 if lacking and not advice:
                     advice = f"Give it by name: {lacking}=..."
@@ -303,9 +296,8 @@ class Interface:
     def _callee(self) -> Callee:
         """This interface, as advice on its calls sees it."""
         several = (inspect.Parameter.VAR_POSITIONAL, _ANY)
-        parameters = self.signature.parameters.values()
-        named = (one.name for one in parameters if one.kind not in several)
-        accepted = tuple(name for name in named if name not in _OWNERS)
+        parameters = self.signature.parameters.items()
+        accepted = tuple(n for n, p in parameters if p.kind not in several and n not in _OWNERS)
 
         def accepts(option: str, value: Any) -> bool:
             try:
@@ -315,8 +307,8 @@ class Interface:
                 return False
             return option in accepted
 
-        whole = (self.name, self.owner, accepted, self.positional, self._required)
-        return Callee(*whole, accepts, self._text)
+        fields = (self.name, self.owner, accepted, self.positional, self._required)
+        return Callee(*fields, accepts, self._text)
 
     def _text(self, values: Sequence[Any], options: Mapping[str, Any]) -> str:
         """A call as text."""
@@ -325,16 +317,16 @@ class Interface:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's, also those in a list or tuple."""
+    """NumPy's numbers as Python's, also in a list or tuple."""
     if isinstance(value, np.generic):
         return cast(Any, value).item()
     kind = type(cast(object, value))
     if kind is not tuple and kind is not list:  # named tuples are not converted
         return value
     entries = cast(Sequence[Any], value)
-    if not any(isinstance(one, np.generic) for one in entries):
+    if not any(isinstance(entry, np.generic) for entry in entries):
         return entries
-    plain = [_plain(one) for one in entries]
+    plain = [_plain(entry) for entry in entries]
     return tuple(plain) if kind is tuple else plain
 
 
@@ -356,7 +348,7 @@ def _kinds_of_class(cls: type) -> dict[str, Kind]:
         kinds = {n: kind for n, kind in kinds.items() if n not in inspect.get_annotations(base)}
         if _is_own(base.__module__):
             kinds |= _declared(inspect.get_annotations(base), vars(sys.modules[base.__module__]))
-    # The annotations of an explicit `__init__` replace those of the fields.
+    # The annotations of an explicit `__init__` replace the fields' annotations.
     return kinds | _kinds_of(maker.__init__)
 
 
@@ -371,19 +363,17 @@ def _declared(annotations: Mapping[str, Any], names: dict[str, Any]) -> dict[str
     """The kinds in annotations.
 
     Args:
-        annotations: by parameter, evaluated or as text.
+        annotations: annotations by parameter, evaluated or as text.
         names: the namespace in which text is evaluated.
     """
-    found: dict[str, Kind] = {}
+    kinds: dict[str, Kind] = {}
     for parameter, annotation in annotations.items():
-        try:
-            known = eval(annotation, names) if isinstance(annotation, str) else annotation
-        except NameError:  # a name that is imported for the type checker only
-            continue
-        kind = kind_of(known)
-        if kind is not None:
-            found[parameter] = kind
-    return found
+        # A name may be imported for the type checker only.
+        with suppress(NameError):
+            kind = kind_of(eval(annotation, names) if isinstance(annotation, str) else annotation)
+            if kind is not None:
+                kinds[parameter] = kind
+    return kinds
 
 
 def kind_of(annotation: Any) -> Kind | None:

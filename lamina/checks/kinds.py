@@ -54,8 +54,8 @@ class Misfit(Exception):
 
     Attributes:
         expected: the kind in words: "a whole number of at least 1".
-        example: of a right value, `"{name} >= 1"`; by default `expected`.
-        problem: of the error, instead of "{name} must be ...".
+        example: an example of a right value, `"{name} >= 1"`; by default `expected`.
+        problem: the problem, instead of "{name} must be ...".
         advice: a full sentence: what to do about it.
         found: the value as text; by default its `repr`.
         part: the faulty part of the value, "[1]"; "" for the whole.
@@ -97,20 +97,16 @@ def refusal(
     """The error for a value that is not of its kind.
 
     Args:
-        misfit: from the kind.
-        name: of the argument.
-        value: of the argument.
         subject: the owner of the argument, `"cumsum: "`, if `where` does not name it.
         facts: further facts, which come first.
-        where: the callable and the source line.
     """
-    whole = name + misfit.part
-    example, found = misfit.example.replace("{name}", whole), misfit.found or shown(value)
+    texts = (misfit.problem, misfit.example, misfit.advice)
+    problem, example, advice = (text.replace("{name}", name + misfit.part) for text in texts)
     return DefinitionError(
-        subject + misfit.problem.replace("{name}", whole),
-        facts=(*facts, ("expected", example), ("found", found)),
+        subject + problem,
+        facts=(*facts, ("expected", example), ("found", misfit.found or shown(value))),
         where=where,
-        advice=misfit.advice.replace("{name}", whole),
+        advice=advice,
     )
 
 
@@ -133,11 +129,9 @@ class Kind(ABC):
         """The value in its plain form.
 
         Args:
-            value: the argument.
-            operands: of the op whose attribute it is.
+            operands: the operands of the op, if the value is an attribute of an op.
 
-        Raises:
-            Misfit: if it is not of this kind.
+        Raises Misfit if it is not of this kind.
         """
 
     def of_class(self, owner: type) -> Kind:
@@ -171,17 +165,17 @@ class Whole(Kind):
     most: int = HIGHEST
 
     def read(self, value: Any, operands: Operands = ()) -> int:
-        found = value if type(value) is int else as_whole(value)
-        if found is None or not self.least <= found <= self.most:
-            raise self._misfit(found)
-        return found
+        number = value if type(value) is int else as_whole(value)
+        if number is None or not self.least <= number <= self.most:
+            raise self._misfit(number)
+        return number
 
-    def _misfit(self, found: int | None) -> Misfit:
+    def _misfit(self, number: int | None) -> Misfit:
         low, high = self.least > -LARGEST, self.most < LARGEST
-        if found is not None and not self.least <= found <= self.most:
-            if self.least == LOWEST > found or self.most == HIGHEST < found:
+        if number is not None:
+            if self.least == LOWEST > number or self.most == HIGHEST < number:
                 return Misfit("a whole number of 64 bits", "{name}=0, 1, 2, ...")
-            low, high = low or found < self.least, high or found > self.most
+            low, high = low or number < self.least, high or number > self.most
         limits = [f"at least {self.least}"] * low + [f"at most {self.most}"] * high
         example = f"{self.least} <= {{name}}" if low else "{name}"
         example = f"{example} <= {self.most}" if high else f"{{name}} >= {self.least}"
@@ -210,8 +204,8 @@ class Number(Kind):
 
     def read(self, value: Any, operands: Operands = ()) -> float:
         low, with_low, high, with_high = self._ends
-        found = as_number(value)
-        number = math.nan if found is None else float(found)
+        plain = as_number(value)
+        number = math.nan if plain is None else float(plain)
         if (low < number or (with_low and low == number)) and (
             number < high or (with_high and high == number)
         ):
@@ -246,6 +240,17 @@ def as_number(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return None
+
+
+@final
+@frozen_dataclass
+class ReadBy(Kind):
+    """A kind that a function reads: it returns a value in plain form, or raises `Misfit`."""
+
+    function: Callable[[Any], Any]
+
+    def read(self, value: Any, operands: Operands = ()) -> Any:
+        return self.function(value)
 
 
 @final
@@ -299,16 +304,11 @@ class ElementType(Kind):
     kinds: tuple[str, ...] = ("float", "int", "bool")
 
     def read(self, value: Any, operands: Operands = ()) -> DType:
-        """The dtype.
-
-        Raises:
-            DTypeError: if there is no such dtype.
-        """
-        found = value if isinstance(value, DType) else as_dtype(value)
-        if found.kind in self.kinds and found.name in PUBLIC_DTYPES:
-            return found
-        known = PUBLIC_DTYPES.values()
-        names = ", ".join(dtype.name for dtype in known if dtype.kind in self.kinds)
+        """The dtype; raises DTypeError if there is no such dtype."""
+        dtype = value if isinstance(value, DType) else as_dtype(value)
+        if dtype.kind in self.kinds and dtype.name in PUBLIC_DTYPES:
+            return dtype
+        names = ", ".join(name for name, d in PUBLIC_DTYPES.items() if d.kind in self.kinds)
         raise Misfit(f"one of {names}", names)
 
 
@@ -325,27 +325,23 @@ class ModelType(Kind):
     def read(self, value: Any, operands: Operands = ()) -> DType | str:
         """The dtype, or the name.
 
-        Raises:
-            DTypeError: for anything else.
+        Raises DTypeError for anything else.
         """
         if isinstance(value, str) and value in self.mixed:
             return value
         try:
-            found = as_dtype(value)
+            if (dtype := as_dtype(value)).is_float:
+                return dtype
         except DTypeError:
-            found = None
-        if found is None or not found.is_float:
-            text = str(value).rpartition(".")[2].lower().replace("_", "-")
-            near = meant("dtype=", text, (*_FLOATS, *self.mixed), 0.75)
-            raise DTypeError(
-                "the parameters of a model are floating-point numbers",
-                facts=(
-                    ("expected", ", ".join((*_FLOATS, *self.mixed))),
-                    ("found", getattr(value, "name", str(value))),
-                ),
-                advice=f"Write dtype={near!r}." * bool(near),
-            )
-        return found
+            pass
+        names = (*_FLOATS, *self.mixed)
+        text = str(value).rpartition(".")[2].lower().replace("_", "-")
+        near = meant("dtype=", text, names, 0.75)
+        raise DTypeError(
+            "the parameters of a model are floating-point numbers",
+            facts=(("expected", ", ".join(names)), ("found", getattr(value, "name", str(value)))),
+            advice=f"Write dtype={near!r}." * bool(near),
+        )
 
 
 @final
@@ -362,14 +358,14 @@ class Extent(Kind):
     def read(self, value: Any, operands: Operands = ()) -> int | Size:
         if type(value) is Size:
             coefficient, offset = value.coefficient, value.offset
-            whole = type(coefficient) is int and type(offset) is int
-            if whole and 0 < coefficient <= LARGEST and -LARGEST <= offset <= LARGEST:
+            are_whole = type(coefficient) is int and type(offset) is int
+            if are_whole and 0 < coefficient <= LARGEST and -LARGEST <= offset <= LARGEST:
                 return value
-        found = value if type(value) is int else as_whole(value)
-        if found is None or not self.least <= found <= LARGEST:
+        number = value if type(value) is int else as_whole(value)
+        if number is None or not self.least <= number <= LARGEST:
             limit = f" of at least {self.least}" if self.least > -LARGEST else ""
             raise Misfit(f"a whole number{limit}, or one that depends on the batch")
-        return found
+        return number
 
 
 @final
@@ -394,7 +390,7 @@ class Function(Kind):
     """A callable that is not a class.
 
     Attributes:
-        example: of a right value, for the error.
+        example: an example of a right value, for the error.
         what: the kind in words, for the error.
     """
 
@@ -413,9 +409,7 @@ class Instance(Kind):
     """An object of a class.
 
     Attributes:
-        cls: the class.
-        problem: of the error; by default the name of the class that is expected.
-        advice: of the error.
+        problem: the problem; by default the name of the class that is expected.
     """
 
     cls: type
@@ -448,9 +442,9 @@ class Row(Kind):
     """Some values of one kind, as a tuple: from a list, a tuple, or an array.
 
     Attributes:
-        kind: of each value.
+        kind: the kind of each value.
         least: the smallest number of values.
-        example: of a right value, for the error.
+        example: an example of a right value, for the error.
     """
 
     kind: Kind
@@ -458,19 +452,19 @@ class Row(Kind):
     example: str = "[...]"
 
     def read(self, value: Any, operands: Operands = ()) -> tuple[Any, ...]:
-        found = entries_of(value)
-        if found is None or len(found) < self.least:
-            one = isinstance(value, int | float) and not isinstance(value, bool)
-            advice = f"Write a single one with a comma: {{name}}=({value},)." if one else ""
-            if found is None and isinstance(self.kind, Instance):
+        entries = entries_of(value)
+        if entries is None or len(entries) < self.least:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            advice = f"Write a single one with a comma: {{name}}=({value},)." * is_number
+            if entries is None and isinstance(self.kind, Instance):
                 advice = "Give them as one list: [a, b]."
-            elif found is None and hasattr(value, "__array__"):
+            elif entries is None and hasattr(value, "__array__"):
                 advice = "Give it as a list: {name}=array.tolist()."
             enough = f", at least {self.least}" if self.least else ""
             raise Misfit(
                 f"a list of {self._what()}{enough}", f"{{name}}={self.example}", advice=advice
             )
-        return read_each(self.kind, found, operands)
+        return read_each(self.kind, entries, operands)
 
     def _what(self) -> str:
         if isinstance(self.kind, Instance):
@@ -481,8 +475,7 @@ class Row(Kind):
 def read_each(kind: Kind, values: tuple[Any, ...], operands: Operands = ()) -> tuple[Any, ...]:
     """All values in plain form, in the same type of tuple.
 
-    Raises:
-        Misfit: for the first value that is not of the kind, with its number.
+    Raises Misfit for the first value that is not of the kind, with its number.
     """
     return read_with_kinds([kind] * len(values), values, "[{}]".format, operands)
 
@@ -496,24 +489,18 @@ def read_with_kinds(
     """The values in plain form, each read by its own kind, in the same type of tuple.
 
     Args:
-        kinds: one for each value.
-        values: the values to read.
         label: the number of a value -> its name, a suffix to the name of the tuple.
-        operands: of the op that they are attributes of.
 
-    Raises:
-        Misfit: for the first value that is not of its kind, with its label.
+    Raises Misfit for the first value that is not of its kind, with its label.
     """
-    found: list[Any] = []
-    changed = False
+    plain: list[Any] = []
     for number, (kind, value) in enumerate(zip(kinds, values, strict=True)):
         try:
-            kept = kind.read(value, operands)
+            plain.append(kind.read(value, operands))
         except Misfit as misfit:
             raise misfit.within(label(number), value) from None
-        found.append(kept)
-        changed = changed or kept is not value
-    return tuple_like(values, found) if changed else values
+    same = all(kept is value for kept, value in zip(plain, values, strict=True))
+    return values if same else tuple_like(values, plain)
 
 
 def tuple_like(old: tuple[Any, ...], new: Sequence[Any]) -> tuple[Any, ...]:
@@ -576,7 +563,7 @@ class AnyOf(Kind):
     """A value of one of several kinds.
 
     Attributes:
-        kinds: tried in order; the first one that fits the value reads it.
+        kinds: the kinds in the order in which they are tried; the first that fits reads the value.
     """
 
     kinds: tuple[Kind, ...]

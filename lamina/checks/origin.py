@@ -26,11 +26,8 @@ class Origin:
     source: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"{self.path} ({self.source})"
-            if self.path and self.source
-            else (self.path or self.source)
-        )
+        has_both = self.path and self.source
+        return f"{self.path} ({self.source})" if has_both else self.path or self.source
 
 
 ORIGIN: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B039 (frozen)
@@ -97,7 +94,7 @@ def located(error: LaminaError, path: str = "") -> LaminaError:
     """The error, with the current layer and source line added.
 
     Args:
-        path: of the tensor being made, used outside layers.
+        path: the path of the tensor being made, used outside layers.
     """
     origin = current_origin()
     return error.at(str(Origin(origin.path or path, origin.source)))

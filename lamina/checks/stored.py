@@ -24,22 +24,15 @@ def stored(record: type[_Record], value: Any, name: str) -> _Record:
     """A record of a file.
 
     Args:
-        record: the class.
         value: plain data: a table with its fields.
-        name: of the value, for errors.
 
-    Raises:
-        FileFormatError: if a field is missing, unknown, or not of its kind.
+    Raises FileFormatError if a field is missing, unknown, or not of its kind.
     """
     return read_stored(_Fields(record), value, name)
 
 
 def read_stored(kind: Kind, value: Any, name: str) -> Any:
-    """A value of a file in plain form.
-
-    Raises:
-        FileFormatError: if it is not of the kind.
-    """
+    """A value of a file in plain form; raises FileFormatError if it is not of the kind."""
     try:
         return kind.read(value)
     except Misfit as misfit:
@@ -56,17 +49,20 @@ class _Fields(Kind):
     record: type
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
-        table, kinds = _Table(_Anything()).read(value), _kinds_of(self.record)
+        table = _Table(_Anything()).read(value)
+        hints = get_type_hints(self.record, include_extras=True)
+        kinds = {name: _kind(hint) for name, hint in hints.items()}
         unknown = [name for name in table if name not in kinds]
-        absent = [
-            one.name
-            for one in fields(self.record)
-            if one.default is MISSING and one.default_factory is MISSING and one.name not in table
+        needed = [
+            field.name
+            for field in fields(self.record)
+            if field.default is MISSING and field.default_factory is MISSING
         ]
+        absent = [name for name in needed if name not in table]
         if unknown or absent:
             found = f"{'no ' * (not unknown)}{(unknown or absent)[0]!r}"
             raise Misfit(f"a table of {', '.join(kinds)}", found=found)
-        return self.record(**{name: _within(kinds[name], name, one) for name, one in table.items()})
+        return self.record(**{n: _within(kinds[n], n, entry) for n, entry in table.items()})
 
 
 @final
@@ -80,7 +76,7 @@ class _Table(Kind):
         if not isinstance(value, dict):
             raise Misfit("a table of names", found=shown(value))
         table = cast(dict[str, Any], value)
-        return {name: _within(self.kind, name, one) for name, one in table.items()}
+        return {name: _within(self.kind, name, entry) for name, entry in table.items()}
 
 
 def _within(kind: Kind, name: str, value: Any) -> Any:
@@ -99,10 +95,6 @@ class _Anything(Kind):
         return value
 
 
-def _kinds_of(record: type) -> dict[str, Kind]:
-    return {name: _kind(one) for name, one in get_type_hints(record, include_extras=True).items()}
-
-
 def _kind(annotation: Any) -> Kind:
     """The kind of an annotation, also of records, tables and tuples, which arguments are not."""
     origin, parts = get_origin(annotation), get_args(annotation)
@@ -111,7 +103,7 @@ def _kind(annotation: Any) -> Kind:
     if origin is Mapping:
         return _Table(_kind(parts[1]))
     if origin in (Union, types.UnionType) and type(None) in parts:
-        (other,) = (one for one in parts if one is not type(None))
+        (other,) = (part for part in parts if part is not type(None))
         return OrNone(_kind(other))
     if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
         return _Fields(annotation)

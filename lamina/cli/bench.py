@@ -94,26 +94,15 @@ def bench(
     types = precision_of(dtype or "float32", lambda: device, precision or "float32")
     click.echo(f"lamina {lm.__version__} in {types} on {device.engine}: {device.description}\n")
     rows: list[tuple[str, ...]] = []
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for workload in workloads:
         samples = measure(workload, engine, seconds, types.name, types.products)
         median = statistics.median(samples)
         rate = workload.flops() / median / 1e9
-        rows.append(
-            (
-                workload.name,
-                workload.timed,
-                str(workload.batch),
-                seconds_text(median),
-                f"{rate:.3g}",
-            )
-        )
-        found[workload.name] = {
-            "workload": workload.record(),
-            "samples": samples,
-            "median": median,
-            "gflops": rate,
-        }
+        figures = (str(workload.batch), seconds_text(median), f"{rate:.3g}")
+        rows.append((workload.name, workload.timed, *figures))
+        record = {"workload": workload.record(), "samples": samples}
+        measured[workload.name] = {**record, "median": median, "gflops": rate}
     header = ("workload", "timed", "batch", "time", "GFLOP/s")
     click.echo(table_text(header, rows, align="llrrr"))
     if json_file is not None:
@@ -123,7 +112,7 @@ def bench(
             "dtype": types.name,
             "precision": types.products,
             "device": device.description,
-            "workloads": found,
+            "workloads": measured,
         }
         write_atomically(json_file, f"{json.dumps(report, indent=1)}\n".encode())
         click.echo(f"\nwrote {json_file}")

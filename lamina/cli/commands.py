@@ -142,8 +142,8 @@ def train(
     if resume and checkpoint is None:
         raise click.UsageError("--resume needs --checkpoint, the file to continue from.")
     from lamina.cli import progress
+    from lamina.cli.data import load_pair
     from lamina.cli.definition import read_definition
-    from lamina.cli.loading import load_pair
 
     model_file = out or Path(f"{Path(file).stem}.safetensors")
     require_writable(model_file)
@@ -238,8 +238,8 @@ def plan(
 
     If FILE.py defines no loss, it is the memory of a forward pass.
     """
+    from lamina.cli.data import load_data
     from lamina.cli.definition import read_definition
-    from lamina.cli.loading import load_data
 
     if plot is not None:
         picture_format(plot)
@@ -285,8 +285,8 @@ def verify(
 
     Compares each gradient with finite differences, and a training step on all usable engines.
     """
+    from lamina.cli.data import first_examples
     from lamina.cli.definition import read_definition
-    from lamina.cli.loading import first_examples
 
     definition = read_definition(file)
     loss = definition.required_loss()
@@ -324,9 +324,8 @@ def predict(
     engine: str,
 ) -> None:
     """Run a model file on data."""
+    from lamina.cli.data import csv_text, is_table, load_data, table_inputs, write_outputs
     from lamina.cli.definition import read_layers
-    from lamina.cli.loading import is_table, load_data, table_inputs
-    from lamina.cli.writing import csv_text, write_outputs
 
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")

@@ -46,11 +46,7 @@ class Definition:
         return {"dtype": dtype or self.dtype, "precision": precision or self.precision}
 
     def required_loss(self) -> Loss:
-        """The loss.
-
-        Raises:
-            DefinitionError: if the file defines none.
-        """
+        """The loss; raises DefinitionError if the file defines none."""
         if self.loss is None:
             raise DefinitionError(
                 "the file defines no loss",
@@ -64,8 +60,7 @@ class Definition:
 
         A loss that is a function of the user's is not checked: its targets are not known.
 
-        Raises:
-            LaminaError: if it does not fit.
+        Raises LaminaError if it does not fit.
         """
         terms = () if self.loss is None else terms_of(self.loss, self.network.output_names)
         if terms and all(isinstance(term.loss, KnownLoss) for term in terms):
@@ -86,16 +81,16 @@ def read_definition(path: str) -> Definition:
     network = names.get("net")
     if not isinstance(network, Network):
         raise _no_network(path, names)
+    batch_size, epochs = names.get("batch_size", BATCH_SIZE), names.get("epochs", EPOCHS)
     return Definition(
         path,
         network,
         _loss(path, names.get("loss")),
         _optimizer(path, names.get("optimizer")),
         _metrics(path, names.get("metrics", ())),
-        _count(path, "batch_size", names.get("batch_size", BATCH_SIZE)),
-        _count(path, "epochs", names.get("epochs", EPOCHS)),
-        _precision(path, names.get("dtype", "float32")),
-        _products(path, names.get("precision", "float32")),
+        _count(path, "batch_size", batch_size),
+        _count(path, "epochs", epochs),
+        *_precisions(path, names.get("dtype", "float32"), names.get("precision", "float32")),
     )
 
 
@@ -148,13 +143,10 @@ def _kind(value: object) -> str:
 def _loss(path: str, value: Any) -> Loss | None:
     if isinstance(value, dict | list):
         value = as_loss(value)
-    if value is not None and (isinstance(value, type) or not _is_loss(value)):
+    is_loss = callable(value) or isinstance(value, ByOutput)
+    if value is not None and (isinstance(value, type) or not is_loss):
         raise _wrong(path, "loss", cast(object, value), "lm.CrossEntropy()")
     return cast(Loss | None, value)
-
-
-def _is_loss(value: object) -> bool:
-    return callable(value) or isinstance(value, ByOutput)
 
 
 def _optimizer(path: str, value: Any) -> Optimizer:
@@ -167,31 +159,23 @@ def _optimizer(path: str, value: Any) -> Optimizer:
 
 def _metrics(path: str, value: Any) -> tuple[Metric, ...]:
     if isinstance(value, list | tuple):
-        found = tuple(cast(list[Any], value))
-        if all(_is_metric(one) for one in found):
-            return as_metrics(found)
+        metrics = tuple(cast(list[Any], value))
+        # A function may be a metric too.
+        fitting = (callable(metric) or hasattr(metric, "statistics") for metric in metrics)
+        if all(fitting) and not any(isinstance(metric, type) for metric in metrics):
+            return as_metrics(metrics)
     if isinstance(value, dict):
         return as_metrics(value)
     raise _wrong(path, "metrics", cast(object, value), "[lm.Accuracy()]")
 
 
-def _is_metric(value: object) -> bool:
-    """Whether it is a metric, or a function that can be one."""
-    return not isinstance(value, type) and (hasattr(value, "statistics") or callable(value))
-
-
-def _precision(path: str, value: Any) -> DTypeLike:
+def _precisions(path: str, dtype: Any, products: Any) -> tuple[DTypeLike, str]:
     try:
-        return ModelType().read(value)
+        return ModelType().read(dtype), ProductPrecision().read(products)
     except DTypeError as error:
         raise error.at(f"{path}, dtype") from None
-
-
-def _products(path: str, value: Any) -> str:
-    try:
-        return ProductPrecision().read(value)
     except Misfit as misfit:
-        raise refusal(misfit, "precision", value, where=path) from None
+        raise refusal(misfit, "precision", products, where=path) from None
 
 
 def _count(path: str, name: str, value: Any) -> int:

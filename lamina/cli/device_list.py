@@ -15,7 +15,7 @@ _HEADER = ("engine", "device", "memory", "state")
 
 def devices_text(devices: Sequence[Device]) -> str:
     """A table with a row for each device; below it why some cannot be used, and the remedies."""
-    rows = [(_engine_of(one), one.description, _memory_of(one), _state_of(one)) for one in devices]
+    rows = [(_engine_of(d), d.description, _memory_of(d), _state_of(d)) for d in devices]
     others = [max(len(row[column]) for row in [_HEADER, *rows]) for column in (0, 2, 3)]
     # Two blanks between columns. Longer descriptions continue in the next line.
     room = _WIDTH - sum(others) - 2 * len(others)
@@ -25,12 +25,18 @@ def devices_text(devices: Sequence[Device]) -> str:
         lines.append((engine, first, memory, state))
         lines += (("", line, "", "") for line in rest)
     table = table_text(_HEADER, lines, align="llrl")
-    return "\n\n".join([table, *(_problem_text(one) for one in devices if one.problem)])
+    problems = [
+        _block(f"{device.engine} cannot be used", [fact for fact in facts if fact[1]])
+        for device in devices
+        for facts in [(("problem", device.problem), ("remedy", device.remedy))]
+        if device.problem
+    ]
+    return "\n\n".join([table, *problems])
 
 
 def details_text(devices: Sequence[Device]) -> str:
     """All properties of each device that are known."""
-    return "\n\n".join(_block(_engine_of(one), list(_facts_of(one))) for one in devices)
+    return "\n\n".join(_block(_engine_of(device), list(_facts_of(device))) for device in devices)
 
 
 def _engine_of(device: Device) -> str:
@@ -43,11 +49,6 @@ def _memory_of(device: Device) -> str:
 
 def _state_of(device: Device) -> str:
     return "unusable" if device.problem else "ready"
-
-
-def _problem_text(device: Device) -> str:
-    facts = (("problem", device.problem), ("remedy", device.remedy))
-    return _block(f"{device.engine} cannot be used", [fact for fact in facts if fact[1]])
 
 
 def _block(head: str, facts: Sequence[tuple[str, str]]) -> str:
@@ -73,7 +74,7 @@ def _facts_of(device: Device) -> Iterator[tuple[str, str]]:
         ("device", device.name or device.description),
         ("driver", device.driver),
         ("version", device.version),
-        ("memory", _memory_of(device) + _shared(device)),
+        ("memory", _memory_of(device) + _SHARED[device.shares_memory]),
         ("largest allocation", _bytes_or_none(device.largest_allocation_bytes)),
         ("local memory", _bytes_or_none(device.local_memory_bytes)),
         ("compute units", "" if device.compute_units is None else str(device.compute_units)),
@@ -90,10 +91,7 @@ def _facts_of(device: Device) -> Iterator[tuple[str, str]]:
     return ((name, value) for name, value in texts if value)
 
 
-def _shared(device: Device) -> str:
-    if device.shares_memory is None:
-        return ""
-    return ", shared with the host" if device.shares_memory else ", its own"
+_SHARED = {None: "", True: ", shared with the host", False: ", its own"}
 
 
 def _bytes_or_none(count: int | None) -> str:

@@ -51,8 +51,8 @@ def _show(
     if not issubclass(category, LaminaWarning):
         click.echo(warnings.formatwarning(message, category, filename, lineno), err=True, nl=False)
         return
-    own = meta.get(USER_FILE, "")
-    where = f" ({filename}:{lineno})" if own and filename == own else ""
+    user_file = meta.get(USER_FILE, "")
+    where = f" ({filename}:{lineno})" if user_file and filename == user_file else ""
     click.echo(f"warning{where}: {message}", err=True)
 
 
@@ -60,7 +60,6 @@ def message_of(error: Exception, user_file: str = "") -> str:
     """The message for the user; "" for a defect of Lamina, which needs its traceback.
 
     Args:
-        error: the exception.
         user_file: the path of the user's own file, if one was run.
     """
     name = type(error).__name__

@@ -129,7 +129,7 @@ def profile(
 
     If FILE.py defines no loss, it is the program of a forward pass.
     """
-    from lamina.cli.loading import first_examples
+    from lamina.cli.data import first_examples
 
     examples = first_examples(size, data, targets)
     size = size if examples is None else len(examples)

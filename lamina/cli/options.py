@@ -35,11 +35,7 @@ def data_option(help: str, *, required: bool = False) -> Callable[[Function], Fu
 
 
 def output_option(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
-    """The option for a file to write.
-
-    Raises:
-        DataError: if the file cannot be written.
-    """
+    """The option for a file to write; raises DataError if the file cannot be written."""
     path = click.Path(dir_okay=False, path_type=Path)
     return click.option(name, metavar=metavar, type=path, callback=_read_output, help=help)
 
@@ -55,8 +51,7 @@ def read_precision(
 ) -> DTypeLike | None:
     """The precision of a model, as `Model` reads it.
 
-    Raises:
-        DTypeError: for a word that is none.
+    Raises DTypeError for a word that is none.
     """
     from lamina.checks.kinds import ModelType  # `lamina --help` does not need it
 
@@ -77,8 +72,7 @@ dtype_option = click.option(
 def read_products(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """The precision of products of float32, as `Model` reads it.
 
-    Raises:
-        DefinitionError: for a word that is none.
+    Raises DefinitionError for a word that is none.
     """
     # `lamina --help` does not need them.
     from lamina.checks.kinds import Misfit, refusal
@@ -124,12 +118,11 @@ def _read_kinds(
 ) -> dict[str, str] | None:
     """The kinds of columns by name, of `NAME=KIND`.
 
-    Raises:
-        BadParameter: for a value without a sign of equality, or of another kind.
+    Raises BadParameter for a value without a sign of equality, or of another kind.
     """
     from lamina.data.columns import KINDS  # `lamina --help` does not need it
 
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for value in values:
         name, sign, kind = value.rpartition("=")
         if not sign or kind not in KINDS:
@@ -137,12 +130,12 @@ def _read_kinds(
                 f"{value!r} is not NAME=KIND with one of the kinds {', '.join(KINDS)}.",
                 param=parameter,
             )
-        found[name] = kind
-    return found or None
+        kinds[name] = kind
+    return kinds or None
 
 
 def table_options(command: Function) -> Function:
-    """The options that say how the columns of a table are coded, as those of `lm.data.load`."""
+    """The options that say how the columns of a table are coded, as for `lm.data.load`."""
     for option in reversed(_TABLE_OPTIONS):
         command = option(command)
     return command

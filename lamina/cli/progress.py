@@ -11,13 +11,7 @@ import click
 
 from lamina.model import Model
 from lamina.reports import measured_text
-from lamina.training.callbacks import (
-    Callback,
-    CSVLog,
-    EarlyStopping,
-    JSONLinesLog,
-    TimeLimit,
-)
+from lamina.training.callbacks import Callback, CSVLog, EarlyStopping, JSONLinesLog, TimeLimit
 from lamina.training.history import History
 
 
@@ -66,20 +60,17 @@ def callbacks(
     """The callbacks that options of `lamina train` ask for.
 
     Args:
-        patience: epochs without improvement that end the fit.
-        log: the file of the history.
-        minutes: after which the fit ends.
-        validated: whether there is validation data.
+        patience: the number of epochs without improvement that ends the fit.
     """
-    found: list[Callback] = []
+    chosen: list[Callback] = []
     if patience is not None:
         monitor = "validation_loss" if validated else "loss"
-        found.append(EarlyStopping(monitor, patience=patience))
+        chosen.append(EarlyStopping(monitor, patience=patience))
     if log is not None:
-        found.append(JSONLinesLog(log) if log.suffix == ".jsonl" else CSVLog(log))
+        chosen.append(JSONLinesLog(log) if log.suffix == ".jsonl" else CSVLog(log))
     if minutes is not None:
-        found.append(TimeLimit(60 * minutes))
-    return found
+        chosen.append(TimeLimit(60 * minutes))
+    return chosen
 
 
 def epoch_lines(epochs: int) -> list[Callable[[History], None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import zipfile
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -18,9 +18,6 @@ from lamina.base.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
 from lamina.data.dataset import NAME_PAIRS
 from lamina.data.untrusted import RESTORE, ByteStream, read_at_most, reading, require_plausible
 from lamina.errors import DataError, DTypeError, FileFormatError, missing_extra
-
-# The arrays of a file by name, each read when its function is called.
-LazyArrays = Mapping[str, Callable[[], Array]]
 
 
 def read_npy(path: Path) -> Array:
@@ -43,11 +40,9 @@ def read_npz(path: Path, targets: str | None) -> tuple[Array, Array | None]:
             for info in archive.infolist()
             if info.filename.endswith(".npy")
         }
-
-        def reader(name: str) -> Callable[[], Array]:
-            return lambda: _read_npz_member(archive, members[name])
-
-        return _pick({name: reader(name) for name in members}, targets)
+        names = choose_names(members, targets)
+        inputs, *outputs = [_read_npz_member(archive, members[name]) for name in names]
+        return inputs, outputs[0] if outputs else None
 
 
 def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
@@ -63,11 +58,7 @@ def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
 
 @contextmanager
 def open_hdf5(path: Path) -> Generator[Any]:
-    """An HDF5 file.
-
-    Raises:
-        MissingExtraError: if h5py is not installed.
-    """
+    """An HDF5 file; raises MissingExtraError if h5py is not installed."""
     try:
         h5py: Any = importlib.import_module("h5py")
     except ImportError as error:
@@ -80,60 +71,51 @@ def open_hdf5(path: Path) -> Generator[Any]:
 def hdf5_arrays(file: Any, targets: str | None) -> dict[str, Any]:
     """The inputs at the root of an HDF5 file, and the targets if there are any, by name; unread.
 
-    Raises:
-        DataError: if the names do not tell which is which, or one is not in the file itself: a
-            link, a virtual array, or one in other files.
+    Raises DataError if the names do not tell which is which, or one is not in the file itself: a
+    link, a virtual array, or one in other files.
     """
     h5py: Any = importlib.import_module("h5py")
     links = {str(name): file.get(name, getlink=True) for name in file}
     hard = [name for name, link in links.items() if isinstance(link, h5py.HardLink)]
-    own = {name: file[name] for name in hard if isinstance(file[name], h5py.Dataset)}
-    names = [name for name in links if name in own or name not in hard]
-    chosen = [name for name in choose_names(names, targets) if name is not None]
+    arrays = {name: file[name] for name in hard if isinstance(file[name], h5py.Dataset)}
+    names = [name for name in links if name in arrays or name not in hard]
+    chosen = choose_names(names, targets)
     for name in chosen:
-        found = _elsewhere(own[name]) if name in own else f"a link to {links[name].path}"
-        if found:
+        other = _elsewhere(arrays[name]) if name in arrays else f"a link to {links[name].path}"
+        if other:
             raise DataError(
                 f"the array {name!r} is not in the file itself",
-                facts=(("expected", "an array of numbers"), ("found", found)),
+                facts=(("expected", "an array of numbers"), ("found", other)),
                 advice="It may be in any file of this machine, and is not followed. If you trust "
                 "it: h5py.File(path), then lm.data.Dataset(file['x'][:], file['y'][:]).",
             )
-    return {name: own[name] for name in chosen}
+    return {name: arrays[name] for name in chosen}
 
 
 def _elsewhere(array: Any) -> str:
     """Where an array of HDF5 is, if it is not in its file."""
     if array.is_virtual:
         return "a virtual array, of other arrays"
-    files = [str(one[0]) for one in array.external or ()]
+    files = [str(name) for name, *_ in array.external or ()]
     return f"an array in {', '.join(files)}" if files else ""
 
 
-def _pick(arrays: LazyArrays, targets: str | None) -> tuple[Array, Array | None]:
-    """Inputs and targets by their names; a lone array is the inputs."""
-    inputs, outputs = choose_names(arrays, targets)
-    return arrays[inputs](), None if outputs is None else arrays[outputs]()
-
-
-def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, str | None]:
+def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, ...]:
     """The names of inputs and targets; a lone array is the inputs, unless its name is for targets.
 
-    Raises:
-        DataError: if the names do not tell which is which.
+    Raises DataError if the names do not tell which is which.
     """
     if targets is not None:
         others = [name for name in arrays if name != targets]
-        known = [name for name, _ in NAME_PAIRS if name in others]
-        candidates = known or others
+        candidates = [name for name, _ in NAME_PAIRS if name in others] or others
         if targets in arrays and len(candidates) == 1:
             return candidates[0], targets
     else:
-        for inputs_name, targets_name in NAME_PAIRS:
-            if inputs_name in arrays and targets_name in arrays:
-                return inputs_name, targets_name
+        for pair in NAME_PAIRS:
+            if set(pair) <= set(arrays):
+                return pair
         if len(arrays) == 1 and all(name not in arrays for _, name in NAME_PAIRS):
-            return next(iter(arrays)), None
+            return tuple(arrays)
     pairs = ", ".join(f"{inputs}/{outputs}" for inputs, outputs in NAME_PAIRS)
     raise DataError(
         "the names of the arrays do not tell inputs from targets",
@@ -162,24 +144,18 @@ class NpyLayout:
     """The header of an array in npy format.
 
     Attributes:
-        shape, dtype: of the array.
         column_major: whether its first axis is contiguous.
-        offset: of its first element in the file; -1 in a stream.
+        offset: the position of its first element in the file or stream.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     column_major: bool
-    offset: int = -1
+    offset: int
 
 
-def npy_layout(file: BinaryIO, name: str) -> NpyLayout:
-    """The header of a `.npy` file."""
-    layout = _npy_header(file, name)
-    return NpyLayout(layout.shape, layout.dtype, layout.column_major, file.tell())
-
-
-def _npy_header(stream: BinaryIO | Any, name: str) -> NpyLayout:
+def npy_layout(stream: BinaryIO | Any, name: str) -> NpyLayout:
+    """The header of an array in npy format."""
     version = npy_format.read_magic(stream)
     if version == (1, 0):
         shape, column_major, dtype = npy_format.read_array_header_1_0(stream)
@@ -192,13 +168,13 @@ def _npy_header(stream: BinaryIO | Any, name: str) -> NpyLayout:
             advice="Write the array with numpy.save or numpy.savez.",
         )
     _require_dtype(dtype, name)
-    return NpyLayout(shape, dtype, column_major)
+    return NpyLayout(shape, dtype, column_major, stream.tell())
 
 
 def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array:
     """Reads an array in npy format from a stream of `available` bytes."""
-    layout = _npy_header(stream, name)
-    shape, dtype, column_major = layout.shape, layout.dtype, layout.column_major
+    layout = npy_layout(stream, name)
+    shape, dtype = layout.shape, layout.dtype
     payload = size_of(shape) * dtype.itemsize
     content = bytearray()
     if 0 <= payload <= available:
@@ -213,7 +189,7 @@ def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array
             advice=RESTORE,
         )
     array = np.frombuffer(content, dtype)
-    array = array.reshape(shape[::-1]).T if column_major else array.reshape(shape)
+    array = array.reshape(shape, order="F" if layout.column_major else "C")
     return np.ascontiguousarray(array, dtype.newbyteorder("=")).reshape(shape)
 
 

@@ -1,4 +1,7 @@
-"""Conversion of data to arrays: lists, tensors of PyTorch, and all else that NumPy converts."""
+"""Conversion of data to arrays: lists, tensors of PyTorch, and all else that NumPy converts.
+
+`to_array` makes an array of anything. `convert` also checks it, before anything is computed.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,22 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, converted, is_masked_array
+from lamina.base.shapes import (
+    PUBLIC_DTYPES,
+    Array,
+    DType,
+    as_dtype,
+    converted,
+    float32,
+    is_masked_array,
+)
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
-from lamina.graph import Tensor, source_line
+from lamina.graph import Tensor, source_line, warn
+
+# Class, shape and dtype of an array.
+ArrayType = tuple[type, tuple[int, ...], np.dtype[Any]]
+# Up to this number of elements a loop in Python takes less time than a call of NumPy.
+FEW_ELEMENTS = 32
 
 
 @final
@@ -81,7 +97,7 @@ def to_array(value: Any, problem: str) -> Array:
             advice = _of_pytorch(value)
         elif hasattr(value, "__dlpack__"):
             advice = "Copy it to the computer's memory first."
-        elif isinstance(value, list) and all(hasattr(one, "shape") for one in cast(Any, value)):
+        elif isinstance(value, list) and all(hasattr(item, "shape") for item in cast(Any, value)):
             advice = "Several inputs make a tuple: (a, b). All examples of one have the same shape."
         facts = (("expected", "rows of equal length"), ("found", str(error)))
         raise DataError(problem, facts=facts, advice=advice) from None
@@ -115,33 +131,33 @@ def _of_frame(frame: Any, array: Array) -> Array:
     )
 
 
-def rounded(array: Array, wanted: DType, name: str) -> Array:
+def rounded(array: Array, dtype: DType, name: str) -> Array:
     """Numbers as another float type, rounded to the nearest.
 
     Raises:
         DataError: if a finite number becomes infinite.
     """
-    if array.dtype == wanted.numpy:
+    if array.dtype == dtype.numpy:
         return array
     with np.errstate(over="ignore"):
-        result = converted(array, wanted.numpy)
+        result = converted(array, dtype.numpy)
     lost = np.isinf(result)
     if lost.any():
         lost &= np.isfinite(array)
     if lost.any():
         largest = np.abs(np.asarray(array[lost], np.float64)).max()
         raise DataError(
-            f"{name} has numbers that {wanted.name} cannot hold",
-            facts=(("expected", f"at most {_LARGEST[wanted.name]}"), ("found", f"{largest:,g}")),
+            f"{name} has numbers that {dtype.name} cannot hold",
+            facts=(("expected", f"at most {_LARGEST[dtype.name]}"), ("found", f"{largest:,g}")),
             advice="Scale them, or make the model with another dtype.",
         )
     return result
 
 
-def rounded_parameters(values: Mapping[str, Array], wanted: DType) -> dict[str, Array]:
+def rounded_parameters(values: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
     """Parameters and states as another float type; counters stay integers."""
     return {
-        name: value if value.dtype.kind in "iub" else rounded(value, wanted, f"parameter {name!r}")
+        name: value if value.dtype.kind in "iub" else rounded(value, dtype, f"parameter {name!r}")
         for name, value in values.items()
     }
 
@@ -220,7 +236,7 @@ def dense(array: Any) -> Array:
 def bytes_of(array: Any) -> int:
     """The bytes of an array, or of a sparse matrix by rows."""
     stored = (array.data, array.indices, array.indptr) if is_sparse(array) else (array,)
-    return sum(one.nbytes for one in stored)
+    return sum(part.nbytes for part in stored)
 
 
 def sparse_in_dtype(name: str, matrix: Any, dtype: DType) -> Any:
@@ -246,3 +262,124 @@ def _of_python(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_of_python, cast(Sequence[object], value)))
     return isinstance(value, float | int) and not isinstance(value, np.generic)
+
+
+# Data for a program -------------------------------------------------------------------------------
+
+
+def convert(value: Any, target: DType, name: str, *, narrow: bool = True) -> Array:
+    """Data for an input, target or parameter of dtype `target`, as a contiguous array.
+
+    Lists, and tensors of PyTorch, are converted to the wanted dtype; so are floats of up to 32 bits
+    for a float of 16 bits. float64, which is the default of NumPy and pandas, is converted with a
+    warning. Other arrays keep their dtype: integers are accepted for floats (the device casts
+    them), and float32 for float64. Other conversions that lose precision or meaning are refused.
+
+    Args:
+        name: the name of the array, for errors and warnings.
+        narrow: whether float64 may become a narrower float.
+
+    Raises:
+        DTypeError: for a dtype that is refused, with the conversion to write.
+        DataError: for nested lists of uneven lengths, and numbers beyond the range of the dtype,
+            also of integers that keep their own.
+        DefinitionError: for Lamina's own tensors.
+    """
+    plain = type(value) is np.ndarray  # the usual case
+    array: Array = value if plain else to_array(value, f"{name} cannot be converted to an array")
+    if not plain and (isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic)):
+        kind = array.dtype.kind
+        if kind in "fiub" and (target.is_half or (kind == "f" and target.is_float)):
+            array = rounded(array, target, name)
+        elif kind in "fiub" and (target.is_float or kind != "f"):
+            array = array.astype(target.numpy)
+    try:
+        arriving = as_dtype(array.dtype)
+    except DTypeError as error:
+        raise error.at(name) from None
+    if arriving.name not in PUBLIC_DTYPES:
+        raise DTypeError(
+            f"{name} has a dtype that data cannot have",
+            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", arriving.name)),
+            advice="Convert it first: array.astype('int64').",
+        )
+    if target.is_half and arriving.is_float and arriving.rank <= float32.rank:
+        array, arriving = rounded(array, target, name), target
+    narrowing = arriving.is_float and target.is_float and arriving.rank > target.rank
+    if narrowing and narrow:
+        array = rounded(array, target, name)
+        warn(
+            f"{name} is converted from {arriving.name} to {target.name}. Convert it once, "
+            f"array.astype('float32') or lm.data.Dataset(x, y, dtype='float32'), or make the model "
+            "with dtype='float64'."
+        )
+    elif narrowing or (arriving.is_float and not target.is_float):
+        fitting = "float32" if narrowing else target.name
+        advice = f"Convert it: array.astype('{fitting}')"
+        advice += ", or make the model with dtype='float64'." if narrowing else "."
+        raise DTypeError(
+            f"{name} has the wrong dtype",
+            facts=(("expected", target.name), ("found", arriving.name)),
+            advice=advice,
+        )
+    elif is_ranged(arriving, target):
+        _require_range(array, target, name)
+    native = array.dtype.newbyteorder("=")
+    return np.ascontiguousarray(array, native).reshape(array.shape)
+
+
+def is_ranged(arriving: DType, target: DType) -> bool:
+    """Whether the range of integers has to be checked, because another integer type is wanted."""
+    return arriving.kind == "int" and target.kind == "int" and arriving != target
+
+
+def _require_range(array: Array, target: DType, name: str) -> None:
+    """Raises DataError for integers that the dtype cannot hold."""
+    limits, present = np.iinfo(target.numpy), np.iinfo(array.dtype)
+    if not array.size or (limits.min <= present.min and present.max <= limits.max):
+        return
+    least, most = int(array.min()), int(array.max())
+    if least < limits.min or most > limits.max:
+        raise DataError(
+            f"{name} has numbers that {target.name} cannot hold",
+            facts=(
+                ("expected", f"{limits.min} to {limits.max}"),
+                ("found", str(least if least < limits.min else most)),
+            ),
+            where=name,
+            advice="Scale them, or give the input another dtype: lm.Input(..., dtype='int64').",
+        )
+
+
+def type_of(array: Array) -> ArrayType:
+    """Class, shape and dtype of an array."""
+    return type(array), array.shape, array.dtype
+
+
+def is_exact(array: Any, expected: ArrayType | None) -> bool:
+    """Whether an array is of this type, contiguous and writable: it needs no further check.
+
+    A forward pass of a small network takes less time than a full check.
+    """
+    try:
+        found = array.__class__, array.shape, array.dtype
+        return found == expected and array.flags.carray
+    except AttributeError:
+        return False
+
+
+def are_indices(array: Array, count: int) -> bool:
+    """Whether all integers of an array lie in 0..count - 1."""
+    if array.size == 0:
+        return True
+    # Read as unsigned, a negative number is larger than any index.
+    unsigned = array.view(f"u{array.itemsize}") if array.dtype.kind == "i" else array
+    return _largest(unsigned) < count
+
+
+def _largest(array: Array) -> int:
+    if array.size == 1:
+        return array.item()
+    if array.size <= FEW_ELEMENTS:
+        return max(array.ravel().tolist())
+    return int(np.maximum.reduce(array, axis=None))

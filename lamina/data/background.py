@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import final
 
 import numpy as np
@@ -37,12 +38,10 @@ class Plan:
     """What a reader makes of the batches of a source.
 
     Attributes:
-        convert: checks a batch, and converts it to the arrays of a program.
-        batch_size: of the program.
-        drop_last: whether a smaller last batch of an epoch is omitted.
+        convert: the check of a batch, and its conversion to the arrays of a program.
         epochs: the number of epochs of the whole fit; None to read without an end.
         steps: the batches after which the reader ends, over all epochs; None if that is not known.
-        examples: of an epoch, after which it ends; None for those that the source has.
+        examples: the examples after which an epoch ends; None for all examples of the source.
     """
 
     convert: Convert
@@ -58,13 +57,11 @@ class Chunk:
     """Examples in the order in which they were read, and the batches made of them.
 
     Attributes:
-        arrays: of the examples.
         groups: the examples of the batches: int64 (batches, batch size) for each batch size.
         slot: the number of its memory.
         first: the number in the epoch of its first batch's first example.
         starts: the blocks from which it can be read again: the number in the epoch of the first
             example, and the position.
-        ends: whether it ends an epoch.
     """
 
     arrays: tuple[Array, ...]
@@ -79,12 +76,9 @@ class Chunk:
         number = self.first + used
         if self.ends and used == sum(rows.size for rows in self.groups):
             return Position(self.starts[0][1].epoch + 1)
-        start, position = max((one for one in self.starts if one[0] <= number), key=_number)
+        before = (start for start in self.starts if start[0] <= number)
+        start, position = max(before, key=itemgetter(0))
         return replace(position, used=number - start + position.used)
-
-
-def _number(start: tuple[int, Position]) -> int:
-    return start[0]
 
 
 @final
@@ -92,9 +86,8 @@ class Reader:
     """Reads a stream in a thread of its own.
 
     Args:
-        stream: to read.
-        position: where it begins; by default at the beginning.
-        seed: of the order of the examples; None to read them in the order of the source.
+        position: the beginning; by default the beginning of the stream.
+        seed: the seed of the order of the examples; None for the order of the source.
         resumes: whether another process has read it up to the position.
         keeps_states: whether positions hold the state of the source, if it has one.
         is_over: whether nothing is read after the position. Then the sample is of an epoch that was
@@ -334,7 +327,7 @@ class Reader:
         """Lets the caller take what is read, before the source is asked for more.
 
         Args:
-            make: makes a chunk of it.
+            make: a function that makes a chunk of it.
 
         Returns:
             Whether the caller waits and gets the chunk. Otherwise it may take it until `withdraw`.
@@ -383,14 +376,11 @@ class _Blocks:
 
     The examples that do not fill a batch are moved to the next chunk. With a window, a block is
     what the window's rule says. Without one it has the examples that are read until the caller
-    waits for them, at least a batch, and at most those of a chunk: the batches are the same.
+    waits for them, at least a batch, and at most a chunk: the batches are the same.
 
     Args:
-        reader: takes the chunks.
-        order: of the examples of a window; None for that of the source.
-        examples: of the epoch.
-        position: where it begins.
-        plan: of the chunks.
+        reader: the receiver of the chunks.
+        order: the order of the examples of a window; None for the order of the source.
         steps: the most batches; None for all.
     """
 
@@ -435,15 +425,15 @@ class _Blocks:
         while len(self._starts) > 1 and self._starts[1][0] <= self._number:
             self._starts.popleft()
         if self._order is None:
-            found, taken = self._fill(slot, count, length)
+            added, taken = self._fill(slot, count, length)
         else:
-            found, taken = examples.fill(target, count, length), False
-        ends = found < length and not taken
-        chunk, rest = self._chunk(slot, count, found, ends=ends)
+            added, taken = examples.fill(target, count, length), False
+        ends = added < length and not taken
+        chunk, rest = self._chunk(slot, count, added, ends=ends)
         self._carried = [array[rest] for array in target] if rest.size and not ends else []
         if not taken:
             self._reader.give(chunk)
-        self._number += sum(one.size for one in chunk.groups)
+        self._number += sum(rows.size for rows in chunk.groups)
         self._steps = steps_left(self._steps, chunk.groups)
         self._block, self._used = self._block + 1, 0
         return ends
@@ -464,22 +454,22 @@ class _Blocks:
 
         The number is smaller at the end of the epoch, and if the caller took the chunk.
         """
-        found, target = 0, self._reader.arrays(slot)
-        while found < length:
-            is_whole = carried + found >= self._plan.batch_size
-            if is_whole and self._examples.must_read and self._is_taken(slot, carried, found):
-                return found, True
-            some = self._examples.copy(target, carried + found, length - found)
+        added, target = 0, self._reader.arrays(slot)
+        while added < length:
+            has_batch = carried + added >= self._plan.batch_size
+            if has_batch and self._examples.must_read and self._is_taken(slot, carried, added):
+                return added, True
+            some = self._examples.copy(target, carried + added, length - added)
             if not some:
                 break
-            found += some
-        return found, False
+            added += some
+        return added, False
 
-    def _is_taken(self, slot: int, carried: int, found: int) -> bool:
+    def _is_taken(self, slot: int, carried: int, added: int) -> bool:
         """Asks the source for more; returns whether the caller took the chunk as it is."""
 
         def make() -> Chunk:
-            return self._chunk(slot, carried, found, ends=False)[0]
+            return self._chunk(slot, carried, added, ends=False)[0]
 
         if self._reader.offer(make):
             return True
@@ -492,26 +482,22 @@ class _Blocks:
             raise
         return self._reader.withdraw()
 
-    def _chunk(self, slot: int, carried: int, found: int, *, ends: bool) -> tuple[Chunk, Array]:
+    def _chunk(self, slot: int, carried: int, added: int, *, ends: bool) -> tuple[Chunk, Array]:
         """A chunk of a slot, and the examples that are in none of its batches."""
-        groups, rest = _batches(self._rows(carried, found), self._plan.batch_size)
+        rows, size = self._rows(carried, added), self._plan.batch_size
+        batched = len(rows) // size * size
+        groups, rest = [rows[:batched].reshape(-1, size)] if batched else [], rows[batched:]
         if ends and rest.size and not self._plan.drop_last:
             groups.append(rest.reshape(1, -1))
-        arrays = self._reader.filled(slot, carried + found)
+        arrays = self._reader.filled(slot, carried + added)
         starts = tuple(self._starts)
         return Chunk(arrays, tuple(groups), slot, self._number, starts, ends), rest
 
-    def _rows(self, carried: int, found: int) -> Array:
+    def _rows(self, carried: int, added: int) -> Array:
         """The examples of a chunk in the order in which they are used."""
         before = np.arange(carried, dtype=np.int64)
-        if self._order is None or not found:
-            order = np.arange(found, dtype=np.int64)
+        if self._order is None or not added:
+            order = np.arange(added, dtype=np.int64)
         else:
-            order = self._order.permutation(self._block, found)
+            order = self._order.permutation(self._block, added)
         return np.concatenate([before, carried + order[self._used :]])
-
-
-def _batches(rows: Array, size: int) -> tuple[list[Array], Array]:
-    """Whole batches, if there are any, and the examples that are left."""
-    whole = len(rows) // size * size
-    return ([rows[:whole].reshape(-1, size)] if whole else []), rows[whole:]

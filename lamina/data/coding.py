@@ -48,13 +48,12 @@ class Column:
     """How a column is coded.
 
     Attributes:
-        name: of the column.
         kind: `"number"`, `"date"` (in days since 1970) or `"word"`; of a target also `"class"`, a
             number of a class.
         words: the known words, sorted.
-        gap: replaces missing numbers; None refuses them.
+        gap: the number in place of missing ones; None refuses them.
         indicator: whether a further feature states where a number is missing.
-        mean, deviation: are subtracted from the numbers, and divide them.
+        mean, deviation: the numbers are shifted by the mean, then divided by the deviation.
     """
 
     name: str
@@ -68,8 +67,7 @@ class Column:
     def read(self, values: Array) -> Array:
         """The values of such a column in a table; its kind decides what they are.
 
-        Raises:
-            DataError: if they are of another kind.
+        Raises DataError if they are of another kind.
         """
         words = self.words if self.kind == "word" else None
         return as_kind(self.name, values, self.kind, words)
@@ -84,7 +82,7 @@ class Coding:
     Attributes:
         columns: the columns of the inputs; others of a table are ignored. None for pictures.
         target: the column of the targets, if any.
-        words: how words are coded: `"one-hot"` or `"index"`.
+        words: the coding of words, `"one-hot"` or `"index"`.
         indices_first: whether the input of indices is before the input of numbers, as in a part of
             a model whose inputs are in this order.
         delimiter, decimal: the marks between cells and in numbers, if the table was in a file, and
@@ -101,13 +99,13 @@ class Coding:
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the float features of the first input, in order."""
-        found: list[str] = []
+        names: list[str] = []
         for column in self.columns:
             if column.kind != "word":
-                found += [column.name, *[f"{column.name} is missing"] * column.indicator]
+                names += [column.name, *[f"{column.name} is missing"] * column.indicator]
             elif self.words == "one-hot":
-                found += [f"{column.name}={word}" for word in column.words]
-        return tuple(found)
+                names += [f"{column.name}={word}" for word in column.words]
+        return tuple(names)
 
     @property
     def inputs_text(self) -> str:
@@ -142,7 +140,7 @@ class Coding:
         """A table as a data set, with targets if the coding has any.
 
         Args:
-            frame: as for `inputs`.
+            frame: a table as for `inputs`.
 
         Raises:
             DataError: as for `inputs`, and for targets that are missing or unknown.
@@ -181,11 +179,9 @@ def dataset_of_pictures(folder: Any, coding: Coding | None = None) -> Dataset:
         )
     path = Path(folder)
     with reading(path, "a folder of pictures"):
-        known = None if coding is None else coding.classes
-        images, labels, classes = read_image_folder(path, known)
-        return Dataset(
-            images, labels, coding=coding or Coding((), Column("class", "word", classes), "one-hot")
-        )
+        images, labels, classes = read_image_folder(path, coding and coding.classes)
+        coding = coding or Coding((), Column("class", "word", classes), "one-hot")
+        return Dataset(images, labels, coding=coding)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -198,12 +194,13 @@ def _difference(coding: Coding, other: Coding) -> tuple[str, str] | None:
 
     Targets are compared if both have one.
     """
-    names, others = ([column.name for column in one.columns] for one in (coding, other))
+    names, others = [[column.name for column in c.columns] for c in (coding, other)]
     if names != others:
         return _first_difference("columns", names, others)
     for name in ("words", "indices_first"):
-        if (own := getattr(coding, name)) != (found := getattr(other, name)):
-            return f"{name}={own!r}", f"{name}={found!r}"
+        values = [getattr(c, name) for c in (coding, other)]
+        if values[0] != values[1]:
+            return f"{name}={values[0]!r}", f"{name}={values[1]!r}"
     pairs = list(zip(coding.columns, other.columns, strict=True))
     if coding.target is not None and other.target is not None:
         pairs.append((coding.target, other.target))
@@ -223,14 +220,12 @@ def _difference_of_columns(column: Column, other: Column) -> tuple[str, str]:
 
 def _first_difference(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
     """How many names there are, and the first that is not the same."""
-    equal = (one == other for one, other in zip(names, others, strict=False))
-    position = next((number for number, same in enumerate(equal) if not same), None)
-    if position is None:
-        position = min(len(names), len(others))
+    pairs = enumerate(zip(names, others, strict=False))
+    position = next((n for n, (a, b) in pairs if a != b), min(len(names), len(others)))
 
-    def text(found: Sequence[str]) -> str:
-        own = f"; number {position} is {found[position]!r}" if position < len(found) else ""
-        return f"{what}: {len(found):,}{own}"
+    def text(listed: Sequence[str]) -> str:
+        first = f"; number {position} is {listed[position]!r}" if position < len(listed) else ""
+        return f"{what}: {len(listed):,}{first}"
 
     return text(names), text(others)
 
@@ -247,29 +242,20 @@ def _alike(coding: Coding) -> str:
     )
 
 
-def require_equal(coding: Coding, other: Coding) -> None:
-    """Raises DataError if the coding of data is not that of the training data."""
+def require_equal(coding: Coding, other: Coding, *, is_training: bool = False) -> None:
+    """Raises DataError if data is not coded as the model needs it; in training only warns."""
     different = _difference(coding, other)
-    if different is not None:
-        expected, found = different
-        raise DataError(
-            f"the {'table' if coding.columns else 'folder'} is coded otherwise than the training "
-            "data",
-            facts=(("expected", expected), ("found", found)),
-            advice=_alike(coding),
-        )
-
-
-def warn_of_another(coding: Coding, other: Coding) -> None:
-    """Warns if a model that was trained with a coding is trained further with another one."""
-    different = _difference(coding, other)
-    if different is not None:
-        expected, found = different
-        warn(
-            f"the {'table' if coding.columns else 'folder'} is coded otherwise than the data on "
-            f"which the model was trained before: expected {expected}, found {found}. "
-            f"{_alike(coding)}"
-        )
+    if different is None:
+        return
+    expected, found = different
+    problem = f"the {'table' if coding.columns else 'folder'} is coded otherwise than the "
+    if not is_training:
+        facts = (("expected", expected), ("found", found))
+        raise DataError(f"{problem}training data", facts=facts, advice=_alike(coding))
+    warn(
+        f"{problem}data on which the model was trained before: expected {expected}, found {found}. "
+        f"{_alike(coding)}"
+    )
 
 
 def coded(
@@ -285,11 +271,10 @@ def coded(
 ) -> Dataset:
     """The data set of a table that is trained on, with the coding that is learned from it.
 
-    Raises:
-        DataError: if numbers or targets are missing, or a column cannot be coded.
+    Raises DataError if numbers or targets are missing, or a column cannot be coded.
     """
-    wanted = kinds or {}
-    absent = [name for name in (target, *wanted) if name is not None and name not in table]
+    given = kinds or {}
+    absent = [name for name in (target, *given) if name is not None and name not in table]
     if absent:
         raise DataError(
             f"there is no column {absent[0]!r}",
@@ -299,7 +284,7 @@ def coded(
             else "Give the kinds of columns of this table.",
         )
     columns = tuple(
-        _column(name, _known_kind(name, values, wanted.get(name)), words, gaps, standardise)
+        _column(name, _known_kind(name, values, given.get(name)), words, gaps, standardise)
         for name, values in table.items()
         if name != target
     )
@@ -308,13 +293,13 @@ def coded(
     first = next(iter(table))
     if first != target:
         doubt_index(first, table[first])
-    own = None if target is None else target_column(target, table[target], wanted.get(target))
-    for column in (*columns, *(() if own is None else (own,))):
-        if column.kind == "word" and column.name not in wanted:
+    goal = None if target is None else target_column(target, table[target], given.get(target))
+    for column in filter(None, (*columns, goal)):
+        if column.kind == "word" and column.name not in given:
             values = table[column.name]
-            doubt_words(column.name, values, is_target=column is own, decimal=decimal)
+            doubt_words(column.name, values, is_target=column is goal, decimal=decimal)
     with errors_at("Coding"):
-        coding = Coding(columns, own, words, delimiter=delimiter, decimal=decimal)
+        coding = Coding(columns, goal, words, delimiter=delimiter, decimal=decimal)
         return _dataset(coding, table)
 
 
@@ -393,14 +378,14 @@ def _known_kind(name: str, values: Array, kind: str | None) -> Array:
 def _column(name: str, values: Array, words: Words, gaps: str | float, standardise: bool) -> Column:
     kind = kind_of(values)
     if kind == "word":
-        known = _vocabulary(values)
-        if words == "one-hot" and len(known) > _MOST_ONE_HOT:
+        distinct = _vocabulary(values)
+        if words == "one-hot" and len(distinct) > _MOST_ONE_HOT:
             raise DataError(
                 f"the column {name!r} has too many different words",
-                facts=(("expected", f"at most {_MOST_ONE_HOT:,}"), ("found", f"{len(known):,}")),
+                facts=(("expected", f"at most {_MOST_ONE_HOT:,}"), ("found", f"{len(distinct):,}")),
                 advice="Leave it out, or give words='index' and a layer lm.Embedding.",
             )
-        return Column(name, kind, known)
+        return Column(name, kind, distinct)
     numbers = _as_floats(values)
     require_float32(name, numbers, numbers)
     gap = None if gaps == "error" else _gap(name, numbers[~np.isnan(numbers)], gaps)
@@ -413,9 +398,9 @@ def _column(name: str, values: Array, words: Words, gaps: str | float, standardi
 
 def _deviation(numbers: Array, dtype: np.dtype[Any]) -> float:
     """The standard deviation, which is to divide; 1 if it is no more than rounding."""
-    found = float((numbers - numbers[0]).std())  # exact for equal numbers, whatever their mean
+    deviation = float((numbers - numbers[0]).std())  # exact for equal numbers, whatever their mean
     rounding = np.finfo(dtype if dtype.kind == "f" else np.float64).eps
-    return found if found > 4 * rounding * np.abs(numbers).max() else 1.0
+    return deviation if deviation > 4 * rounding * np.abs(numbers).max() else 1.0
 
 
 def _gap(name: str, present: Array, gaps: str | float) -> float:
@@ -430,16 +415,6 @@ def _gap(name: str, present: Array, gaps: str | float) -> float:
             advice="Leave it out, or give a number in place of missing ones: gaps=0.",
         )
     return float(np.median(present) if gaps == "median" else present.mean())
-
-
-def _gaps_error(name: str, absent: int, count: int) -> DataError:
-    return DataError(
-        f"numbers are missing in the column {name!r}",
-        facts=(("missing", f"{absent:,} of {count:,}"),),
-        advice="Choose in training what replaces them: gaps='mean', 'median', 'indicator' (the "
-        "mean, and a feature that is 1 where a number is missing), or a number; --gaps mean on the "
-        "command line.",
-    )
 
 
 def _vocabulary(values: Array) -> tuple[str, ...]:
@@ -470,7 +445,13 @@ def _filled(name: str, numbers: Array, gap: float | None) -> Array:
     if not absent.any():
         return numbers
     if gap is None:
-        raise _gaps_error(name, int(absent.sum()), len(numbers))
+        raise DataError(
+            f"numbers are missing in the column {name!r}",
+            facts=(("missing", f"{int(absent.sum()):,} of {len(numbers):,}"),),
+            advice="Choose in training what replaces them: gaps='mean', 'median', 'indicator' (the "
+            "mean, and a feature that is 1 where a number is missing), or a number; --gaps mean on "
+            "the command line.",
+        )
     return np.where(absent, gap, numbers)
 
 
@@ -483,17 +464,17 @@ def _codes(column: Column, values: Array) -> Array:
     return np.array([gaps.get(word or "", 0) for word in words], np.int64)
 
 
-def target_column(name: str, values: Array, wanted: str | None) -> Column:
+def target_column(name: str, values: Array, given_kind: str | None) -> Column:
     """The column of targets of these values, of the kind that the user has given, if any."""
-    kind = wanted or kind_of(values)
-    known = as_kind(name, values, kind)
-    _require_all(name, missing(known))
+    kind = given_kind or kind_of(values)
+    targets = as_kind(name, values, kind)
+    _require_all(name, missing(targets))
     if kind == "word":
-        return Column(name, kind, _vocabulary(known))
-    numbers = _as_floats(known)
+        return Column(name, kind, _vocabulary(targets))
+    numbers = _as_floats(targets)
     require_float32(name, numbers, numbers)
     broken, large = np.trunc(numbers) != numbers, np.abs(numbers) >= EXACT
-    if kind == "class" or (wanted is None and kind == "number" and not broken.any()):
+    if kind == "class" or (given_kind is None and kind == "number" and not broken.any()):
         kind = "class"
         if (wrong := np.flatnonzero(broken | large)).size:
             raise DataError(
@@ -520,25 +501,25 @@ def _require_all(name: str, absent: Array) -> None:
 
 def targets_of(column: Column, values: Array) -> Array:
     """The targets: class numbers int64[n], or float32[n, 1]."""
-    known = column.read(values)
+    targets = column.read(values)
     if column.kind == "word":
         unknown = GAPS - set(column.words)
-        gaps = [word is None or word in unknown for word in cast(list[Any], known.tolist())]
+        gaps = [word is None or word in unknown for word in cast(list[Any], targets.tolist())]
         _require_all(column.name, np.array(gaps))
-        codes = _codes(column, known) - 1
+        codes = _codes(column, targets) - 1
         if codes.min() < 0:
             example = int(codes.argmin())
             raise DataError(
                 f"a target is not one of the known words of {column.name!r}",
                 facts=(
                     ("expected", ", ".join(column.words)),
-                    ("found", f"{known[example]!r} in row {example}"),
+                    ("found", f"{targets[example]!r} in row {example}"),
                 ),
                 advice="Make the coding of a table that has all classes.",
             )
         return codes
-    _require_all(column.name, missing(known))
-    numbers = _as_floats(known)
+    _require_all(column.name, missing(targets))
+    numbers = _as_floats(targets)
     require_float32(column.name, numbers, numbers)
     if column.kind == "class":
         return numbers.astype(np.int64)
@@ -554,8 +535,8 @@ def coding_of_inputs(coding: Coding, numbers: Sequence[int | None]) -> Coding | 
     floats = [column for column in coding.columns if column not in indices]
     pair = (indices, floats) if coding.indices_first else (floats, indices)
     arrays = dict(enumerate(filter(None, pair)))
-    known = [arrays[number] for number in dict.fromkeys(numbers) if number in arrays]
-    if len(known) < len(numbers):
+    parts = [arrays[number] for number in dict.fromkeys(numbers) if number in arrays]
+    if len(parts) < len(numbers):
         return None
-    kept = tuple(column for column in coding.columns if any(column in one for one in known))
-    return replace(coding, columns=kept, indices_first=len(known) > 1 and known[0] is indices)
+    kept = tuple(column for column in coding.columns if any(column in part for part in parts))
+    return replace(coding, columns=kept, indices_first=len(parts) > 1 and parts[0] is indices)

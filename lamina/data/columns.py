@@ -10,13 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, cast
 
 import numpy as np
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
-from lamina.checks.kinds import Kind, Misfit, Operands, OrNone, Word
+from lamina.checks.kinds import Misfit, OrNone, ReadBy, Word
 from lamina.errors import DataError, LaminaError
 from lamina.graph import warn
 
@@ -34,36 +35,32 @@ KINDS = ("number", "date", "word", "class")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?", re.ASCII)
 
 
-class _ColumnKinds(Kind):
+def _column_kinds(value: Any) -> dict[str, str]:
     """The kinds of columns by their names."""
-
-    def read(self, value: Any, operands: Operands = ()) -> dict[str, str]:
-        if not isinstance(value, Mapping):
-            raise Misfit("the kinds of columns by name", "{name}={'town': 'word'}")
-        found: dict[str, str] = {}
-        for name, kind in cast(Mapping[Any, Any], value).items():
-            try:
-                found[str(name)] = Word(KINDS).read(kind)
-            except Misfit as misfit:
-                raise misfit.within(f"[{name!r}]", kind) from None
-        return found
+    if not isinstance(value, Mapping):
+        raise Misfit("the kinds of columns by name", "{name}={'town': 'word'}")
+    kinds: dict[str, str] = {}
+    for name, kind in cast(Mapping[Any, Any], value).items():
+        try:
+            kinds[str(name)] = Word(KINDS).read(kind)
+        except Misfit as misfit:
+            raise misfit.within(f"[{name!r}]", kind) from None
+    return kinds
 
 
 # A kind for each of some columns, where it shall be another than is found.
-Kinds = Annotated[Mapping[str, str] | None, OrNone(_ColumnKinds())]
+Kinds = Annotated[Mapping[str, str] | None, OrNone(ReadBy(_column_kinds))]
 
 
-class _DelimiterKind(Kind):
+def _delimiter(value: Any) -> str:
     """A character between the cells of a row."""
-
-    def read(self, value: Any, operands: Operands = ()) -> str:
-        if isinstance(value, str) and len(value) == 1 and value not in '"\r\n':
-            return value
-        raise Misfit("one character", "{name}=';'")
+    if isinstance(value, str) and len(value) == 1 and value not in '"\r\n':
+        return value
+    raise Misfit("one character", "{name}=';'")
 
 
 # The notation of a file, where it shall not be found.
-Delimiter = Annotated[str | None, OrNone(_DelimiterKind())]
+Delimiter = Annotated[str | None, OrNone(ReadBy(_delimiter))]
 Decimal = Annotated[str | None, OrNone(Word(tuple(".,")))]
 
 
@@ -102,13 +99,11 @@ def require_float32(
     """Requires numbers that are finite in float32; missing ones are allowed.
 
     Args:
-        name: of the column.
-        numbers: as the model computes with them, float64; NaN where one is missing.
-        given: as they are in the table.
-        where: describes the position of a row; `"in row 3"` by default.
+        numbers: the numbers with which the model computes, float64; NaN where one is missing.
+        given: the numbers in the table.
+        where: a function that describes the position of a row; `"in row 3"` by default.
 
-    Raises:
-        DataError: for an infinity, or a number that float32 cannot hold.
+    Raises DataError for an infinity, or a number that float32 cannot hold.
     """
     broken = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(broken):
@@ -124,48 +119,44 @@ def require_float32(
         )
 
 
-def as_kind(name: str, values: Array, kind: str, known: Collection[str] | None = None) -> Array:
+def as_kind(name: str, values: Array, kind: str, learned: Collection[str] | None = None) -> Array:
     """The values of a column as values of a kind.
 
     Texts become numbers or dates. Numbers become words if such words are known.
 
     Args:
-        name: of the column.
-        values: of the column.
-        kind: one of `KINDS`.
-        known: the words that are known; None allows any.
+        learned: the words of the training data; None allows any.
 
-    Raises:
-        DataError: if it holds values of another kind.
+    Raises DataError if it holds values of another kind.
     """
-    found, kind = kind_of(values), stored_kind(kind) or ""
-    if found == kind:
+    present, kind = kind_of(values), stored_kind(kind) or ""
+    if present == kind:
         return values
     if missing(values).all():
         return _no_values(kind, len(values))
-    if found == "word":
+    if present == "word":
         cells = [word or "" for word in cast(list[Any], values.tolist())]
         return of_cells(name, cells, kind, lambda row: f"in row {row}")
     # Numbers of bools are words of earlier versions.
-    if values.dtype.kind == "b" and kind == "word" and not {"0", "1"} & set(known or ()):
+    if values.dtype.kind == "b" and kind == "word" and not {"0", "1"} & set(learned or ()):
         return np.array([str(value) for value in cast(list[Any], values.tolist())], object)
-    if found == "number" and kind == "word" and (known is None or any(map(is_number, known))):
+    if present == "number" and kind == "word" and (learned is None or any(map(is_number, learned))):
         listed = cast(list[Any], values.tolist())
         words = [None if number != number else category(number) for number in listed]
-        _doubt_numbers(name, words, known)
+        _doubt_numbers(name, words, learned)
         return np.array(words, object)
     raise DataError(
         f"the column {name!r} is of another kind",
-        facts=(("expected", f"{kind}s"), ("found", f"{found}s")),
+        facts=(("expected", f"{kind}s"), ("found", f"{present}s")),
         advice="Convert it to what the model was trained on.",
     )
 
 
-def _doubt_numbers(name: str, words: Sequence[str | None], known: Collection[str] | None) -> None:
+def _doubt_numbers(name: str, words: Sequence[str | None], learned: Collection[str] | None) -> None:
     """Warns of numbers that are no known words, if such words have leading zeros."""
-    if known is None or not any(word.startswith("0") and len(word) > 1 for word in known):
+    if learned is None or not any(word.startswith("0") and len(word) > 1 for word in learned):
         return
-    unknown = next((word for word in words if word is not None and word not in known), None)
+    unknown = next((word for word in words if word is not None and word not in learned), None)
     if unknown is not None:
         warn(
             f"the column {name!r} was learned as words with leading zeros, and holds numbers here; "
@@ -177,8 +168,7 @@ def _doubt_numbers(name: str, words: Sequence[str | None], known: Collection[str
 def recognised(name: str, values: Array) -> Array:
     """A column whose kind is not stated: words that are all dates of ISO 8601 become dates.
 
-    Raises:
-        DataError: if nearly all words are numbers or dates, but not all.
+    Raises DataError if nearly all words are numbers or dates, but not all.
     """
     if kind_of(values) != "word":
         return values
@@ -193,11 +183,10 @@ def recognised(name: str, values: Array) -> Array:
 
 
 def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str | None) -> None:
-    """Warns of a column of words that look like numbers or dates, or nearly all of which differ.
+    """Warns of a column of words that look like numbers or dates, or hardly repeat.
 
     Args:
-        name: of the column.
-        values: its words; None where one is missing.
+        values: the words; None where one is missing.
         is_target: whether words are classes, not features.
         decimal: the mark of decimals in the other columns; None if they do not show it.
     """
@@ -280,16 +269,14 @@ def of_cells(
     Bools are numbers too, 0 and 1.
 
     Args:
-        name: of the column.
-        cells: its texts, without spaces around them.
+        cells: texts without spaces around them.
         kind: one of `KINDS`; a word is any cell that is not empty. None finds it.
-        where: describes the position of a cell, `"in line 3"`.
-        decimal: as for `number_in`.
+        where: a function that describes the position of a cell, `"in line 3"`.
+        decimal: the decimal mark, as for `number_in`.
 
-    Raises:
-        DataError: if cells are not of the kind, or nearly all are numbers or dates, but not all.
+    Raises DataError if cells are not of the kind, or nearly all are numbers or dates, but not all.
     """
-    kind, kinds = stored_kind(kind), _FOUND[decimal]
+    kind, kinds = stored_kind(kind), _NOTATIONS[decimal]
     if kind == "word":
         return np.array([cell or None for cell in cells], object)
     # Dates and words are often repeated: each is looked at once.
@@ -300,13 +287,20 @@ def of_cells(
     if kind is None:
         kind = _found_kind(name, cells, counts, where, decimal)
     elif not all(map(kinds[kind].fits, counts)):
-        raise _no_kind(name, kind, cells, where, decimal)
+        marks = " with decimal commas" * (kind == "number" and decimal == ",")
+        raise DataError(
+            f"the column {name!r} is of another kind",
+            facts=(
+                ("expected", f"{kind}s{marks}"),
+                ("found", _other(cells, kinds[kind].fits, where)),
+            ),
+            advice=f"Correct it, or leave it empty if the {kind} is missing.",
+        )
     if kind == "word":
         return np.array([None if cell in GAPS else cell for cell in cells], object)
-    found = kinds[kind]
-    values = np.array(
-        [found.read(found.gap if cell in GAPS else cell) for cell in cells], found.dtype
-    )
+    notation = kinds[kind]
+    read = [notation.read(notation.gap if cell in GAPS else cell) for cell in cells]
+    values = np.array(read, notation.dtype)
     if kind == "number":
         require_float32(name, values, values, where)
     return values
@@ -319,10 +313,10 @@ def _found_kind(
     where: Callable[[int], str],
     decimal: str | None = None,
 ) -> str:
-    """The kind of the cells that are not missing, of which there are so many of each."""
+    """The kind of the cells that are not missing; `counts` says how often each is there."""
     total = counts.total()
-    for kind, found in _FOUND[decimal].items():
-        fitting = sum(count for cell, count in counts.items() if found.fits(cell))
+    for kind, notation in _NOTATIONS[decimal].items():
+        fitting = sum(count for cell, count in counts.items() if notation.fits(cell))
         if total and fitting == total:
             return kind
         if total and fitting >= _NEARLY_ALL * total:
@@ -330,26 +324,12 @@ def _found_kind(
                 f"nearly all cells of the column {name!r} are {kind}s",
                 facts=(
                     ("expected", f"{kind}s in all {total:,} cells"),
-                    ("found", _other(cells, found.fits, where)),
+                    ("found", _other(cells, notation.fits, where)),
                 ),
                 advice=f"Correct the cell, or empty it if the {kind} is missing. If the column is "
                 f"of words, say so: kinds={{{name!r}: 'word'}}, or --kind {_quoted(name)}=word.",
             )
     return "word"
-
-
-def _no_kind(
-    name: str, kind: str, cells: Sequence[str], where: Callable[[int], str], decimal: str | None
-) -> DataError:
-    found, marks = _FOUND[decimal][kind], " with decimal commas" * (decimal == ",")
-    return DataError(
-        f"the column {name!r} is of another kind",
-        facts=(
-            ("expected", f"{kind}s{marks if kind == 'number' else ''}"),
-            ("found", _other(cells, found.fits, where)),
-        ),
-        advice=f"Correct it, or leave it empty if the {kind} is missing.",
-    )
 
 
 def _other(cells: Sequence[str], fits: Callable[[str], bool], where: Callable[[int], str]) -> str:
@@ -366,11 +346,10 @@ def number_in(text: str, decimal: str | None = None) -> float:
     """The number in a cell; NaN and infinities are some.
 
     Args:
-        text: without spaces around it.
+        text: a text without spaces around it.
         decimal: the decimal mark; None is the point, without marks between thousands.
 
-    Raises:
-        ValueError: if it is no number.
+    Raises ValueError if it is no number.
     """
     plain = text
     if decimal == ",":
@@ -383,7 +362,7 @@ def number_in(text: str, decimal: str | None = None) -> float:
             pass
     if decimal is None or not _GROUPED[decimal].fullmatch(text):
         raise ValueError(text)
-    kept = [one for one in text if one in _SIGNED_DIGITS or one == decimal]
+    kept = [mark for mark in text if mark in _SIGNED_DIGITS or mark == decimal]
     return float("".join(kept).replace(",", "."))
 
 
@@ -418,8 +397,7 @@ def decimal_mark(columns: Mapping[str, Sequence[str]]) -> str | None:
     Args:
         columns: the cells by the names of the columns that may be of numbers.
 
-    Raises:
-        DataError: if columns show both marks, or either may be the decimal mark.
+    Raises DataError if columns show both marks, or either may be the decimal mark.
     """
     texts = "\n".join("\n".join(cells) for cells in columns.values())
     if not _MAY_BE_GROUPED.search(texts):
@@ -445,15 +423,14 @@ def _first_with(mark: str, columns: Mapping[str, Sequence[str]], *, sure: bool) 
     """The first number with a decimal mark, and its column, as text.
 
     Args:
-        mark: of decimals.
-        columns: the cells by names.
+        mark: the decimal mark.
         sure: whether only numbers count that have no other decimal mark.
     """
     other = "," if mark == "." else "."
     for name, cells in columns.items():
         marked = (cell for cell in cells if mark in cell or (sure and cell.count(other) > 1))
-        chosen = (c for c in marked if is_number(c, mark) and not (sure and is_number(c, other)))
-        example = next(chosen, None)
+        shown = (c for c in marked if is_number(c, mark) and not (sure and is_number(c, other)))
+        example = next(shown, None)
         if example is not None:
             counts = Counter(cell for cell in cells if cell not in GAPS)
             fitting = sum(count for cell, count in counts.items() if is_number(cell, mark))
@@ -496,14 +473,14 @@ def _is_date(text: str) -> bool:
 
 
 @frozen_dataclass
-class _Found:
-    """A kind of values that is found in cells.
+class _Notation:
+    """The notation of a kind of values in cells.
 
     Attributes:
-        fits: whether a cell is one.
-        read: converts a cell.
+        fits: whether a cell is of this kind.
+        read: the conversion of a cell.
         gap: a missing value as text.
-        dtype: of the column.
+        dtype: the dtype of the column.
     """
 
     fits: Callable[[str], bool]
@@ -512,17 +489,13 @@ class _Found:
     dtype: str
 
 
-_DATES = _Found(_is_date, np.datetime64, "NaT", "datetime64[us]")
+_DATES = _Notation(_is_date, np.datetime64, "NaT", "datetime64[us]")
+_NAN = ("nan", "float64")
 # By decimal marks.
-_FOUND: dict[str | None, dict[str, _Found]] = {
-    decimal: {
-        "number": _Found(
-            lambda text, decimal=decimal: is_number(text, decimal),
-            lambda text, decimal=decimal: number_in(text, decimal),
-            "nan",
-            "float64",
-        ),
+_NOTATIONS: dict[str | None, dict[str, _Notation]] = {
+    d: {
+        "number": _Notation(partial(is_number, decimal=d), partial(number_in, decimal=d), *_NAN),
         "date": _DATES,
     }
-    for decimal in (None, ".", ",")
+    for d in (None, ".", ",")
 }

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType, DTypeLike, as_dtype, shape_text
 from lamina.checks import Called
-from lamina.checks.kinds import ElementType, Kind, Misfit, Number, Operands, Whole, shown
+from lamina.checks.kinds import ElementType, Misfit, Number, ReadBy, Whole, shown
 from lamina.data.arrays import (
     bytes_of,
     dense,
@@ -44,65 +44,56 @@ Batch = tuple[Any, ...]
 
 # The names of inputs and targets that are recognised, in pairs.
 NAME_PAIRS = (("x", "y"), ("inputs", "targets"), ("images", "labels"))
+_ROLES = ("inputs", "targets", "weights")
 # Random keys are drawn for so many examples at a time, because the generator needs scratch memory.
 _PIECE = 1 << 18
 _32 = np.uint64(32)
 
 
-class _Positions(Kind):
+def _positions(value: Any) -> Array:
     """A row of whole numbers, as an array."""
-
-    def read(self, value: Any, operands: Operands = ()) -> Array:
-        problem = "the positions of examples must be a row of integers"
-        positions = to_array(value, problem)
-        if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
-            raise DataError(
-                problem,
-                facts=(
-                    ("expected", "i64[any number from 1]"),
-                    ("found", f"{positions.dtype}{shape_text(positions.shape)}"),
-                ),
-                advice="numpy.flatnonzero(mask) makes positions of a mask.",
-            )
-        return positions
+    problem = "the positions of examples must be a row of integers"
+    positions = to_array(value, problem)
+    if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
+        raise DataError(
+            problem,
+            facts=(
+                ("expected", "i64[any number from 1]"),
+                ("found", f"{positions.dtype}{shape_text(positions.shape)}"),
+            ),
+            advice="numpy.flatnonzero(mask) makes positions of a mask.",
+        )
+    return positions
 
 
-class _TableCoding(Kind):
+def _table_coding(value: Any) -> Any:
     """A `Coding`, or None."""
-
-    def read(self, value: Any, operands: Operands = ()) -> Any:
-        if value is None or (hasattr(value, "columns") and hasattr(value, "classes")):
-            return value
-        raise Misfit("a Coding", "the coding of a data set of lm.data.from_frame")
+    if value is None or (hasattr(value, "columns") and hasattr(value, "classes")):
+        return value
+    raise Misfit("a Coding", "the coding of a data set of lm.data.from_frame")
 
 
-class _Epochs(Kind):
+def _epochs(value: Any) -> range:
     """A range of epoch numbers."""
-
-    def read(self, value: Any, operands: Operands = ()) -> range:
-        if isinstance(value, range) and min(value, default=0) >= 0:
-            return value
-        raise Misfit("a range from 0", "range(0, 10)")
+    if isinstance(value, range) and min(value, default=0) >= 0:
+        return value
+    raise Misfit("a range from 0", "range(0, 10)")
 
 
 Epoch = Annotated[int, Whole(0)]
-
-
 _FRACTION = Number("(0, 1)")
 
 
-class _SplitFraction(Kind):
+def _split_fraction(value: Any) -> float:
     """The fraction of the examples in the first part of a split."""
-
-    def read(self, value: Any, operands: Operands = ()) -> float:
-        try:
-            return _FRACTION.read(value)
-        except Misfit:
-            raise DataError(
-                "the fraction of a split must be between 0 and 1",
-                facts=(("expected", "0 < fraction < 1"), ("found", shown(value))),
-                advice="split(0.9) gives 90% to the first part.",
-            ) from None
+    try:
+        return _FRACTION.read(value)
+    except Misfit:
+        raise DataError(
+            "the fraction of a split must be between 0 and 1",
+            facts=(("expected", "0 < fraction < 1"), ("found", shown(value))),
+            advice="split(0.9) gives 90% to the first part.",
+        ) from None
 
 
 @frozen_dataclass(eq=False, repr=False)
@@ -120,11 +111,11 @@ class Dataset(Named, metaclass=Called):
             not used.
         dtype: a float type; arrays of floats are converted to it, others stay as they are. NumPy
             and pandas make float64, and most models compute with float32.
-        coding: the `Coding` of the table of which it was made, if any.
-        weights: of the examples in losses and metrics: an array [examples], or with a number for
-            each element of a target, 0 or more; for a network with several outputs a tuple of
-            them, one for each loss, or a dict by the names of the outputs; or None. Means are
-            divided by the sum of the weights.
+        coding: the `Coding` of the table from which it was made, if any.
+        weights: the weights of the examples in losses and metrics: an array [examples], or with a
+            number for each element of a target, 0 or more; for a network with several outputs a
+            tuple of them, one for each loss, or a dict by the names of the outputs; or None. Means
+            are divided by the sum of the weights.
 
     Raises:
         DataError: if there are no examples, or the arrays differ in their number, or hold numbers
@@ -146,19 +137,18 @@ class Dataset(Named, metaclass=Called):
     targets: Arrays | None = None
     _: KW_ONLY
     dtype: Floats | None = None
-    coding: Annotated[Any, _TableCoding()] = None
+    coding: Annotated[Any, ReadBy(_table_coding)] = None
     weights: Arrays | None = None
     column_names: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        roles = ("inputs", "targets", "weights")
         object.__setattr__(self, "column_names", _columns_of(self.inputs))
-        for role in roles:
+        for role in _ROLES:
             object.__setattr__(self, role, arrays_of(role, getattr(self, role)))
         for name, value in self._named_arrays():
             check(name, value)
         if self.dtype is not None:
-            for role in roles:
+            for role in _ROLES:
                 arrays = in_dtype(role, getattr(self, role), as_dtype(self.dtype))
                 object.__setattr__(self, role, arrays)
         named = self._named_arrays()
@@ -182,12 +172,9 @@ class Dataset(Named, metaclass=Called):
         >>> Dataset.from_arrays([[0.5, 1.5], [2.5, 3.5]], [0, 1])
         2 examples: x float[2], y i64[]
         """
-        return cls(
-            listed(inputs, "the inputs cannot be converted to an array"),
-            None
-            if targets is None
-            else listed(targets, "the targets cannot be converted to an array"),
-        )
+        if targets is not None:
+            targets = listed(targets, "the targets cannot be converted to an array")
+        return cls(listed(inputs, "the inputs cannot be converted to an array"), targets)
 
     @property
     def input_arrays(self) -> tuple[Array, ...]:
@@ -237,10 +224,7 @@ class Dataset(Named, metaclass=Called):
             found = full_text(targets) if isinstance(targets, np.ndarray) else several
             raise DataError(
                 "the targets are not class labels",
-                facts=(
-                    ("expected", "one array of integers from 0"),
-                    ("found", found),
-                ),
+                facts=(("expected", "one array of integers from 0"), ("found", found)),
                 advice="Only targets of an integer type have classes.",
             )
         smallest = int(targets.min())
@@ -288,7 +272,7 @@ class Dataset(Named, metaclass=Called):
             fields += [f"{n} {example_text(array)}" for n, array in zip(names, each, strict=True)]
         return f"{len(self)} example{'' if len(self) == 1 else 's'}: {', '.join(fields)}"
 
-    def take(self, indices: Annotated[npt.ArrayLike, _Positions()]) -> Dataset:
+    def take(self, indices: Annotated[npt.ArrayLike, ReadBy(_positions)]) -> Dataset:
         """Copies of the examples at these positions, in this order; a position may be repeated.
 
         Raises:
@@ -329,7 +313,7 @@ class Dataset(Named, metaclass=Called):
         return self._select(slice(start, end))
 
     def split(
-        self, fraction: Annotated[float, _SplitFraction()], seed: int = 0
+        self, fraction: Annotated[float, ReadBy(_split_fraction)], seed: int = 0
     ) -> tuple[Dataset, Dataset]:
         """Splits the examples at random: this fraction in the first part, the rest in the second.
 
@@ -356,7 +340,7 @@ class Dataset(Named, metaclass=Called):
         """
         return self.orders(seed, range(epoch, epoch + 1))[0]
 
-    def orders(self, seed: int, epochs: Annotated[range, _Epochs()]) -> npt.NDArray[np.int64]:
+    def orders(self, seed: int, epochs: Annotated[range, ReadBy(_epochs)]) -> npt.NDArray[np.int64]:
         """The orders of several epochs, int64[epochs, len]: faster than one by one.
 
         >>> Dataset(np.arange(4)).orders(seed=0, epochs=range(3, 5)).shape
@@ -373,10 +357,10 @@ class Dataset(Named, metaclass=Called):
 
         Args:
             batch_size: examples in a batch; the last may have fewer.
-            seed: shuffles by `order(seed, epoch)`; None keeps the stored order, and the batches
-                are then views of the data set's memory.
-            epoch: its number; each epoch has another order.
-            drop_last: omits a smaller last batch.
+            seed: the seed of `order(seed, epoch)`; None keeps the stored order, and the batches are
+                then views of the data set's memory.
+            epoch: the number of the epoch; each epoch has another order.
+            drop_last: whether a smaller last batch is omitted.
 
         Raises:
             DataError: at the call, if the batch size is below 1, or if no batch would be left.
@@ -406,38 +390,39 @@ class Dataset(Named, metaclass=Called):
 
     def _select(self, rows: slice | Array, *, is_dense: bool = False) -> Dataset:
         inputs, targets, *weights = self._rows(rows, is_dense=is_dense)
-        own = weights[0] if weights else None
-        selected = Dataset(inputs, targets, weights=own, coding=self.coding)
+        kept = weights[0] if weights else None
+        selected = Dataset(inputs, targets, weights=kept, coding=self.coding)
         object.__setattr__(selected, "column_names", self.column_names)
         return selected
 
     def _rows(self, rows: slice | Array, *, is_dense: bool) -> Batch:
-        def one(_: str, array: Array) -> Array:
-            return dense(array[rows]) if is_dense else array[rows]
+        def taken(_: str, array: Array | None) -> Array | None:
+            selected = None if array is None else array[rows]
+            return selected if selected is None or not is_dense else dense(selected)
 
-        def taken(arrays: Arrays) -> Arrays:
-            return of_each(arrays, one)
-
-        pair = taken(self.inputs), None if self.targets is None else taken(self.targets)
-        return pair if self.weights is None else (*pair, taken(self.weights))
+        fields = (self.inputs, self.targets, *(() if self.weights is None else (self.weights,)))
+        return tuple(of_each(arrays, taken) for arrays in fields)
 
     def _named_arrays(self) -> list[tuple[str, Array]]:
-        named = named_arrays("inputs", self.inputs)
-        for role, arrays in (("targets", self.targets), ("weights", self.weights)):
-            named += [] if arrays is None else named_arrays(role, arrays)
-        return named
+        fields = [(role, getattr(self, role)) for role in _ROLES]
+        return [
+            pair
+            for role, arrays in fields
+            if arrays is not None
+            for pair in named_arrays(role, arrays)
+        ]
 
 
 def _columns_of(inputs: Any) -> tuple[str, ...]:
     """The names of the columns of the data frames among the inputs."""
     is_several = isinstance(cast(object, inputs), tuple) or is_named(inputs)
     several: tuple[Any, ...] = as_tuple(inputs) if is_several else (inputs,)
-    frames = [one for one in several if has_columns(one)]
+    frames = list(filter(has_columns, several))
     if any(hasattr(frame, "collect") for frame in frames):
         return ()  # a lazy frame would compute them; it is refused
     # The columns of PyArrow are arrays.
-    names = [getattr(f, "column_names", None) or getattr(f, "columns", ()) for f in frames]
-    return tuple(str(name) for one in names for name in one)
+    columns = [getattr(f, "column_names", None) or getattr(f, "columns", ()) for f in frames]
+    return tuple(str(name) for names in columns for name in names)
 
 
 def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
@@ -454,6 +439,7 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
     if isinstance(given, tuple) and len(cast(tuple[object, ...], given)) in (2, 3):
         inputs, targets, *weights = cast(tuple[Any, ...], given)
         return Dataset(inputs, targets, weights=weights[0] if weights else None)
+    is_plain = isinstance(given, str | bytes | list | tuple | Mapping) or has_columns(given)
     raise DataError(
         "this is not a data set",
         facts=(
@@ -461,14 +447,10 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
             ("found", type_text(value)),
         ),
         advice=_ONE_BY_ONE
-        if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_plain(value)
+        if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not is_plain
         else "Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple, ((a, b), y), or a "
         "dict by their names, ({'image': a, 'age': b}, y).",
     )
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, str | bytes | list | tuple | Mapping) or has_columns(value)
 
 
 # For objects with examples by number, as PyTorch's data sets.
@@ -478,14 +460,7 @@ _ONE_BY_ONE = (
 )
 
 
-class _Examples(Kind):
-    """An argument of `as_dataset`, converted to a `Dataset`."""
-
-    def read(self, value: Any, operands: Operands = ()) -> Dataset:
-        return as_dataset(value)
-
-
-Data = Annotated[Dataset | tuple[Any, Any] | tuple[Any, Any, Any], _Examples()]
+Data = Annotated[Dataset | tuple[Any, Any] | tuple[Any, Any, Any], ReadBy(as_dataset)]
 
 
 def permutations(count: int, seed: int, numbers: range, stream: int) -> npt.NDArray[np.int64]:

@@ -46,8 +46,7 @@ def of_each(arrays: Any, function: Callable[[str, Any], Any]) -> Any:
 def named_arrays(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
     """Each array with its name in errors: `"inputs"`, `"inputs[0]"`, `"inputs['age']"`.
 
-    Raises:
-        DataError: if a tuple or dict is empty, or a key of a dict is no name.
+    Raises DataError if a tuple or dict is empty, or a key of a dict is no name.
     """
     if isinstance(arrays, tuple | Mapping) and not arrays:
         raise DataError(
@@ -62,9 +61,9 @@ def named_arrays(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
                 facts=(("expected", "{'age': array}"), ("found", f"the key {name!r}")),
                 advice="Keys are the names of inputs and outputs; arrays in order make a tuple.",
             )
-    found: list[tuple[str, Array]] = []
-    of_each(arrays, lambda index, array: found.append((f"{role}{index}", array)))
-    return found
+    named: list[tuple[str, Array]] = []
+    of_each(arrays, lambda index, array: named.append((f"{role}{index}", array)))
+    return named
 
 
 def arrays_of(role: str, value: Any) -> Any:
@@ -89,7 +88,7 @@ def _as_array(name: str, value: Any) -> Any:
 
 
 def in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
-    """The arrays, those of floats in this dtype."""
+    """The arrays; arrays of floats in this dtype."""
 
     def one(index: str, array: Array | None) -> Array | None:
         if is_sparse(array):
@@ -201,7 +200,7 @@ def full_text(array: Array) -> str:
 
 
 def type_text(value: object) -> str:
-    """The class of a value; of a tuple those of its items."""
+    """The class of a value; for a tuple, the classes of its items."""
     if isinstance(value, tuple):
         items = ", ".join(type(item).__name__ for item in cast(tuple[object, ...], value))
         return f"a tuple of ({items})"

@@ -32,16 +32,8 @@ _SIGNATURES = (
     (GZIP_MAGIC, "idx"),
 )
 _IDX = b"\0\0"
-SUFFIXES = {
-    ".npy": "npy",
-    ".npz": "npz",
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".idx": "idx",
-    ".gz": "idx",
-}
+_FILES = {"npy": ".npy", "npz": ".npz", "hdf5": ".h5 .hdf5", "csv": ".csv .tsv", "idx": ".idx .gz"}
+SUFFIXES = {suffix: kind for kind, suffixes in _FILES.items() for suffix in suffixes.split()}
 _LONGEST_SIGNATURE = 8
 _TABLE_DEFAULTS = {
     "words": "one-hot",
@@ -81,14 +73,14 @@ def load(
 
     Args:
         path: the file or folder.
-        targets: chooses the targets, as in the table.
+        targets: the choice of the targets, as in the table.
         dtype: a float type; arrays of floats are converted to it.
         on_disk: whether arrays stay in the file, as memory maps; by default if it is larger than
             256 MiB. `.npy` files and the arrays of HDF5 files that are neither compressed nor
             chunked can be mapped; the others are read, or with `on_disk=True` refused.
             `lm.data.in_chunks` reads these in chunks.
-        words, gaps, standardise, kinds: of a table, as in `from_frame`. `{"rent": "number"}` makes
-            a regression of whole numbers.
+        words, gaps, standardise, kinds: the coding of a table, as in `from_frame`. `{"rent":
+            "number"}` makes a regression of whole numbers.
         delimiter: the character between the cells of a row of a table; by default the comma,
             semicolon, tab or bar that divides all rows alike.
         decimal: the decimal mark of a table, `"."` or `","`; by default found in all its numbers.
@@ -143,8 +135,8 @@ def _read_table(
         file = read_columns(path, options.get("kinds", {}), None, delimiters, decimal)
         names = list(file.columns)
         how: dict[str, Any] = {**options, "delimiter": file.delimiter, "decimal": file.decimal}
-        found = coded(file.columns, names[column_number(name, names)], **how)
-        return Dataset(found.inputs, found.targets, dtype=dtype, coding=found.coding)
+        dataset = coded(file.columns, names[column_number(name, names)], **how)
+        return Dataset(dataset.inputs, dataset.targets, dtype=dtype, coding=dataset.coding)
 
 
 def _mapped(
@@ -152,20 +144,19 @@ def _mapped(
 ) -> tuple[Array, Array | None] | None:
     """The arrays of a file as memory maps; None if they are to be read.
 
-    Raises:
-        DataError: if they shall stay on disk and cannot.
+    Raises DataError if they shall stay on disk and cannot.
     """
-    wanted = path.stat().st_size > MAPPED_BYTES if on_disk is None else on_disk
-    if not wanted:
+    is_mapped = path.stat().st_size > MAPPED_BYTES if on_disk is None else on_disk
+    if not is_mapped:
         return None
-    kind, found = _kind(path), None
+    kind, arrays = _kind(path), None
     if kind == "npy" and not isinstance(targets, int):
         inputs = mapped_npy(path)
         outputs = None if targets is None else _read_targets(Path(targets))
-        found = None if inputs is None else (inputs, outputs)
+        arrays = None if inputs is None else (inputs, outputs)
     elif kind == "hdf5" and not isinstance(targets, int):
-        found = mapped_hdf5(path, None if targets is None else os.fspath(targets))
-    if found is None and on_disk:
+        arrays = mapped_hdf5(path, None if targets is None else os.fspath(targets))
+    if arrays is None and on_disk:
         raise DataError(
             "the arrays of this file cannot be mapped into memory",
             facts=(
@@ -176,7 +167,7 @@ def _mapped(
             advice="Read it in chunks: lm.data.Stream(lm.data.in_chunks(path)), or leave out "
             "on_disk=True.",
         )
-    return found
+    return arrays
 
 
 def _read_file(path: Path, targets: PathLike | int | None) -> tuple[Array, Array | None]:

@@ -19,15 +19,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, is_masked_array
 from lamina.checks import checked
 from lamina.data.arrays import has_columns, is_row, is_rows, to_array
-from lamina.data.columns import (
-    Decimal,
-    Delimiter,
-    Kinds,
-    category,
-    decimal_mark,
-    of_cells,
-    stored_kind,
-)
+from lamina.data.columns import Decimal, Delimiter, Kinds, category, decimal_mark, of_cells
 from lamina.data.tables import DELIMITERS, read_texts, reading_table
 from lamina.data.untrusted import PathLike
 from lamina.errors import DataError, missing_extra
@@ -74,8 +66,7 @@ def columns_of(frame: Any) -> dict[str, Array]:
 def _columns_of_rows(rows: list[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
     """The columns of rows, which all have the same names.
 
-    Raises:
-        DataError: if a row has not the names of the first.
+    Raises DataError if a row has not the names of the first.
     """
     first = list(rows[0])
     for number, row in enumerate(rows):
@@ -101,7 +92,7 @@ def _plain(name: str, values: Any) -> Array:
         values = values.astype("datetime64[us]") if values.dtype.kind == "M" else values
         values = values.tolist()  # None where one is masked
     if isinstance(values, list):
-        values = [None if one is np.ma.masked else one for one in cast(list[Any], values)]
+        values = [None if cell is np.ma.masked else cell for cell in cast(list[Any], values)]
     array = to_array(values, f"the column {name!r} cannot be converted to an array")
     if array.ndim == 1 and array.dtype.kind in "OUS":
         # NumPy makes texts of all values of a list that has one.
@@ -128,8 +119,8 @@ def _of_objects(name: str, values: list[Any]) -> Array:
             raise _unknown(name, "dates with a time zone", "Remove the zone, or leave it out.")
         days = [None if gap else value for value, gap in zip(values, gaps, strict=True)]
         return np.array(days, "datetime64[us]")
-    found = next(value for value in present if not isinstance(value, str))
-    raise _unknown(name, type(found).__name__)
+    other = next(value for value in present if not isinstance(value, str))
+    raise _unknown(name, type(other).__name__)
 
 
 def _categories(values: list[Any]) -> Array:
@@ -181,7 +172,8 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
         table = narwhals.from_native(frame, eager_only=True)
         _require_distinct(table.columns)
     except narwhals.exceptions.DuplicateError:
-        _require_distinct(_names(frame))
+        # Of pandas or PyArrow, whose columns are arrays.
+        _require_distinct(list(getattr(frame, "column_names", frame.columns)))
         raise
     except TypeError:
         raise DataError(
@@ -190,9 +182,7 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
                 ("expected", "a data frame of pandas, Polars, PyArrow, columns by name, or rows"),
                 ("found", type(frame).__name__),
             ),
-            advice=next(
-                (advice for name, advice in _ADVICE.items() if hasattr(frame, name)), _USUAL
-            ),
+            advice=next((text for name, text in _ADVICE.items() if hasattr(frame, name)), _USUAL),
         ) from None
     return {str(name): _of_series(narwhals, str(name), table[name]) for name in table.columns}
 
@@ -226,11 +216,6 @@ def _require_distinct(names: Sequence[Any]) -> None:
         )
 
 
-def _names(frame: Any) -> list[Any]:
-    """The names of the columns of a frame of pandas or PyArrow, whose columns are arrays."""
-    return list(getattr(frame, "column_names", frame.columns))
-
-
 def _of_series(narwhals: Any, name: str, series: Any) -> Array:
     """A column of a data frame."""
     dtype, values = series.dtype, None
@@ -255,11 +240,7 @@ def _of_series(narwhals: Any, name: str, series: Any) -> Array:
 
 @checked
 def read_table(
-    path: PathLike,
-    *,
-    kinds: Kinds = None,
-    delimiter: Delimiter = None,
-    decimal: Decimal = None,
+    path: PathLike, *, kinds: Kinds = None, delimiter: Delimiter = None, decimal: Decimal = None
 ) -> dict[str, Array]:
     """The columns of a `.csv` file by name, with words, dates and gaps; pandas is not needed.
 
@@ -269,7 +250,7 @@ def read_table(
     Without a header, the columns are named "0", "1", ...
 
     Args:
-        path: of the file, UTF-8.
+        path: the file, UTF-8.
         kinds: `"number"`, `"date"` or `"word"` for columns that shall not be recognised. In a
             column of words, only empty entries are missing.
         delimiter: the character between the entries of a row; by default the comma, semicolon, tab
@@ -288,9 +269,7 @@ class FileColumns:
     """The columns of a file.
 
     Attributes:
-        columns: the values by name.
-        delimiter: between the cells of a row.
-        decimal: the mark of decimals; None if no number has one.
+        decimal: the decimal mark; None if no number has one.
     """
 
     columns: dict[str, Array]
@@ -308,10 +287,8 @@ def read_columns(
     """The columns of a file.
 
     Args:
-        path: of the file.
-        kinds: of columns by name.
         other: the kind of all other columns; None recognises it.
-        delimiters: one of them is between the cells.
+        delimiters: the characters that may be between the cells.
         decimal: the decimal mark; None finds it.
 
     Raises:
@@ -319,16 +296,12 @@ def read_columns(
     """
     with reading_table(path):
         texts = read_texts(path, delimiters, decimal)
-        wanted = {name: kinds.get(name, other) for name in texts.columns}
+        cells = {name: (column, kinds.get(name, other)) for name, column in texts.columns.items()}
         if decimal is None:
-            texts_of_numbers = {
-                name: cells
-                for name, cells in texts.columns.items()
-                if stored_kind(wanted[name]) in (None, "number")
-            }
-            decimal = decimal_mark(texts_of_numbers)
+            kinds_of_numbers = (None, "number", "class")
+            decimal = decimal_mark({n: c for n, (c, k) in cells.items() if k in kinds_of_numbers})
         columns = {
-            name: of_cells(name, cells, wanted[name], texts.where, decimal)
-            for name, cells in texts.columns.items()
+            name: of_cells(name, column, kind, texts.where, decimal)
+            for name, (column, kind) in cells.items()
         }
         return FileColumns(columns, texts.delimiter, decimal)

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Annotated, Any
 
 from lamina.checks import checked
-from lamina.checks.kinds import AnyOf, Kind, Misfit, Number, Operands, OrNone, Word
+from lamina.checks.kinds import AnyOf, Misfit, Number, OrNone, ReadBy, Word
 from lamina.data.coding import Words, coded
 from lamina.data.columns import Kinds, errors_at, recognised
 from lamina.data.dataset import Dataset
@@ -15,17 +15,15 @@ from lamina.data.frames import columns_of
 GAP_RULES = ("error", "mean", "median", "indicator")
 
 
-class _ColumnName(Kind):
-    """The name of a column as text: those of pandas may be numbers."""
-
-    def read(self, value: Any, operands: Operands = ()) -> str:
-        if isinstance(value, Hashable) and value is not None:
-            return str(value)
-        raise Misfit("the name of a column", "'rent'")
+def _column_name(value: Any) -> str:
+    """The name of a column as text; pandas has numbers too."""
+    if isinstance(value, Hashable) and value is not None:
+        return str(value)
+    raise Misfit("the name of a column", "'rent'")
 
 
 # The name of a column of a frame.
-ColumnName = Annotated[Any, OrNone(_ColumnName())]
+ColumnName = Annotated[Any, OrNone(ReadBy(_column_name))]
 Gaps = Annotated[str | float, AnyOf((Word(GAP_RULES), Number()))]
 
 
@@ -54,15 +52,17 @@ def from_frame(
     | target, words | int64 class numbers in sorted order: `coding.classes` |
 
     Args:
-        frame: of pandas, Polars, PyArrow, or another that narwhals reads; or columns by name, such
-            as `read_table` returns; or a list of rows, dicts by the names of columns.
+        frame: a data frame of pandas, Polars, PyArrow, or another that narwhals reads; or columns
+            by name, such as `read_table` returns; or a list of rows, dicts by the names of columns.
         target: the name of the column of targets. Names that are not text, as pandas has them,
             become text.
-        words: `"one-hot"`, or `"index"` for `lm.Embedding`. A missing word is the word "".
-        gaps: what replaces missing numbers: `"mean"`, `"median"`, a number, or `"indicator"`, the
-            mean and a further feature that is 1 where a number is missing. `"error"` refuses them.
+        words: the coding of words: `"one-hot"`, or `"index"` for `lm.Embedding`. A missing word is
+            the word "".
+        gaps: the replacement of missing numbers: `"mean"`, `"median"`, a number, or `"indicator"`,
+            the mean and a further feature that is 1 where a number is missing. `"error"` refuses
+            them.
         standardise: whether numbers and dates are shifted and scaled to mean 0 and deviation 1.
-        kinds: what columns are, by name, where the values do not tell: `"number"`, `"date"` or
+        kinds: the kinds of columns, by name, where the values do not tell: `"number"`, `"date"` or
             `"word"`, and `"class"` for a target. `{"rent": "number"}` makes a regression of whole
             numbers, and `{"zip": "word"}` words of numbers.
 

@@ -89,10 +89,7 @@ def _images_and_labels(folder: Path, prefix: str) -> Dataset:
         if path is None:
             raise DataError(
                 f"the file {stem}.gz is missing",
-                facts=(
-                    ("expected", f"{stem}.gz or {stem}"),
-                    ("found", _listing(folder)),
-                ),
+                facts=(("expected", f"{stem}.gz or {stem}"), ("found", _listing(folder))),
                 advice="Put all four files of the data set into this folder.",
                 where=str(folder),
             )
@@ -124,26 +121,24 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compres
         ("declared", f"{shape_text(shape)} of {dtype.name}, {declared:,} bytes with the header"),
         ("size on disk", f"{size_on_disk:,} bytes{', compressed' if compressed else ''}"),
     )
+
+    def fault(is_short: bool, *found: tuple[str, str]) -> FileFormatError:
+        problem = "is truncated" if is_short else "goes on after its last element"
+        return FileFormatError(f"the file {problem}", facts=(*facts, *found), advice=RESTORE)
+
     if not compressed and declared != size_on_disk:
-        problem = "is truncated" if size_on_disk < declared else "goes on after its last element"
-        raise FileFormatError(f"the file {problem}", facts=facts, advice=RESTORE)
+        raise fault(size_on_disk < declared)
     require_plausible(declared, size_on_disk, "the IDX file")
     # One byte more than declared: it must not exist, and reading up to the end makes gzip verify
     # its checksum.
     try:
         content = read_at_most(stream, payload + 1)
     except EOFError:
-        raise FileFormatError("the file is truncated", facts=facts, advice=RESTORE) from None
+        raise fault(True) from None
     if len(content) != payload:
-        found = f"{header_bytes + len(content):,} bytes"
-        problem, found = (
-            ("is truncated", found)
-            if len(content) < payload
-            else ("goes on after its last element", f"{found} or more")
-        )
-        raise FileFormatError(
-            f"the file {problem}", facts=(*facts, ("found", found)), advice=RESTORE
-        )
+        is_short = len(content) < payload
+        found = f"{header_bytes + len(content):,} bytes{'' if is_short else ' or more'}"
+        raise fault(is_short, ("found", found))
     array = np.frombuffer(content, dtype).reshape(shape)
     return array.astype(dtype.newbyteorder("="), copy=False)
 
@@ -153,12 +148,12 @@ def _read_header(
 ) -> tuple[np.dtype[np.generic], tuple[int, ...], int]:
     """The element type, the shape, and the size of the header in bytes."""
     magic = bytes(read_at_most(stream, 4))
-    known = ", ".join(f"{code:02x}" for code in _TYPES)
+    codes = ", ".join(f"{code:02x}" for code in _TYPES)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
         raise FileFormatError(
             "the file does not begin like an IDX file",
             facts=(
-                ("expected", f"00 00, an element type ({known}), the number of axes"),
+                ("expected", f"00 00, an element type ({codes}), the number of axes"),
                 ("found", magic.hex(" ") or "an empty file"),
             ),
             advice="Check that this is the right file; if it is, fetch it again.",

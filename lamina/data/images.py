@@ -24,13 +24,8 @@ _SUFFIXES = frozenset(
 # The modes of Pillow that are read, and the modes to which they are converted. That loses nothing,
 # if no pixel is transparent.
 _CONVERSIONS = {
-    "1": "L",
-    "L": "L",
-    "LA": "L",
-    "P": "RGB",
-    "PA": "RGB",
-    "RGB": "RGB",
-    "RGBA": "RGB",
+    **dict.fromkeys(("1", "L", "LA"), "L"),
+    **dict.fromkeys(("P", "PA", "RGB", "RGBA"), "RGB"),
 }
 _NUMBER = re.compile(r"[-+]?\d{1,300}([.,]\d+)?", re.ASCII)
 # Folders of systems and programs, which hold copies and caches. Hidden ones begin with a point.
@@ -45,7 +40,6 @@ def read_image_folder(
     """All pictures in the subfolders of a folder; hidden, empty and cache folders are left out.
 
     Args:
-        folder: its path.
         classes: the names of the subfolders by their labels; by default those that are found,
             sorted, numbers as numbers.
 
@@ -60,7 +54,7 @@ def read_image_folder(
         MissingExtraError: if Pillow is not installed.
     """
     subfolders = sorted(filter(Path.is_dir, _visible(folder)), key=_rank)
-    pictures = {one.name: found for one in subfolders if (found := _pictures_in(one))}
+    pictures = {entry.name: paths for entry in subfolders if (paths := _pictures_in(entry))}
     if not pictures:
         raise DataError(
             "the folder holds no pictures in subfolders",
@@ -71,16 +65,16 @@ def read_image_folder(
             advice="Sort the pictures into one subfolder for each class.",
             where=str(folder),
         )
-    known = tuple(classes or pictures)
-    unknown = next((name for name in pictures if name not in known), None)
+    classes = tuple(classes or pictures)
+    unknown = next((name for name in pictures if name not in classes), None)
     if unknown is not None:
         raise DataError(
             f"the subfolder {unknown!r} is none of the classes",
-            facts=(("expected", ", ".join(known)), ("found", ", ".join(pictures))),
+            facts=(("expected", ", ".join(classes)), ("found", ", ".join(pictures))),
             advice="Rename it, leave it out, or train on a folder that has all classes.",
             where=str(folder),
         )
-    files = [(path, known.index(name)) for name, paths in pictures.items() for path in paths]
+    files = [(path, classes.index(name)) for name, paths in pictures.items() for path in paths]
     try:
         image_module: Any = importlib.import_module("PIL.Image")
         operations: Any = importlib.import_module("PIL.ImageOps")
@@ -91,12 +85,12 @@ def read_image_folder(
     images = np.empty((len(files), *first.shape), np.uint8)
     for index, (path, _) in enumerate(files):
         images[index] = read(path, (files[0][0], first.shape))
-    return images, np.array([label for _, label in files], np.int64), known
+    return images, np.array([label for _, label in files], np.int64), classes
 
 
 def _visible(folder: Path) -> list[Path]:
     entries = folder.iterdir()
-    return [one for one in entries if not one.name.startswith(".") and one.name not in _CACHES]
+    return [x for x in entries if not x.name.startswith(".") and x.name not in _CACHES]
 
 
 def _rank(folder: Path) -> tuple[bool, float, str]:
@@ -108,19 +102,18 @@ def _rank(folder: Path) -> tuple[bool, float, str]:
 def _pictures_in(folder: Path) -> list[Path]:
     """The pictures of a class, sorted.
 
-    Raises:
-        DataError: if there are some in folders within it.
+    Raises DataError if there are some in folders within it.
     """
     entries = sorted(_visible(folder))
     for inner in filter(Path.is_dir, entries):
-        if found := _pictures_in(inner):
+        if pictures := _pictures_in(inner):
             raise DataError(
                 f"the subfolder {folder.name!r} has pictures in folders of its own",
-                facts=(("expected", str(folder / found[0].name)), ("found", str(found[0]))),
+                facts=(("expected", str(folder / pictures[0].name)), ("found", str(pictures[0]))),
                 advice="Each subfolder is a class and holds its pictures: load the folder that has "
                 "the classes, or move the pictures up.",
             )
-    return [one for one in entries if one.suffix.lower() in _SUFFIXES]
+    return [entry for entry in entries if entry.suffix.lower() in _SUFFIXES]
 
 
 def _read_picture(

@@ -42,15 +42,15 @@ def mapped_npy(path: Path) -> Array | None:
 def mapped_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None] | None:
     """Inputs and targets of an HDF5 file as memory maps; None if one cannot be mapped."""
     with reading(path, "an HDF5 file"), open_regular(path) as file, open_hdf5(path) as opened:
-        found: list[Array] = []
+        arrays: list[Array] = []
         for array in hdf5_arrays(opened, targets).values():
             offset = array.id.get_offset()
             if array.chunks is not None or offset is None or not array.dtype.isnative:
                 return None
             if array.dtype.kind not in "biuf" or array.shape == () or 0 in array.shape:
                 return None
-            found.append(_mapped(file, array.dtype, array.shape, offset, path))
-        return found[0], (found[1] if len(found) > 1 else None)
+            arrays.append(_mapped(file, array.dtype, array.shape, offset, path))
+        return arrays[0], (arrays[1] if len(arrays) > 1 else None)
 
 
 def _mapped(
@@ -132,9 +132,9 @@ def in_chunks(
     the file is in memory than the stream's buffer.
 
     Args:
-        path: of the file.
-        targets: as in `load`: the name of the targets in an HDF5 file, or another `.npy` file.
-        examples: in a chunk; by default about 1 MiB, in whole chunks of the HDF5 file.
+        path: the file.
+        targets: the name of the targets in an HDF5 file, or another `.npy` file.
+        examples: the examples in a chunk; by default about 1 MiB, in whole chunks of the HDF5 file.
 
     Raises:
         DataError: if the file is missing, or inputs and targets differ in number.
@@ -188,12 +188,12 @@ class _ReadRows:
         start, count = rows.start * each, (rows.stop - rows.start) * each
         offset = self._layout.offset + start * self.dtype.itemsize
         with open_regular(self._path) as file:
-            found = np.fromfile(file, self.dtype, count, offset=offset)
-        return found.astype(self.dtype.newbyteorder("="), copy=False).reshape(-1, *self.shape[1:])
+            read = np.fromfile(file, self.dtype, count, offset=offset)
+        return read.astype(self.dtype.newbyteorder("="), copy=False).reshape(-1, *self.shape[1:])
 
 
 def _fitting(array: Any) -> int:
     """The examples of about a chunk."""
     each = max(1, size_of(array.shape[1:]) * array.dtype.itemsize)
-    own = array.chunks[0] if array.chunks else 1
-    return max(1, _CHUNK_BYTES // (each * own)) * own
+    stored = array.chunks[0] if array.chunks else 1
+    return max(1, _CHUNK_BYTES // (each * stored)) * stored

@@ -10,7 +10,7 @@ import numpy as np
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
-from lamina.checks.kinds import Kind, Misfit, Operands, Whole, shown
+from lamina.checks.kinds import Misfit, ReadBy, Whole, shown
 from lamina.checks.stored import read_stored
 from lamina.data.dataset import permutations
 from lamina.errors import DataError
@@ -24,12 +24,12 @@ class Position:
     """Where a stream is continued: the beginning of a block, and the examples of it that are used.
 
     Attributes:
-        epoch: its number.
         batches: the number of the source's batches before the block.
         examples: the number of examples in the next batch that are before the block.
-        block: its number in the epoch.
+        block: the number of the block in the epoch.
         used: the number of examples, in the order of the block, that are done.
-        state: of the source before the batch in which the block begins; None if it has none.
+        state: the state of the source before the batch in which the block begins; None if it has
+            none.
     """
 
     epoch: Counted = 0
@@ -50,7 +50,6 @@ class WindowOrder:
 
     Args:
         window: the examples of a block, at least 1.
-        seed, epoch: of the order.
     """
 
     def __init__(self, window: int, seed: int, epoch: int) -> None:
@@ -80,8 +79,7 @@ def saved_state(owner: Any, iterator: Any) -> Any:
         owner: the source, for example a loader with `state_dict`.
         iterator: over its batches, for example one of grain with `get_state`.
 
-    Raises:
-        DataError: if the state is not plain data.
+    Raises DataError if the state is not plain data.
     """
     if is_stateful(owner):
         state = owner.state_dict()
@@ -110,21 +108,17 @@ def is_stateful(owner: Any) -> bool:
 def plain_state(state: Any) -> Any:
     """The state as the source gave it.
 
-    Raises:
-        FileFormatError: if it stands for bytes, and is not of base64.
+    Raises FileFormatError if it stands for bytes, and is not of base64.
     """
     coded = cast(dict[str, Any], state) if isinstance(state, dict) else {}
-    is_coded = list(coded) == [_BYTES]
-    return read_stored(_Base64(), coded[_BYTES], "state.base64") if is_coded else cast(Any, state)
+    if list(coded) != [_BYTES]:
+        return cast(Any, state)
+    return read_stored(ReadBy(_base64), coded[_BYTES], "state.base64")
 
 
-@final
-@frozen_dataclass
-class _Base64(Kind):
+def _base64(value: Any) -> bytes:
     """Bytes as text."""
-
-    def read(self, value: Any, operands: Operands = ()) -> bytes:
-        try:
-            return base64.b64decode(value, validate=True)
-        except (TypeError, ValueError):
-            raise Misfit("bytes as text of base64") from None
+    try:
+        return base64.b64decode(value, validate=True)
+    except (TypeError, ValueError):
+        raise Misfit("bytes as text of base64") from None

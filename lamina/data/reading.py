@@ -21,10 +21,9 @@ class EpochExamples:
     """The examples of an epoch one after the other, whatever the batches of the source.
 
     Args:
-        batches: of the source.
-        convert: checks and converts a batch.
-        skip: the examples that are omitted at the beginning.
-        most: the examples after which the epoch ends; None for those that the source has.
+        convert: the check and conversion of a batch.
+        skip: the number of examples that are omitted at the beginning.
+        most: the examples after which the epoch ends; None for all of the source.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class EpochBatches:
 
     Attributes:
         read: the number of batches that were read or omitted.
-        state: of the source, before the next batch.
+        state: the state of the source before the next batch.
     """
 
     def __init__(
@@ -163,15 +162,14 @@ class EpochBatches:
         return saved_state(self._source, self._iterator) if self._keeps_states else None
 
     def _next(self) -> Any:
-        found = next(self._iterator, _END)
-        self.read += found is not _END
-        return found
+        batch = next(self._iterator, _END)
+        self.read += batch is not _END
+        return batch
 
     def first(self) -> Dataset:
         """The first batch, which `next` returns again.
 
-        Raises:
-            DataError: if there is none.
+        Raises DataError if there is none.
         """
         self._first = self.next()
         if self._first is None:
@@ -193,13 +191,13 @@ class EpochBatches:
             self.read += 1
             return first
         self.state = self._present_state()
-        found = self._next()
-        if found is _END:
+        batch = self._next()
+        if batch is _END:
             return None
         try:
-            return as_batch(found)
+            return as_batch(batch)
         except LaminaError as error:
-            if is_one_example(found):
+            if is_one_example(batch):
                 error.advice = _NOT_BATCHES
             raise error.at(f"batch {self.read - 1} of the stream") from None
 

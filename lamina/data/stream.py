@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, final
 
 import numpy as np
 
 from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, size_of
 from lamina.checks import Called
-from lamina.checks.kinds import Count, Kind, Operands, OrNone, Whole, shown
+from lamina.checks.kinds import Count, OrNone, ReadBy, Whole, shown
 from lamina.data.arrays import (
     columns_in,
     has_columns,
@@ -25,8 +26,7 @@ from lamina.data.arrays import (
     is_sparse,
     to_array,
 )
-from lamina.data.dataset import NAME_PAIRS, Dataset, as_dataset
-from lamina.data.sparse import SparseRows
+from lamina.data.dataset import NAME_PAIRS, Batch, Dataset, as_dataset
 from lamina.errors import DataError
 
 if TYPE_CHECKING:
@@ -38,27 +38,27 @@ _WEIGHTS = "weights"
 STEP_EXAMPLES = 256
 # Bytes of the examples that are read before they are needed.
 BUFFER_BYTES = 64 << 20
+# About the bytes of a batch of dense rows.
+_BATCH_BYTES = 1 << 20
 
 Window = Annotated[int, Whole(0, 1 << 31)]
 
 
-class _Source(Kind):
+def _source(value: Any) -> Any:
     """What can be read as batches, perhaps several times."""
-
-    def read(self, value: Any, operands: Operands = ()) -> Any:
-        if type(value) is list or is_stream(value):
-            source = cast(Any, value)
-            if not hasattr(source, "__iter__"):
-                _named_arguments(source)
-            return source
-        raise DataError(
-            "this is not a source of batches",
-            facts=(
-                ("expected", "a generator function, a data loader, or a list of batches"),
-                ("found", shown(value)),
-            ),
-            advice="A source gives batches (x, y) each time it is iterated, or called.",
-        )
+    if type(value) is list or is_stream(value):
+        source = cast(Any, value)
+        if not hasattr(source, "__iter__"):
+            _named_arguments(source)
+        return source
+    raise DataError(
+        "this is not a source of batches",
+        facts=(
+            ("expected", "a generator function, a data loader, or a list of batches"),
+            ("found", shown(value)),
+        ),
+        advice="A source gives batches (x, y) each time it is iterated, or called.",
+    )
 
 
 @frozen_dataclass(eq=False, repr=False)
@@ -80,25 +80,25 @@ class Stream(metaclass=Called):
     A batch is `(x, y)`, x alone, or `(x, y, weights)` with the weights of the examples, each an
     array, a tuple, or a dict by the names of inputs or outputs; `{"x": x, "y": y}` and the other
     names that `load` knows, also with `"weights"`; another dict, of the inputs by their names; or a
-    `Dataset`. Its arrays are those of NumPy, tensors, buffers, and all else that a `Dataset` takes.
+    `Dataset`. Its arrays may be all that a `Dataset` takes.
 
     Args:
-        source: of the batches.
+        source: the source of the batches.
         window: examples that are shuffled together. Each epoch is divided into blocks of so many
-            examples, in the order of the source, the first of which is shorter by a random number.
+            examples, in the order of the source; the first block is shorter by a random number.
             Each block is permuted. Lengths and permutations are functions of the seed and the
             epoch, on every machine. Two blocks are in memory. 0 keeps the order of the source, as
             evaluation and prediction always do.
-        seed: of the window; by default that of the fit.
-        steps_per_epoch: an epoch ends after so many training steps, and the next one continues
-            from there; a source that ends is read again. `evaluate` and `predict` end after so many
-            batches, of 256 examples by default, or with the source. Needed for sources without an
-            end: nothing else ends an epoch of theirs.
+        seed: the seed of the window; by default the seed of the fit.
+        steps_per_epoch: the number of training steps after which an epoch ends; the next one
+            continues from there, and a source that ends is read again. `evaluate` and `predict` end
+            after so many batches, of 256 examples by default, or with the source. Sources without
+            an end need it: nothing else ends their epochs.
         regroup: whether to join and divide the batches of the source, so that all have the
             `batch_size` of the fit. Otherwise they are taken as they are, and a program is compiled
             for each size.
-        buffer_bytes: of the examples that are read before they are needed; at least two batches
-            or windows are.
+        buffer_bytes: the bytes of examples that are read before they are needed; at least two
+            batches or windows are.
 
     Raises:
         DataError: if the source cannot be iterated.
@@ -116,7 +116,7 @@ class Stream(metaclass=Called):
         2
     """
 
-    source: Annotated[Any, _Source()]
+    source: Annotated[Any, ReadBy(_source)]
     _: KW_ONLY
     window: Window = 0
     seed: Annotated[int | None, OrNone(Whole())] = None
@@ -158,26 +158,18 @@ def _is_source(value: object) -> bool:
     return hasattr(value, "__iter__") or callable(value)
 
 
-def as_data(value: Any, coding: Coding | None = None) -> Dataset | Stream:
+def as_data(
+    value: Any, coding: Coding | None = None, *, is_training: bool = False
+) -> Dataset | Stream:
     """A data set or a stream, as it is; arrays as a data set; anything else as a stream.
 
     Args:
-        value: the data.
-        coding: of the tables that the model takes, if any.
+        coding: the coding of the tables that the model takes, if any.
+        is_training: whether the model takes the coding of the data; of another one it only warns.
 
-    Raises:
-        DataError: if it is neither data nor a source of batches; with a coding, for a data frame
-            that is not coded, or that is coded otherwise.
+    Raises DataError if it is neither data nor a source of batches; with a coding, for a data frame
+    that is not coded, or that is coded otherwise.
     """
-    return _as_data(value, coding)
-
-
-def as_training_data(value: Any, coding: Coding | None) -> Dataset | Stream:
-    """As `as_data`, but of another coding it warns: the model takes the coding of the data."""
-    return _as_data(value, coding, is_training=True)
-
-
-def _as_data(value: Any, coding: Coding | None, *, is_training: bool = False) -> Dataset | Stream:
     if is_frame(value) or is_rows(value):
         advice = "Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
         advice += "model.coding.dataset(frame)."
@@ -203,9 +195,9 @@ def _require_coded(dataset: Dataset, coding: Coding | None, *, is_training: bool
     if coding is None:
         return
     if dataset.coding is not None:
-        from lamina.data.coding import require_equal, warn_of_another  # only tables need it
+        from lamina.data.coding import require_equal  # only tables need it
 
-        (warn_of_another if is_training else require_equal)(coding, dataset.coding)
+        require_equal(coding, dataset.coding, is_training=is_training)
     if dataset.is_uncoded_frame and coding.columns:
         advice = "The model was trained on coded columns. With targets of your own: "
         advice += "(model.coding.inputs(frame), y)."
@@ -220,8 +212,32 @@ def _uncoded(expected: str, found: str, advice: str) -> DataError:
     )
 
 
+@final
+@frozen_dataclass(eq=False)
+class SparseRows:
+    """A source of batches: the examples of a data set with sparse inputs, in its order.
+
+    Attributes:
+        dataset: a data set whose inputs are sparse matrices, or also arrays.
+    """
+
+    dataset: Dataset
+
+    def __call__(self, epoch: int, skip: int, seed: int | None) -> Iterator[Batch]:
+        """The batches of an epoch, shuffled if there is a seed."""
+        dataset = self.dataset
+        each = sum(size_of(x.shape[1:]) * x.dtype.itemsize for x in dataset.input_arrays)
+        size = max(1, _BATCH_BYTES // max(1, each))
+        order: Array | None = None if seed is None else dataset.order(seed, epoch)
+        for start in range(skip * size, len(dataset), size):
+            stop = min(start + size, len(dataset))
+            rows = np.arange(start, stop) if order is None else order[start:stop]
+            (batch,) = dataset.take(rows).batches(size)
+            yield batch
+
+
 def whole_of(data: Dataset | Stream) -> Dataset | None:
-    """All examples of a training; None for a stream, of which they are not known."""
+    """All examples of a training; None for a stream, whose examples are not known."""
     if isinstance(data, Dataset):
         return data
     source = data.source
@@ -232,12 +248,10 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
     """The inputs of a prediction: a stream, or arrays as they are given, perhaps by name.
 
     Args:
-        value: the argument of `predict`.
-        coding: of the tables that the model takes, if any.
+        coding: the coding of the tables that the model takes, if any.
 
-    Raises:
-        DataError: for the path of a file, if the model takes no tables; for a row without names of
-            columns, if it takes them.
+    Raises DataError for the path of a file, if the model takes no tables; for a row without names
+    of columns, if it takes them.
     """
     if isinstance(value, Dataset):
         _require_coded(value, coding)
@@ -249,12 +263,9 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
     if coding is not None and is_bare_row(value):
         raise _no_names(value, coding)
     if is_rows(value):
-        raise _uncoded(
-            "an array",
-            "rows",
-            "Give an array [examples, features]. A model that was "
-            "trained on lm.data.from_frame(...) takes rows.",
-        )
+        advice = "Give an array [examples, features]. A model that was trained on "
+        advice += "lm.data.from_frame(...) takes rows."
+        raise _uncoded("an array", "rows", advice)
     if is_frame(value):
         if isinstance(value, Mapping):
             named = cast(Any, value)  # by the names of inputs
@@ -294,13 +305,8 @@ def _are_rows(value: object, coding: Coding) -> bool:
     """Whether a value is a list of rows: dicts of single values for the columns of a coding."""
     rows: list[Any] = cast(list[Any], value) if isinstance(value, list) else []
     names = {column.name for column in coding.columns}
-
-    def is_own(row: Any) -> bool:
-        if not isinstance(row, Mapping):
-            return False
-        return is_row(columns_in(cast(Mapping[Any, Any], row), names))
-
-    return bool(rows) and all(map(is_own, rows))
+    fits = (isinstance(row, Mapping) and is_row(columns_in(cast(Any, row), names)) for row in rows)
+    return bool(rows) and all(fits)
 
 
 def _has_sparse(inputs: object) -> bool:
@@ -311,9 +317,6 @@ def _has_sparse(inputs: object) -> bool:
     return any(map(is_sparse, several))
 
 
-_DATA: Any = (Dataset, tuple)
-
-
 def is_stream(value: Any) -> bool:
     """Whether a value is a stream or a source of batches, not arrays or a mistake."""
     if isinstance(value, Stream):
@@ -322,7 +325,7 @@ def is_stream(value: Any) -> bool:
         items = cast(list[Any], value)
         return bool(items) and all(map(_is_batch, items))
     framed = hasattr(value, "shape") or has_columns(value)
-    is_data = framed or is_buffer(value) or isinstance(value, _DATA)
+    is_data = framed or is_buffer(value) or isinstance(value, cast(Any, (Dataset, tuple)))
     return not is_data and _is_source(value)
 
 
@@ -337,8 +340,7 @@ def _is_batch(value: Any) -> bool:
 def as_batch(value: Any) -> Dataset:
     """A batch of a source as a data set of dense arrays.
 
-    Raises:
-        DataError, DTypeError: if it is not a batch.
+    Raises DataError or DTypeError if it is not a batch.
     """
     return _batch(value).dense()
 
@@ -366,7 +368,7 @@ def _batch(value: Any) -> Dataset:
 def is_one_example(value: Any) -> bool:
     """Whether an item of a source is one example, not a batch: a number has no axis of examples."""
     fields: tuple[Any, ...] = tuple(cast(Any, value)) if isinstance(value, tuple | list) else ()
-    return 2 <= len(fields) <= 3 and any(np.ndim(one) == 0 for one in fields if one is not None)
+    return 2 <= len(fields) <= 3 and any(np.ndim(x) == 0 for x in fields if x is not None)
 
 
 def _arrays(value: Any) -> Any:
@@ -403,15 +405,15 @@ def opened(source: Any, epoch: int, skip: int, seed: int | None) -> tuple[Any, b
         return iter(source), not skip
     names = _named_arguments(source)
     values = {"epoch": epoch, "skip": skip, "seed": seed}
-    found = source(**{name: value for name, value in values.items() if name in names})
-    if not hasattr(found, "__iter__"):
+    batches = source(**{name: value for name, value in values.items() if name in names})
+    if not hasattr(batches, "__iter__"):
         raise DataError(
             "the function does not return batches",
-            facts=(("expected", "an iterable of batches"), ("found", shown(found))),
+            facts=(("expected", "an iterable of batches"), ("found", shown(batches))),
             where=_name(source),
             advice="Write yield x, y in it, or return a list or a loader.",
         )
-    return iter(found), "skip" in names or not skip
+    return iter(batches), "skip" in names or not skip
 
 
 def depends_on_epochs_before(source: Any) -> bool:
@@ -430,37 +432,30 @@ _ARGUMENTS = frozenset(("epoch", "skip", "seed"))
 def _named_arguments(function: Callable[..., Any]) -> frozenset[str]:
     """Which of `epoch`, `skip` and `seed` a source takes.
 
-    Raises:
-        DataError: if it needs other arguments.
+    Raises DataError if it needs other arguments.
     """
     try:
         parameters = signature(function).parameters.values()
     except (TypeError, ValueError):  # a function of another language
         return frozenset()
     by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    ours = frozenset(p.name for p in parameters if p.kind in by_name) & _ARGUMENTS
+    taken = frozenset(p.name for p in parameters if p.kind in by_name) & _ARGUMENTS
     variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    for one in parameters:
-        if one.default is one.empty and one.name not in ours and one.kind not in variable:
+    for parameter in parameters:
+        is_needed = parameter.default is parameter.empty and parameter.kind not in variable
+        if is_needed and parameter.name not in taken:
             raise DataError(
-                f"the function needs an argument {one.name!r}",
+                f"the function needs an argument {parameter.name!r}",
                 facts=(("expected", "no arguments, or epoch, skip and seed"),),
                 where=_name(function),
                 advice=f"Wrap it: lambda: {_name(function)}(...).",
             )
-    return ours
+    return taken
 
 
 def _name(source: Any) -> str:
     return getattr(source, "__name__", type(source).__name__)
 
 
-class _AnyData(Kind):
-    """An argument of `as_data`, converted to a `Dataset` or a `Stream`."""
-
-    def read(self, value: Any, operands: Operands = ()) -> Dataset | Stream:
-        return as_data(value)
-
-
 # Data sets, pairs of arrays, streams, and sources of batches.
-AnyData = Annotated[Any, _AnyData()]
+AnyData = Annotated[Any, ReadBy(as_data)]

@@ -26,6 +26,7 @@ DELIMITERS = "\t;|,"
 # The delimiter is found in so many characters, and empty cells at the end in so many rows.
 _SAMPLE = 1 << 20
 _FIRST_ROWS = 1000
+_DIVIDERS = "commas, semicolons, tabs or bars"
 _LEAST = {1: "one column", 2: "two columns"}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 # Begins or ends a cell of some delimiter.
@@ -62,8 +63,8 @@ class Texts:
 
     Attributes:
         columns: the cells by the names of the columns, which are "0", "1", ... without a header.
-        lines: of the file, in which the rows end; from 1.
-        delimiter: between the cells of a row.
+        lines: the numbers, from 1, of the lines in which the rows end.
+        delimiter: the character between the cells of a row.
     """
 
     columns: Mapping[str, list[str]]
@@ -87,8 +88,7 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, str, Array]:
         Inputs float32[rows, columns - 1]; the name of the column of targets, and its values,
         float64[rows].
 
-    Raises:
-        NotNumbers: if an entry is missing or a word.
+    Raises NotNumbers if an entry is missing or a word.
     """
     with reading_table(path):
         layout = _read_layout(path, least=2)
@@ -103,8 +103,7 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, str, Array]:
 def read_numbers(path: Path) -> Array:
     """All columns of a table of numbers, float32[rows, columns].
 
-    Raises:
-        NotNumbers: if an entry is missing or a word.
+    Raises NotNumbers if an entry is missing or a word.
     """
     with reading_table(path):
         return _read_numbers(path, _read_layout(path)).astype(np.float32)
@@ -114,8 +113,7 @@ def read_texts(path: Path, delimiters: str = DELIMITERS, decimal: str | None = N
     """The entries of a table.
 
     Args:
-        path: the file, UTF-8.
-        delimiters: one of them is between the cells of a row.
+        delimiters: the characters that may be between the cells of a row.
         decimal: the decimal mark, if it is known.
 
     Raises:
@@ -171,19 +169,13 @@ class _Layout:
     """The layout of a file.
 
     Attributes:
-        delimiter: between the columns.
-        names: of the columns; numbers from 0 without a header.
+        names: the names of the columns; numbers from 0 without a header.
         skip: the number of lines before the first row: comments, blank lines, the header.
     """
 
     delimiter: str
     names: tuple[str, ...]
     skip: int
-
-    @property
-    def count(self) -> int:
-        """The number of columns."""
-        return len(self.names)
 
 
 def _read_layout(
@@ -209,10 +201,7 @@ def _read_layout(
         raise FileFormatError(
             "the first line is not a row of a table",
             facts=(
-                (
-                    "expected",
-                    f"{_LEAST[least]} or more, divided by commas, semicolons, tabs or bars",
-                ),
+                ("expected", f"{_LEAST[least]} or more, divided by {_DIVIDERS}"),
                 ("found", repr(delimiter.join(row)[:60])),
             ),
             advice="Check that this is the right file, and that it begins with the header or data. "
@@ -221,10 +210,11 @@ def _read_layout(
         )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        numbered = [str(number) for number, name in enumerate(names) if name == twice]
+        numbers = [str(number) for number, name in enumerate(names) if name == twice]
+        columns = f"columns {', '.join(numbers)}, counted from 0"
         raise FileFormatError(
             f"the header has the name {twice!r} more than once",
-            facts=(("expected", "a name for each column"), ("found", _columns_text(numbered))),
+            facts=(("expected", "a name for each column"), ("found", columns)),
             advice="Give each column its own name in the first line.",
         )
     return _Layout(delimiter, tuple(names), line)
@@ -283,7 +273,7 @@ def _delimiter_of(sample: str, delimiters: str, decimal: str | None) -> str:
 
 
 def _single_column(lines: Sequence[str]) -> Sequence[str]:
-    """The lines after a header, if they may be numbers of which some have decimal commas."""
+    """The lines after a header, if they may be numbers, some with decimal commas."""
     has_header = bool(lines) and not _is_numeric(lines[0])
     rows = lines[has_header:]
     has_commas = any("," in row for row in rows)
@@ -315,20 +305,20 @@ def _first_row(file: Iterable[str], delimiter: str) -> tuple[int, int, list[str]
 def _rows(path: Path, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
     """The rows of a file, each with the line in which it ends.
 
-    Raises:
-        FileFormatError: for another number of columns than in the first, and wrong quotes.
+    Raises FileFormatError for another number of columns than in the first, and wrong quotes.
     """
+    count = len(layout.names)
     with _opened(path) as file:
         lines = islice(file, layout.skip, None)
         for line, row in _records(lines, layout.delimiter, layout.skip):
-            if len(row) > layout.count:
-                del row[max(layout.count, _without_end(row)) :]
-            if len(row) == layout.count:
+            if len(row) > count:
+                del row[max(count, _without_end(row)) :]
+            if len(row) == count:
                 yield line, row
             elif len(row) > 1 or row[0].strip():
                 raise FileFormatError(
                     f"line {line} has another number of columns than the first",
-                    facts=(("expected", str(layout.count)), ("found", str(len(row)))),
+                    facts=(("expected", str(count)), ("found", str(len(row)))),
                     advice="Correct that line; a truncated file ends in such a line. A cell that "
                     "contains the delimiter needs quotes. If another character divides the cells, "
                     "or commas mark decimals, say so to lm.data.load or lm.data.read_table: "
@@ -342,8 +332,6 @@ def _records(
     """The cells of the lines that are not empty, each with the line in which they end.
 
     Args:
-        lines: of the file.
-        delimiter: between the cells.
         before: the number of lines before these.
     """
     skips = delimiter != " "  # a space before a quote is none of the cell
@@ -365,10 +353,6 @@ def _records(
         ) from None
 
 
-def _columns_text(numbered: Sequence[str]) -> str:
-    return f"columns {', '.join(numbered)}, counted from 0"
-
-
 def _opened(path: Path) -> TextIOWrapper:
     return TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="")
 
@@ -376,8 +360,7 @@ def _opened(path: Path) -> TextIOWrapper:
 def column_number(targets: str | int | None, names: Sequence[str]) -> int:
     """The number of the column of targets, by its name or number; None means the last.
 
-    Raises:
-        DataError: if there is no such column.
+    Raises DataError if there is no such column.
     """
     if targets is None:
         return len(names) - 1
@@ -399,8 +382,7 @@ def column_number(targets: str | int | None, names: Sequence[str]) -> int:
 def _read_numbers(path: Path, layout: _Layout) -> Array:
     """All numbers of a table, float64[rows, columns].
 
-    Raises:
-        NotNumbers: if an entry is missing or a word.
+    Raises NotNumbers if an entry is missing or a word.
     """
     with _opened(path) as file:
         lines = islice(file, layout.skip, None)
@@ -424,14 +406,13 @@ def _read_plain(rows: Sequence[str], layout: _Layout) -> Array | None:
         table = np.loadtxt(rows, np.float64, comments=None, delimiter=layout.delimiter, ndmin=2)
     except ValueError:
         return None
-    return None if table.shape[1] != layout.count or np.isnan(table).any() else table
+    return None if table.shape[1] != len(layout.names) or np.isnan(table).any() else table
 
 
 def _read_rows(path: Path, layout: _Layout) -> Array:
     """All numbers of a table, row by row.
 
-    Raises:
-        NotNumbers, FileFormatError: for the first fault.
+    Raises NotNumbers or FileFormatError for the first fault.
     """
     rows: list[list[float]] = []
     for line, row in _rows(path, layout):

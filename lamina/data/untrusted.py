@@ -39,7 +39,6 @@ def reading(path: Path, kind: str) -> Generator[None]:
     """Names the file in every error, and converts a parser's exceptions to `FileFormatError`.
 
     Args:
-        path: the file.
         kind: its expected format, with an article: `"an npz archive"`.
     """
     try:
@@ -49,38 +48,28 @@ def reading(path: Path, kind: str) -> Generator[None]:
         raise
     except LaminaWarning:  # where the user makes errors of warnings
         raise
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise DataError(
-            "there is no such file",
-            facts=(("current folder", str(Path.cwd())),),
-            advice="Check the spelling; a relative path counts from the current folder.",
-            where=str(path),
-        ) from error
-    except PermissionError as error:
-        raise DataError(
-            "the file may not be read",
-            facts=(("reason", error.strerror or str(error)),),
-            advice="Check who may read it.",
-            where=str(path),
-        ) from error
-    except MemoryError as error:
-        raise DataError(
-            "the data does not fit into memory",
-            facts=(("bytes on disk", f"{path.stat().st_size:,}"),),
-            advice="Split the file, or use a machine with more memory.",
-            where=str(path),
-        ) from error
     # Broad on purpose: parsers raise almost any exception for damaged files.
     except Exception as error:
-        raise FileFormatError(
-            "the file is damaged",
-            facts=(
-                ("expected", kind),
-                ("found", f"{type(error).__name__}: {' '.join(str(error).split())}"),
-            ),
-            advice=RESTORE,
-            where=str(path),
-        ) from error
+        raise _error_of(error, path, kind).at(str(path)) from error
+
+
+def _error_of(error: Exception, path: Path, kind: str) -> LaminaError:
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            problem, fact = "there is no such file", ("current folder", str(Path.cwd()))
+            advice = "Check the spelling; a relative path counts from the current folder."
+        case PermissionError():
+            problem, fact = "the file may not be read", ("reason", error.strerror or str(error))
+            advice = "Check who may read it."
+        case MemoryError():
+            fact = "bytes on disk", f"{path.stat().st_size:,}"
+            problem = "the data does not fit into memory"
+            advice = "Split the file, or use a machine with more memory."
+        case _:
+            found = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            facts = (("expected", kind), ("found", found))
+            return FileFormatError("the file is damaged", facts=facts, advice=RESTORE)
+    return DataError(problem, facts=(fact,), advice=advice)
 
 
 def require_plausible(declared_bytes: int, stored_bytes: int, what: str) -> None:

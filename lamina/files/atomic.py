@@ -17,8 +17,7 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
     and a symbolic link keeps pointing to the file that is written. Temporary files that killed
     processes left in the folder are removed.
 
-    Raises:
-        DataError: if the file cannot be written; no temporary file remains.
+    Raises DataError if the file cannot be written; no temporary file remains.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -39,8 +38,7 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
 def require_writable(path: str | os.PathLike[str]) -> None:
     """Checks that a file can be written, before its contents are computed.
 
-    Raises:
-        DataError: if it cannot; an existing file is not touched.
+    Raises DataError if it cannot; an existing file is not touched.
     """
     target = Path(os.path.realpath(path))
     try:

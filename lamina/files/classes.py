@@ -16,25 +16,24 @@ USER_PREFIX = "user."
 
 def own_classes() -> dict[str, type]:
     """Lamina's layers, initialisers and regularisers, by their names in files."""
-    found: dict[str, type] = {}
-    for prefix, module in (("", layers), ("init.", init)):
-        for name in dir(module):
-            value = getattr(module, name)
-            if isinstance(value, type) and dataclasses.is_dataclass(value):
-                found[prefix + name] = value
-    return found
+    return {
+        prefix + name: value
+        for prefix, module in (("", layers), ("init.", init))
+        for name, value in ((name, getattr(module, name)) for name in dir(module))
+        if isinstance(value, type) and dataclasses.is_dataclass(value)
+    }
 
 
 def classes_of(network: Network) -> list[type]:
     """The users' classes of records in a network: layers, and records in their fields."""
-    found: dict[type, None] = {}
+    classes: dict[type, None] = {}
 
     def visit(value: Any) -> None:
         if isinstance(value, tuple | list):
             for item in cast(Sequence[Any], value):
                 visit(item)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            found[type(value)] = None
+            classes[type(value)] = None
             for field in dataclasses.fields(value):
                 visit(getattr(value, field.name))
         elif isinstance(value, Network):
@@ -43,5 +42,5 @@ def classes_of(network: Network) -> list[type]:
                     visit(node.attributes["layer"])
 
     visit(network)
-    own = set(own_classes().values())
-    return [cls for cls in found if cls not in own]
+    laminas = set(own_classes().values())
+    return [cls for cls in classes if cls not in laminas]

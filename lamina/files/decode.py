@@ -28,7 +28,6 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
     """The network that `encode` wrote.
 
     Args:
-        definition: the JSON data.
         arrays: the arrays of its constants, by name.
         user_layers: the caller's own classes of layers, initializers and regularizers that the
             network may contain.
@@ -52,28 +51,28 @@ class _Decoder:
         self._layers: list[Any] = []
         self._graphs: list[Graph] = []
 
-    def network(self, whole: Mapping[str, Any]) -> Network:
-        """The whole definition."""
+    def network(self, definition: Mapping[str, Any]) -> Network:
+        """The network of a definition, after its graphs and layers."""
         # The key is missing in files of networks without graphs.
-        for number, entry in enumerate(_list(whole, "graphs") if "graphs" in whole else ()):
+        for number, entry in enumerate(_list({"graphs": [], **definition}, "graphs")):
             with _rebuilding("graph", number, entry, ""):
                 self._graphs.append(self._graph(_table(entry)))
-        for number, entry in enumerate(_list(whole, "layers")):
+        for number, entry in enumerate(_list(definition, "layers")):
             with _rebuilding("layer", number, entry, "record"):
                 self._layers.append(self._record(_table(entry)))
-        return self._network(whole)
+        return self._network(definition)
 
-    def _network(self, whole: Mapping[str, Any]) -> Network:
+    def _network(self, definition: Mapping[str, Any]) -> Network:
         nodes: list[Tensor] = []
-        for number, entry in enumerate(_list(whole, "nodes")):
+        for number, entry in enumerate(_list(definition, "nodes")):
             with _rebuilding("node", number, entry, "op"):
                 nodes.append(self._node(_table(entry), nodes))
-        outputs = [_earlier(nodes, number) for number in _list(whole, "outputs")]
-        inputs = [_earlier(nodes, number) for number in _list(whole, "inputs")]
-        name = whole.get("name")
-        if "output_names" not in whole:
+        outputs = [_earlier(nodes, number) for number in _list(definition, "outputs")]
+        inputs = [_earlier(nodes, number) for number in _list(definition, "inputs")]
+        name = definition.get("name")
+        if "output_names" not in definition:
             return Network(inputs, outputs, name=name)
-        names = _list(whole, "output_names")
+        names = _list(definition, "output_names")
         return Network(inputs, dict(zip(names, outputs, strict=True)), name=name)
 
     def _graph(self, table: Mapping[str, Any]) -> Graph:
@@ -129,9 +128,9 @@ class _Decoder:
     def _value(self, data: Json, depth: int = 0) -> Any:
         if depth > _DEEPEST:
             raise ValueError(f"a value is nested more than {_DEEPEST} levels deep")
+        if isinstance(data, list):
+            raise ValueError("a list without a kind")
         if not isinstance(data, dict):
-            if isinstance(data, list):
-                raise ValueError("a list without a kind")
             return data
         table = cast(dict[str, Any], data)
         if "tuple" in table:
@@ -198,10 +197,10 @@ def _earlier(made: Sequence[Any], number: object) -> Any:
 
 
 def _whole(value: object) -> int:
-    found = as_whole(value)
-    if found is None:
+    number = as_whole(value)
+    if number is None:
         raise ValueError(f"expected a whole number, found {reprlib.repr(value)}")
-    return found
+    return number
 
 
 def _table(data: Json) -> Mapping[str, Any]:

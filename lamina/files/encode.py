@@ -25,8 +25,7 @@ Json = Any
 def encode(network: Network) -> tuple[Json, dict[str, Array]]:
     """A network as JSON data, and the arrays of its constants, by name.
 
-    Raises:
-        DefinitionError: if a field of a layer is not a plain value.
+    Raises DefinitionError if a field of a layer is not a plain value.
     """
     encoder = _Encoder()
     return encoder.network(network, network.nodes), encoder.arrays
@@ -34,11 +33,11 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
 
 def are_alike(one: Network, other: Network) -> bool:
     """Whether two networks compute the same: they may differ in what `Recompute` computes again."""
-    found = [
+    data, of_other = (
         _Encoder().network(network, [x for x in network.nodes if x.op is not COMPUTED_AGAIN])
         for network in (one, other)
-    ]
-    return found[0] == found[1]
+    )
+    return data == of_other
 
 
 @final
@@ -46,7 +45,7 @@ class _Encoder:
     """Encodes one network. Layers and graphs used several times are written once.
 
     Attributes:
-        arrays: by their names in the data.
+        arrays: the arrays of constants by their names in the data.
     """
 
     def __init__(self) -> None:
@@ -63,8 +62,7 @@ class _Encoder:
         """The whole definition.
 
         Args:
-            network: the network.
-            nodes: those that are encoded; each other one is the same as its first operand.
+            nodes: the nodes that are encoded; each other one is the same as its first operand.
         """
         definition = self._definition(network, nodes)
         return {"layers": self._layers, "graphs": self._graphs, **definition}
@@ -88,14 +86,13 @@ class _Encoder:
         if node.op is LEAF:
             dtype = None if node.attributes.get("flexible") else node.dtype.name
             return {"input": list(node.shape[1:]), "dtype": dtype} | _named(name_of(node))
+        operands = [positions[operand] for operand in node.operands]
         if node.op is LAYER:
             number = self._layer(node.attributes["layer"], network.path(node))
-            operands = [positions[one] for one in node.operands]
             return {"layer": number, "operands": operands} | _named(name_of(node))
         if node.op is RESULT:
-            return {"result": node.attributes["number"], "of": positions[node.operands[0]]}
+            return {"result": node.attributes["number"], "of": operands[0]}
         if node.op is GRADIENT:
-            operands = [positions[one] for one in node.operands]
             number, seeded = node.attributes["number"], node.attributes["seeded"]
             return {"gradient": number, "seeded": seeded, "operands": operands}
         return self._application(node, positions)
@@ -168,8 +165,7 @@ class _Encoder:
             return {"layer": self._layer(value, where)}
         if isinstance(value, Network):
             return {"network": self._definition(value, value.nodes)}
-        is_record = dataclasses.is_dataclass(value) and not isinstance(value, Layer | type)
-        if is_record:
+        if dataclasses.is_dataclass(value) and not isinstance(value, Layer | type):
             return self._record(value, where)
         raise DefinitionError(
             f"{where} cannot be saved",

@@ -20,7 +20,16 @@ import numpy as np
 from lamina import data
 from lamina.base.disk import open_regular
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Array, as_dtype, converted, float32, shape_text, static
+from lamina.base.shapes import (
+    PUBLIC_DTYPES,
+    Array,
+    as_dtype,
+    converted,
+    float32,
+    shape_text,
+    static,
+    uint32,
+)
 from lamina.errors import DataError, FileFormatError, LaminaError
 from lamina.files.atomic import write_atomically
 from lamina.files.decode import ADVICE, NONSENSE, decode
@@ -36,13 +45,10 @@ class ModelFile:
     """The contents of a model file.
 
     Attributes:
-        network: the definition.
-        precision: the float types.
-        seed: of the model.
         values: parameters and states, by name.
         extra: further tensors of a checkpoint, by name.
         notes: further JSON data of a checkpoint.
-        coding: of the table on which the model was trained, if any.
+        coding: the coding of the table on which the model was trained, if any.
     """
 
     network: Network
@@ -88,11 +94,9 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
     """Reads a model file; runs no code from it.
 
     Args:
-        path: of the file.
         layers: the caller's own layer classes that the network may contain.
 
-    Raises:
-        FileFormatError: if the file is missing, truncated, damaged, or of another format.
+    Raises FileFormatError if the file is missing, truncated, damaged, or of another format.
     """
     where = os.fspath(path)
     tensors, metadata = _parse(_contents(path), where)
@@ -111,8 +115,7 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The parameters and states in a model file, or the arrays of another safetensors file.
 
-    Raises:
-        FileFormatError: if the file is missing, truncated, damaged, or of another format.
+    Raises FileFormatError if the file is missing, truncated, damaged, or of another format.
     """
     where = os.fspath(path)
     tensors, metadata = _parse(_contents(path), where)
@@ -128,19 +131,15 @@ def _contents(path: str | os.PathLike[str]) -> bytes:
     try:
         with open_regular(path) as file:
             return file.read()
-    except DataError as error:
+    except (DataError, OSError) as error:
+        is_ours = isinstance(error, DataError)
+        problem, facts = (error.problem, error.facts) if is_ours else (error.strerror or error, ())
         raise FileFormatError(
-            f"the file cannot be read: {error.problem}",
-            facts=error.facts,
+            f"the file cannot be read: {problem}",
+            facts=facts,
             where=where,
             advice="Check the path.",
-        ) from None
-    except OSError as error:
-        raise FileFormatError(
-            f"the file cannot be read: {error.strerror or error}",
-            where=where,
-            advice="Check the path.",
-        ) from error
+        ) from (None if is_ours else error)
 
 
 # How a pickle begins: its protocol, and the opcode of a number, a frame, a class or a table.
@@ -199,26 +198,13 @@ def _require_model(tensors: Mapping[str, Array], metadata: dict[str, str], where
         raise _damaged("the file is damaged", where, "a checksum that does not match its contents")
 
 
-# The names of dtypes in safetensors files.
-_DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "U32": "uint32",
-    "I16": "int16",
-    "U16": "uint16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
+# The names of dtypes in safetensors files: F32, BF16, U8.
+_DTYPES = {dtype.short.upper(): dtype for dtype in (*PUBLIC_DTYPES.values(), uint32)}
 
 
 def _array(content: Mapping[str, Any]) -> Array:
     """A tensor of a safetensors file."""
-    dtype = as_dtype(_DTYPES[content["dtype"]]).numpy
+    dtype = _DTYPES[content["dtype"]].numpy
     return np.frombuffer(content["data"], dtype).reshape(content["shape"])
 
 
@@ -239,26 +225,23 @@ def _assemble(
     values = with_prefix(tensors, "values/")
     # Traces the network in training mode and in inference mode, so that errors are raised here.
     record = network.variables(dtype)
-    expected = {
-        name: variable.tensor
-        for name, variable in (*record.parameters.items(), *record.states.items())
-    }
-    for name, tensor in expected.items():
-        found = values.get(name)
-        shape, own = static(tensor.shape), tensor.dtype
-        if found is not None and not own.is_float and found.dtype == dtype.numpy:
+    variables = {**record.parameters, **record.states}
+    for name, variable in variables.items():
+        value = values.get(name)
+        shape, expected = static(variable.tensor.shape), variable.tensor.dtype
+        if value is not None and not expected.is_float and value.dtype == dtype.numpy:
             # Earlier files have counters as floats.
-            found = values[name] = converted(found, own.numpy)
-        if found is None or found.shape != shape or found.dtype != own.numpy:
+            value = values[name] = converted(value, expected.numpy)
+        if value is None or value.shape != shape or value.dtype != expected.numpy:
             raise FileFormatError(
                 f"the tensor {name!r} does not fit the network",
                 facts=(
-                    ("expected", shape_text(shape, own)),
-                    ("found", "nothing" if found is None else f"{found.dtype}{found.shape}"),
+                    ("expected", shape_text(shape, expected)),
+                    ("found", "nothing" if value is None else f"{value.dtype}{value.shape}"),
                 ),
                 advice=ADVICE,
             )
-    values = {name: values[name] for name in expected}
+    values = {name: values[name] for name in variables}
     coding = data.Coding.of(json.loads(metadata["coding"])) if "coding" in metadata else None
     extra = with_prefix(tensors, "extra/")
     return ModelFile(network, precision, seed, values, extra, cast(Any, notes), coding)

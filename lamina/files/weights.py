@@ -16,8 +16,8 @@ from typing import Annotated, Any, cast, final
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, float32, float64, shape_text, static
-from lamina.checks.kinds import Kind, Misfit, Operands, Row, Text
-from lamina.data.conversion import convert
+from lamina.checks.kinds import Kind, Misfit, Operands, ReadBy, Row, Text
+from lamina.data.arrays import convert
 from lamina.errors import DefinitionError, ShapeError
 from lamina.files.classes import own_classes
 from lamina.layers.definition_names import (
@@ -67,14 +67,14 @@ class StateDict(Kind):
         advice = ""
         if isinstance(value, Mapping):
             table = cast(Mapping[Any, Any], value)
-            advice = _advice_on_tables(table)
             unnamed = [key for key in table if not isinstance(key, str)]
             if unnamed:
                 advice = "Make keys text: {str(key): array}."
                 raise Misfit(*_ARRAYS, advice=advice, found=f"the key {unnamed[0]!r}")
-            if not advice:
+            if not (advice := _advice_on_tables(table)):
                 return table
-            raise Misfit(*_ARRAYS, advice=advice, found=_kinds_of_entries(table))
+            kinds = _some(f"{name!r}: {type(entry).__name__}" for name, entry in table.items())
+            raise Misfit(*_ARRAYS, advice=advice, found=f"{{{kinds}}}")
         if hasattr(value, "state_dict"):
             advice = "Give its weights: module.state_dict()."
         elif isinstance(value, str | os.PathLike):
@@ -92,7 +92,7 @@ def _advice_on_tables(given: Mapping[Any, Any]) -> str:
         for name, value in given.items()
         if isinstance(value, Mapping)
         and value
-        and all(hasattr(one, "shape") for one in cast(Mapping[Any, Any], value).values())
+        and all(hasattr(entry, "shape") for entry in cast(Mapping[Any, Any], value).values())
     ]
     if not tables:
         return ""
@@ -101,23 +101,16 @@ def _advice_on_tables(given: Mapping[Any, Any]) -> str:
     return f"The arrays are one of its entries: give state_dict[{tables[0]!r}]."
 
 
-def _kinds_of_entries(table: Mapping[Any, Any]) -> str:
-    kinds = [f"{name!r}: {type(value).__name__}" for name, value in table.items()]
-    return f"{{{_some(kinds)}}}"
-
-
-class TextTable(Kind):
+def _text_table(value: Any) -> Any:
     """Texts by text."""
-
-    def read(self, value: Any, operands: Operands = ()) -> Any:
-        table = cast(Mapping[object, object], value) if isinstance(value, Mapping) else {0: 0}
-        if all(isinstance(one, str) for pair in table.items() for one in pair):
-            return table
-        raise Misfit("names of modules by names of layers", "{name}={'3': 'features.3'}")
+    table = cast(Mapping[object, object], value) if isinstance(value, Mapping) else {0: 0}
+    if all(isinstance(text, str) for pair in table.items() for text in pair):
+        return table
+    raise Misfit("names of modules by names of layers", "{name}={'3': 'features.3'}")
 
 
 NamedArrays = Annotated[Mapping[str, Any], StateDict()]
-Names = Annotated[Mapping[str, str], TextTable()]
+Names = Annotated[Mapping[str, str], ReadBy(_text_table)]
 Patterns = Annotated[Sequence[str], Row(Text(), example="['fc.*']")]
 
 
@@ -126,7 +119,7 @@ class Pair:
     """A parameter or state of a network, and the array that it takes.
 
     Attributes:
-        name: in the network.
+        name: the name in the network.
         source: the name of the array.
         third: which third of the array's rows it is; None for the whole array.
     """
@@ -142,7 +135,7 @@ class Pairing:
     """Which parameters and states of a network take which arrays; `print` shows it.
 
     Attributes:
-        pairs: in the order of the layers.
+        pairs: the pairs in the order of the layers.
         kept: parameters and states that keep their values.
         unused: arrays that are not needed.
         values: the arrays by the names of the parameters.
@@ -171,8 +164,6 @@ def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str
     """Pairs parameters and states with the arrays of the same names; the others are listed.
 
     Args:
-        network: takes the values.
-        arrays: by name.
         skip: patterns of names that keep their values.
 
     Raises:
@@ -180,25 +171,25 @@ def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str
         ShapeError: if an array has another shape than its parameter.
     """
     record = network.variables(float32)
-    everything = (*record.parameters.values(), *record.states.values())
-    _require_matches(skip, [one.name for one in everything], arrays, "load_parameters")
-    found = [one for one in everything if one.name in arrays and not _fits(one.name, skip)]
-    values = {one.name: _array(arrays[one.name], one.name) for one in found}
-    wrong = [one.name for one in found if values[one.name].shape != static(one.tensor.shape)]
+    variables = {v.name: v for v in (*record.parameters.values(), *record.states.values())}
+    _require_matches(skip, list(variables), arrays, "load_parameters")
+    names = [name for name in variables if name in arrays and not _fits(name, skip)]
+    values = {name: _array(arrays[name], name) for name in names}
+    wrong = [n for n in names if values[n].shape != static(variables[n].tensor.shape)]
     advice = f"To keep their values: skip={[*skip, *dict.fromkeys(map(_whole_module, wrong))]}."
-    for variable in found:
-        _require_shape(variable, variable.name, values[variable.name], advice)
+    for name, value in values.items():
+        _require_shape(variables[name], name, value, advice)
     # The first tensor of a network is an input, and has no parameters.
     foreign = any(name.startswith("0.") and not _fits(name, skip) for name in arrays)
     if foreign or not values:
         other = "the arrays are numbered otherwise than layers are here"
         raise DefinitionError(
             other if values else "no array has the name of a parameter",
-            facts=(("expected", _some(one.name for one in everything)), ("found", _some(arrays))),
+            facts=(("expected", _some(variables)), ("found", _some(arrays))),
             where="load_parameters",
             advice="lm.from_torch pairs the arrays of PyTorch's modules, also in order.",
         )
-    kept = tuple(one.name for one in everything if one.name not in values)
+    kept = tuple(name for name in variables if name not in values)
     unused = tuple(name for name in arrays if name not in values)
     return Pairing(tuple(Pair(name, name) for name in values), kept, unused, values)
 
@@ -212,8 +203,7 @@ def pair(
     """Pairs the parameters and states of a network with arrays, by name or in order.
 
     Args:
-        network: takes the values.
-        arrays: by name: PyTorch's `state_dict`, or any other mapping.
+        arrays: PyTorch's `state_dict`, or any other arrays by name.
         names: the module of a layer, `{"3": "features.3"}`, or the array of a parameter,
             `{"3.weight": "pos"}`.
         skip: patterns of names in the network that keep their values, and of arrays that are not
@@ -223,7 +213,7 @@ def pair(
         DefinitionError: if an array is missing or left over, or a pattern fits no name.
         ShapeError: if an array has another shape than its parameter.
     """
-    return _Pairing(network.variables(float32), arrays, names or {}, skip).whole()
+    return _Pairing(network.variables(float32), arrays, names or {}, skip).pairing()
 
 
 @frozen_dataclass
@@ -231,14 +221,23 @@ class _Layer:
     """A layer that has a module of its own in PyTorch.
 
     Attributes:
-        prefix: of its names in the network.
-        variables: its parameters and states.
-        suffixes: for each of them, the name in PyTorch's module, and the third.
+        prefix: the beginning of its names in the network.
+        variables: its parameters and states, each with its name in PyTorch's module and the third.
     """
 
     prefix: str
-    variables: tuple[Variable, ...]
-    suffixes: tuple[tuple[str, int | None], ...]
+    variables: tuple[tuple[Variable, str, int | None], ...]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of its variables."""
+        return [static(variable.tensor.shape) for variable, *_ in self.variables]
+
+    @property
+    def suffixes(self) -> list[str]:
+        """The names of its arrays in the module, also of queries, keys and values alone."""
+        separate = (f"{name}_weight" for _, name in _THIRDS.values())
+        return [*(suffix for _, suffix, _ in self.variables), *separate]
 
 
 class _Pairing:
@@ -257,11 +256,10 @@ class _Pairing:
         self._left = dict.fromkeys(in_order_of_numbers(arrays))
         for name in self._unused:
             del self._left[name]
-        everything = (*record.parameters.values(), *record.states.values())
-        _require_matches(skip, [one.name for one in everything], arrays, "from_torch")
-        self._kept = [one.name for one in everything if _fits(one.name, skip)]
-        wanted = [one for one in everything if not _fits(one.name, skip)]
-        self._layers = _layers_of(record, wanted)
+        variables = (*record.parameters.values(), *record.states.values())
+        _require_matches(skip, [variable.name for variable in variables], arrays, "from_torch")
+        self._kept = [variable.name for variable in variables if _fits(variable.name, skip)]
+        self._layers = _layers_of(record, [v for v in variables if v.name not in self._kept])
         self._around = common_modules(list(self._left), [layer.prefix for layer in self._layers])
         self._pairs: dict[str, Pair] = {}
         self._values: dict[str, Array] = {}
@@ -270,13 +268,14 @@ class _Pairing:
         self._modules: list[tuple[_Layer, str]] = []
         self._next: list[tuple[_Layer, str]] = []
 
-    def whole(self) -> Pairing:
+    def pairing(self) -> Pairing:
         """All pairs: first by name, then in order within each name, then the others in order."""
         self._require_known_names()
         layers = [self._without_named_arrays(layer) for layer in self._layers]
-        for layer in (one for one in layers if one.prefix in self._names):
-            self._take(layer, self._names[layer.prefix])
-        layers = [one for one in layers if one.variables and one.prefix not in self._names]
+        for layer in layers:
+            if layer.prefix in self._names:
+                self._take(layer, self._names[layer.prefix])
+        layers = [layer for layer in layers if layer.variables and layer.prefix not in self._names]
         groups: dict[str, list[_Layer]] = {}
         for layer in layers:
             groups.setdefault(before_numbers(layer.prefix), []).append(layer)
@@ -290,7 +289,7 @@ class _Pairing:
         for name in (*innermost, ""):
             within = f"{self._around}{name}." if name else ""
             for layer in groups[name] if name else layers:
-                is_paired = layer.variables[0].name in self._pairs
+                is_paired = layer.variables[0][0].name in self._pairs
                 if not is_paired and (not name or any(x.startswith(within) for x in self._left)):
                     self._take_module(layer, self._next_module(layer, within))
         self._require_same_order()
@@ -307,19 +306,19 @@ class _Pairing:
                 advice="print(network) shows its layers. If it needs no more arrays, leave these "
                 f"out: skip={list(patterns)}.",
             )
-        pairs = tuple(self._pairs[one.name] for layer in self._layers for one in layer.variables)
+        pairs = tuple(self._pairs[v.name] for layer in self._layers for v, *_ in layer.variables)
         return Pairing(pairs, tuple(self._kept), tuple(self._unused), self._values)
 
     def _require_known_names(self) -> None:
-        known = [layer.prefix for layer in self._layers]
-        variables = [one.name for layer in self._layers for one in layer.variables]
-        first = next(iter(known), "3")
+        layers = [layer.prefix for layer in self._layers]
+        variables = [v.name for layer in self._layers for v, *_ in layer.variables]
+        first = next(iter(layers), "3")
         for name in self._names:
-            if name not in known and name not in variables:
+            if name not in layers and name not in variables:
                 raise DefinitionError(
                     f"the network has no layer {name!r} with parameters, and no such parameter",
                     facts=(
-                        ("layers", _some(known)),
+                        ("layers", _some(layers)),
                         ("parameters", _some(variables)),
                         ("found", f"names={{{name!r}: {self._names[name]!r}}}"),
                     ),
@@ -330,21 +329,18 @@ class _Pairing:
 
     def _without_named_arrays(self, layer: _Layer) -> _Layer:
         """Takes the arrays that are named for parameters; returns the layer without these."""
-        for variable in layer.variables:
+        for variable, *_ in layer.variables:
             if variable.name in self._names:
                 self._take_array(layer, variable, self._names[variable.name], None)
-        rest = [
-            (variable, suffix)
-            for variable, suffix in zip(layer.variables, layer.suffixes, strict=True)
-            if variable.name not in self._names
-        ]
-        return _Layer(layer.prefix, tuple(v for v, _ in rest), tuple(s for _, s in rest))
+        rest = (row for row in layer.variables if row[0].name not in self._names)
+        return _Layer(layer.prefix, tuple(rest))
 
     def _has_module(self, layer: _Layer) -> bool:
         """Whether there is a module of the layer's name."""
         module = self._around + layer.prefix
-        names = [f"{module}.{suffix}" for suffix in _suffixes(layer)]
-        return any(name in self._left for name in [*names, *[module] * _is_single(layer)])
+        names = [f"{module}.{suffix}" for suffix in layer.suffixes]
+        # A single parameter may be an `nn.Parameter` of PyTorch.
+        return any(name in self._left for name in [*names, *[module] * (len(layer.variables) == 1)])
 
     def _next_module(self, layer: _Layer, within: str) -> str:
         """The module of the first array that is left.
@@ -353,11 +349,9 @@ class _Pairing:
         first.
 
         Args:
-            layer: takes it.
             within: the beginning of the names of its arrays.
 
-        Raises:
-            DefinitionError: if the array has none of the names of the layer's parameters.
+        Raises DefinitionError if the array has none of the names of the layer's parameters.
         """
         left = [name for name in self._left if name.startswith(within)]
         words = after_numbers(layer.prefix)
@@ -418,11 +412,14 @@ class _Pairing:
             DefinitionError: if an array is missing.
             ShapeError: if one has another shape.
         """
-        for variable, (suffix, third) in zip(layer.variables, layer.suffixes, strict=True):
+        for variable, suffix, third in layer.variables:
             source = f"{module}.{suffix}" if module else suffix
             if third is not None and source not in self._arrays:
-                source, third = self._separate(source, variable), None
-            if source not in self._arrays and _is_single(layer) and module in self._arrays:
+                # The array of queries, keys or values alone.
+                separate = _THIRDS[variable.name.split(".")[-2]][1]
+                source, third = source.replace("in_proj", separate), None
+            is_single = len(layer.variables) == 1
+            if source not in self._arrays and is_single and module in self._arrays:
                 source = module  # an nn.Parameter of its own, not one of a module
             self._take_array(layer, variable, source, third)
 
@@ -451,18 +448,13 @@ class _Pairing:
         if source in self._unused:
             self._unused.remove(source)
 
-    def _separate(self, source: str, variable: Variable) -> str:
-        """The array of queries, keys or values alone."""
-        part = variable.name.split(".")[-2]
-        return source.replace("in_proj", _THIRDS[part][1])
-
     def _advice(self, layer: _Layer, module: str) -> str:
         """What to do about a layer that a module does not fit."""
-        shapes = [static(variable.tensor.shape) for variable in layer.variables]
         for name in self._left:
             other = _module_of(layer, name)
-            arrays = [self._arrays.get(f"{other}.{suffix}") for suffix, _ in layer.suffixes]
-            if other != module and [getattr(one, "shape", None) for one in arrays] == shapes:
+            arrays = [self._arrays.get(f"{other}.{suffix}") for _, suffix, _ in layer.variables]
+            shapes = [getattr(array, "shape", None) for array in arrays]
+            if other != module and shapes == layer.shapes:
                 return f"If it is module {other}, name it: names={{{layer.prefix!r}: {other!r}}}."
         patterns = [*self._skip, *(f"{prefix}.*" for prefix in (layer.prefix, module) if prefix)]
         return f"To keep the first values of the layer: skip={list(dict.fromkeys(patterns))}."
@@ -480,17 +472,17 @@ def _array(value: Any, name: str) -> Array:
 
 
 def _require_shape(variable: Variable, source: str, value: Array, advice: str) -> None:
-    wanted = static(variable.tensor.shape)
-    if value.shape != wanted:
-        if [n for n in value.shape if n != 1] == [n for n in wanted if n != 1]:
-            shape = ", ".join(map(str, wanted))
+    expected = static(variable.tensor.shape)
+    if value.shape != expected:
+        if [n for n in value.shape if n != 1] == [n for n in expected if n != 1]:
+            shape = ", ".join(map(str, expected))
             advice = f"Give it in this shape: state_dict[{source!r}].reshape({shape})."
-        elif value.shape == wanted[::-1]:
+        elif value.shape == expected[::-1]:
             advice = f"Weights are (outputs, inputs): give state_dict[{source!r}].T. {advice}"
         raise ShapeError(
             f"{source} does not fit the parameter {variable.name!r}",
             facts=(
-                ("expected", f"{shape_text(wanted)}   for {variable.tensor.origin}"),
+                ("expected", f"{shape_text(expected)}   for {variable.tensor.origin}"),
                 ("found", shape_text(value.shape)),
             ),
             advice=advice,
@@ -506,20 +498,9 @@ def _in_doubt(problem: str, pairs: Mapping[str, str], advice: str) -> Definition
     )
 
 
-def _is_single(layer: _Layer) -> bool:
-    """Whether a layer has one parameter alone, which may be an `nn.Parameter` in PyTorch."""
-    return len(layer.variables) == 1
-
-
-def _suffixes(layer: _Layer) -> list[str]:
-    """The names of a layer's arrays in its module, also of queries, keys and values alone."""
-    suffixes = [suffix for suffix, _ in layer.suffixes]
-    return [*suffixes, *(f"{name}_weight" for _, name in _THIRDS.values())]
-
-
 def _module_of(layer: _Layer, array: str) -> str | None:
     """The module of an array, if it has one of the names of a layer's arrays."""
-    for suffix in _suffixes(layer):
+    for suffix in layer.suffixes:
         if f".{array}".endswith(f".{suffix}"):
             return array.removesuffix(suffix).removesuffix(".")
     return None
@@ -534,11 +515,7 @@ def _whole_module(name: str) -> str:
 def _require_matches(
     patterns: Sequence[str], names: Sequence[str], arrays: Iterable[str], where: str
 ) -> None:
-    """Checks that each pattern fits a name.
-
-    Raises:
-        DefinitionError: if one fits none.
-    """
+    """Checks that each pattern fits a name; raises DefinitionError if one fits none."""
     listed = list(arrays)
     example = _whole_module(next(iter((*names, *listed)), "fc.weight"))
     for pattern in patterns:
@@ -556,20 +533,19 @@ def _require_matches(
 
 
 def _layers_of(record: Record, variables: Sequence[Variable]) -> list[_Layer]:
-    """The layers that have a module in PyTorch, in order: those of Lamina, not of users."""
-    own = set(own_classes().values())
+    """The layers that have a module in PyTorch, in order: Lamina's layers, not users'."""
+    laminas = set(own_classes().values())
     groups: dict[str, list[Variable]] = {}
     for variable in variables:
         words = variable.name.split(".")
         prefixes = [".".join(words[:count]) for count in range(1, len(words))]
         layers = [prefix for prefix in prefixes if prefix in record.layers]
-        known = (prefix for prefix in layers if type(record.layers[prefix]) in own)
-        groups.setdefault(next(known, layers[-1]), []).append(variable)
-    found: list[_Layer] = []
-    for prefix, group in groups.items():
-        suffixes = tuple(_in_torch(record, prefix, variable.name) for variable in group)
-        found.append(_Layer(prefix, tuple(group), suffixes))
-    return found
+        ours = (prefix for prefix in layers if type(record.layers[prefix]) in laminas)
+        groups.setdefault(next(ours, layers[-1]), []).append(variable)
+    return [
+        _Layer(prefix, tuple((v, *_in_torch(record, prefix, v.name)) for v in group))
+        for prefix, group in groups.items()
+    ]
 
 
 def _in_torch(record: Record, prefix: str, name: str) -> tuple[str, int | None]:
@@ -587,10 +563,8 @@ def _in_torch(record: Record, prefix: str, name: str) -> tuple[str, int | None]:
 
 
 def _wanted(layer: _Layer) -> list[str]:
-    return [
-        f"{suffix} {shape_text(static(variable.tensor.shape))}"
-        for variable, (suffix, _) in zip(layer.variables, layer.suffixes, strict=True)
-    ]
+    rows = zip(layer.variables, layer.shapes, strict=True)
+    return [f"{suffix} {shape_text(shape)}" for (_, suffix, _), shape in rows]
 
 
 def _some(names: Iterable[str], most: int = 6) -> str:

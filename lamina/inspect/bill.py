@@ -22,16 +22,10 @@ from lamina.reports import bytes_text, table_text
 # The last word of the name of a sum of gradients; the first words are the parameter's name.
 GRADIENT_SUM = "gradient_sum"
 
-_UNITS = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
+_UNITS = {"b": 1} | {
+    f"{prefix}{infix}b": base**power
+    for power, prefix in enumerate("kmgt", start=1)
+    for infix, base in (("", 1000), ("i", 1024))
 }
 
 
@@ -40,11 +34,11 @@ class MemoryBill:
     """The memory of a compiled program, in bytes. `print` shows it as a table.
 
     Attributes:
-        batch_size: the number of examples of the program.
         program: the planned program; nothing is allocated for it.
         further: other programs that run after it, on the same parameters, state and arena: the
             update after several micro-batches.
-        data_bytes: of the data set, or of the buffers of a stream; 0 if it is not known.
+        data_bytes: the bytes of the data set, or of the buffers of a stream; 0 if they are not
+            known.
     """
 
     batch_size: int
@@ -57,7 +51,7 @@ class MemoryBill:
         return (self.program, *self.further)
 
     def _buffers(self, kind: str) -> list[Buffer]:
-        """The buffers of a kind in all programs, which share those of one name."""
+        """The buffers of a kind in all programs, which share buffers of one name."""
         shared = {one.name: one for program in self._programs for one in program.of_kind(kind)}
         return list(shared.values())
 
@@ -77,11 +71,8 @@ class MemoryBill:
     @property
     def gradient_bytes(self) -> int:
         """The sums of gradients over micro-batches; they are a part of the state."""
-        return sum(
-            buffer.bytes
-            for buffer in self._buffers("state")
-            if buffer.name.endswith(f"/{GRADIENT_SUM}")
-        )
+        states = self._buffers("state")
+        return sum(one.bytes for one in states if one.name.endswith(f"/{GRADIENT_SUM}"))
 
     @property
     def input_bytes(self) -> int:
@@ -103,8 +94,8 @@ class MemoryBill:
     @property
     def persistent_bytes(self) -> int:
         """All but the arena."""
-        own = self.parameter_bytes + self.state_bytes + self.input_bytes + self.constant_bytes
-        return own + self.data_bytes
+        of_program = self.parameter_bytes + self.state_bytes + self.input_bytes
+        return of_program + self.constant_bytes + self.data_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -172,7 +163,7 @@ class MemoryBill:
                 allocation.bytes,
                 allocation.first,
                 allocation.last,
-                group=_group(allocation.buffer),
+                group=allocation.buffer.rsplit(".", 1)[0].split("/update")[0],  # its layer
                 in_place=bool(allocation.in_place_of),
             )
             for allocation in self.program.plan.allocations
@@ -195,11 +186,6 @@ class MemoryBill:
         )
 
 
-def _group(buffer: str) -> str:
-    """The layer of a buffer."""
-    return buffer.rsplit(".", 1)[0].split("/update")[0]
-
-
 def largest_batch(
     needed: Callable[[int], float],
     limit: float,
@@ -212,11 +198,12 @@ def largest_batch(
     Bytes grow almost linearly with the batch, so most batch sizes are found by interpolation.
 
     Args:
-        needed: returns the bytes for a batch size; infinite if it is not possible at all.
-        limit: the available bytes.
-        too_large: a batch size that does not fit; searched if it is not known.
-        planned: returns a part of these bytes for a batch size, and takes less time than `needed`.
-            It limits the sizes for which `needed` is called. None if `needed` is fast.
+        needed: a function that returns the bytes for a batch size; infinite if it is not possible
+            at all.
+        too_large: a batch size that does not fit; it is searched if it is not known.
+        planned: a function that returns a part of these bytes for a batch size, and takes less time
+            than `needed`. It limits the sizes for which `needed` is called. None if `needed` is
+            fast.
     """
     needed = cache(needed)
     if planned is not None:

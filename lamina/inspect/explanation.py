@@ -25,26 +25,27 @@ _STEPS_WIDTH, _SCHEDULE_WIDTH = 12, 70
 
 @frozen_dataclass
 class Explanation:
-    """The steps of a compiled program; `print` shows them. Nothing is run or allocated.
-
-    Attributes:
-        batch_size: the number of examples of the program.
-        program: the program to explain.
-        engine: the engine to run it.
-    """
+    """The steps of a compiled program; `print` shows them. Nothing is run or allocated."""
 
     batch_size: int
     program: Program
     engine: Engine = field(repr=False)
 
     @property
+    def title(self) -> str:
+        """The program, the number of examples, and the device."""
+        examples = f"{self.batch_size:,} example{'' if self.batch_size == 1 else 's'}"
+        device = self.engine.device
+        return f"{self.program.name}, {examples}, on {device.engine} ({device.description})"
+
+    @property
     def costs(self) -> tuple[Cost, ...]:
         """The cost of each step: its arithmetic, and the bytes it reads and writes."""
         program = self.program
+        repeats = map(program.repeated, range(len(program.steps)))
         return tuple(
-            cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
-            for number, step in enumerate(program.steps)
-            for repeat in [program.repeated(number)]
+            cost_of(step, program.buffers, repeat and repeat.axis)
+            for step, repeat in zip(program.steps, repeats, strict=True)
         )
 
     def __str__(self) -> str:
@@ -57,9 +58,7 @@ class Explanation:
         footer = ("", "in all", "", "", count_text(total.operations), *_traffic(total))
         header = ("step", "name", "kind", "over", "FLOPs", "read", "written")
         table = table_text(header, rows, align="rlllrrr", footer=footer)
-        device = self.engine.device
-        title = f"{self.program.name}, {_examples(self.batch_size)}, on {device.engine}"
-        lines = [f"{title} ({device.description})", "", table]
+        lines = [self.title, "", table]
         workspaces = self.engine.workspace_bytes(self.program)
         if workspaces is not None:
             text = f"in addition to its memory bill it takes {bytes_text(workspaces)} of workspaces"
@@ -76,7 +75,7 @@ class Explanation:
         """One step, or all of them, as text.
 
         Args:
-            step: its number; None for all steps.
+            step: the number of the step; None for all steps.
             language: one of `languages`: `"program"`, the compiler's output; `"schedule"`, the
                 engine's decisions; `"llvm"` or `"assembly"` on the cpu engine; `"opencl"` on the
                 opencl engine.
@@ -126,11 +125,9 @@ class Profile:
     """The time of each step of a program; `print` shows it, the slowest step first.
 
     Attributes:
-        explanation: the program that was run, and its engine.
-        runs: the number of runs.
-        seconds: of each step, the mean of all runs.
-        seconds_alone: of a run from Python, if the program is compiled without clocks; the median,
-            or the mean if runs overlap on a device.
+        seconds: the time of each step, the mean of all runs.
+        seconds_alone: the time of a run from Python, if the program is compiled without clocks; the
+            median, or the mean if runs overlap on a device.
         peaks: the peaks of the device, measured at the same time; None if the engine has none.
     """
 
@@ -141,26 +138,20 @@ class Profile:
     peaks: Peaks | None
 
     def __str__(self) -> str:
-        explanation, whole = self.explanation, sum(self.seconds)
+        explanation, total = self.explanation, sum(self.seconds)
         costs = explanation.costs
         rows = [
-            (*head[:2], head[3], *_speeds(cost, seconds, whole))
+            (*head[:2], head[3], *_speeds(cost, seconds, total))
             for head, cost, seconds in zip(
                 _heads(explanation.program), costs, self.seconds, strict=True
             )
         ]
         order = sorted(range(len(rows)), key=lambda number: -self.seconds[number])
-        device = explanation.engine.device
-        size = _examples(explanation.batch_size)
-        title = f"{explanation.program.name}, {size}, on {device.engine} ({device.description})"
         header = ("step", "name", "over", "time", "share", "GFLOP/s", "GB/s")
-        table = table_text(
-            header,
-            [rows[number] for number in order],
-            align="rllrrrr",
-            footer=("", "in all", "", *_speeds(_sum(costs), whole, whole)),
-        )
-        lines = [title, "", table, ""]
+        footer = ("", "in all", "", *_speeds(_sum(costs), total, total))
+        slowest_first = [rows[number] for number in order]
+        table = table_text(header, slowest_first, align="rllrrrr", footer=footer)
+        lines = [explanation.title, "", table, ""]
         lines.append(
             f"mean of {self.runs:,} runs; without the clocks a run takes "
             f"{seconds_text(self.seconds_alone)}, calling it from Python included"
@@ -178,7 +169,6 @@ class Tuning:
     """The schedules of a program that were run on its device; `print` shows them and the choices.
 
     Attributes:
-        explanation: the program, and its engine.
         steps: the steps that take a considerable share of the time, the longest first.
         has_cache: whether there is a cache on disk; without it the choices are neither kept nor
             used.
@@ -191,14 +181,12 @@ class Tuning:
     def __str__(self) -> str:
         explanation = self.explanation
         heads = list(_heads(explanation.program))
-        rows = [row for one in self.steps for row in _tried(one, heads[one.steps[0]][3])]
-        device, size = explanation.engine.device, _examples(explanation.batch_size)
-        title = f"{explanation.program.name}, {size}, on {device.engine} ({device.description})"
+        rows = [row for step in self.steps for row in _tried(step, heads[step.steps[0]][3])]
         if not rows:
             text = "No step takes long enough, and has several schedules: the cost model decides."
-            return "\n".join([title, "", text])
+            return "\n".join([explanation.title, "", text])
         header = ("step", "over", "time", "choice", "schedule")
-        lines = [title, "", table_text(header, rows, align="llrll")]
+        lines = [explanation.title, "", table_text(header, rows, align="llrll")]
         if not self.has_cache:
             lines += ["", _NO_CACHE]
         return "\n".join(lines)
@@ -208,12 +196,12 @@ def _tried(step: TunedStep, over: str) -> Iterator[tuple[str, ...]]:
     """The lines of a table with the candidates of equal steps over these extents."""
     numbers = textwrap.wrap(", ".join(map(str, step.steps)), _STEPS_WIDTH)
     lines: list[tuple[str, str, str]] = []
-    for number, one in enumerate(step.candidates):
-        time = "-" if one.seconds is None else seconds_text(one.seconds)
+    for number, candidate in enumerate(step.candidates):
+        time = "-" if candidate.seconds is None else seconds_text(candidate.seconds)
         choice = "chosen" if number == step.chosen else ""
-        text = one.schedule
-        if one.seconds is None:
-            text += f": {one.problem or 'not run'}"
+        text = candidate.schedule
+        if candidate.seconds is None:
+            text += f": {candidate.problem or 'not run'}"
         first, *rest = textwrap.wrap(text, _SCHEDULE_WIDTH, break_on_hyphens=False)
         lines += [(time, choice, first), *(("", "", line) for line in rest)]
     for left, extents, line in zip_longest(numbers, [over], lines):
@@ -237,21 +225,14 @@ def _traffic(cost: Cost) -> tuple[str, str]:
 
 
 def _sum(costs: Sequence[Cost]) -> Cost:
-    return Cost(
-        sum(cost.operations for cost in costs),
-        sum(cost.read_bytes for cost in costs),
-        sum(cost.written_bytes for cost in costs),
-    )
+    totals = ("operations", "read_bytes", "written_bytes")
+    return Cost(*(sum(getattr(cost, total) for cost in costs) for total in totals))
 
 
-def _speeds(cost: Cost, seconds: float, whole: float) -> tuple[str, str, str, str]:
+def _speeds(cost: Cost, seconds: float, total: float) -> tuple[str, str, str, str]:
     operations, moved = (
         f"{count / seconds / 1e9:.1f}" if seconds else "-"
         for count in (cost.operations, cost.bytes)
     )
-    share = f"{100 * seconds / whole:.1f} %" if whole else "-"
+    share = f"{100 * seconds / total:.1f} %" if total else "-"
     return seconds_text(seconds), share, operations, moved
-
-
-def _examples(count: int) -> str:
-    return f"{count:,} example{'' if count == 1 else 's'}"

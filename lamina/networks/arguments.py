@@ -5,38 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from lamina.base.records import frozen_dataclass
-from lamina.checks.kinds import (
-    Function,
-    Kind,
-    Misfit,
-    Operands,
-    OrNone,
-    Row,
-    Whole,
-    entries_of,
-    shown,
-)
+from lamina.checks.kinds import Function, Misfit, OrNone, ReadBy, Row, Whole, entries_of, shown
 from lamina.layers import Layer
 
 _EXTENTS = Row(Whole(1), example="(256, 128)")
 
 
-@frozen_dataclass
-class _ShapeOfImages(Kind):
+def _shape_of_images(value: Any) -> tuple[int, ...]:
     """Channels, height and width."""
-
-    def read(self, value: Any, operands: Operands = ()) -> tuple[int, ...]:
-        extents = entries_of(value)
-        advice = _advice(value if extents is None else extents)
-        if advice:
-            raise Misfit(
-                "{name}=(channels, height, width)",
-                problem="this is not a shape of images",
-                advice=advice,
-                found=shown(value if extents is None else extents),
-            )
-        return _EXTENTS.read(extents)
+    extents = entries_of(value)
+    advice = _advice(value if extents is None else extents)
+    if advice:
+        raise Misfit(
+            "{name}=(channels, height, width)",
+            problem="this is not a shape of images",
+            advice=advice,
+            found=shown(value if extents is None else extents),
+        )
+    return _EXTENTS.read(extents)
 
 
 def _advice(extents: Any) -> str:
@@ -57,5 +43,5 @@ def _advice(extents: Any) -> str:
 # Features or channels, one layer after the other.
 Widths = Annotated[Sequence[int], _EXTENTS]
 ShapeOfExamples = Annotated[tuple[int, ...], _EXTENTS]
-ShapeOfImages = Annotated[tuple[int, int, int], _ShapeOfImages()]
+ShapeOfImages = Annotated[tuple[int, int, int], ReadBy(_shape_of_images)]
 Activation = Annotated[Layer | None, OrNone(Function("lm.Tanh()", "an activation, a layer"))]

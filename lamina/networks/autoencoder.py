@@ -20,9 +20,7 @@ class Autoencoder:
     """An autoencoder, its encoder and its decoder, which share the layers: see `Model.part`.
 
     Attributes:
-        network: the encoder followed by the decoder, to be trained.
-        encoder: from examples to codes.
-        decoder: from codes to examples.
+        network: the encoder followed by the decoder, for the training.
     """
 
     network: Network
@@ -40,15 +38,15 @@ def autoencoder(
     """Linear layers from an example to its code and back; examples lie in [0, 1].
 
     Hinton, Salakhutdinov: Reducing the dimensionality of data with neural networks (2006), with
-    ReLU instead of sigmoids, so that no layerwise pretraining is needed. Weights start as those of
-    `Linear` by default. `lm.BCE()` and `lm.MSE()` are losses for it; the targets are
+    ReLU instead of sigmoids, so that no layerwise pretraining is needed. Weights start with
+    the defaults of `Linear`. `lm.BCE()` and `lm.MSE()` are losses for it; the targets are
     the inputs.
 
     Args:
         widths: features of the hidden layers of the encoder; the decoder has them in reverse.
         code: the number of elements of a code.
         input: shape of an example.
-        activation: after each hidden layer; `lm.ReLU()` by default.
+        activation: the layer after each hidden layer; `lm.ReLU()` by default.
 
     Raises:
         DefinitionError: if `widths` or `input` is a number alone.
@@ -80,14 +78,14 @@ def variational_autoencoder(
     """An autoencoder whose codes are normally distributed: its decoder generates from noise.
 
     Kingma, Welling: Auto-encoding variational Bayes (2014), appendix C, with ReLU instead of tanh.
-    Weights start as those of `Linear` by default. `lm.EvidenceLowerBound()` is the loss; the
+    Weights start with the defaults of `Linear`. `lm.EvidenceLowerBound()` is the loss; the
     targets are the inputs.
 
     Args:
         widths: features of the hidden layers of the encoder; the decoder has them in reverse.
         code: the number of elements of a code.
         input: shape of an example, whose numbers lie in [0, 1].
-        activation: after each hidden layer; `lm.ReLU()` by default.
+        activation: the layer after each hidden layer; `lm.ReLU()` by default.
 
     Returns:
         The network has three outputs: the logits of the example, and mean and logarithm of the
@@ -110,9 +108,7 @@ def variational_autoencoder(
     h = between(h) if widths else h
     encoder = Network(example, [Linear(code, name="mean")(h), Linear(code, name="log_variance")(h)])
     to_logits = Sequential(
-        Input(code),
-        *_linear((*widths[::-1], size_of(input)), between, "decoder"),
-        Reshape(*input),
+        Input(code), *_linear((*widths[::-1], size_of(input)), between, "decoder"), Reshape(*input)
     )
     example, noise = Input(*input), Input(code)
     mean, log_variance = encoder(example)

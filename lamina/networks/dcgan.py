@@ -61,7 +61,7 @@ def dcgan(
     start = Normal(deviation=0.02)
 
     halves: dict[str, Any] = {"stride": 2, "padding": 1}
-    # Names are those of PyTorch's tutorial, where all layers are in one sequence.
+    # PyTorch's tutorial has these names; there, all layers are in one sequence.
     layers: list[Layer] = []
 
     def options() -> dict[str, Any]:

@@ -19,13 +19,13 @@ def mlp(
     """Linear layers with an activation between them; gives a score for each class.
 
     Rumelhart, Hinton, Williams: Learning representations by back-propagating errors (1986).
-    Weights start as those of `Linear` by default.
+    Weights start with the defaults of `Linear`.
 
     Args:
         widths: features of the hidden layers.
         classes: the number of results.
         input: shape of an example; more than one axis is flattened.
-        activation: after each hidden layer; `lm.ReLU()` by default.
+        activation: the layer after each hidden layer; `lm.ReLU()` by default.
 
     Raises:
         DefinitionError: if `widths` or `input` is a number alone.

@@ -30,13 +30,13 @@ def lstm_classifier(
 
     Args:
         classes: the number of results.
-        length: of a sequence, or of the longest.
+        length: the length of a sequence, or of the longest.
         inputs: the features of each position; the network takes f32 [batch, length, inputs].
         vocabulary: instead of `inputs`, the number of different tokens, such as letters or words;
             the network takes integers [batch, length] below it, and has an `Embedding` of
             `features` elements.
-        features: of the states.
-        layers: how many are stacked.
+        features: the number of features of the states.
+        layers: the number of stacked layers.
         bidirectional: whether sequences are read backwards too.
         lengths: whether there is a second input, integers [batch], the length of each sequence.
         dropout: probability, between layers.

@@ -117,10 +117,7 @@ def _convolution(
     """A padded convolution with batch normalisation and, if `activated`, a ReLU.
 
     Args:
-        x: images.
-        names: of the convolution and of the normalisation.
-        channels, window, stride: of the convolution.
-        activated: whether there is a ReLU.
+        names: the names of the convolution and of the normalisation.
     """
     init = KaimingUniform(mode="fan_out", nonlinearity="relu")
     sizes: dict[str, Any] = {"stride": stride, "padding": window // 2}

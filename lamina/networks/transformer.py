@@ -37,9 +37,9 @@ def transformer_encoder(
 
     Args:
         vocabulary: the number of different tokens.
-        length: of a sequence.
-        features: of each position between the blocks.
-        heads: of each attention; their number divides the features.
+        length: the length of a sequence.
+        features: the number of features of each position between the blocks.
+        heads: the number of heads of each attention; it divides the features.
         layers: the number of blocks.
         hidden: features between the two linear layers of a block.
         classes: the number of classes of a sequence; None for a network that predicts a token at

@@ -35,8 +35,8 @@ def unet(
         widths: channels, from the full image to the smallest.
         padding: `"same"` for a result as large as the image; or the paper's `"valid"`, without
             padding, for a smaller result.
-        batch_norm: normalise after each convolution, unlike the paper; the convolutions then have
-            no biases.
+        batch_norm: whether to normalise after each convolution, unlike the paper; the convolutions
+            then have no biases.
 
     Returns:
         A network that gives [batch, classes, height, width].

@@ -42,7 +42,7 @@ def vgg(
         classes: the number of results.
         input: (channels, height, width); each stage halves height and width.
         hidden: features of the linear layers before the last.
-        batch_norm: normalise after each convolution, unlike the paper.
+        batch_norm: whether to normalise after each convolution, unlike the paper.
         dropout: probability after each hidden linear layer; 0 for none.
 
     Raises:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.errors import DataError
-from lamina.reports.figure import BLUE, INK, ORANGE, clean_axes, new_figure, save_figure
+from lamina.reports.figure import BLUE, INK, ORANGE, clean_axes, colour_bar, new_figure, save_figure
 
 # From low to high values: each has more ink than the one before.
 CHARACTERS = " .:-=+*#%@"
@@ -27,7 +27,7 @@ def map_text(values: npt.ArrayLike, *, characters: str = CHARACTERS) -> str:
 
     Args:
         values: (rows, columns), clipped to [0, 1]. Row 0 is printed last.
-        characters: from low to high.
+        characters: characters from low to high.
 
     Returns:
         One line for each row.
@@ -43,15 +43,9 @@ def map_text(values: npt.ArrayLike, *, characters: str = CHARACTERS) -> str:
     grid = _grid(values)
     missing = np.isnan(grid)
     level = np.floor(np.where(missing, 0.0, np.clip(grid, 0.0, 1.0)) * len(characters))
-    number = np.minimum(level.astype(np.int64), len(characters) - 1)
-    lines = (
-        "".join(
-            "?" if unknown else characters[level_number]
-            for level_number, unknown in zip(row, unknown_row, strict=True)
-        )
-        for row, unknown_row in zip(number.tolist(), missing.tolist(), strict=True)
-    )
-    return "\n".join(reversed(list(lines)))
+    numbers = np.minimum(level.astype(np.int64), len(characters) - 1)
+    shown = np.where(missing, "?", np.array(list(characters))[numbers])
+    return "\n".join("".join(row) for row in shown[::-1])
 
 
 def plot_map(
@@ -69,12 +63,11 @@ def plot_map(
     Args:
         values: (rows, columns), in [0, 1]: the probability of the second class. Row 0 is the
             lowest.
-        path: of the picture; PNG, unless its ending says otherwise.
+        path: the file; PNG, unless its ending says otherwise.
         extent: left, right, bottom, top: the coordinates of the outermost values.
         points: (count, 2): x and y.
         labels: (count,): 0 or 1 for each point; all 0 without them.
-        names: of the two classes, for the legend.
-        title: above the picture.
+        names: the names of the two classes, for the legend.
 
     Raises:
         DataError: if the values are not a grid, or the labels do not match the points.
@@ -102,10 +95,7 @@ def plot_map(
     _draw_points(axes, coordinates, classes, names)
     clean_axes(axes, grid="")
     axes.set_aspect("equal")
-    bar = figure.colorbar(picture, ax=axes, ticks=[0.0, 0.5, 1.0], shrink=0.85)
-    bar.set_label(f"probability of {names[1]}", fontsize=9, color=INK)
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
+    colour_bar(figure, axes, picture, f"probability of {names[1]}")
     if title:
         axes.set_title(title, fontsize=11, color=INK)
     save_figure(figure, path)
@@ -129,13 +119,8 @@ def _draw_points(
                 label=name,
             )
     if len(points):
-        axes.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.06),
-            ncols=2,
-            frameon=False,
-            fontsize=9,
-        )
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.06)}
+        axes.legend(**below, ncols=2, frameon=False, fontsize=9)
 
 
 def _grid(values: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lamina.errors import DataError
-from lamina.reports.figure import INK, new_figure, save_figure
+from lamina.reports.figure import INK, colour_bar, new_figure, save_figure
 
 # More classes than this get no numbers in their cells.
 _MOST_NUMBERS = 25
@@ -29,9 +29,8 @@ def plot_confusion(
 
     Args:
         counts: (classes, classes), as `lm.ConfusionMatrix` gives it.
-        path: of the picture; PNG, unless its ending says otherwise.
-        names: of the classes; their numbers by default.
-        title: above the picture.
+        path: the file; PNG, unless its ending says otherwise.
+        names: the names of the classes; their numbers by default.
 
     Raises:
         DataError: if the counts are not a square matrix of numbers >= 0, or names are missing.
@@ -72,10 +71,7 @@ def plot_confusion(
     axes.set_ylabel("true", fontsize=9, color=INK)
     for line in axes.spines.values():
         line.set_visible(False)
-    bar = figure.colorbar(picture, ax=axes, ticks=[0, 0.5, 1], shrink=0.8)
-    bar.set_label("share of the true class", fontsize=9, color=INK)
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
+    colour_bar(figure, axes, picture, "share of the true class")
     if title:
         axes.set_title(title, fontsize=11, color=INK)
     save_figure(figure, path)

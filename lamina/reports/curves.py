@@ -25,8 +25,7 @@ def plot_curves(
     Args:
         series: name -> one value for each epoch. `"validation_NAME"` is drawn in the panel of
             `"NAME"`. NaN leaves a gap.
-        path: of the picture; PNG, unless its ending says otherwise.
-        title: above the panels.
+        path: the file; PNG, unless its ending says otherwise.
 
     Raises:
         DataError: if there is nothing to draw.
@@ -36,7 +35,8 @@ def plot_curves(
         raise DataError(
             "there are no curves to draw", advice="Train for at least one epoch, then plot."
         )
-    panels = _panels(series)
+    drawn = [name.removeprefix(VALIDATION) for name, values in series.items() if len(values)]
+    panels = sorted(dict.fromkeys(drawn), key=lambda name: name != "loss")
     columns = min(len(panels), _PANELS_A_ROW)
     rows = math.ceil(len(panels) / columns)
     figure = new_figure(4.4 * columns, 3.1 * rows, purpose="a plot of curves")
@@ -49,12 +49,6 @@ def plot_curves(
     if title:
         figure.suptitle(title, fontsize=11, color=INK)
     save_figure(figure, path)
-
-
-def _panels(series: Mapping[str, Sequence[float]]) -> list[str]:
-    """The quantities, the loss first, then in the order given; empty ones are left out."""
-    names = [name.removeprefix(VALIDATION) for name, values in series.items() if len(values)]
-    return sorted(dict.fromkeys(names), key=lambda name: name != "loss")
 
 
 def _draw_panel(axes: Any, name: str, series: Mapping[str, Sequence[float]]) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from lamina.base.disk import write_whole
 from lamina.errors import DataError, DefinitionError, missing_extra
 
 # Okabe and Ito, "Color Universal Design" (2008): distinct for people with any colour vision.
@@ -31,9 +31,7 @@ def new_figure(width: float, height: float, *, purpose: str) -> Any:
     """An empty `matplotlib.figure.Figure`, width x height in inches.
 
     Args:
-        width: in inches.
-        height: in inches.
-        purpose: of the picture, "a plot of curves"; begins the error's sentence.
+        purpose: the picture, "a plot of curves"; begins the error's sentence.
 
     Raises:
         MissingExtraError: without matplotlib.
@@ -55,6 +53,14 @@ def clean_axes(axes: Any, *, grid: str = "y") -> None:
     axes.set_axisbelow(True)
     if grid:
         axes.grid(axis=grid, color="#E3E3E3", linewidth=0.8)
+
+
+def colour_bar(figure: Any, axes: Any, picture: Any, label: str) -> None:
+    """Draws the scale of a picture's colours, from 0 to 1, next to it."""
+    bar = figure.colorbar(picture, ax=axes, ticks=[0.0, 0.5, 1.0], shrink=0.8)
+    bar.set_label(label, fontsize=9, color=INK)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
 
 
 def picture_format(path: str | os.PathLike[str]) -> str:
@@ -91,25 +97,10 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format=kind)
     try:
-        _write_whole(target, picture.getbuffer())
+        write_whole(str(target), picture.getbuffer(), permissions=0o644)
     except OSError as error:
         raise DataError(
             f"the picture cannot be written: {error.strerror or error}",
             where=str(target),
             advice="Check that the folder exists and may be written to.",
         ) from error
-
-
-def _write_whole(target: Path, data: memoryview) -> None:
-    """A temporary file in the same folder, then a rename: the whole picture or none."""
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -32,10 +32,9 @@ def plot_images(
     Args:
         images: (count, height, width), (count, 1, height, width) for shades of grey or
             (count, 3, height, width) for colours; clipped to [0, 1].
-        path: of the picture; PNG, unless its ending says otherwise.
+        path: the file; PNG, unless its ending says otherwise.
         columns: images in a row; by default about as many as rows.
         captions: a word below each image.
-        title: above them.
 
     Raises:
         DataError: if these are not images, or the number of captions differs.

@@ -25,9 +25,7 @@ class Rectangle:
     """A buffer's offset and lifetime in the arena.
 
     Attributes:
-        name: of the buffer.
         offset: bytes from the start of the arena.
-        bytes: its size.
         first: the step that writes it first.
         last: the last step that reads it; the number of steps if it outlives them.
         group: buffers of one group have one colour: "activation", "gradient".
@@ -57,15 +55,12 @@ def plot_plan(
     """Writes the picture.
 
     Args:
-        rectangles: the buffers in the arena.
-        path: of the picture; PNG, unless its ending says otherwise.
-        steps: the steps' names, in the order in which they run.
+        path: the file; PNG, unless its ending says otherwise.
         peak_bytes: the size of the arena.
         lower_bound_bytes: the most bytes alive in any one step.
         persistent: name -> bytes outside the arena; drawn from the bottom upwards.
         edges: offsets at which one block of the arena ends and the next one begins; lines are
             drawn there.
-        title: above the picture.
 
     Raises:
         DataError: if there are no steps.
@@ -266,14 +261,7 @@ def _steps_axis(axes: Any, steps: Sequence[str], inches_a_step: float) -> None:
         (n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n * inches_a_step >= 0.15), 1000
     )
     shown = range(0, len(steps), every)
-    axes.set_xticks(list(shown))
-    axes.set_xticklabels(
-        [f"{_shortened(steps[number], 22)} {number}" for number in shown],
-        rotation=90,
-        fontsize=7,
-    )
+    names = (name if len(name) <= 22 else f"{name[:21]}…" for name in steps)
+    labels = [f"{name} {number}" for number, name in enumerate(names)]
+    axes.set_xticks(list(shown), [labels[number] for number in shown], rotation=90, fontsize=7)
     axes.set_xlabel("step", fontsize=9, color=INK)
-
-
-def _shortened(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"

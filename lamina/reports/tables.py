@@ -27,7 +27,7 @@ def bytes_text(count: int) -> str:
     # A value that rounds to 1024 is shown as 1 of the next unit.
     while round(value, 2) >= 1024 and unit < len(_BYTE_UNITS) - 1:
         value, unit = value / 1024, unit + 1
-    return f"{_short(value)} {_BYTE_UNITS[unit]}"
+    return f"{f'{value:.2f}'.rstrip('0').rstrip('.')} {_BYTE_UNITS[unit]}"
 
 
 def count_text(count: int) -> str:
@@ -44,9 +44,7 @@ def count_text(count: int) -> str:
     value, unit = count / 1e6, 0
     while float(f"{value:.3g}") >= 1000 and unit < len(_COUNT_UNITS) - 1:
         value, unit = value / 1000, unit + 1
-    # Three digits at most.
-    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:.{decimals}f} {_COUNT_UNITS[unit]}"
+    return f"{_three_digits(value)} {_COUNT_UNITS[unit]}"
 
 
 def seconds_text(seconds: float) -> str:
@@ -58,10 +56,12 @@ def seconds_text(seconds: float) -> str:
     """
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= size:
-            value = seconds / size
-            decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
-            return f"{value:.{decimals}f} {unit}"
+            return f"{_three_digits(seconds / size)} {unit}"
     return f"{seconds / 1e-9:.0f} ns"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def measured_text(values: Mapping[str, float]) -> str:
@@ -89,8 +89,6 @@ def table_text(
     """Rows as lines of aligned columns, a rule under the header and above the footer.
 
     Args:
-        header: the columns' names.
-        rows: one text for each column.
         align: one letter for each column, "l" left or "r" right; the last letter applies to the
             columns that follow; all left if empty.
         footer: a last row, such as totals.
@@ -110,7 +108,7 @@ def table_text(
     if any(len(row) != len(header) for row in every):
         raise InternalError(f"a table of {len(header)} columns has a row of another length")
     letters = (align or "l").ljust(len(header), (align or "l")[-1])
-    widths = [max(len(row[column]) for row in every) for column in range(len(header))]
+    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
 
     def line(row: Sequence[str]) -> str:
         cells = (
@@ -124,8 +122,3 @@ def table_text(
     if footer:
         lines += [rule, line(footer)]
     return "\n".join(lines)
-
-
-def _short(value: float) -> str:
-    """At most two decimals, without trailing zeros."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from lamina.base.shapes import Array, float32
 from lamina.checks import checked
-from lamina.data.conversion import convert
+from lamina.data.arrays import convert
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.engines.engine import Engine
 from lamina.errors import DefinitionError

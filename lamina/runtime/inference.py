@@ -9,8 +9,8 @@ import numpy as np
 
 from lamina.base.shapes import BATCH, Array, DType, Shape, as_dtype, bind, shape_text, size_of
 from lamina.data import Dataset, Stream
+from lamina.data.arrays import ArrayType, convert, is_exact, is_ranged, type_of
 from lamina.data.background import Plan, Reader
-from lamina.data.conversion import ArrayType, convert, is_exact, is_ranged, type_of
 from lamina.data.stream import STEP_EXAMPLES
 from lamina.engines.engine import Memory
 from lamina.errors import ShapeError

@@ -11,7 +11,7 @@ import numpy as np
 
 from lamina.base.shapes import Array, converted, shape_text, size_of, static
 from lamina.base.shielded import shielded
-from lamina.data.conversion import convert
+from lamina.data.arrays import convert
 from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, need_of, require_room
 from lamina.errors import DefinitionError, ShapeError

@@ -8,8 +8,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from lamina.base.shapes import Array, DType, bind, shape_text
-from lamina.data.arrays import is_frame
-from lamina.data.conversion import convert
+from lamina.data.arrays import convert, is_frame
 from lamina.engines.changes import Changes
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
 from lamina.learning.protocols import Spec

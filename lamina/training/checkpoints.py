@@ -244,9 +244,9 @@ class Checkpoint:
         state = {n: v for n, v in saved.extra.items() if not n.startswith(others)}
         training.restore(state, saved.values)
         if saved.coding is not None and self._parameters.coding is not None:
-            from lamina.data.coding import warn_of_another  # only tables need it
+            from lamina.data.coding import require_equal  # only tables need it
 
-            warn_of_another(saved.coding, self._parameters.coding)
+            require_equal(saved.coding, self._parameters.coding, is_training=True)
         self._parameters.coding = self._parameters.coding or saved.coding
         with self._named():
             hooks.restore(together(notes.callbacks, arrays))

@@ -87,7 +87,7 @@ class Workload:
         timed: `"forward"`: `model.predict` of one batch, which returns a new array; `"predict"`:
             `predict(x, out=y)` of a predictor; `"step"`: `training.step(x, y)`, called from
             Python; `"run"`: one training step of `training.run`, the native loop.
-        loss, optimizer: those of the training step; None for a forward pass.
+        loss, optimizer: the loss and optimizer of the training step; None for a forward pass.
         examples: their number; None for one batch.
         steps: the number of training steps in a run, if runs are timed.
         compared_steps: the number of training steps after which parameters are compared between
@@ -160,7 +160,8 @@ class Workload:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        fields = {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        names = [field.name for field in dataclasses.fields(value)]
+        fields = {name: _plain(getattr(value, name)) for name in names}
         return {"kind": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         table = cast(Mapping[str, Any], value)
@@ -184,8 +185,7 @@ _MLP = Stack((784,), (Linear(256), ReLU(), Linear(128), ReLU(), Linear(10)))
 _WIDE_RELU = Stack((2000,), (Linear(1000), ReLU(), Linear(200), ReLU(), Linear(10)))
 _CONTROL = Stack((8,), (Linear(64), ReLU(), Linear(64), ReLU(), Linear(4)))
 _TABLE = Stack(
-    (54,),
-    (*(Linear(200), ReLU(), Linear(200), ReLU()), *(Linear(200), ReLU(), Linear(7))),
+    (54,), (*(Linear(200), ReLU(), Linear(200), ReLU()), *(Linear(200), ReLU(), Linear(7)))
 )
 _LENET = Stack(
     (1, 28, 28),
@@ -241,9 +241,7 @@ WORKLOADS = _by_name(
     Workload("wide-step", _WIDE, 2000, "step", MSE(), SGD(0.01)),
     Workload("tiny-step", _TINY, 1, "step", BCE(), SGD(0.01, momentum=0.9)),
     Workload(
-        *("tiny-run", _TINY, 1, "run", BCE(), SGD(0.01, momentum=0.9)),
-        examples=1000,
-        steps=100_000,
+        *("tiny-run", _TINY, 1, "run", BCE(), SGD(0.01, momentum=0.9)), examples=1000, steps=100_000
     ),
     Workload("softmax", _SOFTMAX, 100, "step", CrossEntropy(), Adam(1e-3)),
     Workload("mlp", _MLP, 128, "step", CrossEntropy(), Adam(1e-3)),
@@ -293,16 +291,15 @@ SMALL = _by_name(
 def chosen(names: Sequence[str]) -> list[Workload]:
     """The workloads of these names; all of `WORKLOADS` if no name is given.
 
-    Names may be those of `WORKLOADS`, `PRODUCTS`, `SEEDS` and `LATENCIES`.
+    Names may be from `WORKLOADS`, `PRODUCTS`, `SEEDS` and `LATENCIES`.
 
-    Raises:
-        DefinitionError: for an unknown name.
+    Raises DefinitionError for an unknown name.
     """
-    known = WORKLOADS | PRODUCTS | SEEDS | LATENCIES
+    workloads = WORKLOADS | PRODUCTS | SEEDS | LATENCIES
     for name in names:
-        if name not in known:
+        if name not in workloads:
             raise DefinitionError(
                 f"there is no workload {name!r}",
-                facts=(("expected", " or ".join(known)), ("found", repr(name))),
+                facts=(("expected", " or ".join(workloads)), ("found", repr(name))),
             )
-    return [known[name] for name in names or WORKLOADS]
+    return [workloads[name] for name in names or WORKLOADS]

@@ -27,7 +27,7 @@ class Runner:
     Args:
         workload: the workload to run.
         engine: the name of the engine.
-        dtype, precision: those of the model.
+        dtype, precision: the precision of the model.
 
     Raises:
         EngineError: for an engine that does not exist or cannot be used.
@@ -114,10 +114,9 @@ def measure(
         workload: the workload to measure.
         engine: the name of the engine.
         seconds: the time for measuring, without compiling and warming up.
-        dtype, precision: those of the model.
+        dtype, precision: the precision of the model.
 
-    Raises:
-        EngineError: for an engine that does not exist or cannot be used.
+    Raises EngineError for an engine that does not exist or cannot be used.
     """
     runner = Runner(workload, engine, dtype, precision)
 
@@ -156,10 +155,10 @@ def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) ->
         taken = run(steps)
     if run_length and run_length * taken / steps <= LONGEST_RUN * seconds:
         steps = run_length
-    found: list[float] = []
+    measured: list[float] = []
     total = 0.0
     while total < seconds:
         taken = run(steps)
         total += taken
-        found.append(taken / steps)
-    return found
+        measured.append(taken / steps)
+    return measured

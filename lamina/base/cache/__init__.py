@@ -63,7 +63,7 @@ def _opened() -> Generator[Folder | None]:
     cache_folder = None
     with ExitStack() as stack:
         try:
-            path = _wanted()
+            path = _path()
             if path is not None:
                 cache_folder = stack.enter_context(opened(path, _FOLDER))
         except OSError as error:
@@ -71,24 +71,23 @@ def _opened() -> Generator[Folder | None]:
         yield cache_folder
 
 
-def _wanted() -> Path | None:
+def _path() -> Path | None:
     """The path of the cache's parent folder; None if the cache is turned off.
 
-    Raises:
-        OSError: if the folder is not known.
+    Raises OSError if the folder is not known.
     """
-    wanted = os.environ.get("LAMINA_CACHE")
-    if wanted is not None and wanted.lower() in ("off", "0", ""):
+    setting = os.environ.get("LAMINA_CACHE")
+    if setting is not None and setting.lower() in ("off", "0", ""):
         return None
-    user = wanted.partition(os.sep)[0] if wanted else "~"
+    user = setting.partition(os.sep)[0] if setting else "~"
     home = os.path.expanduser(user)
     try:
-        path = Path(wanted or platformdirs.user_cache_dir("lamina")).expanduser()
+        path = Path(setting or platformdirs.user_cache_dir("lamina")).expanduser()
     except RuntimeError:
         raise OSError("there is no home folder") from None
     # A folder with an absolute path is made if it does not exist, but a home folder is not.
     is_lacking = user.startswith("~") and path.is_relative_to(home) and not os.path.isdir(home)
-    if is_lacking or (not wanted and not path.is_absolute()):
+    if is_lacking or (not setting and not path.is_absolute()):
         raise OSError("there is no home folder")
     return path
 
@@ -124,8 +123,7 @@ class Sources:
     Make it while the packages are imported: an upgrade may replace them while the process runs.
 
     Attributes:
-        packages: their names.
-        checksum: of all of them; "" if their files cannot be read.
+        checksum: the checksum of all of them; "" if their files cannot be read.
     """
 
     def __init__(self, *packages: str) -> None:
@@ -143,31 +141,31 @@ class Sources:
 
 def sources_checksum(*packages: str) -> str:
     """A checksum of the modules of some packages, without subpackages; "" if unreadable."""
-    found = [
+    modules = [
         (f"{package}/{file.name}", file.read_bytes())
         for package in packages
         for file in _folder_of(package).iterdir()
         if _is_module(file.name) and file.is_file()
     ]
     digest = hashlib.sha256()
-    for name, content in sorted(found):
+    for name, content in sorted(modules):
         digest.update(name.encode() + content)
-    return digest.hexdigest() if found else ""
+    return digest.hexdigest() if modules else ""
 
 
 def _status_of(*packages: str) -> list[tuple[str, int, int, int]]:
     """The status of these packages' files, which changes with them; empty if it is unknown."""
-    found: list[tuple[str, int, int, int]] = []
+    modules: list[tuple[str, int, int, int]] = []
     for package in packages:
         folder = _folder_of(package)
         if not isinstance(folder, Path):
             return []
         with os.scandir(folder) as entries:
-            for entry in filter(lambda one: _is_module(one.name), entries):
-                status = entry.stat()
-                name = f"{package}/{entry.name}"
-                found.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
-    return sorted(found)
+            for entry in entries:
+                if _is_module(entry.name):
+                    name, status = f"{package}/{entry.name}", entry.stat()
+                    modules.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
+    return sorted(modules)
 
 
 def _is_module(name: str) -> bool:
@@ -183,11 +181,11 @@ def _folder_of(package: str) -> Traversable:
 
 def cached(key: str, make: Callable[[], bytes]) -> bytes:
     """The entry of a key. If there is none, it is made and kept."""
-    found = find(key)
-    if found is None:
-        found = make()
-        keep(key, found)
-    return found
+    content = find(key)
+    if content is None:
+        content = make()
+        keep(key, content)
+    return content
 
 
 def find(key: str) -> bytes | None:
@@ -234,13 +232,11 @@ def _read(entries: Folder, name: str, key: str) -> bytes | None:
     with os.fdopen(entries.open(name, os.O_RDONLY), "rb") as file:
         data = file.read()
         content = data[_HEADER_BYTES:]
-        is_valid = data[:_HEADER_BYTES] == _header(key, content)
-        if is_valid:
+        if data[:_HEADER_BYTES] == _header(key, content):
             with suppress(OSError):
                 # Mark it as used.
                 entries.touch(name, file.fileno())
-    if is_valid:
-        return content
+            return content
     entries.remove(name)
     return None
 
@@ -273,9 +269,8 @@ def _count(entries: Folder, size: int) -> bool:
         file = entries.open(_WRITTEN, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(file, bytes(-(-size // _WRITTEN_UNIT)))
-            needs_trim = (
-                os.fstat(file).st_size * _WRITTEN_UNIT * SHARDS * _OVERSHOOT > LARGEST_BYTES
-            )
+            written = os.fstat(file).st_size * _WRITTEN_UNIT
+            needs_trim = written * SHARDS * _OVERSHOOT > LARGEST_BYTES
             if needs_trim:
                 os.ftruncate(file, 0)
             return needs_trim
@@ -290,10 +285,10 @@ def _trim(entries: Folder) -> None:
 
     The entry used last stays, however large it is.
     """
-    found = [entry for entry in entries.files() if entry[0].endswith(_SUFFIX)]
-    found.sort(key=lambda entry: entry[1].st_mtime_ns)
-    size = sum(status.st_size for _, status in found)
-    for name, status in found[:-1]:
+    objects = [entry for entry in entries.files() if entry[0].endswith(_SUFFIX)]
+    objects.sort(key=lambda entry: entry[1].st_mtime_ns)
+    size = sum(status.st_size for _, status in objects)
+    for name, status in objects[:-1]:
         if size * SHARDS <= LARGEST_BYTES:
             return
         with suppress(OSError):

@@ -46,8 +46,8 @@ class Folder:
     """An open folder that only this user can change; its contents are opened by its descriptor.
 
     Args:
-        path: for messages, and for systems without descriptors of folders.
-        descriptor: of the folder; None on systems without them.
+        path: the path for messages, and for systems without descriptors of folders.
+        descriptor: an open descriptor of the folder; None on systems without them.
     """
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
@@ -133,8 +133,7 @@ def opened(path: Path, name: str) -> Generator[Folder]:
     must belong to this user and be writable by no one else. Links are followed only where root
     alone can make them, and the path itself must not be one.
 
-    Raises:
-        OSError: if a folder breaks these rules (`RefusedError`), or the system refuses access.
+    Raises OSError if a folder breaks these rules (`RefusedError`), or the system refuses access.
     """
     if not _EXAMINED:
         (path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -223,11 +222,11 @@ def _is_own_group(group: int) -> bool:
     import pwd
 
     try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, record = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
-    own = user.pw_gid == group and found.gr_name == user.pw_name
-    return own and user.pw_uid != 0 and set(found.gr_mem) <= {user.pw_name}
+    is_users = user.pw_gid == group and record.gr_name == user.pw_name
+    return is_users and user.pw_uid != 0 and set(record.gr_mem) <= {user.pw_name}
 
 
 def _has_no_access_list(descriptor: int) -> bool:

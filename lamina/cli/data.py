@@ -1,18 +1,23 @@
-"""Data named on the command line: files, folders, or the digits shipped with Lamina."""
+"""Data named on the command line, and the outputs of `lamina predict`."""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 import lamina as lm
 from lamina.base.shapes import Array
-from lamina.data import Dataset
+from lamina.data import Coding, Dataset
 from lamina.data.idx import is_mnist_folder
 from lamina.data.tables import NotNumbers, read_csv, read_numbers
 from lamina.errors import DataError
+from lamina.files.atomic import write_atomically
 
 
 def load_pair(
@@ -28,12 +33,12 @@ def load_pair(
         table: options of `lm.data.load`; None stands for the default.
     """
     options = {name: value for name, value in table.items() if value is not None}
-    own = data == "digits" or is_mnist_folder(Path(data))
-    if own and options:
+    is_ready = data == "digits" or is_mnist_folder(Path(data))
+    if is_ready and options:
         raise click.UsageError(f"{data} is no table: --gaps, --kind and the like are for tables.")
     if data == "digits":
         training, examined = lm.data.digits(), None
-    elif own:
+    elif is_ready:
         training, examined = lm.data.mnist(data)
     else:
         training, examined = lm.data.load(data, _column(targets), **options), None
@@ -98,3 +103,48 @@ def _column(targets: str | None) -> str | int | None:
         return None if targets is None else int(targets)
     except ValueError:
         return targets
+
+
+def csv_text(array: Array, coding: Coding | None = None) -> str:
+    """CSV text: a line for each example, numbers in full precision.
+
+    With the coding of a table that fits the outputs, the first line has the words of the classes,
+    or the name of the column of targets.
+    """
+    text = io.StringIO()
+    formats = {"bfloat16": "%.4g", "float16": "%.5g", "float32": "%.9g", "float64": "%.17g"}
+    rows = _without_bfloat16(array).reshape(len(array), -1)
+    if coding is not None and coding.target is not None:
+        names = coding.classes or (coding.target.name,)
+        if len(names) == rows.shape[1]:
+            csv.writer(text, lineterminator="\n").writerow(names)
+    np.savetxt(text, rows, fmt=formats.get(array.dtype.name, "%d"), delimiter=",")
+    return text.getvalue()
+
+
+def _without_bfloat16(array: Array) -> Array:
+    """The array; bfloat16 as float32, because NumPy's files do not keep that type."""
+    return array.astype("float32") if array.dtype.name == "bfloat16" else array
+
+
+def write_outputs(
+    path: Path, arrays: Sequence[Array], coding: Coding | None = None
+) -> Sequence[Array]:
+    """Writes the outputs atomically, and returns them as they are written: bfloat16 as float32."""
+    content, arrays = io.BytesIO(), [_without_bfloat16(array) for array in arrays]
+    if path.suffix == ".npz":
+        named: dict[str, Any] = {f"output{n}": array for n, array in enumerate(arrays)}
+        np.savez(content, **named)
+    elif len(arrays) > 1:
+        raise DataError(
+            "the model has several outputs, and this kind of file holds one",
+            facts=(("outputs", str(len(arrays))),),
+            where=str(path),
+            advice="Give a file name that ends in .npz.",
+        )
+    elif path.suffix == ".npy":
+        np.save(content, arrays[0])
+    else:
+        content.write(csv_text(arrays[0], coding).encode())
+    write_atomically(path, content.getvalue())
+    return arrays
