@@ -73,36 +73,26 @@ def _require_regular(path: str | os.PathLike[str], mode: int) -> None:
         )
 
 
-def write_whole(
-    path: str,
-    content: Content,
-    *,
-    durable: bool = True,
-    permissions: int | None = None,
-    folder: int | None = None,
-) -> None:
-    """Writes a file, or leaves an existing one unchanged.
+def write_whole(path: str, content: Content, permissions: int | None = None) -> None:
+    """Writes a file, or leaves an existing one unchanged; waits until it survives a power failure.
 
     Args:
         path: the path; an existing file or link is replaced.
-        durable: whether to wait until the file is on the disk and survives a power failure.
         permissions: the permissions of the file; if None, the process's umask decides.
-        folder: the descriptor of an open folder in which the path begins.
 
     Raises OSError if it cannot be written; no file is left.
     """
     for _ in range(_ATTEMPTS):
-        if _written(path, content, durable, permissions, folder):
+        if _written(path, content, permissions):
             break
     else:
         raise _removed()
-    if durable:
-        _make_name_durable(os.path.dirname(path) or ".", folder)
+    _make_name_durable(os.path.dirname(path) or ".")
 
 
 def check_folder(directory: str) -> None:
     """Raises OSError unless files can be written in a folder."""
-    name, file = _new_in(directory, None, None)
+    name, file = _new_in(directory, None)
     file.close()
     with suppress(FileNotFoundError):
         _remove(os.path.join(directory, name), None)
@@ -161,12 +151,10 @@ def _removed() -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "another process removes unfinished files")
 
 
-def _written(
-    path: str, content: Content, durable: bool, permissions: int | None, folder: int | None
-) -> bool:
+def _written(path: str, content: Content, permissions: int | None) -> bool:
     """Writes a file; returns False if another process removed it before it was finished."""
     directory = os.path.dirname(path)
-    name, file = _new_in(directory, permissions, folder)
+    name, file = _new_in(directory, permissions)
     unfinished = os.path.join(directory, name)
     # Not "with": on Windows it must be closed before it is renamed.
     try:
@@ -174,32 +162,31 @@ def _written(
             os.chmod(file.fileno() if os.chmod in os.supports_fd else unfinished, permissions)
         file.write(content)
         file.flush()
-        if durable:
-            os.fsync(file.fileno())
+        os.fsync(file.fileno())
         if sys.platform == "win32":
             file.close()
         # Still locked.
-        os.replace(unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(unfinished, path)
         return True
     except FileNotFoundError:
         return False
     except BaseException:
         with suppress(OSError):
-            _remove(unfinished, folder)
+            _remove(unfinished, None)
         raise
     finally:
         file.close()
 
 
-def _new_in(directory: str, permissions: int | None, folder: int | None) -> tuple[str, IO[bytes]]:
+def _new_in(directory: str, permissions: int | None) -> tuple[str, IO[bytes]]:
     """A new unfinished file; never an existing file or link that another process made."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _CLOSE_ON_EXEC | _BINARY
     mode = 0o666 if permissions is None else 0o600
 
     def create(name: str) -> int:
-        return os.open(os.path.join(directory, name), flags, mode, dir_fd=folder)
+        return os.open(os.path.join(directory, name), flags, mode)
 
-    return new_unfinished(create, directory, folder)
+    return new_unfinished(create, directory, None)
 
 
 def _is_ours(file: IO[bytes], path: str, folder: int | None) -> bool:
@@ -243,12 +230,12 @@ def _remove(path: str, folder: int | None) -> None:
     os.unlink(path, dir_fd=folder)
 
 
-def _make_name_durable(directory: str, folder: int | None) -> None:
+def _make_name_durable(directory: str) -> None:
     """Flushes a folder: a power failure could otherwise undo a renaming, but not the contents."""
     if sys.platform == "win32":  # a folder cannot be opened on Windows
         return
     try:
-        descriptor = os.open(directory, os.O_RDONLY | _CLOSE_ON_EXEC, dir_fd=folder)
+        descriptor = os.open(directory, os.O_RDONLY | _CLOSE_ON_EXEC)
     except PermissionError:  # a folder that is writable and not readable
         return
     try:

@@ -567,8 +567,8 @@ def _wanted(layer: _Layer) -> list[str]:
     return [f"{suffix} {shape_text(shape)}" for (_, suffix, _), shape in rows]
 
 
-def _some(names: Iterable[str], most: int = 6) -> str:
-    """The first of these names, and how many more there are."""
+def _some(names: Iterable[str]) -> str:
+    """The first six of these names, and how many more there are."""
     listed = list(names)
-    more = f", and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more or "none"
+    more = f", and {len(listed) - 6} more" if len(listed) > 6 else ""
+    return ", ".join(listed[:6]) + more or "none"

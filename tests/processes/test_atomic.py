@@ -243,9 +243,13 @@ def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
     assert names(tmp_path) == [LEFT, "file"]
 
 
-def test_writers_and_sweepers_at_the_same_time_leave_whole_files(tmp_path: Path) -> None:
+def test_writers_and_sweepers_at_the_same_time_leave_whole_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)  # the test does not wait for the disk
+
     def write(number: int) -> None:
-        write_whole(str(tmp_path / str(number % 4)), bytes([number]) * 10_000, durable=False)
+        write_whole(str(tmp_path / str(number % 4)), bytes([number]) * 10_000)
         sweep(str(tmp_path))
 
     with ThreadPoolExecutor(8) as pool:
@@ -262,11 +266,9 @@ def test_a_folder_may_be_given_by_its_descriptor(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
         sweep(descriptor)
-        write_whole("file", b"data", permissions=0o600, folder=descriptor)
     finally:
         os.close(descriptor)
-    assert names(tmp_path) == ["file"]
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    assert names(tmp_path) == []
 
 
 # Reading ------------------------------------------------------------------------------------------
