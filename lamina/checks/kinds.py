@@ -191,7 +191,7 @@ class Number(Kind):
     """A number of Python or NumPy, not a bool, as a float.
 
     Attributes:
-        interval: its range: `"[0, 1)"` includes 0 and excludes 1. No interval includes NaN.
+        interval: the range: `"[0, 1)"` includes 0 and excludes 1. No interval includes NaN.
     """
 
     interval: str = "(-inf, inf)"

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lamina as lm
-from lamina.cli.options import (
-    PRECISIONS,
-    PRODUCT_PRECISIONS,
-    engine_option,
-    read_precision,
-    read_products,
-)
+from lamina.cli.options import engine_option, precision_options
 from lamina.reports import seconds_text, table_text
 
 if TYPE_CHECKING:
@@ -38,15 +32,7 @@ class _NamesWorkloads(click.Option):
 
 @click.command()
 @engine_option
-@click.option(
-    "--dtype",
-    metavar="PRECISION",
-    callback=read_precision,
-    help=f"The precision of the models: {PRECISIONS}.",
-)
-@click.option(
-    "--precision", metavar="PRODUCTS", callback=read_products, help=f"{PRODUCT_PRECISIONS}."
-)
+@precision_options(note="")
 @click.option(
     "--workload",
     "names",

@@ -16,12 +16,11 @@ from lamina.cli.options import (
     FILE_PATH,
     batch_size_option,
     data_option,
-    dtype_option,
     engine_option,
     file_argument,
     micro_batch_option,
     output_option,
-    precision_option,
+    precision_options,
     seed_option,
     table_options,
     targets_option,
@@ -93,8 +92,7 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
 )
 @batch_size_option
 @micro_batch_option
-@dtype_option
-@precision_option
+@precision_options()
 @seed_option
 @output_option(
     "--out", "MODEL", "The model file; by default FILE.safetensors in the current folder."
@@ -207,8 +205,7 @@ def check(file: str) -> None:
 @file_argument
 @batch_size_option
 @micro_batch_option
-@dtype_option
-@precision_option
+@precision_options()
 @click.option(
     "--memory", metavar="SIZE", help='Find the largest batch for this memory, such as "2 GiB".'
 )
@@ -310,8 +307,7 @@ def verify(
     type=FILE_PATH,
     help="A file that defines the layers of the model that are not Lamina's.",
 )
-@dtype_option
-@precision_option
+@precision_options()
 @engine_option
 def predict(
     model: str,

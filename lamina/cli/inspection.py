@@ -12,10 +12,9 @@ import lamina as lm
 from lamina.cli.options import (
     batch_size_option,
     data_option,
-    dtype_option,
     engine_option,
     file_argument,
-    precision_option,
+    precision_options,
     seed_option,
     targets_option,
 )
@@ -37,8 +36,7 @@ def _of_program(function: Callable[..., object]) -> click.Command:
     @click.option(
         "--inference", is_flag=True, help="Use the forward pass even if FILE.py defines a loss."
     )
-    @dtype_option
-    @precision_option
+    @precision_options()
     @engine_option
     @wraps(function)
     def command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -12,11 +12,6 @@ from lamina.engines import DEFAULT_ENGINE
 from lamina.errors import DTypeError
 from lamina.files.atomic import require_writable
 
-if TYPE_CHECKING:
-    from lamina.base.shapes import DTypeLike
-
-PRECISIONS = "float32, mixed, mixed-bfloat16, mixed-float16, float64, bfloat16 or float16"
-PRODUCT_PRECISIONS = "The products of float32: float32, or tf32 on devices that multiply TF32"
 FILE_PATH = click.Path(exists=True, dir_okay=False)
 file_argument = click.argument("file", metavar="FILE.py", type=FILE_PATH)
 engine_option = click.option(
@@ -46,50 +41,39 @@ def _read_output(_: click.Context, __: click.Parameter, value: Path | None) -> P
     return value
 
 
-def read_precision(
-    _: click.Context, parameter: click.Parameter, value: str | None
-) -> DTypeLike | None:
-    """The precision of a model, as `Model` reads it.
-
-    Raises DTypeError for a word that is none.
-    """
-    from lamina.checks.kinds import ModelType  # `lamina --help` does not need it
-
-    try:
-        return None if value is None else ModelType().read(value)
-    except DTypeError as error:
-        raise error.at(parameter.opts[0]) from None
-
-
-dtype_option = click.option(
-    "--dtype",
-    metavar="PRECISION",
-    callback=read_precision,
-    help=f"{PRECISIONS}; overrides the file's.",
-)
-
-
-def read_products(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """The precision of products of float32, as `Model` reads it.
-
-    Raises DefinitionError for a word that is none.
-    """
-    # `lamina --help` does not need them.
-    from lamina.checks.kinds import Misfit, refusal
+def _read_precision(_: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """A precision, as `Model` reads it; DTypeError or DefinitionError for an unknown word."""
+    if value is None:
+        return None
+    from lamina.checks.kinds import Misfit, ModelType, refusal  # `lamina --help` needs none
     from lamina.step.precision import ProductPrecision
 
+    name, where = parameter.opts[0].strip("-"), parameter.opts[0]
     try:
-        return None if value is None else ProductPrecision().read(value)
+        return (ModelType() if name == "dtype" else ProductPrecision()).read(value)
+    except DTypeError as error:
+        raise error.at(where) from None
     except Misfit as misfit:
-        raise refusal(misfit, "precision", value, where=parameter.opts[0]) from None
+        raise refusal(misfit, name, value, where=where) from None
 
 
-precision_option = click.option(
-    "--precision",
-    metavar="PRODUCTS",
-    callback=read_products,
-    help=f"{PRODUCT_PRECISIONS}; overrides the file's.",
-)
+def precision_options(note: str = "; overrides the file's") -> Callable[[Function], Function]:
+    """The options for the precision of a model and of its products."""
+    dtypes = "float32, mixed, mixed-bfloat16, mixed-float16, float64, bfloat16 or float16"
+    products = "The products of float32: float32, or tf32 on devices that multiply TF32"
+    rows = (("--precision", "PRODUCTS", products), ("--dtype", "PRECISION", dtypes))
+
+    def decorate(command: Function) -> Function:
+        for name, metavar, help in rows:
+            option = click.option(
+                name, metavar=metavar, callback=_read_precision, help=f"{help}{note}."
+            )
+            command = option(command)
+        return command
+
+    return decorate
+
+
 seed_option = click.option(
     "--seed",
     type=click.IntRange(min=0),

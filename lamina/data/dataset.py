@@ -439,9 +439,8 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
     if isinstance(given, tuple) and len(cast(tuple[object, ...], given)) in (2, 3):
         inputs, targets, *weights = cast(tuple[Any, ...], given)
         return Dataset(inputs, targets, weights=weights[0] if weights else None)
-    is_plain = isinstance(given, str | bytes | list | tuple | Mapping) or has_columns(
-        cast(Any, given)
-    )
+    other = cast(Any, value)
+    is_plain = isinstance(other, str | bytes | list | tuple | Mapping) or has_columns(other)
     raise DataError(
         "this is not a data set",
         facts=(

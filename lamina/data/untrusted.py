@@ -39,7 +39,7 @@ def reading(path: Path, kind: str) -> Generator[None]:
     """Names the file in every error, and converts a parser's exceptions to `FileFormatError`.
 
     Args:
-        kind: its expected format, with an article: `"an npz archive"`.
+        kind: the expected format, with an article: `"an npz archive"`.
     """
     try:
         yield

@@ -121,7 +121,7 @@ class Pair:
     Attributes:
         name: the name in the network.
         source: the name of the array.
-        third: which third of the array's rows it is; None for the whole array.
+        third: the number of the third of the array's rows; None for the whole array.
     """
 
     name: str
@@ -222,7 +222,7 @@ class _Layer:
 
     Attributes:
         prefix: the beginning of its names in the network.
-        variables: its parameters and states, each with its name in PyTorch's module and the third.
+        variables: parameters and states, each with its name in PyTorch's module and the third.
     """
 
     prefix: str

@@ -47,8 +47,8 @@ class Stack:
     """A sequence of layers.
 
     Attributes:
-        input_shape: of one example.
-        layers: with their hyper-parameters and penalties.
+        input_shape: the shape of one example.
+        layers: the layers with their hyper-parameters and penalties.
     """
 
     input_shape: tuple[int, ...]
@@ -64,7 +64,7 @@ class Ready:
     """A network of `lamina.networks`. For other frameworks it is written in their own idiom.
 
     Attributes:
-        function: its name in `lamina.networks`.
+        function: the name of the function in `lamina.networks`.
         options: the function's arguments, with all that another framework needs to build it.
     """
 
@@ -81,8 +81,7 @@ class Workload:
     """A network, its data, and the call that is timed. All floats are float32.
 
     Attributes:
-        name: of the workload, on the command line.
-        architecture: of the network.
+        name: the name on the command line.
         batch: examples in a batch.
         timed: `"forward"`: `model.predict` of one batch, which returns a new array; `"predict"`:
             `predict(x, out=y)` of a predictor; `"step"`: `training.step(x, y)`, called from
