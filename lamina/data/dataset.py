@@ -404,13 +404,10 @@ class Dataset(Named, metaclass=Called):
         return tuple(of_each(arrays, taken) for arrays in fields)
 
     def _named_arrays(self) -> list[tuple[str, Array]]:
-        fields = [(role, getattr(self, role)) for role in _ROLES]
-        return [
-            pair
-            for role, arrays in fields
-            if arrays is not None
-            for pair in named_arrays(role, arrays)
-        ]
+        named = named_arrays("inputs", self.inputs)
+        for role, arrays in (("targets", self.targets), ("weights", self.weights)):
+            named += [] if arrays is None else named_arrays(role, arrays)
+        return named
 
 
 def _columns_of(inputs: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from fit_cases import network, same
 from stream_cases import TRAIN, trained
 
 import lamina as lm
-from lamina.data import sparse
+from lamina.data import stream
 from lamina.errors import DataError, DTypeError
 
 scipy_sparse = pytest.importorskip("scipy.sparse")
@@ -22,7 +22,7 @@ def test_a_fit_on_a_sparse_matrix_gives_the_bits_of_the_dense_one(
     make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrix = getattr(scipy_sparse, make)(DENSE)
-    monkeypatch.setattr(sparse, "_BATCH_BYTES", 7 * 4 * 4)
+    monkeypatch.setattr(stream, "_BATCH_BYTES", 7 * 4 * 4)
     found = trained((matrix, TRAIN.targets), validation=(matrix, TRAIN.targets), epochs=3)
     expected = trained((DENSE, TRAIN.targets), validation=(DENSE, TRAIN.targets), epochs=3)
     assert same(found[0], expected[0])
