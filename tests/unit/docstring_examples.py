@@ -19,6 +19,17 @@ import lamina as lm
 from lamina.checks import Called
 
 
+# Of classes whose docstring has no example, and that one input of 10 features does not suit.
+SIBLINGS = {
+    f"{kind}{rank}d": f"lm.{kind}{rank}d({sizes})(lm.Input(4, {'8, ' * rank}))"
+    for rank in (1, 3)
+    for kind, sizes in {
+        **dict.fromkeys(("Conv", "ConvTranspose"), "4, 3"),
+        **dict.fromkeys(("AvgPool", "MaxPool", "LPPool"), "2"),
+    }.items()
+} | {"Threshold": "lm.Threshold(0.1, 0.0)(lm.Input(10))"}
+
+
 @dataclass(frozen=True)
 class Example:
     """The first object of a class that the example in its docstring makes.
@@ -57,6 +68,9 @@ def example_of(cls: type) -> Example:
         return apply(self, *given, **options)
 
     source = doctest.DocTestParser().get_examples(inspect.getdoc(cls) or "")
+    if not source:  # as for its siblings
+        usual = f"lm.{cls.__name__}()(lm.Input(10))"
+        source = [doctest.Example(SIBLINGS.get(cls.__name__, usual), "")]
     with pytest.MonkeyPatch.context() as patches, contextlib.redirect_stdout(io.StringIO()):
         patches.setattr(Called, "__call__", making)
         if apply is not None:
