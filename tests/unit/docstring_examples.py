@@ -18,13 +18,13 @@ import pytest
 import lamina as lm
 from lamina.checks import Called
 
-
 # Of classes whose docstring has no example, and that one input of 10 features does not suit.
 SIBLINGS = {
     f"{kind}{rank}d": f"lm.{kind}{rank}d({sizes})(lm.Input(4, {'8, ' * rank}))"
     for rank in (1, 3)
     for kind, sizes in {
-        **dict.fromkeys(("Conv", "ConvTranspose"), "4, 3"),
+        "Conv": "4, 3",
+        "ConvTranspose": "4, 3, stride=2",
         **dict.fromkeys(("AvgPool", "MaxPool", "LPPool"), "2"),
     }.items()
 } | {"Threshold": "lm.Threshold(0.1, 0.0)(lm.Input(10))"}
