@@ -118,10 +118,7 @@ def measured(
 
 
 def summary(
-    workload: Workload,
-    peers: dict[str, dict[str, Any]],
-    problems: dict[str, str],
-    tolerance: float,
+    workload: Workload, peers: dict[str, dict[str, Any]], problems: dict[str, str], tolerance: float
 ) -> dict[str, Any]:
     """The results of one workload from the samples of its peers, `rounds`."""
     for peer in peers.values():

@@ -40,11 +40,7 @@ def main(argv=None):
     parser.add_argument("--curves", metavar="PNG", help="where to write the curves")
     options = parser.parse_args(argv)
 
-    net = lm.Sequential(
-        lm.Input(options.length, 2),
-        lm.LSTM(32, returns="last"),
-        lm.Linear(1),
-    )
+    net = lm.Sequential(lm.Input(options.length, 2), lm.LSTM(32, returns="last"), lm.Linear(1))
     print(net, end="\n\n")
 
     model = lm.Model(net, engine=options.engine, seed=0)

@@ -61,11 +61,7 @@ def main(argv=None):
     model = lm.Model(make_network(), engine=options.engine)
     loss = lm.BCEWithLogits()
     model.fit(
-        train,
-        epochs=options.epochs,
-        batch_size=20,
-        loss=loss,
-        optimizer=lm.SGD(0.01, momentum=0.9),
+        train, epochs=options.epochs, batch_size=20, loss=loss, optimizer=lm.SGD(0.01, momentum=0.9)
     )
 
     print(map_text(learned_map(model, columns=64, rows=32)))

@@ -40,13 +40,7 @@ from lamina.files.weights import (
 from lamina.graph import Origin, source_line
 from lamina.inspect.explanation import Explanation, Profile, Tuning
 from lamina.learning.by_output import Losses, Metrics, as_loss, as_metrics, options_of
-from lamina.learning.protocols import (
-    BatchSize,
-    Clip,
-    MicroBatch,
-    Optimizer,
-    TrainingOptions,
-)
+from lamina.learning.protocols import BatchSize, Clip, MicroBatch, Optimizer, TrainingOptions
 from lamina.learning.weighting import ClassWeightsKind, WeightsOfClasses, numbers_of
 from lamina.network import Network
 from lamina.runtime import Inference, Parameters
@@ -260,11 +254,7 @@ class Model(Named):
 
     @checked
     def evaluate(
-        self,
-        data: AnyData,
-        loss: Losses,
-        metrics: Metrics = (),
-        batch_size: BatchSize = BATCH_SIZE,
+        self, data: AnyData, loss: Losses, metrics: Metrics = (), batch_size: BatchSize = BATCH_SIZE
     ) -> dict[str, Any]:
         """Loss and metrics on a data set or a stream, in inference mode.
 

@@ -22,15 +22,7 @@ from lamina.errors import (
     ShapeError,
     UnknownNameError,
 )
-from lamina.graph import (
-    LEAF,
-    Graph,
-    Origin,
-    Tensor,
-    described,
-    source_line,
-    topological,
-)
+from lamina.graph import LEAF, Graph, Origin, Tensor, described, source_line, topological
 from lamina.inspect.bill import Memory, MemoryBill, largest_batch
 from lamina.inspect.flops import flops_of
 from lamina.layers.definition_names import name_of, names_of
@@ -536,10 +528,7 @@ def _require_no_foreign_layer(layer: object, number: int, where: str) -> None:
         cls = type(layer)
         raise DefinitionError(
             "the elements after the Input of a Sequential are layers of Lamina",
-            facts=(
-                ("position", str(number)),
-                ("found", f"{cls.__module__}.{cls.__qualname__}"),
-            ),
+            facts=(("position", str(number)), ("found", f"{cls.__module__}.{cls.__qualname__}")),
             where=where,
             advice=advice,
         )

@@ -292,9 +292,7 @@ def _multiply(code: Builder, memory: Value, sums: Value, left: Value, right: Val
         without_subnormals(
             code,
             code.multiply_add(
-                bfloat16_of_pairs(code, one, number),
-                bfloat16_of_pairs(code, others, number),
-                total,
+                bfloat16_of_pairs(code, one, number), bfloat16_of_pairs(code, others, number), total
             ),
         )
         for number, total in enumerate(loop.carried)

@@ -54,10 +54,7 @@ def device_of(architecture: Architecture) -> Device:
     """The description of a GPU, as far as it decides what products are rounded to."""
     is_ampere = architecture.capability >= 80
     return Device(
-        *("cuda", "a GPU", None),
-        has_bfloat16=is_ampere,
-        has_float16=True,
-        has_tf32=is_ampere,
+        *("cuda", "a GPU", None), has_bfloat16=is_ampere, has_float16=True, has_tf32=is_ampere
     )
 
 

@@ -166,12 +166,7 @@ class Function(Expressions):
     """A function being written: instructions go to the current block."""
 
     def __init__(
-        self,
-        module: Module,
-        parameters: Sequence[tuple[str, Type]],
-        head: Head,
-        *,
-        is_called: bool,
+        self, module: Module, parameters: Sequence[tuple[str, Type]], head: Head, *, is_called: bool
     ) -> None:
         given = [Value(label, type) for label, type in parameters]
         super().__init__(module, head.name, given)

@@ -98,7 +98,4 @@ def _mantissa(code: Builder, shape: Format, x: Value) -> tuple[Value, Value]:
     fraction = code.binary("and", bits, constant(2**shape.mantissa - 1, type))
     normal = code.compare("ne", exponent, constant(0, type))
     whole = code.binary("or", fraction, constant(2**shape.mantissa, type))
-    return (
-        code.select(normal, whole, fraction),
-        code.select(normal, exponent, constant(1, type)),
-    )
+    return (code.select(normal, whole, fraction), code.select(normal, exponent, constant(1, type)))

@@ -120,9 +120,7 @@ def log1p(code: Builder, x: Value) -> Value:
     u = code.add(x, one)
     large = code.compare("oge", x, one)
     lost = code.select(
-        large,
-        code.subtract(one, code.subtract(u, x)),
-        code.subtract(x, code.subtract(u, one)),
+        large, code.subtract(one, code.subtract(u, x)), code.subtract(x, code.subtract(u, one))
     )
     m, exponent = split_exponent(code, u)
     result = _log_sum(code, code.subtract(m, one), exponent, code.divide(lost, u))

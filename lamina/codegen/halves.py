@@ -127,9 +127,7 @@ def _shortened(code: Builder, value: Value) -> Value:
         mask = (1 << lost) - 1
         low = code.binary("and", value, constant(mask, type))
         sticky = code.select(
-            code.compare("ne", low, constant(0, type)),
-            constant(1 << lost, type),
-            constant(0, type),
+            code.compare("ne", low, constant(0, type)), constant(1 << lost, type), constant(0, type)
         )
         short = code.binary("or", code.subtract(value, low), sticky)
         # Whether the magnitude reaches 2**lowest.

@@ -154,10 +154,7 @@ class _Position(Combiner):
         )
         if present is not None:
             better = self._code.binary("and", better, present)
-        return (
-            self._code.select(better, value, best),
-            self._code.select(better, found, position),
-        )
+        return (self._code.select(better, value, best), self._code.select(better, found, position))
 
     def result(self, carried: tuple[Value, ...]) -> Value:
         _, position = carried

@@ -190,11 +190,7 @@ OPENCL = Words(
     language="OpenCL C",
     # Multiplications and additions are rounded separately, except in fma.
     head=("#pragma OPENCL FP_CONTRACT OFF",),
-    double_head=(
-        "#ifdef cl_khr_fp64",
-        "#pragma OPENCL EXTENSION cl_khr_fp64 : enable",
-        "#endif",
-    ),
+    double_head=("#ifdef cl_khr_fp64", "#pragma OPENCL EXTENSION cl_khr_fp64 : enable", "#endif"),
     kernel="__kernel void",
     function="static",
     apart="",

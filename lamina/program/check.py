@@ -244,9 +244,7 @@ def _check_apart_at(
         raise InternalError(problem, where=where)
 
 
-def _stores_by_axes(
-    step: Step,
-) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...], bool]]:
+def _stores_by_axes(step: Step) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...], bool]]:
     """(axes, stores, whether the points are run in order) of each stage."""
     if isinstance(step, Contraction):
         yield step.result_axes, step.stores, False

@@ -107,10 +107,7 @@ class Sliding:
 
 
 def sliding_at(
-    position: Index,
-    element: Index,
-    numbers: Sequence[int],
-    extent: int,
+    position: Index, element: Index, numbers: Sequence[int], extent: int
 ) -> Sliding | None:
     """Windows at coordinates of positions and elements, each of which moves along one axis.
 

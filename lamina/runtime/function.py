@@ -26,10 +26,7 @@ class Function:
     """A compiled graph: a function from arrays to arrays. Made by `lamina.compile`."""
 
     def __init__(
-        self,
-        inputs: Tensor | Sequence[Tensor],
-        outputs: Tensor | Sequence[Tensor],
-        engine: Engine,
+        self, inputs: Tensor | Sequence[Tensor], outputs: Tensor | Sequence[Tensor], engine: Engine
     ) -> None:
         self._network = Network(inputs, outputs)
         self._engine = engine

@@ -47,11 +47,7 @@ from lamina.learning.protocols import (
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.step.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
 from lamina.step.precision import Rounding
-from lamina.step.rounding import (
-    with_rounded_activations,
-    with_rounded_products,
-    with_tf32_products,
-)
+from lamina.step.rounding import with_rounded_activations, with_rounded_products, with_tf32_products
 
 
 @frozen_dataclass

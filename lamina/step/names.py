@@ -176,10 +176,7 @@ def _missing(names: Names, given: Mapping[Any, Any], missing: Sequence[str]) -> 
     role = names.role if names.role != "weight" else "weights of output"
     return DataError(
         f"the {role} {missing[0]!r} {verb} missing",
-        facts=(
-            ("expected", _listed(cast(tuple[str, ...], names.each))),
-            ("found", _listed(given)),
-        ),
+        facts=(("expected", _listed(cast(tuple[str, ...], names.each))), ("found", _listed(given))),
         where=f"{names.role}s",
         advice=_MISSING[names.role],
     )

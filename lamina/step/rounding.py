@@ -227,11 +227,7 @@ class _Products:
         self._casts: dict[Tensor, Tensor] = {}
 
     def rounded(
-        self,
-        graph: Graph,
-        *,
-        keep_outputs: bool = False,
-        computed: frozenset[Tensor] = frozenset(),
+        self, graph: Graph, *, keep_outputs: bool = False, computed: frozenset[Tensor] = frozenset()
     ) -> Graph:
         """The graph with rounded operands.
 

@@ -138,11 +138,7 @@ class BatchRunner(Named):
     _program_name: ClassVar[str]
 
     def __init__(
-        self,
-        parameters: Parameters,
-        loss: Loss,
-        dataset: Dataset | None,
-        batch_size: int,
+        self, parameters: Parameters, loss: Loss, dataset: Dataset | None, batch_size: int
     ) -> None:
         self.batch_size = batch_size
         self._parameters = parameters

@@ -118,10 +118,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        parameters: Parameters,
-        options: Mapping[str, Any],
+        self, path: str | os.PathLike[str], parameters: Parameters, options: Mapping[str, Any]
     ) -> None:
         require_writable(path)
         self._path = path

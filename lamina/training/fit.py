@@ -240,11 +240,7 @@ class Fit:
             yield measure
 
     def _run_epochs(
-        self,
-        run: _Run,
-        opened: Opened,
-        measure: Callable[[], Recorded] | None,
-        begun: Begun,
+        self, run: _Run, opened: Opened, measure: Callable[[], Recorded] | None, begun: Begun
     ) -> None:
         fit, hooks, interrupt = run.fit, run.hooks, run.interrupt
         training, history = fit.training, fit.history
@@ -301,10 +297,7 @@ class Fit:
         return recorded
 
     def _row(
-        self,
-        epoch: _Epoch,
-        recorded: Recorded,
-        measure: Callable[[], Recorded] | None,
+        self, epoch: _Epoch, recorded: Recorded, measure: Callable[[], Recorded] | None
     ) -> dict[str, Any] | None:
         """The values of an epoch for the history; None if the fit ends during its validation."""
         training, interrupt = epoch.run.fit.training, epoch.run.interrupt

@@ -40,12 +40,7 @@ from lamina.step.derive import RATE, BatchGraph, TrainingNumbers
 from lamina.step.loss_scaling import SCALE, SKIPPED
 from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
 from lamina.training.accumulation import Accumulation
-from lamina.training.batches import (
-    BatchRunner,
-    Examples,
-    Recorded,
-    joined,
-)
+from lamina.training.batches import BatchRunner, Examples, Recorded, joined
 from lamina.training.deferred import DeferredLoss
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.order import batches_after, batches_of_rows

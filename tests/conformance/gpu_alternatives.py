@@ -21,12 +21,7 @@ from lamina.engines.gpu.contraction_schedules import (
 from lamina.engines.gpu.decisions import decide, position_bits
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.loop_schedules import (
-    can_share_rows,
-    merge_schedule,
-    points_of,
-    split_size,
-)
+from lamina.engines.gpu.loop_schedules import can_share_rows, merge_schedule, points_of, split_size
 from lamina.engines.gpu.matrix_schedules import matrices_fit, matrix_schedule
 from lamina.engines.gpu.packed_operands import OPERANDS, packed_steps
 from lamina.engines.gpu.passes import ordered

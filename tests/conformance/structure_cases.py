@@ -207,10 +207,7 @@ def _repeating() -> Iterator[Case]:
         ((3,), (4,)),
     )
     yield Case(
-        "chunk",
-        lambda x: ops.chunk(x, 3)[2],
-        lambda torch, x: torch.chunk(x, 3)[2],
-        ((7, 2),),
+        "chunk", lambda x: ops.chunk(x, 3)[2], lambda torch, x: torch.chunk(x, 3)[2], ((7, 2),)
     )
     yield Case(
         "pad that crops",
@@ -229,10 +226,7 @@ def _norms() -> Iterator[Case]:
             (X,),
         )
     yield Case(
-        "standard deviation",
-        lambda x: ops.std(x, 1, 1),
-        lambda torch, x: torch.std(x, 1),
-        (X,),
+        "standard deviation", lambda x: ops.std(x, 1, 1), lambda torch, x: torch.std(x, 1), (X,)
     )
     yield Case(
         "normalize",

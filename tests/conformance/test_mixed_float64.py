@@ -42,11 +42,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Graph, Op, Sample, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.ops.differentiate import gradients
-from lamina.step.rounding import (
-    with_rounded_activations,
-    with_rounded_products,
-    with_tf32_products,
-)
+from lamina.step.rounding import with_rounded_activations, with_rounded_products, with_tf32_products
 
 pytestmark = pytest.mark.sampled
 HALVES = (bfloat16, float16)
@@ -71,11 +67,7 @@ class Rounding:
         return with_rounded_products(graph, self.half)
 
 
-ROUNDINGS = {
-    "bf16": Rounding(bfloat16),
-    "f16": Rounding(float16),
-    "tf32": Rounding(None),
-}
+ROUNDINGS = {"bf16": Rounding(bfloat16), "f16": Rounding(float16), "tf32": Rounding(None)}
 EACH_ROUNDING = pytest.mark.parametrize("rounding", ROUNDINGS.values(), ids=ROUNDINGS)
 FLOAT32 = 8.0
 CANCELLED = 2.0

@@ -46,11 +46,7 @@ def test_basic_operations_give_the_nearest_number(dtype: str, engine: Engine) ->
     a, b = leaves.add(x), leaves.add(y)
     one = np.ones((), dtype)
     expected = ((a + b, x + y), (a - b, x - y), (a * b, x * y), (a / b, x / y))
-    for tensor, wanted in (
-        *expected,
-        (ops.sqrt(a), np.sqrt(x)),
-        (ops.reciprocal(a), one / x),
-    ):
+    for tensor, wanted in (*expected, (ops.sqrt(a), np.sqrt(x)), (ops.reciprocal(a), one / x)):
         np.testing.assert_array_equal(result(engine, leaves, tensor), wanted, tensor.op.name)
 
 

@@ -8,12 +8,7 @@ from functools import lru_cache
 from itertools import product
 
 import numpy as np
-from cuda_exact import (
-    as_bits,
-    exactly,
-    square_root,
-    values,
-)
+from cuda_exact import as_bits, exactly, square_root, values
 from cuda_forms import Case, Modifiers, cases_of, full
 from cuda_integer_cases import is_float
 

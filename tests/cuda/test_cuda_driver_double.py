@@ -14,12 +14,7 @@ pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not install
 from cuda.bindings import driver as real_driver
 from cuda.bindings import nvrtc as real_nvrtc
 from cuda.bindings.driver import CUdevice_attribute, CUfunction_attribute, CUresult
-from cuda_double_cases import (
-    LATE,
-    Session,
-    binary,
-    must,
-)
+from cuda_double_cases import LATE, Session, binary, must
 
 from cuda_machine import driver_double
 from cuda_machine.device_attributes import DeviceDescription
@@ -269,8 +264,7 @@ def test_dynamic_shared_memory_above_48_kib_needs_the_attribute(session: Session
 
     def launch(dynamic: int) -> str:
         return session.error(
-            "cuLaunchKernel",
-            *(function, 1, 1, 1, 1, 1, 1, dynamic, session.own, parameters, 0),
+            "cuLaunchKernel", *(function, 1, 1, 1, 1, 1, 1, dynamic, session.own, parameters, 0)
         )
 
     assert launch(48 * 1024 - static) == "SUCCESS"

@@ -96,9 +96,7 @@ def test_copies_and_fills_are_captured_in_their_order(order: Order) -> None:
 
 
 @in_all_orders
-def test_a_launch_comes_after_the_work_before_it_and_before_the_work_after_it(
-    order: Order,
-) -> None:
+def test_a_launch_comes_after_the_work_before_it_and_before_the_work_after_it(order: Order) -> None:
     session = loaded(order)
     pointer, copy, stream = session.number(0), session.number(0), session.stream()
     graph = captured(session, stream, lambda: session.launch("add_value", stream, pointer, 1))

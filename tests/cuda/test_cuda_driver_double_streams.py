@@ -9,12 +9,7 @@ import pytest
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 
 from cuda.bindings.driver import CUdeviceptr, CUevent_flags
-from cuda_double_cases import (
-    EARLY,
-    LATE,
-    ORDERS,
-    Session,
-)
+from cuda_double_cases import EARLY, LATE, ORDERS, Session
 
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.operations import Order

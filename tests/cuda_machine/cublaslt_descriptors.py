@@ -53,10 +53,7 @@ ATTRIBUTES: dict[str, dict[int, tuple[type[Any], int]]] = {
         Description.BIAS_DATA_TYPE: (np.int32, -1),
         Description.BIAS_BATCH_STRIDE: (np.int64, 0),
     },
-    "layout": {
-        Layout.BATCH_COUNT: (np.int32, 1),
-        Layout.STRIDED_BATCH_OFFSET: (np.int64, 0),
-    },
+    "layout": {Layout.BATCH_COUNT: (np.int32, 1), Layout.STRIDED_BATCH_OFFSET: (np.int64, 0)},
     "preference": {
         Preference.MAX_WORKSPACE_BYTES: (np.uint64, 0),
         # All schemes.

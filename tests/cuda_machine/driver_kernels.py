@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda.bindings.driver import (
-    CUfunction,
-    CUfunction_attribute,
-    CUmodule,
-    CUresult,
-)
+from cuda.bindings.driver import CUfunction, CUfunction_attribute, CUmodule, CUresult
 
 from cuda_machine.device_attributes import SHARED_WITHOUT_OPT_IN, DeviceDescription
 from cuda_machine.driver_state import (

@@ -142,10 +142,7 @@ class State:
         return thing
 
     def find(
-        self,
-        kind: type[Thing],
-        handle: Any,
-        error: CUresult = CUresult.CUDA_ERROR_INVALID_HANDLE,
+        self, kind: type[Thing], handle: Any, error: CUresult = CUresult.CUDA_ERROR_INVALID_HANDLE
     ) -> Thing:
         """The living object of a handle; `error` if there is none of this kind."""
         found = self.handles.get(int(handle))

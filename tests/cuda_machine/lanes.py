@@ -16,14 +16,7 @@ import numpy.typing as npt
 from cuda_machine.copies import Copies
 from cuda_machine.faults import Fault
 from cuda_machine.shadow import MOST_EPOCHS, Access, Race, Shadow, tags_of
-from cuda_machine.threads import (
-    Array,
-    Integers,
-    Lane,
-    Launch,
-    Threads,
-    index_of,
-)
+from cuda_machine.threads import Array, Integers, Lane, Launch, Threads, index_of
 
 
 class Lanes(Threads):

@@ -43,9 +43,7 @@ def _fragment(elements: int, row: Any, column: Any) -> Fragment:
 # Operands of 16 bits: two neighbours along k in each register.
 _A16: Final = {
     16: _fragment(
-        8,
-        lambda i: _GROUP + 8 * (i // 2 % 2),
-        lambda i: _THREAD * 2 + i % 2 + 8 * (i // 4),
+        8, lambda i: _GROUP + 8 * (i // 2 % 2), lambda i: _THREAD * 2 + i % 2 + 8 * (i // 4)
     ),
     8: _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2),
 }
@@ -54,12 +52,8 @@ _B16: Final = {
     8: _fragment(2, lambda i: _THREAD * 2 + i, lambda i: _GROUP),
 }
 # tf32: one element in each register.
-_A32: Final = {
-    8: _fragment(4, lambda i: _GROUP + 8 * (i % 2), lambda i: _THREAD + 4 * (i // 2)),
-}
-_B32: Final = {
-    8: _fragment(2, lambda i: _THREAD + 4 * i, lambda i: _GROUP),
-}
+_A32: Final = {8: _fragment(4, lambda i: _GROUP + 8 * (i % 2), lambda i: _THREAD + 4 * (i // 2))}
+_B32: Final = {8: _fragment(2, lambda i: _THREAD + 4 * i, lambda i: _GROUP)}
 _C: Final = _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2)
 
 

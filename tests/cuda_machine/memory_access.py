@@ -73,11 +73,7 @@ def _access(one: Instruction) -> tuple[str, int, str]:
     return space, int(vector[0][1:]) if vector else 1, type
 
 
-@instruction(
-    "ld",
-    forms=_accesses("global|shared|local|const|param"),
-    ignoring=("volatile", "nc"),
-)
+@instruction("ld", forms=_accesses("global|shared|local|const|param"), ignoring=("volatile", "nc"))
 @instruction("ld", forms=_WIDE, since=100)
 def _ld(writer: Writer, one: Instruction) -> None:
     space, count, type = _access(one)

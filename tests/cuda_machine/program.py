@@ -9,30 +9,14 @@ from typing import Any
 import numpy as np
 
 # Importing the families of instructions registers them.
-from cuda_machine import (
-    asynchronous as asynchronous,
-)
-from cuda_machine import (
-    control as control,
-)
-from cuda_machine import (
-    conversions as conversions,
-)
-from cuda_machine import (
-    floats as floats,
-)
-from cuda_machine import (
-    integers as integers,
-)
-from cuda_machine import (
-    matrices as matrices,
-)
-from cuda_machine import (
-    memory_access as memory_access,
-)
-from cuda_machine import (
-    moves as moves,
-)
+from cuda_machine import asynchronous as asynchronous
+from cuda_machine import control as control
+from cuda_machine import conversions as conversions
+from cuda_machine import floats as floats
+from cuda_machine import integers as integers
+from cuda_machine import matrices as matrices
+from cuda_machine import memory_access as memory_access
+from cuda_machine import moves as moves
 from cuda_machine.blocks import Block, basic_blocks, registers_in
 from cuda_machine.counts import Tally, tally
 from cuda_machine.faults import Fault
@@ -149,10 +133,7 @@ class _Context:
     """Writes the functions of a kernel's blocks."""
 
     def __init__(
-        self,
-        kernel: Kernel,
-        addresses: Mapping[str, tuple[str, int]],
-        registers: Mapping[str, str],
+        self, kernel: Kernel, addresses: Mapping[str, tuple[str, int]], registers: Mapping[str, str]
     ) -> None:
         self.kernel, self.addresses = kernel, addresses
         self.numbers = {name: number for number, name in enumerate(registers)}

@@ -21,12 +21,8 @@ from cuda_machine.syntax import (
     Variable,
     aligned,
 )
-from cuda_machine.syntax import (
-    Kernel as Kernel,
-)
-from cuda_machine.syntax import (
-    Module as Module,
-)
+from cuda_machine.syntax import Kernel as Kernel
+from cuda_machine.syntax import Module as Module
 
 _COMMENTS: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # Debugging information: says which line of CUDA C an instruction is from.

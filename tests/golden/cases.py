@@ -237,11 +237,7 @@ OPTIMIZERS: Mapping[str, tuple[Any, str, dict[str, Any]]] = {
         "SGD",
         {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01},
     ),
-    "adagrad": (
-        lm.Adagrad(0.05, rate_decay=0.01),
-        "Adagrad",
-        {"lr": 0.05, "lr_decay": 0.01},
-    ),
+    "adagrad": (lm.Adagrad(0.05, rate_decay=0.01), "Adagrad", {"lr": 0.05, "lr_decay": 0.01}),
     "rmsprop": (lm.RMSProp(0.01), "RMSprop", {"lr": 0.01}),
     "centered": (
         lm.RMSProp(0.01, decay=0.9, centered=True),
@@ -264,32 +260,20 @@ OPTIMIZERS: Mapping[str, tuple[Any, str, dict[str, Any]]] = {
         "Adadelta",
         {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.01},
     ),
-    "rprop": (
-        lm.Rprop(0.01, longest=0.05),
-        "Rprop",
-        {"lr": 0.01, "step_sizes": (1e-6, 0.05)},
-    ),
+    "rprop": (lm.Rprop(0.01, longest=0.05), "Rprop", {"lr": 0.01, "step_sizes": (1e-6, 0.05)}),
     "adamax": (
         lm.Adamax(0.01, beta1=0.8, beta2=0.99, weight_decay=0.01),
         "Adamax",
         {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.01},
     ),
-    "nadam": (
-        lm.NAdam(0.01, momentum_decay=0.1),
-        "NAdam",
-        {"lr": 0.01, "momentum_decay": 0.1},
-    ),
+    "nadam": (lm.NAdam(0.01, momentum_decay=0.1), "NAdam", {"lr": 0.01, "momentum_decay": 0.1}),
     "lbfgs": (
         # Larger steps amplify rounding errors, because each batch has other examples.
         lm.LBFGS(0.005, history=2),
         "LBFGS",
         {"lr": 0.005, "max_iter": 1, "history_size": 2},
     ),
-    "adamw": (
-        lm.AdamW(0.01, weight_decay=0.1),
-        "AdamW",
-        {"lr": 0.01, "weight_decay": 0.1},
-    ),
+    "adamw": (lm.AdamW(0.01, weight_decay=0.1), "AdamW", {"lr": 0.01, "weight_decay": 0.1}),
 }
 
 

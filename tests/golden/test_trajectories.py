@@ -68,9 +68,7 @@ def test_dropout_is_off_in_inference_mode(engine_name: str) -> None:
     without = lm.Sequential(lm.Input(6), *layers)
     one = lm.Model(with_dropout, engine=engine_name, dtype="float64")
     other = lm.Model(without, engine=engine_name, dtype="float64")
-    other.set_parameters(
-        dict(zip(other.parameters(), one.parameters().values(), strict=True)),
-    )
+    other.set_parameters(dict(zip(other.parameters(), one.parameters().values(), strict=True)))
     np.testing.assert_array_equal(one.predict(inputs[0]), other.predict(inputs[0]))
 
 

@@ -101,9 +101,7 @@ def test_the_report_has_times_and_limits(tried: tuple[str, dict[str, Any]]) -> N
         assert limits[name] > 0
 
 
-def test_the_formulas_written_for_cupy_compute_the_same(
-    tried: tuple[str, dict[str, Any]],
-) -> None:
+def test_the_formulas_written_for_cupy_compute_the_same(tried: tuple[str, dict[str, Any]]) -> None:
     for found in tried[1]["workloads"].values():
         assert found["calls"]["differing"] == []
 
@@ -238,10 +236,7 @@ def test_without_a_gpu_it_says_what_to_do() -> None:
         ),
         (["--tune", "long"], "argument --tune: must be all or a number of seconds, not 'long'"),
         (["--machine", "--engine", "opencl"], "--machine is a CUDA device: --engine cuda:0"),
-        (
-            ["--dtype", "mixed", "--precision", "tf32"],
-            "--precision tf32 is for --dtype float32",
-        ),
+        (["--dtype", "mixed", "--precision", "tf32"], "--precision tf32 is for --dtype float32"),
     ],
 )
 def test_wrong_options_are_refused(

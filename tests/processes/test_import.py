@@ -129,9 +129,7 @@ def test_a_first_training_loads_no_unused_modules(tmp_path: Path) -> None:
 
 def test_importing_lamina_prints_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", EVERY_NAME],
-        capture_output=True,
-        check=True,
+        [sys.executable, "-W", "error", "-c", EVERY_NAME], capture_output=True, check=True
     )
     assert (done.stdout, done.stderr) == (b"", b"")
 

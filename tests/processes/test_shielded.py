@@ -292,11 +292,7 @@ atexit.register(late)
     )
     assert script(text) == (0, "before\n", "")
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"{late}{begin}thread.call(lambda: None)",
-        ],
+        [sys.executable, "-c", f"{late}{begin}thread.call(lambda: None)"],
         capture_output=True,
         text=True,
         timeout=60,

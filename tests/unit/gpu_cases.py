@@ -137,9 +137,7 @@ def _rounded(half: DType) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, weight: ops.matmul(ops.rounded(x, half), ops.cast(weight, float32))
 
 
-def _tf32(
-    product: Callable[[Tensor, Tensor], Tensor],
-) -> Callable[[Tensor, Tensor], Tensor]:
+def _tf32(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """The product of numbers that are rounded to TF32."""
     return lambda x, weight: product(ops.round_to_tf32(x), ops.round_to_tf32(weight))
 

@@ -77,9 +77,7 @@ class Puller:
     """
 
     def __init__(
-        self,
-        locations: Mapping[Tensor, Location],
-        most_nested: int | None = None,
+        self, locations: Mapping[Tensor, Location], most_nested: int | None = None
     ) -> None:
         self._most_nested = most_nested
         self.computed_at: dict[Tensor, Coordinates] = {}

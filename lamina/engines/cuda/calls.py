@@ -123,10 +123,7 @@ class Cuda:
 
 
 def made_of(
-    driver: Any,
-    nvrtc: Any,
-    cublaslt: Callable[[], Any],
-    missing: Callable[[], list[str]] = list,
+    driver: Any, nvrtc: Any, cublaslt: Callable[[], Any], missing: Callable[[], list[str]] = list
 ) -> Cuda:
     """The calls of modules.
 

@@ -199,10 +199,7 @@ def no_library(error: Exception, missing: Sequence[str]) -> EngineError:
         facts.append(("missing packages", ", ".join(missing)))
         advice = f"{advice} {INSTALL}"
     return EngineError(
-        "the library of Nvidia's driver is missing",
-        facts=tuple(facts),
-        where="cuda",
-        advice=advice,
+        "the library of Nvidia's driver is missing", facts=tuple(facts), where="cuda", advice=advice
     )
 
 
@@ -255,10 +252,7 @@ def too_old(found: str) -> EngineError:
     """
     return EngineError(
         "the CUDA driver is too old",
-        facts=(
-            ("expected", f"one that supports CUDA {LEAST_CUDA}.0 or later"),
-            ("found", found),
-        ),
+        facts=(("expected", f"one that supports CUDA {LEAST_CUDA}.0 or later"), ("found", found)),
         where="cuda",
         advice=UPDATE,
     )

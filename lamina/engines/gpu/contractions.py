@@ -165,9 +165,6 @@ class _Tile:
 
     def _store_at(self, m: Value, n: Value, total: Value, before: BasicBlock | None) -> None:
         points, step = self._points, self._step
-        with (
-            points.bound(self._m.axis, m, before=before),
-            points.bound(self._n.axis, n),
-        ):
+        with points.bound(self._m.axis, m, before=before), points.bound(self._n.axis, n):
             points.define(step.result, total)
             points.store_all(step.stores)

@@ -43,10 +43,7 @@ class GpuEngine:
     """
 
     def __init__(
-        self,
-        language: str,
-        opened: Callable[[], Driver],
-        family_for: Callable[[Driver], Family],
+        self, language: str, opened: Callable[[], Driver], family_for: Callable[[Driver], Family]
     ) -> None:
         self._language, self._opened, self._family_for = language, opened, family_for
         self._driver = opened()

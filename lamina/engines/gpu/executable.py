@@ -14,12 +14,7 @@ from lamina.engines.gpu.arena import DeviceArena
 from lamina.engines.gpu.arena_layout import arena_layout, upload_buffers, upload_name
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, LibraryDriver
 from lamina.engines.gpu.launches import Launch, Launches, Traits
-from lamina.engines.gpu.memory import (
-    DeviceMemory,
-    device_memory,
-    fill_from_buffer,
-    read_buffer,
-)
+from lamina.engines.gpu.memory import DeviceMemory, device_memory, fill_from_buffer, read_buffer
 from lamina.engines.gpu.recording import KeptScalars, Recording
 from lamina.engines.gpu.runs import (
     CountedRuns,

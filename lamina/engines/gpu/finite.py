@@ -14,12 +14,7 @@ from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.memory import DeviceMemory
 
 # The exponent of each float type, which has all bits set in NaN and infinities.
-_EXPONENTS = {
-    bfloat16: 0x7F80,
-    float16: 0x7C00,
-    float32: 0x7F800000,
-    float64: 0x7FF0000000000000,
-}
+_EXPONENTS = {bfloat16: 0x7F80, float16: 0x7C00, float32: 0x7F800000, float64: 0x7FF0000000000000}
 # The most elements of a launch: their number is an int.
 _MOST = 1 << 30
 

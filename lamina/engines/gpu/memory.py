@@ -176,11 +176,7 @@ class DeviceMemory:
 
 
 def write_buffer(
-    driver: Driver,
-    buffer: Buffer,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    array: Array,
+    driver: Driver, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], array: Array
 ) -> None:
     """Copies an array to a buffer after all commands so far, and waits for that.
 

@@ -44,11 +44,7 @@ def seconds_of_run(schedule: str, repeat: Callable[[int], None], runs: int) -> f
 
 
 def timed_candidates(
-    program: Program,
-    family: Family,
-    opened: Callable[[], Driver],
-    timer: Timer,
-    deadline: float,
+    program: Program, family: Family, opened: Callable[[], Driver], timer: Timer, deadline: float
 ) -> tuple[tuple[Candidate, ...], bool]:
     """The times of all candidates, and whether all were begun before the deadline.
 

@@ -95,12 +95,7 @@ class InterpretedProgram:
     synchronous = True
 
     def __init__(
-        self,
-        program: Program,
-        memories: Mapping[str, Memory],
-        arena: HostArena,
-        *,
-        poison: bool,
+        self, program: Program, memories: Mapping[str, Memory], arena: HostArena, *, poison: bool
     ) -> None:
         self._program = program
         self._poison = poison

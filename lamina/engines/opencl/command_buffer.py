@@ -151,9 +151,7 @@ class CommandBuffer:
     """
 
     def __init__(
-        self,
-        enqueue: Callable[[], int],
-        launches: Sequence[tuple[Recordable, int | None]],
+        self, enqueue: Callable[[], int], launches: Sequence[tuple[Recordable, int | None]]
     ) -> None:
         self._enqueue, self._launches = enqueue, launches
 

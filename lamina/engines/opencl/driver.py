@@ -23,12 +23,7 @@ from lamina.engines.gpu.failures import driver_failure
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.build import build, loaded_again
 from lamina.engines.opencl.command_buffer import command_buffers
-from lamina.engines.opencl.devices import (
-    Found,
-    has_float16,
-    own_process,
-    status_text,
-)
+from lamina.engines.opencl.devices import Found, has_float16, own_process, status_text
 from lamina.engines.opencl.direct import send
 from lamina.engines.opencl.verdicts import (
     BINARIES,

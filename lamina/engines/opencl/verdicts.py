@@ -64,8 +64,7 @@ TIMERS = Fault(
 )
 
 HALF_FUNCTIONS = Fault(
-    "vload_half or vstore_half are wrong",
-    "float16 is converted by operations on integers",
+    "vload_half or vstore_half are wrong", "float16 is converted by operations on integers"
 )
 
 HALF_TYPE = Fault(

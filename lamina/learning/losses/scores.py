@@ -44,11 +44,7 @@ def kind_of(prediction: object) -> tuple[str, Tensor | None]:
 
 
 def doubt(
-    prediction: object,
-    wrong: tuple[str, ...],
-    wanted: str,
-    advice: str,
-    taker: str = "loss",
+    prediction: object, wrong: tuple[str, ...], wanted: str, advice: str, taker: str = "loss"
 ) -> str:
     """The text about a prediction of a wrong kind; "" for any other.
 

@@ -157,10 +157,7 @@ class CTC(Loss):
             raise ShapeError(
                 "the labels do not fit the prediction",
                 facts=(
-                    (
-                        "expected",
-                        "[batch, time, classes] and labels [batch, longest]",
-                    ),
+                    ("expected", "[batch, time, classes] and labels [batch, longest]"),
                     ("prediction", described(prediction)),
                     ("found", ", ".join(described(one) for one in given)),
                 ),

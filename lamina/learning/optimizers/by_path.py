@@ -11,12 +11,7 @@ from lamina.graph import Tensor
 from lamina.layers.checks import origin_text
 from lamina.learning.optimizers.optimizer import Optimizer, Slots
 from lamina.learning.protocols import Optimizer as AnyOptimizer
-from lamina.learning.protocols import (
-    PerParameter,
-    check_optimizer,
-    matching,
-    optimizers_by_name,
-)
+from lamina.learning.protocols import PerParameter, check_optimizer, matching, optimizers_by_name
 
 __all__ = ["ByPath"]
 

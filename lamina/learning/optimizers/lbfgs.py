@@ -76,10 +76,7 @@ class LBFGS(Optimizer):
         flat = ops.greater(_dot(gradient, direction), -self.change_tolerance)
         stays = ops.logical_or(small, flat)
         change = ops.where(stays, 0.0, direction * length)
-        new_slots = {
-            "gradient": ops.where(small, slots["gradient"], gradient),
-            "change": change,
-        }
+        new_slots = {"gradient": ops.where(small, slots["gradient"], gradient), "change": change}
         for n in range(self.history):
             new_slots |= {f"gradients{n}": gradients[n], f"changes{n}": changes[n]}
         return parameter + change, new_slots

@@ -362,9 +362,7 @@ def test_the_cost_of_writing_does_not_grow_with_the_number_of_entries(
     assert counts[1] < 4 * counts[0]
 
 
-def test_a_shard_is_trimmed_once_per_eighth_of_its_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shard_is_trimmed_once_per_eighth_of_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[int] = []
     monkeypatch.setattr(cache, "_trim", lambda _: trims.append(1))
     monkeypatch.setattr(cache, "LARGEST_BYTES", cache.SHARDS * 8 * 100 * 1024)

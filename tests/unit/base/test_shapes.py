@@ -100,12 +100,7 @@ def test_the_two_float_types_are_never_mixed() -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [
-        (Size(), "batch"),
-        (Size(2), "2*batch"),
-        (Size(1, 3), "batch+3"),
-        (Size(4, -1), "4*batch-1"),
-    ],
+    [(Size(), "batch"), (Size(2), "2*batch"), (Size(1, 3), "batch+3"), (Size(4, -1), "4*batch-1")],
 )
 def test_a_size_is_shown_as_a_formula(size: Size, text: str) -> None:
     assert str(size) == text

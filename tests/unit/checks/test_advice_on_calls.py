@@ -87,10 +87,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
         "Without validation data there is none: fit(validation=...) measures 'validation_loss'.",
     ),
     (lambda: call(lm.Adam, "1e-3"), "A rate is a number, without quotes, or a schedule."),
-    (
-        lambda: call(MODEL.evaluate, X, Y),
-        "Inputs and targets are one argument, a pair: (x, y).",
-    ),
+    (lambda: call(MODEL.evaluate, X, Y), "Inputs and targets are one argument, a pair: (x, y)."),
     (
         lambda: fit(lm.data.Dataset((X, Y))),
         (

@@ -306,10 +306,7 @@ def test_arguments_of_a_users_init_are_not_checked() -> None:
 
 def test_positional_and_keyword_arguments_are_checked() -> None:
     for call in (lambda: lm.Linear("no"), lambda: lm.Linear(features="no")):
-        assert text_of(call).splitlines()[1:] == [
-            "  expected  features >= 1",
-            "  found     'no'",
-        ]
+        assert text_of(call).splitlines()[1:] == ["  expected  features >= 1", "  found     'no'"]
 
 
 def test_an_element_of_an_argument_is_named_by_its_index() -> None:
@@ -333,8 +330,7 @@ def test_a_class_in_place_of_its_instance_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "weights",
-    [np.array([1.0, 2.0]), np.array([1, 2]), (np.float32(1), 2), range(1, 3)],
+    "weights", [np.array([1.0, 2.0]), np.array([1, 2]), (np.float32(1), 2), range(1, 3)]
 )
 def test_lists_of_numbers_may_be_arrays(weights: Any) -> None:
     assert lm.CrossEntropy(class_weights=weights) == lm.CrossEntropy(class_weights=[1.0, 2.0])

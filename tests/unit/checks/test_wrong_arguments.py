@@ -333,25 +333,17 @@ for kind in ("MaxPool", "AvgPool", "LPPool"):
 NO_TENSOR = ("a layer is applied to tensors",)
 ROWS |= {
     "networks.mlp": Row(
-        {"widths": (3,), "classes": 2, "input": (4,)},
-        {"activation": OPTIONAL},
-        words=NO_TENSOR,
+        {"widths": (3,), "classes": 2, "input": (4,)}, {"activation": OPTIONAL}, words=NO_TENSOR
     ),
     "networks.autoencoder": Row(
-        {"widths": (3,), "code": 2, "input": (4,)},
-        {"activation": OPTIONAL},
-        words=NO_TENSOR,
+        {"widths": (3,), "code": 2, "input": (4,)}, {"activation": OPTIONAL}, words=NO_TENSOR
     ),
     "networks.variational_autoencoder": Row(
-        {"widths": (3,), "code": 2, "input": (4,)},
-        {"activation": OPTIONAL},
-        words=NO_TENSOR,
+        {"widths": (3,), "code": 2, "input": (4,)}, {"activation": OPTIONAL}, words=NO_TENSOR
     ),
     "networks.dcgan": Row({"latent": 3, "image": (1, 8, 8), "width": 2}),
     "networks.lenet": Row({"classes": 2, "input": (1, 16, 16)}),
-    "networks.mobilenet_v2": Row(
-        {"classes": 2, "width": 0.1, "input": (1, 32, 32)},
-    ),
+    "networks.mobilenet_v2": Row({"classes": 2, "width": 0.1, "input": (1, 32, 32)}),
     "networks.lstm_classifier": Row(
         {"classes": 2, "length": 3, "inputs": 2, "features": 2},
         {"inputs": COUNT, "vocabulary": OPTIONAL},
@@ -364,27 +356,19 @@ ROWS |= {
         {"vocabulary": 5, "length": 3, "features": 4, "heads": 2, "layers": 1, "hidden": 3},
         {"features": NOTHING},
     ),
-    "networks.unet": Row(
-        {"classes": 2, "input": (1, 8, 8), "widths": (2, 3)},
-    ),
+    "networks.unet": Row({"classes": 2, "input": (1, 8, 8), "widths": (2, 3)}),
     "networks.vgg": Row(
-        {"stages": ((2,),), "classes": 2, "input": (1, 8, 8), "hidden": (3,)},
-        {"stages": NOTHING},
+        {"stages": ((2,),), "classes": 2, "input": (1, 8, 8), "hidden": (3,)}, {"stages": NOTHING}
     ),
     "Input": Row({"shape": 3}),
-    "concat": Row(
-        {"tensors": Made(lambda: [lm.Input(3), lm.Input(2)])},
-        {"tensors": NOTHING},
-    ),
+    "concat": Row({"tensors": Made(lambda: [lm.Input(3), lm.Input(2)])}, {"tensors": NOTHING}),
     "Recompute": Row(
         {"layers": lm.Linear(2)},
         {"layers": NOTHING, "unknown": NOTHING},
         lambda it: it(lm.Input(3)),
     ),
     "Recompute.__call__": Row(
-        {"operands": A_PREDICTION},
-        call=lm.Recompute(lm.Linear(2)),
-        words=("Linear",),
+        {"operands": A_PREDICTION}, call=lm.Recompute(lm.Linear(2)), words=("Linear",)
     ),
     "Sequential": Row({"layers": Made(lambda: lm.Input(3))}, {"layers": NOTHING}),
     "Network": Row(
@@ -392,10 +376,7 @@ ROWS |= {
         {"inputs": NOTHING, "outputs": NOTHING},
     ),
     "Layer.__call__": Row(
-        {"operands": A_PREDICTION},
-        {"named": NOTHING},
-        call=lm.Linear(2),
-        words=("Linear",),
+        {"operands": A_PREDICTION}, {"named": NOTHING}, call=lm.Linear(2), words=("Linear",)
     ),
 }
 X_AND_Y = (lm.Input(3), None)
@@ -407,16 +388,11 @@ STEP = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
 HALF = {"loss": NOTHING, "optimizer": NOTHING}
 ROWS |= {
     "Network.__call__": Row({"operands": Made(lambda: lm.Input(3))}, call=net()),
-    "Network.path": Row(
-        {"node": Made(lambda: X_AND_Y[1])},
-        call=lm.Network(*X_AND_Y).path,
-    ),
+    "Network.path": Row({"node": Made(lambda: X_AND_Y[1])}, call=lm.Network(*X_AND_Y).path),
     "Network.names_of": Row({"part": Made(lambda: NET)}, call=lambda **o: NET.names_of(**o)),
     "Network.parameter_count": Row(call=net().parameter_count),
     "Network.plan": Row(
-        {"batch_size": 2, **STEP},
-        {**HALF, "data": OPTIONAL | some("lambda")},
-        call=net().plan,
+        {"batch_size": 2, **STEP}, {**HALF, "data": OPTIONAL | some("lambda")}, call=net().plan
     ),
     # A few bytes are too few.
     "Network.max_batch_size": Row(
@@ -579,8 +555,7 @@ ROWS |= {
         call=lambda **o: training().restore(**o),
     ),
     "Training.set_rates": Row(
-        {"values": {}},
-        call=lambda **o: model().training(**STEP, batch_size=2).set_rates(**o),
+        {"values": {}}, call=lambda **o: model().training(**STEP, batch_size=2).set_rates(**o)
     ),
     "Training.release": Row(call=lambda: model().training(**STEP, batch_size=2).release()),
 }
@@ -620,10 +595,7 @@ ROWS |= {
     ),
     "Dataset.from_arrays": Row(
         {"inputs": np.ones(2)},
-        {
-            "inputs": ROWS_OF_NUMBERS | some("(1.0,)"),
-            "targets": OPTIONAL | ROWS_OF_NUMBERS,
-        },
+        {"inputs": ROWS_OF_NUMBERS | some("(1.0,)"), "targets": OPTIONAL | ROWS_OF_NUMBERS},
         call=lm.data.Dataset.from_arrays,
     ),
     "Dataset.dense": Row(call=EIGHT.dense),
@@ -635,10 +607,7 @@ ROWS |= {
     "Dataset.order": Row({"seed": 0, "epoch": 0}, call=EIGHT.order),
     "Dataset.orders": Row({"seed": 0, "epochs": range(2)}, call=EIGHT.orders),
     "Dataset.batches": Row(
-        {"batch_size": 2},
-        {"batch_size": COUNT},
-        lambda batches: list(batches),
-        call=EIGHT.batches,
+        {"batch_size": 2}, {"batch_size": COUNT}, lambda batches: list(batches), call=EIGHT.batches
     ),
     "data.Stream": Row({"source": [(X, Y)]}),
     "data.as_dataset": Row(
@@ -662,10 +631,7 @@ ROWS |= {
         # A text is the path of a file.
         words=("in a:",),
     ),
-    "data.from_frame": Row(
-        {"frame": {"a": [1.0]}},
-        {"frame": NOTHING, "target": OPTIONAL},
-    ),
+    "data.from_frame": Row({"frame": {"a": [1.0]}}, {"frame": NOTHING, "target": OPTIONAL}),
     "data.read_table": Row(
         {"path": "x.csv"},
         {"path": NOTHING},
@@ -693,8 +659,7 @@ ROWS |= {
     ),
     "History.keys": Row(call=lambda: history().keys()),
     "History.add": Row(
-        {"row": {"loss": 1.0}, "seconds": 1.0},
-        call=lambda **o: type(history())().add(**o),
+        {"row": {"loss": 1.0}, "seconds": 1.0}, call=lambda **o: type(history())().add(**o)
     ),
     "History.plot": Row({"path": "x.png"}, call=lambda **o: history().plot(**o)),
     "MemoryBill.buffers": Row(call=lambda: net().plan(2).buffers()),
@@ -746,16 +711,10 @@ ROWS |= {
         {"name": TEXT, "init": FUNCTION},
         call=in_a_layer("state"),
     ),
-    "Scope.uniform": Row(
-        {"shape": (2,)},
-        call=in_a_layer("uniform"),
-    ),
+    "Scope.uniform": Row({"shape": (2,)}, call=in_a_layer("uniform")),
     "Scope.mix": Row({"share": Made(lambda: lm.ops.constant(0.5))}, call=in_a_layer("mix")),
     "Scope.normal": Row({"shape": (2,)}, call=in_a_layer("normal")),
-    "Scope.bernoulli": Row(
-        {"shape": (2,), "probability": 0.5},
-        call=in_a_layer("bernoulli"),
-    ),
+    "Scope.bernoulli": Row({"shape": (2,), "probability": 0.5}, call=in_a_layer("bernoulli")),
     "Scope.update": Row(
         {"name": "own", "value": Made(lambda: lm.Input(2)[0])},
         {"name": NOTHING},

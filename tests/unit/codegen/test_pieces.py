@@ -98,11 +98,7 @@ def test_conditions_become_bits_and_bits_become_conditions(opencl_name: str, lan
         bits = code.bits(is_set, "i32")
         shifted = code.lanes_of(code.binary("shl", bits, constant(1, I32)), lanes)
         whole = code.select(is_set, constants([1] * lanes, "i32"), constants([3] * lanes, "i32"))
-        scalars = [
-            bits,
-            code.all_bits(whole),
-            code.convert("zext", code.any_of(whole), "i32"),
-        ]
+        scalars = [bits, code.all_bits(whole), code.convert("zext", code.any_of(whole), "i32")]
         return code.shuffle(
             code.select(shifted, vector, constant(9, vector.type)),
             code.convert("uitofp", _vector(code, scalars), "float"),

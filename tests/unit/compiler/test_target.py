@@ -52,11 +52,7 @@ def contractions(program: Program) -> int:
 
 
 def test_a_key_depends_on_every_field_of_a_target() -> None:
-    others: dict[str, Any] = {
-        "name": "other",
-        "largest_block_bytes": 1 << 20,
-        "scatter": "sorted",
-    }
+    others: dict[str, Any] = {"name": "other", "largest_block_bytes": 1 << 20, "scatter": "sorted"}
     keys = {CPU.key}
     for field in fields(Target):
         value: Any = getattr(CPU, field.name)

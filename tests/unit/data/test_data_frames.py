@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from frame_cases import (
-    TABLE,
-    Maker,
-    by_name,
-    maker,
-)
+from frame_cases import TABLE, Maker, by_name, maker
 
 from lamina.data import Coding, from_frame
 from lamina.errors import DataError, DefinitionError, LaminaWarning

@@ -136,9 +136,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(
-    folders: Path,
-) -> None:
+def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(folders: Path) -> None:
     train, test = load(folders / "train"), load(folders / "test")
     net = lm.Sequential(lm.Input(1, 3, 4), lm.Flatten(), lm.Linear(3))
     model = lm.Model(net)

@@ -313,12 +313,7 @@ class TestCsv:
 
     @pytest.mark.parametrize(
         "text",
-        [
-            '"a","b"\r\n"1","2"\r\n',
-            "\ufeffa;b\n1;2\n",
-            "1\t2\n\n",
-            "a, b\n1, 2",
-        ],
+        ['"a","b"\r\n"1","2"\r\n', "\ufeffa;b\n1;2\n", "1\t2\n\n", "a, b\n1, 2"],
         ids=["quoted", "semicolons and byte order mark", "tabs", "spaces"],
     )
     def test_variants_of_csv_are_read(self, tmp_path: Path, text: str) -> None:

@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from frame_cases import (
-    TABLE,
-    Maker,
-    by_name,
-    maker,
-)
+from frame_cases import TABLE, Maker, by_name, maker
 
 import lamina as lm
 from lamina.data import Coding, from_frame
@@ -47,10 +42,7 @@ def test_a_model_takes_the_frame_after_loading(make: Maker, tmp_path: Path) -> N
     ("words", "advice"),
     [
         ("one-hot", "The table needs lm.Input(3): size, town=Bonn, town=Ulm."),
-        (
-            "index",
-            "The table needs lm.Input(1): size; and lm.Input(1, dtype='int64'): town.",
-        ),
+        ("index", "The table needs lm.Input(1): size; and lm.Input(1, dtype='int64'): town."),
     ],
 )
 def test_a_network_of_another_size_is_told_the_features(words: Any, advice: str) -> None:

@@ -390,11 +390,7 @@ def test_a_program_that_was_compiled_before_is_not_written_again(
         {"program": training_program(classifier(20, 41, 10), 8), "processor": PROCESSOR},
         {"program": program, "processor": replace(PROCESSOR, threads=3)},
         {"program": program, "processor": PROCESSOR, "timed": True},
-        {
-            "program": program,
-            "processor": PROCESSOR,
-            "schedule": forced,
-        },
+        {"program": program, "processor": PROCESSOR, "schedule": forced},
     )
     for other in others:
         with pytest.raises(TypeError, match="not callable"):

@@ -152,9 +152,7 @@ def test_emulated_code_uses_no_instructions_of_other_processors(
     assert "vdpbf16ps" not in assembly
 
 
-def test_threads_follow_the_variable_and_the_affinity_mask(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_threads_follow_the_variable_and_the_affinity_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_THREADS", "5")
     assert host().threads == 5
     monkeypatch.delenv("LAMINA_THREADS")

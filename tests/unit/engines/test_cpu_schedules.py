@@ -185,13 +185,7 @@ def contraction_of(program: Program, algorithm: str) -> int:
 K_BY_K, TRANSPOSED = Packing(False, in_memory_order=False), Packing(True, in_memory_order=False)
 # A program, an algorithm, a field of its schedule, the decided value, and another correct value.
 OBEYED: list[tuple[Callable[[], Program], str, str, Any, Any]] = [
-    (
-        lambda: classifier(200, 128, 10),
-        "tiles",
-        "packing",
-        TRANSPOSED,
-        K_BY_K,
-    ),
+    (lambda: classifier(200, 128, 10), "tiles", "packing", TRANSPOSED, K_BY_K),
     (strided, IMPLICIT_GEMM, "copied", 2, 0),
     (strided, IMPLICIT_GEMM, "unrolled", 6, 0),
     (strided, WEIGHT_GRADIENT, "right", DIRECT, PACKED),

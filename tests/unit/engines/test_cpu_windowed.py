@@ -261,9 +261,7 @@ def convolution(
 
 
 @pytest.mark.parametrize("rounded", [(), ("x",), ("weight",), ("x", "weight")], ids="".join)
-def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(
-    rounded: tuple[str, ...],
-) -> None:
+def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(rounded: tuple[str, ...]) -> None:
     leaves = Leaves()
     x, weight = (leaves.add(np.ones(one, "float32")) for one in ((2, 32, 16, 16), (32, 32, 3, 3)))
     x = ops.rounded(x, bfloat16) if "x" in rounded else x

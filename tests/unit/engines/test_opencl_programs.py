@@ -312,10 +312,7 @@ def failure(status: str, routine: str) -> Exception:
 
 @pytest.mark.parametrize(
     ("refused", "doing"),
-    [
-        ("CommandQueue", "running a program"),
-        ("Kernel", "creating a program's kernels"),
-    ],
+    [("CommandQueue", "running a program"), ("Kernel", "creating a program's kernels")],
 )
 def test_failures_of_the_driver_are_engine_errors(
     engine: Any, monkeypatch: pytest.MonkeyPatch, refused: str, doing: str

@@ -314,9 +314,7 @@ def test_an_allocated_arena_is_not_counted_again(monkeypatch: pytest.MonkeyPatch
         training.step(np.ones((2000, 4), "float32"), np.zeros(2000, int))
 
 
-def test_failed_allocations_are_engine_errors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_failed_allocations_are_engine_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: None)
     for size in (1 << 62, 1 << 63, 1 << 70):
         with pytest.raises(EngineError) as caught:

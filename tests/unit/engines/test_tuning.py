@@ -434,10 +434,7 @@ def convolutional() -> tuple[Any, ...]:
 @pytest.mark.parametrize("layers", [recurrent, convolutional])
 @pytest.mark.sampled
 def test_candidates_of_every_step_run(
-    layers: Callable[[], tuple[Any, ...]],
-    kind: str,
-    opencl_name: str,
-    training_program: Any,
+    layers: Callable[[], tuple[Any, ...]], kind: str, opencl_name: str, training_program: Any
 ) -> None:
     engine: Any = open_engine(opencl_name)
     driver, family = engine._driver, engine.family

@@ -308,8 +308,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"x", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, b"PK\x03\x04", b"{}"],
+    "data", [b"", b"x", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, b"PK\x03\x04", b"{}"]
 )
 def test_a_file_of_another_kind_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(data)

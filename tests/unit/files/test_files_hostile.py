@@ -12,16 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from files_cases import (
-    Array,
-    Metadata,
-    Tensors,
-    chain,
-    functional,
-    layer,
-    metadata_of,
-    refused,
-)
+from files_cases import Array, Metadata, Tensors, chain, functional, layer, metadata_of, refused
 from random_arrays import normal
 
 import lamina as lm
@@ -310,9 +301,7 @@ def test_changed_networks_run_right_or_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_changed_networks_run_right_on_the_cpu_without_reading_unwritten_memory(
-    seed: int,
-) -> None:
+def test_changed_networks_run_right_on_the_cpu_without_reading_unwritten_memory(seed: int) -> None:
     outcomes, failures = attack(50, 100 + seed, {"cpu": open_engine("cpu")}, told=print)
     assert failures == []
     assert outcomes["run"] > 2

@@ -53,10 +53,7 @@ OTHERS: dict[str, tuple[Callable[[], lm.Network], str]] = {
         lambda: lm.networks.variational_autoencoder((8,), code=2).network,
         "encoder.0 mean log_variance decoder.0 decoder.2",
     ),
-    "dcgan, generator": (
-        lambda: lm.networks.dcgan(4, (1, 8, 8), 4)[0],
-        "main.0 main.1 main.3",
-    ),
+    "dcgan, generator": (lambda: lm.networks.dcgan(4, (1, 8, 8), 4)[0], "main.0 main.1 main.3"),
     "dcgan, discriminator": (lambda: lm.networks.dcgan(4, (1, 8, 8), 4)[1], "main.0 main.2"),
 }
 

@@ -183,9 +183,7 @@ def test_gradients_of_slices_that_cover_a_tensor_are_concatenated() -> None:
 @pytest.mark.parametrize(
     "bounds", [[(0, 3), (4, 6)], [(0, 4), (3, 6)], [(0, 3)], [(0, 3), (3, 6), (0, 6), (0, 3)]]
 )
-def test_gradients_of_slices_with_gaps_or_overlaps_are_added(
-    bounds: list[tuple[int, int]],
-) -> None:
+def test_gradients_of_slices_with_gaps_or_overlaps_are_added(bounds: list[tuple[int, int]]) -> None:
     x = data("x", 6)
     total = ops.sum(x * 0.5)
     expected = np.full((4, 6), 0.5)

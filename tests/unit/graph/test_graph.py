@@ -140,8 +140,7 @@ def test_evaluating_gives_outputs_by_name() -> None:
 def test_updates_are_functions_of_the_old_values() -> None:
     a, b = (leaf(name, "parameter", (), float32) for name in "ab")
     _, updates = evaluate(
-        Graph((), (), ((a, b + 0.0), (b, a + 0.0))),
-        {"a": np.float32(1), "b": np.float32(2)},
+        Graph((), (), ((a, b + 0.0), (b, a + 0.0))), {"a": np.float32(1), "b": np.float32(2)}
     )
     assert (float(updates["a"]), float(updates["b"])) == (2.0, 1.0)
 

@@ -139,10 +139,7 @@ def test_options_of_other_frameworks_get_advice(call: Any, advice: str) -> None:
         ("erf", "Here it is lm.ops.erf(x)."),
         ("concat", "Here it is lm.ops.concat(tensors, axis)."),
         ("multiply", "Here it is lm.ops.mul(x, y)."),
-        (
-            "t",
-            "x.transpose(axes), with all axes; x.mT exchanges the last two, x.T reverses all.",
-        ),
+        ("t", "x.transpose(axes), with all axes; x.mT exchanges the last two, x.T reverses all."),
     ],
 )
 def test_methods_that_a_symbolic_tensor_lacks_say_what_to_write(name: str, text: str) -> None:

@@ -178,9 +178,7 @@ def test_memory_may_be_given_as_text() -> None:
     assert SMALL.max_batch_size("10 kB") == SMALL.max_batch_size(10_000)
 
 
-def test_without_an_amount_the_memory_of_the_device_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_an_amount_the_memory_of_the_device_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     available: list[int | None] = [100_000]
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: available[0])
     assert SMALL.max_batch_size() == SMALL.max_batch_size(100_000)

@@ -43,10 +43,7 @@ SOUND = {
         lm.CrossEntropy(),
     ),
     "a regression": (lm.Sequential(lm.Input(4), lm.Linear(5), lm.SiLU(), lm.Linear(2)), lm.MSE()),
-    "dropout": (
-        lm.Sequential(lm.Input(4), lm.Linear(5), lm.Dropout(0.5), lm.Linear(2)),
-        lm.MSE(),
-    ),
+    "dropout": (lm.Sequential(lm.Input(4), lm.Linear(5), lm.Dropout(0.5), lm.Linear(2)), lm.MSE()),
     "branches": (branches(), lm.Huber()),
     "a shared layer": (shared(), lm.MSE()),
     "probabilities": (lm.Sequential(lm.Input(4), lm.Linear(2), lm.Sigmoid()), lm.BCE()),

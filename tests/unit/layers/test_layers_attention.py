@@ -410,10 +410,7 @@ def test_a_mask_in_place_of_the_memory_of_a_decoder_is_refused() -> None:
         (lambda: lm.MultiHeadAttention(0), "heads must be a whole number of at least 1"),
         (lambda: lm.MultiHeadAttention(3, features=8), "the features cannot be divided evenly"),
         (lambda: lm.MultiHeadAttention(4, key_heads=3), "share the heads of keys evenly"),
-        (
-            lambda: lm.MultiHeadAttention(2, dropout=-0.1),
-            "dropout must be a number of at least 0",
-        ),
+        (lambda: lm.MultiHeadAttention(2, dropout=-0.1), "dropout must be a number of at least 0"),
         (lambda: lm.MultiHeadAttention(2, bias=3), "bias must be True or False"),
         (
             lambda: lm.TransformerEncoderBlock(2, hidden=0),

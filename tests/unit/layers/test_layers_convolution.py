@@ -183,10 +183,7 @@ _MULTIPLES = "The channels of the input and of the result must be multiples of g
             lambda: lm.Conv2d(4, 3, stride=(1, 2), padding="same"),
             ['padding="same" needs a stride of 1', "stride  (1, 2)", "such as padding=1."],
         ),
-        (
-            lambda: lm.Conv2d(4, 3, padding_mode="mirror"),
-            ["padding_mode must be one of 'zeros', "],
-        ),
+        (lambda: lm.Conv2d(4, 3, padding_mode="mirror"), ["padding_mode must be one of 'zeros', "]),
         (lambda: lm.Conv2d(4, 3, bias=1), ["bias must be True or False"]),
         (lambda: lm.Conv2d(4, 3, groups=3), [_GROUPS, "groups    3", _MULTIPLES]),
         (lambda: lm.ConvTranspose2d(4, 3, groups=3), [_GROUPS, "channels  4", _MULTIPLES]),
@@ -214,10 +211,7 @@ _MULTIPLES = "The channels of the input and of the result must be multiples of g
         (lambda: lm.GlobalMaxPool(keepdims=1), ["keepdims must be True or False"]),
         (lambda: lm.AdaptiveAvgPool((2, 0)), ["size[1] must be a whole number of at least 1"]),
         (lambda: lm.AdaptiveMaxPool("2"), ["size must be a whole number, or one for its axis"]),
-        (
-            lambda: lm.AdaptiveMaxPool((1,) * 4),
-            ["must be a whole number, or one for each of 3"],
-        ),
+        (lambda: lm.AdaptiveMaxPool((1,) * 4), ["must be a whole number, or one for each of 3"]),
     ],
 )
 def test_options_are_checked(make: Callable[[], Layer], expected: list[str]) -> None:
@@ -273,12 +267,7 @@ ImageError = tuple[type[LaminaError], list[str]]
             "uint8",
             (DTypeError, ["Conv2d takes floats", "add lm.Rescale(1.0) before it"]),
         ),
-        (
-            lm.GlobalAvgPool(),
-            (3, 4),
-            "int64",
-            (DTypeError, ["GlobalAvgPool takes floats"]),
-        ),
+        (lm.GlobalAvgPool(), (3, 4), "int64", (DTypeError, ["GlobalAvgPool takes floats"])),
         (
             lm.Conv2d(4, 3, groups=2),
             (3, 8, 8),
@@ -357,10 +346,7 @@ ImageError = tuple[type[LaminaError], list[str]]
             lm.AdaptiveMaxPool((2, 2)),
             (3, 8),
             None,
-            (
-                DefinitionError,
-                ["size must be a whole number, or one for its", "found     (2, 2)"],
-            ),
+            (DefinitionError, ["size must be a whole number, or one for its", "found     (2, 2)"]),
         ),
     ],
     ids=lambda value: repr(value) if isinstance(value, Layer) else "",

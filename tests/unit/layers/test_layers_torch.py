@@ -300,15 +300,7 @@ def _images() -> Iterator[Case]:
         )
 
 
-CASES = [
-    *_linears(),
-    *_activations(),
-    *_embeddings(),
-    *_bags(),
-    *_pairs(),
-    *_shapes(),
-    *_images(),
-]
+CASES = [*_linears(), *_activations(), *_embeddings(), *_bags(), *_pairs(), *_shapes(), *_images()]
 # PyTorch has no second derivative of bags with weights.
 TWICE = [case for case in CASES if not case.name.startswith("EmbeddingBag-weighted")]
 test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(

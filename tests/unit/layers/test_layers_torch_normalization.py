@@ -99,11 +99,7 @@ def _group_norms() -> Iterator[Case]:
         "LayerNorm of channels", lambda: lm.LayerNorm(axes=1), _channels_last_norm, [(2, 6, 3, 4)]
     )
     for o in option_sets(
-        6,
-        groups=[1, 2, 3, 6],
-        spatial=_SPATIAL,
-        epsilon=[1e-5, 1e-2],
-        affine=[True, True, False],
+        6, groups=[1, 2, 3, 6], spatial=_SPATIAL, epsilon=[1e-5, 1e-2], affine=[True, True, False]
     ):
         yield Case(
             f"GroupNorm-{o}",
@@ -170,12 +166,7 @@ def _of_channels(module: Any) -> Any:
     return lambda x: module(x) if x.ndim > 2 else module(x[..., None])[..., 0]
 
 
-CASES = [
-    *_further_options(),
-    *_batch_norms(),
-    *_layer_norms(),
-    *_group_norms(),
-]
+CASES = [*_further_options(), *_batch_norms(), *_layer_norms(), *_group_norms()]
 test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(CASES)
 
 

@@ -265,9 +265,5 @@ def _torch_cell(module: Any, torch: Any) -> Any:
     return module
 
 
-CASES = [
-    *_recurrents(),
-    *_states(),
-    *_cells(),
-]
+CASES = [*_recurrents(), *_states(), *_cells()]
 test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(CASES)

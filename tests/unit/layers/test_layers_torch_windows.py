@@ -7,12 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch_comparison import (
-    Case,
-    comparisons,
-    option_sets,
-    pytorch,
-)
+from torch_comparison import Case, comparisons, option_sets, pytorch
 
 import lamina as lm
 

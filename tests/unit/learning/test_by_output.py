@@ -113,10 +113,7 @@ def test_weights_are_of_all_losses_or_of_each() -> None:
     first, second = generator.random(40), generator.random(40)
     each = np.log(np.exp(scores).sum(1)) - scores[np.arange(40), LABELS]
     squares = ((boxes - BOXES) ** 2).mean(1)
-    for weights, (one, other) in (
-        (first, (first, first)),
-        ((first, second), (first, second)),
-    ):
+    for weights, (one, other) in ((first, (first, first)), ((first, second), (first, second))):
         found = own.evaluate((*DATA, weights), BOTH, {"classes": lm.Accuracy()}, batch_size=16)
         box, label = np.average(squares, weights=one), np.average(each, weights=other)
         right = np.average(scores.argmax(1) == LABELS, weights=other)

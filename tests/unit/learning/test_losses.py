@@ -88,12 +88,7 @@ CASES: list[Case] = [
         PIXELS,
         lambda: -_picked(_log_softmax(IMAGES)).sum(),
     ),
-    (
-        losses.CrossEntropy(),
-        SCORES,
-        SHARES,
-        lambda: -(SHARES * _log_softmax(SCORES)).sum() / 6,
-    ),
+    (losses.CrossEntropy(), SCORES, SHARES, lambda: -(SHARES * _log_softmax(SCORES)).sum() / 6),
     (
         losses.CrossEntropy(label_smoothing=0.1),
         SCORES,
@@ -294,8 +289,7 @@ def test_classes_on_the_last_axis_are_explained() -> None:
 
 def test_labels_of_another_kind_are_explained() -> None:
     text = error_text(
-        DTypeError,
-        lambda: losses.NLL()(lm.Input(4), leaf("y", "input", (BATCH,), bool_)),
+        DTypeError, lambda: losses.NLL()(lm.Input(4), leaf("y", "input", (BATCH,), bool_))
     )
     assert "class numbers must be integers" in text
     assert "expected    i64[batch]" in text
@@ -461,11 +455,7 @@ def test_losses_of_keras_have_the_values_of_their_formulas() -> None:
     cases = [
         (losses.LogCosh(), y, np.log(np.cosh(x - y)).mean()),
         (losses.MAPE(), y, 100 * (abs(x - y) / abs(y)).mean()),
-        (
-            losses.MSLE(),
-            abs(y),
-            ((np.log1p(np.maximum(x, 1e-7)) - np.log1p(abs(y))) ** 2).mean(),
-        ),
+        (losses.MSLE(), abs(y), ((np.log1p(np.maximum(x, 1e-7)) - np.log1p(abs(y))) ** 2).mean()),
         (losses.NegativeCosine(), y, -(unit[0] * unit[1]).sum(1).mean()),
         (losses.SquaredHinge(), np.sign(y), (np.maximum(0, 1 - np.sign(y) * x) ** 2).mean()),
         (losses.CategoricalHinge(), LABELS, np.maximum(0, 1 - right + others.max(1)).mean()),

@@ -230,14 +230,7 @@ CASES: list[Case] = [
         {"margin": 0.2},
     ),
     (lm.Triplet, {"margin": 0.5}, [X, OTHER, SHARES], None, F.triplet_margin_loss, {"margin": 0.5}),
-    (
-        lm.Triplet,
-        {"swap": True},
-        [X, OTHER, SHARES],
-        None,
-        F.triplet_margin_loss,
-        {"swap": True},
-    ),
+    (lm.Triplet, {"swap": True}, [X, OTHER, SHARES], None, F.triplet_margin_loss, {"swap": True}),
     (
         lm.TripletWithDistance,
         {"distance": lambda a, b: ops.sum((a - b) ** 4, -1), "swap": True},
@@ -313,11 +306,7 @@ def difference_of_gradients(gradient: Callable[[np.ndarray], np.ndarray], x: np.
 def test_losses_have_the_values_and_derivatives_of_pytorch(case: Case, reduction: str) -> None:
     make, own, predictions, target, function, options = case
     expected = expected_of(
-        function,
-        predictions,
-        target,
-        {**options, "reduction": reduction},
-        twice=make not in ONCE,
+        function, predictions, target, {**options, "reduction": reduction}, twice=make not in ONCE
     )
     found = found_by(make(**own, reduction=reduction), predictions, target)
     for name, array in expected.items():

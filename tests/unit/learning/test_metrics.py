@@ -326,12 +326,7 @@ def of_labels(sk: Any, how: dict[str, Any]) -> Cases:
 def of_classes_and_numbers(sk: Any, how: dict[str, Any]) -> Cases:
     return [
         (metrics.Accuracy(), SCORES, EACH, sk.accuracy_score(EACH, FOUND, **how)),
-        (
-            metrics.TopK(2),
-            SCORES,
-            EACH,
-            sk.top_k_accuracy_score(EACH, SCORES, k=2, **how),
-        ),
+        (metrics.TopK(2), SCORES, EACH, sk.top_k_accuracy_score(EACH, SCORES, k=2, **how)),
         (
             metrics.Precision(),
             SCORES,
@@ -340,24 +335,14 @@ def of_classes_and_numbers(sk: Any, how: dict[str, Any]) -> Cases:
         ),
         (metrics.Recall(), SCORES, EACH, sk.recall_score(EACH, FOUND, average="macro", **how)),
         (metrics.F1(), SCORES, EACH, sk.f1_score(EACH, FOUND, average="macro", **how)),
-        (
-            metrics.F1(average="binary"),
-            GUESSES,
-            COIN,
-            sk.f1_score(COIN, GUESSES > 0.5, **how),
-        ),
+        (metrics.F1(average="binary"), GUESSES, COIN, sk.f1_score(COIN, GUESSES > 0.5, **how)),
         (
             metrics.F1(average="weighted"),
             SCORES,
             EACH,
             sk.f1_score(EACH, FOUND, average="weighted", **how),
         ),
-        (
-            metrics.MeanIoU(),
-            SCORES,
-            EACH,
-            sk.jaccard_score(EACH, FOUND, average="macro", **how),
-        ),
+        (metrics.MeanIoU(), SCORES, EACH, sk.jaccard_score(EACH, FOUND, average="macro", **how)),
         (metrics.MatthewsCorrelation(), SCORES, EACH, sk.matthews_corrcoef(EACH, FOUND, **how)),
         (
             metrics.MatthewsCorrelation(),
@@ -369,12 +354,7 @@ def of_classes_and_numbers(sk: Any, how: dict[str, Any]) -> Cases:
         (metrics.ConfusionMatrix(), SCORES, EACH, sk.confusion_matrix(EACH, FOUND, **how)),
         (metrics.Perplexity(), SCORES, EACH, np.exp(sk.log_loss(EACH, SHARES, **how))),
         (metrics.R2(), GUESSES, COIN, sk.r2_score(COIN, GUESSES, **how)),
-        (
-            metrics.MeanAbsoluteError(),
-            GUESSES,
-            COIN,
-            sk.mean_absolute_error(COIN, GUESSES, **how),
-        ),
+        (metrics.MeanAbsoluteError(), GUESSES, COIN, sk.mean_absolute_error(COIN, GUESSES, **how)),
         (
             metrics.RootMeanSquaredError(),
             GUESSES,

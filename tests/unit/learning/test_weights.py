@@ -250,8 +250,7 @@ def test_a_loss_function_takes_weights_as_its_third_argument() -> None:
 
 def test_a_loss_function_without_weights_is_refused() -> None:
     text = error_text(
-        DefinitionError,
-        lambda: model().evaluate((X, Y, WEIGHTS), lambda p, t: ops.mean(p)),
+        DefinitionError, lambda: model().evaluate((X, Y, WEIGHTS), lambda p, t: ops.mean(p))
     )
     assert text.startswith("in loss: the examples have weights, and this loss does not take them")
     assert "expected  loss(prediction, target, weights)" in text

@@ -37,38 +37,17 @@ def test_branches_that_differ_are_named_with_the_layers_they_come_from() -> None
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
-    "a layer in a Sequential": (
-        lambda: lm.Sequential(lm.Input(), lm.Linear(3)),
-        "net/1:Linear",
-    ),
+    "a layer in a Sequential": (lambda: lm.Sequential(lm.Input(), lm.Linear(3)), "net/1:Linear"),
     "a layer after others": (
         lambda: lm.Sequential(lm.Input(4), lm.ReLU(), lm.Reshape(3)),
         "net/2:Reshape",
     ),
-    "a join": (
-        lambda: lm.concat([lm.Input(4, 2), lm.Input(4, 3)]),
-        "net/2:Concat",
-    ),
-    "a sum of tensors": (
-        lambda: lm.Input(4) + lm.Input(5),
-        "net/2:Add",
-    ),
-    "a sum with an array": (
-        lambda: lm.Input(4) + np.zeros(5, "float32"),
-        "net/1:Add",
-    ),
-    "a matrix product": (
-        lambda: lm.Input(4) @ np.zeros((5, 3), "float32"),
-        "net/1:Matmul",
-    ),
-    "a reshape": (
-        lambda: ops.reshape(lm.Input(4), (BATCH, 5)),
-        "net/1:Reshape",
-    ),
-    "an axis that is not there": (
-        lambda: ops.sum(lm.Input(4), 7),
-        "",
-    ),
+    "a join": (lambda: lm.concat([lm.Input(4, 2), lm.Input(4, 3)]), "net/2:Concat"),
+    "a sum of tensors": (lambda: lm.Input(4) + lm.Input(5), "net/2:Add"),
+    "a sum with an array": (lambda: lm.Input(4) + np.zeros(5, "float32"), "net/1:Add"),
+    "a matrix product": (lambda: lm.Input(4) @ np.zeros((5, 3), "float32"), "net/1:Matmul"),
+    "a reshape": (lambda: ops.reshape(lm.Input(4), (BATCH, 5)), "net/1:Reshape"),
+    "an axis that is not there": (lambda: ops.sum(lm.Input(4), 7), ""),
 }
 
 
@@ -98,11 +77,7 @@ def test_an_error_names_the_line_where_the_layer_was_made() -> None:
 def test_a_layer_on_a_line_of_its_own_is_named_with_that_line() -> None:
     start = here()
     with pytest.raises(ShapeError) as caught:
-        lm.Sequential(
-            lm.Input(4),
-            lm.ReLU(),
-            lm.Reshape(3),
-        )
+        lm.Sequential(lm.Input(4), lm.ReLU(), lm.Reshape(3))
     assert caught.value.where == f"net/2:Reshape ({FILE}:{start + 5})"
 
 

@@ -446,13 +446,7 @@ def test_dtypes_of_results() -> None:
 
 def test_operators_are_those_of_python() -> None:
     x, y = np.array([7, -7, 100, 0]), np.array([3, 2, -9, 5])
-    for function in (
-        operator.mod,
-        operator.floordiv,
-        operator.and_,
-        operator.or_,
-        operator.xor,
-    ):
+    for function in (operator.mod, operator.floordiv, operator.and_, operator.or_, operator.xor):
         expected = function(x, y)
         assert value(function, x, y).tolist() == expected.tolist()
         # A number or an array comes first.

@@ -132,10 +132,7 @@ BROKEN: dict[str, Callable[[], Step]] = {
     "a later stage reads what an earlier one overwrote": lambda: Loop(
         "1.step",
         (POINT,),
-        (
-            Write((INNER,), (store_b(),)),
-            Write((INNER,), (Store("p", HERE, load("a")),)),
-        ),
+        (Write((INNER,), (store_b(),)), Write((INNER,), (Store("p", HERE, load("a")),))),
     ),
 }
 # Of these, the order of points does not change the outcome.
@@ -243,9 +240,7 @@ def test_rows_that_are_overwritten_after_their_sum_are_not_split() -> None:
     assert result(program(step), poison=True) == result(program(step), poison=False)
 
 
-def test_results_show_rows_that_are_split_wrongly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_results_show_rows_that_are_split_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     step = program(by_rows("b", load("a")))
     right = result(step, poison=True)
     engine = "lamina.engines.interpreter.engine"

@@ -415,9 +415,7 @@ def test_a_local_is_defined_before_it_is_used() -> None:
 
 def test_a_local_in_an_index_is_defined_before_it_is_used() -> None:
     picked = gathered_index(Local("r", int64), 6)
-    text = problem_of(
-        loop(write(Store("y", ROW * 6 + picked, load("x", ROW)), axes=())),
-    )
+    text = problem_of(loop(write(Store("y", ROW * 6 + picked, load("x", ROW)), axes=())))
     assert "uses the local r before it is defined" in text
 
 

@@ -89,11 +89,7 @@ def convolved(
 
 def test_a_convolution_and_its_gradients_have_windows() -> None:
     steps = convolved(
-        (2, 3, 9, 20),
-        (4, 3, 3, 4),
-        strides=[2, 1],
-        padding=[(1, 0), (2, 3)],
-        dilations=[1, 3],
+        (2, 3, 9, 20), (4, 3, 3, 4), strides=[2, 1], padding=[(1, 0), (2, 3)], dilations=[1, 3]
     )
     assert by_kind(steps) == {
         FORWARD: [("left", 2, 1, -1, 1, 9, 4, 3), ("left", 1, 3, -2, 1, 20, 16, 4)],

@@ -233,12 +233,7 @@ def test_a_plan_names_its_buffers_and_bounds(
     assert texts_of(bar) == ["parameters\n4 KiB", "batch inputs\n1 KiB"]
     assert [label.get_text() for label in arena.get_xticklabels()][1] == "relu 1"
     legend = [text.get_text() for text in caught[0].legends[0].get_texts()]
-    assert legend == [
-        "arena  6 KiB  (+2.4%)",
-        "lower bound  5.86 KiB",
-        "activation",
-        "gradient",
-    ]
+    assert legend == ["arena  6 KiB  (+2.4%)", "lower bound  5.86 KiB", "activation", "gradient"]
 
 
 def test_buffers_that_share_an_offset_in_one_step_are_drawn_side_by_side(

@@ -157,10 +157,7 @@ def test_an_argument_of_the_wrong_kind_is_named(wrong: dict[str, Any], problem: 
 def test_a_callback_alone_is_asked_for_in_a_list() -> None:
     with pytest.raises(DefinitionError) as caught:
         lm.Model(network()).fit(
-            (normal(8, 4), normal(8, 3)),
-            loss=lm.MSE(),
-            optimizer=lm.SGD(0.1),
-            callbacks=print,
+            (normal(8, 4), normal(8, 3)), loss=lm.MSE(), optimizer=lm.SGD(0.1), callbacks=print
         )
     assert str(caught.value) == (
         "in callbacks: this is not a list of callbacks\n"

@@ -266,10 +266,7 @@ def test_values_that_are_not_finite_in_float16_are_reported_with_the_precision_t
     how = {**HOW, "optimizer": lm.SGD(1e4)}
     for dtype, advice in (
         ("float16", "In float16, squares of small gradients become zero: train with dtype='mixed-"),
-        (
-            "mixed-float16",
-            "float16 holds numbers up to 65,504, and bfloat16",
-        ),
+        ("mixed-float16", "float16 holds numbers up to 65,504, and bfloat16"),
     ):
         with pytest.raises(NonFiniteError) as caught:
             lm.Model(classifier(), dtype=dtype).fit((x, y), epochs=5, **how)
@@ -349,8 +346,7 @@ def test_a_precision_of_another_spelling_is_refused_with_the_right_one(
 def test_a_resumed_fit_has_the_same_bits(dtype: str, engine: str, tmp_path: Path) -> None:
     def made() -> lm.Model:
         net = lm.Sequential(
-            *(lm.Input(20), lm.Linear(16), lm.BatchNorm(), lm.ReLU(), lm.Dropout(0.2)),
-            lm.Linear(5),
+            *(lm.Input(20), lm.Linear(16), lm.BatchNorm(), lm.ReLU(), lm.Dropout(0.2)), lm.Linear(5)
         )
         return lm.Model(net, engine=engine, dtype=dtype, seed=4)
 
@@ -380,8 +376,7 @@ def test_a_fit_resumes_in_the_middle_of_skipped_training_steps(tmp_path: Path) -
 
     def made() -> lm.Model:
         net = lm.Sequential(
-            *(lm.Input(20), lm.Linear(64), lm.ReLU(), lm.Linear(5)),
-            lambda scores: scores * 2000.0,
+            *(lm.Input(20), lm.Linear(64), lm.ReLU(), lm.Linear(5)), lambda scores: scores * 2000.0
         )
         return lm.Model(net, dtype="mixed-float16")
 

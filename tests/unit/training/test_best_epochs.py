@@ -119,11 +119,7 @@ def test_what_has_no_better_values_needs_best(callback: str, name: str, tmp_path
     seen, folder = Seen(), [tmp_path] * (callback == "SaveModels")
     watching = getattr(lm.callbacks, callback)(*folder, monitor=name)
     with pytest.raises(DefinitionError) as caught:
-        fit(
-            [Adds(), watching, seen],
-            metrics=[share_of_hits],
-            record=["rate", "gradient_norm"],
-        )
+        fit([Adds(), watching, seen], metrics=[share_of_hits], record=["rate", "gradient_norm"])
     assert caught.value.problem == (
         f"nothing says whether small or large values of {name!r} are better"
     )

@@ -69,9 +69,7 @@ def test_validation_is_measured_after_each_epoch() -> None:
         seen.append(model.evaluate(TEST, lm.CrossEntropy(), [lm.Accuracy()]))
 
     history = fit(model, validation=TEST, metrics=[lm.Accuracy()], callbacks=[measure])
-    assert list(history.values) == [
-        *("loss", "accuracy", "validation_loss", "validation_accuracy"),
-    ]
+    assert list(history.values) == [*("loss", "accuracy", "validation_loss", "validation_accuracy")]
     assert history["validation_loss"] == pytest.approx([row["loss"] for row in seen])
     assert history["validation_accuracy"] == [row["accuracy"] for row in seen]
 
@@ -267,9 +265,7 @@ def test_an_update_that_overflows_in_the_last_training_step_is_noticed() -> None
 # Progress -----------------------------------------------------------------------------------------
 
 
-def test_nothing_is_printed_where_there_is_no_terminal(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_nothing_is_printed_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     fit(lm.Model(network()), validation=TEST)
     assert capfd.readouterr() == ("", "")
 

@@ -166,8 +166,7 @@ OTHERS: dict[str, Callable[[Path], object]] = {
         lm.Model(network()), optimizer=lm.SGD(0.1, momentum=0.9), checkpoint=path
     ),
     "another network": lambda path: fit(
-        lm.Model(lm.Sequential(lm.Input(4), lm.Linear(5), lm.ReLU(), lm.Linear(3))),
-        checkpoint=path,
+        lm.Model(lm.Sequential(lm.Input(4), lm.Linear(5), lm.ReLU(), lm.Linear(3))), checkpoint=path
     ),
     "a saved model": lambda path: lm.Model(network()).save(path),
     "another file": lambda path: path.write_bytes(b"something else"),
@@ -219,9 +218,7 @@ def test_ctrl_c_in_an_epoch_ends_the_fit_cleanly(monkeypatch: pytest.MonkeyPatch
     assert 1 <= len(history) < 1000
 
 
-def test_ctrl_c_in_a_fit_leaves_whole_training_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     fitted, run = lm.Model(network()), lm.Model(network())
     done: list[int] = []
     whole = Training._run_batches
@@ -315,9 +312,7 @@ def test_a_fit_works_in_a_thread() -> None:
     assert len(found[0]) == 3
 
 
-def test_ctrl_c_in_a_run_leaves_whole_training_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ctrl_c_in_a_run_leaves_whole_training_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lm.Model(network())
     at_step(monkeypatch, 3, press)
     with model.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:

@@ -125,10 +125,7 @@ def _emit_copy(module: Module) -> None:
     code = module.function("copy", parameters)
     target, source, size = code.parameters
     whole = code.binary("and", size, constant(-64, I64))
-    for start, stop, step, type in (
-        (ZERO, whole, 64, I8.wide(64)),
-        (whole, size, 1, I8),
-    ):
+    for start, stop, step, type in ((ZERO, whole, 64, I8.wide(64)), (whole, size, 1, I8)):
         loop = code.begin_loop(start, stop, step)
         value = code.load(code.offset(source, loop.index, "i8"), type)
         code.store(value, code.offset(target, loop.index, "i8"))

@@ -19,11 +19,7 @@ from lamina.engines.simd.decide.contractions import (
     panels_of,
     product_schedule,
 )
-from lamina.engines.simd.decide.convolutions import (
-    k_runs_outermost,
-    schedule_by,
-    window_schedule,
-)
+from lamina.engines.simd.decide.convolutions import k_runs_outermost, schedule_by, window_schedule
 from lamina.engines.simd.decide.loops import nest_with, possible_vectors
 from lamina.engines.simd.decide.schedule import (
     PACKED,
@@ -34,12 +30,7 @@ from lamina.engines.simd.decide.schedule import (
     WindowSchedule,
 )
 from lamina.engines.simd.decide.tiles import balanced_tile_m
-from lamina.engines.simd.decide.windows import (
-    IMPLICIT_GEMM,
-    WEIGHT_GRADIENT,
-    Windowed,
-    readings,
-)
+from lamina.engines.simd.decide.windows import IMPLICIT_GEMM, WEIGHT_GRADIENT, Windowed, readings
 from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.engines.simd.processor import Processor
 from lamina.program.steps import Contraction, Loop, Step

@@ -90,10 +90,7 @@ def paired_readings(step: Contraction) -> dict[str, Windowed]:
     if not step.k:
         return {}
     step = narrowed(with_single_axes(step, "batch", "n"))
-    found = {
-        IMPLICIT_GEMM: _over_positions(step, step.m, step.k),
-        COL2IM: _col2im(step),
-    }
+    found = {IMPLICIT_GEMM: _over_positions(step, step.m, step.k), COL2IM: _col2im(step)}
     pairs = {
         name: replace(one, paired=True)
         for name, one in found.items()
@@ -222,10 +219,7 @@ def filtering_of(windowed: Windowed) -> Filtering:
 
 
 def _tiled_image(
-    step: Contraction,
-    positions: Sequence[Axis],
-    elements: Sequence[Axis],
-    filtering: Filtering,
+    step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis], filtering: Filtering
 ) -> Image | None:
     """The image for Winograd's algorithms; None unless windows have the size and stride 1.
 

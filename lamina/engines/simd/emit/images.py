@@ -155,10 +155,7 @@ class TransposedImageCopy(ImageCopy):
         last, across = self.image.sides[-1], self.image.sides[self.along]
         value = self._absolute(len(self.lengths) - 1, position)
         coordinate = self._absolute(self.along, start)
-        with (
-            self.points.bound(last.axis, value),
-            self.points.along(across.axis, coordinate, width),
-        ):
+        with self.points.bound(last.axis, value), self.points.along(across.axis, coordinate, width):
             return self.points.vector(self.image.view)
 
     def _store_lanes(self, numbers: Value, position: Value, target: Value) -> None:
