@@ -358,7 +358,9 @@ def _infer_result(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
 # `types` are the shapes and dtypes of all results; the tensor is the first. `name` is the name of
 # the layer in the network, or None.
 LAYER = Op(
-    *("layer", lambda _, attributes: attributes["types"][0], None, no_reference, LoweringRule()),
+    "layer",
+    lambda _, attributes: attributes["types"][0],
+    *(None, no_reference, LoweringRule()),
     operands=(0, None),
     attributes={"layer": Instance(Layer), "types": Instance(tuple), "name": OrNone(Name())},
 )
