@@ -77,7 +77,11 @@ def test_an_error_names_the_line_where_the_layer_was_made() -> None:
 def test_a_layer_on_a_line_of_its_own_is_named_with_that_line() -> None:
     start = here()
     with pytest.raises(ShapeError) as caught:
-        lm.Sequential(lm.Input(4), lm.ReLU(), lm.Reshape(3))
+        lm.Sequential(
+            lm.Input(4),  # The comment keeps each layer on its line.
+            lm.ReLU(),
+            lm.Reshape(3),
+        )
     assert caught.value.where == f"net/2:Reshape ({FILE}:{start + 5})"
 
 
