@@ -16,6 +16,8 @@ from typing import Any
 
 # Below it, `Trainer` resembles `Linear`, and `KFold` resembles `Focal`.
 _LIKENESS = 0.7
+# Equal but for case and underscores, or a letter of many.
+_SAME = 0.9
 
 
 @cache
@@ -96,6 +98,10 @@ def unknown_attribute(owner: type | ModuleType, name: str) -> str:
         here = _record(name)
     public = [one for one in dir(owner) if not one.startswith("_")]
     near = "" if here or not hasattr(owner, "__all__") else nearest(name, public)
+    if not here and not near:
+        # A name of another framework, misspelt.
+        elsewhere = {known for where in owners for known in rows().get(where, ())}
+        here = spelling(owners, nearest(name, elsewhere, _SAME))
     advice = f"Did you mean {near!r}?" if near else sentence(here)
     return f"{problem}. {advice}" if advice else problem
 

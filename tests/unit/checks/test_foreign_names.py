@@ -136,6 +136,7 @@ MODEL = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
         (lm.init, "kaiming_uniform_", "Here it is lm.init.KaimingUniform()."),
         (lm.schedules, "StepLR", "Here it is lm.schedules.StepDecay(rate, every)."),
         (lm.data, "DataLoader", "lm.data.Dataset(inputs, targets); fit takes the batch size"),
+        (lm, "Dataloader", "lm.data.Dataset(inputs, targets); fit takes the batch size"),
         (MODEL, "summary", "'Model' object has no attribute 'summary'. print(model.network) "),
         (MODEL, "predict_classes", "Here it is model.predict(inputs).argmax(axis=1)."),
         (History(), "loss", 'Here it is history["loss"].'),
