@@ -51,7 +51,7 @@ PIECE_SECONDS = 0.05
 
 
 # Type, shape and dtype of the input and of the target, and the check of the target's values.
-_Exact = tuple[tuple[Any, ...], Sequence[Callable[[Any], None]]]
+_Exact = tuple[tuple[Any, ...], Callable[[Any], object] | None]
 
 
 @final
@@ -273,7 +273,7 @@ class Training(BatchRunner):
         """
         if self._exact is None:
             return None
-        expected, checks = self._exact
+        expected, check = self._exact
         try:
             found: tuple[Any, ...] = (x.__class__, x.shape, x.dtype, y.__class__, y.shape, y.dtype)
         except AttributeError:
@@ -282,7 +282,7 @@ class Training(BatchRunner):
             return None
         if self._parameters.index_checks:
             check_indices(self._parameters.index_checks, (x, y))
-        for check in checks:
+        if check is not None:
             check(y)
         return [x, y]
 
@@ -297,7 +297,10 @@ class Training(BatchRunner):
         size = self.batch_size
         arrays = (np.ndarray, bind(x, size), x_dtype.numpy)
         targets = (np.ndarray, bind(y, size), y_dtype.numpy)
-        return (*arrays, *targets), [check for _, check in self._target_checks]
+        checks = [check for _, check in self._target_checks]
+        if len(checks) > 1:
+            return (*arrays, *targets), lambda y: [check(y) for check in checks]
+        return (*arrays, *targets), next(iter(checks), None)
 
     @checked
     def run(
