@@ -239,3 +239,8 @@ for name in ("lacking", "needs"):
         print(error.name)
 """
     assert run(code, parcel).split() == ["no_such_package"] * 2
+
+
+def test_the_losses_are_one_module_under_both_of_its_paths() -> None:
+    code = "import lamina.training.losses as one, lamina as lm; print(one is lm.training.losses)"
+    assert printed(code) == "True"
