@@ -21,6 +21,7 @@ from lamina.checks.kinds import (
     Whole,
     Word,
 )
+from lamina.checks.origin import Origin, source_line
 from lamina.data import Dataset, Stream, as_dataset
 from lamina.data.arrays import rounded_parameters
 from lamina.data.dataset import Data
@@ -37,7 +38,6 @@ from lamina.files.weights import (
     pair,
     pair_by_name,
 )
-from lamina.graph import Origin, source_line
 from lamina.inspect.explanation import Explanation, Profile, Tuning
 from lamina.learning.by_output import Losses, Metrics, as_loss, as_metrics, options_of
 from lamina.learning.protocols import BatchSize, Clip, MicroBatch, Optimizer, TrainingOptions

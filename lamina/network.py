@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast, final
 from lamina.base.shapes import DType, float32, shape_text, size_of, static
 from lamina.checks import advice_on_object, checked
 from lamina.checks.kinds import FloatType, Instance, Kind, Operands
+from lamina.checks.origin import Origin, source_line
 from lamina.data.stream import as_data
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
@@ -22,7 +23,7 @@ from lamina.errors import (
     ShapeError,
     UnknownNameError,
 )
-from lamina.graph import LEAF, Graph, Origin, Tensor, described, source_line, topological
+from lamina.graph import LEAF, Graph, Tensor, described, topological
 from lamina.inspect.bill import Memory, MemoryBill, largest_batch
 from lamina.inspect.flops import flops_of
 from lamina.layers.definition_names import name_of, names_of

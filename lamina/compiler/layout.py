@@ -14,7 +14,8 @@ from typing import Any
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
-from lamina.graph import Graph, Op, Tensor, labelled, rebuild
+from lamina.checks.origin import labelled
+from lamina.graph import Graph, Op, Tensor, rebuild
 from lamina.ops.broadcast import BROADCAST_TO
 from lamina.ops.joining import CONCAT
 from lamina.ops.lowering_rules import Contracting, Elementwise, Reduction

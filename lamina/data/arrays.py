@@ -21,8 +21,9 @@ from lamina.base.shapes import (
     float32,
     is_masked_array,
 )
+from lamina.checks.origin import source_line, warn
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
-from lamina.graph import Tensor, source_line, warn
+from lamina.graph import Tensor
 
 # Class, shape and dtype of an array.
 ArrayType = tuple[type, tuple[int, ...], np.dtype[Any]]

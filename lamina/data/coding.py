@@ -13,6 +13,7 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.kinds import Positive, Word, shown
+from lamina.checks.origin import warn
 from lamina.checks.stored import stored
 from lamina.data.arrays import columns_in
 from lamina.data.columns import (
@@ -35,7 +36,6 @@ from lamina.data.images import read_image_folder
 from lamina.data.tables import DELIMITERS
 from lamina.data.untrusted import reading
 from lamina.errors import DataError
-from lamina.graph import warn
 
 Words = Literal["one-hot", "index"]
 # More words would make too many features.

@@ -18,8 +18,8 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.kinds import Misfit, OrNone, ReadBy, Word
+from lamina.checks.origin import warn
 from lamina.errors import DataError, LaminaError
-from lamina.graph import warn
 
 # Cells of a file that stand for a missing value; pandas reads them so too.
 GAPS = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan"))

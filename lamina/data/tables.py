@@ -16,10 +16,10 @@ import numpy as np
 from lamina.base.disk import open_regular
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
+from lamina.checks.origin import warn
 from lamina.data.columns import GAPS, LARGEST, doubt_index, is_number, require_float32
 from lamina.data.untrusted import reading
 from lamina.errors import DataError, FileFormatError
-from lamina.graph import warn
 
 # Where several divide all rows alike, the first does: commas are the most usual within cells.
 DELIMITERS = "\t;|,"

@@ -4,12 +4,6 @@ Comes in: records of ops, and operands. Leaves: immutable graphs. Nothing here k
 layer or an engine. Read `tensor.py` first, then `apply.py`.
 """
 
-from lamina.checks.origin import Origin as Origin
-from lamina.checks.origin import current_origin as current_origin
-from lamina.checks.origin import labelled as labelled
-from lamina.checks.origin import located as located
-from lamina.checks.origin import source_line as source_line
-from lamina.checks.origin import warn as warn
 from lamina.graph.apply import apply as apply
 from lamina.graph.apply import constant as constant
 from lamina.graph.apply import leaf as leaf

@@ -6,8 +6,9 @@ from typing import Any, Self
 
 from lamina.base.shapes import normalise_axis
 from lamina.checks import Called
+from lamina.checks.origin import Origin, source_line
 from lamina.errors import DTypeError, Named, ShapeError
-from lamina.graph import Origin, Tensor, described, source_line
+from lamina.graph import Tensor, described
 
 
 class Sourced(Named, metaclass=Called):

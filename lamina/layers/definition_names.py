@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
+from lamina.checks.origin import Origin, source_line
 from lamina.errors import DefinitionError
-from lamina.graph import CONSTANT, LEAF, Origin, Tensor, source_line
+from lamina.graph import CONSTANT, LEAF, Tensor
 from lamina.layers.layer import LAYER, RESULT, UNNAMED
 from lamina.ops.recomputation import COMPUTED_AGAIN
 

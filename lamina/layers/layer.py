@@ -31,20 +31,16 @@ from lamina.checks.kinds import (
     Whole,
     shown,
 )
+from lamina.checks.origin import Origin, current_origin, labelled, located, source_line
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import (
     LEAF,
     Attributes,
     LoweringRule,
     Op,
-    Origin,
     Tensor,
     apply,
-    current_origin,
-    labelled,
-    located,
     path_after,
-    source_line,
     with_final_paths,
 )
 from lamina.graph.attributes import whole

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, cast, final
 
 from lamina import ops
+from lamina.checks.origin import Origin, source_line
 from lamina.errors import DefinitionError
-from lamina.graph import Origin, Tensor, source_line
+from lamina.graph import Tensor
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 

@@ -28,18 +28,9 @@ from lamina.checks.kinds import (
     OrNone,
     Row,
 )
+from lamina.checks.origin import Origin, current_origin, labelled, located
 from lamina.errors import DefinitionError, LaminaError, ShapeError
-from lamina.graph import (
-    Hyperparameters,
-    Origin,
-    Tensor,
-    current_origin,
-    described,
-    labelled,
-    leaf,
-    located,
-    topological,
-)
+from lamina.graph import Hyperparameters, Tensor, described, leaf, topological
 from lamina.layers.partners import Mixture
 from lamina.ops.conversion import widened
 from lamina.program.philox import INITIAL_VALUE_STREAMS

@@ -9,21 +9,9 @@ from lamina import ops
 from lamina.base import shapes
 from lamina.base.garbage import without_collections
 from lamina.base.shapes import DType
+from lamina.checks.origin import Origin, current_origin, labelled, located
 from lamina.errors import DefinitionError, LaminaError
-from lamina.graph import (
-    CONSTANT,
-    Graph,
-    Origin,
-    Tensor,
-    apply,
-    current_origin,
-    labelled,
-    leaf,
-    located,
-    rebuild,
-    rewrite,
-    topological,
-)
+from lamina.graph import CONSTANT, Graph, Tensor, apply, leaf, rebuild, rewrite, topological
 from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of, shapes_known
 from lamina.layers.scope import IndexLimit, Record, Scope

@@ -10,8 +10,9 @@ from typing import Any, cast
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, Size, float32, shape_text
+from lamina.checks.origin import Origin, labelled, warn
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
-from lamina.graph import Origin, Tensor, described, labelled, leaf, warn
+from lamina.graph import Tensor, described, leaf
 from lamina.layers.partners import partners
 from lamina.layers.scope import BUILDING, IndexLimit
 from lamina.layers.tracing import Trace, limits_of_ops

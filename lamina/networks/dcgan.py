@@ -6,8 +6,8 @@ from typing import Any
 
 from lamina.checks import checked
 from lamina.checks.kinds import Count
+from lamina.checks.origin import source_line
 from lamina.errors import DefinitionError
-from lamina.graph import source_line
 from lamina.layers import (
     BatchNorm,
     Conv2d,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lamina.checks import checked
 from lamina.checks.kinds import Count, Depth, Probability
+from lamina.checks.origin import source_line
 from lamina.errors import DefinitionError
-from lamina.graph import source_line
 from lamina.layers import LSTM, Embedding, Input, Linear
 from lamina.network import Network
 

@@ -7,8 +7,9 @@ from typing import Any, Literal
 from lamina.base.shapes import static
 from lamina.checks import checked
 from lamina.checks.kinds import Count
+from lamina.checks.origin import source_line
 from lamina.errors import DefinitionError
-from lamina.graph import Tensor, source_line
+from lamina.graph import Tensor
 from lamina.layers import BatchNorm, Conv2d, GlobalAvgPool, Input, Linear, MaxPool2d, ReLU
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network

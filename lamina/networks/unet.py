@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from lamina.base.shapes import static
 from lamina.checks import checked
 from lamina.checks.kinds import Count, Row, Whole
+from lamina.checks.origin import source_line
 from lamina.errors import DefinitionError
-from lamina.graph import Tensor, source_line
+from lamina.graph import Tensor
 from lamina.layers import BatchNorm, Conv2d, ConvTranspose2d, Crop, Input, MaxPool2d, ReLU, concat
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from lamina.checks import checked
 from lamina.checks.kinds import Count, Either, Probability, Row, Whole
+from lamina.checks.origin import source_line
 from lamina.errors import DefinitionError
-from lamina.graph import source_line
 from lamina.layers import BatchNorm, Conv2d, Dropout, Flatten, Input, Layer, Linear, MaxPool2d, ReLU
 from lamina.layers.init import KaimingUniform
 from lamina.network import Network, Sequential

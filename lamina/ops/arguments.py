@@ -30,8 +30,9 @@ from lamina.checks.kinds import (
     read_each,
     refusal,
 )
+from lamina.checks.origin import source_line
 from lamina.errors import LaminaError, ShapeError
-from lamina.graph import Attributes, Tensor, TensorLike, constant, described, source_line
+from lamina.graph import Attributes, Tensor, TensorLike, constant, described
 from lamina.graph.attributes import whole
 
 

@@ -11,19 +11,9 @@ from collections.abc import Set as AbstractSet
 from functools import reduce
 
 from lamina.base.shapes import shape_text
+from lamina.checks.origin import labelled
 from lamina.errors import GradientError, ShapeError
-from lamina.graph import (
-    LEAF,
-    Graph,
-    Op,
-    Tensor,
-    constant,
-    labelled,
-    leaf,
-    rebuild,
-    rewrite,
-    topological,
-)
+from lamina.graph import LEAF, Graph, Op, Tensor, constant, leaf, rebuild, rewrite, topological
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.conversion import applied_in_float32, cast, computes_in_float32, widened

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from lamina.checks import checked
-from lamina.graph import Tensor, apply, labelled, rebuild, topological
+from lamina.checks.origin import labelled
+from lamina.graph import Tensor, apply, rebuild, topological
 from lamina.ops.conversion import ordered_op, recomputed
 
 __all__ = ["computed_again"]

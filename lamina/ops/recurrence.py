@@ -19,6 +19,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType, Shape, float32, float64, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag, Kind, Misfit, Operands, entries_of
+from lamina.checks.origin import source_line
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import (
     LEAF,
@@ -32,7 +33,6 @@ from lamina.graph import (
     described,
     evaluate,
     leaf,
-    source_line,
     topological,
 )
 from lamina.graph.attributes import whole

@@ -15,8 +15,9 @@ import numpy as np
 from lamina.base.shapes import Array, Dim, DType, Shape, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import LARGEST, Flag, entries_of
+from lamina.checks.origin import located
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, located
+from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
 from lamina.graph.attributes import Axis, Element, Fields, Many, whole
 from lamina.ops.arguments import as_tensor, read, refused
 from lamina.ops.broadcast import broadcast_to, sum_axes

@@ -9,12 +9,12 @@ from typing import Generic, TypeVar, final
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
+from lamina.checks.origin import warn
 from lamina.compiler.program_cache import compile_cached
 from lamina.engines import room
 from lamina.engines.engine import Arena, Engine, Executable, Memory
 from lamina.engines.room import Need, bytes_of, needs_of_program, require_room
 from lamina.errors import EngineError, LaminaError, LargestBlockError
-from lamina.graph import warn
 from lamina.inspect.bill import largest_batch
 from lamina.program.program import Program
 from lamina.runtime.model_lock import ModelLock

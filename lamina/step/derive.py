@@ -15,17 +15,9 @@ from lamina import ops
 from lamina.base.garbage import without_collections
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, float16, float32
+from lamina.checks.origin import Origin, labelled
 from lamina.errors import DefinitionError
-from lamina.graph import (
-    Graph,
-    Hyperparameters,
-    Origin,
-    Tensor,
-    constant,
-    labelled,
-    leaf,
-    topological,
-)
+from lamina.graph import Graph, Hyperparameters, Tensor, constant, leaf, topological
 from lamina.layers.scope import Variable, layers_built
 from lamina.layers.tracing import Trace
 from lamina.learning.by_output import LossTerm

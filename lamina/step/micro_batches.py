@@ -13,7 +13,8 @@ from lamina import ops
 from lamina.base.garbage import without_collections
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, float32, int64
-from lamina.graph import Graph, Origin, Tensor, labelled, leaf, rebuild, rewrite, topological
+from lamina.checks.origin import Origin, labelled
+from lamina.graph import Graph, Tensor, leaf, rebuild, rewrite, topological
 from lamina.inspect.bill import GRADIENT_SUM
 from lamina.layers.scope import Variable
 from lamina.learning.objective import Share, added

@@ -9,10 +9,10 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.checks.origin import warn
 from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
 from lamina.data.stream import STEP_EXAMPLES
-from lamina.graph import warn
 from lamina.learning.protocols import Loss, Metric
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped

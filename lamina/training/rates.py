@@ -11,9 +11,10 @@ import numpy as np
 
 from lamina.base.shapes import Array, converted, float32, float64, int64
 from lamina.checks.kinds import Misfit, Number, refusal
+from lamina.checks.origin import warn
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
-from lamina.graph import Graph, Hyperparameter, Tensor, evaluate, leaf, show, warn
+from lamina.graph import Graph, Hyperparameter, Tensor, evaluate, leaf, show
 from lamina.layers.checks import origin_text
 from lamina.layers.scope import Record, layers_built
 from lamina.learning.protocols import Optimizer, RateFunction

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Protocol, final
 from lamina.base.shapes import Array
 from lamina.checks import Called
 from lamina.checks.kinds import Kind
+from lamina.checks.origin import Origin, source_line
 from lamina.errors import DefinitionError
 from lamina.foreign import meant
-from lamina.graph import Origin, source_line
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt
 from lamina.training.training import Training

@@ -11,9 +11,9 @@ from typing import Any, cast, final
 import numpy as np
 
 from lamina.base.shapes import Array
+from lamina.checks.origin import warn
 from lamina.checks.stored import read_stored
 from lamina.errors import DefinitionError, FileFormatError
-from lamina.graph import warn
 from lamina.layers.checks import Sourced
 from lamina.learning.protocols import wrong_argument
 from lamina.training.callbacks.callback import Callback, RunningFit

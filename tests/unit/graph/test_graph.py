@@ -16,19 +16,18 @@ from network_cases import here
 
 from lamina import ops
 from lamina.base.shapes import BATCH, float32, float64, int64
+from lamina.checks.origin import Origin, labelled
 from lamina.errors import InternalError, LaminaError, ShapeError
 from lamina.graph import (
     OPS,
     ConstantValue,
     Graph,
     Op,
-    Origin,
     Tensor,
     bind_batch,
     constant,
     described,
     evaluate,
-    labelled,
     leaf,
     path_after,
     rebuild,
