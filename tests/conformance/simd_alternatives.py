@@ -38,7 +38,7 @@ from lamina.engines.simd.decide.schedule import (
     StepSchedule,
     WindowSchedule,
 )
-from lamina.engines.simd.decide.split_reductions import can_be_split, split_loop
+from lamina.engines.simd.decide.split_reductions import split_loop
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.decide.windows import (
     COL2IM,
@@ -52,7 +52,7 @@ from lamina.engines.simd.decide.windows import (
 from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.engines.simd.processor import Processor
 from lamina.program.program import Program
-from lamina.program.steps import Contraction, Loop, Reduce, Step
+from lamina.program.steps import COMBINING, Contraction, Loop, Reduce, Step
 
 # Stages with nothing unrolled, and with all windows unrolled.
 _LOOPS, _UNROLLED = Style(0, 0, 0), Style(0, 8, 32)
@@ -103,10 +103,14 @@ def _of_loop(loop: Loop, processor: Processor) -> Iterator[LoopSchedule]:
     for nest in _nests(loop, processor):
         yield LoopSchedule((nest,))
     stages = (stage for stage in loop.stages if isinstance(stage, Reduce))
-    locals_ = tuple(stage.local for stage in stages if can_be_split(stage, _BLOCKS))
+    locals_ = tuple(stage.local for stage in stages if _can_be_split(stage))
     if locals_:
         split = split_loop(loop, locals_, _BLOCKS)
         yield LoopSchedule(tuple(nest_of(one, processor) for one in split.loops), locals_, _BLOCKS)
+
+
+def _can_be_split(stage: Reduce) -> bool:
+    return stage.combine in COMBINING and bool(stage.axes) and stage.axes[0].extent >= _BLOCKS
 
 
 def _nests(loop: Loop, processor: Processor) -> Iterator[NestSchedule]:

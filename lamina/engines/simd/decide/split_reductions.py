@@ -50,11 +50,6 @@ def long_reductions(loop: Loop) -> tuple[str, ...]:
     return tuple(stage.local for stage in reductions if _is_long(stage, loop.axes))
 
 
-def can_be_split(stage: Reduce, blocks: int) -> bool:
-    """Whether a reduction can be split into `blocks` blocks."""
-    return stage.combine in COMBINING and bool(stage.axes) and stage.axes[0].extent >= blocks
-
-
 def split_loop(loop: Loop, locals_: Sequence[str], blocks: int) -> Split:
     """The loop, after other loops that compute partial results of some reductions.
 
