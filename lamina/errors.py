@@ -167,9 +167,5 @@ class _NamedModule(ModuleType):
 
 
 def names_known(module: str) -> None:
-    """Gives advice for unknown names of a module.
-
-    Args:
-        module: its `__name__`.
-    """
+    """Gives advice for unknown names of a module."""
     sys.modules[module].__class__ = _NamedModule

@@ -449,11 +449,7 @@ def _not_one_fits(needs: Sequence[Need], limit: int, target: Target) -> EngineEr
 
 
 def _left_on(engine: str) -> int:
-    """The bytes that can be allocated on the device of an engine.
-
-    Raises:
-        EngineError: if that is not known.
-    """
+    """The bytes that can be allocated on the device of an engine."""
     available = open_engine(engine).available_bytes()
     if available is None:
         raise EngineError(

@@ -40,12 +40,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a file for reading; never waits for the other end of a pipe.
-
-    Raises:
-        DataError: for a folder, a pipe, a socket or a device.
-        OSError: if it cannot be opened.
-    """
+    """Opens a file for reading; never waits for the other end of a pipe."""
     # Checked before it is opened: opening a device may have effects.
     _require_regular(path, os.stat(path).st_mode)
     flags = os.O_RDONLY | _CLOSE_ON_EXEC | _NONBLOCKING | _BINARY
@@ -79,8 +74,6 @@ def write_whole(path: str, content: Content, permissions: int | None = None) -> 
     Args:
         path: the path; an existing file or link is replaced.
         permissions: the permissions of the file; if None, the process's umask decides.
-
-    Raises OSError if it cannot be written; no file is left.
     """
     for _ in range(_ATTEMPTS):
         if _written(path, content, permissions):

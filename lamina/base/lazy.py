@@ -29,11 +29,7 @@ _PUBLIC = re.compile(r"^__all__ \+?= \[(.*?)\]", re.MULTILINE | re.DOTALL)
 
 
 def loaded_when_used(package: str) -> bool:
-    """Whether the imports after this call are delayed to the first use of each name.
-
-    Args:
-        package: its `__name__`.
-    """
+    """Whether the imports after this call are delayed to the first use of each name."""
     imports = _IMPORT.findall(_text(package))
     if imports:
         module = sys.modules[package]
@@ -159,11 +155,7 @@ class _Lazy(ModuleType):
         return sorted({*own, *self._homes})
 
     def _submodule(self, name: str) -> ModuleType:
-        """The submodule of this name.
-
-        Raises:
-            AttributeError: if there is none.
-        """
+        """The submodule of this name."""
         whole = f"{self.__name__}.{name}"
         if not name.startswith("_"):
             try:

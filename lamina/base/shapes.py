@@ -127,10 +127,7 @@ DTypeLike = DType | str | type | np.dtype[Any]
 
 
 def as_dtype(value: DTypeLike) -> DType:
-    """The `DType` of a name, a NumPy dtype or a Python type.
-
-    Raises DTypeError if Lamina has no such type.
-    """
+    """The `DType` of a name, a NumPy dtype or a Python type."""
     if isinstance(value, DType):
         return value
     if isinstance(value, np.dtype) and value in _BY_NUMPY:
@@ -249,8 +246,6 @@ def promote(left: DType, right: DType) -> DType:
 
     Integers are promoted to floats and narrow integers to wide ones, as in NumPy: int8 and uint8
     give int16. Two different floats are an error.
-
-    Raises DTypeError for two different floats.
     """
     if left.is_float and right.is_float and left != right:
         first, second = sorted((left, right), key=lambda dtype: dtype.rank)
@@ -382,11 +377,7 @@ def size_of(shape: Sequence[int]) -> int:
 
 @lru_cache(maxsize=1 << 13)
 def broadcast(left: Shape, right: Shape) -> Shape:
-    """The shape of an elementwise operation on two operands, by NumPy's rule.
-
-    Raises:
-        ShapeError: naming the first pair of dimensions that differ.
-    """
+    """The shape of an elementwise operation on two operands, by NumPy's rule."""
     rank = max(len(left), len(right))
     padded_left: Shape = (1,) * (rank - len(left)) + left
     padded_right: Shape = (1,) * (rank - len(right)) + right
@@ -436,10 +427,7 @@ def normalise_axis(axis: int, rank: int) -> int:
 
 
 def normalise_axes(axes: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """The axes counted from the front, in rising order; None means all.
-
-    Raises ShapeError if an axis is missing or named twice.
-    """
+    """The axes counted from the front, in rising order; None means all."""
     if axes is None:
         return tuple(range(rank))
     listed = [axes] if isinstance(axes, int) else list(axes)

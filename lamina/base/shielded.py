@@ -72,9 +72,6 @@ class ShieldedThread:
     It is started with the first task, and again in a forked child; it ends with the process. A fork
     waits until the present task is done.
 
-    Args:
-        name: of the thread.
-
     Attributes:
         closed: whether the process is ending, and no more tasks are accepted.
     """
@@ -109,9 +106,6 @@ class ShieldedThread:
         raised when the work is done, and the result is lost. So the destructors of objects that the
         work makes must release them. If such an exception comes before the work is queued, it is
         raised at once, and the work is not done.
-
-        Raises:
-            EngineError: if the thread cannot be started, or the process is ending.
         """
         if threading.get_ident() == self._identity:
             return work()
@@ -152,11 +146,7 @@ class ShieldedThread:
         return held
 
     def start(self) -> None:
-        """Starts the thread unless it is running.
-
-        Raises:
-            EngineError: if it cannot be started, or the process is ending.
-        """
+        """Starts the thread unless it is running."""
         if self.closed:
             _raise_at_exit()
         if self._lifetime_lock.locked():

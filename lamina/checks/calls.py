@@ -156,7 +156,6 @@ class Interface:
     """A callable, as users know it.
 
     Attributes:
-        name: `"Conv2d"` or `"Model.fit"`.
         kinds: the kinds of the parameters, by name; parameters without a known kind are missing.
         owner: the class, if it is one.
         own: whether it is part of Lamina, not the user's.
@@ -171,10 +170,7 @@ class Interface:
     def call(
         self, function: Callable[..., Result], values: Sequence[Any], options: Mapping[str, Any]
     ) -> Result:
-        """Calls a function of this interface with plain values.
-
-        Raises DefinitionError if it does not take these arguments.
-        """
+        """Calls a function of this interface with plain values."""
         if self._fits(values, options):
             try:
                 by_position = [*map(self._read, self.positional, values)]

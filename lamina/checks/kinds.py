@@ -130,8 +130,6 @@ class Kind(ABC):
 
         Args:
             operands: the operands of the op, if the value is an attribute of an op.
-
-        Raises Misfit if it is not of this kind.
         """
 
     def of_class(self, owner: type) -> Kind:
@@ -323,10 +321,7 @@ class ModelType(Kind):
     mixed: tuple[str, ...] = ("mixed", "mixed-bfloat16", "mixed-float16")
 
     def read(self, value: Any, operands: Operands = ()) -> DType | str:
-        """The dtype, or the name.
-
-        Raises DTypeError for anything else.
-        """
+        """The dtype, or the name."""
         if isinstance(value, str) and value in self.mixed:
             return value
         try:
@@ -473,10 +468,7 @@ class Row(Kind):
 
 
 def read_each(kind: Kind, values: tuple[Any, ...], operands: Operands = ()) -> tuple[Any, ...]:
-    """All values in plain form, in the same type of tuple.
-
-    Raises Misfit for the first value that is not of the kind, with its number.
-    """
+    """All values in plain form, in the same type of tuple."""
     return read_with_kinds([kind] * len(values), values, "[{}]".format, operands)
 
 
@@ -490,8 +482,6 @@ def read_with_kinds(
 
     Args:
         label: the number of a value -> its name, a suffix to the name of the tuple.
-
-    Raises Misfit for the first value that is not of its kind, with its label.
     """
     plain: list[Any] = []
     for number, (kind, value) in enumerate(zip(kinds, values, strict=True)):

@@ -25,8 +25,6 @@ def stored(record: type[_Record], value: Any, name: str) -> _Record:
 
     Args:
         value: plain data: a table with its fields.
-
-    Raises FileFormatError if a field is missing, unknown, or not of its kind.
     """
     return read_stored(_Fields(record), value, name)
 

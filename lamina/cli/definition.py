@@ -59,8 +59,6 @@ class Definition:
         """Checks that the loss fits the network, if there is one.
 
         A loss that is a function of the user's is not checked: its targets are not known.
-
-        Raises LaminaError if it does not fit.
         """
         terms = () if self.loss is None else terms_of(self.loss, self.network.output_names)
         if terms and all(isinstance(term.loss, KnownLoss) for term in terms):
@@ -72,10 +70,6 @@ def read_definition(path: str) -> Definition:
 
     It runs as a separate module: `__name__` is not `"__main__"`. It may import modules of its
     folder.
-
-    Raises:
-        DefinitionError: if `net` is missing, or a name has a value of another kind.
-        Exception: any that the file itself raises.
     """
     names = _run(path)
     network = names.get("net")

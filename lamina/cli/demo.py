@@ -21,12 +21,7 @@ _SHOWN = 4
 
 
 def run_demo(folder: Path, *, engine: str, seed: int, epochs: int) -> None:
-    """Trains, writes model and curves to the folder, and prints predictions and accuracy.
-
-    Raises:
-        DataError: if the folder cannot be made or written to.
-        EngineError: for an engine that does not exist or cannot be used.
-    """
+    """Trains, writes model and curves to the folder, and prints predictions and accuracy."""
     open_engine(engine)
     try:
         folder.mkdir(parents=True, exist_ok=True)

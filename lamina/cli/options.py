@@ -100,10 +100,7 @@ def _read_gaps(_: click.Context, __: click.Parameter, value: str | None) -> str 
 def _read_kinds(
     _: click.Context, parameter: click.Parameter, values: Sequence[str]
 ) -> dict[str, str] | None:
-    """The kinds of columns by name, of `NAME=KIND`.
-
-    Raises BadParameter for a value without a sign of equality, or of another kind.
-    """
+    """The kinds of columns by name, of `NAME=KIND`."""
     from lamina.data.columns import KINDS  # `lamina --help` does not need it
 
     kinds: dict[str, str] = {}

@@ -69,11 +69,7 @@ def open_hdf5(path: Path) -> Generator[Any]:
 
 
 def hdf5_arrays(file: Any, targets: str | None) -> dict[str, Any]:
-    """The inputs at the root of an HDF5 file, and the targets if there are any, by name; unread.
-
-    Raises DataError if the names do not tell which is which, or one is not in the file itself: a
-    link, a virtual array, or one in other files.
-    """
+    """The inputs at the root of an HDF5 file, and the targets if there are any, by name; unread."""
     h5py: Any = importlib.import_module("h5py")
     links = {str(name): file.get(name, getlink=True) for name in file}
     hard = [name for name, link in links.items() if isinstance(link, h5py.HardLink)]
@@ -101,10 +97,7 @@ def _elsewhere(array: Any) -> str:
 
 
 def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, ...]:
-    """The names of inputs and targets; a lone array is the inputs, unless its name is for targets.
-
-    Raises DataError if the names do not tell which is which.
-    """
+    """The names of inputs and targets; a lone array is inputs, unless its name is for targets."""
     if targets is not None:
         others = [name for name in arrays if name != targets]
         candidates = [name for name, _ in NAME_PAIRS if name in others] or others

@@ -52,11 +52,6 @@ def to_array(value: Any, problem: str) -> Array:
     Args:
         value: lists, tensors on the CPU, numbers, arrays, buffers.
         problem: the error's text for data that cannot be converted.
-
-    Raises:
-        DataError: for rows of uneven length, tensors that NumPy cannot read, masked elements, and
-            data frames that are not of numbers.
-        DefinitionError: for Lamina's own tensors.
     """
     if isinstance(value, Tensor):
         raise DefinitionError(
@@ -241,12 +236,7 @@ def bytes_of(array: Any) -> int:
 
 
 def sparse_in_dtype(name: str, matrix: Any, dtype: DType) -> Any:
-    """A sparse matrix by rows; if it has floats, in this dtype.
-
-    Raises:
-        DTypeError: if SciPy has no sparse matrices of this dtype.
-        DataError: if a finite number becomes infinite.
-    """
+    """A sparse matrix by rows; if it has floats, in this dtype."""
     if matrix.dtype.kind != "f":
         return matrix
     if dtype.is_half:
@@ -279,12 +269,6 @@ def convert(value: Any, target: DType, name: str, *, narrow: bool = True) -> Arr
     Args:
         name: the name of the array, for errors and warnings.
         narrow: whether float64 may become a narrower float.
-
-    Raises:
-        DTypeError: for a dtype that is refused, with the conversion to write.
-        DataError: for nested lists of uneven lengths, and numbers beyond the range of the dtype,
-            also of integers that keep their own.
-        DefinitionError: for Lamina's own tensors.
     """
     plain = type(value) is np.ndarray  # the usual case
     array: Array = value if plain else to_array(value, f"{name} cannot be converted to an array")

@@ -149,11 +149,7 @@ class Reader:
             self._changed.notify_all()
 
     def take(self, stopped: Callable[[], bool] = lambda: False) -> Chunk | None:
-        """The next chunk; None at the end, or as soon as `stopped` returns True.
-
-        Raises:
-            BaseException: that the source or the check of a batch has raised.
-        """
+        """The next chunk; None at the end, or as soon as `stopped` returns True."""
         with self._changed:
             while not self._ready:
                 if self._offer is not None:

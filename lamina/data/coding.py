@@ -164,12 +164,7 @@ class Coding:
 
 
 def dataset_of_pictures(folder: Any, coding: Coding | None = None) -> Dataset:
-    """The pictures of a folder; with a coding, labelled by its classes.
-
-    Raises:
-        DataError, FileFormatError, MissingExtraError: as `read_image_folder`; or if it is no
-            folder.
-    """
+    """The pictures of a folder; with a coding, labelled by its classes."""
     is_path = isinstance(cast(object, folder), str | os.PathLike)
     if not is_path or not Path(folder).is_dir():
         raise DataError(
@@ -269,10 +264,7 @@ def coded(
     delimiter: str | None = None,
     decimal: str | None = None,
 ) -> Dataset:
-    """The data set of a table that is trained on, with the coding that is learned from it.
-
-    Raises DataError if numbers or targets are missing, or a column cannot be coded.
-    """
+    """The data set of a table that is trained on, with the coding that is learned from it."""
     given = kinds or {}
     absent = [name for name in (target, *given) if name is not None and name not in table]
     if absent:

@@ -102,8 +102,6 @@ def require_float32(
         numbers: the numbers with which the model computes, float64; NaN where one is missing.
         given: the numbers in the table.
         where: a function that describes the position of a row; `"in row 3"` by default.
-
-    Raises DataError for an infinity, or a number that float32 cannot hold.
     """
     broken = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(broken):
@@ -126,8 +124,6 @@ def as_kind(name: str, values: Array, kind: str, learned: Collection[str] | None
 
     Args:
         learned: the words of the training data; None allows any.
-
-    Raises DataError if it holds values of another kind.
     """
     present, kind = kind_of(values), stored_kind(kind) or ""
     if present == kind:
@@ -166,10 +162,7 @@ def _doubt_numbers(name: str, words: Sequence[str | None], learned: Collection[s
 
 
 def recognised(name: str, values: Array) -> Array:
-    """A column whose kind is not stated: words that are all dates of ISO 8601 become dates.
-
-    Raises DataError if nearly all words are numbers or dates, but not all.
-    """
+    """A column whose kind is not stated: words that are all dates of ISO 8601 become dates."""
     if kind_of(values) != "word":
         return values
     cells = [word or "" for word in cast(list[Any], values.tolist())]
@@ -273,8 +266,6 @@ def of_cells(
         kind: one of `KINDS`; a word is any cell that is not empty. None finds it.
         where: a function that describes the position of a cell, `"in line 3"`.
         decimal: the decimal mark, as for `number_in`.
-
-    Raises DataError if cells are not of the kind, or nearly all are numbers or dates, but not all.
     """
     kind, kinds = stored_kind(kind), _NOTATIONS[decimal]
     if kind == "word":
@@ -348,8 +339,6 @@ def number_in(text: str, decimal: str | None = None) -> float:
     Args:
         text: a text without spaces around it.
         decimal: the decimal mark; None is the point, without marks between thousands.
-
-    Raises ValueError if it is no number.
     """
     plain = text
     if decimal == ",":
@@ -396,8 +385,6 @@ def decimal_mark(columns: Mapping[str, Sequence[str]]) -> str | None:
 
     Args:
         columns: the cells by the names of the columns that may be of numbers.
-
-    Raises DataError if columns show both marks, or either may be the decimal mark.
     """
     texts = "\n".join("\n".join(cells) for cells in columns.values())
     if not _MAY_BE_GROUPED.search(texts):
@@ -423,7 +410,6 @@ def _first_with(mark: str, columns: Mapping[str, Sequence[str]], *, sure: bool) 
     """The first number with a decimal mark, and its column, as text.
 
     Args:
-        mark: the decimal mark.
         sure: whether only numbers count that have no other decimal mark.
     """
     other = "," if mark == "." else "."

@@ -44,10 +44,7 @@ def of_each(arrays: Any, function: Callable[[str, Any], Any]) -> Any:
 
 
 def named_arrays(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
-    """Each array with its name in errors: `"inputs"`, `"inputs[0]"`, `"inputs['age']"`.
-
-    Raises DataError if a tuple or dict is empty, or a key of a dict is no name.
-    """
+    """Each array with its name in errors: `"inputs"`, `"inputs[0]"`, `"inputs['age']"`."""
     if isinstance(arrays, tuple | Mapping) and not arrays:
         raise DataError(
             f"the {'tuple' if isinstance(arrays, tuple) else 'dict'} of {role} is empty",
@@ -103,7 +100,6 @@ def check(name: str, value: object) -> None:
     """Raises DataError or DTypeError for what a data set does not take.
 
     Args:
-        name: `"inputs"`, `"targets[1]"`.
         value: an array; inputs may be a sparse matrix.
     """
     if is_sparse(value):

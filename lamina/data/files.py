@@ -142,10 +142,7 @@ def _read_table(
 def _mapped(
     path: Path, targets: PathLike | int | None, on_disk: bool | None
 ) -> tuple[Array, Array | None] | None:
-    """The arrays of a file as memory maps; None if they are to be read.
-
-    Raises DataError if they shall stay on disk and cannot.
-    """
+    """The arrays of a file as memory maps; None if they are to be read."""
     is_mapped = path.stat().st_size > MAPPED_BYTES if on_disk is None else on_disk
     if not is_mapped:
         return None

@@ -31,10 +31,6 @@ def columns_of(frame: Any) -> dict[str, Array]:
     Returns:
         One-dimensional arrays of one length: of bools, integers, floats (NaN where one is missing),
         datetime64 (NaT), or objects that are words (None).
-
-    Raises:
-        DataError: if it is no table, has no rows, or a column of another type.
-        MissingExtraError: if narwhals is needed and not installed.
     """
     if isinstance(frame, str | os.PathLike):
         raise DataError(
@@ -64,10 +60,7 @@ def columns_of(frame: Any) -> dict[str, Array]:
 
 
 def _columns_of_rows(rows: list[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
-    """The columns of rows, which all have the same names.
-
-    Raises DataError if a row has not the names of the first.
-    """
+    """The columns of rows, which all have the same names."""
     first = list(rows[0])
     for number, row in enumerate(rows):
         if row.keys() != rows[0].keys():
@@ -290,9 +283,6 @@ def read_columns(
         other: the kind of all other columns; None recognises it.
         delimiters: the characters that may be between the cells.
         decimal: the decimal mark; None finds it.
-
-    Raises:
-        DataError, FileFormatError: as `read_table`.
     """
     with reading_table(path):
         texts = read_texts(path, delimiters, decimal)

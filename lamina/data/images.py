@@ -46,12 +46,6 @@ def read_image_folder(
     Returns:
         Images uint8[n, channels, height, width] with 1 channel (grey) or 3 (red, green, blue);
         labels int64[n]: the index of the picture's subfolder among the classes; the classes.
-
-    Raises:
-        DataError: if there are no pictures, or they differ in size or in the number of channels, or
-            a subfolder is none of the classes.
-        FileFormatError: if a picture is damaged.
-        MissingExtraError: if Pillow is not installed.
     """
     subfolders = sorted(filter(Path.is_dir, _visible(folder)), key=_rank)
     pictures = {entry.name: paths for entry in subfolders if (paths := _pictures_in(entry))}
@@ -100,10 +94,7 @@ def _rank(folder: Path) -> tuple[bool, float, str]:
 
 
 def _pictures_in(folder: Path) -> list[Path]:
-    """The pictures of a class, sorted.
-
-    Raises DataError if there are some in folders within it.
-    """
+    """The pictures of a class, sorted."""
     entries = sorted(_visible(folder))
     for inner in filter(Path.is_dir, entries):
         if pictures := _pictures_in(inner):

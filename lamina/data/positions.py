@@ -78,8 +78,6 @@ def saved_state(owner: Any, iterator: Any) -> Any:
     Args:
         owner: the source, for example a loader with `state_dict`.
         iterator: over its batches, for example one of grain with `get_state`.
-
-    Raises DataError if the state is not plain data.
     """
     if is_stateful(owner):
         state = owner.state_dict()
@@ -106,10 +104,7 @@ def is_stateful(owner: Any) -> bool:
 
 
 def plain_state(state: Any) -> Any:
-    """The state as the source gave it.
-
-    Raises FileFormatError if it stands for bytes, and is not of base64.
-    """
+    """The state as the source gave it."""
     coded = cast(dict[str, Any], state) if isinstance(state, dict) else {}
     if list(coded) != [_BYTES]:
         return cast(Any, state)

@@ -167,10 +167,7 @@ class EpochBatches:
         return batch
 
     def first(self) -> Dataset:
-        """The first batch, which `next` returns again.
-
-        Raises DataError if there is none.
-        """
+        """The first batch, which `next` returns again."""
         self._first = self.next()
         if self._first is None:
             raise DataError(

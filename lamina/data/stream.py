@@ -166,9 +166,6 @@ def as_data(
     Args:
         coding: the coding of the tables that the model takes, if any.
         is_training: whether the model takes the coding of the data; of another one it only warns.
-
-    Raises DataError if it is neither data nor a source of batches; with a coding, for a data frame
-    that is not coded, or that is coded otherwise.
     """
     if is_frame(value) or is_rows(value):
         advice = "Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
@@ -187,11 +184,7 @@ def as_data(
 
 
 def _require_coded(dataset: Dataset, coding: Coding | None, *, is_training: bool = False) -> None:
-    """Checks that a table is coded as those that a model with a coding takes.
-
-    Raises:
-        DataError: for a data frame that is not coded; for another coding, unless it is trained on.
-    """
+    """Checks that a table is coded as those that a model with a coding takes."""
     if coding is None:
         return
     if dataset.coding is not None:
@@ -249,9 +242,6 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
 
     Args:
         coding: the coding of the tables that the model takes, if any.
-
-    Raises DataError for the path of a file, if the model takes no tables; for a row without names
-    of columns, if it takes them.
     """
     if isinstance(value, Dataset):
         _require_coded(value, coding)
@@ -338,10 +328,7 @@ def _is_batch(value: Any) -> bool:
 
 
 def as_batch(value: Any) -> Dataset:
-    """A batch of a source as a data set of dense arrays.
-
-    Raises DataError or DTypeError if it is not a batch.
-    """
+    """A batch of a source as a data set of dense arrays."""
     return _batch(value).dense()
 
 
@@ -430,10 +417,7 @@ _ARGUMENTS = frozenset(("epoch", "skip", "seed"))
 
 
 def _named_arguments(function: Callable[..., Any]) -> frozenset[str]:
-    """Which of `epoch`, `skip` and `seed` a source takes.
-
-    Raises DataError if it needs other arguments.
-    """
+    """Which of `epoch`, `skip` and `seed` a source takes."""
     try:
         parameters = signature(function).parameters.values()
     except (TypeError, ValueError):  # a function of another language

@@ -80,15 +80,12 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, str, Array]:
     """Inputs and targets from a table of numbers with decimal points.
 
     Args:
-        path: the file, UTF-8.
         targets: the name or the number (from 0; negative ones from the end) of the column of
             targets; None means the last.
 
     Returns:
         Inputs float32[rows, columns - 1]; the name of the column of targets, and its values,
         float64[rows].
-
-    Raises NotNumbers if an entry is missing or a word.
     """
     with reading_table(path):
         layout = _read_layout(path, least=2)
@@ -101,10 +98,7 @@ def read_csv(path: Path, targets: str | int | None) -> tuple[Array, str, Array]:
 
 
 def read_numbers(path: Path) -> Array:
-    """All columns of a table of numbers, float32[rows, columns].
-
-    Raises NotNumbers if an entry is missing or a word.
-    """
+    """All columns of a table of numbers, float32[rows, columns]."""
     with reading_table(path):
         return _read_numbers(path, _read_layout(path)).astype(np.float32)
 
@@ -115,11 +109,6 @@ def read_texts(path: Path, delimiters: str = DELIMITERS, decimal: str | None = N
     Args:
         delimiters: the characters that may be between the cells of a row.
         decimal: the decimal mark, if it is known.
-
-    Raises:
-        DataError: if there are no rows.
-        FileFormatError: if a row has another number of columns than the first, or its quotes are
-            wrong.
     """
     layout = _read_layout(path, delimiters=delimiters, decimal=decimal)
     columns: list[list[str]] = [[] for _ in layout.names]
@@ -303,10 +292,7 @@ def _first_row(file: Iterable[str], delimiter: str) -> tuple[int, int, list[str]
 
 
 def _rows(path: Path, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a file, each with the line in which it ends.
-
-    Raises FileFormatError for another number of columns than in the first, and wrong quotes.
-    """
+    """The rows of a file, each with the line in which it ends."""
     count = len(layout.names)
     with _opened(path) as file:
         lines = islice(file, layout.skip, None)
@@ -358,10 +344,7 @@ def _opened(path: Path) -> TextIOWrapper:
 
 
 def column_number(targets: str | int | None, names: Sequence[str]) -> int:
-    """The number of the column of targets, by its name or number; None means the last.
-
-    Raises DataError if there is no such column.
-    """
+    """The number of the column of targets, by its name or number; None means the last."""
     if targets is None:
         return len(names) - 1
     if isinstance(targets, int) and -len(names) <= targets < len(names):
@@ -380,10 +363,7 @@ def column_number(targets: str | int | None, names: Sequence[str]) -> int:
 
 
 def _read_numbers(path: Path, layout: _Layout) -> Array:
-    """All numbers of a table, float64[rows, columns].
-
-    Raises NotNumbers if an entry is missing or a word.
-    """
+    """All numbers of a table, float64[rows, columns]."""
     with _opened(path) as file:
         lines = islice(file, layout.skip, None)
         rows = [line for line in lines if line.strip(" \r\n")]
@@ -410,10 +390,7 @@ def _read_plain(rows: Sequence[str], layout: _Layout) -> Array | None:
 
 
 def _read_rows(path: Path, layout: _Layout) -> Array:
-    """All numbers of a table, row by row.
-
-    Raises NotNumbers or FileFormatError for the first fault.
-    """
+    """All numbers of a table, row by row."""
     rows: list[list[float]] = []
     for line, row in _rows(path, layout):
         for name, field in zip(layout.names, row, strict=True):

@@ -73,11 +73,7 @@ def _error_of(error: Exception, path: Path, kind: str) -> LaminaError:
 
 
 def require_plausible(declared_bytes: int, stored_bytes: int, what: str) -> None:
-    """Refuses a declared size that compression cannot have reduced to the stored size.
-
-    Raises:
-        FileFormatError: without the path; `reading` adds it.
-    """
+    """Refuses a declared size that compression cannot have reduced to the stored size."""
     largest = _LARGEST_EXPANSION * stored_bytes + _SLACK_BYTES
     if declared_bytes > largest:
         raise FileFormatError(

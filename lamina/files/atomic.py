@@ -17,8 +17,6 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
     and a symbolic link keeps pointing to the file that is written. Temporary files that killed
     processes left in the folder are removed.
 
-    Raises DataError if the file cannot be written; no temporary file remains.
-
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> write_atomically(folder / "note", b"all of it")
@@ -36,10 +34,7 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Checks that a file can be written, before its contents are computed.
-
-    Raises DataError if it cannot; an existing file is not touched.
-    """
+    """Checks that a file can be written, before its contents are computed."""
     target = Path(os.path.realpath(path))
     try:
         if target.is_dir():

@@ -31,12 +31,6 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
         arrays: the arrays of its constants, by name.
         user_layers: the caller's own classes of layers, initializers and regularizers that the
             network may contain.
-
-    Raises:
-        FileFormatError: for an unknown class or op, and for a layer, graph or node that cannot be
-            rebuilt, by its number.
-        LaminaError, TypeError, KeyError, ValueError, IndexError: for data that is not a network;
-            the caller adds the path of the file.
     """
     return _Decoder(arrays, user_layers).network(_table(definition))
 

@@ -23,10 +23,7 @@ Json = Any
 
 
 def encode(network: Network) -> tuple[Json, dict[str, Array]]:
-    """A network as JSON data, and the arrays of its constants, by name.
-
-    Raises DefinitionError if a field of a layer is not a plain value.
-    """
+    """A network as JSON data, and the arrays of its constants, by name."""
     encoder = _Encoder()
     return encoder.network(network, network.nodes), encoder.arrays
 

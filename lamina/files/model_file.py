@@ -61,12 +61,7 @@ class ModelFile:
 
 
 def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
-    """Writes a model file atomically.
-
-    Raises:
-        DefinitionError: if a field of a layer is not plain data.
-        DataError: if the file cannot be written.
-    """
+    """Writes a model file atomically."""
     from safetensors.numpy import save
 
     definition, constants = encode(model.network)
@@ -95,8 +90,6 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
 
     Args:
         layers: the caller's own layer classes that the network may contain.
-
-    Raises FileFormatError if the file is missing, truncated, damaged, or of another format.
     """
     where = os.fspath(path)
     tensors, metadata = _parse(_contents(path), where)
@@ -113,10 +106,7 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The parameters and states in a model file, or the arrays of another safetensors file.
-
-    Raises FileFormatError if the file is missing, truncated, damaged, or of another format.
-    """
+    """The parameters and states in a model file, or the arrays of another safetensors file."""
     where = os.fspath(path)
     tensors, metadata = _parse(_contents(path), where)
     if metadata.get("format") == FORMAT:

@@ -165,10 +165,6 @@ def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str
 
     Args:
         skip: patterns of names that keep their values.
-
-    Raises:
-        DefinitionError: if no name is the same, or a pattern fits no name.
-        ShapeError: if an array has another shape than its parameter.
     """
     record = network.variables(float32)
     variables = {v.name: v for v in (*record.parameters.values(), *record.states.values())}
@@ -208,10 +204,6 @@ def pair(
             `{"3.weight": "pos"}`.
         skip: patterns of names in the network that keep their values, and of arrays that are not
             needed.
-
-    Raises:
-        DefinitionError: if an array is missing or left over, or a pattern fits no name.
-        ShapeError: if an array has another shape than its parameter.
     """
     return _Pairing(network.variables(float32), arrays, names or {}, skip).pairing()
 
@@ -350,8 +342,6 @@ class _Pairing:
 
         Args:
             within: the beginning of the names of its arrays.
-
-        Raises DefinitionError if the array has none of the names of the layer's parameters.
         """
         left = [name for name in self._left if name.startswith(within)]
         words = after_numbers(layer.prefix)
@@ -406,12 +396,7 @@ class _Pairing:
         self._take(layer, module)
 
     def _take(self, layer: _Layer, module: str) -> None:
-        """Pairs a layer with a module.
-
-        Raises:
-            DefinitionError: if an array is missing.
-            ShapeError: if one has another shape.
-        """
+        """Pairs a layer with a module."""
         for variable, suffix, third in layer.variables:
             source = f"{module}.{suffix}" if module else suffix
             if third is not None and source not in self._arrays:

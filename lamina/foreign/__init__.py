@@ -47,7 +47,6 @@ def spelling(where: Iterable[str], name: str) -> str:
 
     Args:
         where: the owners in `names.txt` that may list it; the first that does counts.
-        name: in another framework.
     """
     return next((found[0] for owner in where if (found := spellings(owner, name))), "")
 
@@ -63,8 +62,6 @@ def nearest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str
     Case and underscores do not count, so that `Relu` resembles `ReLU` more than `Recall`.
 
     Args:
-        name: the misspelt name.
-        known: the names that exist.
         likeness: the least ratio of equal letters, as difflib counts it.
     """
     # It takes longer to import than this package.
@@ -136,11 +133,7 @@ def _op(name: str) -> Callable[..., Any] | None:
 
 
 def class_here(names: Iterable[str]) -> str:
-    """What a class of another framework is called here, as advice; "" if nobody knows.
-
-    Args:
-        names: of the class and its bases.
-    """
+    """What a class of another framework is called here, as advice; "" if nobody knows."""
     for name in names:
         here = spelling(["lamina"], name)
         if here or hasattr(sys.modules["lamina"], name):

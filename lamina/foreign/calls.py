@@ -24,7 +24,6 @@ class Callee(NamedTuple):
         owner: the class, if it is one.
         accepted: the names of its options.
         positional: those that it takes by position.
-        required: those without a default.
         accepts: whether an option takes a value.
         text: a call, of values and options.
     """
@@ -147,11 +146,7 @@ class _Translation:
         self._names, self._required = _names(signature)
 
     def of(self, values: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, Collection[str]]:
-        """A call in Lamina's spelling, and why arguments were left out or changed.
-
-        Raises:
-            _Unfit: if the signature does not take the arguments, or Lamina has no such call.
-        """
+        """A call in Lamina's spelling, and why arguments were left out or changed."""
         _require(len(values) <= len(self._names))
         given = dict(zip(self._names, values, strict=False))
         _require(not given.keys() & options.keys())

@@ -32,9 +32,6 @@ def new_figure(width: float, height: float, *, purpose: str) -> Any:
 
     Args:
         purpose: the picture, "a plot of curves"; begins the error's sentence.
-
-    Raises:
-        MissingExtraError: without matplotlib.
     """
     try:
         from matplotlib.figure import Figure
@@ -87,12 +84,7 @@ def picture_format(path: str | os.PathLike[str]) -> str:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Writes the figure atomically: as PNG, or in the format of the path's ending (.svg, .pdf).
-
-    Raises:
-        DefinitionError: if pictures with that ending cannot be written.
-        DataError: if the folder does not exist or cannot be written to.
-    """
+    """Writes the figure atomically: as PNG, or in the format of the path's ending (.svg, .pdf)."""
     target, kind = Path(path), picture_format(path)
     picture = io.BytesIO()
     figure.savefig(picture, format=kind)

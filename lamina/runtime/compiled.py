@@ -35,7 +35,6 @@ class CompiledProgram:
     """A program for one batch size, loaded on an engine.
 
     Attributes:
-        program: its steps and buffers.
         executable: the program as the engine runs it.
         lock: of the model; the caller of `run` holds it.
         order: for each input of the program, its number among the network's inputs and targets;
@@ -89,16 +88,9 @@ def compile_for_batch(
 
     Args:
         graph: of inference, evaluation or a training step.
-        batch: the number of examples.
-        engine: runs the program.
         shared: the memories of its parameters and states.
-        lock, arena: of the model; its programs share them.
-        name: of the program.
         timed: whether to measure the time of each of its steps.
         program: the planned program for the engine's target, if it was compiled before.
-
-    Raises:
-        EngineError: if it needs more memory than is available.
     """
     lock.settle()
     if program is None:
@@ -127,16 +119,9 @@ def program_for_batch(
 
     Args:
         graph: of inference, evaluation or a training step.
-        batch: the number of examples.
-        engine: will run it.
-        arena: of the model, which the program reuses.
-        name: of the program.
         state: further memory that will be allocated for it.
         divisible: what has fewer examples if it does not fit: the `"batch"` of a training step,
             which may be divided, or its `"micro-batch"`; "" for another batch.
-
-    Raises:
-        EngineError: if it does not fit; with the largest batch that does.
     """
 
     @cache
@@ -177,8 +162,6 @@ def _largest_batch(
 
     Args:
         compiled: returns the program for a batch size.
-        engine, state: as in `program_for_batch`.
-        limit: the available bytes.
         too_large: a batch size that does not fit.
     """
 
@@ -202,7 +185,6 @@ def _advice(fits: int, divisible: str) -> str:
 
     Args:
         fits: the largest batch that does.
-        divisible: as in `program_for_batch`.
     """
     if not fits:
         return "Not even one example fits: take a smaller network, or an optimizer with less state."
@@ -214,17 +196,7 @@ def _advice(fits: int, divisible: str) -> str:
 
 
 def _require_room(batch: int, needs: Sequence[Need], engine: Engine, arena: Arena) -> None:
-    """Checks that there is memory for a program, before it is compiled and memory is allocated.
-
-    Args:
-        batch: the number of examples.
-        needs: of the program.
-        engine: will run it.
-        arena: of the model, which the program reuses.
-
-    Raises:
-        EngineError: if it does not fit.
-    """
+    """Checks that there is memory for a program, before it is compiled and memory is allocated."""
     require_room(
         f"a batch of {batch:,} example{'s' if batch > 1 else ''} needs",
         needs,

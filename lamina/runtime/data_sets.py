@@ -25,15 +25,11 @@ def uploaded(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Generat
     copied. If they take most of the memory of a device, examples are copied when they are needed.
 
     Args:
-        engine: runs the programs.
         arrays: contiguous, by the inputs of the programs; they are not changed within the block.
         batch: the most examples of a batch.
 
     Yields:
         The memories, by the inputs; or the stream.
-
-    Raises:
-        EngineError: if there is not enough memory.
     """
     stream = None
     resident = _shared(engine, arrays)

@@ -28,9 +28,6 @@ def random_examples(
 
     Args:
         where: the public function that calls this and has a parameter `data`, for the error.
-
-    Raises:
-        DataError: if the network has an input of integers, whose range is not known.
     """
     inputs: list[Array] = []
     for number, tensor in enumerate(network.inputs):

@@ -24,9 +24,6 @@ class Feed:
     """Reads a stream from a position on, and counts the training steps that are done.
 
     Args:
-        reader: of the stream; the feed closes it.
-        plan: of the chunks.
-        engine: runs programs on them.
         inputs: for each input of the programs, one example or more of its dtype and shape.
     """
 
@@ -57,7 +54,6 @@ class Feed:
 
         Args:
             steps: so many training steps; None for those up to the end of the epoch.
-            stopped: whether to end early.
         """
         if self._streamed is None:
             for chunk, rows in self._chunks(steps, stopped):

@@ -25,7 +25,6 @@ class IndexCheck:
     """The expected range of indices that are elements of an input.
 
     Attributes:
-        limit: the range.
         source: the leaf of the input in the graph.
         number: of the input among the inputs, or of the target among the targets.
         label: the input in errors, `"input 0"` or `"input 'words'"`.
@@ -54,8 +53,6 @@ def index_checks(
     Slices, reshapes and casts of an input are its elements too.
 
     Args:
-        limits: of all indices in a graph.
-        labels: of the inputs, for errors.
         kind: `"input"`, or `"target"` for elements of targets.
     """
     found: list[IndexCheck] = []

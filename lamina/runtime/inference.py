@@ -158,7 +158,6 @@ class Inference:
         """The time of each step of the program of a forward pass.
 
         Args:
-            inputs: one batch.
             seconds: about how long to run the program untimed, and again with timers.
         """
         arrays = self._converted(inputs)

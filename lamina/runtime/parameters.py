@@ -69,11 +69,7 @@ class _Values:
 
 @final
 class _Coded:
-    """The coding of tables, which models with the same inputs share.
-
-    Args:
-        inputs: their number.
-    """
+    """The coding of tables, which models with the same inputs share."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
@@ -109,15 +105,9 @@ class Parameters:
     Args:
         network: has these parameters and states.
         engine: holds their values in its memory.
-        precision: the float types.
-        seed: of the initial values.
         values: known initial values, from a file; initializers make the others.
         whole: parameters of a network that contains the same layers; they are shared, and none are
             allocated.
-
-    Raises:
-        DefinitionError, ShapeError: if `whole` does not have them.
-        EngineError: if there is not enough memory.
     """
 
     def __init__(
@@ -247,12 +237,7 @@ class Parameters:
             return read_all({name: self.memories[name] for name in names})
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Replaces values; all are checked before the first is written.
-
-        Raises:
-            DefinitionError: for a name that the network does not have.
-            ShapeError, DTypeError: where an array does not fit its parameter.
-        """
+        """Replaces values; all are checked before the first is written."""
         ready = self.checked(values)
         with self.lock.mutex:
             write_all((self.memories[name], array) for name, array in ready.items())
@@ -343,7 +328,6 @@ def allocate_states(
     """Memories of states that are not the model's: seed, counter of training steps, optimizer.
 
     Args:
-        engine: allocates them.
         seed: of layers that draw random numbers.
         slots: for each state of the optimizer, and each hyper-parameter, its tensor and first
             value.

@@ -301,11 +301,7 @@ class Predictor:
         return [np.empty(bind(tensor.shape, count), tensor.dtype.numpy) for tensor in self._outputs]
 
     def _checked_targets(self, out: Any, count: int) -> list[Array]:
-        """The caller's arrays for the outputs of so many examples.
-
-        Raises:
-            DTypeError, ShapeError: if one of them does not fit.
-        """
+        """The caller's arrays for the outputs of so many examples."""
         targets = as_arrays(out, names_of_outputs(self._parameters.network))
         for number, (target, tensor) in enumerate(zip(targets, self._outputs, strict=True)):
             _check_target(target, number, bind(tensor.shape, count), tensor.dtype)

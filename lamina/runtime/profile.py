@@ -28,8 +28,6 @@ def profiled(
 
     Args:
         make: compiles the program, with timers or without.
-        arrays: its inputs and targets.
-        parameters: of the model.
         seconds: about how long to run it untimed, and again with timers.
     """
     with parameters.lock.mutex:

@@ -30,7 +30,6 @@ class Streamed:
 
     Args:
         arrays: of the data set, by the inputs of the program; or some of a stream's examples.
-        stages: where chunks are.
         capacity: the examples in a chunk.
     """
 
@@ -114,10 +113,6 @@ def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streame
         engine: will run programs on the examples.
         arrays: of the data set, by the inputs of the program.
         batch: the most examples of a batch.
-
-    Raises:
-        EngineError: if there is not enough memory for two batches, or a batch exceeds the largest
-            allocation.
     """
     each = {name: array[:1].nbytes for name, array in arrays.items()}
     most = min(_CHUNK_BYTES, int((engine.available_bytes() or 0) * _FRACTION))

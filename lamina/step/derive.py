@@ -47,7 +47,6 @@ class BatchSpecs:
     """What the graph of a batch is derived from: the network, and what the batch's arrays are.
 
     Attributes:
-        network: the definition.
         dtype: the float type of the model.
         rounding: what is rounded; None for nothing.
         input_dtypes: of the data; none for the dtypes of the network's inputs.
@@ -146,7 +145,6 @@ def evaluation_graph(
 
     Args:
         batch: the network and its arrays.
-        loss, metrics: to compute.
         training: trace the layers in training mode instead of inference mode.
     """
     trace = _with_float32_outputs(batch.trace(training=training))
@@ -170,10 +168,6 @@ def training_graph(batch: BatchSpecs, options: TrainingOptions) -> BatchGraph:
 
     The reported loss includes the layers' penalties. The gradients of frozen parameters are not
     computed, and they have no state.
-
-    Raises:
-        DefinitionError: if there is nothing to train, or a pattern matches no parameter.
-        ShapeError: if the loss is not a single number.
     """
     found = differentiable(batch, options)
     loss = penalised(found.objective.loss, found.trace.record.penalties)
@@ -242,13 +236,10 @@ class Differentiable:
 
     Attributes:
         batch: the network and its arrays.
-        options: of the training step.
-        trace: of the network, in training mode.
         objective: losses and metrics, without penalties.
         trained: the parameters that are trained.
         optimizers: the optimizer of each parameter, by name.
         scale: the state of loss scaling, if the loss is scaled.
-        hyperparameters: of the optimizers, and of penalties.
     """
 
     batch: BatchSpecs
@@ -298,10 +289,7 @@ class Differentiable:
         """The graph that ends a training step: from loss and gradients to all new values.
 
         Args:
-            loss: of the batch, with penalties.
-            gradients: of the batch, for each trained parameter.
             inputs, outputs: of the graph that computes loss and gradients, if it is the same one.
-            states: of the layers, and their new values.
         """
         record, scale = self.trace.record, self.scale
         slots: dict[str, tuple[Tensor, float]] = {}
@@ -406,13 +394,8 @@ def _trained(
     """The parameters that are trained.
 
     Args:
-        loss: with penalties.
-        variables: all parameters.
         excluded: the names of frozen parameters.
         frozen: the patterns that these names match, for errors.
-
-    Raises:
-        DefinitionError: if there are none, or no gradient reaches any of them.
     """
     reached = set(topological([loss]))
     reachable = [variable for variable in variables if variable.tensor in reached]
@@ -441,11 +424,7 @@ def _trained(
 
 
 def _clipped(clip: Clip, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The clipped gradients.
-
-    Raises:
-        DefinitionError: if their number, shapes or dtypes differ from the gradients'.
-    """
+    """The clipped gradients."""
     found: object = clip(gradients)
     types = [
         (one.shape, one.dtype) if isinstance(one, Tensor) else None
@@ -475,9 +454,7 @@ def updated(
     """The new value of a parameter, or of several as one vector, and of the optimizer's state.
 
     Args:
-        optimizer: of the parameter.
         path: the first part of the names of the states.
-        parameter, gradient: of equal shapes.
         step: the number of finished training steps.
         slots: receives the states with their first values, by name.
     """

@@ -44,7 +44,6 @@ class _Sums:
     """What a share of the loss is added up to over the micro-batches of a batch.
 
     Attributes:
-        share: of the loss of a micro-batch.
         loss: the sum of losses: of means, of the products with their divisors.
         divisor: the sum of divisors: of examples, or of weights.
         gradients: the sums of the gradients, by the names of the trained parameters on which the
@@ -79,7 +78,6 @@ class _Sums:
         Args:
             is_first: whether the sums have old values.
             count: of the examples, or the sum of their weights.
-            terms: of the micro-batch.
         """
         updates: list[tuple[Tensor, Tensor]] = []
         for total, term in zip(self.states, terms, strict=True):
@@ -134,9 +132,6 @@ def step_graphs(
     If a term of the loss is a mean, its gradients of micro-batches are weighted by their numbers of
     examples, or by the sums of weights by which it is divided; if it is a sum, they are added.
     Penalties count once.
-
-    Raises:
-        DefinitionError, ShapeError: as `derive.training_graph`.
     """
     if not divided:
         return training_graph(batch, options), None

@@ -37,11 +37,7 @@ class Names:
         ]
 
     def in_order(self, given: Mapping[Any, Any]) -> tuple[Any, ...]:
-        """The arrays that are given by name.
-
-        Raises:
-            DataError: for an unknown or a missing name, and where there are no names.
-        """
+        """The arrays that are given by name."""
         if None in self.each:
             raise _without_names(self, given)
         names = cast(tuple[str, ...], self.each)
@@ -98,9 +94,6 @@ def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
     Args:
         value: an array; a tuple or list of several; or a dict of arrays by name.
         names: of the inputs or targets, which decide the number and the order.
-
-    Raises:
-        DataError: if there are more or fewer, or a name is unknown or missing.
     """
     if isinstance(value, Mapping):
         return names.in_order(cast(Mapping[Any, Any], value))

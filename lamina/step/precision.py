@@ -87,10 +87,6 @@ def precision_of(
         value: a float type, or a name in `MIXED`.
         device: returns the device that decides which type `"mixed"` is.
         products: the precision of products of float32, `"tf32"` or `"float32"`.
-
-    Raises:
-        EngineError: if the device computes with no floats of 16 bits.
-        DTypeError: for products in TF32 in a model that is not in float32.
     """
     if products == TF32:
         return _with_tf32(value)

@@ -232,7 +232,6 @@ class _Products:
         """The graph with rounded operands.
 
         Args:
-            graph: of a batch, or of an iteration.
             keep_outputs: whether outputs are not rounded.
             computed: leaves of an iteration that are computed outside, or by iterations before.
         """
@@ -366,7 +365,6 @@ class _Products:
 
         Args:
             body: the graph, in which the operands of products are rounded.
-            states: the number of states.
             given: which of its inputs are rounded outside.
         """
         users = users_of(body.nodes())

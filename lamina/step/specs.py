@@ -27,15 +27,9 @@ def batch_specs(
     """The batches of a data set.
 
     Args:
-        network: has the inputs.
         dtype: the float type of the model, which narrows floats of the data.
-        rounding: what is rounded.
         loss: decides what the targets are without a data set; None for a forward pass.
         dataset: has the dtypes of the inputs and the shapes and dtypes of the targets and weights.
-
-    Raises:
-        DataError: if the data set does not have the inputs, or a name is unknown or missing.
-        ShapeError: if the inputs of examples have other shapes.
     """
     batch = BatchSpecs(network, dtype, rounding, _input_dtypes(network, dtype, dataset))
     if loss is None:
@@ -76,9 +70,6 @@ def positional(dataset: Dataset, network: NetworkDefinition, loss: Loss, dtype: 
         network: has the inputs and outputs.
         loss: decides which outputs have targets.
         dtype: the float type of the model.
-
-    Raises:
-        DataError: if a name is unknown or missing.
     """
     inputs, targets, weights = dataset.inputs, dataset.targets, dataset.weights
     if not any(isinstance(one, Mapping) for one in (inputs, targets, weights)):
@@ -117,12 +108,7 @@ def _narrowed(found: DType, widest: DType) -> DType:
 
 
 def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[str]) -> int:
-    """The number of examples in the arrays of one batch.
-
-    Raises:
-        DataError: if it is 0, or differs between arrays.
-        ShapeError: if examples have another shape than expected.
-    """
+    """The number of examples in the arrays of one batch."""
     for array, (shape, dtype), name in zip(arrays, specs, names, strict=True):
         if array.ndim != len(shape) or array.shape[1:] != static(shape[1:]):
             raise ShapeError(

@@ -75,8 +75,6 @@ def _whole(micro: Recorded, examples: int, update: Mapping[str, float]) -> Recor
     """The record of a batch.
 
     Args:
-        micro: of its micro-batches.
-        examples: their number.
         update: the outputs of the update: the loss and others.
     """
     statistics = {

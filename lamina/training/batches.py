@@ -54,12 +54,10 @@ class Recorded:
     """Losses and sums of metrics of several batches, one row for each.
 
     Attributes:
-        losses: of each batch, shape (batches,).
         examples: the number of examples in each batch, shape (batches,).
         statistics: by the name of the output: the sums of each metric, shape (batches, ...); the
             values of terms of the loss and their divisors, shape (batches,); the rows of metrics
             that keep examples, shape (all examples, ...).
-        terms: of the loss.
         kept: the names of the statistics with a row for each example.
     """
 
@@ -127,7 +125,6 @@ class BatchRunner(Named):
     """Base of `Training` and `Evaluation`: checks batches and runs compiled programs on them.
 
     Args:
-        parameters: of the model.
         loss: decides which targets there are, and checks their values.
         dataset: has the dtypes of the inputs and the shapes and dtypes of the targets; without one
             network and loss decide them. If its examples have weights, those of all batches do.
@@ -211,11 +208,7 @@ class BatchRunner(Named):
         return [*self._input_names.labels, *self._target_names.labels, *weights.labels]
 
     def _converted(self, x: Any, y: Any, weights: Any = None) -> list[Array]:
-        """Inputs, targets and weights, checked, in the dtypes the program was compiled for.
-
-        Raises:
-            LaminaError: naming the array and its fault.
-        """
+        """Inputs, targets and weights, checked, in the dtypes the program was compiled for."""
         given = (
             *as_arrays(x, self._input_names),
             *as_arrays(y, self._target_names),
@@ -248,12 +241,7 @@ class BatchRunner(Named):
         return arrays
 
     def _weight_arrays(self, weights: Any) -> list[Array]:
-        """The weights of examples, in the dtype of the loss: they lose no more than a rounding.
-
-        Raises:
-            DataError: if there are none, or more than the program takes; for numbers that the dtype
-                cannot hold.
-        """
+        """The weights of examples, in the dtype of the loss: they lose no more than a rounding."""
         count = len(self._batch.weights)
         if count and isinstance(weights, Mapping):
             weights = as_arrays(weights, names_of_weights(self._parameters.network, self._loss))
@@ -313,7 +301,6 @@ class BatchRunner(Named):
 
         Args:
             reader: of the stream; it is closed at the end of the block.
-            sample: its first batch.
             drop_last: whether a smaller last batch of an epoch is omitted.
             epochs: to read; None to read without an end.
             steps: the batches that are taken, over all epochs; None if that is not known.

@@ -81,7 +81,6 @@ class _Notes:
     Attributes:
         history, seconds: of the epochs that are done, as in `History`.
         terms: the options of the fit.
-        callbacks: the states of callbacks.
         position, epoch, batch_size: of the epoch that is not finished, as in `Begun`.
     """
 
@@ -109,12 +108,7 @@ class Checkpoint:
     """The checkpoint file of a fit.
 
     Args:
-        path: of the file.
-        parameters: of the model.
         options: they must be equal in a resumed fit and in the fit that wrote the file.
-
-    Raises:
-        DataError: if the file could not be written.
     """
 
     def __init__(
@@ -165,11 +159,7 @@ class Checkpoint:
 
     @cached_property
     def _notes(self) -> _Notes:
-        """The JSON data in the file.
-
-        Raises:
-            FileFormatError: if it is damaged, or the file is no checkpoint.
-        """
+        """The JSON data in the file."""
         given = dict(self._saved.notes)
         if not {"history", "seconds"} <= given.keys():
             raise FileFormatError(
@@ -186,11 +176,7 @@ class Checkpoint:
             return notes
 
     def begun(self) -> Begun:
-        """The position of a stream, and the epoch that was not finished, without its terms.
-
-        Raises:
-            FileFormatError: if the file is damaged, or no checkpoint.
-        """
+        """The position of a stream, and the epoch that was not finished, without its terms."""
         notes, tensors = self._notes, with_prefix(self._saved.extra, _RECORDED)
         begun = Begun(notes.position, epochs=len(notes.seconds), batch_size=notes.batch_size)
         epoch = notes.epoch
@@ -209,12 +195,7 @@ class Checkpoint:
         return replace(begun, recorded=recorded, skipped=epoch.skipped, rates=epoch.rates)
 
     def resume(self, training: Training, hooks: Hooks) -> History:
-        """Restores training and callbacks from the file; returns the history.
-
-        Raises:
-            FileFormatError: if the file is damaged, or no checkpoint.
-            DefinitionError: if it belongs to another network, or to a fit with other options.
-        """
+        """Restores training and callbacks from the file; returns the history."""
         network = self._parameters.network
         saved, notes = self._saved, self._notes
         if not are_alike(saved.network, network):

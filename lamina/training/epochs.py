@@ -34,9 +34,7 @@ class Epochs(Protocol):
         """Examples, and the batches in them: int64 (batches, batch size).
 
         Args:
-            epoch: its number.
             done: the training steps of the epoch that are omitted, because they are done.
-            stopped: whether to end early.
         """
         ...
 
@@ -60,7 +58,6 @@ class Opened:
     Args:
         data: to open; use it in a `with` block.
         seed: of the order of the examples; None for the order of the data.
-        epochs: of the fit.
         position: where a stream begins, from `Epochs.position`; None for the beginning.
         done: the epochs that are done, and the training steps of the next one.
         keeps_states: whether notes have the state of the source, if it has one.
@@ -94,12 +91,7 @@ class Opened:
 
     @property
     def sample(self) -> Dataset:
-        """The data set, or the first batch of the stream.
-
-        Raises:
-            DataError: if it is not there within the limit.
-            BaseException: that the source has raised.
-        """
+        """The data set, or the first batch of the stream."""
         if isinstance(self.data, Dataset):
             return self.data
         sample = self.reader.sample_unless(lambda: time.monotonic() >= self._ends_at)
@@ -155,8 +147,6 @@ def epochs_of(opened: Opened, training: Training, *, drop_last: bool) -> Generat
     """The epochs of a training; their memory is released after the block.
 
     Args:
-        opened: the data.
-        training: runs the batches.
         drop_last: whether a smaller last batch of an epoch is omitted.
     """
     if isinstance(opened.data, Dataset):
@@ -232,7 +222,6 @@ class _OfStream:
     """The epochs of a stream.
 
     Args:
-        stream, feed: which are read.
         steps: of an epoch, if the number of its examples is known.
     """
 

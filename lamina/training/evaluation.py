@@ -55,8 +55,6 @@ def evaluating(
     A stream is read anew for each call. A loss that is NaN or infinite gives a warning.
 
     Args:
-        parameters: of the model.
-        data, loss, metrics, batch_size: as for `evaluate`.
         stopped: whether to end early, while a stream is read. There is no function if it becomes
             true before the stream's first batch.
         measured: the name of the loss in the warning.
@@ -147,9 +145,7 @@ class Evaluation(BatchRunner):
     """Loss and metrics of a model on data, in inference mode.
 
     Args:
-        parameters: of the model.
         dataset: has the dtypes of the inputs, the shapes and dtypes of the targets and weights.
-        loss, metrics: to compute.
         batch_size: the largest number of examples in a batch.
     """
 
@@ -177,9 +173,7 @@ class Evaluation(BatchRunner):
         """Evaluates the examples of a stream, in their order, and closes its reader.
 
         Args:
-            reader: of the stream.
             steps: the most batches; None for all up to the end.
-            stopped: whether to end early.
         """
         try:
             sample = reader.sample_unless(stopped)

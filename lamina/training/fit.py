@@ -51,15 +51,7 @@ class Fit:
 
     Attributes:
         model: which is trained; callbacks get it.
-        parameters: of the model.
-        options: of each training step.
-        train, validation: data sets or streams.
         coding: of the tables that are trained on, or on which the model was trained before.
-        epochs, batch_size, seed, drop_last, micro_batch, shuffle, record_rate, progress, callbacks,
-            checkpoint, checkpoint_steps, resume, on_interrupt: as in `Model.fit`.
-
-    Raises:
-        DataError, DefinitionError: for invalid options.
     """
 
     model: Any
@@ -109,13 +101,6 @@ class Fit:
         """Trains until all epochs are done; returns their history.
 
         Ctrl-C ends it between two training steps; the model keeps the parameters trained so far.
-
-        Raises:
-            DataError: if the checkpoint file could not be written.
-            EngineError: if the device fails; the model is restored to the end of the last good
-                epoch.
-            NonFiniteError: naming the training step at which the loss became NaN or infinite; the
-                model is restored to the end of the last good epoch.
         """
         checkpoint = None
         if self.checkpoint is not None:
@@ -363,9 +348,7 @@ class Fit:
         """Raises if all training steps of an epoch were skipped at the least scale of the loss.
 
         Args:
-            steps: of the epoch, without the skipped ones.
             scale: at the beginning of the epoch.
-            epoch: its number.
         """
         if not steps and scale == LEAST_SCALE:
             raise NonFiniteError(
@@ -416,9 +399,6 @@ class _Run:
     """What all epochs of a fit share.
 
     Attributes:
-        fit: for callbacks.
-        hooks: of the callbacks.
-        interrupt: whether Ctrl-C was pressed.
         checkpoint: the file that is written, if any.
     """
 
@@ -439,11 +419,7 @@ class _Epoch:
     """An epoch while it runs.
 
     Attributes:
-        number: of the epoch.
-        epochs: of the fit.
-        run: the fit.
         begun: what an interrupted fit has done of it.
-        shown: the progress bar.
         are_finite: whether all parameters are finite.
     """
 

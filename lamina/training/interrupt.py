@@ -25,7 +25,6 @@ class Interrupt:
     """Whether work shall end early: because of Ctrl-C, or because its time is over.
 
     Attributes:
-        pressed: whether Ctrl-C was pressed.
         handled: whether the caller ended its work because of Ctrl-C.
         ends_at: the time of `time.monotonic` at which work ends.
     """

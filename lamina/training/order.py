@@ -28,12 +28,7 @@ def batches_after(
         dataset: whose examples are shuffled in each epoch.
         batch_size: the most examples of a batch.
         done: the training steps before, from the first epoch on.
-        steps: their number.
-        seed: of the order.
         drop_last: whether a smaller last batch of an epoch is omitted.
-
-    Raises:
-        DataError: if there is no batch in an epoch.
     """
     size = min(batch_size, len(dataset))
     whole = len(dataset) // batch_size * batch_size if drop_last else len(dataset)

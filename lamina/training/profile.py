@@ -21,7 +21,6 @@ def profile(
 
     Args:
         parameters: of the model; a copy of them is used.
-        options: of the training.
         dataset: one batch; None for random examples.
         batch_size: the number of random examples.
         seconds: about how long to run the program untimed, and again with timers.

@@ -63,10 +63,6 @@ class LearningRates:
         """Sets rates by name.
 
         The rate of a function of the training step is set by a factor, which stays.
-
-        Raises:
-            DefinitionError: for a name without a rate, a rate that is no number from 0 on, or if
-                the optimizer has no rate, or makes a constant of it.
         """
         if not self._given:
             raise _not_settable("This optimizer has no learning rate, or makes a constant of it.")
@@ -167,9 +163,7 @@ def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: boo
     and it does no harm.
 
     Args:
-        optimizer: of the fit.
         steps: the training steps of the fit.
-        epochs: of the fit.
         measured: whether the first epoch of a stream was counted; others may be longer.
     """
     counted = ", if all epochs are as long as the first" if measured else ""

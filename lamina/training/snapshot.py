@@ -17,13 +17,7 @@ _FRACTION = 1 / 4
 
 @final
 class Snapshot:
-    """Copies of memories, in the engine's memory if they take little of it, otherwise on the host.
-
-    Args:
-        engine: of the memories.
-        memories: by name.
-        lock: of the model.
-    """
+    """Copies of memories, in the engine's memory if they take little of it, else on the host."""
 
     def __init__(self, engine: Engine, memories: Mapping[str, Memory], lock: ModelLock) -> None:
         self._memories, self._lock = memories, lock

@@ -82,7 +82,6 @@ class Workload:
 
     Attributes:
         name: the name on the command line.
-        batch: examples in a batch.
         timed: `"forward"`: `model.predict` of one batch, which returns a new array; `"predict"`:
             `predict(x, out=y)` of a predictor; `"step"`: `training.step(x, y)`, called from
             Python; `"run"`: one training step of `training.run`, the native loop.
@@ -291,8 +290,6 @@ def chosen(names: Sequence[str]) -> list[Workload]:
     """The workloads of these names; all of `WORKLOADS` if no name is given.
 
     Names may be from `WORKLOADS`, `PRODUCTS`, `SEEDS` and `LATENCIES`.
-
-    Raises DefinitionError for an unknown name.
     """
     workloads = WORKLOADS | PRODUCTS | SEEDS | LATENCIES
     for name in names:

@@ -25,12 +25,8 @@ class Runner:
     """A workload compiled by Lamina on an engine, with its data in memory.
 
     Args:
-        workload: the workload to run.
         engine: the name of the engine.
         dtype, precision: the precision of the model.
-
-    Raises:
-        EngineError: for an engine that does not exist or cannot be used.
 
     Example:
         >>> from lamina.workloads import WORKLOADS
@@ -111,12 +107,9 @@ def measure(
     """Seconds per training step or forward pass, several samples.
 
     Args:
-        workload: the workload to measure.
         engine: the name of the engine.
         seconds: the time for measuring, without compiling and warming up.
         dtype, precision: the precision of the model.
-
-    Raises EngineError for an engine that does not exist or cannot be used.
     """
     runner = Runner(workload, engine, dtype, precision)
 
@@ -137,7 +130,6 @@ def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) ->
     Args:
         run: a function of a number: it runs so many, waits for the last, and returns the seconds
             of all. The calls that determine the size of a group also warm up, and are not samples.
-        seconds: the time for measuring.
         run_length: the size of a group; 0 to determine it. A group that would take more than ten
             times `seconds` is shortened to about `seconds`.
 

@@ -72,10 +72,7 @@ def _opened() -> Generator[Folder | None]:
 
 
 def _path() -> Path | None:
-    """The path of the cache's parent folder; None if the cache is turned off.
-
-    Raises OSError if the folder is not known.
-    """
+    """The path of the cache's parent folder; None if the cache is turned off."""
     setting = os.environ.get("LAMINA_CACHE")
     if setting is not None and setting.lower() in ("off", "0", ""):
         return None

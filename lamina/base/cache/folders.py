@@ -132,8 +132,6 @@ def opened(path: Path, name: str) -> Generator[Folder]:
     unless users can only change their own files in it, as in /tmp (the sticky bit). The last one
     must belong to this user and be writable by no one else. Links are followed only where root
     alone can make them, and the path itself must not be one.
-
-    Raises OSError if a folder breaks these rules (`RefusedError`), or the system refuses access.
     """
     if not _EXAMINED:
         (path / name).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -179,11 +179,7 @@ _LIKENESS = 0.85
 
 
 def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
-    """Checks that a method of a user's class is no hook that `fit` would never call.
-
-    Raises:
-        DefinitionError: if it is one.
-    """
+    """Checks that a method of a user's class is no hook that `fit` would never call."""
     if name in _HOOKS:
         _check_parameters(cls, name, method)
         return

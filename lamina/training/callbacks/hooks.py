@@ -164,11 +164,7 @@ _ARRAY = "lamina.array"
 def divided(
     states: Mapping[str, Mapping[str, Any]],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Array]]:
-    """States as plain values, and arrays by names such as `"EarlyStopping-0/best/1.weight"`.
-
-    Raises:
-        DefinitionError: if a state holds a value that a file cannot.
-    """
+    """States as plain values, and arrays by names such as `"EarlyStopping-0/best/1.weight"`."""
     plain: dict[str, dict[str, Any]] = {}
     arrays: dict[str, Array] = {}
     for owner, state in states.items():

@@ -29,11 +29,7 @@ Best = Annotated[str | None, OrNone(Word((SMALLEST, "max")))]
 
 
 def require_measured(fit: RunningFit, monitor: str, best: str | None, where: str) -> None:
-    """Checks that a fit that begins measures something of that name, and which values are better.
-
-    Raises:
-        DefinitionError: if it does not, or nobody says which values are better.
-    """
+    """Checks that a fit measures something of that name, and that its best values are known."""
     measured = dict.fromkeys((*fit.history.measured, *fit.history))
     # How many numbers a row has is known after an epoch.
     if _without_position(monitor) not in measured:
@@ -53,11 +49,7 @@ def require_measured(fit: RunningFit, monitor: str, best: str | None, where: str
 
 
 def last_value(fit: RunningFit, monitor: str, best: str | None, where: str) -> float:
-    """The value of a measure in the last epoch, negated if larger values are better.
-
-    Raises:
-        DefinitionError: if it is not in the history, as a matrix is not.
-    """
+    """The value of a measure in the last epoch, negated if larger values are better."""
     if monitor not in fit.history:
         first = f"{_without_position(monitor)}[0]"
         raise DefinitionError(
