@@ -92,11 +92,7 @@ def check_folder(directory: str) -> None:
 
 
 def sweep(folder: str | int) -> None:
-    """Removes the unfinished files of ended writers from a folder.
-
-    Args:
-        folder: the path of a folder, or the descriptor of an open one.
-    """
+    """Removes the unfinished files of ended writers from a folder, a path or a descriptor."""
     if sys.platform == "win32":
         # On Windows an open file cannot be removed: no lock is needed.
         remove = _remove

@@ -346,12 +346,7 @@ def _kinds_of(function: Callable[..., Any]) -> dict[str, Kind]:
 
 
 def _declared(annotations: Mapping[str, Any], names: dict[str, Any]) -> dict[str, Kind]:
-    """The kinds in annotations.
-
-    Args:
-        annotations: annotations by parameter, evaluated or as text.
-        names: the namespace in which text is evaluated.
-    """
+    """The kinds in annotations; `names` is the namespace in which text is evaluated."""
     kinds: dict[str, Kind] = {}
     for parameter, annotation in annotations.items():
         # A name may be imported for the type checker only.

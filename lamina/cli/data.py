@@ -23,15 +23,7 @@ from lamina.files.atomic import write_atomically
 def load_pair(
     data: str, targets: str | None, validation: str | None, seed: int, **table: Any
 ) -> tuple[Dataset, Dataset | None]:
-    """The training data and the validation data.
-
-    Args:
-        data: the word digits, or a file or folder.
-        targets: the name or number of the targets, if any.
-        validation: other data, or the share to hold out.
-        seed: the seed that chooses the examples to hold out.
-        table: options of `lm.data.load`; None stands for the default.
-    """
+    """The training and the validation data; `table` has the options of `lm.data.load`."""
     options = {name: value for name, value in table.items() if value is not None}
     is_ready = data == "digits" or is_mnist_folder(Path(data))
     if is_ready and options:

@@ -57,11 +57,7 @@ def _show(
 
 
 def message_of(error: Exception, user_file: str = "") -> str:
-    """The message for the user; "" for a defect of Lamina, which needs its traceback.
-
-    Args:
-        user_file: the path of the user's own file, if one was run.
-    """
+    """The message for the user; "" for a defect of Lamina, which needs its traceback."""
     name = type(error).__name__
     if isinstance(error, LaminaError):
         text = f"{name} {error}" if error.where else f"{name}: {error}"

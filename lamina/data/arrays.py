@@ -47,12 +47,7 @@ def listed(value: Any, problem: str) -> Array:
 
 
 def to_array(value: Any, problem: str) -> Array:
-    """Data as an array; a tensor that requires a gradient gives its values.
-
-    Args:
-        value: lists, tensors on the CPU, numbers, arrays, buffers.
-        problem: the error's text for data that cannot be converted.
-    """
+    """Data as an array, or this problem; a tensor that requires a gradient gives its values."""
     if isinstance(value, Tensor):
         raise DefinitionError(
             "data is an array, but this is a symbolic tensor, which holds no data",
@@ -267,7 +262,6 @@ def convert(value: Any, target: DType, name: str, *, narrow: bool = True) -> Arr
     them), and float32 for float64. Other conversions that lose precision or meaning are refused.
 
     Args:
-        name: the name of the array, for errors and warnings.
         narrow: whether float64 may become a narrower float.
     """
     plain = type(value) is np.ndarray  # the usual case

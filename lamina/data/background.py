@@ -320,14 +320,7 @@ class Reader:
             self._changed.notify_all()
 
     def offer(self, make: Callable[[], Chunk]) -> bool:
-        """Lets the caller take what is read, before the source is asked for more.
-
-        Args:
-            make: a function that makes a chunk of it.
-
-        Returns:
-            Whether the caller waits and gets the chunk. Otherwise it may take it until `withdraw`.
-        """
+        """Lets the caller take what is read, until `withdraw`; returns whether it has waited."""
         with self._changed:
             self._require_open()
             if self._is_waited_for and not self._ready:
@@ -373,11 +366,6 @@ class _Blocks:
     The examples that do not fill a batch are moved to the next chunk. With a window, a block is
     what the window's rule says. Without one it has the examples that are read until the caller
     waits for them, at least a batch, and at most a chunk: the batches are the same.
-
-    Args:
-        reader: the receiver of the chunks.
-        order: the order of the examples of a window; None for the order of the source.
-        steps: the most batches; None for all.
     """
 
     def __init__(

@@ -118,13 +118,7 @@ def require_float32(
 
 
 def as_kind(name: str, values: Array, kind: str, learned: Collection[str] | None = None) -> Array:
-    """The values of a column as values of a kind.
-
-    Texts become numbers or dates. Numbers become words if such words are known.
-
-    Args:
-        learned: the words of the training data; None allows any.
-    """
+    """The values of a column as values of a kind; `learned` are the words of the training data."""
     present, kind = kind_of(values), stored_kind(kind) or ""
     if present == kind:
         return values
@@ -179,8 +173,6 @@ def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str | Non
     """Warns of a column of words that look like numbers or dates, or hardly repeat.
 
     Args:
-        values: the words; None where one is missing.
-        is_target: whether words are classes, not features.
         decimal: the mark of decimals in the other columns; None if they do not show it.
     """
     counts = Counter(word for word in cast(list[Any], values.tolist()) if word)
@@ -382,9 +374,6 @@ def decimal_mark(columns: Mapping[str, Sequence[str]]) -> str | None:
     number with no other mark: `1,5`, `1.234,5` and `1.234.567` show the comma. `1,200` and `1.200`
     show nothing, because the mark may be one between thousands. A table with only such points has
     decimal points.
-
-    Args:
-        columns: the cells by the names of the columns that may be of numbers.
     """
     texts = "\n".join("\n".join(cells) for cells in columns.values())
     if not _MAY_BE_GROUPED.search(texts):
@@ -407,11 +396,7 @@ def decimal_mark(columns: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def _first_with(mark: str, columns: Mapping[str, Sequence[str]], *, sure: bool) -> str | None:
-    """The first number with a decimal mark, and its column, as text.
-
-    Args:
-        sure: whether only numbers count that have no other decimal mark.
-    """
+    """The first number with a decimal mark, as text; if `sure`, it has no other decimal mark."""
     other = "," if mark == "." else "."
     for name, cells in columns.items():
         marked = (cell for cell in cells if mark in cell or (sure and cell.count(other) > 1))
@@ -460,14 +445,7 @@ def _is_date(text: str) -> bool:
 
 @frozen_dataclass
 class _Notation:
-    """The notation of a kind of values in cells.
-
-    Attributes:
-        fits: whether a cell is of this kind.
-        read: the conversion of a cell.
-        gap: a missing value as text.
-        dtype: the dtype of the column.
-    """
+    """The notation of a kind of values in cells."""
 
     fits: Callable[[str], bool]
     read: Callable[[str], Any]

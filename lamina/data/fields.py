@@ -97,11 +97,7 @@ def in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
 
 
 def check(name: str, value: object) -> None:
-    """Raises DataError or DTypeError for what a data set does not take.
-
-    Args:
-        value: an array; inputs may be a sparse matrix.
-    """
+    """Raises DataError or DTypeError for what a data set does not take."""
     if is_sparse(value):
         _check_sparse(name, cast(Array, value))
         return

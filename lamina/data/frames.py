@@ -259,11 +259,7 @@ def read_table(
 
 @frozen_dataclass
 class FileColumns:
-    """The columns of a file.
-
-    Attributes:
-        decimal: the decimal mark; None if no number has one.
-    """
+    """The columns of a file; `decimal` is None if no number has a decimal mark."""
 
     columns: dict[str, Array]
     delimiter: str
@@ -277,13 +273,7 @@ def read_columns(
     delimiters: str = DELIMITERS,
     decimal: str | None = None,
 ) -> FileColumns:
-    """The columns of a file.
-
-    Args:
-        other: the kind of all other columns; None recognises it.
-        delimiters: the characters that may be between the cells.
-        decimal: the decimal mark; None finds it.
-    """
+    """The columns of a file; `other` is the kind of columns that `kinds` does not name."""
     with reading_table(path):
         texts = read_texts(path, delimiters, decimal)
         cells = {name: (column, kinds.get(name, other)) for name, column in texts.columns.items()}

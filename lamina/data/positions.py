@@ -46,11 +46,7 @@ class Position:
 
 @final
 class WindowOrder:
-    """The blocks of an epoch, and the order of the examples in each.
-
-    Args:
-        window: the examples of a block, at least 1.
-    """
+    """The blocks of an epoch, and the order of the examples in each."""
 
     def __init__(self, window: int, seed: int, epoch: int) -> None:
         self._window, self._seed = window, seed
@@ -73,12 +69,7 @@ _BYTES = "base64"
 
 
 def saved_state(owner: Any, iterator: Any) -> Any:
-    """The state of a source as plain data; None if it has none.
-
-    Args:
-        owner: the source, for example a loader with `state_dict`.
-        iterator: over its batches, for example one of grain with `get_state`.
-    """
+    """The state of a source as plain data; None if it has none."""
     if is_stateful(owner):
         state = owner.state_dict()
     elif hasattr(iterator, "get_state") and hasattr(iterator, "set_state"):

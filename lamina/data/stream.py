@@ -164,7 +164,6 @@ def as_data(
     """A data set or a stream, as it is; arrays as a data set; anything else as a stream.
 
     Args:
-        coding: the coding of the tables that the model takes, if any.
         is_training: whether the model takes the coding of the data; of another one it only warns.
     """
     if is_frame(value) or is_rows(value):
@@ -208,11 +207,7 @@ def _uncoded(expected: str, found: str, advice: str) -> DataError:
 @final
 @frozen_dataclass(eq=False)
 class SparseRows:
-    """A source of batches: the examples of a data set with sparse inputs, in its order.
-
-    Attributes:
-        dataset: a data set whose inputs are sparse matrices, or also arrays.
-    """
+    """A source of batches: the examples of a data set with sparse inputs, in its order."""
 
     dataset: Dataset
 
@@ -238,11 +233,7 @@ def whole_of(data: Dataset | Stream) -> Dataset | None:
 
 
 def as_inputs(value: Any, coding: Coding | None) -> Any:
-    """The inputs of a prediction: a stream, or arrays as they are given, perhaps by name.
-
-    Args:
-        coding: the coding of the tables that the model takes, if any.
-    """
+    """The inputs of a prediction: a stream, or arrays as they are given, perhaps by name."""
     if isinstance(value, Dataset):
         _require_coded(value, coding)
         return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs

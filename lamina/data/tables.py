@@ -104,12 +104,7 @@ def read_numbers(path: Path) -> Array:
 
 
 def read_texts(path: Path, delimiters: str = DELIMITERS, decimal: str | None = None) -> Texts:
-    """The entries of a table.
-
-    Args:
-        delimiters: the characters that may be between the cells of a row.
-        decimal: the decimal mark, if it is known.
-    """
+    """The entries of a table."""
     layout = _read_layout(path, delimiters=delimiters, decimal=decimal)
     columns: list[list[str]] = [[] for _ in layout.names]
     lines: list[int] = []
@@ -315,11 +310,7 @@ def _rows(path: Path, layout: _Layout) -> Iterator[tuple[int, list[str]]]:
 def _records(
     lines: Iterable[str], delimiter: str, before: int = 0
 ) -> Iterator[tuple[int, list[str]]]:
-    """The cells of the lines that are not empty, each with the line in which they end.
-
-    Args:
-        before: the number of lines before these.
-    """
+    """The cells of the lines that are not empty, with the numbers of their lines after `before`."""
     skips = delimiter != " "  # a space before a quote is none of the cell
     if not skips:  # several spaces may align columns
         lines = (line if '"' in line else re.sub(" +", " ", line).strip(" ") for line in lines)

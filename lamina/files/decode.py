@@ -28,7 +28,6 @@ def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[
     """The network that `encode` wrote.
 
     Args:
-        arrays: the arrays of its constants, by name.
         user_layers: the caller's own classes of layers, initializers and regularizers that the
             network may contain.
     """

@@ -39,11 +39,7 @@ def are_alike(one: Network, other: Network) -> bool:
 
 @final
 class _Encoder:
-    """Encodes one network. Layers and graphs used several times are written once.
-
-    Attributes:
-        arrays: the arrays of constants by their names in the data.
-    """
+    """Encodes one network. Layers and graphs used several times are written once."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
@@ -56,11 +52,7 @@ class _Encoder:
         self._graphs: list[Json] = []
 
     def network(self, network: Network, nodes: Sequence[Tensor]) -> Json:
-        """The whole definition.
-
-        Args:
-            nodes: the nodes that are encoded; each other one is the same as its first operand.
-        """
+        """The whole definition; a node that is not among these is the same as its operand."""
         definition = self._definition(network, nodes)
         return {"layers": self._layers, "graphs": self._graphs, **definition}
 

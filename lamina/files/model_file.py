@@ -86,11 +86,7 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
 
 
 def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> ModelFile:
-    """Reads a model file; runs no code from it.
-
-    Args:
-        layers: the caller's own layer classes that the network may contain.
-    """
+    """Reads a model file, which may contain these classes of the caller; runs no code from it."""
     where = os.fspath(path)
     tensors, metadata = _parse(_contents(path), where)
     _require_model(tensors, metadata, where)

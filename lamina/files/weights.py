@@ -161,11 +161,7 @@ class Pairing:
 
 
 def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str]) -> Pairing:
-    """Pairs parameters and states with the arrays of the same names; the others are listed.
-
-    Args:
-        skip: patterns of names that keep their values.
-    """
+    """Pairs parameters and states with the arrays of the same names; the others are listed."""
     record = network.variables(float32)
     variables = {v.name: v for v in (*record.parameters.values(), *record.states.values())}
     _require_matches(skip, list(variables), arrays, "load_parameters")

@@ -28,11 +28,7 @@ PALETTE = (SKY, AMBER, GREEN, PURPLE, YELLOW, BLUE, ORANGE, GREY)
 
 
 def new_figure(width: float, height: float, *, purpose: str) -> Any:
-    """An empty `matplotlib.figure.Figure`, width x height in inches.
-
-    Args:
-        purpose: the picture, "a plot of curves"; begins the error's sentence.
-    """
+    """An empty `matplotlib.figure.Figure`, width x height in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

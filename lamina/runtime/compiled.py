@@ -36,7 +36,6 @@ class CompiledProgram:
 
     Attributes:
         executable: the program as the engine runs it.
-        lock: of the model; the caller of `run` holds it.
         order: for each input of the program, its number among the network's inputs and targets;
             None if both have the same order.
     """
@@ -87,9 +86,7 @@ def compile_for_batch(
     """Compiles the graph of one batch for a batch size. The caller holds the model's lock.
 
     Args:
-        graph: of inference, evaluation or a training step.
         shared: the memories of its parameters and states.
-        timed: whether to measure the time of each of its steps.
         program: the planned program for the engine's target, if it was compiled before.
     """
     lock.settle()
@@ -118,7 +115,6 @@ def program_for_batch(
     Nothing is allocated.
 
     Args:
-        graph: of inference, evaluation or a training step.
         state: further memory that will be allocated for it.
         divisible: what has fewer examples if it does not fit: the `"batch"` of a training step,
             which may be divided, or its `"micro-batch"`; "" for another batch.
@@ -158,12 +154,7 @@ def _largest_batch(
     limit: float,
     too_large: int,
 ) -> int:
-    """The largest batch that fits; 0 if not even one example does.
-
-    Args:
-        compiled: returns the program for a batch size.
-        too_large: a batch size that does not fit.
-    """
+    """The largest batch that fits; 0 if not even one example does."""
 
     def counted(count: Callable[[Program], Sequence[Need]]) -> Callable[[int], float]:
         def needed(size: int) -> float:
@@ -181,11 +172,7 @@ def _largest_batch(
 
 
 def _advice(fits: int, divisible: str) -> str:
-    """What to do if a batch does not fit.
-
-    Args:
-        fits: the largest batch that does.
-    """
+    """What to do if a batch does not fit."""
     if not fits:
         return "Not even one example fits: take a smaller network, or an optimizer with less state."
     examples = f"{fits:,} example{'s' if fits > 1 else ''}"
@@ -210,11 +197,7 @@ def _require_room(batch: int, needs: Sequence[Need], engine: Engine, arena: Aren
 
 @final
 class RecentPrograms(Generic[Key]):
-    """An LRU cache of compiled programs, one for each batch size; evicted ones are released.
-
-    Args:
-        advice: what to do about many batch sizes; "" for no warning.
-    """
+    """An LRU cache of compiled programs, one for each batch size; evicted ones are released."""
 
     def __init__(self, advice: str = "") -> None:
         # In the order of use, the latest last.

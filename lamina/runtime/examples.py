@@ -24,11 +24,7 @@ def random_normal(shape: tuple[int, ...], seed: int, number: int) -> Array:
 def random_examples(
     network: Network, loss: Loss | None, batch: int, seed: int, dtype: DType, *, where: str
 ) -> Dataset:
-    """`batch` random examples, with targets that the loss accepts, if there is a loss.
-
-    Args:
-        where: the public function that calls this and has a parameter `data`, for the error.
-    """
+    """`batch` random examples, with targets that the loss accepts, if there is a loss."""
     inputs: list[Array] = []
     for number, tensor in enumerate(network.inputs):
         if not tensor.dtype.is_float:

@@ -51,9 +51,6 @@ def index_checks(
     """The limits of indices that are elements of an input, rather than computed.
 
     Slices, reshapes and casts of an input are its elements too.
-
-    Args:
-        kind: `"input"`, or `"target"` for elements of targets.
     """
     found: list[IndexCheck] = []
     for limit in limits:

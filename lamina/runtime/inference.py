@@ -155,11 +155,7 @@ class Inference:
         return batch
 
     def profile(self, inputs: Any, seconds: float = 0.5) -> Profile:
-        """The time of each step of the program of a forward pass.
-
-        Args:
-            seconds: about how long to run the program untimed, and again with timers.
-        """
+        """The time of each step of the program of a forward pass."""
         arrays = self._converted(inputs)
         count = check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)

@@ -103,8 +103,6 @@ class Parameters:
     `with parameters.lock.mutex`.
 
     Args:
-        network: has these parameters and states.
-        engine: holds their values in its memory.
         values: known initial values, from a file; initializers make the others.
         whole: parameters of a network that contains the same layers; they are shared, and none are
             allocated.
@@ -328,7 +326,6 @@ def allocate_states(
     """Memories of states that are not the model's: seed, counter of training steps, optimizer.
 
     Args:
-        seed: of layers that draw random numbers.
         slots: for each state of the optimizer, and each hyper-parameter, its tensor and first
             value.
     """

@@ -24,12 +24,7 @@ def profiled(
     parameters: Parameters,
     seconds: float,
 ) -> Profile:
-    """Runs the same program many times, untimed and then with a timer around each step.
-
-    Args:
-        make: compiles the program, with timers or without.
-        seconds: about how long to run it untimed, and again with timers.
-    """
+    """Runs the same program many times, untimed and then with a timer around each step."""
     with parameters.lock.mutex:
         plain, timed = make(False), make(True)
         try:

@@ -107,13 +107,7 @@ class Streamed:
 
 
 def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streamed | None:
-    """A data set as a stream; None if the engine has no memory of its own.
-
-    Args:
-        engine: will run programs on the examples.
-        arrays: of the data set, by the inputs of the program.
-        batch: the most examples of a batch.
-    """
+    """A data set as a stream; None if the engine has no memory of its own."""
     each = {name: array[:1].nbytes for name, array in arrays.items()}
     most = min(_CHUNK_BYTES, int((engine.available_bytes() or 0) * _FRACTION))
     batches = max(1, most // max(1, batch * sum(each.values())))

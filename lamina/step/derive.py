@@ -47,7 +47,6 @@ class BatchSpecs:
     """What the graph of a batch is derived from: the network, and what the batch's arrays are.
 
     Attributes:
-        dtype: the float type of the model.
         rounding: what is rounded; None for nothing.
         input_dtypes: of the data; none for the dtypes of the network's inputs.
         targets, weights: (shape with the batch, dtype) of each target, and of the weights of the
@@ -122,11 +121,7 @@ def _with_float32_outputs(trace: Trace) -> Trace:
 
 
 def default_targets(network: NetworkDefinition, loss: Loss, dtype: DType) -> tuple[Spec, ...]:
-    """The targets that a loss expects, where there is no data yet.
-
-    Returns:
-        (shape with the batch, dtype) of each target; none for a loss without targets.
-    """
+    """(shape with the batch, dtype) of each target that a loss expects, without data."""
     return tuple(spec for _, specs in targets_of_terms(network, loss, dtype) for spec in specs)
 
 
@@ -141,12 +136,7 @@ def targets_of_terms(
 def evaluation_graph(
     batch: BatchSpecs, loss: Loss, metrics: Sequence[Metric] = (), *, training: bool = False
 ) -> BatchGraph:
-    """The loss, without penalties, and the metrics of a batch; it updates nothing.
-
-    Args:
-        batch: the network and its arrays.
-        training: trace the layers in training mode instead of inference mode.
-    """
+    """The loss, without penalties, and the metrics of a batch; it updates nothing."""
     trace = _with_float32_outputs(batch.trace(training=training))
     with layers_built(trace.record, loss_dtype(trace)):
         found = _objective(batch, trace, loss, metrics)
@@ -232,15 +222,7 @@ class _Scaled:
 
 @frozen_dataclass
 class Differentiable:
-    """The loss of a batch, and all that gradients and updates of parameters need.
-
-    Attributes:
-        batch: the network and its arrays.
-        objective: losses and metrics, without penalties.
-        trained: the parameters that are trained.
-        optimizers: the optimizer of each parameter, by name.
-        scale: the state of loss scaling, if the loss is scaled.
-    """
+    """The loss of a batch, and all that gradients and updates of parameters need."""
 
     batch: BatchSpecs
     options: TrainingOptions
@@ -286,11 +268,7 @@ class Differentiable:
         outputs: Sequence[tuple[str, Tensor]] = (),
         states: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> BatchGraph:
-        """The graph that ends a training step: from loss and gradients to all new values.
-
-        Args:
-            inputs, outputs: of the graph that computes loss and gradients, if it is the same one.
-        """
+        """The graph that ends a training step: from loss and gradients to all new values."""
         record, scale = self.trace.record, self.scale
         slots: dict[str, tuple[Tensor, float]] = {}
         with layers_built(record, loss.dtype):
@@ -391,12 +369,7 @@ def _norm(options: TrainingOptions, gradients: Sequence[Tensor]) -> tuple[tuple[
 def _trained(
     loss: Tensor, variables: Iterable[Variable], excluded: Collection[str], frozen: Sequence[str]
 ) -> list[Variable]:
-    """The parameters that are trained.
-
-    Args:
-        excluded: the names of frozen parameters.
-        frozen: the patterns that these names match, for errors.
-    """
+    """The parameters that are trained."""
     reached = set(topological([loss]))
     reachable = [variable for variable in variables if variable.tensor in reached]
     trained = [variable for variable in reachable if variable.name not in excluded]
@@ -451,13 +424,7 @@ def updated(
     step: Tensor,
     slots: dict[str, tuple[Tensor, float]],
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """The new value of a parameter, or of several as one vector, and of the optimizer's state.
-
-    Args:
-        path: the first part of the names of the states.
-        step: the number of finished training steps.
-        slots: receives the states with their first values, by name.
-    """
+    """The new value of a parameter, or of several as one vector; `slots` receives the states."""
     own: dict[str, Tensor] = {}
     for name, first in optimizer.slots().items():
         full = f"{path}/{name}"

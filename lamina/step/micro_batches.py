@@ -73,12 +73,7 @@ class _Sums:
     def updates(
         self, is_first: Tensor, count: Tensor, terms: Sequence[Tensor]
     ) -> list[tuple[Tensor, Tensor]]:
-        """The sums after one more micro-batch.
-
-        Args:
-            is_first: whether the sums have old values.
-            count: of the examples, or the sum of their weights.
-        """
+        """The sums after one more micro-batch of so many examples, or so large a sum of weights."""
         updates: list[tuple[Tensor, Tensor]] = []
         for total, term in zip(self.states, terms, strict=True):
             new = ops.cast(term, total.dtype)

@@ -66,12 +66,7 @@ def names_of_outputs(network: NetworkDefinition) -> Names:
 
 
 def names_of_targets(network: NetworkDefinition, counts: Sequence[tuple[LossTerm, int]]) -> Names:
-    """The names of the targets: those of the outputs with which they are compared.
-
-    Args:
-        network: has the names of the outputs.
-        counts: the terms of the loss, each with its number of targets.
-    """
+    """The names of the targets: those of the outputs with which they are compared."""
     outputs, shown = network.output_names, network.has_output_names
     term, count = counts[0]
     if term.output is None:
@@ -89,12 +84,7 @@ def names_of_weights(network: NetworkDefinition, loss: Loss) -> Names:
 
 
 def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
-    """The arrays of the inputs or targets, in order.
-
-    Args:
-        value: an array; a tuple or list of several; or a dict of arrays by name.
-        names: of the inputs or targets, which decide the number and the order.
-    """
+    """The arrays of the inputs or targets, in order, from one, several, or a dict by name."""
     if isinstance(value, Mapping):
         return names.in_order(cast(Mapping[Any, Any], value))
     count, role = len(names.each), names.role

@@ -84,9 +84,7 @@ def precision_of(
     """The precision of a model.
 
     Args:
-        value: a float type, or a name in `MIXED`.
         device: returns the device that decides which type `"mixed"` is.
-        products: the precision of products of float32, `"tf32"` or `"float32"`.
     """
     if products == TF32:
         return _with_tf32(value)

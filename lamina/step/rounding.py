@@ -210,12 +210,7 @@ def _is_depthwise(node: Tensor) -> bool:
 
 @final
 class _Products:
-    """Rounds the operands of products, also in the iterations of recurrences.
-
-    Args:
-        half: the dtype to which they are rounded.
-        leaves: whether operands are rounded that are leaves alone.
-    """
+    """Rounds the operands of products, also in the iterations of recurrences."""
 
     def __init__(self, half: DType, leaves: bool) -> None:
         self._half = half
@@ -229,12 +224,7 @@ class _Products:
     def rounded(
         self, graph: Graph, *, keep_outputs: bool = False, computed: frozenset[Tensor] = frozenset()
     ) -> Graph:
-        """The graph with rounded operands.
-
-        Args:
-            keep_outputs: whether outputs are not rounded.
-            computed: leaves of an iteration that are computed outside, or by iterations before.
-        """
+        """The graph with rounded operands; `computed` are leaves that are computed outside."""
         nodes = graph.nodes()
         chosen = {
             source

@@ -27,8 +27,6 @@ def batch_specs(
     """The batches of a data set.
 
     Args:
-        dtype: the float type of the model, which narrows floats of the data.
-        loss: decides what the targets are without a data set; None for a forward pass.
         dataset: has the dtypes of the inputs and the shapes and dtypes of the targets and weights.
     """
     batch = BatchSpecs(network, dtype, rounding, _input_dtypes(network, dtype, dataset))
@@ -63,14 +61,7 @@ def _input_dtypes(
 
 
 def positional(dataset: Dataset, network: NetworkDefinition, loss: Loss, dtype: DType) -> Dataset:
-    """A data set whose arrays are given by name, with the arrays in the order of the network.
-
-    Args:
-        dataset: one without names stays as it is.
-        network: has the inputs and outputs.
-        loss: decides which outputs have targets.
-        dtype: the float type of the model.
-    """
+    """A data set with its arrays in the order of the network; one without names stays as it is."""
     inputs, targets, weights = dataset.inputs, dataset.targets, dataset.weights
     if not any(isinstance(one, Mapping) for one in (inputs, targets, weights)):
         return dataset

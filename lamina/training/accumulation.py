@@ -19,13 +19,7 @@ from lamina.training.order import batches_of_rows
 
 @final
 class Accumulation:
-    """Divides batches into micro-batches, and updates the parameters after each batch.
-
-    Args:
-        size: the number of examples of a micro-batch.
-        update: the compiled program of the update.
-        sums: the memories of the sums.
-    """
+    """Divides batches into micro-batches, and updates the parameters after each batch."""
 
     def __init__(self, size: int, update: CompiledProgram, sums: Mapping[str, Memory]) -> None:
         self.size = size
@@ -44,12 +38,7 @@ class Accumulation:
                 yield from batches_of_rows(batch, self.size)
 
     def run(self, rows: Array, run_micro: Callable[[Array], Recorded]) -> Recorded:
-        """Trains on batches, one after the other.
-
-        Args:
-            rows: int64 (batches, batch size): the numbers of the examples in each batch.
-            run_micro: runs micro-batches of one size.
-        """
+        """Trains on batches, int64 (batches, batch size), one after the other."""
         found: list[Recorded] = []
         for batch in rows:
             with self.whole():
@@ -72,11 +61,7 @@ class Accumulation:
 
 
 def _whole(micro: Recorded, examples: int, update: Mapping[str, float]) -> Recorded:
-    """The record of a batch.
-
-    Args:
-        update: the outputs of the update: the loss and others.
-    """
+    """The record of a batch, from its micro-batches and the outputs of the update."""
     statistics = {
         name: values
         if name in micro.kept

@@ -128,7 +128,6 @@ class BatchRunner(Named):
         loss: decides which targets there are, and checks their values.
         dataset: has the dtypes of the inputs and the shapes and dtypes of the targets; without one
             network and loss decide them. If its examples have weights, those of all batches do.
-        batch_size: the largest number of examples in a batch.
     """
 
     # Of its programs, for people.
@@ -300,8 +299,6 @@ class BatchRunner(Named):
         """The batches of a stream, where the engine can read them, as long as the block runs.
 
         Args:
-            reader: of the stream; it is closed at the end of the block.
-            drop_last: whether a smaller last batch of an epoch is omitted.
             epochs: to read; None to read without an end.
             steps: the batches that are taken, over all epochs; None if that is not known.
         """
@@ -333,12 +330,7 @@ class BatchRunner(Named):
         return batches
 
     def _run_batches(self, resident: Examples, rows: Array) -> Recorded:
-        """Runs the program on batches of an uploaded data set, in order.
-
-        Args:
-            resident: the data set on the engine, or streamed to it.
-            rows: int64 (batches, batch size): the numbers of the examples in each batch.
-        """
+        """Runs the program on batches, int64 (batches, batch size), in order."""
         with self._lock.mutex:
             self._require_alive()
             compiled = self._program(rows.shape[1])

@@ -105,11 +105,7 @@ class _Notes:
 
 @final
 class Checkpoint:
-    """The checkpoint file of a fit.
-
-    Args:
-        options: they must be equal in a resumed fit and in the fit that wrote the file.
-    """
+    """The checkpoint file of a fit, whose options are equal in a resumed fit."""
 
     def __init__(
         self, path: str | os.PathLike[str], parameters: Parameters, options: Mapping[str, Any]

@@ -56,8 +56,6 @@ class Opened:
     """The data of a fit: a data set, or a stream whose first batch is read.
 
     Args:
-        data: to open; use it in a `with` block.
-        seed: of the order of the examples; None for the order of the data.
         position: where a stream begins, from `Epochs.position`; None for the beginning.
         done: the epochs that are done, and the training steps of the next one.
         keeps_states: whether notes have the state of the source, if it has one.
@@ -144,11 +142,7 @@ def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the trainin
 
 @contextmanager
 def epochs_of(opened: Opened, training: Training, *, drop_last: bool) -> Generator[Epochs]:
-    """The epochs of a training; their memory is released after the block.
-
-    Args:
-        drop_last: whether a smaller last batch of an epoch is omitted.
-    """
+    """The epochs of a training; their memory is released after the block."""
     if isinstance(opened.data, Dataset):
         with training.uploaded(opened.data) as resident:
             yield _OfDataset(opened.data, training, resident, opened.seed, drop_last)
@@ -219,11 +213,7 @@ def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
 
 @final
 class _OfStream:
-    """The epochs of a stream.
-
-    Args:
-        steps: of an epoch, if the number of its examples is known.
-    """
+    """The epochs of a stream."""
 
     def __init__(self, stream: Stream, feed: Feed, steps: int | None) -> None:
         self._stream, self._feed = stream, feed

@@ -142,12 +142,7 @@ def names_of(losses: Iterable[str], metrics: Sequence[Metric]) -> list[str]:
 
 @final
 class Evaluation(BatchRunner):
-    """Loss and metrics of a model on data, in inference mode.
-
-    Args:
-        dataset: has the dtypes of the inputs, the shapes and dtypes of the targets and weights.
-        batch_size: the largest number of examples in a batch.
-    """
+    """Loss and metrics of a model on data, in inference mode."""
 
     _program_name = "evaluation"
 
@@ -170,11 +165,7 @@ class Evaluation(BatchRunner):
         return joined([self._run_batches(resident, rows) for rows in groups])
 
     def run_stream(self, reader: Reader, steps: int | None, stopped: Stopped) -> Recorded:
-        """Evaluates the examples of a stream, in their order, and closes its reader.
-
-        Args:
-            steps: the most batches; None for all up to the end.
-        """
+        """Evaluates the examples of a stream, in their order, and closes its reader."""
         try:
             sample = reader.sample_unless(stopped)
             if sample is None:

@@ -47,12 +47,7 @@ SKIPPED_STEPS = "skipped_steps"
 @final
 @frozen_dataclass
 class Fit:
-    """One fit of a model, which `run` carries out.
-
-    Attributes:
-        model: which is trained; callbacks get it.
-        coding: of the tables that are trained on, or on which the model was trained before.
-    """
+    """One fit of a model, which `run` carries out; the options are those of `Model.fit`."""
 
     model: Any
     parameters: Parameters
@@ -345,11 +340,7 @@ class Fit:
         return joined(pieces)
 
     def _require_steps(self, steps: int, scale: float | None, epoch: int) -> None:
-        """Raises if all training steps of an epoch were skipped at the least scale of the loss.
-
-        Args:
-            scale: at the beginning of the epoch.
-        """
+        """Raises if all training steps of an epoch were skipped at the least scale of the loss."""
         if not steps and scale == LEAST_SCALE:
             raise NonFiniteError(
                 "all training steps of an epoch were skipped: gradients overflow in float16",

@@ -25,10 +25,7 @@ def batches_after(
     """The batches of `steps` training steps after those that are done: rows (batches, batch size).
 
     Args:
-        dataset: whose examples are shuffled in each epoch.
-        batch_size: the most examples of a batch.
         done: the training steps before, from the first epoch on.
-        drop_last: whether a smaller last batch of an epoch is omitted.
     """
     size = min(batch_size, len(dataset))
     whole = len(dataset) // batch_size * batch_size if drop_last else len(dataset)

@@ -17,14 +17,7 @@ def profile(
     batch_size: int,
     seconds: float,
 ) -> Profile:
-    """Profiles a training step; without options, a forward pass.
-
-    Args:
-        parameters: of the model; a copy of them is used.
-        dataset: one batch; None for random examples.
-        batch_size: the number of random examples.
-        seconds: about how long to run the program untimed, and again with timers.
-    """
+    """Profiles a training step of a copy; without options, a forward pass."""
     copy = parameters.copy()
     network, seed = copy.network, copy.seed
     if dataset is None:

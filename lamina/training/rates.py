@@ -26,12 +26,7 @@ _NOT_NEGATIVE = Number("[0, inf)")
 
 @final
 class LearningRates:
-    """The rates of an optimizer: one, or one for each pattern of `lm.ByPath`, by name.
-
-    Args:
-        numbers: the hyper-parameters of the training step.
-        memories: of those that are leaves, by name.
-    """
+    """The rates of an optimizer: one, or one for each pattern of `lm.ByPath`, by name."""
 
     def __init__(self, numbers: TrainingNumbers, memories: Mapping[str, Memory]) -> None:
         self._leaves = [
@@ -163,7 +158,6 @@ def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: boo
     and it does no harm.
 
     Args:
-        steps: the training steps of the fit.
         measured: whether the first epoch of a stream was counted; others may be longer.
     """
     counted = ", if all epochs are as long as the first" if measured else ""

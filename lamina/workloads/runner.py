@@ -125,18 +125,7 @@ def measure(
 
 
 def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) -> list[float]:
-    """Seconds per training step or forward pass, from groups that are long enough for the clock.
-
-    Args:
-        run: a function of a number: it runs so many, waits for the last, and returns the seconds
-            of all. The calls that determine the size of a group also warm up, and are not samples.
-        run_length: the size of a group; 0 to determine it. A group that would take more than ten
-            times `seconds` is shortened to about `seconds`.
-
-    Example:
-        >>> samples(lambda steps: steps * 0.25, seconds=0.5)
-        [0.25, 0.25]
-    """
+    """The seconds of each run."""
     steps, taken = 1, run(1)
     shortest = seconds if run_length else SHORTEST_SAMPLE
     most = run_length or sys.maxsize

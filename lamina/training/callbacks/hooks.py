@@ -63,11 +63,7 @@ def _wrong(found: object, kind: str) -> DefinitionError:
 
 @final
 class Hooks:
-    """The callbacks of a fit, in their order.
-
-    Args:
-        callbacks: objects with hooks, and functions of the history.
-    """
+    """The callbacks of a fit, in their order."""
 
     def __init__(self, callbacks: Sequence[AnyCallback]) -> None:
         self._objects = [one for one in callbacks if isinstance(one, Callback)]
