@@ -1,16 +1,21 @@
-"""Graphs and programs of small networks, and the public names, as text."""
+"""Graphs and programs of small networks, the public names, and what parameters take, as text."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import lamina as lm
 from lamina.base.shapes import float32
+from lamina.checks.calls import _kinds_of, _kinds_of_class
+from lamina.checks.kinds import Kind, Misfit
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
+from lamina.errors import LaminaError
 from lamina.graph import show
 from lamina.learning.protocols import TrainingOptions
 from lamina.step.derive import (
@@ -49,9 +54,9 @@ _PLACES = (
 )
 
 
-def _public_names() -> str:
-    """The names that users find, by their place."""
-    lines: list[str] = []
+def _public() -> dict[str, Any]:
+    """What users find, by its place and name."""
+    everything: dict[str, Any] = {}
     for place in _PLACES:
         attribute = place.startswith("lm.")
         found = attrgetter(place[3:])(lm) if attribute else import_module(place)
@@ -60,12 +65,39 @@ def _public_names() -> str:
             for name, value in vars(found).items()
             if isinstance(value, type) and value.__module__.startswith("lamina.")
         )
-        lines += sorted(f"{place}.{name}" for name in names if not name.startswith("_"))
+        public = sorted(name for name in names if not name.startswith("_"))
+        everything |= {f"{place}.{name}": getattr(found, name) for name in public}
+    return everything
+
+
+def _parameters() -> str:
+    """What parameters of public classes and functions take, as errors say it."""
+    lines: list[str] = []
+    seen: set[Any] = set()
+    for name, one in _public().items():
+        if one not in seen and not name.startswith(("lamina.ops", "lamina.errors")):
+            is_class = isinstance(one, type)
+            kinds = _kinds_of_class(one) if is_class else _kinds_of(inspect.unwrap(one))
+            shown = {n: kind.of_class(one) if is_class else kind for n, kind in kinds.items()}
+            own = sorted(n for n in shown if n[0] != "_" and n not in ("name", "return"))
+            lines += [f"{name}, {n}: {_taken(shown[n])}" for n in own]
+        seen.add(one)
     return "\n".join(lines)
 
 
+def _taken(kind: Kind) -> str:
+    try:
+        kind.read(object())
+    except Misfit as misfit:
+        return f"{misfit.expected} ({misfit.example})"
+    except LaminaError as error:
+        return error.facts[0][1]
+    return "anything"
+
+
 TEXTS: Mapping[str, Callable[[], str]] = {
-    "public_names.txt": _public_names,
+    "public_names.txt": lambda: "\n".join(_public()),
+    "parameters.txt": _parameters,
     "mlp_graph.txt": lambda: show(_training().graph),
     "mlp_program.txt": lambda: str(
         compile_graph(_training().graph, batch=BATCH, name="training", target=DEFAULT_TARGET)
