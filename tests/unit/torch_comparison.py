@@ -42,9 +42,8 @@ class Case:
     """A layer, written twice.
 
     Attributes:
-        name: of the case, for people.
-        layer: builds it in Lamina.
-        module: (torch.nn, torch) -> the same in PyTorch: a module, or a function.
+        layer: in Lamina: a layer, or a function of tensors that applies some.
+        module: torch -> the same in PyTorch: a module, or a function.
         shapes: of the inputs, batch first.
         names: for each parameter and state in Lamina what PyTorch calls it; those that are not
             listed have the same name.
@@ -54,11 +53,11 @@ class Case:
         cancelling: whether there are gradients that are nothing but rounding, as those of biases
             of keys: errors are then relative to the largest gradient of all.
         lengths: if above 0, the last input is integers from 1 to it.
+        name: of the case, if the layer does not tell it.
     """
 
-    name: str
-    layer: Callable[[], Callable[..., Tensor]]
-    module: Callable[[Any, Any], Any]
+    layer: Callable[..., Any]
+    module: Callable[[Any], Any]
     shapes: Sequence[tuple[int, ...]]
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     indices: int = 0
@@ -66,9 +65,27 @@ class Case:
     weights: float = 1.0
     cancelling: bool = False
     lengths: int = 0
+    name: str = ""
 
     def __str__(self) -> str:
-        return self.name
+        return self.name or f"{self.layer!r}-{self.shapes}"
+
+
+def nn(name: str, *values: Any, **options: Any) -> Callable[[Any], Any]:
+    """Makes a module of torch.nn."""
+    return lambda torch: getattr(torch.nn, name)(*values, **options)
+
+
+def changed(module: Callable[[Any], Any], forward: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Makes a module with another forward pass: (the module's own, inputs...) -> result."""
+
+    def make(torch: Any) -> Any:
+        made = module(torch)
+        own = made.forward
+        made.forward = lambda *inputs: forward(own, *inputs)
+        return made
+
+    return make
 
 
 def option_sets(count: int, seed: int = 0, /, **choices: Sequence[Any]) -> Iterator[dict[str, Any]]:
@@ -199,7 +216,7 @@ def network_of(case: Case) -> lm.Network:
         lm.Input(*shape[1:], dtype=kind) for shape, kind in zip(case.shapes, kinds, strict=True)
     ]
     inputs += [lm.Input(*shape[1:], dtype="bool") for shape in case.masks]
-    return lm.Network(inputs, case.layer()(*inputs))
+    return lm.Network(inputs, case.layer(*inputs))
 
 
 def _short(name: str) -> str:
@@ -231,13 +248,7 @@ def _expected(case: Case, dtype: DType) -> tuple[Values, list[tuple[Values, Valu
 
 @dataclass(frozen=True)
 class _Programs:
-    """A layer's training and inference mode; engines share them.
-
-    Attributes:
-        training, inference: the programs.
-        output_shape: of both.
-        states: the names of the layer's states.
-    """
+    """A layer's training and inference mode, which engines share; the names of its states."""
 
     training: Program
     inference: Program
@@ -327,7 +338,7 @@ class Mine:
 
 
 class Theirs:
-    """The same in PyTorch, with parameters that are not the ones it starts with."""
+    """The same in PyTorch, with parameters other than those it starts with."""
 
     def __init__(self, case: Case, dtype: DType, torch: Any, network: lm.Network) -> None:
         self._torch = torch
@@ -335,7 +346,7 @@ class Theirs:
         before = torch.get_default_dtype()
         torch.set_default_dtype(wanted)
         try:
-            self._module = case.module(torch.nn, torch)
+            self._module = case.module(torch)
         finally:
             torch.set_default_dtype(before)
         self._dtype = wanted
