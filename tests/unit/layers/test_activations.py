@@ -12,7 +12,6 @@ from layer_values import run
 from random_arrays import normal64
 
 from lamina import layers as lm
-from lamina.errors import DefinitionError, ShapeError
 from lamina.layers.layer import Layer
 
 pytestmark = pytest.mark.each_case
@@ -156,26 +155,6 @@ def test_nan_passes_through_activations() -> None:
     for layer, _ in ACTIVATIONS:
         found = run(layer, x, variables=WEIGHTS.get(type(layer).__name__))
         assert np.isnan(found[0, 0]), layer
-
-
-@pytest.mark.parametrize("layer", [lm.Softmax(), lm.LogSoftmax(axis=0)], ids=repr)
-def test_softmax_along_the_batch_is_refused(layer: Layer) -> None:
-    with pytest.raises(ShapeError, match="along the batch would mix examples"):
-        layer(lm.Input())
-
-
-def test_hyper_parameters_of_activations_are_checked() -> None:
-    with pytest.raises(DefinitionError, match="approximate must be one of 'none', 'tanh'"):
-        lm.GELU(approximate="erf")
-    with pytest.raises(DefinitionError) as error:
-        lm.Hardtanh(low=1.0, high=1.0)
-    assert "found     low=1.0, high=1.0" in str(error.value)
-    with pytest.raises(DefinitionError, match="low must not be above high"):
-        lm.RReLU(low=0.5)
-    with pytest.raises(ShapeError, match="GLU halves an axis of even extent"):
-        lm.GLU()(lm.Input(5))
-    with pytest.raises(ShapeError, match="PReLU needs an axis of channels"):
-        lm.PReLU(per_channel=True)(lm.Input())
 
 
 def test_variants_of_glu() -> None:

@@ -6,18 +6,13 @@ Values and gradients are compared with PyTorch's in test_layers_torch_attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import BATCH
-from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.layers.layer import Layer
 
 
@@ -246,20 +241,6 @@ def test_options_of_blocks_reach_their_attention() -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.usefixtures("quick_verification")
-def test_gradients_are_right() -> None:
-    net = lm.Sequential(
-        lm.Input(4, 6),
-        lm.TransformerEncoderBlock(2, hidden=7, dropout=0.0, activation="gelu", causal=True),
-        lm.MultiHeadAttention(3),
-        lm.Flatten(),
-        lm.Linear(2),
-    )
-    report = lm.verify(net, loss=lm.CrossEntropy())
-    assert report.passed, report
-
-
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     "layer",
     [lm.MultiHeadAttention(2, dropout=0.4), lm.TransformerEncoderBlock(2, hidden=16, dropout=0.4)],
@@ -287,144 +268,3 @@ def test_dropped_weights_keep_their_mean() -> None:
     with model.training(loss=lm.MSE(), optimizer=lm.SGD(1e-9), batch_size=8) as training:
         # The variance of a mean of 400 factors that are 0 or 2.
         assert float(training.step(x, x)) == pytest.approx(1 / 400, rel=0.2)
-
-
-def test_a_transformer_is_saved_and_loaded(tmp_path: Path) -> None:
-    x, memory = lm.Input(5, 8), lm.Input(4, 6)
-    y = lm.TransformerEncoderBlock(2, hidden=16, norm_first=True)(x)
-    y = lm.TransformerDecoderBlock(2, hidden=16, activation="gelu")(y, memory)
-    model = lm.Model(lm.Network([x, memory], lm.MultiHeadAttention(4)(y)), seed=3)
-    model.save(tmp_path / "model.safetensors")
-    again = lm.load(tmp_path / "model.safetensors")
-    arrays = (sequences(2, 5, 8), sequences(2, 4, 6))
-    np.testing.assert_array_equal(again.predict(arrays), model.predict(arrays))
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-def test_an_error_within_a_block_names_the_inner_layer() -> None:
-    text = error_text(ShapeError, lambda: lm.TransformerEncoderBlock(5, hidden=16)(lm.Input(12, 8)))
-    lines = text.splitlines()
-    assert lines[0].startswith(
-        "in net/1:TransformerEncoderBlock/attention:MultiHeadAttention (test_layers_attention.py:"
-    )
-    assert lines[0].endswith("the features cannot be divided evenly among the heads")
-    assert lines[1:] == [
-        "  expected  a multiple of 5 features",
-        "  found     f32[batch, 12, 8]   from net/0:Input",
-        "  Choose a number of heads that divides the features, or give features=.",
-    ]
-
-
-MASK = "bool"
-
-
-@pytest.mark.parametrize(
-    ("layer", "shapes", "expected"),
-    [
-        (lm.MultiHeadAttention(2), [(8,)], "MultiHeadAttention needs sequences"),
-        (lm.MultiHeadAttention(2), [(5, 8)] * 4, "takes one to three sequences, and perhaps up to"),
-        (lm.MultiHeadAttention(2), [(5, 8), *[MASK] * 3], "and perhaps up to 2 masks"),
-        (lm.MultiHeadAttention(2), [MASK, (5, 8)], "Masks come last; they are bool, or floats"),
-        (lm.MultiHeadAttention(2), [(5, 8), (1, 5, 4)], "expected  [5, 5] or [batch, 2, 5, 5]"),
-        (lm.MultiHeadAttention(8, rotary=10.0), [(5, 8)], "a head has an odd number"),
-        (lm.MultiHeadAttention(2), [(5, 8), (4, 6), MASK], "expected  [batch, 4] or [batch, 5, 4]"),
-        (
-            lm.TransformerEncoderBlock(2, hidden=4),
-            [(5, 8)] * 2,
-            "takes one sequence, and perhaps up to 2 masks",
-        ),
-        (
-            lm.TransformerDecoderBlock(2, hidden=4),
-            [(5, 8), (4, 8), (5, 6)],
-            "[batch, queries, keys] are a mask after as many sequences as the layer takes.",
-        ),
-        (
-            lm.TransformerDecoderBlock(2, hidden=4),
-            [(5, 8), (4, 8), (4, 5)],
-            "[batch, 5, 4] or [5, 4] or",
-        ),
-        (
-            lm.TransformerDecoderBlock(2, hidden=4),
-            [(5, 8)],
-            "takes two sequences, and perhaps up to",
-        ),
-    ],
-)
-def test_operands_that_do_not_fit_are_named(layer: Layer, shapes: Any, expected: str) -> None:
-    inputs = [lm.Input(5, dtype="bool") if s == MASK else lm.Input(*s) for s in shapes]
-    assert expected in error_text(ShapeError, lambda: layer(*inputs))
-
-
-def test_attention_refuses_integers() -> None:
-    with pytest.raises(DTypeError, match="MultiHeadAttention takes floats"):
-        lm.MultiHeadAttention(2)(lm.Input(5, 8, dtype="int64"))
-    with pytest.raises(DTypeError, match=r"Put an lm\.Embedding\(count, features\) before it"):
-        lm.MultiHeadAttention(2)(lm.Input(5, dtype="int64"))
-
-
-@pytest.mark.parametrize(
-    "layer", [lm.MultiHeadAttention(2), lm.TransformerEncoderBlock(2, hidden=4)]
-)
-@pytest.mark.parametrize("dtype", ["int64", "float32"])
-def test_a_mask_must_be_bool(layer: Layer, dtype: str) -> None:
-    mask = lm.Input(5, dtype=dtype)
-    message = error_text(DTypeError, lambda: layer(lm.Input(5, 8), mask))
-    text = message
-    assert f"a mask of {type(layer).__name__} is bool" in text
-    assert "expected  bool[batch, keys]" in text
-    assert 'Take it as lm.Input(keys, dtype="bool"), or compare: ops.not_equal(mask, 0).' in text
-    if dtype == "float32":
-        assert "added to the scores have four axes: [batch, 1, queries, keys]." in text
-    assert layer(lm.Input(5, 8), ops.not_equal(mask, 0)).shape == (BATCH, 5, 8)
-
-
-def test_integers_in_place_of_a_mask_or_a_sequence_are_refused() -> None:
-    x, indices = lm.Input(5, 8), lm.Input(5, dtype="int64")
-    assert "ops.not_equal(mask, 0). If it is a second sequence, put an lm.Embedding(" in error_text(
-        DTypeError, lambda: lm.MultiHeadAttention(2)(x, indices)
-    )
-    with pytest.raises(DTypeError) as error:
-        lm.TransformerEncoderBlock(2, hidden=4)(x, indices)
-    assert "If it is a second sequence" not in str(error.value)
-    for layer in (lm.MultiHeadAttention(2), lm.TransformerDecoderBlock(2, hidden=4)):
-        with pytest.raises(DTypeError, match=f"{type(layer).__name__} takes floats"):
-            layer(x, lm.Input(7, 8, dtype="int64"))
-
-
-def test_a_mask_in_place_of_the_memory_of_a_decoder_is_refused() -> None:
-    layer, x = lm.TransformerDecoderBlock(2, hidden=4), lm.Input(5, 8)
-    text = error_text(DTypeError, lambda: layer(x, lm.Input(7, dtype="int64")))
-    assert "takes floats" in text
-    assert "Put an lm.Embedding(count, features) before it" in text
-    with pytest.raises(ShapeError, match="TransformerDecoderBlock needs sequences"):
-        layer(x, lm.Input(7))
-    with pytest.raises(DTypeError, match="a mask of TransformerDecoderBlock is bool"):
-        layer(x, x, lm.Input(5))
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda: lm.MultiHeadAttention(0), "heads must be a whole number of at least 1"),
-        (lambda: lm.MultiHeadAttention(3, features=8), "the features cannot be divided evenly"),
-        (lambda: lm.MultiHeadAttention(4, key_heads=3), "share the heads of keys evenly"),
-        (lambda: lm.MultiHeadAttention(2, dropout=-0.1), "dropout must be a number of at least 0"),
-        (lambda: lm.MultiHeadAttention(2, bias=3), "bias must be True or False"),
-        (
-            lambda: lm.TransformerEncoderBlock(2, hidden=0),
-            "hidden must be a whole number of at least 1",
-        ),
-        (
-            lambda: lm.TransformerEncoderBlock(2, hidden=4, activation="tanh"),
-            "activation must be one of '",
-        ),
-        (
-            lambda: lm.TransformerDecoderBlock(2, hidden=4, epsilon=-1.0),
-            "epsilon must be a number of at least 0",
-        ),
-    ],
-)
-def test_hyper_parameters_are_checked(make: Callable[[], Any], expected: str) -> None:
-    assert expected in error_text(DefinitionError, make)

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
 from layer_values import run
 from random_arrays import normal64
 
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import BATCH, int64
-from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, constant, evaluate
 from lamina.layers.layer import Layer
 
@@ -89,46 +87,6 @@ def test_gradients_flow_to_the_image(layer: Layer) -> None:
     shift = 1e-6 * direction
     after, before = (run(layer, x + d, training=True) for d in (shift, -shift))
     np.testing.assert_allclose(slope, ((after - before) * upstream).sum() / 2e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("layer", LAYERS[3:8], ids=repr)
-def test_layers_that_compute_refuse_integers(layer: Layer) -> None:
-    with pytest.raises(DTypeError, match=f"{type(layer).__name__} takes floats"):
-        layer(lm.Input(3, 8, 8, dtype="uint8"))
-
-
-@pytest.mark.parametrize("layer", [*LAYERS[1:7], lm.CutMix(), lm.RandomCrop(2)], ids=repr)
-def test_layers_of_images_refuse_other_ranks(layer: Layer) -> None:
-    text = error_text(ShapeError, lambda: layer(lm.Input(5)))
-    assert f"{type(layer).__name__} takes images" in text
-    assert "expected  [batch, channels, height, width]" in text
-    assert "found     f32[batch, 5]" in text
-
-
-def test_the_batch_is_not_reversed() -> None:
-    with pytest.raises(DefinitionError, match="axis 0 is the batch, of which no example is"):
-        lm.RandomFlip(axis=0)
-    with pytest.raises(ShapeError, match="RandomFlip along the batch would mix examples"):
-        lm.RandomFlip(axis=-3)(lm.Input(4, 4))
-
-
-def test_an_image_smaller_than_its_crop_is_refused() -> None:
-    text = error_text(ShapeError, lambda: lm.RandomCrop((8, 9), padding=1)(lm.Input(1, 6, 6)))
-    assert "the image is smaller than the crop" in text
-    assert "size   (8, 9)" in text
-
-
-def test_colours_are_those_of_grey_or_rgb_images() -> None:
-    text = error_text(ShapeError, lambda: lm.ColourJitter()(lm.Input(4, 8, 8)))
-    assert "ColourJitter takes grey images, or red, green and blue" in text
-    assert "expected  1 or 3 channels" in text
-
-
-@pytest.mark.parametrize("area", [(0.3, 0.2), (0.2,), 0.2, (0.1, 0.2, 0.3)])
-def test_an_interval_has_two_ordered_ends(area: object) -> None:
-    text = error_text(DefinitionError, lambda: lm.RandomErasing(area=area))
-    assert "area must be two numbers, the lower one first" in text
-    assert "expected  area=(0.02, 0.33)" in text
 
 
 # Whole pixels -------------------------------------------------------------------------------------

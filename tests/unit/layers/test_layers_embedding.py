@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,7 @@ import pytest
 from error_texts import error_text
 
 import lamina as lm
-from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
-from lamina.layers.layer import Layer
+from lamina.errors import DataError
 
 LOSS, SGD = lm.CrossEntropy(), lm.SGD(0.5)
 
@@ -91,14 +89,6 @@ def test_indices_may_have_any_integer_type(dtype: str) -> None:
     model = lm.Model(net)
     x = sequences()[0].astype(dtype)
     np.testing.assert_array_equal(model.predict(x), model.parameters()["1.weight"][x])
-
-
-def test_a_model_with_an_embedding_is_saved_and_loaded(tmp_path: Path) -> None:
-    model = sequence_model(padding=0)
-    model.save(tmp_path / "model.safetensors")
-    again = lm.load(tmp_path / "model.safetensors")
-    x = sequences()[0]
-    np.testing.assert_array_equal(again.predict(x), model.predict(x))
 
 
 # Indices out of range -----------------------------------------------------------------------------
@@ -210,51 +200,3 @@ def test_learned_positions_add_their_table() -> None:
     assert weight.std() == pytest.approx(0.02, rel=0.05)
     x = np.random.default_rng(0).normal(size=(2, 200, 30))
     np.testing.assert_allclose(model.predict(x), x + weight, rtol=1e-12)
-
-
-@pytest.mark.usefixtures("quick_verification")
-def test_gradients_are_right() -> None:
-    net = lm.Sequential(
-        lm.Input(4, dtype="int64"),
-        lm.Embedding(7, 6),
-        lm.SinusoidalPositions(),
-        lm.LearnedPositions(),
-        lm.Tanh(),
-        lm.Flatten(),
-        lm.Linear(2),
-    )
-    report = lm.verify(net, loss=LOSS, data=sequences(8))
-    assert report.passed, report
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("layer", [lm.Embedding(4, 2), lm.OneHot(4)], ids=repr)
-def test_floats_as_indices_are_refused(layer: Layer) -> None:
-    text = error_text(DTypeError, lambda: layer(lm.Input(4)))
-    assert f"{type(layer).__name__} takes indices" in text
-    assert "found     f32[batch, 4]" in text
-    assert 'lm.Input(..., dtype="int64")' in text
-
-
-@pytest.mark.parametrize("layer", [lm.SinusoidalPositions(), lm.LearnedPositions()], ids=repr)
-def test_positions_need_their_axes_and_floats(layer: Layer) -> None:
-    with pytest.raises(ShapeError) as shape_error:
-        layer(lm.Input(4))
-    assert "needs an axis of positions and one of features" in str(shape_error.value)
-    assert "takes floats" in error_text(DTypeError, lambda: layer(lm.Input(4, 3, dtype="int64")))
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda: lm.Embedding(0, 3), "count must be a whole number of at least 1"),
-        (lambda: lm.Embedding(3, 0), "features must be a whole number of at least 1"),
-        (lambda: lm.Embedding(3, 2, padding=-1), "padding must be a whole number of at least 0"),
-        (lambda: lm.Embedding(3, 2, padding=3), "padding is out of the range of indices"),
-        (lambda: lm.OneHot(2.5), "classes must be a whole number of at least 1"),
-    ],
-)
-def test_hyper_parameters_are_checked(make: Any, expected: str) -> None:
-    assert expected in error_text(DefinitionError, make)

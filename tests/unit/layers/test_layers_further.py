@@ -13,7 +13,6 @@ import pytest
 
 import lamina as lm
 from lamina.base.shapes import float64
-from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, bind_batch, evaluate
 
 X = np.random.default_rng(0).normal(size=(6, 4, 3)).astype("float32")
@@ -134,62 +133,3 @@ def test_a_tensor_of_zeros_has_the_similarity_zero_and_finite_gradients() -> Non
     assert model.predict((np.zeros((1, 3), "float32"), np.ones((1, 3), "float32"))) == 0
     report = lm.verify(lm.Network([a, b], lm.CosineSimilarity()(lm.Linear(3)(a), b)), loss=lm.MSE())
     assert report.passed
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "expected"),
-    [
-        (lambda: lm.Bilinear(2)(lm.Input(3, 4), lm.Input(4)), ShapeError, "of Bilinear do not fit"),
-        (
-            lambda: lm.CosineSimilarity()(lm.Input(4), lm.Input(5)),
-            ShapeError,
-            "the tensors of CosineSimilarity do not fit",
-        ),
-        (
-            lambda: lm.PairwiseDistance()(lm.Input(4), lm.Input(4, dtype="int64")),
-            DTypeError,
-            "PairwiseDistance takes floats",
-        ),
-        (
-            lambda: lm.EmbeddingBag(5, 2)(lm.Input(4, 3, dtype="int64")),
-            ShapeError,
-            "EmbeddingBag needs bags of indices",
-        ),
-        (
-            lambda: lm.EmbeddingBag(5, 2)(lm.Input(4, dtype="int64"), lm.Input(4)),
-            ShapeError,
-            "EmbeddingBag takes weights in mode 'sum' only",
-        ),
-        (lambda: lm.EmbeddingBag(5, 2, padding=5), DefinitionError, "padding is out of the range"),
-        (
-            lambda: lm.ChannelShuffle(4)(lm.Input(6, 2, 2)),
-            ShapeError,
-            "expected  a multiple of 4 channels",
-        ),
-        (
-            lambda: lm.AlphaDropout(0.5, whole_channels=True)(lm.Input()),
-            ShapeError,
-            "AlphaDropout needs an axis of channels",
-        ),
-        (
-            lambda: lm.Flatten(first=2, last=1)(lm.Input(3, 4)),
-            ShapeError,
-            "the last axis to flatten comes before the first",
-        ),
-        (lambda: lm.Flatten(first=0)(lm.Input(3, 4)), ShapeError, "along the batch"),
-        (
-            lambda: lm.MaxUnpool(size=4)(lm.Input(3, 2, 2), lm.Input(3, 2, dtype="int64")),
-            ShapeError,
-            "MaxUnpool needs values and as many indices",
-        ),
-    ],
-)
-def test_operands_that_do_not_fit_are_refused(
-    make: Callable[[], Any], error: type[Exception], expected: str
-) -> None:
-    with pytest.raises(error) as caught:
-        make()
-    assert expected in str(caught.value)

@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
 
 import lamina as lm
-from lamina.errors import DefinitionError, DTypeError, ShapeError
-from lamina.layers.layer import Layer
 from lamina.program.steps import stores_of
 
 MSE, SGD = lm.MSE(), lm.SGD(0.1, momentum=0.9)
@@ -148,18 +145,6 @@ def test_a_layer_that_is_applied_twice_averages_both_batches() -> None:
     np.testing.assert_allclose(mean, 0.25 * x[:8].mean(0) + 0.5 * x[8:].mean(0), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("quick_verification")
-@pytest.mark.parametrize(
-    "layer",
-    [lm.BatchNorm(), lm.LayerNorm(axes=(1, 2)), lm.GroupNorm(2), lm.InstanceNorm(), lm.RMSNorm()],
-    ids=repr,
-)
-def test_gradients_are_right(layer: Layer) -> None:
-    net = lm.Sequential(lm.Input(4, 3), layer, lm.Tanh(), lm.Flatten(), lm.Linear(2))
-    report = lm.verify(net, loss=lm.CrossEntropy())
-    assert report.passed, report
-
-
 @pytest.mark.torch
 def test_a_training_with_batch_norm_follows_pytorch() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -196,65 +181,3 @@ def test_a_training_with_batch_norm_follows_pytorch() -> None:
     theirs.eval()
     expected = theirs(torch.tensor(x)).detach().numpy()
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-8, atol=1e-10)
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "error", "expected"),
-    [
-        (lm.BatchNorm(), (), ShapeError, "BatchNorm needs an axis of channels"),
-        (lm.GroupNorm(2), (), ShapeError, "GroupNorm needs an axis of channels"),
-        (lm.GroupNorm(4), (6, 5), ShapeError, "expected  a multiple of 4 channels"),
-        (lm.InstanceNorm(), (6,), ShapeError, "InstanceNorm needs axes after the channels"),
-        (lm.LayerNorm(), (), ShapeError, "LayerNorm along the batch would mix examples"),
-        (
-            lm.LayerNorm(axes=(0, 1)),
-            (4,),
-            ShapeError,
-            "LayerNorm along the batch would mix examples",
-        ),
-        (lm.LayerNorm(axes=2), (4,), ShapeError, "there is no axis 2"),
-        (lm.RMSNorm(axes=(1, -1)), (4,), ShapeError, "RMSNorm names an axis twice"),
-    ],
-    ids=str,
-)
-def test_shapes_that_cannot_be_normalised_are_refused(
-    layer: Layer, shape: tuple[int, ...], error: type[Exception], expected: str
-) -> None:
-    text = error_text(error, lambda: layer(lm.Input(*shape)))
-    assert text.startswith(f"in net/1:{type(layer).__name__} (test_layers_norm")
-    assert expected in text
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [lm.BatchNorm(), lm.LayerNorm(), lm.GroupNorm(2), lm.InstanceNorm(), lm.RMSNorm()],
-    ids=repr,
-)
-def test_integers_are_refused(layer: Layer) -> None:
-    text = error_text(DTypeError, lambda: layer(lm.Input(4, 3, dtype="uint8")))
-    assert f"{type(layer).__name__} takes floats" in text
-    assert "found     u8[batch, 4, 3]" in text
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda: lm.BatchNorm(momentum=1.5), "expected  0 <= momentum <= 1"),
-        (lambda: lm.BatchNorm(epsilon=-1.0), "expected  0 <= epsilon"),
-        (lambda: lm.BatchNorm(affine=1), "affine must be True or False"),
-        (lambda: lm.GroupNorm(0), "groups must be a whole number of at least 1"),
-        (lambda: lm.LayerNorm(axes=0.5), "axes must be whole numbers"),
-        (lambda: lm.LayerNorm(axes=()), "axes must be whole numbers"),
-        (lambda: lm.RMSNorm(epsilon="small"), "epsilon must be a number of at least 0"),
-        (lambda: lm.InstanceNorm(affine=None), "affine must be True or False"),
-    ],
-)
-def test_hyper_parameters_are_checked(make: Any, expected: str) -> None:
-    assert expected in error_text(DefinitionError, make)
-
-
-def test_axes_may_be_a_list() -> None:
-    assert lm.LayerNorm(axes=[1, 2]) == lm.LayerNorm(axes=(1, 2))

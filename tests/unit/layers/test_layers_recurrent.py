@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
 
 import lamina as lm
-from lamina import ops
 from lamina.base.shapes import float64
-from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
+from lamina.errors import DataError
 from lamina.graph import Graph, bind_batch, evaluate
 
 KINDS = pytest.mark.parametrize("kind", [lm.RNN, lm.LSTM, lm.GRU])
@@ -78,23 +76,6 @@ def test_lengths_out_of_range_are_refused(wrong: int) -> None:
         f"  found     {wrong} at example 3 of input 1",
         "  The sequences have 5 positions; 0 is the length of an empty sequence.",
     ]
-
-
-def test_lengths_are_one_whole_number_for_each_sequence() -> None:
-    x = lm.Input(LENGTH, INPUTS)
-    text = error_text(DTypeError, lambda: lm.LSTM(4)(x, lm.Input()))
-    assert "lengths are one whole number for each sequence" in text
-    assert 'Take them as lm.Input(dtype="int64")' in text
-    with pytest.raises(ShapeError, match=r"found     i64\[batch, 2\]"):
-        lm.LSTM(4)(x, lm.Input(2, dtype="int64"))
-
-
-def test_a_mask_in_place_of_lengths_is_refused_with_the_conversion() -> None:
-    x, mask = lm.Input(LENGTH, INPUTS), lm.Input(LENGTH, dtype="bool")
-    with pytest.raises(ShapeError) as error:
-        lm.LSTM(4)(x, mask)
-    assert 'Lengths follow from a mask: ops.sum(ops.cast(mask, "int64"), 1).' in str(error.value)
-    assert lm.LSTM(4)(x, ops.sum(ops.cast(mask, "int64"), 1)).shape[1:] == (LENGTH, 4)
 
 
 # States -------------------------------------------------------------------------------------------
@@ -178,45 +159,3 @@ def test_a_training_step_is_explained_profiled_and_drawn(tmp_path: Path) -> None
     bill.plot(tmp_path / "plan.png")
     assert (tmp_path / "plan.png").stat().st_size > 1000
     assert bill.peak_bytes == bill.lower_bound_bytes
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-def test_sequences_have_an_axis_of_time_and_one_of_features() -> None:
-    message = error_text(ShapeError, lambda: lm.LSTM(4)(lm.Input(12)))
-    text = message
-    assert text.startswith("in net/1:LSTM (test_layers_recurrent.py:")
-    assert "LSTM needs sequences of features" in text
-    assert "expected  f32[batch, length, features]" in text
-    assert "found     f32[batch, 12]" in text
-    assert "Add lm.Reshape(length, features) before it." in text
-
-
-@pytest.mark.parametrize("layer", [lm.LSTM, lm.GRU, lm.RNN])
-def test_recurrent_layers_on_indices_advise_an_embedding(layer: type[lm.LSTM]) -> None:
-    with pytest.raises(ShapeError) as error:
-        layer(4)(lm.Input(12, dtype="int64"))
-    assert "Put an lm.Embedding(count, features) before it" in str(error.value)
-    with pytest.raises(ShapeError, match=r"Add lm\.Reshape\(length, features\) before it"):
-        layer(4)(lm.Input(3, 4, 5, dtype="uint8"))
-
-
-def test_recurrent_layers_refuse_integers() -> None:
-    text = error_text(DTypeError, lambda: lm.GRU(4)(lm.Input(12, 3, dtype="int64")))
-    assert "GRU takes floats" in text
-    assert "Leave dtype out of lm.Input" in text
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"features": 0}, {"layers": 0}, {"bidirectional": 1}, {"returns": "first"}),
-        *({"dropout": 1.5}, {"bias": None}, {"truncate": 0}, {"activation": "sigmoid"}),
-    ],
-    ids=str,
-)
-def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    (name,) = options
-    with pytest.raises(DefinitionError, match=f"(?s)RNN .*{name}"):
-        lm.RNN(**({"features": 4} | options))

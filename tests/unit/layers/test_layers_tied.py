@@ -8,11 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor
 
 COUNT, WIDTH, LENGTH = 9, 6, 5
@@ -222,45 +220,3 @@ def test_a_network_in_a_layer_is_applied_to_the_result_of_another_layer() -> Non
             expected @ model.parameters()["1.weight"].T + model.parameters()["1.bias"]
         )
     np.testing.assert_allclose(model.predict(given), expected, rtol=1e-4, atol=1e-5)
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-def test_a_layer_that_was_not_applied_before_cannot_share() -> None:
-    x = lm.Input(8)
-    text = error_text(DefinitionError, lambda: lm.TiedLinear(lm.Linear(3))(lm.Linear(3)(x)))
-    assert "it shares parameters with Linear, but its operands do not depend on that layer" in text
-    assert "Apply Linear, the same object" in text
-    assert "net/2:TiedLinear" in text
-
-
-def test_layers_of_other_kinds_are_refused() -> None:
-    text = error_text(DefinitionError, lambda: lm.TiedLinear(lm.Conv2d(3, 3)))
-    assert "weights are shared with an Embedding or a Linear" in text
-    assert "scope.shared" in text
-
-
-def test_another_number_of_features_than_that_of_the_shared_weights_is_refused() -> None:
-    tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
-    with pytest.raises(ShapeError) as error:
-        lm.TiedLinear(embedding)(lm.Linear(WIDTH + 1)(embedding(tokens)))
-    assert f"expected  [batch, ..., {WIDTH}]" in str(error.value)
-    assert f"Add lm.Linear({WIDTH}) before it." in str(error.value)
-    with pytest.raises(DTypeError, match="TiedLinear takes floats"):
-        lm.TiedLinear(embedding)(lm.ops.cast(embedding(tokens), "int64"))
-
-
-@dataclass(frozen=True)
-class Misnamed(lm.Layer):
-    layer: lm.Linear
-
-    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
-        return lm.ops.matmul(x, scope.shared(self.layer, "kernel"))
-
-
-def test_parameters_are_shared_by_their_names() -> None:
-    x, linear = lm.Input(8), lm.Linear(3)
-    text = error_text(DefinitionError, lambda: Misnamed(linear)(linear(x)))
-    assert "Linear has no parameter 'kernel' to share" in text
-    assert "expected  weight, bias" in text

@@ -12,9 +12,11 @@ from torch_comparison import (
     Mine,
     Theirs,
     Values,
+    changed,
     comparisons,
     inputs_of,
     network_of,
+    nn,
     normal,
     option_sets,
     pytorch,
@@ -31,7 +33,7 @@ _SPATIAL = [(), (7,), (5, 4), (3, 4, 2), (17, 19)]
 
 
 def _batch_norms() -> Iterator[Case]:
-    choices = option_sets(
+    for o in option_sets(
         10,
         batch=[2, 5, 16],
         channels=[1, 3, 8],
@@ -39,20 +41,12 @@ def _batch_norms() -> Iterator[Case]:
         momentum=[0.1, 0.0, 0.7, 1.0],
         epsilon=[1e-5, 1e-2],
         affine=[True, True, False],
-    )
-    for o in choices:
-        kind = {0: "1d", 1: "1d", 2: "2d", 3: "3d"}[len(o["spatial"])]
-        yield Case(
-            f"BatchNorm-{o}",
-            lambda o=o: lm.BatchNorm(
-                momentum=o["momentum"], epsilon=o["epsilon"], affine=o["affine"]
-            ),
-            lambda nn, _, o=o, kind=kind: getattr(nn, f"BatchNorm{kind}")(
-                o["channels"], o["epsilon"], o["momentum"], o["affine"]
-            ),
-            [(o["batch"], o["channels"], *o["spatial"])],
-            _RUNNING,
-        )
+    ):
+        batch, channels, spatial, momentum, epsilon, affine = o.values()
+        layer = lm.BatchNorm(momentum=momentum, epsilon=epsilon, affine=affine)
+        kind = f"BatchNorm{max(len(spatial), 1)}d"
+        module = nn(kind, channels, epsilon, momentum, affine)
+        yield Case(layer, module, [(batch, channels, *spatial)], _RUNNING)
 
 
 def _layer_norms() -> Iterator[Case]:
@@ -64,106 +58,56 @@ def _layer_norms() -> Iterator[Case]:
         affine=[True, True, False],
         bias=[True, False],
     ):
-        last = min(o["last"], len(o["shape"]) - 1)
-        axes = -1 if last == 1 else tuple(range(-last, 0))
-        extents = o["shape"][-last:]
-        yield Case(
-            f"LayerNorm-{o}",
-            lambda o=o, axes=axes: lm.LayerNorm(
-                axes=axes, epsilon=o["epsilon"], affine=o["affine"], bias=o["bias"]
-            ),
-            lambda nn, _, o=o, extents=extents: nn.LayerNorm(
-                extents, o["epsilon"], o["affine"], o["bias"]
-            ),
-            [o["shape"]],
-        )
-        yield Case(
-            f"RMSNorm-{o}",
-            lambda o=o, axes=axes: lm.RMSNorm(axes=axes, epsilon=o["epsilon"], affine=o["affine"]),
-            lambda nn, _, o=o, extents=extents: nn.RMSNorm(extents, o["epsilon"], o["affine"]),
-            [o["shape"]],
-        )
-    yield Case("RMSNorm", lm.RMSNorm, lambda nn, _: nn.RMSNorm(6), [(4, 6)])
-
-
-def _channels_last_norm(nn: Any, torch: Any) -> Any:
-    norm = nn.LayerNorm(6)
-    moved = nn.Module()
-    moved.weight, moved.bias = norm.weight, norm.bias
-    moved.forward = lambda x: norm(x.movedim(1, -1)).movedim(-1, 1)
-    return moved
+        shape, last, epsilon, affine, bias = o.values()
+        last = min(last, len(shape) - 1)
+        how = {"axes": tuple(range(-last, 0)), "epsilon": epsilon, "affine": affine}
+        module = nn("LayerNorm", shape[-last:], epsilon, affine, bias)
+        yield Case(lm.LayerNorm(**how, bias=bias), module, [shape])
+        yield Case(lm.RMSNorm(**how), nn("RMSNorm", shape[-last:], epsilon, affine), [shape])
+    yield Case(lm.RMSNorm(), nn("RMSNorm", 6), [(4, 6)])
+    of_channels = changed(nn("LayerNorm", 6), lambda norm, x: norm(x.movedim(1, -1)).movedim(-1, 1))
+    yield Case(lm.LayerNorm(axes=1), of_channels, [(2, 6, 3, 4)])
 
 
 def _group_norms() -> Iterator[Case]:
-    yield Case(
-        "LayerNorm of channels", lambda: lm.LayerNorm(axes=1), _channels_last_norm, [(2, 6, 3, 4)]
-    )
     for o in option_sets(
         6, groups=[1, 2, 3, 6], spatial=_SPATIAL, epsilon=[1e-5, 1e-2], affine=[True, True, False]
     ):
-        yield Case(
-            f"GroupNorm-{o}",
-            lambda o=o: lm.GroupNorm(o["groups"], epsilon=o["epsilon"], affine=o["affine"]),
-            lambda nn, _, o=o: nn.GroupNorm(o["groups"], 12, o["epsilon"], o["affine"]),
-            [(3, 12, *o["spatial"])],
-        )
+        groups, spatial, epsilon, affine = o.values()
+        layer = lm.GroupNorm(groups, epsilon=epsilon, affine=affine)
+        yield Case(layer, nn("GroupNorm", groups, 12, epsilon, affine), [(3, 12, *spatial)])
     for o in option_sets(4, spatial=_SPATIAL[1:], epsilon=[1e-5, 1e-2], affine=[True, False]):
-        yield Case(
-            f"InstanceNorm-{o}",
-            lambda o=o: lm.InstanceNorm(epsilon=o["epsilon"], affine=o["affine"]),
-            lambda nn, _, o=o: getattr(nn, f"InstanceNorm{len(o['spatial'])}d")(
-                4, o["epsilon"], affine=o["affine"]
-            ),
-            [(3, 4, *o["spatial"])],
-        )
+        spatial, epsilon, affine = o.values()
+        layer = lm.InstanceNorm(epsilon=epsilon, affine=affine)
+        module = nn(f"InstanceNorm{len(spatial)}d", 4, epsilon, affine=affine)
+        yield Case(layer, module, [(3, 4, *spatial)])
 
 
 def _further_options() -> Iterator[Case]:
     """No running averages, no biases, running averages of instances, neighbouring channels."""
     for shape in ((4, 3), (4, 3, 5), (2, 3, 4, 5)):
-        axes = max(len(shape) - 2, 1)
-        yield Case(
-            f"BatchNorm-without averages-{shape}",
-            lambda: lm.BatchNorm(running=False),
-            lambda nn, _, axes=axes: getattr(nn, f"BatchNorm{axes}d")(3, track_running_stats=False),
-            [shape],
-        )
-        yield Case(
-            f"BatchNorm-without bias-{shape}",
-            lambda: lm.BatchNorm(bias=False),
-            lambda nn, _, axes=axes: _without_bias(getattr(nn, f"BatchNorm{axes}d")(3)),
-            [shape],
-            _RUNNING,
-        )
+        kind = f"BatchNorm{max(len(shape) - 2, 1)}d"
+        yield Case(lm.BatchNorm(running=False), nn(kind, 3, track_running_stats=False), [shape])
+
+        def without_bias(torch: Any, kind: str = kind) -> Any:
+            module = getattr(torch.nn, kind)(3)
+            module.register_parameter("bias", None)
+            return module
+
+        yield Case(lm.BatchNorm(bias=False), without_bias, [shape], _RUNNING)
     for shape in ((4, 3, 5), (2, 3, 4, 5), (2, 3, 2, 4, 3)):
         for affine in (True, False):
-            yield Case(
-                f"InstanceNorm-running-{shape}-{affine}",
-                lambda affine=affine: lm.InstanceNorm(running=True, momentum=0.3, affine=affine),
-                lambda nn, _, shape=shape, affine=affine: getattr(
-                    nn, f"InstanceNorm{len(shape) - 2}d"
-                )(3, 1e-5, 0.3, affine, True),
-                [shape],
-                _RUNNING,
-            )
+            layer = lm.InstanceNorm(running=True, momentum=0.3, affine=affine)
+            module = nn(f"InstanceNorm{len(shape) - 2}d", 3, 1e-5, 0.3, affine, True)
+            yield Case(layer, module, [shape], _RUNNING)
+
+    def of_channels(norm: Any, x: Any) -> Any:
+        return norm(x) if x.ndim > 2 else norm(x[..., None])[..., 0]
+
     for shape, window in (((3, 7), 3), ((2, 6, 5), 4), ((2, 5, 3, 4), 5), ((2, 3, 4, 5), 1)):
-        yield Case(
-            f"LocalResponseNorm-{shape}-{window}",
-            lambda window=window: lm.LocalResponseNorm(window, alpha=0.7, beta=0.6, k=1.5),
-            lambda nn, _, window=window: _of_channels(nn.LocalResponseNorm(window, 0.7, 0.6, 1.5)),
-            [shape],
-        )
-
-
-def _without_bias(module: Any) -> Any:
-    del module.bias
-    module.bias = None
-    return module
-
-
-def _of_channels(module: Any) -> Any:
-    """PyTorch's takes at least one axis after the channels."""
-    return lambda x: module(x) if x.ndim > 2 else module(x[..., None])[..., 0]
+        layer = lm.LocalResponseNorm(window, alpha=0.7, beta=0.6, k=1.5)
+        module = changed(nn("LocalResponseNorm", window, 0.7, 0.6, 1.5), of_channels)
+        yield Case(layer, module, [shape])
 
 
 CASES = [*_further_options(), *_batch_norms(), *_layer_norms(), *_group_norms()]
@@ -174,9 +118,9 @@ test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = com
 @pytest.mark.parametrize(
     "case",
     [
-        Case("BatchNorm", lm.BatchNorm, lambda nn, _: nn.BatchNorm2d(4), [(8, 4, 9, 9)], _RUNNING),
-        Case("LayerNorm", lm.LayerNorm, lambda nn, _: nn.LayerNorm(300), [(8, 300)]),
-        Case("RMSNorm", lm.RMSNorm, lambda nn, _: nn.RMSNorm(300), [(8, 300)]),
+        Case(lm.BatchNorm(), nn("BatchNorm2d", 4), [(8, 4, 9, 9)], _RUNNING),
+        Case(lm.LayerNorm(), nn("LayerNorm", 300), [(8, 300)]),
+        Case(lm.RMSNorm(), nn("RMSNorm", 300), [(8, 300)]),
     ],
     ids=str,
 )

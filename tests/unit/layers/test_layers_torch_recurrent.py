@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from torch_comparison import Case, comparisons, option_sets
+from torch_comparison import Case, changed, comparisons, nn, option_sets, pytorch
 
 import lamina as lm
 
@@ -16,91 +17,130 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN"),
 ]
 
+_PLAIN = {"inputs": 3, "features": 5, "batch": 4, "length": 6, "bias": True, "truncate": None}
+_PLAIN |= {"activation": "tanh", "projection": None, "given": False}
+
+
+def _options() -> Iterator[dict[str, Any]]:
+    for kind in ("RNN", "LSTM", "GRU"):
+        own = {**_PLAIN, "kind": kind}
+        for layers, bidirectional, returns, lengths in [
+            (1, False, "all", False),
+            (1, False, "last", True),
+            (2, True, "all", True),
+            (2, True, "last", False),
+        ]:
+            own |= {"layers": layers, "bidirectional": bidirectional, "returns": returns}
+            yield {**own, "lengths": lengths}
+        for drawn in option_sets(
+            7,
+            {"RNN": 1, "LSTM": 2, "GRU": 3}[kind],
+            inputs=[1, 4, 17],
+            features=[1, 3, 8, 33],
+            batch=[1, 3, 8],
+            length=[1, 2, 5, 9],
+            layers=[1, 1, 2],
+            bidirectional=[False, True],
+            returns=["all", "last"],
+            lengths=[False, True],
+            bias=[True, True, False],
+            activation=["tanh", "relu"] if kind == "RNN" else ["tanh"],
+            truncate=[None, None, 1, 3, 20],
+        ):
+            yield {**own, **drawn}
+    # Layers that give their final states, and start from given states or from zeros.
+    for kind, features, projection in (
+        *(("RNN", 2, None), ("GRU", 5, None), ("LSTM", 9, None), ("LSTM", 5, 3), ("LSTM", 4, 1)),
+    ):
+        own = {**_PLAIN, "kind": kind, "features": features, "projection": projection}
+        for layers, bidirectional, given, lengths, bias in (
+            (1, False, True, False, True),
+            (1, True, True, True, False),
+            (2, True, False, False, True),
+            (2, True, True, True, True),
+        ):
+            own |= {"layers": layers, "bidirectional": bidirectional, "returns": "states"}
+            yield {**own, "given": given, "lengths": lengths, "bias": bias}
+
 
 def _recurrents() -> Iterator[Case]:
-    for kind in ("RNN", "LSTM", "GRU"):
-        for o in _recurrent_options(kind):
-            own = {"activation": o["activation"]} if kind == "RNN" else {}
-            theirs = {"nonlinearity": o["activation"]} if kind == "RNN" else {}
-            names = ("layers", "bidirectional", "returns", "bias", "truncate")
-            layer = {name: o[name] for name in names} | own
-            yield Case(
-                f"{kind}-{o}",
-                lambda kind=kind, o=o, layer=layer: getattr(lm, kind)(o["features"], **layer),
-                lambda nn, torch, kind=kind, o=o, theirs=theirs: _torch_recurrent(
-                    getattr(nn, kind)(
-                        o["inputs"],
-                        o["features"],
-                        o["layers"],
-                        bias=o["bias"],
-                        batch_first=True,
-                        bidirectional=o["bidirectional"],
-                        **theirs,
-                    ),
-                    torch,
-                    o,
-                ),
-                [(o["batch"], o["length"], o["inputs"]), *([(o["batch"],)] * o["lengths"])],
-                lengths=o["length"] * o["lengths"],
-                weights=1 / math.sqrt(o["features"] + o["inputs"]),
-            )
+    for o in _options():
+        both = {name: o[name] for name in ("bias", "bidirectional")}
+        mine = {name: o[name] for name in ("layers", "returns", "truncate")}
+        theirs: dict[str, Any] = {}
+        if o["kind"] == "RNN":
+            mine["activation"] = theirs["nonlinearity"] = o["activation"]
+        if o["projection"]:
+            mine["projection"] = theirs["proj_size"] = o["projection"]
+        layer = getattr(lm, o["kind"])(o["features"], **both, **mine)
+        sizes = o["inputs"], o["features"], o["layers"]
+        count = o["layers"] * (1 + o["bidirectional"])
+        widths = [o["projection"] or o["features"], o["features"]][: 1 + (o["kind"] == "LSTM")]
+        states = [(o["batch"], *([count] if count > 1 else []), width) for width in widths]
+        yield Case(
+            _joined(layer) if o["returns"] == "states" else layer,
+            _with_options(nn(o["kind"], *sizes, batch_first=True, **both, **theirs), o),
+            [
+                (o["batch"], o["length"], o["inputs"]),
+                *(states if o["given"] else []),
+                *([(o["batch"],)] * o["lengths"]),
+            ],
+            lengths=o["length"] * o["lengths"],
+            weights=1 / math.sqrt(o["features"] + o["inputs"]),
+            name=str(o),
+        )
 
 
-def _recurrent_options(kind: str) -> Iterator[dict[str, Any]]:
-    plain = {"inputs": 3, "features": 5, "batch": 4, "length": 6, "bias": True, "truncate": None}
-    plain["activation"] = "tanh"
-    for layers, bidirectional, returns, lengths in [
-        (1, False, "all", False),
-        (1, False, "last", True),
-        (2, True, "all", True),
-        (2, True, "last", False),
-    ]:
-        own = {"layers": layers, "bidirectional": bidirectional}
-        yield {**plain, **own, "returns": returns, "lengths": lengths}
-    yield from option_sets(
-        7,
-        {"RNN": 1, "LSTM": 2, "GRU": 3}[kind],
-        inputs=[1, 4, 17],
-        features=[1, 3, 8, 33],
-        batch=[1, 3, 8],
-        length=[1, 2, 5, 9],
-        layers=[1, 1, 2],
-        bidirectional=[False, True],
-        returns=["all", "last"],
-        lengths=[False, True],
-        bias=[True, True, False],
-        activation=["tanh", "relu"] if kind == "RNN" else ["tanh"],
-        truncate=[None, None, 1, 3, 20],
-    )
+def _joined(layer: lm.Layer) -> Any:
+    """All results of a layer as one matrix."""
+
+    def apply(*operands: lm.Tensor) -> lm.Tensor:
+        found = layer(*operands)
+        parts = found if isinstance(found, tuple) else (found,)
+        return lm.concat([lm.Flatten()(part) for part in parts]) if parts[1:] else parts[0]
+
+    return apply
 
 
-def _torch_recurrent(module: Any, torch: Any, o: Mapping[str, Any]) -> Any:
-    """A module of PyTorch with lengths and truncated backpropagation through time."""
-    whole = module.forward
-    rnn = torch.nn.utils.rnn
+def _with_options(module: Any, o: Mapping[str, Any]) -> Any:
+    """A module on sequences, states with the batch first, and lengths: what `returns` asks for."""
 
-    def last_of(states: Any) -> Any:
-        final = states[0] if isinstance(states, tuple) else states
-        return torch.cat(list(final[-2 if o["bidirectional"] else -1 :]), 1)
-
-    def forward(x: Any, lengths: Any = None) -> Any:
+    def forward(own: Any, x: Any, *others: Any) -> Any:
+        lengths = others[-1] if o["lengths"] else None
         if o["truncate"] is not None:
-            return _torch_truncated(module, torch, o, x, lengths)
-        if lengths is None:
-            y, states = whole(x)
-        else:
-            packed = rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
-            y, states = whole(packed)
-            y, _ = rnn.pad_packed_sequence(y, True, total_length=o["length"])
-        return y if o["returns"] == "all" else last_of(states)
+            return _truncated(own.__self__, o, x, lengths)
+        count = o["layers"] * (1 + o["bidirectional"])
+        given = [
+            (state[:, None] if count == 1 else state).transpose(0, 1).contiguous()
+            for state in others[: len(others) - o["lengths"]]
+        ]
+        y, final = _whole(own, o, x, lengths, _as_pytorch_takes(given))
+        finals = final if isinstance(final, tuple) else (final,)
+        if o["returns"] == "all":
+            return y
+        if o["returns"] == "last":
+            return pytorch().cat(list(finals[0][-2 if o["bidirectional"] else -1 :]), 1)
+        return pytorch().cat([y.flatten(1), *(x.transpose(0, 1).flatten(1) for x in finals)], 1)
 
-    module.forward = forward
-    return module
+    return changed(module, forward)
 
 
-def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, lengths: Any) -> Any:
+def _as_pytorch_takes(states: Any) -> Any:
+    """A tuple of several states, one as it is, or None."""
+    return tuple(states) if len(states) > 1 else next(iter(states), None)
+
+
+def _whole(own: Any, o: Mapping[str, Any], x: Any, lengths: Any, states: Any) -> Any:
+    if lengths is None:
+        return own(x, states)
+    rnn = pytorch().nn.utils.rnn
+    y, final = own(rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False), states)
+    return rnn.pad_packed_sequence(y, True, total_length=o["length"])[0], final
+
+
+def _truncated(module: Any, o: Mapping[str, Any], x: Any, lengths: Any) -> Any:
     """One iteration after the other, with `detach` after every `truncate` of them."""
-    last: list[Any] = []
+    torch, last = pytorch(), list[Any]()
     for layer in range(o["layers"]):
         outputs: list[Any] = []
         last = []
@@ -117,15 +157,14 @@ def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, leng
             found: list[Any] = [None] * o["length"]
             for iteration in range(o["length"]):
                 time = o["length"] - 1 - iteration if reverse else iteration
-                given = states if len(states) == 2 else states[0]
-                _, new = torch.func.functional_call(one, weights, (x[:, time : time + 1], given))
+                given = (x[:, time : time + 1], _as_pytorch_takes(states))
+                _, new = torch.func.functional_call(one, weights, given)
                 new = new if isinstance(new, tuple) else (new,)
+                found[time] = new[0][0]
                 if lengths is not None:
                     inside = (time < lengths)[:, None]
                     new = [torch.where(inside, a, b) for a, b in zip(new, states, strict=True)]
                     found[time] = torch.where(inside, new[0][0], 0.0)
-                else:
-                    found[time] = new[0][0]
                 is_truncated = (iteration + 1) % o["truncate"] == 0
                 states = tuple(state.detach() if is_truncated else state for state in new)
                 final = new[0][0]
@@ -135,135 +174,19 @@ def _torch_truncated(module: Any, torch: Any, o: Mapping[str, Any], x: Any, leng
     return x if o["returns"] == "all" else torch.cat(last, 1)
 
 
-def _joined(torch: Any, y: Any, states: Any) -> Any:
-    """The outputs and final states of PyTorch as one matrix, batch first."""
-    several = states if isinstance(states, tuple) else (states,)
-    parts = [y, *(state.transpose(0, 1) for state in several)]
-    return torch.cat([part.flatten(1) for part in parts], 1)
-
-
-def _own_states(layer: lm.Layer) -> Any:
-    """The layer, applied to sequences, lengths and states: all its results as one matrix."""
-
-    def apply(*operands: lm.Tensor) -> lm.Tensor:
-        return lm.concat([lm.Flatten()(part) for part in layer(*operands)])
-
-    return apply
-
-
-def _theirs_states(module: Any, torch: Any, o: Mapping[str, Any], count: int) -> Any:
-    """A module of PyTorch on sequences, states with the batch first, and lengths."""
-    whole, rnn = module.forward, torch.nn.utils.rnn
-
-    def forward(x: Any, *others: Any) -> Any:
-        by_layer = [
-            (state[:, None] if count == 1 else state).transpose(0, 1).contiguous()
-            for state in others[: len(others) - o["lengths"]]
-        ]
-        states = tuple(by_layer) if len(by_layer) > 1 else next(iter(by_layer), None)
-        if not o["lengths"]:
-            return _joined(torch, *whole(x, states))
-        packed = rnn.pack_padded_sequence(x, others[-1], True, enforce_sorted=False)
-        y, final = whole(packed, states)
-        y, _ = rnn.pad_packed_sequence(y, True, total_length=o["length"])
-        return _joined(torch, y, final)
-
-    module.forward = forward
-    return module
-
-
-def _states() -> Iterator[Case]:
-    """Layers that give their final states, and start from given states or from zeros."""
-    options = [
-        {"kind": kind, "features": features, "projection": projection}
-        | {"layers": layers, "bidirectional": bidirectional, "given": given}
-        | {"lengths": lengths, "bias": bias}
-        for kind, features, projection in (
-            *(("RNN", 2, None), ("GRU", 5, None), ("LSTM", 9, None)),
-            *(("LSTM", 5, 3), ("LSTM", 4, 1)),
-        )
-        for layers, bidirectional, given, lengths, bias in (
-            (1, False, True, False, True),
-            (1, True, True, True, False),
-            (2, True, False, False, True),
-            (2, True, True, True, True),
-        )
-    ]
-    for o in options:
-        own = {name: o[name] for name in ("layers", "bidirectional", "bias")}
-        projection = o["projection"]
-        mine = {**own, "returns": "states"} | ({"projection": projection} if projection else {})
-        more = {"proj_size": projection} if projection else {}
-        count = o["layers"] * (1 + o["bidirectional"])
-        each = () if count == 1 else (count,)
-        widths = [projection or o["features"], o["features"]][: 1 + (o["kind"] == "LSTM")]
-        yield Case(
-            f"{o['kind']}-states-{o}",
-            lambda o=o, mine=mine: _own_states(getattr(lm, o["kind"])(o["features"], **mine)),
-            lambda nn, torch, o=o, own=own, more=more, count=count: _theirs_states(
-                getattr(nn, o["kind"])(
-                    *(3, o["features"], own["layers"]),
-                    batch_first=True,
-                    bias=o["bias"],
-                    bidirectional=o["bidirectional"],
-                    **more,
-                ),
-                torch,
-                {**o, "length": 6},
-                count,
-            ),
-            [
-                (4, 6, 3),
-                *[(4, *each, width) for width in widths if o["given"]],
-                *([(4,)] * o["lengths"]),
-            ],
-            lengths=6 * o["lengths"],
-            weights=1 / math.sqrt(o["features"] + 3),
-        )
-
-
 def _cells() -> Iterator[Case]:
-    for kind, states in (("RNN", 1), ("LSTM", 2), ("GRU", 1)):
-        for bias in (True, False):
-            for given in (states, 0):
-                shapes = [(4, 3), *[(4, 5)] * given]
-                yield Case(
-                    f"{kind}Cell-bias={bias}-states={given}",
-                    lambda kind=kind, bias=bias: _joined_cell(
-                        getattr(lm, f"{kind}Cell")(5, bias=bias)
-                    ),
-                    lambda nn, torch, kind=kind, bias=bias: _torch_cell(
-                        getattr(nn, f"{kind}Cell")(3, 5, bias=bias), torch
-                    ),
-                    shapes,
-                    weights=0.4,
-                )
-    yield Case(
-        "RNNCell-relu",
-        lambda: lm.RNNCell(5, activation="relu"),
-        lambda nn, _: nn.RNNCell(3, 5, nonlinearity="relu"),
-        [(4, 3), (4, 5)],
-    )
+    def forward(own: Any, x: Any, *states: Any) -> Any:
+        new = own(x, _as_pytorch_takes(states))
+        return pytorch().cat(new, 1) if isinstance(new, tuple) else new
+
+    for kind, states in (("RNNCell", 1), ("LSTMCell", 2), ("GRUCell", 1)):
+        for bias, given in itertools.product((True, False), (states, 0)):
+            layer, shapes = getattr(lm, kind)(5, bias=bias), [(4, 3), *[(4, 5)] * given]
+            module = changed(nn(kind, 3, 5, bias=bias), forward)
+            yield Case(_joined(layer), module, shapes, weights=0.4, name=f"{layer}-{shapes}")
+    relu = nn("RNNCell", 3, 5, nonlinearity="relu")
+    yield Case(lm.RNNCell(5, activation="relu"), relu, [(4, 3), (4, 5)])
 
 
-def _joined_cell(layer: lm.Layer) -> Any:
-    def apply(*operands: lm.Tensor) -> lm.Tensor:
-        new = layer(*operands)
-        return lm.concat(new) if isinstance(new, tuple) else new
-
-    return apply
-
-
-def _torch_cell(module: Any, torch: Any) -> Any:
-    one = module.forward
-
-    def forward(x: Any, *states: Any) -> Any:
-        new = one(x, states if len(states) > 1 else next(iter(states), None))
-        return torch.cat(new, 1) if isinstance(new, tuple) else new
-
-    module.forward = forward
-    return module
-
-
-CASES = [*_recurrents(), *_states(), *_cells()]
+CASES = [*_recurrents(), *_cells()]
 test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(CASES)

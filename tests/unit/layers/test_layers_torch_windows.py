@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from torch_comparison import Case, comparisons, option_sets, pytorch
+from torch_comparison import Case, changed, comparisons, nn, option_sets, pytorch
 
 import lamina as lm
 
@@ -19,20 +19,29 @@ _SMALL = [(5,), (9,), (4, 6), (7, 5), (3, 4, 5), (5, 3, 4)]
 _LARGE = [(70,), (9, 13), (14, 12), (17, 16), (5, 6, 7)]
 
 
-def _first(numbers: Any, axes: int) -> Any:
-    """One number for each of the first axes, if there is one for each axis."""
-    return numbers[:axes] if isinstance(numbers, tuple) else numbers
-
-
 def _of_axes(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """These options, with a number for each axis of the example."""
+    """These options, with a number for each axis of the example where there are several."""
     axes = len(options["spatial"])
-    return {name: _first(options[name], axes) for name in names}
+    found = {name: options[name] for name in names}
+    return {name: one[:axes] if isinstance(one, tuple) else one for name, one in found.items()}
 
 
-def _flat(pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """Widths as torch.nn.functional.pad takes them: the last axis first."""
-    return [width for pair in reversed(pairs) for width in pair]
+def _each(numbers: Any, axes: int) -> tuple[int, ...]:
+    return numbers if isinstance(numbers, tuple) else (numbers,) * axes
+
+
+def _reached(window: Any, dilation: Any, spatial: tuple[int, ...]) -> tuple[int, ...]:
+    """Extents with room for a window, and with more elements than are mirrored."""
+    axes = len(spatial)
+    pairs = zip(_each(window, axes), _each(dilation, axes), spatial, strict=True)
+    return tuple(max(extent, step * (size - 1) + 1) for size, step, extent in pairs)
+
+
+def _padded(module: Callable[[Any], Any], padding: Any, value: float = 0.0) -> Callable[[Any], Any]:
+    """The module after padding with two widths for each axis."""
+    pairs = [one if isinstance(one, tuple) else (one, one) for one in padding]
+    flat = [width for pair in reversed(pairs) for width in pair]
+    return changed(module, lambda own, x: own(pytorch().nn.functional.pad(x, flat, value=value)))
 
 
 def _conv_choices() -> Iterator[dict[str, Any]]:
@@ -54,55 +63,31 @@ def _conv_choices() -> Iterator[dict[str, Any]]:
     yield from option_sets(3, 4, spatial=_LARGE, **depthwise, **kinds)
 
 
+def _convolution(
+    kind: str, o: Mapping[str, Any], window: Any, extents: tuple[int, ...], same: dict[str, Any]
+) -> Case:
+    """A convolution whose options PyTorch calls the same."""
+    name = f"{kind}{len(extents)}d"
+    inputs, channels = o["inputs"] * o["groups"], o["channels"] * o["groups"]
+    same |= {name: o[name] for name in ("groups", "bias")}
+    layer = getattr(lm, name)(channels, window, **same)
+    return Case(layer, nn(name, inputs, channels, window, **same), [(o["batch"], inputs, *extents)])
+
+
 def _convolutions() -> Iterator[Case]:
     for o in _conv_choices():
-        axes = len(o["spatial"])
-        inputs, channels = o["inputs"] * o["groups"], o["channels"] * o["groups"]
-        same = _of_axes(o, "stride", "padding", "dilation")
+        same = _of_axes(o, "window", "stride", "padding", "dilation", "padding_mode")
+        window = same.pop("window")
         if same["padding"] == "same":
             same["stride"] = 1
-        same |= {name: o[name] for name in ("groups", "bias", "padding_mode")}
-        window = _first(o["window"], axes)
-        reached = [_nth(same["dilation"], n) * (_nth(window, n) - 1) + 1 for n in range(axes)]
-        # There are windows in each, and more elements than are mirrored.
-        shape = (o["batch"], inputs, *map(max, o["spatial"], reached))
-        yield Case(
-            f"Conv{axes}d-{shape}-{channels}-{window}-{same}",
-            lambda axes=axes, channels=channels, window=window, same=same: getattr(
-                lm, f"Conv{axes}d"
-            )(channels, window, **same),
-            lambda nn, _, axes=axes, io=(inputs, channels), window=window, same=same: getattr(
-                nn, f"Conv{axes}d"
-            )(*io, window, **same),
-            [shape],
-        )
+        extents = _reached(window, same["dilation"], o["spatial"])
+        yield _convolution("Conv", o, window, extents, same)
     # PyTorch's convolutions have no padding of two widths.
-    for number, padding in enumerate([((0, 1),), ((2, 0), (1, 3)), ((1, 1), 0, (0, 2))]):
-        axes = len(padding)
-        yield Case(
-            f"Conv{axes}d-{padding}",
-            lambda axes=axes, padding=padding, number=number: getattr(lm, f"Conv{axes}d")(
-                16, 3, stride=number + 1, padding=padding
-            ),
-            lambda nn, torch, axes=axes, padding=padding, number=number: _padded(
-                torch, getattr(nn, f"Conv{axes}d")(8, 16, 3, number + 1), padding
-            ),
-            [(3, 8, 12, 9, 7)[: 2 + axes]],
-        )
-
-
-def _nth(numbers: Any, axis: int) -> int:
-    return numbers[axis] if isinstance(numbers, tuple) else numbers
-
-
-def _padded(torch: Any, module: Any, padding: Any, value: float = 0.0) -> Any:
-    """The module after padding with two widths for each axis."""
-    flat = _flat([one if isinstance(one, tuple) else (one, one) for one in padding])
-    whole = torch.nn.Module()
-    for name, parameter in module.named_parameters():
-        setattr(whole, name, parameter)
-    whole.forward = lambda x: module(torch.nn.functional.pad(x, flat, value=value))
-    return whole
+    for number, padding in enumerate([((0, 1),), ((2, 0), (1, 3)), ((1, 1), 0, (0, 2))], 1):
+        kind = f"Conv{number}d"
+        layer = getattr(lm, kind)(16, 3, stride=number, padding=padding)
+        module = _padded(nn(kind, 8, 16, 3, number), padding)
+        yield Case(layer, module, [(3, 8, 12, 9, 7)[: 2 + number]])
 
 
 def _transposed_choices() -> Iterator[dict[str, Any]]:
@@ -124,25 +109,12 @@ def _transposed_choices() -> Iterator[dict[str, Any]]:
 
 def _transposed_convolutions() -> Iterator[Case]:
     for o in _transposed_choices():
-        axes = len(o["spatial"])
-        inputs, channels = o["inputs"] * o["groups"], o["channels"] * o["groups"]
-        same = _of_axes(o, "stride", "padding", "output_padding", "dilation")
-        same |= {name: o[name] for name in ("groups", "bias")}
-        most = [max(_nth(same["stride"], n), _nth(same["dilation"], n)) - 1 for n in range(axes)]
-        more = tuple(min(_nth(same["output_padding"], n), most[n]) for n in range(axes))
+        same = _of_axes(o, "window", "stride", "padding", "output_padding", "dilation")
+        window, axes = same.pop("window"), len(o["spatial"])
+        rows = (_each(same[name], axes) for name in ("output_padding", "stride", "dilation"))
+        more = tuple(min(own, max(steps) - 1) for own, *steps in zip(*rows, strict=True))
         same["output_padding"] = more if any(more) else 0
-        window = _first(o["window"], axes)
-        shape = (o["batch"], inputs, *o["spatial"])
-        yield Case(
-            f"ConvTranspose{axes}d-{shape}-{channels}-{window}-{same}",
-            lambda axes=axes, channels=channels, window=window, same=same: getattr(
-                lm, f"ConvTranspose{axes}d"
-            )(channels, window, **same),
-            lambda nn, _, axes=axes, io=(inputs, channels), window=window, same=same: getattr(
-                nn, f"ConvTranspose{axes}d"
-            )(*io, window, **same),
-            [shape],
-        )
+        yield _convolution("ConvTranspose", o, window, o["spatial"], same)
 
 
 _POOLED = {
@@ -155,72 +127,52 @@ _POOLED = {
 }
 
 
+def _halved(o: Mapping[str, Any], window: Any) -> tuple[int, ...]:
+    """Padding by at most half of the window."""
+    axes = len(o["spatial"])
+    pairs = zip(_each(o["padding"], 3)[:axes], _each(window, axes), strict=True)
+    return tuple(min(padding, size // 2) for padding, size in pairs)
+
+
 def _max_pools() -> Iterator[Case]:
     for o in option_sets(16, 8, **_POOLED, dilation=[1, 1, 1, 2, (1, 2, 1)]):
-        axes = len(o["spatial"])
-        same = _of_axes(o, "stride", "dilation")
-        window = _first(o["window"], axes)
-        reached = [_nth(same["dilation"], n) * (_nth(window, n) - 1) + 1 for n in range(axes)]
-        same["padding"] = tuple(
-            min(_nth(o["padding"], n), _nth(window, n) // 2) for n in range(axes)
-        )
-        same["ceil_mode"] = o["ceil_mode"]
-        shape = (3, o["channels"], *map(max, o["spatial"], reached))
-        yield Case(
-            f"MaxPool{axes}d-{shape}-{window}-{same}",
-            lambda axes=axes, window=window, same=same: getattr(lm, f"MaxPool{axes}d")(
-                window, **same
-            ),
-            lambda nn, _, axes=axes, window=window, same=same: getattr(nn, f"MaxPool{axes}d")(
-                window, **same
-            ),
-            [shape],
-        )
-    yield Case(
-        "MaxPool2d-padded on two sides differently",
-        lambda: lm.MaxPool2d(3, stride=2, padding=((0, 1), (1, 0))),
-        lambda nn, torch: _padded(torch, nn.MaxPool2d(3, 2), ((0, 1), (1, 0)), -np.inf),
-        [(2, 4, 8, 9)],
-    )
+        same = _of_axes(o, "window", "stride", "dilation", "ceil_mode")
+        window = same.pop("window")
+        same["padding"] = _halved(o, window)
+        name = f"MaxPool{len(o['spatial'])}d"
+        shape = (3, o["channels"], *_reached(window, same["dilation"], o["spatial"]))
+        yield Case(getattr(lm, name)(window, **same), nn(name, window, **same), [shape])
+    uneven = ((0, 1), (1, 0))
+    module = _padded(nn("MaxPool2d", 3, 2), uneven, -np.inf)
+    yield Case(lm.MaxPool2d(3, stride=2, padding=uneven), module, [(2, 4, 8, 9)])
     # Many elements are zero: which one of equals gets the gradient?
     for options in [{}, {"padding": 1}, {"stride": 1}, {"stride": 2, "padding": 1}]:
-        yield Case(
-            f"MaxPool2d-of equals-{options}",
-            lambda options=options: lambda x: lm.MaxPool2d(3, **options)(lm.ReLU()(x)),
-            lambda nn, _, options=options: nn.Sequential(nn.ReLU(), nn.MaxPool2d(3, **options)),
-            [(2, 3, 9, 12)],
-        )
+        module = changed(nn("MaxPool2d", 3, **options), lambda pool, x: pool(x.relu()))
+
+        def layer(x: lm.Tensor, options: Any = options) -> lm.Tensor:
+            return lm.MaxPool2d(3, **options)(lm.ReLU()(x))
+
+        yield Case(layer, module, [(2, 3, 9, 12)], name=f"of equals-{options}")
 
 
 def _unpools() -> Iterator[Case]:
     """Values at the indices of another layer: the largest elements stay, all others are zero."""
-    for axes, shape, window, stride, padding in [
-        (1, (3, 2, 9), 3, 3, 0),
-        (2, (2, 3, 9, 8), 2, 2, 0),
-        (2, (2, 3, 9, 8), 3, 3, 1),
-        (3, (2, 2, 4, 6, 5), 2, 2, 0),
+    for shape, *options in [
+        ((3, 2, 9), 3, 3, 0),
+        ((2, 3, 9, 8), 2, 2, 0),
+        ((2, 3, 9, 8), 3, 3, 1),
+        ((2, 2, 4, 6, 5), 2, 2, 0),
     ]:
 
-        def layer(axes: int = axes, shape: Any = shape, options: Any = (window, stride, padding)):
-            pool = getattr(lm, f"MaxPool{axes}d")(
-                options[0], stride=options[1], padding=options[2], returns="indices"
-            )
+        def layer(x: lm.Tensor, shape: Any = shape, options: Any = options) -> lm.Tensor:
+            make, (window, stride, padding) = getattr(lm, f"MaxPool{len(shape) - 2}d"), options
+            values, indices = make(window, stride=stride, padding=padding, returns="indices")(x)
+            return lm.MaxUnpool(size=shape[2:])(values * values, indices)
 
-            def apply(x: lm.Tensor) -> lm.Tensor:
-                values, indices = pool(x)
-                return lm.MaxUnpool(size=shape[2:])(values * values, indices)
-
-            return apply
-
-        def module(
-            nn: Any,
-            _: Any,
-            axes: int = axes,
-            shape: Any = shape,
-            options: Any = (window, stride, padding),
-        ) -> Any:
-            pool = getattr(nn, f"MaxPool{axes}d")(*options, return_indices=True)
-            unpool = getattr(nn, f"MaxUnpool{axes}d")(*options)
+        def module(torch: Any, shape: Any = shape, options: Any = options) -> Any:
+            axes = len(shape) - 2
+            pool = getattr(torch.nn, f"MaxPool{axes}d")(*options, return_indices=True)
+            unpool = getattr(torch.nn, f"MaxUnpool{axes}d")(*options)
 
             def apply(x: Any) -> Any:
                 values, indices = pool(x)
@@ -228,54 +180,27 @@ def _unpools() -> Iterator[Case]:
 
             return apply
 
-        yield Case(f"MaxUnpool-{shape}-{window}-{stride}-{padding}", layer, module, [shape])
-
-
-def _divisors() -> Iterator[Case]:
-    for axes, shape in ((2, (2, 3, 7, 8)), (3, (2, 2, 4, 5, 6))):
-        yield Case(
-            f"AvgPool{axes}d-divisor",
-            lambda axes=axes: getattr(lm, f"AvgPool{axes}d")(3, stride=2, padding=1, divisor=5),
-            lambda nn, _, axes=axes: getattr(nn, f"AvgPool{axes}d")(3, 2, 1, divisor_override=5),
-            [shape],
-        )
+        yield Case(layer, module, [shape], name=f"MaxUnpool-{shape}-{options}")
 
 
 def _average_pools() -> Iterator[Case]:
     for o in option_sets(14, 9, **_POOLED, count_padding=[True, False]):
-        axes = len(o["spatial"])
-        window = _first(o["window"], axes)
-        stride = _first(o["stride"], axes)
-        padding = tuple(min(_nth(o["padding"], n), _nth(window, n) // 2) for n in range(axes))
-        shape = (3, o["channels"], *o["spatial"])
-        yield Case(
-            f"AvgPool{axes}d-{shape}-{window}-{stride}-{padding}-{o['ceil_mode']}-"
-            f"{o['count_padding']}",
-            lambda axes=axes, window=window, stride=stride, padding=padding, o=o: getattr(
-                lm, f"AvgPool{axes}d"
-            )(
-                window,
-                stride=stride,
-                padding=padding,
-                ceil_mode=o["ceil_mode"],
-                count_padding=o["count_padding"],
-            ),
-            lambda nn, _, axes=axes, window=window, stride=stride, padding=padding, o=o: getattr(
-                nn, f"AvgPool{axes}d"
-            )(window, stride, padding, o["ceil_mode"], o["count_padding"]),
-            [shape],
-        )
+        same = _of_axes(o, "window", "stride", "ceil_mode")
+        window, counted = same.pop("window"), o["count_padding"]
+        same["padding"] = _halved(o, window)
+        name, shape = f"AvgPool{len(o['spatial'])}d", (3, o["channels"], *o["spatial"])
+        layer = getattr(lm, name)(window, **same, count_padding=counted)
+        yield Case(layer, nn(name, window, **same, count_include_pad=counted), [shape])
+    for name, shape in (("AvgPool2d", (2, 3, 7, 8)), ("AvgPool3d", (2, 2, 4, 5, 6))):
+        layer = getattr(lm, name)(3, stride=2, padding=1, divisor=5)
+        yield Case(layer, nn(name, 3, 2, 1, divisor_override=5), [shape])
+
     # PyTorch's averages and norms know no dilation: a depthwise convolution with ones does.
-    yield Case(
-        "AvgPool1d-dilated",
-        lambda: lm.AvgPool1d(3, stride=2, padding=1, dilation=2),
-        lambda _, torch: (
-            lambda x: torch.nn.functional.conv1d(
-                x, torch.full((4, 1, 3), 1 / 3, dtype=x.dtype), None, 2, 1, 2, 4
-            )
-        ),
-        [(2, 4, 11)],
-    )
+    def dilated(torch: Any) -> Any:
+        thirds = torch.full((4, 1, 3), 1 / 3, dtype=torch.float64)
+        return lambda x: torch.nn.functional.conv1d(x, thirds.to(x.dtype), None, 2, 1, 2, 4)
+
+    yield Case(lm.AvgPool1d(3, stride=2, padding=1, dilation=2), dilated, [(2, 4, 11)])
 
 
 def _norm_pools() -> Iterator[Case]:
@@ -287,46 +212,28 @@ def _norm_pools() -> Iterator[Case]:
         stride=[None, 1, 2],
         power=[1.0, 2.0, 2.0, 3.0, 4.0],
     ):
-        axes = len(o["spatial"])
-        window = _nth(o["window"], 0) if axes == 1 else _first(o["window"], axes)
-        yield Case(
-            f"LPPool{axes}d-{o}",
-            lambda axes=axes, window=window, o=o: getattr(lm, f"LPPool{axes}d")(
-                window, stride=o["stride"], power=o["power"]
-            ),
-            # Odd powers of negative numbers have no root: PyTorch's result is NaN.
-            lambda nn, torch, axes=axes, window=window, o=o: (
-                lambda x: getattr(nn, f"LPPool{axes}d")(o["power"], window, o["stride"])(
-                    torch.abs(x)
-                )
-            ),
-            [(3, 4, *o["spatial"])],
-        )
+        (spatial, _, stride, power), axes = o.values(), len(o["spatial"])
+        window = _each(o["window"], 1)[0] if axes == 1 else _of_axes(o, "window")["window"]
+        name = f"LPPool{axes}d"
+        # Odd powers of negative numbers have no root: PyTorch's result is NaN.
+        module = changed(nn(name, power, window, stride), lambda pool, x: pool(abs(x)))
+        layer = getattr(lm, name)(window, stride=stride, power=power)
+        yield Case(layer, module, [(3, 4, *spatial)])
     # PyTorch's knows no padding; with ceil_mode it enlarges windows that reach beyond the end.
-    yield Case(
-        "LPPool2d-padded",
-        lambda: lm.LPPool2d(3, stride=2, padding=1, ceil_mode=True),
-        lambda nn, torch: lambda x: nn.LPPool2d(2, 3, 2)(torch.nn.functional.pad(x, (1, 2, 1, 1))),
-        [(2, 3, 7, 8)],
-    )
+    padded = _padded(nn("LPPool2d", 2, 3, 2), ((1, 2), (1, 2)))
+    yield Case(lm.LPPool2d(3, stride=2, padding=1, ceil_mode=True), padded, [(2, 3, 7, 8)])
 
 
 def _whole_pools() -> Iterator[Case]:
     for shape in [(3, 4, 9), (2, 16, 7, 6), (2, 3, 4, 3, 5)]:
         axes = tuple(range(2, len(shape)))
         for keep in (False, True):
-            yield Case(
-                f"GlobalAvgPool-{shape}-{keep}",
-                lambda keep=keep: lm.GlobalAvgPool(keepdims=keep),
-                lambda _, __, axes=axes, keep=keep: lambda x: x.mean(axes, keepdim=keep),
-                [shape],
-            )
-            yield Case(
-                f"GlobalMaxPool-{shape}-{keep}",
-                lambda keep=keep: lm.GlobalMaxPool(keepdims=keep),
-                lambda _, __, axes=axes, keep=keep: lambda x: x.amax(axes, keepdim=keep),
-                [shape],
-            )
+            for layer, method in ((lm.GlobalAvgPool, "mean"), (lm.GlobalMaxPool, "amax")):
+
+                def pooled(_: Any, how: Any = (method, axes, keep)) -> Any:
+                    return lambda x: getattr(x, how[0])(how[1], keepdim=how[2])
+
+                yield Case(layer(keepdims=keep), pooled, [shape])
     for shape, size in [
         ((3, 4, 9), 3),
         ((2, 16, 8, 6), 2),
@@ -338,30 +245,14 @@ def _whole_pools() -> Iterator[Case]:
         ((2, 5, 11, 6), (4, None)),
         ((2, 3, 5, 6, 5), (3, 4, 2)),
     ]:
-        axes = len(shape) - 2
-        yield Case(
-            f"AdaptiveAvgPool-{shape}-{size}",
-            lambda size=size: lm.AdaptiveAvgPool(size),
-            lambda nn, _, axes=axes, size=size: getattr(nn, f"AdaptiveAvgPool{axes}d")(size),
-            [shape],
-        )
-        yield Case(
-            f"AdaptiveMaxPool-{shape}-{size}",
-            lambda size=size: lm.AdaptiveMaxPool(size),
-            lambda nn, _, axes=axes, size=size: getattr(nn, f"AdaptiveMaxPool{axes}d")(size),
-            [shape],
-        )
+        for kind in ("AdaptiveAvgPool", "AdaptiveMaxPool"):
+            module = nn(f"{kind}{len(shape) - 2}d", size)
+            yield Case(getattr(lm, kind)(size), module, [shape])
 
 
 CASES = [
-    *_convolutions(),
-    *_transposed_convolutions(),
-    *_max_pools(),
-    *_unpools(),
-    *_divisors(),
-    *_average_pools(),
-    *_norm_pools(),
-    *_whole_pools(),
+    *(*_convolutions(), *_transposed_convolutions(), *_max_pools(), *_unpools()),
+    *(*_average_pools(), *_norm_pools(), *_whole_pools()),
 ]
 test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(CASES)
 

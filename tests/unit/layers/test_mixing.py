@@ -15,7 +15,6 @@ from random_arrays import normal64
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, Shape, float64, int64
-from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Graph, Tensor, bind_batch, constant, evaluate
 from lamina.layers.layer import Layer
 from lamina.layers.mixing import beta_quantiles
@@ -255,35 +254,3 @@ def test_micro_batches_mix_within_themselves() -> None:
         (x, y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=8, micro_batch=4, epochs=2
     )
     assert np.isfinite(history["loss"]).all()
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-def test_only_one_layer_mixes_the_batch() -> None:
-    network = lm.Sequential(lm.Input(1, 4, 4), lm.Mixup(), lm.CutMix(), lm.Flatten(), lm.Linear(3))
-    with pytest.raises(DefinitionError) as error:
-        lm.Model(network)
-    text = str(error.value)
-    assert "the examples of the batch are mixed already" in text
-    assert "first  net/1:Mixup (test_mixing.py:" in text
-    assert "now    net/2:CutMix (test_mixing.py:" in text
-
-
-def test_a_share_is_one_number() -> None:
-    @dataclass(frozen=True)
-    class Own(lm.Layer):
-        def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
-            scope.mix(scope.uniform(x.shape))
-            return x
-
-    with pytest.raises(ShapeError) as error:
-        Own()(lm.Input(2))
-    assert "the share of an example in a mixture is one number for the batch" in str(error.value)
-    assert "found     f32[batch, 2]" in str(error.value)
-
-
-def test_mixup_takes_floats() -> None:
-    with pytest.raises(DTypeError, match="Mixup takes floats"):
-        lm.Mixup()(lm.Input(3, dtype="uint8"))
-    assert lm.CutMix()(lm.Input(3, 4, 4, dtype="uint8")).dtype.name == "uint8"

@@ -14,7 +14,6 @@ from training_cases import labels
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DefinitionError
 from lamina.graph import topological
 
 STEP = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
@@ -200,35 +199,3 @@ def test_a_gradient_computes_the_tensors_between_again() -> None:
     value = np.array([[0.1, 0.2, 0.3]], "float32")
     found = lm.compile(inputs=[x], outputs=[slope])(value)[0]
     np.testing.assert_allclose(found, np.cos(np.exp(value)) * np.exp(value), rtol=1e-6)
-
-
-def test_something_else_than_a_layer_is_refused() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Recompute(lm.Linear)  # type: ignore[arg-type]
-    assert str(caught.value).startswith("in Recompute (")
-    assert "layers and networks can be computed again" in str(caught.value)
-    with pytest.raises(DefinitionError) as caught:
-        lm.Recompute([lm.Linear(2), lm.ReLU()])
-    assert caught.value.advice == "Unpack the list: Recompute(*layers)."
-    with pytest.raises(DefinitionError, match="there is no layer to compute again"):
-        lm.Recompute()
-
-
-def test_an_option_is_refused() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Recompute(lm.Linear(3), name="first")
-    assert str(caught.value).partition(": ")[2] == (
-        "Recompute has no option name\n"
-        "  expected  layers and networks\n"
-        "  found     name='first'\n"
-        "  It changes no names: name the layers in it, lm.Linear(64, name='first')."
-    )
-
-
-def test_a_network_with_two_outputs_is_refused() -> None:
-    x = lm.Input(3)
-    two = lm.Network(x, [lm.Linear(2)(x), lm.Linear(3)(x)])
-    with pytest.raises(DefinitionError) as caught:
-        lm.Recompute(two)(lm.Input(3))
-    assert "what is computed again has one output" in str(caught.value)
-    assert "2 outputs" in str(caught.value)
