@@ -1,0 +1,27 @@
+"""Programs of small graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
+from lamina.graph import Graph, Tensor
+from lamina.program.program import Program
+from lamina.program.target import Target
+
+
+def compiled(graph: Graph, target: Target = DEFAULT_TARGET) -> Program:
+    """The program of a graph."""
+    return compile_graph(graph, batch=1, name="test", target=target)
+
+
+def program_of(
+    outputs: Tensor | Sequence[Tensor],
+    updates: Sequence[tuple[Tensor, Tensor]] = (),
+    target: Target = DEFAULT_TARGET,
+) -> Program:
+    """The program that computes tensors: the outputs `y0`, `y1`, and so on."""
+    outputs = [outputs] if isinstance(outputs, Tensor) else outputs
+    named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
+    return compiled(Graph((), named, tuple(updates)), target)
