@@ -4,80 +4,37 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from fit_cases import TEST, data, fit, network, same
+from opencl_cases import failure
 
 import lamina as lm
 from lamina.data import Dataset
 from lamina.engines.discovery import open_engine
+from lamina.engines.opencl import driver as driver_module
 from lamina.engines.opencl import launch_plan
 from lamina.errors import EngineError, NonFiniteError
 from lamina.runtime import data_sets
 from lamina.training import snapshot as snapshots
 from lamina.training.history import History
 
-cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
-
-
-@pytest.fixture
-def engine(opencl_name: str) -> Any:
-    return open_engine(opencl_name)
-
-
-@pytest.fixture
-def driver(engine: Any) -> Any:
-    return engine.arena().driver
-
-
-Call = Callable[..., Any]
-Wrapper = Callable[[Call], Call]
-
-
-@pytest.fixture
-def wrap(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Wrapper], None]:
-    """Replaces a method of the driver or its queue by a function of the method."""
-
-    def replace(target: Any, name: str, wrapper: Wrapper) -> None:
-        function = wrapper(getattr(target, name))
-        monkeypatch.setattr(
-            type(target), name, lambda _, *given, **named: function(*given, **named)
-        )
-
-    return replace
-
-
 # What is read ---------------------------------------------------------------------------------
 
 
-def test_a_fit_reads_losses_and_metrics_only(
-    opencl_name: str, driver: Any, wrap: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_reads_losses_and_metrics_only(opencl_name: str, driver: Any, on_call: Any) -> None:
     read: list[int] = []
-
-    def counted(function: Call) -> Call:
-        def call(array: Any, buffer: Any) -> Any:
-            read.append(array.nbytes)
-            return function(array, buffer)
-
-        return call
-
-    model = lm.Model(network(), engine=opencl_name)
     after: list[int] = []
-
-    def note(_: History) -> None:
-        after.append(sum(read))
-
-    wrap(driver.queue, "read", counted)
-    fit(model, metrics=[lm.Accuracy()], epochs=4, callbacks=[note], progress=False)
+    on_call(driver.queue, "read", lambda array, _: read.append(array.nbytes))
+    model = lm.Model(network(), engine=opencl_name)
+    fit(model, metrics=[lm.Accuracy()], epochs=4, callbacks=[lambda _: after.append(sum(read))])
     # Seven training steps: a loss and the sums of a metric of each, and one flag.
-    sums = {after[n + 1] - after[n] for n in range(3)}
     each = 4 + 2 * 4
-    assert sums == {7 * each + 4}
+    assert {after[n + 1] - after[n] for n in range(3)} == {7 * each + 4}
 
 
 # Values that are not finite -------------------------------------------------------------------
@@ -135,53 +92,25 @@ def test_an_overflow_puts_the_model_back_to_the_last_good_epoch(opencl_name: str
     assert same(model.parameters(), after[-1])
 
 
-def test_an_update_that_overflows_in_the_last_training_step_is_noticed(opencl_name: str) -> None:
-    model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)), engine=opencl_name)
-    before = model.parameters()
-    x = np.full((4, 1), 1e3, "float32")
-    with pytest.raises(NonFiniteError, match=r"the parameter '1\.weight' overflowed"):
-        fit(model, (x, x), loss=lm.MSE(), optimizer=lm.SGD(3e38), epochs=1)
-    assert same(model.parameters(), before)
-
-
 # Failures of the driver -----------------------------------------------------------------------
 
 
-def failure(status: str, routine: str) -> Exception:
-    code = getattr(cl.status_code, status)
-    return cl.RuntimeError(cl._cl._ErrorRecord(msg="", code=code, routine=routine))
-
-
+# Methods of the queue.
 FAULTS = {
-    "a launch": ("queue", "run", "clEnqueueCommandBufferKHR", "running a program"),
-    "a gather": ("queue", "launch", "clEnqueueNDRangeKernel", "running a program"),
-    "a record": ("queue", "copy", "clEnqueueCopyBuffer", "running a program"),
-    "a wait": ("queue", "finish", "clFinish", "running a program"),
-    "a read": ("queue", "read", "clEnqueueReadBuffer", "reading memory"),
+    "a launch": ("run", "clEnqueueCommandBufferKHR", "running a program"),
+    "a gather": ("launch", "clEnqueueNDRangeKernel", "running a program"),
+    "a record": ("copy", "clEnqueueCopyBuffer", "running a program"),
+    "a wait": ("finish", "clFinish", "running a program"),
+    "a read": ("read", "clEnqueueReadBuffer", "reading memory"),
 }
-
-
-def failing(faults: list[bool], routine: str) -> Wrapper:
-    """Fails while the last of the faults is True."""
-
-    def wrapper(function: Call) -> Call:
-        def call(*given: Any, **named: Any) -> Any:
-            if faults and faults[-1]:
-                faults.append(False)
-                raise failure("OUT_OF_RESOURCES", routine)
-            return function(*given, **named)
-
-        return call
-
-    return wrapper
 
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
-    opencl_name: str, driver: Any, wrap: Any, fault: str
+    opencl_name: str, driver: Any, on_call: Any, fault: str
 ) -> None:
-    target, method, routine, doing = FAULTS[fault]
+    method, routine, doing = FAULTS[fault]
     model = lm.Model(network(), engine=opencl_name, seed=3)
     after: list[dict[str, Any]] = []
     faults: list[bool] = []
@@ -191,7 +120,12 @@ def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
         if len(after) == 2:
             faults.append(True)
 
-    wrap(driver.queue if target == "queue" else driver, method, failing(faults, routine))
+    def fail(*_: Any) -> None:
+        if faults and faults[-1]:
+            faults.append(False)
+            raise failure("OUT_OF_RESOURCES", routine)
+
+    on_call(driver.queue, method, fail)
     gc.collect()
     held = driver.allocated.bytes
     with pytest.raises(EngineError) as caught:
@@ -213,19 +147,15 @@ def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
 
 
 def test_a_training_step_that_was_enqueued_in_part_is_undone(
-    opencl_name: str, driver: Any, monkeypatch: pytest.MonkeyPatch
+    opencl_name: str, driver: Any, on_call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import driver as module
-
-    enqueue = cl.enqueue_nd_range_kernel
     left: list[int] = []
 
-    def limited(*given: Any) -> Any:
+    def limit(*_: Any) -> None:
         if left:
             left[0] -= 1
             if left[0] == 0:
                 raise failure("OUT_OF_RESOURCES", "clEnqueueNDRangeKernel")
-        return enqueue(*given)
 
     def begin(_: History) -> None:
         after.append(model.parameters())
@@ -237,7 +167,7 @@ def test_a_training_step_that_was_enqueued_in_part_is_undone(
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
     monkeypatch.setenv("LAMINA_CACHE", "0")
     monkeypatch.setattr(driver, "_command_buffers", None)
-    monkeypatch.setattr(module.cl, "enqueue_nd_range_kernel", limited)
+    on_call(driver_module.cl, "enqueue_nd_range_kernel", limit)
     model = lm.Model(network(), engine=opencl_name, seed=3)
     after: list[dict[str, Any]] = []
     plan = network().plan(8, lm.CrossEntropy(), lm.Adam(0.01), engine=opencl_name)
@@ -252,7 +182,7 @@ def test_a_training_step_that_was_enqueued_in_part_is_undone(
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_an_interrupt_ends_a_fit_between_two_training_steps(
-    opencl_name: str, driver: Any, wrap: Any, monkeypatch: pytest.MonkeyPatch, streams: bool
+    opencl_name: str, driver: Any, on_call: Any, monkeypatch: pytest.MonkeyPatch, streams: bool
 ) -> None:
     if streams:
         monkeypatch.setattr(type(open_engine(opencl_name)), "shared", lambda *_: None)
@@ -260,18 +190,14 @@ def test_an_interrupt_ends_a_fit_between_two_training_steps(
         monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
     runs: list[int] = []
 
-    def interrupting(function: Call) -> Call:
-        def call(*given: Any) -> Any:
-            runs.append(1)
-            if len(runs) == 60:
-                signal.raise_signal(signal.SIGINT)
-            return function(*given)
-
-        return call
+    def interrupt(*_: Any) -> None:
+        runs.append(1)
+        if len(runs) == 60:
+            signal.raise_signal(signal.SIGINT)
 
     examples = data(400)
     model = lm.Model(network(), engine=opencl_name, seed=3)
-    wrap(driver.queue, "run", interrupting)
+    on_call(driver.queue, "run", interrupt)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         how: Any = {"optimizer": lm.SGD(0.1), "epochs": 50, "seed": 5, "progress": False}
@@ -289,40 +215,28 @@ def test_an_interrupt_ends_a_fit_between_two_training_steps(
 
 
 def test_a_model_that_cannot_be_restored_is_reported(
-    opencl_name: str, driver: Any, wrap: Any
+    opencl_name: str, driver: Any, on_call: Any
 ) -> None:
-    model = lm.Model(network(), engine=opencl_name)
     broken: list[bool] = []
+    held: list[Any] = []
 
-    def always(function: Call) -> Call:
-        def call(*given: Any) -> Any:
-            if broken:
-                raise failure("OUT_OF_RESOURCES", "clEnqueueCopyBuffer")
-            return function(*given)
+    def fail(*_: Any) -> None:
+        if broken:
+            raise failure("OUT_OF_RESOURCES", "clEnqueueCopyBuffer")
 
-        return call
+    def refuse_copies_back(_: Any, targets: Any) -> None:
+        if broken and targets is not held[0]:
+            raise EngineError("the OpenCL driver failed at copying memory")
+        held[:] = [targets]
 
-    def begin(_: History) -> None:
-        broken.append(True)
-
-    wrap(driver.queue, "run", always)
-    shared = snapshots._copy
-    with pytest.MonkeyPatch.context() as patch:
-
-        def copy(sources: Any, targets: Any) -> None:
-            # The snapshot is taken, but cannot be copied back.
-            if broken and targets is not held[0]:
-                raise EngineError("the OpenCL driver failed at copying memory")
-            held[:] = [targets]
-            shared(sources, targets)
-
-        held: list[Any] = []
-        patch.setattr(snapshots, "_copy", copy)
-        with pytest.raises(EngineError) as caught:
-            fit(model, epochs=3, callbacks=[begin], progress=False)
+    on_call(driver.queue, "run", fail)
+    on_call(snapshots, "_copy", refuse_copies_back)
+    model = lm.Model(network(), engine=opencl_name)
+    begin = [lambda _: broken.append(True)]
+    text = error_text(EngineError, lambda: fit(model, epochs=3, callbacks=begin, progress=False))
     assert (
         "model            not restored (the OpenCL driver failed at copying memory): load it "
-        in (str(caught.value))
+        in text
     )
 
 
@@ -336,22 +250,18 @@ def test_a_model_that_cannot_be_restored_is_reported(
     ],
 )
 def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
-    opencl_name: str, driver: Any, wrap: Any, method: str, status: str, routine: str
+    opencl_name: str, driver: Any, on_call: Any, method: str, status: str, routine: str
 ) -> None:
     model = lm.Model(network(), engine=opencl_name, seed=3)
     calls = [0]
 
-    def counted(function: Call) -> Call:
-        def call(*given: Any, **named: Any) -> Any:
-            calls[0] -= 1
-            if calls[0] == 0:
-                with driver.errors("testing"):
-                    raise failure(status, routine)
-            return function(*given, **named)
+    def count(*_: Any, **__: Any) -> None:
+        calls[0] -= 1
+        if calls[0] == 0:
+            with driver.errors("testing"):
+                raise failure(status, routine)
 
-        return call
-
-    wrap(driver, method, counted)
+    on_call(driver, method, count)
     gc.collect()
     held = driver.allocated.bytes
 
@@ -406,25 +316,3 @@ def test_a_checkpoint_continues_on_another_engine(
     np.testing.assert_allclose(losses, wanted, rtol=1e-4)
     for name, value in other.parameters().items():
         np.testing.assert_allclose(model.parameters()[name], value, rtol=1e-3, atol=1e-5)
-
-
-def test_random_bits_are_the_same_on_every_engine(opencl_name: str) -> None:
-    x = np.arange(40, dtype="float32").reshape(40, 1) * np.ones((1, 50), "float32")
-    losses: list[Any] = []
-    for name in ("cpu", opencl_name):
-        layers = (lm.Dropout(0.5), lm.Linear(1, bias=False))
-        model = lm.Model(lm.Sequential(lm.Input(50), *layers), engine=name, seed=11)
-        model.set_parameters({"2.weight": 2.0 ** (np.arange(50, dtype="float32")[None] % 5)})
-        # Rates of zero: the losses depend on the masks of dropout and the order of the examples.
-        with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.0), batch_size=1) as training:
-            losses.append(training.run((x, np.zeros((40, 1), "float32")), steps=60, seed=5))
-    # All sums are of small whole numbers, so they are exact.
-    np.testing.assert_array_equal(*losses)
-    assert len(set(losses[0].tolist())) > 30
-
-
-def test_two_fits_have_the_same_bits(opencl_name: str) -> None:
-    models = [lm.Model(network(), engine=opencl_name, seed=3) for _ in range(2)]
-    histories = [fit(model, validation=TEST, progress=False) for model in models]
-    assert histories[0].values == histories[1].values
-    assert same(models[0].parameters(), models[1].parameters())

@@ -10,58 +10,44 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import Leaves, run_program
+from opencl_cases import for_gpus
+from program_cases import compiled
 from test_opencl_selftest import check_faults
 
 from lamina import ops
 from lamina.base.shapes import DType, bfloat16, float16, float32
 from lamina.codegen.words import NATIVE_HALF, OPENCL
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines.discovery import open_engine
 from lamina.engines.engine import Engine
 from lamina.engines.gpu.engine import GpuEngine
+from lamina.engines.opencl import devices, selftest
+from lamina.engines.opencl import driver as driver_module
+from lamina.engines.opencl.devices import chosen, found_devices
+from lamina.engines.opencl.engine import _family_for
+from lamina.engines.opencl.selftest import _faults_of_halves
+from lamina.engines.opencl.selftest_kernels import halves_for
+from lamina.engines.opencl.verdicts import HALF_FUNCTIONS, HALF_TYPE, Verdict, remember, verdict_of
 from lamina.graph import evaluate
-
-pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
-
-
-@pytest.fixture(scope="module")
-def own(opencl_name: str) -> Engine:
-    """The engine of the first device."""
-    return open_engine(opencl_name)
-
-
-@pytest.fixture
-def driver(own: Any) -> Any:
-    return own.arena().driver
 
 
 def with_verdict(driver: Any, *faults: Any, has_type: bool | None = None) -> Any:
     """A driver of the same device, after a self-test that found faults."""
-    from lamina.engines.opencl import driver as module
-    from lamina.engines.opencl.devices import chosen, found_devices
-    from lamina.engines.opencl.verdicts import Verdict
-
     found = chosen(driver.record.engine, found_devices())
     with pytest.MonkeyPatch.context() as patch:
         if has_type is not None:
-            patch.setattr(module, "has_float16", lambda _: has_type)
-        return module.OpenClDriver(found, Verdict(faults))
+            patch.setattr(driver_module, "has_float16", lambda _: has_type)
+        return driver_module.OpenClDriver(found, Verdict(faults))
 
 
 # The self-test
 
 
 def faults_of_halves(driver: Any) -> list[Any]:
-    from lamina.engines.opencl.selftest import _faults_of_halves
-
     return list(_faults_of_halves(driver))
 
 
 @contextmanager
 def type_replaced(text: str, instead: str) -> Generator[None]:
     """The test of the type of float16 has another text."""
-    from lamina.engines.opencl import selftest
-
     own = selftest.halves_for
 
     def halves_for(traits: Any, *, native: bool) -> Any:
@@ -75,8 +61,6 @@ def type_replaced(text: str, instead: str) -> Generator[None]:
 
 @pytest.mark.parametrize("native", [False, True], ids=["functions", "type"])
 def test_each_check_of_float16_finds_its_fault(driver: Any, native: bool) -> None:
-    from lamina.engines.opencl.selftest_kernels import halves_for
-
     checks = halves_for(driver.traits, native=native)[1][0].checks
     # Conversions, and with the type four operations: of scalars, and of four lanes each.
     assert len(checks) == (6 if native else 2) * 5
@@ -95,9 +79,6 @@ def test_each_check_of_float16_finds_its_fault(driver: Any, native: bool) -> Non
 def test_wrong_functions_for_float16_are_found(
     driver: Any, monkeypatch: pytest.MonkeyPatch, text: str, instead: str
 ) -> None:
-    from lamina.engines.opencl import selftest
-    from lamina.engines.opencl.verdicts import HALF_FUNCTIONS
-
     right, kernels = selftest.halves_for(driver.traits, native=False)
     assert text in right
     wrong = right.replace(text, instead)
@@ -107,8 +88,6 @@ def test_wrong_functions_for_float16_are_found(
 
 
 def test_a_device_that_refuses_the_type_of_float16_does_without_it(driver: Any) -> None:
-    from lamina.engines.opencl.verdicts import HALF_TYPE
-
     claims = with_verdict(driver, has_type=True)
     with type_replaced("as_half", "no_half"):
         assert faults_of_halves(claims) == [HALF_TYPE]
@@ -127,9 +106,6 @@ def test_a_device_that_refuses_the_type_of_float16_does_without_it(driver: Any) 
     ],
 )
 def test_a_wrong_type_of_float16_is_found(driver: Any, text: str, instead: str) -> None:
-    from lamina.engines.opencl import selftest
-    from lamina.engines.opencl.verdicts import HALF_TYPE
-
     if not driver.traits.has_float16:
         pytest.skip("the device has no cl_khr_fp16")
     assert text in selftest.halves_for(driver.traits, native=True)[0]
@@ -138,8 +114,6 @@ def test_a_wrong_type_of_float16_is_found(driver: Any, text: str, instead: str) 
 
 
 def test_words_follow_the_verdict(driver: Any) -> None:
-    from lamina.engines.opencl.verdicts import HALF_FUNCTIONS, HALF_TYPE
-
     assert with_verdict(driver, has_type=False).words.half == OPENCL.half
     assert with_verdict(driver, HALF_FUNCTIONS, has_type=False).words.half is None
     assert with_verdict(driver, HALF_FUNCTIONS, has_type=True).words.half == NATIVE_HALF
@@ -147,9 +121,6 @@ def test_words_follow_the_verdict(driver: Any) -> None:
 
 
 def test_the_device_has_float16_only_if_the_self_test_passes(driver: Any) -> None:
-    from lamina.engines.opencl import devices
-    from lamina.engines.opencl.verdicts import HALF_TYPE, Verdict, remember, verdict_of
-
     found = devices.chosen(driver.record.engine, devices.found_devices())
     claims = replace(found, record=replace(found.record, has_float16=True))
     before = verdict_of(found.handle)
@@ -164,21 +135,15 @@ def test_the_device_has_float16_only_if_the_self_test_passes(driver: Any) -> Non
 
 @pytest.mark.parametrize("kernels", ["gpu", "processor"])
 def test_float16_is_converted_as_integers_if_functions_are_wrong(driver: Any, kernels: str) -> None:
-    from lamina.engines.gpu.gpus import GpuFamily
-    from lamina.engines.opencl.engine import _family_for
-    from lamina.engines.opencl.verdicts import HALF_FUNCTIONS, HALF_TYPE
 
     without = with_verdict(driver, HALF_FUNCTIONS, HALF_TYPE)
 
-    def gpus(one: Any) -> GpuFamily:
-        return GpuFamily(one.traits, one.words, one.record.engine)
-
-    engine = GpuEngine("opencl", lambda: without, gpus if kernels == "gpu" else _family_for)
+    engine = GpuEngine("opencl", lambda: without, for_gpus if kernels == "gpu" else _family_for)
     leaves = Leaves()
     x = leaves.add(np.arange(1 << 16, dtype=np.uint16).view(np.float16))
     # Not folded to x itself: rounded to float16 after a multiplication by 1.5.
     graph = leaves.graph([ops.cast(ops.cast(x, float32) * 1.5, float16)])
-    program = compile_graph(graph, batch=1, name="casts", target=engine.target)
+    program = compiled(graph, engine.target)
     assert "half" not in engine.listing(program, None, "opencl")
     outputs, _ = run_program(program, engine, leaves.feeds)
     expected, _ = evaluate(graph, leaves.feeds)
@@ -191,36 +156,36 @@ def test_float16_is_converted_as_integers_if_functions_are_wrong(driver: Any, ke
 # Checks of parameters
 
 
-def check(own: Engine, *arrays: Any) -> bool:
+def check(engine: Engine, *arrays: Any) -> bool:
     """Whether the engine finds all elements of arrays finite."""
-    memories = [own.allocate(array.shape, array.dtype) for array in arrays]
+    memories = [engine.allocate(array.shape, array.dtype) for array in arrays]
     for memory, array in zip(memories, arrays, strict=True):
         memory.write(array)
-    return own.finite_check(memories)()
+    return engine.finite_check(memories)()
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float16, float32], ids=str)
 def test_the_largest_numbers_are_finite_and_their_successors_are_not(
-    dtype: DType, own: Engine
+    dtype: DType, engine: Engine
 ) -> None:
     bits = f"u{dtype.itemsize}"
     infinity = int(np.asarray(np.inf, dtype.numpy).view(bits))
     finite = np.array([infinity - 1, 0, 1], bits).view(dtype.numpy)
-    assert check(own, finite, -finite)
+    assert check(engine, finite, -finite)
     for wrong in (infinity, infinity + 1, 2 ** (8 * dtype.itemsize) - 1):
         array = np.array([infinity - 1, wrong], bits).view(dtype.numpy)
-        assert not check(own, finite, array)
+        assert not check(engine, finite, array)
 
 
-def test_arrays_of_several_float_types_are_checked_together(own: Engine) -> None:
+def test_arrays_of_several_float_types_are_checked_together(engine: Engine) -> None:
     dtypes = (bfloat16, float16, float32)
     # The bits of float16's infinity are those of a finite bfloat16.
     ones = [
         np.full(3, 0x7C00, "u2").view(bfloat16.numpy),
         *(np.ones(3, one.numpy) for one in dtypes),
     ]
-    assert check(own, *ones)
+    assert check(engine, *ones)
     for number in range(len(ones)):
         wrong = [one.copy() for one in ones]
         wrong[number][2] = np.inf
-        assert not check(own, *wrong)
+        assert not check(engine, *wrong)

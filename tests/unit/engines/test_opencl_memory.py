@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
+from opencl_cases import cl, for_gpus
 
 import lamina as lm
 from lamina.engines import room
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu import engine as engine_module
-from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.launches import Workspace
+from lamina.engines.opencl import engine as opencl_module
 from lamina.errors import EngineError
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
@@ -27,7 +28,6 @@ from lamina.program.program import Program
 # The advice for a training whose batch does not fit.
 DIVIDED = r"Take a batch of at most (\d+) examples, or divide the batch: micro_batch=\1\."
 
-cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.Adam(0.01)
 STEP: dict[str, Any] = {"loss": LOSS, "optimizer": OPTIMIZER}
@@ -44,24 +44,17 @@ def network() -> lm.Network:
 
 
 @pytest.fixture
-def driver(opencl_name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def driver(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(room, "NOT_ASKED_BYTES", 0)
-    engine: Any = open_engine(opencl_name)
     gc.collect()
     return engine.arena().driver
 
 
 @pytest.fixture
-def sizes(driver: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def sizes(driver: Any, on_call: Any) -> list[int]:
     """The sizes of all allocations."""
     found: list[int] = []
-    allocate = driver.allocate
-
-    def counted(size: int) -> Any:
-        found.append(size)
-        return allocate(size)
-
-    monkeypatch.setattr(driver, "allocate", counted)
+    on_call(driver, "allocate", found.append)
     return found
 
 
@@ -154,16 +147,10 @@ def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(
 
 
 def test_kernels_are_written_once_and_for_few_sizes_of_a_search(
-    opencl_name: str, leave: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    opencl_name: str, leave: Callable[[int], None], on_call: Any
 ) -> None:
     written: list[str] = []
-    compiled = engine_module.compile_program
-
-    def counted(program: Program, *how: Any, **options: Any) -> Any:
-        written.append(checksum(program))
-        return compiled(program, *how, **options)
-
-    monkeypatch.setattr(engine_module, "compile_program", counted)
+    on_call(engine_module, "compile_program", lambda one, *_, **__: written.append(checksum(one)))
     leave(3 << 20)
     model = lm.Model(network(), engine=opencl_name)
     with model.training(**STEP, batch_size=8) as training:
@@ -183,15 +170,6 @@ def test_kernels_are_written_once_and_for_few_sizes_of_a_search(
 LIMIT = 24 << 10
 
 
-def use_kernels_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lamina.engines.opencl import engine
-
-    def family(driver: Any) -> GpuFamily:
-        return GpuFamily(driver.traits, driver.words, driver.record.engine)
-
-    monkeypatch.setattr(engine, "_family_for", family)
-
-
 @pytest.mark.parametrize("kernels", ["of the device", "for GPUs"])
 def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
     opencl_name: str,
@@ -201,7 +179,7 @@ def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if kernels == "for GPUs":
-        use_kernels_for_gpus(monkeypatch)
+        monkeypatch.setattr(opencl_module, "_family_for", for_gpus)
 
     def trained() -> tuple[dict[str, Any], int]:
         model = lm.Model(network(), engine=opencl_name, seed=3)
@@ -224,19 +202,10 @@ def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
 
 
 def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
-    opencl_name: str,
-    sizes: list[int],
-    limit: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
+    opencl_name: str, sizes: list[int], limit: Callable[[int], None], on_call: Any
 ) -> None:
     chunks: list[dict[str, int]] = []
-    staging = engine_module.GpuEngine.staging
-
-    def noted(self: Any, wanted: dict[str, int]) -> Any:
-        chunks.append(wanted)
-        return staging(self, wanted)
-
-    monkeypatch.setattr(engine_module.GpuEngine, "staging", noted)
+    on_call(engine_module.GpuEngine, "staging", lambda _, sizes: chunks.append(sizes))
 
     def fitted() -> tuple[dict[str, Any], Any]:
         model = lm.Model(network(), engine=opencl_name, seed=3)
@@ -314,9 +283,9 @@ def test_workspaces_above_the_limit_are_refused_by_name(
     assert max(sizes) <= LIMIT
     assert network().max_batch_size("1 GiB", **STEP, engine=opencl_name) == 4
     limit(4 << 10)
-    with pytest.raises(EngineError) as caught:
-        network().max_batch_size("1 GiB", engine=opencl_name)
-    assert str(caught.value) == (
+    assert error_text(
+        EngineError, lambda: network().max_batch_size("1 GiB", engine=opencl_name)
+    ) == (
         "in max_batch_size: not even a batch of one example fits\n"
         "  at most  4 KiB in one allocation\n"
         "  needed   12 KiB for parameter 5.weight f32[24, 128]\n"

@@ -12,28 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
+from opencl_cases import cl, refusing
 from random_arrays import normal
-from test_opencl_programs import DATA, LAUNCHES, C, X, expected, made
+from test_opencl_programs import DATA, EMPTY, LAUNCHES, C, X, expected, made
 
 import lamina as lm
-from lamina.engines.discovery import open_engine
 from lamina.engines.gpu import arena_layout
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
+from lamina.engines.opencl import command_buffer
+from lamina.engines.opencl import direct as direct_module
+from lamina.engines.opencl import driver as driver_module
+from lamina.engines.opencl.command_buffer import command_buffers
 from lamina.errors import EngineError
-
-cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
-
-EMPTY = np.zeros((3, 0), "float32")
-
-
-@pytest.fixture
-def engine(opencl_name: str) -> Any:
-    return open_engine(opencl_name)
-
-
-@pytest.fixture
-def driver(engine: Any) -> Any:
-    return engine.arena().driver
 
 
 @pytest.fixture
@@ -68,44 +59,28 @@ def test_every_iteration_has_its_own_number(any_engine: Any) -> None:
     np.testing.assert_array_equal(memory.read(), [3, 3, 3])
 
 
-def test_a_run_is_one_call_of_the_driver(
-    engine: Any, recorder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lamina.engines.opencl import driver as module
-
+def test_a_run_is_one_call_of_the_driver(engine: Any, recorder: Any, on_call: Any) -> None:
     executable, _ = made(engine, launches=long(50))
     calls: list[str] = []
-    enqueue = cl.enqueue_nd_range_kernel
-
-    def counted(*arguments: Any) -> Any:
-        calls.append("launch")
-        return enqueue(*arguments)
-
-    def recorded(self: Any) -> None:
-        calls.append("command buffer")
-        original(self)
-
+    on_call(driver_module.cl, "enqueue_nd_range_kernel", lambda *_: calls.append("launch"))
     kind = type(recorder.record(executable._driver.queue.handle, []))
-    original = kind.enqueue
-    monkeypatch.setattr(module.cl, "enqueue_nd_range_kernel", counted)
+    on_call(kind, "enqueue", lambda _: calls.append("command buffer"))
     # Methods are bound when a program is moved.
-    monkeypatch.setattr(kind, "enqueue", recorded)
     executable.move_to([block.buffer for block in executable._arena._blocks])
     executable.run([X, EMPTY])
     assert calls == ["command buffer"]
 
 
 def test_signals_are_handled_between_runs(any_engine: Any) -> None:
-    text = (
-        LAUNCHES.text
-        + """
+    text = """
     kernel void begin(global float* p) { if (get_global_id(0) == 0) p[0] += 1.0f; }
     kernel void end(global float* p) { if (get_global_id(0) == 0) p[1] += 1.0f; }
     """
-    )
     middle = LAUNCHES.launches[0]
     launches = (Launch("begin", ("p",), 1, 0), middle, Launch("end", ("p",), 1, 2))
-    repeated = Launches(text, launches, (RepeatedLaunches(1, 2, 3000),), LAUNCHES.gathers)
+    repeated = Launches(
+        LAUNCHES.text + text, launches, (RepeatedLaunches(1, 2, 3000),), LAUNCHES.gathers
+    )
     executable, memory = made(any_engine, launches=repeated)
     executable.run([X, EMPTY])
     executable._driver.queue.finish()
@@ -152,10 +127,9 @@ def test_refused_command_buffers_are_engine_errors(
     doing: str,
 ) -> None:
     monkeypatch.setattr(recorder, function, lambda *_: -5)
-    with pytest.raises(EngineError) as caught:
-        made(engine)[0].run([X, EMPTY])
-    assert f"the OpenCL driver failed at {doing}" in str(caught.value)
-    assert f"OUT_OF_RESOURCES in {routine}" in str(caught.value)
+    text = error_text(EngineError, lambda: made(engine)[0].run([X, EMPTY]))
+    assert f"the OpenCL driver failed at {doing}" in text
+    assert f"OUT_OF_RESOURCES in {routine}" in text
     monkeypatch.undo()
     executable, _ = made(engine)
     executable.run([X, EMPTY])
@@ -177,36 +151,12 @@ def test_command_buffers_and_kernels_that_cannot_be_made_are_engine_errors(
         made(engine)
 
 
-def test_a_launch_that_is_refused_is_an_engine_error(
-    engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from test_opencl_programs import failure
-
-    from lamina.engines.opencl import driver as module
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise failure("OUT_OF_RESOURCES", "clEnqueueNDRangeKernel")
-
-    monkeypatch.setattr(driver, "_command_buffers", None)
-    monkeypatch.setattr(module.cl, "enqueue_nd_range_kernel", refuse)
-    with pytest.raises(EngineError) as caught:
-        made(engine)[0].run([X, EMPTY])
-    assert "the OpenCL driver failed at running a program" in str(caught.value)
-    assert "OUT_OF_RESOURCES in clEnqueueNDRangeKernel" in str(caught.value)
-
-
 def test_command_buffers_and_their_kernels_are_released(
-    engine: Any, recorder: Any, monkeypatch: pytest.MonkeyPatch
+    engine: Any, recorder: Any, on_call: Any
 ) -> None:
     released: list[str] = []
     for name in ("_release", "_release_kernel"):
-        function = getattr(recorder, name)
-
-        def counted(handle: int, name: str = name, function: Any = function) -> int:
-            released.append(name)
-            return function(handle)
-
-        monkeypatch.setattr(recorder, name, counted)
+        on_call(recorder, name, lambda _, name=name: released.append(name))
     gc.collect()
     released.clear()
     executable, _ = made(engine, launches=long(4))
@@ -215,37 +165,25 @@ def test_command_buffers_and_their_kernels_are_released(
     assert sorted(released) == ["_release", *["_release_kernel"] * 4]
 
 
-def device(extensions: str = "cl_khr_command_buffer", version: int | None = 9 << 12) -> Any:
-    """A device of the test; without a version it is older than OpenCL 3.0."""
-    name = "cl_khr_command_buffer"
-
-    class Old(SimpleNamespace):
-        @property
-        def extensions_with_version(self) -> Any:
-            from test_opencl_programs import failure
-
-            raise failure("INVALID_VALUE", "clGetDeviceInfo")
-
-    if version is None:
-        return Old(extensions=extensions)
-    listed = [SimpleNamespace(name=name, version=version)]
+def device(extensions: str = "cl_khr_command_buffer", version: int = 9 << 12) -> Any:
+    """A device of the test."""
+    listed = [SimpleNamespace(name="cl_khr_command_buffer", version=version)]
     return SimpleNamespace(extensions=extensions, extensions_with_version=listed)
 
 
+class Old(SimpleNamespace):
+    """A device that is older than OpenCL 3.0."""
+
+    extensions = "cl_khr_command_buffer"
+    extensions_with_version = property(refusing("INVALID_VALUE", "clGetDeviceInfo"))
+
+
 @pytest.mark.parametrize(
-    "unknown",
-    [
-        device(extensions="cl_khr_fp64"),
-        device(version=None),
-        device(version=2 << 22),
-        device(version=8 << 12),
-    ],
+    "unknown", [device("cl_khr_fp64"), Old(), device(version=2 << 22), device(version=8 << 12)]
 )
 def test_devices_without_a_known_version_of_the_extension_have_no_command_buffers(
     unknown: Any,
 ) -> None:
-    from lamina.engines.opencl.command_buffer import command_buffers
-
     assert command_buffers(unknown) is None
 
 
@@ -260,8 +198,6 @@ def test_devices_without_a_known_version_of_the_extension_have_no_command_buffer
 def test_a_driver_that_keeps_released_programs_has_no_command_buffers(
     vendor: str, kind: int, records: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import command_buffer
-
     monkeypatch.setattr(command_buffer, "_command_buffers", lambda _: "functions")
     one = device()
     one.platform, one.type = SimpleNamespace(vendor=vendor), kind
@@ -293,15 +229,9 @@ def test_finish_waits_for_commands_that_were_flushed(
 def test_an_incomplete_extension_has_no_command_buffers(
     driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import command_buffer
-
     if command_buffer.command_buffers(driver._handle) is None:
         pytest.skip("the device has no command buffers")
-
-    def refusing(code: int, routine: str) -> None:
-        raise command_buffer.failed(-30, routine)
-
-    monkeypatch.setattr(command_buffer, "require_success", refusing)
+    monkeypatch.setattr(command_buffer, "require_success", refusing("INVALID_VALUE", "create"))
     assert command_buffer.command_buffers(driver._handle) is None
 
 
@@ -309,12 +239,10 @@ def test_an_incomplete_extension_has_no_command_buffers(
 def test_an_array_is_sent_without_waiting_for_it(
     driver: Any, monkeypatch: pytest.MonkeyPatch, direct: bool
 ) -> None:
-    from lamina.engines.opencl import direct as module
-
     if direct:
-        assert module._writing() is not None
+        assert direct_module._writing() is not None
     else:
-        monkeypatch.setattr(module, "_writing", lambda: None)
+        monkeypatch.setattr(direct_module, "_writing", lambda: None)
     array = np.arange(1000, dtype="float32")
     buffer = driver.allocate(array.nbytes)
     driver.queue.send(buffer, array).wait()
@@ -330,37 +258,26 @@ def test_an_array_that_is_larger_than_its_buffer_is_refused_by_the_driver(driver
     assert "INVALID_VALUE in clEnqueueWriteBuffer" in str(caught.value)
 
 
-def test_runs_do_not_wait_for_the_device(
-    engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_do_not_wait_for_the_device(engine: Any, driver: Any, on_call: Any) -> None:
     layers = (lm.Linear(4), lm.Tanh(), lm.Linear(1))
     x, y = normal(60, 3), normal(60, 1)
-
-    def losses(one: lm.Model, count: list[str]) -> list[Any]:
-        with one.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=6) as training:
-            training.step(x[:6], y[:6])
-            count.clear()
-            found = [training.step(x[n : n + 6], y[n : n + 6]) for n in range(0, 60, 6)]
-            assert count == []
-        return found
-
-    queue = driver.queue
     waits: list[str] = []
+
+    def losses(name: str) -> list[float]:
+        model = lm.Model(lm.Sequential(lm.Input(3), *layers), engine=name, seed=1)
+        with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=6) as training:
+            training.step(x[:6], y[:6])
+            waits.clear()
+            found = [training.step(x[n : n + 6], y[n : n + 6]) for n in range(0, 60, 6)]
+            assert waits == []
+        # Every loss is read after all training steps, and after the training was released.
+        return [float(one) for one in found]
+
     for name in ("finish", "write", "read"):
-        function = getattr(queue, name)
-
-        def counted(*arguments: Any, name: str = name, function: Any = function) -> Any:
-            waits.append(name)
-            return function(*arguments)
-
-        monkeypatch.setattr(type(queue), name, lambda _, *rest, own=counted: own(*rest))
-    model = lm.Model(lm.Sequential(lm.Input(3), *layers), engine=engine.device.engine, seed=1)
-    found = losses(model, waits)
-    other = lm.Model(lm.Sequential(lm.Input(3), *layers), engine="cpu", seed=1)
-    wanted = losses(other, [])
-    # Every loss is read after all training steps, and after the training was released.
-    np.testing.assert_allclose([*map(float, found)], [*map(float, wanted)], rtol=1e-5)
+        on_call(driver.queue, name, lambda *_, name=name: waits.append(name))
+    found = losses(engine.device.engine)
     assert waits.count("read") == len(found)
+    np.testing.assert_allclose(found, losses("cpu"), rtol=1e-5)
 
 
 def test_inputs_may_change_as_soon_as_a_run_has_begun(engine: Any) -> None:
@@ -376,7 +293,7 @@ def test_inputs_may_change_as_soon_as_a_run_has_begun(engine: Any) -> None:
 
 
 def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
-    engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+    engine: Any, driver: Any, on_call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = lm.Sequential(lm.Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(2))
     rows = normal(20, 8, 6)
@@ -394,10 +311,7 @@ def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
 
     sent: list[str] = []
     for name, queue in (("kernels", driver.queue), ("uploads", driver.upload_queue)):
-        send = queue.send
-        monkeypatch.setattr(
-            queue, "send", lambda *given, own=send, to=name: (sent.append(to), own(*given))[1]
-        )
+        on_call(queue, "send", lambda *_, to=name: sent.append(to))
     wanted = losses()
     assert set(sent) == {"kernels"}
     sent.clear()
@@ -433,9 +347,7 @@ def test_memory_of_runs_over_a_data_set_is_allocated_once(engine: Any, driver: A
 
 
 def test_operands_are_packed_again_when_memories_change(engine: Any) -> None:
-    text = (
-        LAUNCHES.text
-        + """
+    text = """
     kernel void pack(global float* kept, global const float* p, global int* count) {
         size_t n = get_global_id(0);
         if (n < 3) kept[n] = 10.0f * p[n];
@@ -446,9 +358,8 @@ def test_operands_are_packed_again_when_memories_change(engine: Any) -> None:
         if (n < 6) y[n] = kept[n % 3];
     }
     """
-    )
     launches = Launches(
-        text,
+        LAUNCHES.text + text,
         (Launch("use", ("y", "kept"), 6, 0),),
         (),
         (),

@@ -11,34 +11,41 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
+from opencl_cases import cl, failure, refusing
 
 import lamina as lm
 from lamina import ops
 from lamina.engines.discovery import devices, open_engine
+from lamina.engines.opencl import build, opening, selftest, verdicts
+from lamina.engines.opencl import devices as devices_module
+from lamina.engines.opencl import driver as driver_module
+from lamina.engines.opencl.devices import Found, chosen, found_devices
+from lamina.engines.opencl.driver import OpenClDriver
+from lamina.engines.opencl.opening import open_device
+from lamina.engines.opencl.selftest import _failed, _faults_of
+from lamina.engines.opencl.selftest_kernels import program_for
+from lamina.engines.opencl.verdicts import (
+    BINARIES,
+    RECORDED,
+    SHORT_LOOPS,
+    TIMERS,
+    Fault,
+    Verdict,
+    remember,
+    verdict_of,
+)
 from lamina.errors import EngineError
-
-cl = pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
 
 
 @pytest.fixture
 def found(opencl_name: str) -> Any:
     """A device."""
-    from lamina.engines.opencl.devices import chosen, found_devices
-
     return chosen(opencl_name, found_devices())
-
-
-@pytest.fixture
-def driver(opencl_name: str) -> Any:
-    engine: Any = open_engine(opencl_name)
-    return engine.arena().driver
 
 
 @pytest.fixture
 def first_use(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """No device was tested or opened before. Returns what is kept on disk."""
-    from lamina.engines.opencl import opening, verdicts
-
     disk: dict[str, bytes] = {}
     monkeypatch.setattr(verdicts, "_known", {})
     monkeypatch.setattr(verdicts, "find", disk.get)
@@ -48,8 +55,6 @@ def first_use(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 
 def faults(driver: Any) -> list[Any]:
-    from lamina.engines.opencl.selftest import _faults_of
-
     return list(_faults_of(driver))
 
 
@@ -65,8 +70,6 @@ def test_a_sound_device_passes(driver: Any) -> None:
 
 
 def test_each_check_finds_its_own_fault(driver: Any) -> None:
-    from lamina.engines.opencl.selftest_kernels import program_for
-
     # Square roots and divisions need not be exact on all devices.
     traits = replace(driver.traits, exact_division=True, largest_group=64)
     for kernel in program_for(traits)[1]:
@@ -75,8 +78,6 @@ def test_each_check_finds_its_own_fault(driver: Any) -> None:
 
 def check_faults(checks: Sequence[Any]) -> None:
     """A wrong last bit of the last result of a check is that check's fault, and no other's."""
-    from lamina.engines.opencl.selftest import _failed
-
     sound = np.concatenate([check.expected for check in checks])
     assert list(_failed(checks, sound)) == []
     start = 0
@@ -88,9 +89,6 @@ def check_faults(checks: Sequence[Any]) -> None:
 
 
 def test_inexact_divisions_may_differ_by_three_units_in_the_last_place(driver: Any) -> None:
-    from lamina.engines.opencl.selftest import _failed
-    from lamina.engines.opencl.selftest_kernels import program_for
-
     traits = replace(driver.traits, exact_division=False, has_float64=False)
     checks = [check for check in program_for(traits)[1][0].checks if check.tolerance]
     assert [check.fault.what for check in checks] == [
@@ -125,8 +123,6 @@ def test_inexact_divisions_may_differ_by_three_units_in_the_last_place(driver: A
 def test_a_wrong_kernel_fails(
     driver: Any, monkeypatch: pytest.MonkeyPatch, text: str, instead: str, what: str
 ) -> None:
-    from lamina.engines.opencl import selftest
-
     right, kernels = selftest.program_for(driver.traits)
     right = right.replace("own[x[i] & 15]", "own[(x[i] & 15)]")
     assert text in right
@@ -146,75 +142,51 @@ def test_commands_in_another_order_and_misplaced_sub_buffers_are_found(
     ]
 
 
-def test_recorded_launches_with_other_numbers_are_not_recorded(
-    driver: Any, monkeypatch: pytest.MonkeyPatch
+def last_number(sequence: Any) -> Any:
+    return lambda launches: sequence([(kernel, launches[-1][1]) for kernel, _ in launches])
+
+
+def seconds(number: float) -> Any:
+    return lambda timed: lambda sequence: [number for _ in timed(sequence)]
+
+
+def refused_calls(_: Any) -> Any:
+    return refusing("OUT_OF_RESOURCES", "clFlush", lambda _: EngineError("refused"))
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "fault"),
+    [
+        ("sequence", last_number, RECORDED),
+        ("sequence", refused_calls, RECORDED),
+        *(("timed", wrong, TIMERS) for wrong in (seconds(1e-9), seconds(1e6), refused_calls)),
+    ],
+)
+def test_recorded_launches_and_wrong_times_of_launches_are_avoided(
+    driver: Any, monkeypatch: pytest.MonkeyPatch, method: str, wrong: Any, fault: Any
 ) -> None:
-    from lamina.engines.opencl.verdicts import RECORDED
-
-    sequence = driver.sequence
-
-    def last_number(launches: Any) -> Any:
-        return sequence([(kernel, launches[-1][1]) for kernel, _ in launches])
-
-    def refused_sequence(_: Any) -> Any:
-        raise EngineError("refused")
-
-    for wrong in (last_number, refused_sequence):
-        monkeypatch.setattr(driver, "sequence", wrong)
-        assert RECORDED in faults(driver)
-        assert refused(driver) == []
-
-
-def test_wrong_times_of_launches_are_found(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lamina.engines.opencl.verdicts import TIMERS
-
-    timed = driver.timed
-
-    def refused_times(_: Any) -> Any:
-        raise EngineError("refused")
-
-    def nanosecond(sequence: Any) -> list[float]:
-        return [1e-9 for _ in timed(sequence)]
-
-    def days(sequence: Any) -> list[float]:
-        return [1e6 for _ in timed(sequence)]
-
-    for wrong in (nanosecond, days, refused_times):
-        monkeypatch.setattr(driver, "timed", wrong)
-        assert TIMERS in faults(driver)
-        assert refused(driver) == []
+    monkeypatch.setattr(driver, method, wrong(getattr(driver, method)))
+    assert fault in faults(driver)
+    assert refused(driver) == []
 
 
 def test_the_timers_of_a_sound_driver_are_used(found: Any) -> None:
-    from lamina.engines.opencl.driver import OpenClDriver
-    from lamina.engines.opencl.verdicts import TIMERS, Verdict
-
     if "rusticl" in found.handle.platform.name:
         pytest.skip("this driver reports wrong times of launches")
     assert TIMERS not in faults(OpenClDriver(found, Verdict(())))
 
 
 def test_the_hosts_clock_replaces_wrong_timers(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lamina.engines.opencl import selftest
-    from lamina.engines.opencl.driver import OpenClDriver
-    from lamina.engines.opencl.verdicts import TIMERS, Verdict
-
-    def no_events(*_: Any) -> Any:
-        raise AssertionError("the driver's times are read")
-
     driver = OpenClDriver(found, Verdict((TIMERS,)))
     text, kernels = selftest.program_for(driver.traits)
     module = driver.build(text)
-    monkeypatch.setattr(cl.Event, "profile", property(no_events))
+    monkeypatch.setattr(cl.Event, "profile", property(_never))
     assert selftest._has_timers(driver, module, kernels)
 
 
 def test_binaries_that_compute_something_else_are_not_kept(
     driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl.selftest_kernels import program_for
-    from lamina.engines.opencl.verdicts import BINARIES
-
     other = program_for(driver.traits)[0].replace("own < step", "false")
     monkeypatch.setattr(driver, "loaded_again", lambda _: driver.build(other))
     assert BINARIES in faults(driver)
@@ -222,31 +194,22 @@ def test_binaries_that_compute_something_else_are_not_kept(
 
 
 def test_binaries_that_do_not_load_are_not_kept(
-    driver: Any, monkeypatch: pytest.MonkeyPatch
+    driver: Any, on_call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import build
-    from lamina.engines.opencl.verdicts import BINARIES
-
-    program = build.cl.Program
-
-    def from_text_only(context: Any, *rest: Any) -> Any:
+    def refuse_binaries(_: Any, *rest: Any) -> None:
         if len(rest) > 1:
-            raise cl.LogicError(_record("INVALID_BINARY", "clCreateProgramWithBinary"))
-        return program(context, *rest)
+            raise failure("INVALID_BINARY", "clCreateProgramWithBinary", cl.LogicError)
 
     # PoCL has a cache of its own, so its binaries are not tested.
     monkeypatch.setattr(build, "has_src_build_cache", lambda _: None)
     monkeypatch.setattr(build, "keep", lambda *_: None)
-    monkeypatch.setattr(build.cl, "Program", from_text_only)
+    on_call(build.cl, "Program", refuse_binaries)
     assert BINARIES in faults(driver)
 
 
 def test_a_device_with_short_loops_refuses_programs_that_need_more(
     found: Any, first_use: object, opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl.opening import open_device
-    from lamina.engines.opencl.verdicts import SHORT_LOOPS, Verdict, remember
-
     remember(found.handle, Verdict((SHORT_LOOPS,)), on_disk=False)
     driver = open_device(opencl_name)
     assert driver.traits.most_iterations == 65_535
@@ -264,10 +227,6 @@ def test_a_device_with_short_loops_refuses_programs_that_need_more(
 def test_a_device_with_unsound_binaries_keeps_none(
     found: Any, first_use: object, opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import build
-    from lamina.engines.opencl.opening import open_device
-    from lamina.engines.opencl.verdicts import BINARIES, Verdict, remember
-
     remember(found.handle, Verdict((BINARIES,)), on_disk=False)
     kept: list[str] = []
     monkeypatch.setattr(build, "has_src_build_cache", lambda _: None)
@@ -286,8 +245,6 @@ def test_a_device_with_unsound_binaries_keeps_none(
 def test_the_test_runs_once_and_its_verdict_stays_on_disk(
     first_use: dict[str, bytes], opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import opening, selftest, verdicts
-
     assert _state(opencl_name) == "not run yet"
     open_engine(opencl_name)
     assert len(first_use) == 1
@@ -306,22 +263,19 @@ def _state(name: str) -> str:
 
 
 def _never(*_: object) -> None:
-    raise AssertionError("the self-test ran again")
+    raise AssertionError("the self-test ran again, or the driver's times are read")
 
 
 def test_a_device_that_fails_is_refused_with_the_fault_and_the_remedy(
     first_use: dict[str, bytes], opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import selftest, verdicts
-
     results = selftest._results
 
     def wrong(driver: Any, module: Any, kernel: Any) -> Any:
         return results(driver, module, kernel) ^ (kernel.name == "memory")
 
     monkeypatch.setattr(selftest, "_results", wrong)
-    message = error_text(EngineError, lambda: open_engine(opencl_name))
-    text = message
+    text = error_text(EngineError, lambda: open_engine(opencl_name))
     assert f"in {opencl_name}: this OpenCL device cannot be used" in text
     assert (
         "the self-test found faults of its driver: private arrays are wrong; vectors of 16" in text
@@ -337,12 +291,8 @@ def test_a_device_that_fails_is_refused_with_the_fault_and_the_remedy(
 def test_a_driver_that_fails_in_the_test_is_tested_again_by_the_next_process(
     first_use: dict[str, bytes], opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import driver, verdicts
-
-    def refuse(*_: Any) -> None:
-        raise cl.MemoryError(_record("OUT_OF_RESOURCES", "clEnqueueNDRangeKernel"))
-
-    monkeypatch.setattr(driver.cl, "enqueue_nd_range_kernel", refuse)
+    refuse = refusing("OUT_OF_RESOURCES", "clEnqueueNDRangeKernel", cl.MemoryError)
+    monkeypatch.setattr(driver_module.cl, "enqueue_nd_range_kernel", refuse)
     assert (
         "found faults of its driver: the OpenCL driver failed at the self-test arithmetic: "
         "OUT_OF_RESOURCES in clEnqueueNDRangeKernel"
@@ -351,11 +301,6 @@ def test_a_driver_that_fails_in_the_test_is_tested_again_by_the_next_process(
     assert first_use == {}
     verdicts._known.clear()
     assert _state(opencl_name) == "not run yet"
-
-
-def _record(status: str, routine: str) -> Any:
-    code = getattr(cl.status_code, status)
-    return cl._cl._ErrorRecord(msg="", code=code, routine=routine)
 
 
 @dataclass(frozen=True)
@@ -382,8 +327,6 @@ class Handle:
 def test_a_verdict_holds_for_one_device_and_one_driver(
     first_use: dict[str, bytes], other: Any
 ) -> None:
-    from lamina.engines.opencl.verdicts import Fault, Verdict, remember, verdict_of
-
     handle: Any = Handle()
     verdict = Verdict((Fault("barriers are wrong"), Fault("NaN is wrong", "it is replaced")))
     remember(handle, verdict, on_disk=True)
@@ -395,8 +338,6 @@ def test_a_verdict_holds_for_one_device_and_one_driver(
 def test_a_verdict_of_other_sources_does_not_count(
     first_use: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import verdicts
-
     handle: Any = Handle()
     verdicts.remember(handle, verdicts.Verdict(()), on_disk=True)
     verdicts._known.clear()
@@ -409,13 +350,9 @@ def test_a_verdict_of_other_sources_does_not_count(
 def test_the_first_device_that_passes_is_chosen(
     first_use: object, found: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lamina.engines.opencl import devices as module
-    from lamina.engines.opencl import opening
-    from lamina.engines.opencl.verdicts import Fault, Verdict, remember
-
     first, second = Handle(name="Broken"), Handle(name="Sound")
     rows = [
-        module.Found(replace(found.record, engine=f"opencl:{n}", description=handle.name), handle)
+        Found(replace(found.record, engine=f"opencl:{n}", description=handle.name), handle)
         for n, handle in enumerate((first, second))
     ]
     tested: list[str] = []
@@ -425,7 +362,7 @@ def test_the_first_device_that_passes_is_chosen(
         faults = (Fault("barriers are wrong"),) if one.handle is first else ()
         remember(one.handle, Verdict(faults), on_disk=True)
 
-    monkeypatch.setattr(module, "_found", lambda: rows)
+    monkeypatch.setattr(devices_module, "_found", lambda: rows)
     monkeypatch.setattr("lamina.engines.opencl.selftest.run_selftest", run)
     monkeypatch.setattr(opening, "_opened", lambda one: one)
     chosen: Any = opening.open_device("opencl")

@@ -264,7 +264,7 @@ def test_there_is_a_rule_for_each_primitive() -> None:
 ITERATION, ELEMENT = Axis("iteration", 3), Axis("c", 2)
 LEFT = flatten((ROW, axis_index(Axis("k", 3))), (4, 6))
 MIRRORED, TURNED = flatten((ROW, COLUMN * -1 + 5), (4, 6)), flatten((ROW * -1 + 3, COLUMN), (4, 6))
-ZEROS, ROW_OF_X = Literal(0.0, float32), load("x", COLUMN)
+ZEROS, TOP, ROW_OF_X = Literal(0.0, float32), load("x", COLUMN), load("x", ROW)
 TOTAL = Reduce("r", "sum", (COLUMNS,), X, float32)
 OF_TOTAL = write(Store("y", ROW, Local("r", float32)), axes=())
 SORT = Sort(COLUMNS, load("at", COLUMN, int64), "order", COLUMN, int32)
@@ -285,7 +285,7 @@ def partly(*shifts: int) -> Loop:
 
 
 def product(
-    index: Index = HERE, left: Scalar = load("x", ROW), *, accumulate: bool = False
+    index: Index = HERE, left: Scalar = ROW_OF_X, *, accumulate: bool = False
 ) -> Contraction:
     return Contraction(
         *("0.step", (), (ROWS,), (COLUMNS,), (ELEMENT,)),
@@ -308,10 +308,7 @@ ALLOWED: dict[str, tuple[Step, ...]] = {
     "a scan": (scan(),),
     "halves of a buffer": (partly(0, 3),),
     "rows of a buffer": (
-        loop(
-            write(Store("y", COLUMN, ROW_OF_X), Store("y", COLUMN + 6, ROW_OF_X), axes=()),
-            axes=(COLUMNS,),
-        ),
+        loop(write(Store("y", COLUMN, TOP), Store("y", COLUMN + 6, TOP), axes=()), axes=(COLUMNS,)),
     ),
     "later stages at their own point": (loop(write(stored(HERE)), write(stored(MIRRORED))),),
     "elements that are exchanged": (
@@ -359,7 +356,7 @@ REFUSED: dict[str, tuple[Step, str]] = {
     ),
     "a load of what another point overwrites": (
         loop(
-            write(Store("y", COLUMN, ROW_OF_X), Store("y", COLUMN + 6, load("y", COLUMN * -1 + 5))),
+            write(Store("y", COLUMN, TOP), Store("y", COLUMN + 6, load("y", COLUMN * -1 + 5))),
             axes=(),
         ),
         "loads y[-1*k + 5], which may overlap what another point or an earlier stage",
