@@ -19,14 +19,13 @@ from types import FrameType
 
 import numpy as np
 import pytest
+from program_cases import program_of
 
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import float32, int64
 from lamina.compiler import memory
 from lamina.compiler.fusion.precedence import Precedence, cycles
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.graph import (
@@ -40,11 +39,9 @@ from lamina.graph import (
     topological,
 )
 from lamina.layers.layer import UNNAMED
-from lamina.learning.protocols import TrainingOptions
 from lamina.program.index import Index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load, Scalar
-from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 # So many levels, and so many calls of Python functions to get through them.
 LEVELS, CALLS = 200, 180
@@ -210,42 +207,6 @@ def test_a_training_step_of_many_layers_learns_on_both_engines() -> None:
     assert cpu[2] < cpu[0]
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(4))
-def test_random_deep_and_wide_graphs_agree_with_the_reference(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    start = lm.Input(4, 6)
-    known: list[Tensor] = [start]
-    for _ in range(80):
-        # The last ones for depth, any of them for tensors with many users.
-        recent = known[-1 - int(random.integers(min(3, len(known))))]
-        other = known[int(random.integers(len(known)))]
-        kind = int(random.integers(6))
-        if kind == 0:
-            known.append(ops.tanh(recent + other))
-        elif kind == 1:
-            known.append(recent * 0.5 - other * 0.25)
-        elif kind == 2:
-            known.append(ops.flip(recent, 1 + int(random.integers(2))))
-        elif kind == 3:
-            known.append(recent - ops.mean(recent, 2, keepdims=True))
-        elif kind == 4:
-            known.append(ops.where(recent > other, recent, other * 0.5))
-        else:
-            known.append(ops.sigmoid(ops.matmul(recent, ops.transpose(other, (0, 2, 1)))) @ recent)
-            known[-1] = known[-1] * 0.3
-    output = ops.tanh(known[-1]) + sum(known[-20:-1:3], start=known[-1])
-    (slope,) = lm.gradients(output, [start])
-    x = random.normal(size=(BATCH, 4, 6)).astype("float32")
-    graph = bind_batch(Graph((start,), (("value", output), ("slope", slope))), BATCH)
-    expected = evaluate(graph, {UNNAMED: x})[0]
-    for engine in ("interpreter", "cpu"):
-        found = lm.compile(inputs=[start], outputs=[output, slope], engine=engine)(x)
-        for one, name in zip(found, ("value", "slope"), strict=True):
-            tolerance = 1e-4 * max(1.0, float(abs(expected[name]).max()))
-            assert np.allclose(one, expected[name], rtol=1e-3, atol=tolerance), name
-
-
 # Work ---------------------------------------------------------------------------------------------
 
 
@@ -307,17 +268,8 @@ def test_comparing_steps_takes_linear_time(
     build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loops within one function make no calls: their work is counted in lines."""
-    modules = (
-        "precedence",
-        "memory",
-        "prepacking",
-        "column_sums",
-        "workers",
-        "overlap",
-        "workspaces",
-        "native_program",
-    )
-    watched = {f"{name}.py" for name in modules}
+    watched = ("precedence", "memory", "prepacking", "column_sums", "workers", "overlap")
+    watched = {f"{name}.py" for name in (*watched, "workspaces", "native_program")}
     count = 0
 
     def local(_frame: object, event: str, _argument: object) -> object:
@@ -330,18 +282,16 @@ def test_comparing_steps_takes_linear_time(
 
     def lines(levels: int) -> int:
         nonlocal count
-        network, loss = build(levels), lm.CrossEntropy()
-        targets = default_targets(network, loss, float32)
-        options = TrainingOptions(loss, lm.SGD(0.1, momentum=0.9))
-        graph = training_graph(BatchSpecs(network, float32, targets=targets), options).graph
         count, before = 0, sys.gettrace()
         sys.settrace(traced)
         try:
-            write_program(compile_graph(graph, batch=4, name="deep", target=DEFAULT_TARGET), host())
+            plan = build(levels).plan(4, lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9))
+            write_program(plan.program, host())
         finally:
             sys.settrace(before)
         return count
 
+    monkeypatch.setenv("LAMINA_CACHE", "off")
     monkeypatch.setattr(memory, "MOST_IN_LISTS", 0)
     # The search for a better plan has a bound of its own.
     monkeypatch.setattr(memory, "SEARCH_ROUNDS", 0)
@@ -353,50 +303,33 @@ def test_comparing_steps_takes_linear_time(
 
 def test_paths_between_groups_are_found_while_groups_are_joined() -> None:
     random = np.random.default_rng(1)
-    for _ in range(40):
-        count = 14
-        predecessors = {
-            number: {int(one) for one in random.integers(0, number, 2)} if number else set[int]()
-            for number in range(count)
-        }
-        precedence = Precedence(predecessors)
-        for _ in range(8):
-            first, second = random.choice(list(precedence.predecessors), 2, replace=False).tolist()
-            expected = _has_between(precedence.predecessors, first, second)
-            assert precedence.has_between(first, second) == expected
-            if not expected:
-                precedence.join(first, second)
-        assert not cycles(precedence.predecessors)
 
-
-def test_joining_groups_without_successors_changes_no_other_group() -> None:
-    # A chain, and next to each of its groups two without successors, one after the other.
-    chain = {3 * n: {3 * n - 3} if n else set[int]() for n in range(30)}
-    ends = {3 * n + 1: {3 * n} for n in range(30)} | {3 * n + 2: {3 * n + 1} for n in range(30)}
-    precedence = Precedence(chain | ends)
-    before = dict(precedence._before)
-    for number in (1, 2):
-        assert not precedence.has_between(0, number)
-        precedence.join(0, number)
-    after = precedence._before
-    assert all(after[number] == before[number] for number in after)
-    assert precedence.has_between(0, 6)
-
-
-def _has_between(predecessors: dict[int, set[int]], first: int, second: int) -> bool:
-    def reaches(start: int, end: int) -> bool:
-        pending = [one for one in predecessors[end] if one != start]
-        seen: set[int] = set()
+    def reaches(predecessors: dict[int, set[int]], start: int, end: int) -> bool:
+        """Whether there is a path through another group."""
+        seen, pending = set[int](), list(predecessors[end] - {start})
         while pending:
             one = pending.pop()
             if one == start:
                 return True
-            if one not in seen:
-                seen.add(one)
-                pending.extend(predecessors[one])
+            pending += predecessors[one] - seen
+            seen |= predecessors[one]
         return False
 
-    return reaches(first, second) or reaches(second, first)
+    for _ in range(40):
+        precedence = Precedence(
+            {
+                number: {int(one) for one in random.integers(0, number, 2)} if number else set()
+                for number in range(14)
+            }
+        )
+        for _ in range(8):
+            groups = precedence.predecessors
+            first, second = random.choice(list(groups), 2, replace=False).tolist()
+            expected = reaches(groups, first, second) or reaches(groups, second, first)
+            assert precedence.has_between(first, second) == expected
+            if not expected:
+                precedence.join(first, second)
+        assert not cycles(precedence.predecessors)
 
 
 def test_cycles_of_groups_are_found() -> None:
@@ -407,10 +340,8 @@ def test_cycles_of_groups_are_found() -> None:
 def test_leaves_that_swap_their_values_need_one_copy_per_pair() -> None:
     leaves = [leaf(f"p{number}", "state", (3,), float32) for number in range(40)]
     updates = [(one, leaves[number ^ 1]) for number, one in enumerate(leaves)]
-    updates[0] = leaves[0], ops.flip(leaves[0], 0)
-    updates[1] = leaves[1], ops.flip(leaves[1], 0)
-    graph = Graph((), (("first", leaves[0]),), tuple(updates))
-    program = compile_graph(graph, batch=1, name="swapped", target=DEFAULT_TARGET)
+    updates[:2] = [(one, ops.flip(one, 0)) for one in leaves[:2]]
+    program = program_of(leaves[0], updates)
     # One of each two goes through a copy, and each flipped one.
     assert len(program.plan.allocations) == 1 + 2 + 19
 

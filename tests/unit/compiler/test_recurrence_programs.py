@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from program_cases import compiled
 from recurrence_cases import (
     MASK,
     MIXING,
@@ -23,8 +24,6 @@ from recurrence_cases import (
 
 import lamina as lm
 from lamina import ops
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.simd.decide.program import decide
@@ -95,7 +94,7 @@ def test_within_an_iteration_temporaries_share_memory() -> None:
     x = Leaves()
     weights = [x.add(8, 8) for _ in range(6)]
     (states,), _ = ops.recurrence(step, [x.add(4, 8)], [x.add(20, 4, 8)], weights)
-    program = compile_graph(graph_of([states[-1]], x), batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph_of([states[-1]], x))
     (repeat,) = program.repeats
     between = [a for a in program.plan.allocations if repeat.first <= a.first < a.last]
     between = [a for a in between if a.bytes == 4 * 8 * 8 and a.last < repeat.last]
@@ -119,7 +118,7 @@ def test_all_results_and_all_their_gradients_are_one_loop_each() -> None:
     leaves = Leaves()
     graph = graph_of(lstm(leaves), leaves)
     both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
-    program = compile_graph(both, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(both)
     assert len(program.repeats) == 2
 
 
@@ -183,9 +182,7 @@ def test_large_tensors_and_those_equal_in_every_iteration_are_not_kept(
         elements = x.add(length, BATCH, FEATURES)
         (states,), _ = ops.recurrence(step, [x.add(BATCH, FEATURES)], [elements], [weight])
         slopes = gradients(ops.sum(states[-1]), [weight])
-        return compile_graph(
-            graph_of(slopes, x), batch=1, name="test", target=DEFAULT_TARGET
-        ).plan.arena_bytes
+        return compiled(graph_of(slopes, x)).plan.arena_bytes
 
     assert arena_bytes(120) - arena_bytes(20) <= 100 * 8 * numbers
 
@@ -205,7 +202,7 @@ def test_unused_results_do_not_change_the_program() -> None:
     def program(states: Tensor) -> str:
         slopes = gradients(ops.sum(states), leaves.tensors)
         graph = graph_of([states, *slopes], leaves)
-        return str(compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET))
+        return str(compiled(graph))
 
     # A slice of the stack, which begins with the initial state.
     (stack,) = plain.operands
@@ -216,7 +213,7 @@ def test_equal_arrays_inside_and_outside_of_loops_are_one_buffer() -> None:
     leaves = Leaves()
     graph = graph_of(with_arrays(leaves), leaves)
     both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
-    program = compile_graph(both, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(both)
     found = [value.tobytes() for value in program.constants.values()]
     assert len(set(found)) == len(found)
     assert {MASK.tobytes(), MIXING.tobytes()} <= set(found)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from error_texts import problem_of
+from program_cases import compiled
 
 from lamina import ops
 from lamina.base.shapes import float32, int32, int64
@@ -136,7 +137,7 @@ def test_the_planner_gives_the_order_memory_apart_from_the_keys() -> None:
     values = leaf("v", "input", (30,), float32)
     computed = ops.cumsum(indices, 0)
     graph = Graph((values, indices), (("y", ops.scatter_add(values, computed, 40)),))
-    program = compile_graph(graph, batch=1, name="test", target=SORTED)
+    program = compiled(graph, SORTED)
     verify(program)
     taken = {one.buffer: one.in_place_of for one in program.plan.allocations}
     assert taken["scatter_add.order"] == ""

@@ -12,6 +12,7 @@ import pytest
 from alternatives import schedules_of
 from emulated import emulate
 from harness import Leaves, check, run_program
+from program_cases import compiled
 from simd_alternatives import legal_schedules
 from test_cpu_amx import SAPPHIRE_RAPIDS, check_configurations
 from test_cpu_pairs import processor, program_of
@@ -19,8 +20,6 @@ from test_cpu_pairs import processor, program_of
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import bfloat16
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.native_program import write_program
@@ -90,7 +89,7 @@ class Case:
     def program(self, *, gradient: bool = False) -> Program:
         """The program of the convolution, or of the gradient of its image."""
         graph = self.graph(Leaves(), forward=not gradient, gradient=gradient)
-        return compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+        return compiled(graph)
 
 
 def windows_of(program: Program, processor: HostProcessor) -> list[WindowSchedule]:
@@ -264,7 +263,7 @@ def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(engine: 
 def test_results_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> None:
     leaves = Leaves()
     graph = Case((5, 9), (3, 3), batch=5, n=32, padding=1).graph(leaves, gradient=True)
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     found: list[dict[str, bytes]] = []
     for threads in (1, 2, 3):
         engine.processor = replace(engine.processor, threads=threads)
@@ -279,6 +278,6 @@ def test_a_contraction_without_k_has_schedules(engine: CpuEngine) -> None:
     leaves = Leaves()
     column, row = (leaves.add(np.ones(size, "float32")) for size in (6, 32))
     graph = leaves.graph([ops.outer(column, row)])
-    program = compile_graph(graph, batch=1, name="test", target=engine.target)
+    program = compiled(graph, engine.target)
     check(graph, engine, leaves.feeds, schedules=partial(schedules_of, engine))
     assert [*legal_schedules(program, engine.processor)]

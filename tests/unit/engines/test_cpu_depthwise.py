@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import Leaves, check
+from program_cases import compiled
 
 from lamina import ops
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.native_program import text_of
 from lamina.errors import EngineError
@@ -74,7 +73,7 @@ def window_loops(program: Program) -> list[int]:
 def test_weights_are_gathered_before_the_loop_over_positions() -> None:
     processor = CpuEngine().processor
     graph, _ = depthwise("a vector and a rest", "float32")
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     # The convolution, and the gradient of its input.
     numbers = window_loops(program)
     assert len(numbers) == 2
@@ -90,7 +89,7 @@ def test_weights_are_gathered_before_the_loop_over_positions() -> None:
 def test_index_arithmetic_of_neighbours_is_written_once() -> None:
     processor = CpuEngine().processor
     graph, _ = depthwise("a vector and a rest", "float32")
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     numbers = window_loops(program)
     assert len(numbers) == 2
     for number in numbers:

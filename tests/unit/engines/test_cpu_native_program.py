@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 from harness import Leaves, run_program
 from llvm_text import functions
+from program_cases import compiled
 from simd_alternatives import alternatives_of
 
 import lamina as lm
 from lamina import ops
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.native_program import write_llvm, write_program
@@ -365,7 +364,7 @@ def test_sums_do_not_depend_on_the_number_of_threads(kind: str, seed: int) -> No
     generator = np.random.default_rng(seed)
     leaves, result = random_sum(kind, lambda low, high: int(generator.integers(low, high + 1)))
     graph = leaves.graph([result])
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     found: set[bytes] = set()
     for threads in (1, 2, 3, 4):
         engine = CpuEngine()

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from emulated import emulate
 from harness import Leaves
+from program_cases import compiled
 
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, bfloat16
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import HostProcessor, host
@@ -117,7 +116,7 @@ def test_an_outer_product_has_no_pairs() -> None:
     leaves = Leaves()
     x, y = (ops.cast(leaves.add(np.ones(n, bfloat16.numpy)), "float32") for n in (40, 50))
     graph = leaves.graph([ops.einsum("i,j->ij", x, y)])
-    (step,) = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET).steps
+    (step,) = compiled(graph).steps
     assert isinstance(step, Contraction)
     assert not step.k
     assert paired_readings(step) == {}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulated import emulate
 from harness import Leaves, check, run_program
+from program_cases import compiled
 from simd_alternatives import alternatives_of
 from test_cpu_pairs import processor
 
@@ -16,8 +17,6 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import bfloat16, float32
 from lamina.codegen.matrix import stored
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import host
 from lamina.engines.simd.decide.convolutions import m_runs_of, m_tiles_of
@@ -91,7 +90,7 @@ class Case:
         return leaves.graph([ops.transpose(found[0], (0, *range(2, rank + 2), 1))])
 
     def program(self) -> Program:
-        return compile_graph(self.graph(Leaves()), batch=1, name="test", target=DEFAULT_TARGET)
+        return compiled(self.graph(Leaves()))
 
 
 def windows_of(
@@ -243,7 +242,7 @@ def test_gradients_of_weights_equal_the_oracles(name: str, engine: CpuEngine) ->
 
 def test_results_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> None:
     generator, leaves = np.random.default_rng(0), Leaves()
-    program = compile_graph(CASES["3x3"].graph(leaves), batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(CASES["3x3"].graph(leaves))
     feeds = {
         name: generator.standard_normal(feed.shape, "float32").astype(feed.dtype)
         for name, feed in leaves.feeds.items()

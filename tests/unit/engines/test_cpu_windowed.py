@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from emulated import emulate
 from harness import Leaves, check, compare, run_program
+from program_cases import compiled
 from tolerances import AMPLIFICATION, ROUNDED_AMPLIFICATION, expected_of
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
 from lamina.base.shapes import Array, DType, bfloat16, float16, float32
 from lamina.codegen.filtering import FILTERINGS, ROUNDED_FILTERINGS, Filtering
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import HostProcessor, host
 from lamina.engines.simd.decide.contractions import panels_of
@@ -106,10 +105,7 @@ def with_winograd(engine: CpuEngine) -> Any:
 @pytest.fixture(scope="module")
 def programs() -> list[Program]:
     """The programs that the conformance suite compares with the oracle."""
-    return [
-        compile_graph(WindowedGraph(seed).graph, batch=1, name="test", target=DEFAULT_TARGET)
-        for seed in SEEDS
-    ]
+    return [compiled(WindowedGraph(seed).graph) for seed in SEEDS]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +117,7 @@ def filtered_programs() -> list[Program]:
         for s in FILTERED_SEEDS
         if s % 5 != 4
     ]
-    return [compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET) for graph in graphs]
+    return [compiled(graph) for graph in graphs]
 
 
 def test_the_graphs_of_the_conformance_suite_take_every_algorithm(
@@ -210,7 +206,7 @@ def test_many_channels_do_not_change_the_algorithm(size: int) -> None:
     weight = leaves.add(np.ones((32, 64, size, size), "float32"))
     y = ops.conv(x, weight, [2, 2], [(1, 1), (1, 1)], [1, 1])
     graph = leaves.graph([y, *gradients(ops.sum(y * y), [weight])])
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     found = {one.extents[1]: one.algorithm for one, _ in windows_of(program)}
     assert found == {2 * 4 * 4: IMPLICIT_GEMM, 64 * size * size: WEIGHT_GRADIENT}
 
@@ -267,7 +263,7 @@ def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(rounded: tuple
     x = ops.rounded(x, bfloat16) if "x" in rounded else x
     weight = ops.rounded(weight, bfloat16) if "weight" in rounded else weight
     y = ops.conv(x, weight, [1, 1], [(1, 1)] * 2, [1, 1])
-    program = compile_graph(leaves.graph([y]), batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(leaves.graph([y]))
     (step,) = (one for one in program.steps if isinstance(one, Contraction))
     tiles = {name for name in readings(step) if "4x4" in name}
     assert tiles == ({"Winograd F(4x4, 3x3)"} if rounded else set())
@@ -280,7 +276,7 @@ def test_tiles_of_4x4_are_not_for_data_of_16_bits() -> None:
     weight = leaves.add(np.ones((32, 32, 3, 3), "float32"))
     x = leaves.add(np.ones((2, 32, 16, 16), bfloat16.numpy))
     y = ops.conv(ops.cast(x, float32), weight, [1, 1], [(1, 1)] * 2, [1, 1])
-    program = compile_graph(leaves.graph([y]), batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(leaves.graph([y]))
     ((schedule, _),) = windows_of(program)
     assert schedule.algorithm == "Winograd F(2x2, 3x3)"
 
@@ -341,7 +337,7 @@ def direct_deviation(terms: int) -> float:
 def test_errors_of_winograd_are_those_of_its_roundings(filtering: Filtering, dtype: str) -> None:
     size = filtering.window
     graph, feeds = convolution(dtype, size=size)
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     schedule = winograd(program)
     wanted = [WINOGRAD[filtering]] * 2 + [WINOGRAD_WEIGHT_GRADIENT[filtering]]
     assert algorithms_of(program, schedule) == sorted(wanted)
@@ -442,7 +438,7 @@ def test_winograd_gives_zeros_where_all_terms_are_zero(
 ) -> None:
     engine = engine_of(vectors, monkeypatch)
     graph, original = convolution(dtype, size=filtering.window)
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     executable = engine.compile(program, {}, schedule=winograd(program, engine.processor))
     noise: dict[tuple[str, str], int] = {}
     changes = (_one_position, _corners, _channels, _masks, _elements, _identity, _few, _islands)
@@ -468,7 +464,7 @@ def test_nonfinite_values_count_as_nonzero(filtering: Filtering, dtype: str) -> 
     feeds["x0"][1, 3, 4, 5] = np.inf
     feeds["x1"][:] = feeds["x2"][:] = 0
     feeds["x1"][7] = 1
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     # Infinity times zero.
     y, _, of_weight = (outputs[name] for name, _ in program.outputs)
@@ -480,7 +476,7 @@ def test_nonfinite_values_count_as_nonzero(filtering: Filtering, dtype: str) -> 
 @pytest.mark.parametrize("dtype", ["float32", ROUNDED])
 def test_winograd_does_not_depend_on_the_number_of_threads(dtype: str) -> None:
     graph, feeds = convolution(dtype, channels=64)
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     found: list[dict[str, Any]] = []
     for threads in (1, 2, 5):
         engine = CpuEngine()
@@ -523,7 +519,7 @@ def test_gradients_of_few_weights_have_partial_sums_for_every_number_of_threads(
 def test_a_nan_reaches_the_results_whose_windows_contain_it(size: int) -> None:
     graph, feeds = convolution(size=size)
     feeds["x0"][1, 3, 4, 5] = np.nan
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     y = outputs[program.outputs[0][0]]
     reached = np.zeros(y.shape, bool)
@@ -535,7 +531,7 @@ def test_a_nan_reaches_the_results_whose_windows_contain_it(size: int) -> None:
 def test_with_tiles_of_4x4_a_nan_reaches_results_of_its_tiles_only() -> None:
     graph, feeds = convolution(ROUNDED)
     feeds["x0"][1, 3, 4, 5] = np.nan
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     y = outputs[program.outputs[0][0]]
     # Rows 3 and 4 to 5 are in two tiles; columns 4 to 6 in one.
@@ -554,7 +550,7 @@ def test_nonfinite_values_reach_only_gradients_of_the_weights_of_their_channel(
 ) -> None:
     graph, feeds = convolution(size=size)
     feeds["x0"][(1, 3, *pixel)] = value
-    program = compile_graph(graph, batch=1, name="test", target=DEFAULT_TARGET)
+    program = compiled(graph)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     lost = ~np.isfinite(outputs[program.outputs[2][0]])
     assert lost[:, 3].any(axis=(1, 2)).all()

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from gpu_cases import TRAITS
+from program_cases import compiled
 
 from lamina import ops
 from lamina.base.shapes import DType, bfloat16, float16, float32, int64
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.decisions import candidates, decide, promising
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
@@ -65,7 +65,7 @@ def product(m: int, k: int, n: int, batch: int = 1, half: DType | None = None) -
 
 def only_step(leaves: list[Tensor], result: Tensor) -> Step:
     graph = Graph(tuple(leaves), (("y", result),))
-    (step,) = compile_graph(graph, batch=1, name="test", target=TARGET).steps
+    (step,) = compiled(graph, TARGET).steps
     return step
 
 
@@ -98,7 +98,7 @@ def test_a_convolution_of_many_channels_is_transformed() -> None:
     result = ops.conv(x, weight, strides=1, padding=((1, 1), (1, 1)), dilations=1, groups=1)
     leaves = [x, weight]
     graph = Graph(tuple(leaves), (("y", result),))
-    steps = compile_graph(graph, batch=1, name="test", target=TARGET).steps
+    steps = compiled(graph, TARGET).steps
     (step,) = [one for one in steps if isinstance(one, Contraction)]
     found = list(candidates(step, TARGET, LARGE_GPU))
     assert isinstance(found[0], WinogradSchedule)
@@ -217,7 +217,7 @@ def test_a_long_sort_merges_runs(count: int, kernels: int) -> None:
     x = leaf("x", "input", (count, 3), float32)
     indices = leaf("i", "input", (count,), int64)
     graph = Graph((x, indices), (("y", ops.scatter_add(x, indices, 9)),))
-    sort, _ = compile_graph(graph, batch=1, name="test", target=TARGET).steps
+    sort, _ = compiled(graph, TARGET).steps
     schedule = chosen(sort)
     found = schedule.passes[0].kernels if isinstance(schedule, PassesSchedule) else (schedule,)
     assert len(found) == kernels

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from program_cases import compiled
 
 from lamina import ops
 from lamina.base.shapes import float32
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.contraction_schedules import tiled_schedule
 from lamina.engines.gpu.products import Product
 from lamina.graph import Graph, leaf
@@ -36,9 +36,7 @@ def test_vectors_along_k_are_copied_to_different_banks_from_whole_sectors(tile_k
     x, weight = (leaf(name, "input", (64, 64), float32) for name in "xw")
     family = family_of(A100)
     result = ops.matmul(x, ops.transpose(weight, (1, 0)))
-    program = compile_graph(
-        Graph((x, weight), (("y", result),)), batch=1, name="test", target=family.target
-    )
+    program = compiled(Graph((x, weight), (("y", result),)), family.target)
     (step,) = program.steps
     assert isinstance(step, Contraction)
     decided = tiled_schedule(

@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 from gpu_cases import TRAITS
 from harness import run_program
+from program_cases import compiled
 
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, float32
 from lamina.cli import main
 from lamina.codegen.signatures import Signatures
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.discovery import open_engine
 from lamina.engines.engine import Candidate, TunedStep
 from lamina.engines.gpu import memory as device_memory
@@ -54,7 +54,7 @@ def network(target: Target, size: int = SIZE) -> Program:
         for name, kind in (("x", "input"), ("a", "parameter"), ("b", "parameter"))
     )
     graph = Graph((x, a, b), (("y", ops.matmul(x, a)), ("z", ops.matmul(x, b))))
-    return compile_graph(graph, batch=1, name="network", target=target)
+    return compiled(graph, target)
 
 
 def feeds(size: int = SIZE) -> dict[str, Array]:
