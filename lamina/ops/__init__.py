@@ -12,7 +12,6 @@ from lamina.base.lazy import loaded_when_used
 if not loaded_when_used(__name__):
     from lamina.ops.arithmetic import *
     from lamina.ops.attention import *
-    from lamina.ops.bits import *
     from lamina.ops.broadcast import *
     from lamina.ops.clipping import *
     from lamina.ops.comparison import *
@@ -31,7 +30,6 @@ if not loaded_when_used(__name__):
     from lamina.ops.indexing import *
     from lamina.ops.joining import *
     from lamina.ops.linalg import *
-    from lamina.ops.logarithms import *
     from lamina.ops.movement import *
     from lamina.ops.norms import *
     from lamina.ops.padding import *

@@ -32,13 +32,8 @@ from lamina.checks.kinds import (
 )
 from lamina.checks.origin import source_line
 from lamina.errors import LaminaError, ShapeError
-from lamina.graph import Attributes, Tensor, TensorLike, constant, described
+from lamina.graph import Tensor, TensorLike, constant, described
 from lamina.graph.attributes import whole
-
-
-def infer_same(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    """The shape rule of ops whose result is of the type of the first operand."""
-    return operands[0].shape, operands[0].dtype
 
 
 def as_tensor(value: TensorLike) -> Tensor:

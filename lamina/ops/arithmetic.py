@@ -1,4 +1,4 @@
-"""Arithmetic of two and three operands: sums, products, powers, maximum and minimum, lerp."""
+"""Arithmetic of two and three operands: sums, products, powers, logarithms, maximum, lerp."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ import numpy as np
 from lamina.base.shapes import Array, DType, as_whole
 from lamina.checks import checked_as_given as checked
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
-from lamina.ops.comparison import equal, greater, less, logical_and, where
+from lamina.ops.comparison import equal, greater, less, less_equal, logical_and, where
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
-from lamina.ops.elementwise import log
+from lamina.ops.elementwise import log, sigmoid, softplus
 from lamina.ops.factories import (
     ANY,
-    FLOAT,
     NUMBER,
     POSITIVE,
-    SIGNED,
+    WIDE,
     applied,
-    binary_op,
-    elementwise_rule,
-    elementwise_samples,
+    elementwise_op,
     formula,
     number_like,
-    scalar_primitive,
-    summed_gradients,
 )
 from lamina.program.integers import integer_power
 from lamina.program.scalar import Scalar
 
-__all__ = ["add", "div", "lerp", "maximum", "minimum", "mul", "multiply_add", "pow", "sub"]
+__all__ = ["add", "div", "lerp", "logaddexp", "maximum", "minimum", "mul", "multiply_add", "pow"]
+__all__ += ["sub", "xlogy"]
 
-ADD = binary_op("add", "add", np.add, lambda a, b, y, g: g, lambda a, b, y, g: g)
+ADD = elementwise_op(
+    "add", "add", np.add, (lambda a, b, y, g: g, lambda a, b, y, g: g), kinds=NUMBER
+)
 
 
 @operator
@@ -41,7 +39,9 @@ def add(left: TensorLike, right: TensorLike) -> Tensor:
     return apply_to_numbers(ADD, left, right)
 
 
-SUB = binary_op("sub", "subtract", np.subtract, lambda a, b, y, g: g, lambda a, b, y, g: -g)
+SUB = elementwise_op(
+    "sub", "subtract", np.subtract, (lambda a, b, y, g: g, lambda a, b, y, g: -g), kinds=NUMBER
+)
 
 
 @operator
@@ -50,7 +50,11 @@ def sub(left: TensorLike, right: TensorLike) -> Tensor:
     return apply_to_numbers(SUB, left, right)
 
 
-MUL = binary_op("mul", "multiply", np.multiply, lambda a, b, y, g: g * b, lambda a, b, y, g: g * a)
+MUL = elementwise_op(
+    *("mul", "multiply", np.multiply),
+    (lambda a, b, y, g: g * b, lambda a, b, y, g: g * a),
+    kinds=NUMBER,
+)
 
 
 @operator
@@ -59,25 +63,11 @@ def mul(left: TensorLike, right: TensorLike) -> Tensor:
     return apply_to_numbers(MUL, left, right)
 
 
-def _multiply_add_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    left, right, _ = result.operands
-    return summed_gradients(
-        result, lambda: upstream * right, lambda: upstream * left, lambda: upstream
-    )
-
-
-def _multiply_add_reference(left: Array, right: Array, added: Array) -> Array:
-    return np.asarray(left * right + added)
-
-
-MULTIPLY_ADD = Op(
+MULTIPLY_ADD = elementwise_op(
     "multiply_add",
-    elementwise_rule("multiply_add", FLOAT, None),
-    _multiply_add_gradient,
-    _multiply_add_reference,
-    scalar_primitive("multiply_add"),
-    elementwise_samples(3, SIGNED),
-    operands=3,
+    "multiply_add",
+    lambda left, right, added: np.asarray(left * right + added),
+    (lambda a, b, c, y, g: g * b, lambda a, b, c, y, g: g * a, lambda a, b, c, y, g: g),
 )
 
 
@@ -93,14 +83,10 @@ def multiply_add(left: TensorLike, right: TensorLike, added: TensorLike) -> Tens
     return apply(MULTIPLY_ADD, *map(floating, operands_of(left, right, added)))
 
 
-DIV = binary_op(
-    "div",
-    "divide",
-    np.divide,
-    lambda a, b, y, g: g / b,
-    lambda a, b, y, g: -(g * (y / b)),
+DIV = elementwise_op(
+    *("div", "divide", np.divide),
+    (lambda a, b, y, g: g / b, lambda a, b, y, g: -(g * (y / b))),
     POSITIVE,
-    FLOAT,
 )
 
 
@@ -123,24 +109,18 @@ def _pow_exponent_gradient(a: Tensor, b: Tensor, _: Tensor, g: Tensor) -> Tensor
     return g * (pow(base, b) * log(base))
 
 
-def _pow_reference(a: Array, b: Array) -> Array:
-    return np.power(a, b) if a.dtype.kind == "f" else integer_power(a, b)
-
-
 # Powers of integers, negative ones too.
 _WHOLE_POWERS = tuple(
     Sample(((4, 6), (6,)), low=low, high=9, dtypes=(name, name), differentiable=False)
     for name, low in (("int32", -5), ("int64", -5), ("uint8", 0))
 )
-POW = binary_op(
+POW = elementwise_op(
     "pow",
     "power",
-    _pow_reference,
-    _pow_base_gradient,
-    _pow_exponent_gradient,
-    POSITIVE,
-    NUMBER,
-    _WHOLE_POWERS,
+    lambda a, b: np.power(a, b) if a.dtype.kind == "f" else integer_power(a, b),
+    (_pow_base_gradient, _pow_exponent_gradient),
+    *(POSITIVE, NUMBER),
+    more_samples=_WHOLE_POWERS,
     keeps_float32=True,
 )
 
@@ -184,10 +164,9 @@ def _extreme_op(name: str, reference: Callable[..., Array], loses: Relation) -> 
     def gradient(mine: Tensor, other: Tensor, g: Tensor) -> Tensor:
         return where(equal(mine, other), g * 0.5, where(loses(mine, other), 0, g))
 
-    return binary_op(
+    return elementwise_op(
         *(name, name, reference),
-        lambda a, b, y, g: gradient(a, b, g),
-        lambda a, b, y, g: gradient(b, a, g),
+        (lambda a, b, y, g: gradient(a, b, g), lambda a, b, y, g: gradient(b, a, g)),
         kinds=ANY,
     )
 
@@ -225,24 +204,15 @@ def _lerp_reference(start: Array, end: Array, weight: Array) -> Array:
     return np.where(weight < 0.5, start + weight * distance, end - distance * (one - weight))
 
 
-def _lerp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    start, end, weight = result.operands
-    return summed_gradients(
-        result,
-        lambda: upstream * (1 - weight),
-        lambda: upstream * weight,
-        lambda: upstream * (end - start),
-    )
-
-
-LERP = Op(
+LERP = elementwise_op(
     "lerp",
-    elementwise_rule("lerp", FLOAT, None),
-    _lerp_gradient,
-    _lerp_reference,
     formula(_lerp),
-    elementwise_samples(3, SIGNED),
-    operands=3,
+    _lerp_reference,
+    (
+        lambda start, end, weight, y, g: g * (1 - weight),
+        lambda start, end, weight, y, g: g * weight,
+        lambda start, end, weight, y, g: g * (end - start),
+    ),
 )
 
 
@@ -250,3 +220,52 @@ LERP = Op(
 def lerp(start: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
     """Start + weight (end - start): start where the weight is 0, end where it is 1."""
     return apply(LERP, *map(floating, operands_of(start, end, weight)))
+
+
+# Sums and products of logarithms ------------------------------------------------------------------
+
+
+def _logaddexp_of(a: Tensor, b: Tensor) -> Tensor:
+    """max(a, b) + log(1 + exp(-|a - b|)); equal infinities have no difference."""
+    distance = where(equal(a, b), 0, abs(a - b))
+    return maximum(a, b) + softplus(-distance)
+
+
+LOGADDEXP = elementwise_op(
+    *("logaddexp", _logaddexp_of, np.logaddexp),
+    (lambda a, b, y, g: g * sigmoid(a - b), lambda a, b, y, g: g * sigmoid(b - a)),
+    WIDE,
+)
+
+
+@checked
+def logaddexp(left: TensorLike, right: TensorLike) -> Tensor:
+    """log(exp(left) + exp(right)), without overflow."""
+    return apply(LOGADDEXP, *map(floating, operands_of(left, right)))
+
+
+def _xlogy(x: Scalar, y: Scalar) -> Scalar:
+    number = applied("logical_and", applied("equal", x, number_like(x, 0)), applied("equal", y, y))
+    product = applied("multiply", x, applied("log", y))
+    return applied("select", number, number_like(x, 0), product)
+
+
+def _xlogy_left(x: Tensor, y: Tensor, _: Tensor, g: Tensor) -> Tensor:
+    # Where x and the logarithm's pole or branch meet, the derivative is 0, as for 0 log(y).
+    undefined = logical_and(equal(x, 0), less_equal(y, 0))
+    return where(undefined, 0, xlogy(g, where(undefined, 1, y)))
+
+
+XLOGY = elementwise_op(
+    "xlogy",
+    formula(_xlogy),
+    lambda x, y: np.where((x == 0) & (y == y), np.zeros((), x.dtype), x * np.log(y)),
+    (_xlogy_left, lambda a, b, y, g: g * a / b),
+    POSITIVE,
+)
+
+
+@checked
+def xlogy(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left log(right), and 0 where left is 0, unless right is NaN."""
+    return apply(XLOGY, *map(floating, operands_of(left, right)))

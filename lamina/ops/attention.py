@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from lamina.base.shapes import Array, Dim, DType, Shape, bfloat16, bool_, converted
+from lamina.base.shapes import Array, DType, bfloat16, bool_, converted
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Flag
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import AnyNumber, MayLack, whole
 from lamina.ops.arguments import as_tensor, flag_of, read
 from lamina.ops.attention_blocks import attention_arguments, gradients_of, weighted_means
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.differentiate import gradients_of_built
-from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import expand_dims, reshape
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.program.tf32 import rounded_to_tf32
 
 __all__ = ["attention"]
@@ -32,7 +32,7 @@ __all__ = ["attention"]
 # Shapes -------------------------------------------------------------------------------------------
 
 
-def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+def _infer_attention(*operands: Tensor, **attributes: Any) -> Typed:
     given = attention_arguments(operands, attributes)
     queries, keys, values = given.queries, given.keys, given.values
     others = [x for x in (given.mask, given.bias, given.factors) if x is not None]
@@ -65,7 +65,9 @@ def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tu
         if x is not None and x.dtype != queries.dtype:
             raise DTypeError(f"attention: the {name} must be of the queries' dtype", facts=facts)
     for name, x in (("mask", given.mask), ("bias", given.bias), ("factors", given.factors)):
-        if x is not None and (x.rank != 4 or any(map(_differ, x.shape, weights))):
+        if x is not None and (
+            x.rank != 4 or any(n not in (1, m) for n, m in zip(x.shape, weights, strict=True))
+        ):
             raise ShapeError(
                 f"attention: the {name} cannot be repeated to the shape of the weights",
                 facts=(*facts, (name, described(x))),
@@ -75,66 +77,54 @@ def _infer_attention(operands: tuple[Tensor, ...], attributes: Attributes) -> tu
     return (*queries.shape[:3], values.shape[3]), queries.dtype
 
 
-def _differ(own: Dim, wanted: Dim) -> bool:
-    return own not in (1, wanted)
-
-
-def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    upstream, result, *others = operands
-    shape, dtype = _infer_attention(tuple(others), attributes)
+def _infer_gradient(
+    upstream: Tensor, result: Tensor, *others: Tensor, operand: int, **attributes: Any
+) -> Typed:
+    shape, dtype = _infer_attention(*others, **attributes)
     if {(upstream.shape, upstream.dtype), (result.shape, result.dtype)} != {(shape, dtype)}:
         raise ShapeError(
             "attention_gradient: the upstream gradient or the result has a wrong shape or dtype",
             facts=(("upstream", described(upstream)), ("result", described(result))),
         )
-    number: int = attributes["operand"]
-    if number >= len(others) or not others[number].dtype.is_float:
-        raise ShapeError(f"attention_gradient: operand {number} has no gradient")
-    return others[number].shape, others[number].dtype
+    if operand >= len(others) or not others[operand].dtype.is_float:
+        raise ShapeError(f"attention_gradient: operand {operand} has no gradient")
+    return others[operand].shape, others[operand].dtype
 
 
 # The ops ------------------------------------------------------------------------------------------
 
 
-def _build(node: Tensor) -> Tensor:
-    given = attention_arguments(node.operands, node.attributes).without_hidden()
+def _build(*operands: Tensor, **attributes: Any) -> Tensor:
+    given = attention_arguments(operands, attributes).without_hidden()
     return weighted_means(given, given.block_count)
 
 
-def _gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    def of_operand(number: int) -> Tensor:
-        every = (upstream, result, *result.operands)
-        return apply(ATTENTION_GRADIENT, *every, **result.attributes, operand=number)
-
-    return tuple(of_operand(n) if x.dtype.is_float else None for n, x in enumerate(result.operands))
-
-
-def _gradient_build(node: Tensor) -> Tensor:
-    upstream, result, *others = node.operands
-    given = attention_arguments(tuple(others), node.attributes)
-    return _operand_gradient(node, upstream, result, tuple(others), given.block_count)
+def _gradient(*given: Tensor, **attributes: Any) -> Gradients:
+    *operands, result, upstream = given
+    return tuple(
+        apply(ATTENTION_GRADIENT, upstream, result, *operands, **attributes, operand=number)
+        if x.dtype.is_float
+        else None
+        for number, x in enumerate(operands)
+    )
 
 
-def _operand_gradient(
-    node: Tensor, upstream: Tensor, result: Tensor, others: tuple[Tensor, ...], blocks: int
+def _gradient_build(
+    upstream: Tensor, result: Tensor, *others: Tensor, operand: int, **attributes: Any
 ) -> Tensor:
     """The gradient of one operand; the gradients of all operands share most of their graphs."""
-    given = attention_arguments(others, node.attributes).without_hidden()
-    gradients = gradients_of(given, result, upstream, blocks)
-    floats = [number for number, x in enumerate(others) if x.dtype.is_float]
-    return gradients[floats.index(node.attributes["operand"])]
+    given = attention_arguments(others, attributes)
+    gradients = gradients_of(given.without_hidden(), result, upstream, given.block_count)
+    return gradients[[n for n, x in enumerate(others) if x.dtype.is_float].index(operand)]
 
 
-def _second_gradient(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _second_gradient(*given: Tensor, **attributes: Any) -> Gradients:
     """The gradient of the gradient's graph, in the user's number of blocks or in one."""
-
-    def built(operands: tuple[Tensor, ...]) -> Tensor:
-        arriving, result, *others = operands
-        return _operand_gradient(
-            node, arriving, result, tuple(others), node.attributes.get("blocks", 1)
-        )
-
-    return gradients_of_built(built, node.operands, upstream)
+    *operands, _, upstream = given
+    attributes = {"blocks": 1, **attributes}
+    return gradients_of_built(
+        lambda replaced: _gradient_build(*replaced, **attributes), tuple(operands), upstream
+    )
 
 
 def _powers(
@@ -305,24 +295,24 @@ _KINDS = {
     "tf32": MayLack(Flag()),
 }
 
-ATTENTION = Op(
+ATTENTION = make_op(
     "attention",
     _infer_attention,
     _gradient,
     _reference,
-    Decomposition(_build),
+    _build,
     _SAMPLES,
     operands=(3, 6),
     attributes=_KINDS,
     multiplies=3,
 )
 
-ATTENTION_GRADIENT = Op(
+ATTENTION_GRADIENT = make_op(
     "attention_gradient",
     _infer_gradient,
     _second_gradient,
     _gradient_reference,
-    Decomposition(_gradient_build),
+    _gradient_build,
     (
         *(_gradient_sample(sample, number % 3) for number, sample in enumerate(_SAMPLES)),
         _gradient_sample(_SAMPLES[6], 3),

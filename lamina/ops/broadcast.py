@@ -6,24 +6,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.base.shapes import Array, Dim, DType, Shape, broadcast, shape_text
+from lamina.base.shapes import Dim, Shape, broadcast, shape_text
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Extent
 from lamina.errors import DTypeError, LaminaError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
+from lamina.graph import Sample, Tensor, apply, described
 from lamina.graph.attributes import Axes, Many
 from lamina.ops.arguments import as_tensor, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Reduction
 from lamina.ops.movement import reshape
+from lamina.ops.records import Typed, make_op
 from lamina.program.index import constant_index
 from lamina.program.scalar import Scalar
 
 __all__ = ["broadcast_to", "sum_to"]
 
 
-def _infer_broadcast(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
-    shape: Shape = attributes["shape"]
+def _infer_broadcast(x: Tensor, shape: Shape) -> Typed:
     try:
         fits = broadcast(x.shape, shape) == shape
     except LaminaError:
@@ -37,10 +36,6 @@ def _infer_broadcast(operands: tuple[Tensor, ...], attributes: Attributes) -> tu
     return shape, x.dtype
 
 
-def _broadcast_reference(x: Array, shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(x, shape)
-
-
 def _broadcast_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     own = node.operands[0].shape
     last = coordinates[len(coordinates) - len(own) :]
@@ -48,11 +43,11 @@ def _broadcast_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Sca
     return pull(0, tuple(constant_index(0) if dim == 1 else index for index, dim in rows))
 
 
-BROADCAST_TO = Op(
+BROADCAST_TO = make_op(
     "broadcast_to",
     _infer_broadcast,
-    lambda result, upstream: (sum_to(upstream, result.operands[0].shape),),
-    _broadcast_reference,
+    lambda x, y, g, shape: (sum_to(g, x.shape),),
+    np.broadcast_to,
     Movement(_broadcast_scalar),
     (
         Sample(((3, 1),), {"shape": (2, 3, 4)}),
@@ -72,17 +67,15 @@ def broadcast_to(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
     return x if wanted == x.shape else apply(BROADCAST_TO, x, shape=wanted)
 
 
-def infer_reduction(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+def infer_reduction(x: Tensor, axes: tuple[int, ...]) -> Typed:
     """The shape rule of reductions: the attribute `axes` (sorted) are dropped."""
-    (x,) = operands
-    axes: tuple[int, ...] = attributes["axes"]
     return tuple(dim for axis, dim in enumerate(x.shape) if axis not in axes), x.dtype
 
 
-def infer_sum(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+def infer_sum(x: Tensor, axes: tuple[int, ...]) -> Typed:
     """The shape rule of sums and products along axes."""
-    require_numbers(operands[0])
-    return infer_reduction(operands, attributes)
+    require_numbers(x)
+    return infer_reduction(x, axes)
 
 
 def require_numbers(x: Tensor) -> None:
@@ -105,15 +98,11 @@ def spread(y: Tensor, like: Tensor, axes: tuple[int, ...]) -> Tensor:
     return broadcast_to(with_ones(y, like, axes), like.shape)
 
 
-def _sum_reference(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.sum(x, axis=axes, dtype=x.dtype)
-
-
-SUM = Op(
+SUM = make_op(
     "sum",
     infer_sum,
-    lambda result, upstream: (spread(upstream, result.operands[0], result.attributes["axes"]),),
-    _sum_reference,
+    lambda x, y, g, axes: (spread(g, x, axes),),
+    lambda x, axes: np.sum(x, axis=axes, dtype=x.dtype),
     Reduction("sum"),
     (
         Sample(((3, 5),), {"axes": (0,)}),

@@ -6,70 +6,42 @@ import math
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, Shape, bfloat16, float16
+from lamina.base.shapes import Array, bfloat16, float16
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import OrNone
 from lamina.errors import DefinitionError, DTypeError
-from lamina.graph import (
-    Attributes,
-    Hyperparameter,
-    Op,
-    Sample,
-    Samples,
-    Tensor,
-    TensorLike,
-    apply,
-    described,
-    operator,
-)
+from lamina.graph import Hyperparameter, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import AnyNumber, Element
 from lamina.ops.arguments import as_tensor, read
-from lamina.ops.comparison import (
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    logical_and,
-    logical_or,
-    where,
-)
+from lamina.ops.comparison import logical_and, logical_or, where
 from lamina.ops.conversion import floating, numeric, operands_of
-from lamina.ops.factories import (
-    FLOAT,
-    NUMBER,
-    SIGNED,
-    applied,
-    elementwise_rule,
-    elementwise_samples,
-    formula,
-    summed_gradients,
-)
+from lamina.ops.factories import FLOAT, NUMBER, applied, elementwise_op, elementwise_rule, formula
 from lamina.ops.lowering_rules import Elementwise
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.program.scalar import Apply, Literal, Scalar
 
 __all__ = ["clip", "hardtanh"]
 
 
-def _infer_clip(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    if operands[0].dtype.kind == "bool":
+def _infer_clip(x: Tensor, low: float | None, high: float | None) -> Typed:
+    if x.dtype.kind == "bool":
         raise DTypeError(
             "clip: a tensor of numbers is needed here",
-            facts=(("found", described(operands[0])),),
+            facts=(("found", described(x)),),
             advice="Convert with ops.cast.",
         )
-    low, high = attributes["low"], attributes["high"]
     if low is not None and high is not None and low > high:
         raise DefinitionError(
             "clip: the lower bound is above the upper one",
             facts=(("low", str(low)), ("high", str(high))),
             advice="Give low <= high.",
         )
-    return operands[0].shape, operands[0].dtype
+    return x.shape, x.dtype
 
 
-def _clip_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    low, high = result.attributes["low"], result.attributes["high"]
+def _clip_gradient(
+    x: Tensor, _: Tensor, upstream: Tensor, low: float | None, high: float | None
+) -> Gradients:
     above = x >= (-math.inf if low is None else low)
     below = x <= (math.inf if high is None else high)
     return (where(logical_and(above, below), upstream, 0),)
@@ -90,7 +62,7 @@ def _clip_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
     return result
 
 
-CLIP = Op(
+CLIP = make_op(
     "clip",
     _infer_clip,
     _clip_gradient,
@@ -106,46 +78,21 @@ CLIP = Op(
 )
 
 
-def _clip_between(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    return applied("minimum", applied("maximum", x, low), high)
-
-
-def _clip_between_reference(x: Array, low: Array, high: Array) -> Array:
-    return np.minimum(np.maximum(x, low), high)
-
-
-def _clip_between_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """It flows to the chosen operand; at a bound to x, and where the bounds cross to high."""
-    x, low, high = result.operands
-
-    def where_chosen(is_chosen: Tensor) -> Tensor:
-        return where(is_chosen, upstream, 0)
-
-    return summed_gradients(
-        result,
-        lambda: where_chosen(logical_and(greater_equal(x, low), less_equal(x, high))),
-        lambda: where_chosen(logical_and(less(low, high), less(x, low))),
-        lambda: where_chosen(logical_or(greater(x, high), less(high, low))),
-    )
-
-
-def _bounded_samples() -> list[Sample]:
-    shapes, int64s = ((4, 3), (3,), (4, 1)), ("int64",) * 3
-    return [
-        *elementwise_samples(3, SIGNED),
-        Sample(((0, 2), (1,), (2,))),
-        Sample(shapes, low=-5, high=5, dtypes=int64s, differentiable=False),
-    ]
-
-
-CLIP_BETWEEN = Op(
+CLIP_BETWEEN = elementwise_op(
     "clip_between",
-    elementwise_rule("clip_between", NUMBER, None),
-    _clip_between_gradient,
-    _clip_between_reference,
-    formula(_clip_between),
-    Samples(_bounded_samples),
-    operands=3,
+    formula(lambda x, low, high: applied("minimum", applied("maximum", x, low), high)),
+    lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    # It flows to the chosen operand; at a bound to x, and where the bounds cross to high.
+    (
+        lambda x, low, high, y, g: where((x >= low) & (x <= high), g, 0),
+        lambda x, low, high, y, g: where((low < high) & (x < low), g, 0),
+        lambda x, low, high, y, g: where((x > high) | (high < low), g, 0),
+    ),
+    kinds=NUMBER,
+    more_samples=(
+        Sample(((0, 2), (1,), (2,))),
+        Sample(((4, 3), (3,), (4, 1)), low=-5, high=5, dtypes=("int64",) * 3, differentiable=False),
+    ),
 )
 
 
@@ -181,19 +128,19 @@ def _clip_to_tensors(x: TensorLike, low: TensorLike | None, high: TensorLike | N
     )
 
 
-def _infer_hardtanh(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    if not attributes["low"] < attributes["high"]:
+def _infer_hardtanh(x: Tensor, low: float, high: float) -> Typed:
+    if not low < high:
         raise DefinitionError(
             "hardtanh: low must be below high",
-            facts=(("low", str(attributes["low"])), ("high", str(attributes["high"]))),
+            facts=(("low", str(low)), ("high", str(high))),
             advice="Give low < high.",
         )
-    return elementwise_rule("hardtanh", FLOAT, None)(operands, attributes)
+    return elementwise_rule("hardtanh", FLOAT, None)((x,), {})
 
 
-def _hardtanh_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    low, high = result.attributes["low"], result.attributes["high"]
+def _hardtanh_gradient(
+    x: Tensor, result: Tensor, upstream: Tensor, low: float, high: float
+) -> Gradients:
     # If floats of 16 bits hold the bounds, a rounded result shows which elements reach them. So x
     # need not be stored for the gradient, if the result is.
     bounds = np.array([low, high])
@@ -203,7 +150,7 @@ def _hardtanh_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None,
     return (where(logical_or(bounded <= low, bounded >= high), 0, upstream),)
 
 
-HARDTANH = Op(
+HARDTANH = make_op(
     "hardtanh",
     _infer_hardtanh,
     _hardtanh_gradient,

@@ -1,15 +1,16 @@
-"""Comparison, logic, and where: ops with a bool result or operand."""
+"""Comparison, logic, where, and operations on the bits of integers, which of bool are logical."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from lamina.base.shapes import DType, Shape, bool_
+from lamina.base.shapes import Array, bool_
 from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError
 from lamina.graph import (
     CONSTANT,
-    Attributes,
     Op,
     Sample,
     Samples,
@@ -19,20 +20,24 @@ from lamina.graph import (
     described,
     operator,
 )
+from lamina.ops.arguments import as_tensor
 from lamina.ops.broadcast import sum_to
 from lamina.ops.conversion import apply_to_numbers, cast, operands_of
 from lamina.ops.factories import (
     NUMBER,
     SIGNED,
     comparison_op,
+    elementwise_rule,
     elementwise_samples,
     joint_shape,
     logical_op,
     scalar_primitive,
 )
+from lamina.ops.records import Gradients, Typed, make_op
 
-__all__ = ["equal", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not"]
-__all__ += ["logical_or", "logical_xor", "not_equal", "where"]
+__all__ = ["bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "equal", "greater"]
+__all__ += ["greater_equal", "left_shift", "less", "less_equal", "logical_and", "logical_not"]
+__all__ += ["logical_or", "logical_xor", "not_equal", "right_shift", "where"]
 
 EQUAL = comparison_op("equal", np.equal)
 
@@ -121,8 +126,7 @@ def logical_not(x: TensorLike) -> Tensor:
     return apply(LOGICAL_NOT, cast(x, bool_))
 
 
-def _infer_where(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    condition, a, b = operands
+def _infer_where(condition: Tensor, a: Tensor, b: Tensor) -> Typed:
     if condition.dtype != bool_ or a.dtype != b.dtype:
         raise DTypeError(
             "where: the dtypes do not fit",
@@ -133,11 +137,13 @@ def _infer_where(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DT
             ),
             advice="The condition must be bool, and both values of one dtype.",
         )
-    return joint_shape("where", operands, ("condition", "if true", "if false")), a.dtype
+    names = ("condition", "if true", "if false")
+    return joint_shape("where", (condition, a, b), names), a.dtype
 
 
-def _where_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    condition, a, b = result.operands
+def _where_gradient(
+    condition: Tensor, a: Tensor, b: Tensor, _: Tensor, upstream: Tensor
+) -> Gradients:
     return (
         None,
         None if a.op is CONSTANT else sum_to(where(condition, upstream, 0), a.shape),
@@ -145,7 +151,7 @@ def _where_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ..
     )
 
 
-WHERE = Op(
+WHERE = make_op(
     "where",
     _infer_where,
     _where_gradient,
@@ -166,3 +172,95 @@ WHERE = Op(
 def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     """A where the condition holds, b elsewhere; the gradient flows to the chosen one."""
     return apply(WHERE, cast(condition, bool_), *operands_of(a, b))
+
+
+# Bits ---------------------------------------------------------------------------------------------
+
+
+def _bits_op(name: str, primitive: str, reference: Callable[..., Array], low: float) -> Op:
+    shapes = (((3, 5), (3, 5)), ((4, 1), (3,)), ((0, 2), (1,)), ((), ()))
+    samples = tuple(
+        Sample(shape, low=least, high=100, dtypes=(dtype, dtype), differentiable=False)
+        for shape in shapes
+        for dtype, least in (("int32", low), ("int64", low), ("uint8", 0))
+    )
+    rule, lowering = elementwise_rule(name, ("int",), None), scalar_primitive(primitive)
+    return Op(name, rule, None, reference, lowering, samples, operands=2)
+
+
+def _integers(name: str, left: TensorLike, right: TensorLike) -> tuple[Tensor, Tensor]:
+    """Two tensors of one dtype of integers, or of bool."""
+    a, b = operands_of(left, right)
+    if a.dtype.is_float:
+        raise DTypeError(
+            f"{name}: floats have no bits here",
+            facts=(("expected", "integers or bool"), ("found", f"{described(a)}, {described(b)}")),
+            advice="Convert with ops.cast.",
+        )
+    return a, b
+
+
+BITWISE_AND = _bits_op("bitwise_and", "bitwise_and", np.bitwise_and, -100)
+
+
+@operator
+def bitwise_and(left: TensorLike, right: TensorLike) -> Tensor:
+    """The bits that both integers have; of bool logical_and."""
+    a, b = _integers("bitwise_and", left, right)
+    return logical_and(a, b) if a.dtype == bool_ else apply(BITWISE_AND, a, b)
+
+
+BITWISE_OR = _bits_op("bitwise_or", "bitwise_or", np.bitwise_or, -100)
+
+
+@operator
+def bitwise_or(left: TensorLike, right: TensorLike) -> Tensor:
+    """The bits that either integer has; of bool logical_or."""
+    a, b = _integers("bitwise_or", left, right)
+    return logical_or(a, b) if a.dtype == bool_ else apply(BITWISE_OR, a, b)
+
+
+BITWISE_XOR = _bits_op("bitwise_xor", "bitwise_xor", np.bitwise_xor, -100)
+
+
+@operator
+def bitwise_xor(left: TensorLike, right: TensorLike) -> Tensor:
+    """The bits that one of two integers has; of bool logical_xor."""
+    a, b = _integers("bitwise_xor", left, right)
+    return logical_xor(a, b) if a.dtype == bool_ else apply(BITWISE_XOR, a, b)
+
+
+@operator
+def bitwise_not(x: TensorLike) -> Tensor:
+    """The bits that the integer does not have; of bool logical_not."""
+    x = as_tensor(x)
+    if x.dtype == bool_:
+        return logical_not(x)
+    # All bits: the largest number of an unsigned type.
+    least, most = x.dtype.limits
+    every = -1 if least else most
+    return apply(BITWISE_XOR, *_integers("bitwise_not", x, every))
+
+
+LEFT_SHIFT = _bits_op("left_shift", "shift_left", np.left_shift, -3)
+
+
+@operator
+def left_shift(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left times 2 to the power right, wrapping around; of integers.
+
+    Shifts by a negative number, or by all bits and more, give 0.
+    """
+    return apply(LEFT_SHIFT, *_integers("left_shift", left, right))
+
+
+RIGHT_SHIFT = _bits_op("right_shift", "shift_right", np.right_shift, -3)
+
+
+@operator
+def right_shift(left: TensorLike, right: TensorLike) -> Tensor:
+    """Left divided by 2 to the power right, rounded down; of integers.
+
+    Shifts by a negative number, or by all bits and more, give 0 or -1, by the sign of left.
+    """
+    return apply(RIGHT_SHIFT, *_integers("right_shift", left, right))

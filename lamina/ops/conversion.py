@@ -16,7 +16,6 @@ from lamina.base.shapes import (
     Array,
     DType,
     DTypeLike,
-    Shape,
     bfloat16,
     bool_,
     converted,
@@ -35,7 +34,6 @@ from lamina.errors import DTypeError
 from lamina.graph import (
     CONSTANT,
     LEAF,
-    Attributes,
     Op,
     Sample,
     Tensor,
@@ -45,34 +43,20 @@ from lamina.graph import (
     described,
     operator,
 )
-from lamina.ops.arguments import as_tensor, dtype_of, infer_same
-from lamina.ops.factories import (
-    ANY,
-    SIGNED,
-    elementwise_rule,
-    elementwise_samples,
-    scalar_primitive,
-)
-from lamina.ops.lowering_rules import Decomposition, Elementwise, Movement
+from lamina.ops.arguments import as_tensor, dtype_of
+from lamina.ops.factories import ANY, elementwise_op, formula, scalar_primitive, unary_op
+from lamina.ops.lowering_rules import Movement
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.program.tf32 import rounded_to_tf32
 
 __all__ = ["cast", "recomputed", "round_to_tf32", "rounded", "stop_gradient"]
 
 
-def _cast_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    return (cast(upstream, x.dtype) if x.dtype.is_float and result.dtype.is_float else None,)
-
-
-def _cast_reference(x: Array, dtype: DType) -> Array:
-    return converted(x, dtype.numpy)
-
-
-CAST = Op(
+CAST = make_op(
     "cast",
-    lambda operands, attributes: (operands[0].shape, attributes["dtype"]),
-    _cast_gradient,
-    _cast_reference,
+    lambda x, dtype: (x.shape, dtype),
+    lambda x, y, g, dtype: (cast(g, x.dtype) if x.dtype.is_float and dtype.is_float else None,),
+    lambda x, dtype: converted(x, dtype.numpy),
     scalar_primitive("cast"),
     (
         Sample(((3, 4),), {"dtype": float32}, differentiable=False),
@@ -110,17 +94,12 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
     return x if x.dtype == target else apply(CAST, x, dtype=target)
 
 
-def _rounded_reference(x: Array, to: DType) -> Array:
-    return converted(converted(x, to.numpy), x.dtype)
-
-
-ROUNDED = Op(
+ROUNDED = elementwise_op(
     "rounded",
-    elementwise_rule("rounded", ("float",), None),
-    lambda result, upstream: (rounded(upstream, result.attributes["to"]),),
-    _rounded_reference,
-    Decomposition(lambda node: cast(cast(node.operands[0], node.attributes["to"]), node.dtype)),
-    (
+    lambda x, to: cast(cast(x, to), x.dtype),
+    lambda x, to: converted(converted(x, to.numpy), x.dtype),
+    (lambda x, y, g, to: rounded(g, to),),
+    samples=(
         Sample(((3, 5),), {"to": bfloat16}, differentiable=False),
         Sample(((2, 1, 4),), {"to": float16}, differentiable=False),
     ),
@@ -140,8 +119,7 @@ def rounded(x: TensorLike, to: DTypeLike) -> Tensor:
     return x if x.dtype == target else apply(ROUNDED, x, to=target)
 
 
-def _infer_round_to_tf32(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
+def _infer_round_to_tf32(x: Tensor) -> Typed:
     if x.dtype != float32:
         raise DTypeError(
             "round_to_tf32: only float32 is rounded to TF32",
@@ -155,10 +133,10 @@ def _tf32_sample(*shape: int, low: float = -2.0, high: float = 2.0) -> Sample:
     return Sample((shape,), low=low, high=high, dtypes=("float32",), differentiable=False)
 
 
-ROUND_TO_TF32 = Op(
+ROUND_TO_TF32 = make_op(
     "round_to_tf32",
     _infer_round_to_tf32,
-    lambda result, upstream: (upstream,),
+    lambda x, y, g: (g,),
     rounded_to_tf32,
     scalar_primitive("round_to_tf32"),
     (
@@ -179,18 +157,7 @@ def round_to_tf32(x: TensorLike) -> Tensor:
     return apply(ROUND_TO_TF32, floating(x))
 
 
-def _unchanged(x: Array) -> Array:
-    return x
-
-
-STOP_GRADIENT = Op(
-    "stop_gradient",
-    elementwise_rule("stop_gradient", ANY, None),
-    lambda result, upstream: (None,),
-    _unchanged,
-    Elementwise(lambda node, operands: operands[0]),
-    elementwise_samples(1, SIGNED, differentiable=False),
-)
+STOP_GRADIENT = unary_op("stop_gradient", formula(lambda x: x), lambda x: x, None, kinds=ANY)
 
 
 @checked
@@ -199,16 +166,21 @@ def stop_gradient(x: TensorLike) -> Tensor:
     return apply(STOP_GRADIENT, as_tensor(x))
 
 
-def _first(x: Array, *_: Array) -> Array:
-    return x
-
-
 def ordered_op(name: str) -> Op:
     """An op that is its first operand, computed after all others."""
-    return Op(
-        *(name, infer_same),
-        lambda result, upstream: (upstream, *(None for _ in result.operands[1:])),
-        _first,
+
+    def typed(x: Tensor, *_: Tensor) -> Typed:
+        return x.shape, x.dtype
+
+    def gradient(_: Tensor, *others: Tensor) -> Gradients:
+        *after, _, upstream = others
+        return upstream, *(None for _ in after)
+
+    def reference(x: Array, *_: Array) -> Array:
+        return x
+
+    return make_op(
+        *(name, typed, gradient, reference),
         Movement(lambda node, coordinates, pull: pull(0, coordinates), ordered=True),
         (
             Sample(((3, 5), (2,))),

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from lamina.base.shapes import Array, Dim, DType, Shape, static
+from lamina.base.shapes import Array, Dim, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Kind
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Fields, Many, whole
 from lamina.ops.arguments import as_tensor, each_of, pairs_of
 from lamina.ops.conversion import numeric
 from lamina.ops.convolution_layouts import Axes, Layout, Pairs
 from lamina.ops.linalg import check_dtypes
-from lamina.ops.lowering_rules import Decomposition
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.windows import LARGEST_WINDOW
 
 __all__ = ["conv", "conv_transpose"]
@@ -59,9 +59,8 @@ def _check(name: str, x: Tensor, weight: Tensor, axes: Axes, channels: int) -> N
     )
 
 
-def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    x, weight = operands
-    axes = Axes(weight.shape, attributes)
+def _infer_conv(x: Tensor, weight: Tensor, **numbers: Any) -> Typed:
+    axes = Axes(weight.shape, numbers)
     _check("conv", x, weight, axes, axes.inputs * axes.groups)
     counts: list[Dim] = []
     for extent, window in zip(static(x.shape[2:]), axes.along, strict=True):
@@ -79,17 +78,16 @@ def _infer_conv(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[S
     return (x.shape[0], axes.outputs, *counts), x.dtype
 
 
-def _conv_build(node: Tensor) -> Tensor:
-    x, weight = node.operands
-    layout = Layout(Axes(weight.shape, node.attributes))
+def _conv_build(x: Tensor, weight: Tensor, **numbers: Any) -> Tensor:
+    layout = Layout(Axes(weight.shape, numbers))
     return layout.applied(layout.windows_of(x), weight, "c")
 
 
-def _conv_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight = result.operands
-    numbers = result.attributes
-    back = _conv_transpose(upstream, weight, numbers, static(x.shape[2:]))
-    return back, _weight_gradient(x, upstream, weight, numbers)
+def _conv_gradient(
+    x: Tensor, weight: Tensor, _: Tensor, upstream: Tensor, **numbers: Any
+) -> Gradients:
+    back = apply(CONV_TRANSPOSE, upstream, weight, **numbers, extents=static(x.shape[2:]))
+    return back, _weight_gradient(x, upstream, weight, **numbers)
 
 
 def _met_elements(
@@ -144,12 +142,12 @@ _KINDS: dict[str, Kind] = {
     "groups": whole(1),
 }
 
-CONV = Op(
+CONV = make_op(
     "conv",
     _infer_conv,
     _conv_gradient,
     _conv_reference,
-    Decomposition(_conv_build),
+    _conv_build,
     (
         Sample(((2, 3, 5, 6), (4, 3, 3, 2)), _numbers()),
         Sample(((2, 2, 7, 5), (3, 2, 3, 3)), _numbers((2, 1), ((1, 1), (2, 0)), (1, 2))),
@@ -210,12 +208,10 @@ def _given(weight: Tensor, strides: object, padding: object, dilations: object) 
 
 
 def _infer_conv_transpose(
-    operands: tuple[Tensor, ...], attributes: Attributes
-) -> tuple[Shape, DType]:
-    y, weight = operands
-    axes = Axes(weight.shape, attributes)
+    y: Tensor, weight: Tensor, extents: tuple[int, ...], **numbers: Any
+) -> Typed:
+    axes = Axes(weight.shape, numbers)
     _check("conv_transpose", y, weight, axes, axes.outputs)
-    extents: tuple[int, ...] = attributes["extents"]
     if len(extents) != axes.rank:
         raise ShapeError(
             "conv_transpose: each axis needs an extent",
@@ -235,16 +231,17 @@ def _infer_conv_transpose(
     return (y.shape[0], axes.inputs * axes.groups, *extents), y.dtype
 
 
-def _conv_transpose_build(node: Tensor) -> Tensor:
-    y, weight = node.operands
-    layout = Layout(Axes(weight.shape, node.attributes))
-    return layout.applied(layout.transposed_windows_of(y, node.attributes["extents"]), weight, "o")
+def _conv_transpose_build(
+    y: Tensor, weight: Tensor, extents: tuple[int, ...], **numbers: Any
+) -> Tensor:
+    layout = Layout(Axes(weight.shape, numbers))
+    return layout.applied(layout.transposed_windows_of(y, extents), weight, "o")
 
 
-def _conv_transpose_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    y, weight = result.operands
-    numbers = {name: result.attributes[name] for name in _KINDS}
-    weight_gradient = _weight_gradient(upstream, y, weight, numbers)
+def _conv_transpose_gradient(
+    y: Tensor, weight: Tensor, _: Tensor, upstream: Tensor, extents: Sequence[int], **numbers: Any
+) -> Gradients:
+    weight_gradient = _weight_gradient(upstream, y, weight, **numbers)
     return apply(CONV, upstream, weight, **numbers), weight_gradient
 
 
@@ -286,12 +283,12 @@ def _transpose_sample(sample: Sample) -> Sample:
     return Sample((_convolved_shape(sample), weight), {**sample.attributes, "extents": x[2:]})
 
 
-CONV_TRANSPOSE = Op(
+CONV_TRANSPOSE = make_op(
     "conv_transpose",
     _infer_conv_transpose,
     _conv_transpose_gradient,
     _conv_transpose_reference,
-    Decomposition(_conv_transpose_build),
+    _conv_transpose_build,
     tuple(map(_transpose_sample, CONV.samples)),
     operands=2,
     attributes={**_KINDS, "extents": Many(whole(0))},
@@ -299,22 +296,13 @@ CONV_TRANSPOSE = Op(
 )
 
 
-def _conv_transpose(
-    y: Tensor, weight: Tensor, numbers: Attributes, extents: Sequence[int]
-) -> Tensor:
-    given = {name: numbers[name] for name in _KINDS}
-    return apply(CONV_TRANSPOSE, y, weight, **given, extents=tuple(extents))
-
-
 # The gradient of the weight -----------------------------------------------------------------------
 
 
 def _infer_weight_gradient(
-    operands: tuple[Tensor, ...], attributes: Attributes
-) -> tuple[Shape, DType]:
-    original, convolved = operands
-    shape: tuple[int, ...] = attributes["shape"]
-    axes = Axes(shape, attributes)
+    original: Tensor, convolved: Tensor, shape: tuple[int, ...], **numbers: Any
+) -> Typed:
+    axes = Axes(shape, numbers)
     given = {len(axes.strides), len(axes.dilations), len(axes.padding)}
     lengths = given | {original.rank - 2, convolved.rank - 2}
     fits = len(shape) > 2 and lengths == {axes.rank} and not axes.outputs % axes.groups
@@ -338,18 +326,18 @@ def _infer_weight_gradient(
     return shape, original.dtype
 
 
-def _weight_gradient_build(node: Tensor) -> Tensor:
-    original, convolved = node.operands
-    layout = Layout(Axes(node.shape, node.attributes))
-    return layout.weight_gradient(original, convolved)
+def _weight_gradient_build(
+    original: Tensor, convolved: Tensor, shape: tuple[int, ...], **numbers: Any
+) -> Tensor:
+    return Layout(Axes(shape, numbers)).weight_gradient(original, convolved)
 
 
-def _weight_gradient_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _weight_gradient_gradient(
+    x: Tensor, convolved: Tensor, _: Tensor, upstream: Tensor, shape: Sequence[int], **numbers: Any
+) -> Gradients:
     """The op is linear in both operands, so in both gradients `upstream` replaces the weight."""
-    original, convolved = result.operands
-    numbers = {name: result.attributes[name] for name in _KINDS}
-    back = _conv_transpose(convolved, upstream, numbers, static(original.shape[2:]))
-    return back, apply(CONV, original, upstream, **numbers)
+    back = apply(CONV_TRANSPOSE, convolved, upstream, **numbers, extents=static(x.shape[2:]))
+    return back, apply(CONV, x, upstream, **numbers)
 
 
 def _weight_gradient_reference(
@@ -379,12 +367,12 @@ def _weight_gradient_sample(sample: Sample) -> Sample:
     return Sample((x, _convolved_shape(sample)), {**sample.attributes, "shape": weight})
 
 
-CONV_WEIGHT_GRADIENT = Op(
+CONV_WEIGHT_GRADIENT = make_op(
     "conv_weight_gradient",
     _infer_weight_gradient,
     _weight_gradient_gradient,
     _weight_gradient_reference,
-    Decomposition(_weight_gradient_build),
+    _weight_gradient_build,
     tuple(map(_weight_gradient_sample, CONV.samples)),
     operands=2,
     attributes={**_KINDS, "shape": Many(whole(1))},
@@ -392,12 +380,9 @@ CONV_WEIGHT_GRADIENT = Op(
 )
 
 
-def _weight_gradient(
-    original: Tensor, convolved: Tensor, weight: Tensor, numbers: Attributes
-) -> Tensor:
+def _weight_gradient(x: Tensor, upstream: Tensor, weight: Tensor, **numbers: Any) -> Tensor:
     """The gradient of the weight of a convolution, from its operand and the upstream gradient."""
-    given = {name: numbers[name] for name in _KINDS}
-    return apply(CONV_WEIGHT_GRADIENT, original, convolved, **given, shape=static(weight.shape))
+    return apply(CONV_WEIGHT_GRADIENT, x, upstream, **numbers, shape=static(weight.shape))
 
 
 @checked
@@ -423,6 +408,6 @@ def conv_transpose(
         [batch, channels, *extents].
     """
     y, weight = numeric(as_tensor(y)), numeric(as_tensor(weight))
-    numbers = {**_given(weight, strides, padding, dilations), "groups": groups}
+    numbers = _given(weight, strides, padding, dilations)
     each = each_of("extents", extents, max(weight.rank - 2, 0), whole(0))
-    return _conv_transpose(y, weight, numbers, each)
+    return apply(CONV_TRANSPOSE, y, weight, **numbers, groups=groups, extents=each)

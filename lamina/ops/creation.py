@@ -51,16 +51,18 @@ def ones_like(x: TensorLike) -> Tensor:
     return full(x.shape, 1, x.dtype)
 
 
-def _arange_reference(n: int, dtype: DType) -> Array:
-    return np.arange(n, dtype=dtype.numpy)
-
-
 def _arange_scalar(node: Tensor, coordinates: Coordinates, _: Pull) -> Scalar:
     position = Position(coordinates[0])
     return position if node.dtype == int64 else Apply("cast", (position,), node.dtype)
 
 
 _NUMBERS = ElementType(("float", "int"))
+
+
+def _arange_reference(n: int, dtype: DType) -> Array:
+    return np.arange(n, dtype=dtype.numpy)
+
+
 ARANGE = Op(
     "arange",
     lambda _, attributes: ((attributes["n"],), attributes["dtype"]),

@@ -5,28 +5,19 @@ Divisions of integers by 0 give 0, and remainders of them too, as in NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
-from lamina.graph import Op, Sample, Samples, Tensor, TensorLike, apply, operator
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.ops.arguments import as_tensor
 from lamina.ops.arithmetic import div
-from lamina.ops.broadcast import sum_to
 from lamina.ops.conversion import apply_to_numbers
-from lamina.ops.factories import (
-    NUMBER,
-    applied,
-    elementwise_rule,
-    elementwise_samples,
-    formula,
-    number_like,
-    unary_op,
-)
+from lamina.ops.factories import NUMBER, applied, elementwise_op, formula, number_like, unary_op
 from lamina.ops.lowering_rules import Elementwise
+from lamina.ops.records import Rule
 from lamina.program.scalar import Scalar
 
 __all__ = ["ceil", "floor_divide", "fmod", "remainder", "round", "trunc"]
@@ -34,11 +25,13 @@ __all__ = ["ceil", "floor_divide", "fmod", "remainder", "round", "trunc"]
 _SEVERAL = ((-9.0, 9.0),)
 
 
-def _ceil(x: Scalar) -> Scalar:
-    return applied("negative", applied("floor", applied("negative", x)))
-
-
-CEIL = unary_op("ceil", formula(_ceil), np.ceil, None, _SEVERAL)
+CEIL = unary_op(
+    "ceil",
+    formula(lambda x: applied("negative", applied("floor", applied("negative", x)))),
+    np.ceil,
+    None,
+    _SEVERAL,
+)
 
 
 @checked
@@ -56,11 +49,13 @@ def round(x: TensorLike) -> Tensor:
     return _whole(ROUND, x)
 
 
-def _trunc(x: Scalar) -> Scalar:
-    return applied("copysign", applied("floor", applied("absolute", x)), x)
-
-
-TRUNC = unary_op("trunc", formula(_trunc), np.trunc, None, _SEVERAL)
+TRUNC = unary_op(
+    "trunc",
+    formula(lambda x: applied("copysign", applied("floor", applied("absolute", x)), x)),
+    np.trunc,
+    None,
+    _SEVERAL,
+)
 
 
 @checked
@@ -121,51 +116,41 @@ def _floor_divide_floats(a: Scalar, b: Scalar) -> Scalar:
     return applied("select", applied("equal", b, zero), direct, rounded)
 
 
-def _reference(function: Callable[..., Array]) -> Callable[..., Array]:
-    def reference(a: Array, b: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return function(a, b)
-
-    return reference
-
-
-def _samples() -> Samples:
-    """Numbers of one sign for gradients, and integers of all dtypes, zeros included."""
-
-    def make() -> list[Sample]:
-        floats = elementwise_samples(2, ((0.3, 3.0), (-3.0, -0.3)))
-        integers = Sample(((4, 7), (7,)), low=-9, high=9, differentiable=False)
-        names = (("int32", -9), ("int64", -9), ("uint8", 0))
-        return [
-            *floats,
-            Sample(((6, 5), (5,)), low=-30.0, high=30.0, differentiable=False),
-            *(replace(integers, low=low, dtypes=(name, name)) for name, low in names),
-        ]
-
-    return Samples(make)
+# Numbers of one sign for gradients, and integers of all dtypes, zeros included.
+_OF_ONE_SIGN = ((0.3, 3.0), (-3.0, -0.3))
+_MORE_SAMPLES = (
+    Sample(((6, 5), (5,)), low=-30.0, high=30.0, differentiable=False),
+    *(
+        Sample(((4, 7), (7,)), low=low, high=9, dtypes=(name, name), differentiable=False)
+        for name, low in (("int32", -9), ("int64", -9), ("uint8", 0))
+    ),
+)
 
 
 def _division_op(
     name: str,
     lowering: Elementwise,
-    reference: Callable[..., Array],
+    function: Callable[[Array, Array], Array],
     quotient: Callable[[Tensor, Tensor], Tensor] | None,
 ) -> Op:
-    """A division; its result is a - b whole(a, b), or, without `whole`, a whole number itself."""
+    """A division; its result is a - b quotient(a, b), or, without it, a whole number itself."""
 
-    def gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        if quotient is None:
-            return None, None
-        a, b = result.operands
-        divisor = sum_to(-(upstream * quotient(a, b)), b.shape)
-        return sum_to(upstream, a.shape), divisor
+    def reference(a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return function(a, b)
 
-    rule = elementwise_rule(name, NUMBER, None)
-    return Op(name, rule, gradient, reference, lowering, _samples(), operands=2)
+    if quotient is None:
+        rules: Sequence[Rule[Tensor, Tensor] | None] = (None, None)
+    else:
+        rules = (lambda a, b, y, g: g, lambda a, b, y, g: -(g * quotient(a, b)))
+    ranges, kinds = _OF_ONE_SIGN, NUMBER
+    return elementwise_op(
+        name, lowering, reference, rules, ranges, kinds, more_samples=_MORE_SAMPLES
+    )
 
 
 REMAINDER = _division_op(
-    "remainder", formula(_remainder), _reference(np.remainder), lambda a, b: floor_divide(a, b)
+    "remainder", formula(_remainder), np.remainder, lambda a, b: floor_divide(a, b)
 )
 
 
@@ -178,7 +163,7 @@ def remainder(left: TensorLike, right: TensorLike) -> Tensor:
     return apply_to_numbers(REMAINDER, left, right)
 
 
-FMOD = _division_op("fmod", formula(_fmod), _reference(np.fmod), lambda a, b: trunc(div(a, b)))
+FMOD = _division_op("fmod", formula(_fmod), np.fmod, lambda a, b: trunc(div(a, b)))
 
 
 @checked
@@ -190,9 +175,7 @@ def fmod(left: TensorLike, right: TensorLike) -> Tensor:
     return apply_to_numbers(FMOD, left, right)
 
 
-FLOOR_DIVIDE = _division_op(
-    "floor_divide", formula(_floor_divide), _reference(np.floor_divide), None
-)
+FLOOR_DIVIDE = _division_op("floor_divide", formula(_floor_divide), np.floor_divide, None)
 
 
 @operator

@@ -11,27 +11,26 @@ import numpy as np
 from lamina.base.shapes import Array, bool_
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
-from lamina.graph import Op, Samples, Tensor, TensorLike, apply, operator
+from lamina.graph import Samples, Tensor, TensorLike, apply, operator
 from lamina.ops.arguments import as_tensor
 from lamina.ops.comparison import where
 from lamina.ops.conversion import floating, numeric, recomputed
 from lamina.ops.factories import (
-    FLOAT,
     NUMBER,
     POSITIVE,
     SIGNED,
     WIDE,
     applied,
-    elementwise_rule,
+    elementwise_op,
     elementwise_samples,
     formula,
+    number_like,
     unary_op,
 )
-from lamina.ops.lowering_rules import Decomposition, Elementwise
-from lamina.program.scalar import Apply, Literal, Scalar
 
-__all__ = ["abs", "cos", "erf", "erfc", "exp", "expm1", "floor", "gelu", "log", "log1p", "neg"]
-__all__ += ["reciprocal", "relu", "rsqrt", "sigmoid", "sign", "sin", "softplus", "sqrt", "tanh"]
+__all__ = ["abs", "cos", "erf", "erfc", "exp", "exp2", "expm1", "floor", "gelu", "log", "log1p"]
+__all__ += ["log2", "log10", "neg", "reciprocal", "relu", "rsqrt", "sigmoid", "sign", "sin"]
+__all__ += ["softplus", "sqrt", "tanh"]
 
 NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER, selects=True)
 
@@ -109,6 +108,35 @@ def log1p(x: TensorLike) -> Tensor:
     return apply(LOG1P, floating(x))
 
 
+_LN2, _LN10 = math.log(2.0), math.log(10.0)
+
+EXP2 = unary_op("exp2", "exp2", np.exp2, lambda x, y, g: g * (y * _LN2), WIDE)
+
+
+@checked
+def exp2(x: TensorLike) -> Tensor:
+    """2 to the power x."""
+    return apply(EXP2, floating(x))
+
+
+LOG2 = unary_op("log2", "log2", np.log2, lambda x, y, g: g / (x * _LN2), POSITIVE)
+
+
+@checked
+def log2(x: TensorLike) -> Tensor:
+    """The logarithm to base 2; whole for powers of 2."""
+    return apply(LOG2, floating(x))
+
+
+LOG10 = unary_op("log10", "log10", np.log10, lambda x, y, g: g / (x * _LN10), POSITIVE)
+
+
+@checked
+def log10(x: TensorLike) -> Tensor:
+    """The logarithm to base 10; whole for powers of 10."""
+    return apply(LOG10, floating(x))
+
+
 SQRT = unary_op("sqrt", "square_root", np.sqrt, lambda x, y, g: g / (y * 2), POSITIVE)
 
 
@@ -118,16 +146,12 @@ def sqrt(x: TensorLike) -> Tensor:
     return apply(SQRT, floating(x))
 
 
-def _rsqrt(x: Scalar) -> Scalar:
-    return applied("reciprocal", applied("square_root", x))
-
-
-def _rsqrt_reference(x: Array) -> Array:
-    return np.reciprocal(np.sqrt(x))
-
-
 RSQRT = unary_op(
-    "rsqrt", formula(_rsqrt), _rsqrt_reference, lambda x, y, g: g * (y * y * y) * -0.5, POSITIVE
+    "rsqrt",
+    formula(lambda x: applied("reciprocal", applied("square_root", x))),
+    lambda x: np.reciprocal(np.sqrt(x)),
+    lambda x, y, g: g * (y * y * y) * -0.5,
+    POSITIVE,
 )
 
 
@@ -181,8 +205,6 @@ def _of_each(function: Callable[[float], float]) -> Callable[[Array], Array]:
 
 
 _erf_reference = _of_each(math.erf)
-
-
 _TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
 ERF = unary_op(
     "erf", "erf", _erf_reference, lambda x, y, g: g * (exp(-(x * x)) * _TWO_OVER_ROOT_PI), WIDE
@@ -227,12 +249,12 @@ def sigmoid(x: TensorLike) -> Tensor:
     return apply(SIGMOID, floating(x))
 
 
-def _softplus_reference(x: Array) -> Array:
-    return np.logaddexp(x, np.zeros((), x.dtype))
-
-
 SOFTPLUS = unary_op(
-    "softplus", "softplus", _softplus_reference, lambda x, y, g: g * sigmoid(x), WIDE
+    "softplus",
+    "softplus",
+    lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
+    lambda x, y, g: g * sigmoid(x),
+    WIDE,
 )
 
 
@@ -242,22 +264,12 @@ def softplus(x: TensorLike) -> Tensor:
     return apply(SOFTPLUS, floating(x))
 
 
-def _relu_reference(x: Array) -> Array:
-    return np.maximum(x, np.zeros((), x.dtype))
-
-
-def _relu_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
-    zero = Literal(0.0 if node.dtype.is_float else 0, node.dtype)
-    return Apply("maximum", (operands[0], zero), node.dtype)
-
-
-RELU = Op(
+RELU = unary_op(
     "relu",
-    elementwise_rule("relu", NUMBER, None),
-    lambda result, upstream: (where(result <= 0, 0, upstream),),
-    _relu_reference,
-    Elementwise(_relu_scalar),
-    elementwise_samples(1, SIGNED),
+    formula(lambda x: applied("maximum", x, number_like(x, 0))),
+    lambda x: np.maximum(x, np.zeros((), x.dtype)),
+    lambda x, y, g: where(y <= 0, 0, g),
+    kinds=NUMBER,
 )
 
 
@@ -273,15 +285,15 @@ def _gelu_of(x: Tensor, approximate: bool) -> Tensor:
     return x * 0.5 * (tanh((x * x * x * _CUBE + x) * _TANH_SCALE) + 1.0)
 
 
-def _gelu_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _gelu_gradient(x: Tensor, _: Tensor, upstream: Tensor, approximate: bool) -> Tensor:
     """Computes the expensive terms again, because keeping them from the forward pass costs more."""
-    x = recomputed(result.operands[0], upstream)
-    if not result.attributes["approximate"]:
+    x = recomputed(x, upstream)
+    if not approximate:
         density = exp(x * x * -0.5) * math.sqrt(0.5 / math.pi)
-        return (upstream * ((erf(x * math.sqrt(0.5)) + 1.0) * 0.5 + x * density),)
+        return upstream * ((erf(x * math.sqrt(0.5)) + 1.0) * 0.5 + x * density)
     t = tanh((x * x * x * _CUBE + x) * _TANH_SCALE)
     derivative = (x * x * (3.0 * _CUBE) + 1.0) * _TANH_SCALE
-    return (upstream * ((t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * derivative),)
+    return upstream * ((t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * derivative)
 
 
 def _gelu_reference(x: Array, approximate: bool) -> Array:
@@ -293,13 +305,12 @@ def _gelu_reference(x: Array, approximate: bool) -> Array:
 
 
 _CUBE, _TANH_SCALE = 0.044715, math.sqrt(2.0 / math.pi)
-GELU = Op(
+GELU = elementwise_op(
     "gelu",
-    elementwise_rule("gelu", FLOAT, None),
-    _gelu_gradient,
+    _gelu_of,
     _gelu_reference,
-    Decomposition(lambda node: _gelu_of(node.operands[0], node.attributes["approximate"])),
-    Samples(
+    (_gelu_gradient,),
+    samples=Samples(
         lambda: [
             replace(sample, attributes={"approximate": approximate})
             for approximate in (False, True)

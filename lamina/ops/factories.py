@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from lamina.base.shapes import Array, DType, Shape, bool_, broadcast_all
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import CONSTANT, Attributes, Op, Sample, Samples, Tensor, described
+from lamina.graph import CONSTANT, Attributes, LoweringRule, Op, Sample, Samples, Tensor, described
 from lamina.ops.broadcast import sum_to
 from lamina.ops.lowering_rules import Elementwise
+from lamina.ops.records import Gradients, Rule, Typed, make_op
 from lamina.program.scalar import Apply, Literal, Scalar
 
 # Kinds of dtypes that an op takes.
@@ -20,9 +20,6 @@ FLOAT, NUMBER, ANY, BOOL = ("float",), ("float", "int"), ("float", "int", "bool"
 SIGNED = ((-2.0, 2.0),)
 WIDE = ((-2.0, 2.0), (-30.0, 30.0))
 POSITIVE = ((0.1, 3.0),)
-
-UnaryGradient = Callable[[Tensor, Tensor, Tensor], Tensor]  # (x, result, upstream)
-BinaryGradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (a, b, result, upstream)
 
 
 def joint_shape(
@@ -84,9 +81,14 @@ def number_like(scalar: Scalar, value: float) -> Literal:
     return Literal(float(value) if scalar.dtype.is_float else int(value), scalar.dtype)
 
 
-def formula(scalar: Callable[..., Scalar]) -> Elementwise:
+def formula(
+    scalar: Callable[[Scalar], Scalar]
+    | Callable[[Scalar, Scalar], Scalar]
+    | Callable[[Scalar, Scalar, Scalar], Scalar],
+) -> Elementwise:
     """The lowering of an op that is a formula of primitives, a function of scalars."""
-    return Elementwise(lambda node, operands: scalar(*operands))
+    function: Callable[..., Scalar] = scalar
+    return Elementwise(lambda node, operands: function(*operands))
 
 
 def elementwise_samples(
@@ -113,78 +115,75 @@ def _elementwise_samples(
     ]
 
 
-def summed_gradients(result: Tensor, *gradients: Callable[[], Tensor]) -> tuple[Tensor | None, ...]:
-    """The gradient of each operand, summed where the operand was repeated; None for constants."""
-    return tuple(
-        None if x.op is CONSTANT else sum_to(gradient(), x.shape)
-        for x, gradient in zip(result.operands, gradients, strict=True)
-    )
+def elementwise_op(
+    name: str,
+    lowering: str | LoweringRule | Rule[Tensor, Tensor],
+    reference: Rule[Array, Array],
+    gradients: Sequence[Rule[Tensor, Tensor] | None],
+    ranges: Sequence[tuple[float, float]] = SIGNED,
+    kinds: tuple[str, ...] = FLOAT,
+    samples: Sequence[Sample] | None = None,
+    more_samples: Sequence[Sample] = (),
+    **further: Any,
+) -> Op:
+    """An op whose operands broadcast and have one dtype, which the result has too.
+
+    Args:
+        name: the name of the op.
+        lowering: the name of a primitive, or as for `make_op`.
+        reference: as for `make_op`.
+        gradients: for each operand (operands..., result, upstream, **attributes) -> its gradient,
+            which is summed where the operand is repeated; None if it is zero wherever it exists.
+        ranges: the ranges of values of the samples.
+        kinds: the kinds of dtypes that the operands may have.
+        samples: the samples, in place of samples of the ranges.
+        more_samples: further samples.
+        further: the other fields of the record.
+    """
+    count = len(gradients)
+    rule = elementwise_rule(name, kinds, None)
+
+    def infer(*operands: Tensor, **attributes: Any) -> Typed:
+        return rule(operands, attributes)
+
+    def gradient(*given: Tensor, **attributes: Any) -> Gradients:
+        return tuple(
+            None if f is None or x.op is CONSTANT else sum_to(f(*given, **attributes), x.shape)
+            for x, f in zip(given, functions, strict=False)
+        )
+
+    functions: Sequence[Callable[..., Tensor] | None] = gradients
+    if isinstance(lowering, str):
+        lowering = scalar_primitive(lowering)
+    if samples is None:
+        differentiable = any(gradients)
+        samples = Samples(
+            lambda: (*_elementwise_samples(count, ranges, differentiable), *more_samples)
+        )
+    return make_op(name, infer, gradient, reference, lowering, samples, operands=count, **further)
 
 
 def unary_op(
     name: str,
-    primitive: str | Elementwise,
-    reference: Callable[..., Array],
-    gradient: UnaryGradient | None,
+    lowering: str | LoweringRule | Rule[Tensor, Tensor],
+    reference: Callable[[Array], Array],
+    gradient: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
     ranges: Sequence[tuple[float, float]] = SIGNED,
     kinds: tuple[str, ...] = FLOAT,
     **further: Any,
 ) -> Op:
-    """An op with one operand, that is a primitive or a formula of primitives.
-
-    Without a gradient its derivative is zero wherever it exists. The record has `further` fields.
-    """
-
-    def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        return (gradient(result.operands[0], result, upstream) if gradient else None,)
-
-    samples = elementwise_samples(1, ranges, differentiable=gradient is not None)
-    rule = elementwise_rule(name, kinds, None)
-    rules = (rule, operand_gradients, reference, _lowering(primitive), samples)
-    return Op(name, *rules, **further)
-
-
-def binary_op(
-    name: str,
-    primitive: str | Elementwise,
-    reference: Callable[..., Array],
-    left: BinaryGradient,
-    right: BinaryGradient,
-    ranges: Sequence[tuple[float, float]] = SIGNED,
-    kinds: tuple[str, ...] = NUMBER,
-    more_samples: Sequence[Sample] = (),
-    **further: Any,
-) -> Op:
-    """An op with two operands that broadcast, that is a primitive or a formula of primitives.
-
-    It has `more_samples` besides the samples of the ranges. The record has `further` fields.
-    """
-
-    def operand_gradients(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        a, b = result.operands
-        rules = (partial(rule, a, b, result, upstream) for rule in (left, right))
-        return summed_gradients(result, *rules)
-
-    samples = Samples(lambda: (*_elementwise_samples(2, ranges, True), *more_samples))
-    rule = elementwise_rule(name, kinds, None)
-    rules = (rule, operand_gradients, reference, _lowering(primitive), samples)
-    return Op(name, *rules, operands=2, **further)
-
-
-def _lowering(primitive: str | Elementwise) -> Elementwise:
-    return scalar_primitive(primitive) if isinstance(primitive, str) else primitive
+    """An `elementwise_op` of one operand; its gradient is a function (x, result, upstream)."""
+    return elementwise_op(name, lowering, reference, (gradient,), ranges, kinds, **further)
 
 
 def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, ...] = ANY) -> Op:
     """An op with two operands and a bool result."""
-    samples = elementwise_samples(2, SIGNED, differentiable=False)
     integers = Sample(
         ((4, 5), (5,)), low=0, high=4, dtypes=("int32", "int32"), differentiable=False
     )
+    every = Samples(lambda: (*_elementwise_samples(2, SIGNED, False), integers))
     rule = elementwise_rule(name, kinds, bool_)
-    every = Samples(lambda: (*samples, integers))
-    rules = (rule, None, reference, scalar_primitive(name), every)
-    return Op(name, *rules, operands=2)
+    return Op(name, rule, None, reference, scalar_primitive(name), every, operands=2)
 
 
 def logical_op(name: str, count: int, reference: Callable[..., Array]) -> Op:
@@ -196,5 +195,4 @@ def logical_op(name: str, count: int, reference: Callable[..., Array]) -> Op:
         ]
     )
     rule = elementwise_rule(name, BOOL, bool_)
-    rules = (rule, None, reference, scalar_primitive(name), samples)
-    return Op(name, *rules, operands=count)
+    return Op(name, rule, None, reference, scalar_primitive(name), samples, operands=count)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, Shape, broadcast, static
+from lamina.base.shapes import Array, broadcast, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.ops.arguments import as_tensor, flag_of
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.comparison import equal, greater, where
@@ -24,9 +24,9 @@ from lamina.ops.conversion import floating, operands_of
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import log, sign, sqrt
-from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import expand_dims, reshape
 from lamina.ops.rearranging import moveaxis
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.recurrence import recurrence
 from lamina.ops.reduce import argmax, prod
 from lamina.ops.reduce import sum as sum_along
@@ -43,10 +43,6 @@ def _check_square(name: str, x: Tensor) -> None:
             facts=(("found", described(x)),),
             advice="Axes before them are batch axes.",
         )
-    _check_float(name, x)
-
-
-def _check_float(name: str, x: Tensor) -> None:
     if not x.dtype.is_float:
         raise DTypeError(
             f"{name}: the matrix must hold floats",
@@ -88,15 +84,13 @@ def _matrix_samples(*shapes: tuple[int, ...]) -> tuple[Sample, ...]:
 # Cholesky -----------------------------------------------------------------------------------------
 
 
-def _infer_cholesky(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
+def _infer_cholesky(x: Tensor) -> Typed:
     _check_square("cholesky", x)
     return x.shape, x.dtype
 
 
-def _cholesky_build(node: Tensor) -> Tensor:
+def _cholesky_build(x: Tensor) -> Tensor:
     """Right-looking: each iteration takes a column, and subtracts its outer product."""
-    (x,) = node.operands
     (n,) = static(x.shape[-1:])
     symmetric = (x + x.mT) * 0.5
 
@@ -116,7 +110,7 @@ def _cholesky_build(node: Tensor) -> Tensor:
     return moveaxis(columns, 0, x.rank - 1)
 
 
-def _cholesky_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _cholesky_gradient(_: Tensor, result: Tensor, upstream: Tensor) -> Gradients:
     """L^-T P(L^T G) L^-1, made symmetric; P keeps the lower triangle, and half of the diagonal."""
     (n,) = static(result.shape[-1:])
     product = _product(result.mT, upstream)
@@ -138,12 +132,12 @@ def _cholesky_reference(x: Array) -> Array:
     return result
 
 
-CHOLESKY = Op(
+CHOLESKY = make_op(
     "cholesky",
     _infer_cholesky,
     _cholesky_gradient,
     _cholesky_reference,
-    Decomposition(_cholesky_build),
+    _cholesky_build,
     (
         *_matrix_samples((3, 3), (2, 4, 4), (1, 2, 1, 1)),
         Sample(((5, 2, 2),), differentiable=False),  # some have no factor
@@ -164,7 +158,8 @@ def cholesky(x: TensorLike) -> Tensor:
 # Triangular matrices ------------------------------------------------------------------------------
 
 
-def _check_right(name: str, matrix: Tensor, right: Tensor) -> None:
+def _infer_right(name: str, matrix: Tensor, right: Tensor) -> Typed:
+    """The shape rule of solutions of equations with a matrix."""
     _check_square(name, matrix)
     if matrix.shape[:-1] != right.shape[:-1] or matrix.dtype != right.dtype:
         raise ShapeError(
@@ -172,19 +167,11 @@ def _check_right(name: str, matrix: Tensor, right: Tensor) -> None:
             facts=(("matrix", described(matrix)), ("right side", described(right))),
             advice="The right side needs as many rows as the matrix: [..., n, n] and [..., n, m].",
         )
-
-
-def _infer_triangular(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    matrix, right = operands
-    _check_right("solve_triangular", matrix, right)
     return right.shape, right.dtype
 
 
-def _triangular_build(node: Tensor) -> Tensor:
+def _triangular_build(matrix: Tensor, right: Tensor, lower: bool, unit_diagonal: bool) -> Tensor:
     """Substitution: each iteration finds a row, and subtracts its part of all others."""
-    matrix, right = node.operands
-    lower: bool = node.attributes["lower"]
-    unit: bool = node.attributes["unit_diagonal"]
     (n,) = static(matrix.shape[-1:])
 
     def step(
@@ -192,7 +179,7 @@ def _triangular_build(node: Tensor) -> Tensor:
     ) -> tuple[list[Tensor], list[Tensor]]:
         (rest,), (column, is_pivot, others) = states, elements
         row = _chosen(expand_dims(is_pivot, 1), rest, -2)
-        if not unit:
+        if not unit_diagonal:
             row = row / expand_dims(_chosen(is_pivot, column, -1), -1)
         factors = expand_dims(where(others, column, 0), -1)
         return [rest - factors * expand_dims(row, -2)], [row]
@@ -206,13 +193,12 @@ def _triangular_build(node: Tensor) -> Tensor:
     return moveaxis(rows, 0, right.rank - 2)
 
 
-def _triangular_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    matrix = result.operands[0]
-    lower: bool = result.attributes["lower"]
-    unit: bool = result.attributes["unit_diagonal"]
-    above = _solved_triangular(matrix, upstream, lower=lower, unit_diagonal=unit, transposed=True)
-    product = -_product(above, result.mT)
-    return _triangle(product, lower=lower, unit_diagonal=unit), above
+def _triangular_gradient(
+    matrix: Tensor, _: Tensor, result: Tensor, upstream: Tensor, lower: bool, unit_diagonal: bool
+) -> Gradients:
+    kind = {"lower": lower, "unit_diagonal": unit_diagonal}
+    above = _solved_triangular(matrix, upstream, **kind, transposed=True)
+    return _triangle(-_product(above, result.mT), **kind), above
 
 
 def _solved_triangular(
@@ -242,12 +228,12 @@ def _triangular_reference(matrix: Array, right: Array, lower: bool, unit_diagona
     return result
 
 
-SOLVE_TRIANGULAR = Op(
+SOLVE_TRIANGULAR = make_op(
     "solve_triangular",
-    _infer_triangular,
+    lambda matrix, right, lower, unit_diagonal: _infer_right("solve_triangular", matrix, right),
     _triangular_gradient,
     _triangular_reference,
-    Decomposition(_triangular_build),
+    _triangular_build,
     tuple(
         Sample(shapes, {"lower": lower, "unit_diagonal": unit}, diagonal=4.0)
         for shapes, lower, unit in (
@@ -274,12 +260,9 @@ def solve_triangular(
         lower: whether the lower triangle is used, otherwise the upper one.
         unit_diagonal: whether the diagonal counts as ones.
     """
-    kind = {"lower": flag_of("lower", lower), "unit": flag_of("unit_diagonal", unit_diagonal)}
-    return _with_columns(
-        matrix,
-        right,
-        lambda a, b: apply(SOLVE_TRIANGULAR, a, b, lower=kind["lower"], unit_diagonal=kind["unit"]),
-    )
+    given = (("lower", lower), ("unit_diagonal", unit_diagonal))
+    kind = {name: flag_of(name, value) for name, value in given}
+    return _with_columns(matrix, right, lambda a, b: apply(SOLVE_TRIANGULAR, a, b, **kind))
 
 
 def _with_columns(
@@ -342,21 +325,15 @@ def _eliminated(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return moveaxis(rows, 0, axis), moveaxis(right_rows, 0, axis), moveaxis(numbers, 0, axis)
 
 
-def _infer_solve(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    matrix, right = operands
-    _check_right("solve", matrix, right)
-    return right.shape, right.dtype
-
-
-def _solve_build(node: Tensor) -> Tensor:
-    if 0 in node.shape:
-        return broadcast_to(constant(0, node.dtype), node.shape)
-    upper, right, _numbers = _eliminated(*node.operands)
+def _solve_build(matrix: Tensor, right: Tensor) -> Tensor:
+    if 0 in right.shape:
+        return broadcast_to(constant(0, right.dtype), right.shape)
+    upper, right, _numbers = _eliminated(matrix, right)
     return _solved_triangular(upper, right, lower=False)
 
 
-def _solve_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    above = apply(SOLVE, result.operands[0].mT, upstream)
+def _solve_gradient(matrix: Tensor, _: Tensor, result: Tensor, upstream: Tensor) -> Gradients:
+    above = apply(SOLVE, matrix.mT, upstream)
     return -_product(above, result.mT), above
 
 
@@ -384,12 +361,12 @@ def _solve_reference(matrix: Array, right: Array) -> Array:
     return _triangular_reference(upper, right_rows, lower=False, unit_diagonal=False)
 
 
-SOLVE = Op(
+SOLVE = make_op(
     "solve",
-    _infer_solve,
+    lambda matrix, right: _infer_right("solve", matrix, right),
     _solve_gradient,
     _solve_reference,
-    Decomposition(_solve_build),
+    _solve_build,
     (
         Sample(((3, 3), (3, 2)), diagonal=3.0),
         Sample(((2, 4, 4), (2, 4, 1)), diagonal=-4.0),
@@ -449,14 +426,13 @@ def _pivots_reference(x: Array) -> tuple[Array, Array]:
 
 def _determinant_op(
     name: str,
-    gradient: Callable[[Tensor, Tensor], tuple[Tensor | None, ...]],
+    gradient: Callable[[Tensor, Tensor, Tensor], Gradients],
     reference: Callable[[Array, Array], Array],
     combine: Callable[[Tensor, Tensor], Tensor],
     *,
     differentiable: bool = True,
 ) -> Op:
-    def infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-        (x,) = operands
+    def infer(x: Tensor) -> Typed:
         _check_square(name, x)
         return x.shape[:-2], x.dtype
 
@@ -468,8 +444,10 @@ def _determinant_op(
     def own_reference(x: Array) -> Array:
         return reference(*_pivots_reference(x))
 
-    build = Decomposition(lambda node: combine(*_pivots(*node.operands)))
-    return Op(name, infer, gradient, own_reference, build, samples)
+    def build(x: Tensor) -> Tensor:
+        return combine(*_pivots(x))
+
+    return make_op(name, infer, gradient, own_reference, build, samples)
 
 
 def _scaled(upstream: Tensor, matrix: Tensor) -> Tensor:
@@ -478,21 +456,21 @@ def _scaled(upstream: Tensor, matrix: Tensor) -> Tensor:
 
 DETERMINANT = _determinant_op(
     "det",
-    lambda result, upstream: (_scaled(upstream * result, inverse(result.operands[0]).mT),),
+    lambda x, y, g: (_scaled(g * y, inverse(x).mT),),
     lambda diagonal, sign_of_rows: np.prod(diagonal, -1, diagonal.dtype) * sign_of_rows,
     lambda diagonal, sign_of_rows: prod(diagonal, -1) * sign_of_rows,
 )
 
 LOG_DETERMINANT = _determinant_op(
     "log_abs_det",
-    lambda result, upstream: (_scaled(upstream, inverse(result.operands[0]).mT),),
+    lambda x, y, g: (_scaled(g, inverse(x).mT),),
     lambda diagonal, _: np.sum(np.log(np.abs(diagonal)), -1, diagonal.dtype),
     lambda diagonal, _: sum_along(log(absolute(diagonal)), -1),
 )
 
 SIGN_OF_DETERMINANT = _determinant_op(
     "sign_of_det",
-    lambda result, upstream: (None,),
+    lambda x, y, g: (None,),
     lambda diagonal, sign_of_rows: np.prod(np.sign(diagonal), -1) * sign_of_rows,
     lambda diagonal, sign_of_rows: prod(sign(diagonal), -1) * sign_of_rows,
     differentiable=False,

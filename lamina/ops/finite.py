@@ -6,24 +6,15 @@ import math
 
 import numpy as np
 
-from lamina.base.shapes import Array, bool_
+from lamina.base.shapes import bool_
 from lamina.checks import checked_as_given as checked
-from lamina.graph import Op, Sample, Tensor, TensorLike, apply
+from lamina.graph import Sample, Tensor, TensorLike, apply
 from lamina.graph.attributes import AnyNumber
 from lamina.ops.arguments import as_tensor, read
-from lamina.ops.broadcast import sum_to
 from lamina.ops.comparison import equal, less, not_equal, where
 from lamina.ops.conversion import floating, operands_of
 from lamina.ops.creation import full
-from lamina.ops.factories import (
-    FLOAT,
-    SIGNED,
-    applied,
-    elementwise_rule,
-    elementwise_samples,
-    number_like,
-    scalar_primitive,
-)
+from lamina.ops.factories import applied, elementwise_op, number_like
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Scalar
 
@@ -54,10 +45,6 @@ def isfinite(x: TensorLike) -> Tensor:
 # Numbers in place of others -----------------------------------------------------------------------
 
 
-def _nan_to_num_reference(x: Array, nan: float, posinf: float, neginf: float) -> Array:
-    return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
-
-
 def _nan_to_num_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
     (x,) = operands
     numbers = node.attributes
@@ -76,13 +63,12 @@ def _sample(*shape: int, nan: float, posinf: float, neginf: float) -> Sample:
     return Sample((shape,), {"nan": nan, "posinf": posinf, "neginf": neginf})
 
 
-NAN_TO_NUM = Op(
+NAN_TO_NUM = elementwise_op(
     "nan_to_num",
-    elementwise_rule("nan_to_num", FLOAT, None),
-    lambda result, upstream: (where(isfinite(result.operands[0]), upstream, 0),),
-    _nan_to_num_reference,
     Elementwise(_nan_to_num_scalar),
-    (
+    np.nan_to_num,
+    (lambda x, y, g, nan, posinf, neginf: where(isfinite(x), g, 0),),
+    samples=(
         _sample(3, 5, nan=0.0, posinf=2.5, neginf=-7.0),
         _sample(7, nan=1.5, posinf=1e30, neginf=-1e30),
         _sample(0, nan=0.0, posinf=0.0, neginf=0.0),
@@ -116,22 +102,12 @@ def nan_to_num(
 # Signs --------------------------------------------------------------------------------------------
 
 
-def _copysign_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _copysign_gradient(a: Tensor, _: Tensor, result: Tensor, upstream: Tensor) -> Tensor:
     """The derivative is 1 or -1, and 0 where the operand is zero."""
-    a, _ = result.operands
-    ratio = where(equal(a, 0), 0, result / where(equal(a, 0), 1, a))
-    return sum_to(upstream * ratio, a.shape), None
+    return upstream * where(equal(a, 0), 0, result / where(equal(a, 0), 1, a))
 
 
-COPYSIGN = Op(
-    "copysign",
-    elementwise_rule("copysign", FLOAT, None),
-    _copysign_gradient,
-    np.copysign,
-    scalar_primitive("copysign"),
-    elementwise_samples(2, SIGNED),
-    operands=2,
-)
+COPYSIGN = elementwise_op("copysign", "copysign", np.copysign, (_copysign_gradient, None))
 
 
 @checked

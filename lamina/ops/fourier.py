@@ -11,19 +11,19 @@ from typing import Literal
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, Shape, static
+from lamina.base.shapes import Array, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag, Word
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
+from lamina.graph import Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import read
 from lamina.ops.conversion import floating
 from lamina.ops.creation import zeros_like
 from lamina.ops.einsum import einsum
 from lamina.ops.joining import concat, stack
-from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import flip, reshape, transpose
+from lamina.ops.records import Typed, make_op
 from lamina.ops.reduce import require_float
 from lamina.ops.slicing import pad
 
@@ -37,8 +37,7 @@ _NORM = Word(("backward", "ortho", "forward"))
 _LONGEST, _LARGEST_FACTOR = 256, 32
 
 
-def _infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
+def _infer(x: Tensor, inverse: bool = False) -> Typed:
     require_float(x)
     if x.rank < 2 or x.shape[-1] != 2 or not isinstance(x.shape[-2], int) or not x.shape[-2]:
         raise ShapeError(
@@ -118,10 +117,9 @@ def _convolved(x: Tensor, *, inverse: bool) -> Tensor:
     return _times(_transformed(product, inverse=True)[:, :count], chirp)
 
 
-def _build(node: Tensor) -> Tensor:
-    (x,) = node.operands
+def _build(x: Tensor, inverse: bool) -> Tensor:
     flat = reshape(x, (-1, x.shape[-2], 2))
-    return reshape(_transformed(flat, inverse=node.attributes["inverse"]), x.shape)
+    return reshape(_transformed(flat, inverse=inverse), x.shape)
 
 
 def _reference(x: Array, inverse: bool) -> Array:
@@ -130,13 +128,13 @@ def _reference(x: Array, inverse: bool) -> Array:
     return np.stack([np.real(found), np.imag(found)], -1).astype(x.dtype)
 
 
-FFT = Op(
+FFT = make_op(
     "fft",
     _infer,
     # The matrix of a transform is symmetric; its inverse's matrix has the conjugate numbers.
-    lambda result, upstream: (apply(FFT, upstream, inverse=not result.attributes["inverse"]),),
+    lambda x, y, g, inverse: (apply(FFT, g, inverse=not inverse),),
     _reference,
-    Decomposition(_build),
+    _build,
     tuple(
         Sample((shape,), {"inverse": inverse})
         for shape in ((3, 1, 2), (2, 12, 2), (5, 2), (2, 3, 34, 2), (1, 263, 2))
@@ -224,7 +222,7 @@ def irfft(x: TensorLike, count: int | None = None, norm: Norm = "backward") -> T
         norm: as in `ifft`.
     """
     x = floating(x)
-    _infer((x,), {})
+    _infer(x)
     (given,) = static(x.shape[-2:-1])
     length: int = read("count", whole(1), max(2 * (given - 1), 1) if count is None else count)
     if given != length // 2 + 1:

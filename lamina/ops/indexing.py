@@ -17,7 +17,6 @@ from lamina.base.shapes import (
     DType,
     DTypeLike,
     Shape,
-    as_dtype,
     float32,
     int32,
     int64,
@@ -27,11 +26,13 @@ from lamina.base.shapes import (
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Extent
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import CONSTANT, Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import CONSTANT, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
 from lamina.ops.broadcast import require_numbers
+from lamina.ops.factories import applied
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Scattering, gathered
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Position, Scalar
 
@@ -101,26 +102,14 @@ def _index_sample(
 # take and scatter_add -----------------------------------------------------------------------------
 
 
-def _infer_take(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    x, indices = operands
-    axis: int = attributes["axis"]
+def _infer_take(x: Tensor, indices: Tensor, axis: int) -> Typed:
     check_indices_on_axis("take", indices, x.shape[axis])
     return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype
-
-
-def _take_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    x, indices = result.operands
-    axis: int = result.attributes["axis"]
-    return scatter_add(upstream, indices, x.shape[axis], axis), None
 
 
 def _inside(indices: Array, extent: int) -> Array:
     """The indices, clamped to the axis."""
     return np.clip(indices, 0, max(extent - 1, 0))
-
-
-def _take_reference(x: Array, indices: Array, axis: int) -> Array:
-    return np.take(x, _inside(indices, x.shape[axis]), axis)
 
 
 def _take_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
@@ -132,7 +121,15 @@ def _take_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     return pull(0, (*coordinates[:axis], index, *coordinates[end:]))
 
 
-TAKE = Op(
+def _take_gradient(x: Tensor, indices: Tensor, _: Tensor, g: Tensor, axis: int) -> Gradients:
+    return scatter_add(g, indices, x.shape[axis], axis), None
+
+
+def _take_reference(x: Array, indices: Array, axis: int) -> Array:
+    return np.take(x, _inside(indices, x.shape[axis]), axis)
+
+
+TAKE = make_op(
     "take",
     _infer_take,
     _take_gradient,
@@ -169,10 +166,7 @@ def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     return apply(TAKE, x, as_tensor(indices), axis=axis_of(x, axis))
 
 
-def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    values, indices = operands
-    axis: int = attributes["axis"]
-    size: Dim = attributes["size"]
+def _infer_scatter_add(values: Tensor, indices: Tensor, size: Dim, axis: int) -> Typed:
     check_indices_on_axis("scatter_add", indices, size)
     require_numbers(values)
     end = axis + indices.rank
@@ -192,13 +186,9 @@ def _infer_scatter_add(operands: tuple[Tensor, ...], attributes: Attributes) -> 
 def _scatter_add_reference(values: Array, indices: Array, size: int, axis: int) -> Array:
     end = axis + indices.ndim
     result = np.zeros((*values.shape[:axis], size, *values.shape[end:]), values.dtype)
-    _add_at(result, (*(slice(None),) * axis, _inside(indices, size)), values)
+    index: Any = (*(slice(None),) * axis, _inside(indices, size))
+    np.add.at(result, index, values)
     return result
-
-
-def _add_at(target: Array, index: Any, values: Array) -> None:
-    """Adds to NumPy's `target[index]` in place, one value after the other."""
-    np.add.at(target, index, values)
 
 
 def _scatter_add_destination(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
@@ -209,10 +199,10 @@ def _scatter_add_destination(node: Tensor, coordinates: Coordinates, pull: Pull)
     return (*coordinates[:axis], index, *coordinates[end:])
 
 
-SCATTER_ADD = Op(
+SCATTER_ADD = make_op(
     "scatter_add",
     _infer_scatter_add,
-    lambda result, upstream: (take(upstream, result.operands[1], result.attributes["axis"]), None),
+    lambda values, indices, y, g, size, axis: (take(g, indices, axis), None),
     _scatter_add_reference,
     Scattering(_scatter_add_destination),
     (
@@ -244,7 +234,8 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
 # take_along_axis and its transpose ----------------------------------------------------------------
 
 
-def _check_along(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
+def _infer_take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Typed:
+    check_indices_on_axis("take_along_axis", indices, x.shape[axis])
     fits = x.rank == indices.rank and all(
         left == right
         for number, (left, right) in enumerate(zip(x.shape, indices.shape, strict=True))
@@ -252,30 +243,11 @@ def _check_along(name: str, x: Tensor, indices: Tensor, axis: int) -> None:
     )
     if not fits:
         raise ShapeError(
-            f"{name}: the shapes differ in an axis other than {axis}",
+            f"take_along_axis: the shapes differ in an axis other than {axis}",
             facts=(("tensor", described(x)), ("indices", described(indices))),
             advice=f"All extents except that of axis {axis} must be equal; use ops.broadcast_to.",
         )
-
-
-def _infer_take_along_axis(
-    operands: tuple[Tensor, ...], attributes: Attributes
-) -> tuple[Shape, DType]:
-    x, indices = operands
-    axis: int = attributes["axis"]
-    check_indices_on_axis("take_along_axis", indices, x.shape[axis])
-    _check_along("take_along_axis", x, indices, axis)
     return indices.shape, x.dtype
-
-
-def _take_along_axis_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    x, indices = result.operands
-    axis: int = result.attributes["axis"]
-    return scatter_along_axis(upstream, indices, x.shape[axis], axis), None
-
-
-def _take_along_axis_reference(x: Array, indices: Array, axis: int) -> Array:
-    return np.take_along_axis(x, _inside(indices.astype(np.int64), x.shape[axis]), axis)
 
 
 def _indexed_along(
@@ -287,16 +259,22 @@ def _indexed_along(
     return (*coordinates[:axis], index, *coordinates[axis + 1 :])
 
 
-def _take_along_axis_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
-    return pull(0, _indexed_along(node, coordinates, pull, node.operands[0].shape))
+def _along_gradient(x: Tensor, indices: Tensor, _: Tensor, g: Tensor, axis: int) -> Gradients:
+    return scatter_along_axis(g, indices, x.shape[axis], axis), None
 
 
-TAKE_ALONG_AXIS = Op(
+TAKE_ALONG_AXIS = make_op(
     "take_along_axis",
     _infer_take_along_axis,
-    _take_along_axis_gradient,
-    _take_along_axis_reference,
-    Movement(_take_along_axis_scalar),
+    _along_gradient,
+    lambda x, indices, axis: np.take_along_axis(
+        x, _inside(indices.astype(np.int64), x.shape[axis]), axis
+    ),
+    Movement(
+        lambda node, coordinates, pull: pull(
+            0, _indexed_along(node, coordinates, pull, node.operands[0].shape)
+        )
+    ),
     (
         _index_sample((3, 5), (3, 1), axis=1),
         _index_sample((4, 2, 3), (6, 2, 3), "int32", axis=0),
@@ -319,12 +297,7 @@ def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
     return apply(TAKE_ALONG_AXIS, x, as_tensor(indices), axis=axis_of(x, axis))
 
 
-def _infer_scatter_along_axis(
-    operands: tuple[Tensor, ...], attributes: Attributes
-) -> tuple[Shape, DType]:
-    values, indices = operands
-    axis: int = attributes["axis"]
-    size: Dim = attributes["size"]
+def _infer_scatter_along_axis(values: Tensor, indices: Tensor, size: Dim, axis: int) -> Typed:
     check_indices_on_axis("scatter_along_axis", indices, size)
     require_numbers(values)
     if values.shape != indices.shape:
@@ -336,23 +309,21 @@ def _infer_scatter_along_axis(
     return (*values.shape[:axis], size, *values.shape[axis + 1 :]), values.dtype
 
 
-def _scatter_along_axis_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    return take_along_axis(upstream, result.operands[1], result.attributes["axis"]), None
-
-
 def _scatter_along_axis_reference(values: Array, indices: Array, size: int, axis: int) -> Array:
     result = np.zeros((*values.shape[:axis], size, *values.shape[axis + 1 :]), values.dtype)
     coordinates = np.indices(values.shape)
     inside = _inside(indices, size)
-    index = [inside if number == axis else coordinates[number] for number in range(values.ndim)]
-    _add_at(result, tuple(index), values)
+    index: Any = tuple(
+        inside if number == axis else coordinates[number] for number in range(values.ndim)
+    )
+    np.add.at(result, index, values)
     return result
 
 
-SCATTER_ALONG_AXIS = Op(
+SCATTER_ALONG_AXIS = make_op(
     "scatter_along_axis",
     _infer_scatter_along_axis,
-    _scatter_along_axis_gradient,
+    lambda values, indices, y, g, size, axis: (take_along_axis(g, indices, axis), None),
     _scatter_along_axis_reference,
     Scattering(lambda node, coordinates, pull: _indexed_along(node, coordinates, pull, node.shape)),
     (
@@ -383,10 +354,9 @@ def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis:
 # one_hot ------------------------------------------------------------------------------------------
 
 
-def _infer_one_hot(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (indices,) = operands
+def _infer_one_hot(indices: Tensor, depth: Dim, dtype: DType) -> Typed:
     check_indices("one_hot", indices)
-    return (*indices.shape, attributes["depth"]), attributes["dtype"]
+    return (*indices.shape, depth), dtype
 
 
 def _one_hot_reference(indices: Array, depth: int, dtype: DType) -> Array:
@@ -396,12 +366,10 @@ def _one_hot_reference(indices: Array, depth: int, dtype: DType) -> Array:
 def _one_hot_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     index = pull(0, coordinates[:-1])
     wide = index if index.dtype == int64 else Apply("cast", (index,), int64)
-    return Apply(
-        "cast", (Apply("equal", (Position(coordinates[-1]), wide), as_dtype("bool")),), node.dtype
-    )
+    return Apply("cast", (applied("equal", Position(coordinates[-1]), wide),), node.dtype)
 
 
-ONE_HOT = Op(
+ONE_HOT = make_op(
     "one_hot",
     _infer_one_hot,
     None,

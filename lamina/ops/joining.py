@@ -7,31 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.base.shapes import (
-    Array,
-    Dim,
-    DType,
-    Shape,
-    add_dims,
-    as_whole,
-    divide_counts,
-    element_count,
-    static,
-)
+from lamina.base.shapes import Array, Dim, add_dims, as_whole, divide_counts, element_count, static
 from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
+from lamina.graph import Sample, Tensor, apply, described
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of, shape_of, tensors_of
-from lamina.ops.lowering_rules import (
-    Coordinates,
-    Decomposition,
-    Movement,
-    Pull,
-    guarded,
-    select_within,
-)
+from lamina.ops.lowering_rules import Coordinates, Movement, Pull, guarded, select_within
 from lamina.ops.movement import expand_dims, squeeze
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
 
@@ -46,8 +30,7 @@ def _offsets(extents: Sequence[Dim]) -> list[Dim]:
     return offsets
 
 
-def _infer_concat(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    axis: int = attributes["axis"]
+def _infer_concat(*operands: Tensor, axis: int) -> Typed:
     first = operands[0]
     if any(x.rank != first.rank for x in operands):
         raise ShapeError(
@@ -74,10 +57,9 @@ def _infer_concat(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
     return (*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype
 
 
-def _concat_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    axis: int = result.attributes["axis"]
-    extents = [x.shape[axis] for x in result.operands]
-    return tuple(split(upstream, extents, axis))
+def _concat_gradient(*given: Tensor, axis: int) -> Gradients:
+    *operands, _, upstream = given
+    return split(upstream, [x.shape[axis] for x in operands], axis)
 
 
 def _concat_reference(*parts: Array, axis: int) -> Array:
@@ -102,7 +84,7 @@ def _concat_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar
     return Literal(0, node.dtype) if result is None else result
 
 
-CONCAT = Op(
+CONCAT = make_op(
     "concat",
     _infer_concat,
     _concat_gradient,
@@ -128,8 +110,7 @@ def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     return listed[0] if len(listed) == 1 else apply(CONCAT, *listed, axis=axis)
 
 
-def _infer_stack(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    axis: int = attributes["axis"]
+def _infer_stack(*operands: Tensor, axis: int) -> Typed:
     first = operands[0]
     for number, x in enumerate(operands):
         if (x.shape, x.dtype) != (first.shape, first.dtype):
@@ -146,17 +127,20 @@ def _stack_reference(*parts: Array, axis: int) -> Array:
     return np.stack(parts, axis)
 
 
-def _stack_build(node: Tensor) -> Tensor:
-    axis: int = node.attributes["axis"]
-    return concat([expand_dims(x, axis) for x in node.operands], axis)
+def _stack_build(*operands: Tensor, axis: int) -> Tensor:
+    return concat([expand_dims(x, axis) for x in operands], axis)
 
 
-STACK = Op(
+def _stack_gradient(*given: Tensor, axis: int) -> Gradients:
+    return unstack(given[-1], axis)
+
+
+STACK = make_op(
     "stack",
     _infer_stack,
-    lambda result, upstream: unstack(upstream, result.attributes["axis"]),
+    _stack_gradient,
     _stack_reference,
-    Decomposition(_stack_build),
+    _stack_build,
     (
         Sample(((2, 3), (2, 3)), {"axis": 0}),
         Sample(((2, 3), (2, 3), (2, 3)), {"axis": 2}),

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Array, Dim, DType, Shape
+from lamina.base.shapes import Array, Dim, Shape
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Kind, entries_of
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, operator
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import LABEL, Many
 from lamina.ops.arguments import as_tensor, refused
 from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
 from lamina.ops.conversion import numeric, operands_of
-from lamina.ops.lowering_rules import Contracting, Decomposition
+from lamina.ops.lowering_rules import Contracting
 from lamina.ops.movement import reshape, transpose
+from lamina.ops.records import Gradients, Typed, make_op
 
 __all__ = ["contract", "dot", "matmul", "outer"]
 
@@ -31,34 +33,32 @@ Labels = tuple[str, ...]
 # The contraction ----------------------------------------------------------------------------------
 
 
-def _infer_contract(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    left, right = operands
-    names: tuple[Labels, ...] = (attributes["left"], attributes["right"], attributes["output"])
-    check_dtypes("contract", left, right)
+def _infer_contract(x: Tensor, y: Tensor, left: Labels, right: Labels, output: Labels) -> Typed:
+    check_dtypes("contract", x, y)
     extents: dict[str, Dim] = {}
-    for x, labels in zip(operands, names[:2], strict=True):
-        fits = len(labels) == x.rank and len(set(labels)) == x.rank
-        for label, dim in zip(labels, x.shape, strict=False):
+    for tensor, labels in ((x, left), (y, right)):
+        fits = len(labels) == tensor.rank and len(set(labels)) == tensor.rank
+        for label, dim in zip(labels, tensor.shape, strict=False):
             fits = fits and extents.setdefault(label, dim) == dim
         if not fits:
             raise ShapeError(
                 "contract: the labels do not fit the axes",
                 facts=(
-                    ("left", f"{described(left)} as {' '.join(names[0])}"),
-                    ("right", f"{described(right)} as {' '.join(names[1])}"),
+                    ("left", f"{described(x)} as {' '.join(left)}"),
+                    ("right", f"{described(y)} as {' '.join(right)}"),
                 ),
                 advice="Each axis needs one label, and axes of one label the same extent.",
             )
+    names = (left, right, output)
     everywhere = [label for labels in names for label in set(labels)]
-    if any(everywhere.count(label) < 2 for label in everywhere) or len(set(names[2])) < len(
-        names[2]
-    ):
+    once = any(everywhere.count(label) < 2 for label in everywhere)
+    if once or len(set(output)) < len(output):
         raise ShapeError(
             "contract: a label occurs in one tensor only, or twice in one",
             facts=tuple(zip(("left", "right", "output"), map(" ".join, names), strict=True)),
             advice="Each label must occur in two of the three tensors, and at most once in each.",
         )
-    return tuple(extents[label] for label in names[2]), left.dtype
+    return tuple(extents[label] for label in output), x.dtype
 
 
 def check_dtypes(name: str, left: Tensor, right: Tensor) -> None:
@@ -69,17 +69,6 @@ def check_dtypes(name: str, left: Tensor, right: Tensor) -> None:
             facts=(("left", described(left)), ("right", described(right))),
             advice="Both must be of one dtype, float or integer; convert with ops.cast.",
         )
-
-
-def _contract_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    left, right = result.operands
-    attributes = result.attributes
-    names: tuple[Labels, ...] = (attributes["left"], attributes["right"], attributes["output"])
-    first, second, output = names
-    return (
-        contract(upstream, right, output, second, first),
-        contract(left, upstream, first, output, second),
-    )
 
 
 def _contract_reference(
@@ -96,10 +85,13 @@ def _contract_sample(left: str, right: str, output: str, *shapes: tuple[int, ...
     return Sample(shapes, names)
 
 
-CONTRACT = Op(
+CONTRACT = make_op(
     "contract",
     _infer_contract,
-    _contract_gradient,
+    lambda x, y, _, g, left, right, output: (
+        contract(g, y, output, right, left),
+        contract(x, g, left, output, right),
+    ),
     _contract_reference,
     Contracting(),
     (
@@ -147,9 +139,9 @@ def _labels_of(name: str, labels: object) -> Labels:
 
 # Products defined by it ---------------------------------------------------------------------------
 
-# (operands, attributes) -> the labels of both operands and of the result. An operand is repeated
-# along a label whose extent is 1 in it alone.
-LabelRule = Callable[[tuple[Tensor, ...], Attributes], tuple[Labels, Labels, Labels]]
+# (operands..., **attributes) -> the labels of both operands and of the result. An operand is
+# repeated along a label whose extent is 1 in it alone.
+LabelRule = Callable[..., tuple[Labels, Labels, Labels]]
 
 
 @frozen_dataclass
@@ -216,9 +208,8 @@ def _product_op(
 ) -> Op:
     """An op whose axes have labels; all but the summed one, `"k"`, broadcast."""
 
-    def infer(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-        left, right = operands
-        first, second, output = labels_of(operands, attributes)
+    def infer(left: Tensor, right: Tensor, **attributes: Any) -> Typed:
+        first, second, output = labels_of(left, right, **attributes)
         check_dtypes(name, left, right)
         extents: dict[str, Dim] = {}
         rows = zip((*first, *second), (*left.shape, *right.shape), strict=True)
@@ -234,23 +225,23 @@ def _product_op(
             extents[label] = dim if extent == 1 else extent
         return tuple(extents[label] for label in output), left.dtype
 
-    def gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        first, second, output = labels_of(result.operands, result.attributes)
-        left = _Labelled(result.operands[0], first)
-        right = _Labelled(result.operands[1], second)
+    def gradient(
+        left: Tensor, right: Tensor, _: Tensor, upstream: Tensor, **attributes: Any
+    ) -> Gradients:
+        first, second, output = labels_of(left, right, **attributes)
         above = _Labelled(upstream, output)
         return (
-            _product(above, right, first, left.tensor.shape),
-            _product(left, above, second, right.tensor.shape),
+            _product(above, _Labelled(right, second), first, left.shape),
+            _product(_Labelled(left, first), above, second, right.shape),
         )
 
-    def build(node: Tensor) -> Tensor:
-        first, second, output = labels_of(node.operands, node.attributes)
-        left, right = _Labelled(node.operands[0], first), _Labelled(node.operands[1], second)
-        return _product(left, right, output, node.shape)
+    def build(left: Tensor, right: Tensor, **attributes: Any) -> Tensor:
+        first, second, output = labels_of(left, right, **attributes)
+        shape, _ = infer(left, right, **attributes)
+        return _product(_Labelled(left, first), _Labelled(right, second), output, shape)
 
-    rules = (infer, gradient, reference, Decomposition(build), samples)
-    return Op(name, *rules, operands=2, attributes=attributes or {}, multiplies=2)
+    further = {"operands": 2, "attributes": attributes or {}, "multiplies": 2}
+    return make_op(name, infer, gradient, reference, build, samples, **further)
 
 
 def _advice(name: str) -> str:
@@ -267,20 +258,17 @@ def _advice(name: str) -> str:
 # matmul -------------------------------------------------------------------------------------------
 
 
-def _need_axes(
-    name: str, operands: tuple[Tensor, ...], least: int, most: int, problem: str
-) -> None:
-    if any(not least <= x.rank <= most for x in operands):
+def _need_axes(name: str, left: Tensor, right: Tensor, most: int, problem: str) -> None:
+    if any(not 1 <= x.rank <= most for x in (left, right)):
         raise ShapeError(
             f"{name}: {problem}",
-            facts=tuple(zip(("left", "right"), map(described, operands), strict=True)),
+            facts=(("left", described(left)), ("right", described(right))),
             advice="Use * to multiply by a number, and ops.reshape to change the number of axes.",
         )
 
 
-def _matmul_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, Labels, Labels]:
-    _need_axes("matmul", operands, 1, 99, "a tensor without axes has no matrix product")
-    left, right = operands
+def _matmul_labels(left: Tensor, right: Tensor) -> tuple[Labels, Labels, Labels]:
+    _need_axes("matmul", left, right, 99, "a tensor without axes has no matrix product")
     m = ("m",) if left.rank > 1 else ()
     n = ("n",) if right.rank > 1 else ()
     ranks = max(left.rank - 2, 0), max(right.rank - 2, 0)
@@ -313,9 +301,8 @@ def matmul(left: TensorLike, right: TensorLike) -> Tensor:
     return apply(MATMUL, numeric(a), numeric(b))
 
 
-def _dot_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, Labels, Labels]:
-    _need_axes("dot", operands, 1, 99, "a tensor without axes has no inner product")
-    left, right = operands
+def _dot_labels(left: Tensor, right: Tensor) -> tuple[Labels, Labels, Labels]:
+    _need_axes("dot", left, right, 99, "a tensor without axes has no inner product")
     m = tuple(f"m{number}" for number in range(left.rank - 1))
     n = tuple(f"n{number}" for number in range(right.rank - 1))
     return (*m, "k"), (*n[:-1], "k", *n[-1:]), (*m, *n)
@@ -341,8 +328,8 @@ def dot(left: TensorLike, right: TensorLike) -> Tensor:
     return apply(DOT, numeric(a), numeric(b))
 
 
-def _outer_labels(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Labels, Labels, Labels]:
-    _need_axes("outer", operands, 1, 1, "two tensors with one axis each are needed")
+def _outer_labels(left: Tensor, right: Tensor) -> tuple[Labels, Labels, Labels]:
+    _need_axes("outer", left, right, 1, "two tensors with one axis each are needed")
     return ("m",), ("n",), ("m", "n")
 
 
@@ -395,11 +382,9 @@ def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[Labels, ...]:
     return (*inputs, output)
 
 
-def _einsum_labels(
-    operands: tuple[Tensor, ...], attributes: Attributes
-) -> tuple[Labels, Labels, Labels]:
-    left, right, output = _parsed(attributes["spec"], operands)
-    return left, right, output
+def _einsum_labels(left: Tensor, right: Tensor, spec: str) -> tuple[Labels, Labels, Labels]:
+    first, second, output = _parsed(spec, (left, right))
+    return first, second, output
 
 
 def _einsum_reference(*operands: Array, spec: str) -> Array:
@@ -426,25 +411,22 @@ EINSUM = _product_op(
 )
 
 
-def _infer_single(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
+def _infer_single(x: Tensor, spec: str) -> Typed:
     require_numbers(x)
-    labels, output = _parsed(attributes["spec"], operands)
+    labels, output = _parsed(spec, (x,))
     extents = dict(zip(labels, x.shape, strict=True))
     return tuple(extents[label] for label in output), x.dtype
 
 
-def _single_build(node: Tensor) -> Tensor:
-    (x,) = node.operands
-    labels, output = _parsed(node.attributes["spec"], node.operands)
+def _single_build(x: Tensor, spec: str) -> Tensor:
+    labels, output = _parsed(spec, (x,))
     summed = tuple(axis for axis, label in enumerate(labels) if label not in output)
     kept = [label for label in labels if label in output]
     return transpose(sum_axes(x, summed), [kept.index(label) for label in output])
 
 
-def _single_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    labels, output = _parsed(result.attributes["spec"], result.operands)
+def _single_gradient(x: Tensor, _: Tensor, upstream: Tensor, spec: str) -> Gradients:
+    labels, output = _parsed(spec, (x,))
     kept = [label for label in labels if label in output]
     ordered = transpose(upstream, [output.index(label) for label in kept])
     extents = zip(labels, x.shape, strict=True)
@@ -452,12 +434,12 @@ def _single_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, .
     return (broadcast_to(reshape(ordered, ones), x.shape),)
 
 
-EINSUM_SINGLE = Op(
+EINSUM_SINGLE = make_op(
     "einsum_single",
     _infer_single,
     _single_gradient,
     _einsum_reference,
-    Decomposition(_single_build),
+    _single_build,
     _einsum_samples(
         ("ijk->ki", ((2, 3, 4),)), ("ij->", ((3, 5),)), ("ba", ((1, 4),)), ("i->i", ((7,),))
     ),

@@ -10,23 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.base.shapes import (
-    Array,
-    Dim,
-    DType,
-    Shape,
-    divide_counts,
-    element_count,
-    shape_text,
-    static,
-)
+from lamina.base.shapes import Dim, Shape, divide_counts, element_count, shape_text, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Extent
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described, operator
+from lamina.graph import Sample, Tensor, apply, described, operator
 from lamina.graph.attributes import Axes, Many, Permutation
-from lamina.ops.arguments import as_tensor, axes_of, axis_of, infer_same, listed_axes, shape_of
+from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull
+from lamina.ops.records import Typed, make_op
 from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Scalar
 
@@ -35,9 +27,7 @@ __all__ = ["expand_dims", "flip", "reshape", "squeeze", "transpose"]
 # reshape ------------------------------------------------------------------------------------------
 
 
-def _infer_reshape(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
-    shape: Shape = attributes["shape"]
+def _infer_reshape(x: Tensor, shape: Shape) -> Typed:
     if element_count(x.shape) != element_count(shape):
         raise ShapeError(
             "reshape: the shapes hold different numbers of elements",
@@ -45,10 +35,6 @@ def _infer_reshape(operands: tuple[Tensor, ...], attributes: Attributes) -> tupl
             advice="Their products must be equal; -1 stands for one dimension that is inferred.",
         )
     return shape, x.dtype
-
-
-def _reshape_reference(x: Array, shape: tuple[int, ...]) -> Array:
-    return x.reshape(shape)
 
 
 def _reshape_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
@@ -97,11 +83,11 @@ def reshaped_blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[i
     return blocks
 
 
-RESHAPE = Op(
+RESHAPE = make_op(
     "reshape",
     _infer_reshape,
-    lambda result, upstream: (reshape(upstream, result.operands[0].shape),),
-    _reshape_reference,
+    lambda x, y, g, shape: (reshape(g, x.shape),),
+    lambda x, shape: x.reshape(shape),
     Movement(_reshape_scalar),
     (
         Sample(((2, 6),), {"shape": (3, 4)}),
@@ -180,30 +166,20 @@ def squeeze(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
 # transpose ----------------------------------------------------------------------------------------
 
 
-def _infer_transpose(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
-    axes: tuple[int, ...] = attributes["axes"]
-    return tuple(x.shape[axis] for axis in axes), x.dtype
-
-
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(axes.index(axis) for axis in range(len(axes)))
 
 
-def _transpose_reference(x: Array, axes: tuple[int, ...]) -> Array:
-    return x.transpose(axes)
-
-
-def _transpose_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
-    return pull(0, tuple(coordinates[axis] for axis in _inverse(node.attributes["axes"])))
-
-
-TRANSPOSE = Op(
+TRANSPOSE = make_op(
     "transpose",
-    _infer_transpose,
-    lambda result, upstream: (transpose(upstream, _inverse(result.attributes["axes"])),),
-    _transpose_reference,
-    Movement(_transpose_scalar),
+    lambda x, axes: (tuple(x.shape[axis] for axis in axes), x.dtype),
+    lambda x, y, g, axes: (transpose(g, _inverse(axes)),),
+    np.transpose,
+    Movement(
+        lambda node, coordinates, pull: pull(
+            0, tuple(coordinates[axis] for axis in _inverse(node.attributes["axes"]))
+        )
+    ),
     (
         Sample(((2, 3),), {"axes": (1, 0)}),
         Sample(((2, 1, 3, 5),), {"axes": (2, 0, 3, 1)}),
@@ -233,10 +209,6 @@ def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
 # flip ---------------------------------------------------------------------------------------------
 
 
-def _flip_reference(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.flip(x, axes)
-
-
 def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     axes = node.attributes["axes"]
     extents = static(node.shape)
@@ -249,11 +221,11 @@ def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     )
 
 
-FLIP = Op(
+FLIP = make_op(
     "flip",
-    infer_same,
-    lambda result, upstream: (flip(upstream, result.attributes["axes"]),),
-    _flip_reference,
+    lambda x, axes: (x.shape, x.dtype),
+    lambda x, y, g, axes: (flip(g, axes),),
+    lambda x, axes: np.flip(x, axes),
     Movement(_flip_scalar),
     (Sample(((3, 4),), {"axes": (1,)}), Sample(((2, 1, 5),), {"axes": (0, 1, 2)})),
     attributes={"axes": Axes()},

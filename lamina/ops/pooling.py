@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, Shape, int32, int64, size_of, static, uint8
+from lamina.base.shapes import Array, int32, int64, size_of, static, uint8
 from lamina.checks import checked_as_given as checked
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, constant, described
+from lamina.graph import Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import Many
 from lamina.ops.broadcast import sum_axes
 from lamina.ops.comparison import equal, where
@@ -18,8 +18,8 @@ from lamina.ops.conversion import cast, floating
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import RELU, relu
 from lamina.ops.indexing import take
-from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import reshape
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.reduce import ARGMAX
 from lamina.ops.reduce import max as largest
 from lamina.ops.windows import WINDOW, Window, fold, windows, windows_of
@@ -29,24 +29,20 @@ __all__ = ["window_argmax", "window_max", "window_sum"]
 # Windows slide along the last axes of a tensor; the attribute `along` has one for each.
 
 
-def _along(attributes: Attributes) -> list[Window]:
+def _windows(x: Tensor, along: Sequence[Window], fill: float = 0.0) -> Tensor:
+    """The windows along the last axes; axes of kernel elements after the others."""
     # A definition that was read from a file has plain tuples.
-    return [Window._make(numbers) for numbers in attributes["along"]]
+    listed = [Window._make(numbers) for numbers in along]
+    return windows(x, range(x.rank - len(listed), x.rank), listed, fill)
 
 
-def _axes(x: Tensor, attributes: Attributes) -> range:
-    return range(x.rank - len(attributes["along"]), x.rank)
-
-
-def _infer_window_max(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
-    along = _along(attributes)
+def _infer_window_max(x: Tensor, along: Sequence[Window]) -> Typed:
     if not x.dtype.is_float or len(along) > x.rank:
         raise ShapeError(
             "window_max: expected a tensor of floats with an axis for each window",
             facts=(("tensor", described(x)), ("windows", str(len(along)))),
         )
-    for window in along:
+    for window in map(Window._make, along):
         if max_padding(window) < window.before or max_padding(window) < window.after:
             raise ShapeError(
                 "window_max: a window may contain nothing but padding",
@@ -57,8 +53,7 @@ def _infer_window_max(operands: tuple[Tensor, ...], attributes: Attributes) -> t
                 ),
                 advice="Pad by at most half of the window.",
             )
-    shape = windows(x, _axes(x, attributes), along).shape
-    return shape[: x.rank], x.dtype
+    return _windows(x, along).shape[: x.rank], x.dtype
 
 
 def max_padding(one: Window) -> int:
@@ -66,23 +61,23 @@ def max_padding(one: Window) -> int:
     return one.reach // 2
 
 
-def _max_windows(x: Tensor, attributes: Attributes) -> Tensor:
-    """The windows, padded with -infinity; axes of kernel elements after the others."""
-    return windows(x, _axes(x, attributes), _along(attributes), -math.inf)
-
-
-def _window_max_build(node: Tensor) -> Tensor:
-    (x,) = node.operands
-    windowed = _max_windows(x, node.attributes)
+def _window_max_build(x: Tensor, along: Sequence[Window]) -> Tensor:
+    windowed = _windows(x, along, -math.inf)
     return largest(windowed, range(x.rank, windowed.rank))
 
 
-def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _first_largest(x: Tensor, along: Sequence[Window]) -> Tensor:
+    """The number in its window of the first of the largest elements."""
+    windowed = _windows(x, along, -math.inf)
+    return apply(ARGMAX, windowed, axes=tuple(range(x.rank, windowed.rank)))
+
+
+def _window_max_gradient(
+    x: Tensor, result: Tensor, upstream: Tensor, along: Sequence[Window]
+) -> Gradients:
     """Goes to the first of the largest elements, whose number in the window is stored in a byte."""
-    (x,) = result.operands
-    along, axes = _along(result.attributes), _axes(x, result.attributes)
-    windowed = _max_windows(x, result.attributes)
-    element = apply(ARGMAX, windowed, axes=tuple(range(x.rank, windowed.rank)))
+    along = [Window._make(numbers) for numbers in along]
+    element = _first_largest(x, along)
     sizes = [window.size for window in along]
     if size_of(sizes) <= 256:
         element = cast(element, uint8)
@@ -90,7 +85,8 @@ def _window_max_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | Non
     elements = reshape(arange(size_of(sizes), int32), sizes)
     chosen = equal(cast(reshape(element, with_ones), int32), elements)
     shares = where(chosen, reshape(upstream, with_ones), 0)
-    return (fold(shares, axes, along, static(x.shape[axes.start :])),)
+    first = x.rank - len(along)
+    return (fold(shares, range(first, x.rank), along, static(x.shape[first:])),)
 
 
 def _window_max_reference(x: Array, along: tuple[tuple[int, ...], ...]) -> Array:
@@ -110,12 +106,12 @@ def _window_max_reference(x: Array, along: tuple[tuple[int, ...], ...]) -> Array
     return x
 
 
-WINDOW_MAX = Op(
+WINDOW_MAX = make_op(
     "window_max",
     _infer_window_max,
     _window_max_gradient,
     _window_max_reference,
-    Decomposition(_window_max_build),
+    _window_max_build,
     (
         Sample(((2, 3, 4, 6),), {"along": (Window(2, 2), Window(2, 2))}),
         Sample(((2, 2, 5, 7),), {"along": (Window(2, 2), Window(3, 3))}),
@@ -161,9 +157,7 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
     along = windows_of(x.rank, along)
     # Checks the windows.
     result = apply(WINDOW_MAX, x, along=along)
-    windowed = _max_windows(x, {"along": along})
-    element = apply(ARGMAX, windowed, axes=tuple(range(x.rank, windowed.rank)))
-    element = reshape(element, result.shape)
+    element = reshape(_first_largest(x, along), result.shape)
     extents = static(x.shape[x.rank - len(along) :])
     # The position is the position of the window's first element, plus the distance from there,
     # which follows from the number of the element in the window.
@@ -181,7 +175,5 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
 def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:
     """The sum of each window along the last axes; padding is zero."""
     x = floating(x)
-    along = windows_of(x.rank, along)
-    axes = range(x.rank - len(along), x.rank)
-    windowed = windows(x, axes, along)
+    windowed = _windows(x, windows_of(x.rank, along))
     return sum_axes(windowed, tuple(range(x.rank, windowed.rank)))

@@ -13,59 +13,41 @@ import numpy as np
 from lamina.base.shapes import (
     Array,
     Dim,
-    DType,
     DTypeLike,
-    Shape,
     bool_,
     divide_counts,
     float32,
-    int8,
-    int16,
-    int32,
     int64,
     size_of,
     static,
-    uint8,
-    uint16,
 )
 from lamina.base.shapes import element_count as count_polynomial
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Kind
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import (
-    Attributes,
-    Op,
-    Sample,
-    Tensor,
-    TensorLike,
-    apply,
-    constant,
-    described,
-    operator,
-)
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply, constant, described, operator
 from lamina.graph.attributes import AnyNumber
 from lamina.graph.attributes import Axes as SomeAxes
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
-from lamina.ops.broadcast import broadcast_to, infer_reduction, infer_sum, sum_axes, with_ones
+from lamina.ops.broadcast import infer_reduction, infer_sum, spread, sum_axes, with_ones
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating, rounded_once
 from lamina.ops.creation import arange, full
 from lamina.ops.elementwise import sqrt
-from lamina.ops.lowering_rules import Decomposition, Reduction
+from lamina.ops.lowering_rules import Reduction
 from lamina.ops.movement import expand_dims, reshape, transpose
+from lamina.ops.records import Gradients, Typed, make_op
 
 __all__ = ["all", "any", "argmax", "argmin", "element_count", "max", "mean", "min", "prod", "std"]
 __all__ += ["sum", "variance"]
 
 Axes = int | Sequence[int] | None
 
-_NARROW = (bool_, uint8, int8, uint16, int16, int32)
-
 
 def summable(x: TensorLike) -> Tensor:
     """Narrow integers and bool as int64, so that sums do not overflow."""
     x = as_tensor(x)
-    return cast(x, int64) if x.dtype in _NARROW else x
+    return x if x.dtype.is_float else cast(x, int64)
 
 
 def reduced(
@@ -90,11 +72,6 @@ def _kept(y: Tensor, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor
 OF_AXES: dict[str, Kind] = {"axes": SomeAxes()}
 
 
-def axes_attribute(result: Tensor) -> tuple[int, ...]:
-    """The axes that a reduction drops."""
-    return result.attributes["axes"]
-
-
 # Sum and number -----------------------------------------------------------------------------------
 
 
@@ -106,21 +83,12 @@ def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return _kept(sum_axes(x, named), x, named, keepdims)
 
 
-def _count_reference(x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
-    return np.asarray(size_of([x.shape[axis] for axis in axes]), dtype.numpy)
-
-
-def _count_build(node: Tensor) -> Tensor:
-    extents = static(tuple(node.operands[0].shape[axis] for axis in axes_attribute(node)))
-    return constant(size_of(extents), node.dtype)
-
-
-ELEMENT_COUNT = Op(
+ELEMENT_COUNT = make_op(
     "element_count",
-    lambda _, attributes: ((), attributes["dtype"]),
-    lambda result, upstream: (None,),
-    _count_reference,
-    Decomposition(_count_build),
+    lambda x, axes, dtype: ((), dtype),
+    lambda x, y, g, axes, dtype: (None,),
+    lambda x, axes, dtype: np.asarray(size_of([x.shape[axis] for axis in axes]), dtype.numpy),
+    lambda x, axes, dtype: constant(size_of(static(tuple(x.shape[axis] for axis in axes))), dtype),
     (
         Sample(((3, 4),), {"axes": (0,), "dtype": float32}, differentiable=False),
         Sample(((3, 0, 2),), {"axes": (0, 1), "dtype": int64}, differentiable=False),
@@ -144,11 +112,9 @@ def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Tensor:
 # Mean and variance --------------------------------------------------------------------------------
 
 
-def _infer_float_reduction(
-    operands: tuple[Tensor, ...], attributes: Attributes
-) -> tuple[Shape, DType]:
-    require_float(operands[0])
-    return infer_reduction(operands, attributes)
+def _infer_float_reduction(x: Tensor, axes: tuple[int, ...], correction: float = 0) -> Typed:
+    require_float(x)
+    return infer_reduction(x, axes)
 
 
 def require_float(x: Tensor) -> None:
@@ -161,29 +127,16 @@ def require_float(x: Tensor) -> None:
         )
 
 
-def _mean_build(node: Tensor) -> Tensor:
-    (x,) = node.operands
-    axes = axes_attribute(node)
-    return sum_axes(x, axes) / element_count(x, axes, x.dtype)
-
-
-def _mean_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    axes = axes_attribute(result)
-    share = upstream / element_count(x, axes, x.dtype)
-    return (broadcast_to(with_ones(share, x, axes), x.shape),)
-
-
 def _mean_reference(x: Array, axes: tuple[int, ...]) -> Array:
     return np.sum(x, axes) / np.asarray(size_of([x.shape[axis] for axis in axes]), x.dtype)
 
 
-MEAN = Op(
+MEAN = make_op(
     "mean",
     _infer_float_reduction,
-    _mean_gradient,
+    lambda x, y, g, axes: (spread(g / element_count(x, axes, x.dtype), x, axes),),
     _mean_reference,
-    Decomposition(_mean_build),
+    lambda x, axes: sum_axes(x, axes) / element_count(x, axes, x.dtype),
     (
         Sample(((4, 5),), {"axes": (0,)}),
         Sample(((2, 3, 4),), {"axes": (0, 2)}),
@@ -203,18 +156,16 @@ def _variance_divisor(x: Tensor, axes: tuple[int, ...], correction: float) -> Te
     return element_count(x, axes, x.dtype) - correction
 
 
-def _variance_build(node: Tensor) -> Tensor:
-    (x,) = node.operands
-    axes = axes_attribute(node)
+def _variance_build(x: Tensor, axes: tuple[int, ...], correction: float) -> Tensor:
     deviation = x - mean(x, axes, keepdims=True)
-    divisor = _variance_divisor(x, axes, node.attributes["correction"])
+    divisor = _variance_divisor(x, axes, correction)
     return sum_axes(deviation * deviation, axes) / divisor
 
 
-def _variance_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    axes = axes_attribute(result)
-    scale = upstream * 2 / _variance_divisor(x, axes, result.attributes["correction"])
+def _variance_gradient(
+    x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...], correction: float
+) -> Gradients:
+    scale = upstream * 2 / _variance_divisor(x, axes, correction)
     return (with_ones(scale, x, axes) * (x - mean(x, axes, keepdims=True)),)
 
 
@@ -224,12 +175,12 @@ def _variance_reference(x: Array, axes: tuple[int, ...], correction: float) -> A
     return np.sum(deviation * deviation, axes) / np.asarray(count - correction, x.dtype)
 
 
-VARIANCE = Op(
+VARIANCE = make_op(
     "variance",
     _infer_float_reduction,
     _variance_gradient,
     _variance_reference,
-    Decomposition(_variance_build),
+    _variance_build,
     (
         Sample(((4, 5),), {"axes": (0,), "correction": 0}),
         Sample(((2, 3, 4),), {"axes": (0, 2), "correction": 1}),
@@ -277,10 +228,10 @@ def _root(x: Tensor) -> Tensor:
 # Largest and smallest -----------------------------------------------------------------------------
 
 
-def infer_nonempty(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
+def infer_nonempty(x: Tensor, axes: tuple[int, ...]) -> Typed:
     """The shape rule of reductions that are undefined without elements."""
-    require_elements(operands[0], attributes["axes"])
-    return infer_reduction(operands, attributes)
+    require_elements(x, axes)
+    return infer_reduction(x, axes)
 
 
 def require_elements(x: Tensor, axes: tuple[int, ...]) -> None:
@@ -303,10 +254,10 @@ REDUCTION_SAMPLES = (
 )
 
 
-def _extreme_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _extreme_gradient(
+    x: Tensor, result: Tensor, upstream: Tensor, axes: tuple[int, ...]
+) -> Gradients:
     """Split evenly between all elements that equal the result."""
-    (x,) = result.operands
-    axes = axes_attribute(result)
     chosen = cast(equal(x, with_ones(result, x, axes)), x.dtype)
     share = upstream / sum_axes(chosen, axes)
     return (chosen * with_ones(share, x, axes),)
@@ -325,7 +276,7 @@ def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
     whole = Sample(((3, 4),), {"axes": (1,)}, dtypes=("int64",), differentiable=False)
     samples = (*REDUCTION_SAMPLES, whole)
     rules = (infer_nonempty, _extreme_gradient, _over(reference), Reduction(combine), samples)
-    return Op(name, *rules, attributes=OF_AXES)
+    return make_op(name, *rules, attributes=OF_AXES)
 
 
 MAX = _extreme("max", "maximum", np.max)
@@ -346,10 +297,6 @@ def min(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return reduced(MIN, as_tensor(x), axes, keepdims)
 
 
-def _infer_position(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    return infer_nonempty(operands, attributes)[0], int64
-
-
 def _position(name: str, reference: Callable[..., Array]) -> Op:
     def own_reference(x: Array, axes: tuple[int, ...]) -> Array:
         last = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
@@ -366,8 +313,12 @@ def _position(name: str, reference: Callable[..., Array]) -> Op:
             (((2, 3, 4, 5),), (1, 3), ()),
         )
     )
-    rules = (_infer_position, None, own_reference, Reduction(name), samples)
-    return Op(name, *rules, attributes=OF_AXES)
+    return make_op(
+        name,
+        lambda x, axes: (infer_nonempty(x, axes)[0], int64),
+        *(None, own_reference, Reduction(name), samples),
+        attributes=OF_AXES,
+    )
 
 
 ARGMAX = _position("argmax", np.argmax)
@@ -390,14 +341,14 @@ def argmin(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
     return reduced(ARGMIN, x, axis_of(x, axis), keepdims)
 
 
-def _infer_truth(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    if operands[0].dtype != bool_:
+def _infer_truth(x: Tensor, axes: tuple[int, ...]) -> Typed:
+    if x.dtype != bool_:
         raise DTypeError(
             "expected a bool tensor",
-            facts=(("found", described(operands[0])),),
+            facts=(("found", described(x)),),
             advice="Compare first, for example x > 0.",
         )
-    return infer_nonempty(operands, attributes)
+    return infer_nonempty(x, axes)
 
 
 def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
@@ -406,7 +357,7 @@ def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
         for sample in REDUCTION_SAMPLES
     )
     rules = (_infer_truth, None, _over(reference), Reduction(combine), samples)
-    return Op(name, *rules, attributes=OF_AXES)
+    return make_op(name, *rules, attributes=OF_AXES)
 
 
 ANY = _truth("any", "maximum", np.any)
@@ -430,15 +381,13 @@ def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
 # Product ------------------------------------------------------------------------------------------
 
 
-def _prod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]) -> Gradients:
     """Each element's derivative is the product of the others.
 
     Division of the product by the element would fail at zeros. So each of these products is
     computed separately, with n * n multiplications for n elements, and no intermediate result is
     stored.
     """
-    (x,) = result.operands
-    axes = axes_attribute(result)
     kept = tuple(axis for axis in range(x.rank) if axis not in axes)
     order = kept + axes
     moved = transpose(x, order)
@@ -463,15 +412,11 @@ def _joint_extent(x: Tensor, axes: tuple[int, ...]) -> Dim:
     return extent
 
 
-def _prod_reference(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.prod(x, axis=axes, dtype=x.dtype)
-
-
-PROD = Op(
+PROD = make_op(
     "prod",
     infer_sum,
     _prod_gradient,
-    _prod_reference,
+    lambda x, axes: np.prod(x, axis=axes, dtype=x.dtype),
     Reduction("product"),
     (*REDUCTION_SAMPLES, Sample(((2, 0),), {"axes": (1,)})),
     attributes=OF_AXES,

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, Shape
+from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described, operator
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import Axis
-from lamina.ops.arguments import as_tensor, axis_of, infer_same
+from lamina.ops.arguments import as_tensor, axis_of
 from lamina.ops.broadcast import broadcast_to, require_numbers
 from lamina.ops.comparison import equal, logical_or, not_equal, where
 from lamina.ops.creation import arange, ones_like
@@ -20,6 +20,7 @@ from lamina.ops.indexing import scatter_along_axis
 from lamina.ops.joining import concat
 from lamina.ops.lowering_rules import Scanning
 from lamina.ops.movement import reshape, transpose
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.recurrence import recurrence
 from lamina.ops.reduce import summable
 
@@ -28,14 +29,9 @@ __all__ = ["cummax", "cummin", "cumprod", "cumsum"]
 _ATTRIBUTES = {"axis": Axis(), "reverse": Flag()}
 
 
-def _infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
-    require_numbers(operands[0])
-    return operands[0].shape, operands[0].dtype
-
-
-def _along(result: Tensor) -> tuple[int, bool]:
-    """The axis, and whether it is reversed."""
-    return result.attributes["axis"], result.attributes["reverse"]
+def _infer(x: Tensor, axis: int, reverse: bool) -> Typed:
+    require_numbers(x)
+    return x.shape, x.dtype
 
 
 def _reference(function: np.ufunc) -> Callable[..., Array]:
@@ -59,12 +55,10 @@ def _samples(dtype: str = "int64") -> tuple[Sample, ...]:
 # Sums and products --------------------------------------------------------------------------------
 
 
-CUMSUM = Op(
+CUMSUM = make_op(
     "cumsum",
     _infer,
-    lambda result, upstream: (
-        cumsum(upstream, result.attributes["axis"], not result.attributes["reverse"]),
-    ),
+    lambda x, y, g, axis, reverse: (cumsum(g, axis, not reverse),),
     _reference(np.add),
     Scanning("sum"),
     _samples(),
@@ -89,13 +83,13 @@ def _before(y: Tensor, axis: int, reverse: bool) -> Tensor:
     return concat([ones, y[(*front, slice(0, -1))]], axis)
 
 
-def _cumprod_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
+def _cumprod_gradient(
+    x: Tensor, result: Tensor, upstream: Tensor, axis: int, reverse: bool
+) -> Gradients:
     """The product before each element times s, with s[i] = upstream[i] + x[i + 1] s[i + 1].
 
     So nothing is divided by an element, which may be zero.
     """
-    (x,) = result.operands
-    axis, reverse = _along(result)
     if not isinstance(x.shape[axis], int):
         raise ShapeError(
             "cumprod: the gradient along an axis that depends on the batch is not supported",
@@ -120,7 +114,7 @@ def _later_terms(
     return [factor * total], [total]
 
 
-CUMPROD = Op(
+CUMPROD = make_op(
     "cumprod",
     _infer,
     _cumprod_gradient,
@@ -145,10 +139,8 @@ def cumprod(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
 # Largest and smallest -----------------------------------------------------------------------------
 
 
-def _positions(result: Tensor) -> Tensor:
+def _positions(x: Tensor, result: Tensor, axis: int, reverse: bool) -> Tensor:
     """The position of each running extreme: of equal ones, and of NaN, the one reached last."""
-    (x,) = result.operands
-    axis, reverse = _along(result)
     extent = x.shape[axis]
     shape = [extent if other == axis else 1 for other in range(x.rank)]
     numbers = broadcast_to(reshape(arange(extent), shape), x.shape)
@@ -159,18 +151,24 @@ def _positions(result: Tensor) -> Tensor:
     return apply(later, where(reached, numbers, first), axis=axis, reverse=reverse)
 
 
-def _extreme_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    axis, _ = _along(result)
-    extent = result.shape[axis]
+def _extreme_gradient(
+    x: Tensor, result: Tensor, upstream: Tensor, axis: int, reverse: bool
+) -> Gradients:
+    extent = x.shape[axis]
     if extent == 0:
         return (upstream,)
-    return (scatter_along_axis(upstream, _positions(result), extent, axis),)
+    positions = _positions(x, result, axis, reverse)
+    return (scatter_along_axis(upstream, positions, extent, axis),)
 
 
 def _extreme(name: str, combine: str, function: np.ufunc) -> Op:
     samples = (*_samples("int32"), Sample(((2, 9, 3),), {"axis": 1, "reverse": True}))
-    rules = (infer_same, _extreme_gradient, _reference(function), Scanning(combine), samples)
-    return Op(name, *rules, attributes=_ATTRIBUTES)
+    return make_op(
+        name,
+        lambda x, axis, reverse: (x.shape, x.dtype),
+        *(_extreme_gradient, _reference(function), Scanning(combine), samples),
+        attributes=_ATTRIBUTES,
+    )
 
 
 CUMMAX = _extreme("cummax", "maximum", np.maximum)

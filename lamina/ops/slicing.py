@@ -9,14 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina.base.shapes import Array, Dim, DType, Shape, Size, add_dims, scale_dim, static
+from lamina.base.shapes import Array, Dim, Shape, Size, add_dims, scale_dim, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import LARGEST, Extent
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
+from lamina.graph import Sample, Tensor, apply, described
 from lamina.graph.attributes import Element, Many, whole
 from lamina.ops.arguments import as_tensor, pairs_of, read
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, select_within
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.program.index import Index
 from lamina.program.scalar import Bound, Literal, Scalar
 
@@ -47,10 +48,9 @@ def _slice_extent(start: Dim, stop: Dim, step: int) -> Dim | None:
     return Size(length.coefficient // step, -(-length.offset // step))
 
 
-def _infer_slice(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
+def _infer_slice(x: Tensor, starts: Shape, stops: Shape, steps: tuple[int, ...]) -> Typed:
     shape: list[Dim] = []
-    ranges = zip(attributes["starts"], attributes["stops"], attributes["steps"], strict=True)
+    ranges = zip(starts, stops, steps, strict=True)
     for axis, (dim, (start, stop, step)) in enumerate(zip(x.shape, ranges, strict=True)):
         extent = _slice_extent(start, stop, step)
         if extent is None or is_negative(start) or is_negative(difference(dim, stop)):
@@ -64,10 +64,9 @@ def _infer_slice(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
     return tuple(shape), x.dtype
 
 
-def _slice_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    starts: Shape = result.attributes["starts"]
-    steps: tuple[int, ...] = result.attributes["steps"]
+def _slice_gradient(
+    x: Tensor, result: Tensor, upstream: Tensor, starts: Shape, steps: tuple[int, ...], **_: object
+) -> Gradients:
     high: list[Dim] = []
     for dim, extent, start, step in zip(x.shape, result.shape, starts, steps, strict=True):
         end = add_dims(start, _spaced(extent, step - 1))
@@ -76,23 +75,17 @@ def _slice_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ..
     return (padded(upstream, starts, tuple(high), interior, 0.0),)
 
 
-def _slice_reference(
-    x: Array, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
-) -> Array:
-    return x[tuple(map(slice, starts, stops, steps))]
-
-
 def _slice_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     starts, steps = node.attributes["starts"], node.attributes["steps"]
     rows = zip(coordinates, starts, steps, strict=True)
     return pull(0, tuple(c * step + start for c, start, step in rows))
 
 
-SLICE = Op(
+SLICE = make_op(
     "slice",
     _infer_slice,
     _slice_gradient,
-    _slice_reference,
+    lambda x, starts, stops, steps: x[tuple(map(slice, starts, stops, steps))],
     Movement(_slice_scalar),
     (
         Sample(((5, 7),), {"starts": (1, 0), "stops": (4, 7), "steps": (1, 3)}),
@@ -133,20 +126,17 @@ def _spaced(extent: Dim, interior: int) -> Dim:
     return add_dims(scale_dim(extent, interior + 1), -interior) if extent != 0 else 0
 
 
-def _infer_pad(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
-    low, high = attributes["low"], attributes["high"]
-    interior: tuple[int, ...] = attributes["interior"]
+def _infer_pad(x: Tensor, low: Shape, high: Shape, interior: tuple[int, ...], **_: object) -> Typed:
     return tuple(
         add_dims(add_dims(before, after), _spaced(dim, gap))
         for dim, before, after, gap in zip(x.shape, low, high, interior, strict=True)
     ), x.dtype
 
 
-def _pad_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    low: Shape = result.attributes["low"]
-    interior: tuple[int, ...] = result.attributes["interior"]
-    rows = zip(low, result.operands[0].shape, interior, strict=True)
+def _pad_gradient(
+    x: Tensor, _: Tensor, upstream: Tensor, low: Shape, interior: tuple[int, ...], **__: object
+) -> Gradients:
+    rows = zip(low, x.shape, interior, strict=True)
     stops = tuple(add_dims(before, _spaced(dim, gap)) for before, dim, gap in rows)
     return (sliced(upstream, low, stops, tuple(gap + 1 for gap in interior)),)
 
@@ -183,7 +173,7 @@ def _pad_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     return select_within(tuple(bounds), pull(0, tuple(pulled)), fill)
 
 
-PAD = Op(
+PAD = make_op(
     "pad",
     _infer_pad,
     _pad_gradient,

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, Shape
+from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, operator
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import axis_of
 from lamina.ops.arithmetic import maximum
@@ -16,12 +16,11 @@ from lamina.ops.broadcast import sum_axes, with_ones
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import cast, floating
 from lamina.ops.elementwise import exp, log
-from lamina.ops.lowering_rules import Decomposition
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.reduce import (
     OF_AXES,
     REDUCTION_SAMPLES,
     Axes,
-    axes_attribute,
     infer_nonempty,
     reduced,
     require_elements,
@@ -33,21 +32,16 @@ from lamina.ops.reduce import sum as total
 __all__ = ["log_softmax", "logsumexp", "softmax"]
 
 
-def _finite_or_zero(x: Tensor) -> Tensor:
-    return where(abs(x) < math.inf, x, 0)
-
-
-def _logsumexp_build(node: Tensor) -> Tensor:
-    (x,) = node.operands
-    axes = axes_attribute(node)
+def _logsumexp_build(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     # An infinite maximum must not be subtracted: infinity - infinity is NaN.
-    shift = _finite_or_zero(largest(x, axes))
+    most = largest(x, axes)
+    shift = where(abs(most) < math.inf, most, 0)
     return log(sum_axes(exp(x - with_ones(shift, x, axes)), axes)) + shift
 
 
-def _logsumexp_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
-    axes = axes_attribute(result)
+def _logsumexp_gradient(
+    x: Tensor, result: Tensor, upstream: Tensor, axes: tuple[int, ...]
+) -> Gradients:
     # Infinite elements share the gradient, which is the limit. NaN stays NaN.
     is_infinite = equal(x, math.inf)
     number = maximum(sum_axes(cast(is_infinite, x.dtype), axes), 1)
@@ -67,17 +61,17 @@ def _logsumexp_reference(x: Array, axes: tuple[int, ...]) -> Array:
     return total.squeeze(axes)
 
 
-def _infer_logsumexp(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    require_float(operands[0])
-    return infer_nonempty(operands, attributes)
+def _infer_logsumexp(x: Tensor, axes: tuple[int, ...]) -> Typed:
+    require_float(x)
+    return infer_nonempty(x, axes)
 
 
-LOGSUMEXP = Op(
+LOGSUMEXP = make_op(
     "logsumexp",
     _infer_logsumexp,
     _logsumexp_gradient,
     _logsumexp_reference,
-    Decomposition(_logsumexp_build),
+    _logsumexp_build,
     (*REDUCTION_SAMPLES, Sample(((4, 6),), {"axes": (1,)}, low=-200, high=200)),
     attributes=OF_AXES,
     keeps_float32=True,
@@ -90,26 +84,19 @@ def logsumexp(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tenso
     return reduced(LOGSUMEXP, floating(x), axes, keepdims, -math.inf)
 
 
-def _infer_softmax(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    require_float(operands[0])
-    require_elements(operands[0], (attributes["axis"],))
-    return operands[0].shape, operands[0].dtype
+def _infer_softmax(x: Tensor, axis: int) -> Typed:
+    require_float(x)
+    require_elements(x, (axis,))
+    return x.shape, x.dtype
 
 
 def _below_largest(x: Tensor, axis: int) -> Tensor:
     return x - largest(x, axis, keepdims=True)
 
 
-def _softmax_build(node: Tensor) -> Tensor:
-    (x,) = node.operands
-    axis: int = node.attributes["axis"]
+def _softmax_build(x: Tensor, axis: int) -> Tensor:
     powers = exp(_below_largest(x, axis))
     return powers / total(powers, axis, keepdims=True)
-
-
-def _softmax_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    axis: int = result.attributes["axis"]
-    return (result * (upstream - total(upstream * result, axis, keepdims=True)),)
 
 
 def _softmax_reference(x: Array, axis: int) -> Array:
@@ -125,12 +112,12 @@ _SOFTMAX_SAMPLES = (
     Sample(((3, 4),), {"axis": 1}, low=-200, high=200),
 )
 
-SOFTMAX = Op(
+SOFTMAX = make_op(
     "softmax",
     _infer_softmax,
-    _softmax_gradient,
+    lambda x, y, g, axis: (y * (g - total(g * y, axis, keepdims=True)),),
     _softmax_reference,
-    Decomposition(_softmax_build),
+    _softmax_build,
     _SOFTMAX_SAMPLES,
     attributes={"axis": Axis()},
     keeps_float32=True,
@@ -149,16 +136,9 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
     return _along(SOFTMAX, x, axis)
 
 
-def _log_softmax_build(node: Tensor) -> Tensor:
-    (x,) = node.operands
-    axis: int = node.attributes["axis"]
+def _log_softmax_build(x: Tensor, axis: int) -> Tensor:
     shifted = _below_largest(x, axis)
     return shifted - log(total(exp(shifted), axis, keepdims=True))
-
-
-def _log_softmax_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    axis: int = result.attributes["axis"]
-    return (upstream - exp(result) * total(upstream, axis, keepdims=True),)
 
 
 def _log_softmax_reference(x: Array, axis: int) -> Array:
@@ -166,12 +146,12 @@ def _log_softmax_reference(x: Array, axis: int) -> Array:
     return shifted - np.log(np.sum(np.exp(shifted), axis, keepdims=True))
 
 
-LOG_SOFTMAX = Op(
+LOG_SOFTMAX = make_op(
     "log_softmax",
     _infer_softmax,
-    _log_softmax_gradient,
+    lambda x, y, g, axis: (g - exp(y) * total(g, axis, keepdims=True),),
     _log_softmax_reference,
-    Decomposition(_log_softmax_build),
+    _log_softmax_build,
     _SOFTMAX_SAMPLES,
     attributes={"axis": Axis()},
     keeps_float32=True,

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, Shape, bfloat16, float64, int32, int64
+from lamina.base.shapes import Array, bfloat16, float64, int32, int64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag, Whole
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of, flag_of, whole_of
-from lamina.ops.bits import bitwise_and
-from lamina.ops.comparison import equal, greater, where
+from lamina.ops.comparison import bitwise_and, equal, greater, where
 from lamina.ops.conversion import cast
 from lamina.ops.creation import arange
 from lamina.ops.indexing import take_along_axis
 from lamina.ops.joining import concat
-from lamina.ops.lowering_rules import Decomposition, Elementwise, Sorting
+from lamina.ops.lowering_rules import Elementwise, Sorting
 from lamina.ops.movement import reshape, squeeze
+from lamina.ops.records import Typed, make_op
 from lamina.ops.reduce import min as smallest
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Apply, Literal, Scalar
@@ -33,9 +33,7 @@ __all__ = ["argsort", "median", "sort", "top_k"]
 # order --------------------------------------------------------------------------------------------
 
 
-def _infer_order(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
-    axis: int = attributes["axis"]
+def _infer_order(x: Tensor, axis: int, descending: bool) -> Typed:
     extent = x.shape[axis]
     return x.shape, int64 if isinstance(extent, int) and extent > 2**31 else int32
 
@@ -66,7 +64,7 @@ def _sample(*shape: int, dtypes: tuple[str, ...] = (), **attributes: int) -> Sam
     return Sample((shape,), attributes, dtypes=dtypes, differentiable=False)
 
 
-ORDER = Op(
+ORDER = make_op(
     "order",
     _infer_order,
     None,
@@ -95,8 +93,7 @@ def _order(x: Tensor, axis: int, descending: bool) -> Tensor:
 # first_in_order -----------------------------------------------------------------------------------
 
 
-def _infer_rank_key(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
+def _infer_rank_key(x: Tensor, descending: bool) -> Typed:
     if x.dtype in (float64, int64):
         raise DTypeError(
             "rank_key: there are no keys of 32 bits for this dtype",
@@ -114,7 +111,7 @@ def _rank_key_reference(x: Array, descending: bool) -> Array:
 
 
 # Keys of 32 bits, in the order of the elements.
-RANK_KEY = Op(
+RANK_KEY = make_op(
     "rank_key",
     _infer_rank_key,
     None,
@@ -152,14 +149,12 @@ def _selected(x: Tensor, count: int, axis: int, descending: bool) -> Tensor:
     return cast(bitwise_and(concat(least, axis), 2**_LOW_BITS - 1), int32)
 
 
-def _build_first(node: Tensor) -> Tensor:
-    (x,) = node.operands
-    count, axis = node.attributes["count"], node.attributes["axis"]
-    descending = node.attributes["descending"]
+def _build_first(x: Tensor, axis: int, count: int, descending: bool) -> Tensor:
     # A batch may be smaller than the count.
     _require_elements(x, count, axis)
     # Keys of 64 bits leave no bits for the position.
-    if 0 < count <= _MOST_SELECTED and x.dtype not in (float64, int64) and node.dtype == int32:
+    _, dtype = _infer_order(x, axis, descending)
+    if 0 < count <= _MOST_SELECTED and x.dtype not in (float64, int64) and dtype == int32:
         return _selected(x, count, axis, descending)
     return slice_axis(_order(x, axis, descending), axis, 0, count)
 
@@ -175,23 +170,20 @@ def _require_elements(x: Tensor, count: int, axis: int) -> None:
         )
 
 
-def _infer_first(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    shape, dtype = _infer_order(operands, attributes)
-    axis: int = attributes["axis"]
-    return (*shape[:axis], attributes["count"], *shape[axis + 1 :]), dtype
-
-
-def _first_reference(x: Array, axis: int, count: int, descending: bool) -> Array:
-    return np.take(_order_reference(x, axis, descending), range(count), axis)
+def _infer_first(x: Tensor, axis: int, count: int, descending: bool) -> Typed:
+    shape, dtype = _infer_order(x, axis, descending)
+    return (*shape[:axis], count, *shape[axis + 1 :]), dtype
 
 
 # The positions of the first elements in order.
-FIRST = Op(
+FIRST = make_op(
     "first_in_order",
     _infer_first,
     None,
-    _first_reference,
-    Decomposition(_build_first),
+    lambda x, axis, count, descending: np.take(
+        _order_reference(x, axis, descending), range(count), axis
+    ),
+    _build_first,
     (
         _sample(3, 5, axis=1, descending=True, count=2),
         _sample(21, 2, axis=0, count=8, descending=False),

@@ -17,16 +17,15 @@ import numpy as np
 from lamina.base.shapes import Array, as_dtype, float64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Whole
-from lamina.graph import Graph, Op, Samples, Tensor, TensorLike, apply, evaluate, leaf
+from lamina.graph import Graph, Samples, Tensor, TensorLike, apply, evaluate, leaf
 from lamina.ops.clipping import clip
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import floating
 from lamina.ops.division import round as rounded
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import cos, erf, erfc, exp, log, log1p, reciprocal, sin, sqrt
-from lamina.ops.factories import FLOAT, elementwise_rule, elementwise_samples
+from lamina.ops.factories import elementwise_op, elementwise_samples, unary_op
 from lamina.ops.finite import copysign
-from lamina.ops.lowering_rules import Decomposition
 
 __all__ = ["digamma", "erfinv", "lgamma", "polygamma"]
 
@@ -65,15 +64,15 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     return total
 
 
-def _formula(formula: Callable[..., Tensor]) -> tuple[Callable[..., Array], Decomposition]:
-    """The reference and the lowering of an op that is a formula of its operand and attributes."""
+def _reference(formula: Callable[..., Tensor]) -> Callable[..., Array]:
+    """The reference of an op that is a formula of its operand and attributes."""
 
     def reference(x: Array, **attributes: object) -> Array:
         given = leaf("x", "input", x.shape, as_dtype(x.dtype))
         graph = Graph((given,), (("y", formula(given, **attributes)),))
         return evaluate(graph, {"x": x})[0]["y"]
 
-    return reference, Decomposition(lambda node: formula(*node.operands, **node.attributes))
+    return reference
 
 
 def _sine_and_cosine(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,12 +114,8 @@ def _lgamma_of(x: Tensor) -> Tensor:
     return where(equal(absolute(x), math.inf), math.inf, result)
 
 
-LGAMMA = Op(
-    "lgamma",
-    elementwise_rule("lgamma", FLOAT, None),
-    lambda result, upstream: (upstream * digamma(result.operands[0]),),
-    *_formula(_lgamma_of),
-    elementwise_samples(1, _RANGES),
+LGAMMA = unary_op(
+    "lgamma", _lgamma_of, _reference(_lgamma_of), lambda x, y, g: g * digamma(x), _RANGES
 )
 
 
@@ -177,14 +172,10 @@ def _cotangent(order: int) -> list[float]:
     return [float(one) for one in polynomial.coef]
 
 
-POLYGAMMA = Op(
-    "polygamma",
-    elementwise_rule("polygamma", FLOAT, None),
-    lambda result, upstream: (
-        upstream * polygamma(result.attributes["order"] + 1, result.operands[0]),
-    ),
-    *_formula(_polygamma_of),
-    Samples(
+POLYGAMMA = elementwise_op(
+    *("polygamma", _polygamma_of, _reference(_polygamma_of)),
+    (lambda x, y, g, order: g * polygamma(order + 1, x),),
+    samples=Samples(
         lambda: [
             replace(sample, attributes={"order": order})
             for order in (0, 1, 2)
@@ -237,12 +228,10 @@ def _erfinv_of(x: Tensor) -> Tensor:
 _WINITZKI = 0.147
 
 
-ERFINV = Op(
-    "erfinv",
-    elementwise_rule("erfinv", FLOAT, None),
-    lambda result, upstream: (upstream * (exp(result * result) * (_ROOT_PI / 2)),),
-    *_formula(_erfinv_of),
-    elementwise_samples(1, ((-0.9, 0.9), (0.9, 0.999))),
+ERFINV = unary_op(
+    *("erfinv", _erfinv_of, _reference(_erfinv_of)),
+    lambda x, y, g: g * (exp(y * y) * (_ROOT_PI / 2)),
+    ((-0.9, 0.9), (0.9, 0.999)),
 )
 
 

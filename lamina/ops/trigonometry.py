@@ -15,16 +15,7 @@ from lamina.graph import Tensor, TensorLike, apply
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import floating, operands_of
 from lamina.ops.elementwise import reciprocal, rsqrt
-from lamina.ops.factories import (
-    FLOAT,
-    SIGNED,
-    WIDE,
-    applied,
-    binary_op,
-    formula,
-    number_like,
-    unary_op,
-)
+from lamina.ops.factories import WIDE, applied, elementwise_op, formula, number_like, unary_op
 from lamina.program.scalar import Scalar
 
 __all__ = ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "hypot", "sinh"]
@@ -48,12 +39,12 @@ def _other_leg(x: Scalar) -> Scalar:
     return applied("square_root", product)
 
 
-def _asin(x: Scalar) -> Scalar:
-    return applied("atan2", x, _other_leg(x))
-
-
 ASIN = unary_op(
-    "asin", formula(_asin), np.arcsin, lambda x, y, g: g * rsqrt(1 - x * x), _WITHIN_ONE
+    "asin",
+    formula(lambda x: applied("atan2", x, _other_leg(x))),
+    np.arcsin,
+    lambda x, y, g: g * rsqrt(1 - x * x),
+    _WITHIN_ONE,
 )
 
 
@@ -63,12 +54,12 @@ def asin(x: TensorLike) -> Tensor:
     return apply(ASIN, floating(x))
 
 
-def _acos(x: Scalar) -> Scalar:
-    return applied("atan2", _other_leg(x), x)
-
-
 ACOS = unary_op(
-    "acos", formula(_acos), np.arccos, lambda x, y, g: -(g * rsqrt(1 - x * x)), _WITHIN_ONE
+    "acos",
+    formula(lambda x: applied("atan2", _other_leg(x), x)),
+    np.arccos,
+    lambda x, y, g: -(g * rsqrt(1 - x * x)),
+    _WITHIN_ONE,
 )
 
 
@@ -78,11 +69,13 @@ def acos(x: TensorLike) -> Tensor:
     return apply(ACOS, floating(x))
 
 
-def _atan(x: Scalar) -> Scalar:
-    return applied("atan2", x, number_like(x, 1))
-
-
-ATAN = unary_op("atan", formula(_atan), np.arctan, lambda x, y, g: g / (x * x + 1), WIDE)
+ATAN = unary_op(
+    "atan",
+    formula(lambda x: applied("atan2", x, number_like(x, 1))),
+    np.arctan,
+    lambda x, y, g: g / (x * x + 1),
+    WIDE,
+)
 
 
 @checked
@@ -91,13 +84,12 @@ def atan(x: TensorLike) -> Tensor:
     return apply(ATAN, floating(x))
 
 
-ATAN2 = binary_op(
-    "atan2",
-    "atan2",
-    np.arctan2,
-    lambda a, b, y, g: g * (b * _reciprocal_square(a, b)),
-    lambda a, b, y, g: g * (-a * _reciprocal_square(a, b)),
-    kinds=FLOAT,
+ATAN2 = elementwise_op(
+    *("atan2", "atan2", np.arctan2),
+    (
+        lambda a, b, y, g: g * (b * _reciprocal_square(a, b)),
+        lambda a, b, y, g: g * (-a * _reciprocal_square(a, b)),
+    ),
 )
 
 
@@ -218,14 +210,9 @@ def _hypot_reference(a: Array, b: Array) -> Array:
     return np.where(np.isinf(a) | np.isinf(b), np.asarray(math.inf, a.dtype), finite)
 
 
-HYPOT = binary_op(
-    "hypot",
-    formula(_hypot),
-    _hypot_reference,
-    lambda a, b, y, g: g * (a / y),
-    lambda a, b, y, g: g * (b / y),
-    SIGNED,
-    FLOAT,
+HYPOT = elementwise_op(
+    *("hypot", formula(_hypot), _hypot_reference),
+    (lambda a, b, y, g: g * (a / y), lambda a, b, y, g: g * (b / y)),
 )
 
 

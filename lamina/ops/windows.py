@@ -12,17 +12,18 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from lamina.base.shapes import Array, Dim, DType, Shape, static
+from lamina.base.shapes import Array, Dim, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import LARGEST, Flag, entries_of
 from lamina.checks.origin import located
 from lamina.errors import ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, apply, described
+from lamina.graph import Sample, Tensor, apply, described
 from lamina.graph.attributes import Axis, Element, Fields, Many, whole
 from lamina.ops.arguments import as_tensor, read, refused
 from lamina.ops.broadcast import broadcast_to, sum_axes
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, select_within
 from lamina.ops.movement import reshape, transpose
+from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.slicing import pad, slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
 from lamina.program.windows import Sliding, sliding_at
@@ -69,19 +70,13 @@ _SLOPE = Fields(
 )
 
 
-def _slopes(node: Tensor) -> list[Slope]:
+def _slopes(numbers: Sequence[Slope]) -> list[Slope]:
     # A definition that was read from a file has plain tuples.
-    return [Slope._make(numbers) for numbers in node.attributes["slopes"]]
+    return [Slope._make(entry) for entry in numbers]
 
 
-def _extent(x: Tensor, axis: int) -> int:
-    (extent,) = static((x.shape[axis],))
-    return extent
-
-
-def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    (x,) = operands
-    slopes = [Slope._make(numbers) for numbers in attributes["slopes"]]
+def _infer_shear(x: Tensor, slopes: Sequence[Slope], fill: float) -> Typed:
+    slopes = _slopes(slopes)
     axes = [axis for one in slopes for axis in (one.position, one.element)]
     if len(set(axes)) != len(axes):
         raise ShapeError(
@@ -91,53 +86,48 @@ def _infer_shear(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[
         )
     shape = list(x.shape)
     for one in slopes:
-        _, window = static((shape[one.position], shape[one.element]))
+        extent, window = static((shape[one.position], shape[one.element]))
         farthest = one.stride * one.extent + abs(one.dilation) * window + abs(one.offset)
-        if farthest > LARGEST or one.divisor * _extent(x, one.position) > LARGEST:
+        if farthest > LARGEST or one.divisor * extent > LARGEST:
             raise ShapeError("shear: the indices are too large", facts=(("slope", str(one)),))
         shape[one.position] = one.extent
     return tuple(shape), x.dtype
 
 
-def _shear_gradient(result: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    (x,) = result.operands
+def _shear_gradient(
+    x: Tensor, _: Tensor, upstream: Tensor, slopes: Sequence[Slope], fill: float
+) -> Gradients:
     inverse: list[Slope] = []
-    for one in _slopes(result):
+    for one in _slopes(slopes):
         (extent,) = static((x.shape[one.position],))
         numbers = (one.divisor, -one.dilation, -one.offset, one.stride)
         inverse.append(Slope(one.position, one.element, extent, *numbers))
     return (shear(upstream, inverse),)
 
 
-def _shear_reference(x: Array, slopes: tuple[Slope, ...], fill: float) -> Array:
-    result = x
-    for numbers in slopes:
-        result = _sheared(result, Slope._make(numbers), fill)
-    return result
-
-
-def _sheared(x: Array, one: Slope, fill: float) -> Array:
-    extent, size = static((x.shape[one.position], x.shape[one.element]))
-    elements = np.arange(size)
-    starts = one.stride * np.arange(one.extent) + one.offset
-    indices: Array = np.add.outer(starts, one.dilation * elements)
-    inside = (indices % one.divisor == 0) & (indices >= 0) & (indices // one.divisor < extent)
-    moved = np.moveaxis(x, (one.position, one.element), (0, 1))
-    if extent:
-        values = moved[np.where(inside, indices // one.divisor, 0), elements]
-    else:
-        values = np.zeros((*indices.shape, *moved.shape[2:]), x.dtype)
-    mask = inside.reshape(inside.shape + (1,) * (moved.ndim - 2))
-    return np.moveaxis(
-        np.where(mask, values, x.dtype.type(fill)), (0, 1), (one.position, one.element)
-    )
+def _shear_reference(x: Array, slopes: Sequence[Slope], fill: float) -> Array:
+    for one in _slopes(slopes):
+        extent, size = static((x.shape[one.position], x.shape[one.element]))
+        elements = np.arange(size)
+        starts = one.stride * np.arange(one.extent) + one.offset
+        indices: Array = np.add.outer(starts, one.dilation * elements)
+        inside = (indices % one.divisor == 0) & (indices >= 0) & (indices // one.divisor < extent)
+        moved = np.moveaxis(x, (one.position, one.element), (0, 1))
+        if extent:
+            values = moved[np.where(inside, indices // one.divisor, 0), elements]
+        else:
+            values = np.zeros((*indices.shape, *moved.shape[2:]), x.dtype)
+        mask = inside.reshape(inside.shape + (1,) * (moved.ndim - 2))
+        filled = np.where(mask, values, x.dtype.type(fill))
+        x = np.moveaxis(filled, (0, 1), (one.position, one.element))
+    return x
 
 
 def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     shape = static(node.operands[0].shape)
     pulled = list(coordinates)
     bounds: list[Bound] = []
-    for one in _slopes(node):
+    for one in _slopes(node.attributes["slopes"]):
         element = coordinates[one.element] * one.dilation
         index = coordinates[one.position] * one.stride + element + one.offset
         bounds.append(Bound(index, 0, (shape[one.position] - 1) * one.divisor + 1))
@@ -158,11 +148,11 @@ def _shear_slides(node: Tensor, coordinates: Coordinates) -> tuple[Sliding | Non
             (one.stride, one.dilation, one.offset, one.divisor),
             shape[one.position],
         )
-        for one in _slopes(node)
+        for one in _slopes(node.attributes["slopes"])
     )
 
 
-SHEAR = Op(
+SHEAR = make_op(
     "shear",
     _infer_shear,
     _shear_gradient,
