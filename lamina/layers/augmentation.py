@@ -21,7 +21,7 @@ from lamina.layers.convolution import ForEachAxis, Numbers, numbers_of
 from lamina.layers.image import Widths, pairs_of_widths
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.ops.padding import PadMode
+from lamina.ops.rearranging import PadMode
 
 __all__ = ["RandomCrop", "RandomErasing", "RandomFlip", "RandomShift"]
 

@@ -35,7 +35,7 @@ from lamina.layers.checks import origin_text, require_float
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
-from lamina.ops.padding import PadMode
+from lamina.ops.rearranging import PadMode
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 

@@ -18,7 +18,7 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
-from lamina.ops.padding import PadMode
+from lamina.ops.rearranging import PadMode
 
 __all__ = ["ChannelShuffle", "Crop", "Pad", "PixelShuffle", "PixelUnshuffle"]
 

@@ -23,7 +23,6 @@ if not loaded_when_used(__name__):
     from lamina.ops.elementwise import *
     from lamina.ops.factorization import *
     from lamina.ops.finite import *
-    from lamina.ops.folding import *
     from lamina.ops.fourier import *
     from lamina.ops.gathering import *
     from lamina.ops.getitem import *
@@ -32,7 +31,6 @@ if not loaded_when_used(__name__):
     from lamina.ops.linalg import *
     from lamina.ops.movement import *
     from lamina.ops.norms import *
-    from lamina.ops.padding import *
     from lamina.ops.pooling import *
     from lamina.ops.random import *
     from lamina.ops.rearranging import *
