@@ -311,9 +311,7 @@ def windows_of(most: int, along: Sequence[Window]) -> tuple[Window, ...]:
     return tuple(Window._make(read("along", WINDOW, entry)) for entry in entries)
 
 
-def folded(
-    y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Sequence[int]
-) -> Tensor:
+def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Sequence[int]) -> Tensor:
     """The adjoint of `windows` (col2im): each element of x is the sum of its copies in windows.
 
     Args:
