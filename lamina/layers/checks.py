@@ -17,6 +17,12 @@ class Sourced(Named, metaclass=Called):
     _source: str
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Makes the record.
+
+        Raises:
+            DefinitionError: for an argument of another kind, such as a number out of range or
+                another word, and for arguments that exclude each other.
+        """
         record = super().__new__(cls)
         object.__setattr__(record, "_source", source_line())
         return record

@@ -64,8 +64,6 @@ class Layer(Sourced, ABC):
             number, which changes when layers are inserted before it.
 
     Raises:
-        DefinitionError: when it is made with an argument of another kind, such as a number out of
-            range, another word, or two options that exclude each other.
         ShapeError, DTypeError: when it is applied to tensors that its description does not name:
             of another rank, of other extents, of integers where it takes floats.
 

@@ -252,9 +252,6 @@ class FunctionMetric(Sourced):
             example or element, [batch, ...], or one number for a batch.
         name: of the metric; the function's `__name__` by default.
 
-    Raises:
-        DefinitionError: if it is not a function, or has no name.
-
     Example:
         >>> def largest_error(prediction, target):
         ...     return lm.ops.max(abs(prediction - target), 1)

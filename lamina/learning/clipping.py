@@ -21,10 +21,7 @@ class ClipValue(Sourced):
     """Brings every element into [-limit, limit].
 
     Args:
-        limit: the largest absolute value.
-
-    Raises:
-        DefinitionError: unless the limit is a number above zero.
+        limit: the largest absolute value, above 0.
 
     Example:
         >>> (clipped,) = lm.training.clipping.ClipValue(0.5)([lm.Input(3)])
@@ -33,7 +30,6 @@ class ClipValue(Sourced):
     limit: Positive
 
     def __call__(self, gradients: Tensors) -> tuple[Tensor, ...]:
-        """The gradients, clipped."""
         return tuple(ops.clip(gradient, -self.limit, self.limit) for gradient in gradients)
 
 
@@ -42,10 +38,7 @@ class ClipNorm(Sourced):
     """Scales each gradient down to a Euclidean norm of at most the limit.
 
     Args:
-        limit: the largest norm of one gradient.
-
-    Raises:
-        DefinitionError: unless the limit is a number above zero.
+        limit: the largest norm of one gradient, above 0.
 
     Example:
         >>> (clipped,) = lm.training.clipping.ClipNorm(1.0)([lm.Input(3)])
@@ -54,7 +47,6 @@ class ClipNorm(Sourced):
     limit: Positive
 
     def __call__(self, gradients: Tensors) -> tuple[Tensor, ...]:
-        """The gradients, clipped."""
         return tuple(g * _factor(_square_sum(g), self.limit) for g in gradients)
 
 
@@ -66,10 +58,7 @@ class ClipGlobalNorm(Sourced):
     recurrent neural networks (2013), section 3.2; `torch.nn.utils.clip_grad_norm_`.
 
     Args:
-        limit: the largest norm of all gradients together.
-
-    Raises:
-        DefinitionError: unless the limit is a number above zero.
+        limit: the largest norm of all gradients together, above 0.
 
     Example:
         >>> first, second = lm.training.clipping.ClipGlobalNorm(1.0)([lm.Input(3), lm.Input(2)])
@@ -78,7 +67,6 @@ class ClipGlobalNorm(Sourced):
     limit: Positive
 
     def __call__(self, gradients: Tensors) -> tuple[Tensor, ...]:
-        """The gradients, clipped."""
         if not gradients:
             return ()
         total = _square_sum(gradients[0])

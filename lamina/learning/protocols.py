@@ -103,9 +103,6 @@ class TrainingOptions:
         frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
         class_weights: of each class in the loss: a row, or by the number of the class.
         gradient_norm: whether the norm of all gradients is an output.
-
-    Raises:
-        DefinitionError: if one of them is of the wrong kind.
     """
 
     loss: Loss

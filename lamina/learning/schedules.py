@@ -64,9 +64,6 @@ class Constant(Schedule):
     Args:
         rate: the learning rate.
 
-    Raises:
-        DefinitionError: if the rate is negative or not finite.
-
     Example:
         >>> lm.schedules.Constant(0.1).at(1000)
         0.1
@@ -75,7 +72,6 @@ class Constant(Schedule):
     rate: NotNegative
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         return ops.cast(self.rate, step.dtype)
 
 
@@ -88,9 +84,6 @@ class StepDecay(Schedule):
         every: the number of training steps with the same rate.
         factor: by which the rate is multiplied after them.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.schedules.StepDecay(0.1, every=30, factor=0.5).at(60)
         0.025
@@ -102,7 +95,6 @@ class StepDecay(Schedule):
     factor: Positive = 0.1
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         # Adding one half keeps the quotient away from whole numbers, where rounding would decide.
         times = ops.floor((step + 0.5) / self.every)
         return ops.pow(self.factor, times) * self.rate
@@ -117,9 +109,6 @@ class Exponential(Schedule):
         factor: the rate is multiplied by it over `every` training steps.
         every: the number of those training steps.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.schedules.Exponential(0.1, factor=0.5, every=100).at(200)
         0.025
@@ -131,7 +120,6 @@ class Exponential(Schedule):
     every: Count = 1
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         return ops.exp(step * (of_numbers(math.log, self.factor) / self.every)) * self.rate
 
 
@@ -147,9 +135,6 @@ class Cosine(Schedule):
         steps: the number of training steps until `final`.
         final: the rate at the end.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.schedules.Cosine(0.1, steps=1000).at(500)
         0.05
@@ -161,7 +146,6 @@ class Cosine(Schedule):
     final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         wave = ops.cos(_progress(step, self.steps) * math.pi)
         return (wave + 1.0) * ((self.rate - self.final) / 2) + self.final
 
@@ -180,9 +164,6 @@ class Linear(Schedule):
         steps: the number of training steps until `final`.
         final: the rate at the end.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.schedules.Linear(0.1, steps=1000).at(500)
         0.05
@@ -194,7 +175,6 @@ class Linear(Schedule):
     final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         return (1.0 - _progress(step, self.steps)) * (self.rate - self.final) + self.final
 
     @property
@@ -213,9 +193,6 @@ class Polynomial(Schedule):
         power: 1 is a line, 2 a parabola.
         final: the rate at the end.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.schedules.Polynomial(0.1, steps=1000, power=2).at(500)
         0.025
@@ -228,7 +205,6 @@ class Polynomial(Schedule):
     final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         remaining = ops.pow(1.0 - _progress(step, self.steps), self.power)
         return remaining * (self.rate - self.final) + self.final
 
@@ -246,9 +222,6 @@ class PiecewiseConstant(Schedule):
         boundaries: the training steps at which the rate changes, rising.
         rates: one more than boundaries.
 
-    Raises:
-        DefinitionError: if the numbers do not fit together.
-
     Example:
         >>> lm.schedules.PiecewiseConstant([100, 200], [0.1, 0.01, 0.001]).at(100)
         0.01
@@ -262,7 +235,6 @@ class PiecewiseConstant(Schedule):
         _require_boundaries(self, self.boundaries, self.rates, "rate", example)
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         result = ops.cast(self.rates[0], step.dtype)
         for boundary, rate in zip(self.boundaries, self.rates[1:], strict=True):
             result = ops.where(step < boundary, result, rate)
@@ -282,9 +254,6 @@ class CosineRestarts(Schedule):
         growth: each fall takes so many times as many training steps as the one before.
         final: the rate that a fall approaches.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.schedules.CosineRestarts(0.1, steps=10, growth=2).at(20)
         0.05
@@ -297,7 +266,6 @@ class CosineRestarts(Schedule):
     final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         # Adding one half keeps quotients away from whole numbers, where rounding would decide.
         first = self.steps
         if self.growth == 1:
@@ -327,9 +295,6 @@ class Cyclic(Schedule):
         least: the smallest rate.
         factor: of the height, after each cycle.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.schedules.Cyclic(0.1, steps=10).at(15)
         0.05
@@ -342,7 +307,6 @@ class Cyclic(Schedule):
     factor: Positive = 1.0
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         cycle = self.steps * 2.0
         finished = ops.floor((step + 0.5) / cycle)
         position = (step - finished * cycle) / self.steps
@@ -359,13 +323,10 @@ class OneCycle(Schedule):
 
     Args:
         rate: the largest.
-        steps: of the whole cycle, at least 2; the rate stays at its end.
+        steps: the training steps of the cycle, at least 2; the rate stays at its end.
         rise: the fraction of the training steps in which the rate rises.
         start: the first rate is rate / start.
         end: the last rate is the first one / end.
-
-    Raises:
-        DefinitionError: for a number out of range.
 
     Example:
         >>> lm.schedules.OneCycle(0.25, steps=101, rise=0.3).at(0)
@@ -380,7 +341,6 @@ class OneCycle(Schedule):
     end: Positive = 1e4
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         last = self.steps - 1.0
         top = self.rise * self.steps - 1.0
         first = self.rate / self.start
@@ -404,9 +364,6 @@ class Chain(Schedule):
         boundaries: the training steps at which the next schedule begins, rising.
         schedules: schedules or constant rates, one more than boundaries.
 
-    Raises:
-        DefinitionError: if their numbers do not fit together.
-
     Example:
         >>> falling = lm.schedules.Linear(0.1, steps=100)
         >>> lm.schedules.Chain([50], [0.01, falling]).at(100)
@@ -421,7 +378,6 @@ class Chain(Schedule):
         _require_boundaries(self, self.boundaries, self.schedules, "schedule", example)
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         begins = (0, *self.boundaries)
         result = _rate_of(self.schedules[0], step) + ops.zeros_like(step)
         for begin, schedule in zip(begins[1:], self.schedules[1:], strict=True):
@@ -447,9 +403,6 @@ class Warmup(Schedule):
         steps: the number of training steps of the rise.
         then: a learning-rate schedule that counts from the end of the rise, or a constant rate.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.schedules.Warmup(10, then=lm.schedules.Cosine(0.1, steps=990)).at(4)
         0.05
@@ -459,7 +412,6 @@ class Warmup(Schedule):
     then: Annotated[Schedule | float, _RATE]
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Builds the rate."""
         later = ops.maximum(step - self.steps, 0.0)
         rate = _rate_of(self.then, later)
         return ops.minimum((step + 1.0) / self.steps, 1.0) * rate

@@ -38,12 +38,8 @@ class BCE(Loss):
     `BCEWithLogits` is more accurate.
 
     Args:
-        class_weights: a factor for each index of the last axis. As in PyTorch, the mean is divided
-            by the number of elements, not by the factors.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for a negative weight.
+        class_weights: factors, at least 0, for the indices of the last axis. As in PyTorch, the
+            mean is divided by the number of elements, not by the factors.
 
     Example:
         >>> lm.BCE()(lm.Sigmoid()(lm.Input(1)), lm.Input(1)).shape
@@ -66,7 +62,6 @@ class BCE(Loss):
         return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         each = (wanted - 1.0) * log1m(prediction) - wanted * log(prediction)
         return Elements(_scaled(self, each, self.class_weights, prediction))
@@ -79,14 +74,10 @@ class BCEWithLogits(Loss):
     Takes raw scores, f32 or f64 of any shape, and targets between 0 and 1 of the same shape.
 
     Args:
-        positive_weight: a factor for targets of 1: one number, or one for each index of the last
-            axis.
-        class_weights: a factor for each index of the last axis. As in PyTorch, the mean is divided
-            by the number of elements, not by the factors.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for a negative weight.
+        positive_weight: a factor for targets of 1, at least 0: one number, or one for each index of
+            the last axis.
+        class_weights: factors, at least 0, for the indices of the last axis. As in PyTorch, the
+            mean is divided by the number of elements, not by the factors.
 
     Example:
         >>> lm.BCEWithLogits(positive_weight=3.0)(lm.Input(1), lm.Input(1)).shape
@@ -109,7 +100,6 @@ class BCEWithLogits(Loss):
         return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         weight = self.positive_weight
         if weight is not None and not isinstance(weight, int | float):
@@ -126,12 +116,9 @@ class BinaryFocal(Loss):
     raw scores, f32 or f64 of any shape, and targets between 0 and 1 of the same shape.
 
     Args:
-        focus: the exponent, "gamma"; with 0 the loss is `BCEWithLogits`.
-        balance: the factor for targets of 1, "alpha"; targets of 0 have 1 - balance; None for none.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: if the focus is negative, or the balance outside [0, 1).
+        focus: the exponent, "gamma", at least 0; with 0 the loss is `BCEWithLogits`.
+        balance: the factor for targets of 1, "alpha", in [0, 1); targets of 0 have 1 - balance;
+            None for none.
 
     Example:
         >>> lm.BinaryFocal(focus=1.5)(lm.Input(3), lm.Input(3)).shape
@@ -154,7 +141,6 @@ class BinaryFocal(Loss):
         return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         each = binary_cross_entropy(prediction, wanted)
         if self.focus:

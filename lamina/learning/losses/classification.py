@@ -37,16 +37,12 @@ class CrossEntropy(OfClassNumbers):
     or probabilities in the shape of the prediction.
 
     Args:
-        label_smoothing: this share of the probability is spread evenly over all classes: Szegedy
-            et al.: Rethinking the Inception architecture (2016), section 7.
-        class_weights: one number for each class. With class numbers the mean is divided by the
-            weights of the targets, as in PyTorch.
+        label_smoothing: the share of the probability, from 0 to 1, that is spread evenly over all
+            classes: Szegedy et al.: Rethinking the Inception architecture (2016), section 7.
+        class_weights: a number of at least 0 for each class. With class numbers the mean is divided
+            by the weights of the targets, as in PyTorch.
         ignore_index: the class number of targets that do not count, or None. They pass the check of
             class numbers; the mean is divided by what is left, and is NaN if nothing is.
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for a smoothing outside [0, 1], or a negative weight.
 
     Example:
         >>> lm.CrossEntropy()(lm.Input(10), lm.Input(dtype="int64")).shape
@@ -73,7 +69,6 @@ class CrossEntropy(OfClassNumbers):
         return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
         weights = weight_tensor(self, self.class_weights, prediction, axis=1)
         # The logarithm of softmax is shifted - normaliser. The two are kept apart: the gradient of
@@ -113,14 +108,10 @@ class NLL(OfClassNumbers):
     class numbers, integers [batch, ...]. `CrossEntropy` does both at once.
 
     Args:
-        class_weights: one number for each class; the mean is divided by the weights of the
-            targets, as in PyTorch.
+        class_weights: a number of at least 0 for each class; the mean is divided by the weights of
+            the targets, as in PyTorch.
         ignore_index: the class number of targets that do not count, or None. They pass the check of
             class numbers; the mean is divided by what is left, and is NaN if nothing is.
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for a negative weight.
 
     Example:
         >>> lm.NLL()(lm.LogSoftmax()(lm.Input(10)), lm.Input(dtype="int64")).shape
@@ -139,7 +130,6 @@ class NLL(OfClassNumbers):
         return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
         weights = weight_tensor(self, self.class_weights, prediction, axis=1)
         hit = hits(self, prediction, target)
@@ -161,14 +151,10 @@ class Focal(OfClassNumbers):
     raw scores, f32 or f64 [batch, classes, ...], and class numbers, integers [batch, ...].
 
     Args:
-        focus: the exponent, "gamma"; with 0 the loss is `CrossEntropy`.
-        class_weights: one number for each class, "alpha"; the mean is divided by the number of
-            targets, not by their weights.
+        focus: the exponent, "gamma", at least 0; with 0 the loss is `CrossEntropy`.
+        class_weights: a number of at least 0 for each class, "alpha"; the mean is divided by the
+            number of targets, not by their weights.
         ignore_index: the class number of targets that do not count, or None.
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: if the focus is negative.
 
     Example:
         >>> lm.Focal()(lm.Input(10), lm.Input(dtype="int64")).shape
@@ -188,7 +174,6 @@ class Focal(OfClassNumbers):
         return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
         weights = weight_tensor(self, self.class_weights, prediction, axis=1)
         hit = hits(self, prediction, target)

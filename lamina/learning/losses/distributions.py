@@ -45,9 +45,6 @@ class KLDivergence(Loss):
             each example and the mean over the batch, which is the divergence itself, `"sum"`, or
             `"none"` for the summand of each element.
 
-    Raises:
-        DefinitionError: for another reduction.
-
     Example:
         >>> loss = lm.KLDivergence(reduction="batchmean")
         >>> loss(lm.LogSoftmax()(lm.Input(10)), lm.Input(10)).shape
@@ -83,7 +80,6 @@ class KLDivergence(Loss):
         return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         if self.log_target:
             finite = ops.where(ops.equal(wanted, -math.inf), 0.0, wanted)
@@ -108,11 +104,7 @@ class GaussianNLL(Loss):
 
     Args:
         full: also adds the constant log(2 pi) / 2.
-        epsilon: the least variance.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: unless epsilon is above zero.
+        epsilon: the least variance, above 0.
 
     Example:
         >>> lm.GaussianNLL()((lm.Input(3), lm.Softplus()(lm.Input(3))), lm.Input(3)).shape
@@ -132,12 +124,6 @@ class GaussianNLL(Loss):
         return mean.shape, mean.dtype
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
-        """Builds the loss of each element.
-
-        Raises:
-            DefinitionError: if there are not two outputs.
-            ShapeError, DTypeError: if they, or the target, do not fit each other.
-        """
         mean, variance = several(self, prediction, 2, "mean, variance")
         wanted = matched(self, mean, target)
         if variance.shape not in (mean.shape, (*mean.shape[:-1], 1)):
@@ -165,11 +151,7 @@ class PoissonNLL(Loss):
             x - t log(x + epsilon), as Keras' `Poisson`.
         full: also adds an approximation of log(t!), Stirling's t log(t) - t + log(2 pi t) / 2,
             where t > 1.
-        epsilon: keeps the logarithm finite.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: if epsilon is negative.
+        epsilon: a number of at least 0 that keeps the logarithm finite.
 
     Example:
         >>> lm.PoissonNLL()(lm.Input(3), lm.Input(3)).shape
@@ -193,7 +175,6 @@ class PoissonNLL(Loss):
         )
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         if self.log_input:
             each = ops.exp(prediction) + product(wanted, -prediction)
@@ -221,10 +202,8 @@ class EvidenceLowerBound(Loss):
     logits, and numbers in [0, 1].
 
     Args:
-        divergence: the factor of the divergence; the beta of Higgins et al.: beta-VAE (2017).
-
-    Raises:
-        DefinitionError: if the factor is negative.
+        divergence: the factor of the divergence, at least 0; the beta of Higgins et al.: beta-VAE
+            (2017).
 
     Example:
         >>> outputs = lm.Input(1, 28, 28), lm.Input(20), lm.Input(20)
@@ -243,12 +222,6 @@ class EvidenceLowerBound(Loss):
         return logits.shape, logits.dtype
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
-        """Builds the loss of each example.
-
-        Raises:
-            DefinitionError: if there are not three predictions.
-            ShapeError, DTypeError: if they, or the target, do not fit each other.
-        """
         logits, mean, log_variance = self._outputs(prediction)
         wanted, log_variance = matched(self, logits, target), matched(self, mean, log_variance)
         each = binary_cross_entropy(logits, wanted)

@@ -38,12 +38,6 @@ class _OfTriplets(Loss):
         return
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor | None) -> Elements:
-        """Builds the loss of each example.
-
-        Raises:
-            DefinitionError: if there are not three predictions, or there is a target.
-            ShapeError, DTypeError: if the three differ.
-        """
         anchor, positive, negative = _triplet(self, prediction, target)
         near = self._distance(anchor, matched(self, anchor, positive))
         far = self._distance(anchor, matched(self, anchor, negative))
@@ -65,13 +59,10 @@ class Triplet(_OfTriplets):
     or f64 [batch, ..., features]; there is no target.
 
     Args:
-        margin: how much nearer the positive must be.
-        epsilon: added to the differences, so that the distance has a gradient at 0.
-        swap: uses the distance from positive to negative where that is smaller.
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: if the margin or epsilon is negative.
+        margin: the distance, at least 0, by which the positive must be nearer.
+        epsilon: a number of at least 0 that is added to the differences, so that the distance has a
+            gradient at 0.
+        swap: whether the distance from positive to negative counts where it is smaller.
 
     Example:
         >>> lm.Triplet()((lm.Input(8), lm.Input(8), lm.Input(8))).shape
@@ -94,12 +85,8 @@ class TripletWithDistance(_OfTriplets):
 
     Args:
         distance: a function of two tensors [batch, ..., features] that gives a tensor [batch, ...].
-        margin: how much nearer the positive must be.
-        swap: uses the distance from positive to negative where that is smaller.
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: if the margin is negative.
+        margin: the distance, at least 0, by which the positive must be nearer.
+        swap: whether the distance from positive to negative counts where it is smaller.
 
     Example:
         >>> def far(a, b):
@@ -143,10 +130,6 @@ class CosineEmbedding(Loss):
 
     Args:
         margin: the cosine up to which pairs that differ have no loss, from -1 to 1.
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for a margin outside [-1, 1].
 
     Example:
         >>> lm.CosineEmbedding()((lm.Input(8), lm.Input(8)), lm.Input()).shape
@@ -179,12 +162,6 @@ class CosineEmbedding(Loss):
         )
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
-        """Builds the loss of each example.
-
-        Raises:
-            DefinitionError: if there are not two outputs.
-            ShapeError, DTypeError: if they, or the target, do not fit each other.
-        """
         first, second = several(self, prediction, 2, "first, second")
         second = _without_overflow(matched(self, first, second))
         if first.rank < 2 or target.shape != first.shape[:-1]:
@@ -213,12 +190,6 @@ class NegativeCosine(Loss):
     Takes a prediction f32 or f64 [batch, ..., features] and a target of the same shape. A vector of
     zeros has the cosine 0.
 
-    Args:
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another reduction.
-
     Example:
         >>> lm.NegativeCosine()(lm.Input(8), lm.Input(8)).shape
         ()
@@ -228,7 +199,6 @@ class NegativeCosine(Loss):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         return Elements(-ops.sum(_unit(prediction) * _unit(wanted), -1))
 

@@ -46,8 +46,9 @@ class Elements:
 class Loss(Sourced, ABC):
     """The base of all losses. A subclass is a frozen dataclass.
 
-    It defines `elements`, and has a `reduction` then. A subclass may define `__call__` instead; its
-    examples cannot have weights, unless `__call__` has a third parameter `weights`.
+    It defines `elements`, and has a `reduction` then, as `__call__` explains. A subclass may define
+    `__call__` instead; its examples cannot have weights, unless `__call__` has a third parameter
+    `weights`.
 
     Example:
         >>> from dataclasses import dataclass
@@ -69,7 +70,8 @@ class Loss(Sourced, ABC):
             target: the expected output.
 
         Raises:
-            ShapeError, DTypeError: if the target does not fit the prediction.
+            DefinitionError: for another number of outputs than the loss takes.
+            ShapeError, DTypeError: if the outputs, or the target, do not fit each other.
         """
         raise DefinitionError(
             "the loss defines neither elements nor __call__",
@@ -89,8 +91,9 @@ class Loss(Sourced, ABC):
             weights: of the examples, [batch], or of the elements of the loss.
 
         Returns:
-            A tensor without axes, in the prediction's dtype; with `reduction="none"` the loss of
-            each element, [batch, ...].
+            A tensor in the prediction's dtype. The option `reduction` is `"mean"` over the losses
+            of all elements (of all examples, where a loss compares classes, vectors or sequences),
+            `"sum"`, or `"none"` for the loss of each, [batch, ...]; the first two have no axes.
 
         Raises:
             ShapeError, DTypeError: if target or weights do not fit the prediction.

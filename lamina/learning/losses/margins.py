@@ -71,12 +71,6 @@ class Hinge(_Signs):
     From Cortes, Vapnik: Support-vector networks (1995). Takes scores f32 or f64 of any shape and
     targets of the same shape. The gradient where t x = 1 is 0.
 
-    Args:
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another reduction.
-
     Example:
         >>> lm.Hinge()(lm.Input(1), lm.Input(1)).shape
         ()
@@ -88,7 +82,6 @@ class Hinge(_Signs):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         return Elements(ops.relu(1.0 - wanted * prediction))
 
@@ -98,12 +91,6 @@ class SquaredHinge(_Signs):
     """max(0, 1 - t x)^2 for scores x and targets t of -1 or 1.
 
     Takes scores f32 or f64 of any shape and targets of the same shape.
-
-    Args:
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another reduction.
 
     Example:
         >>> lm.SquaredHinge()(lm.Input(1), lm.Input(1)).shape
@@ -116,7 +103,6 @@ class SquaredHinge(_Signs):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         missing = ops.relu(1.0 - matched(self, prediction, target) * prediction)
         return Elements(missing * missing)
 
@@ -126,12 +112,6 @@ class SoftMargin(_Signs):
     """log(1 + exp(-t x)) for scores x and targets t of -1 or 1: the logistic loss.
 
     Takes scores f32 or f64 of any shape and targets of the same shape.
-
-    Args:
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another reduction.
 
     Example:
         >>> lm.SoftMargin()(lm.Input(1), lm.Input(1)).shape
@@ -148,7 +128,6 @@ class SoftMargin(_Signs):
         return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         return Elements(ops.softplus(-(matched(self, prediction, target) * prediction)))
 
 
@@ -161,10 +140,6 @@ class HingeEmbedding(_Signs):
 
     Args:
         margin: the distance from which things that differ have no loss.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for a margin that is not a finite number.
 
     Example:
         >>> lm.HingeEmbedding()(lm.Input(1), lm.Input(1)).shape
@@ -176,7 +151,6 @@ class HingeEmbedding(_Signs):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         alike = matched(self, prediction, target) > 0
         other = ops.clip(self.margin - prediction, low=0.0)
         return Elements(ops.where(alike, prediction, other))
@@ -190,11 +164,7 @@ class MarginRanking(_Signs):
     that shape.
 
     Args:
-        margin: by how much the right one should be larger.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for a margin that is not a finite number.
+        margin: the difference by which the right one should be larger.
 
     Example:
         >>> lm.MarginRanking(margin=0.5)((lm.Input(1), lm.Input(1)), lm.Input(1)).shape
@@ -213,12 +183,6 @@ class MarginRanking(_Signs):
         return first.shape, first.dtype
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
-        """Builds the loss of each element.
-
-        Raises:
-            DefinitionError: if there are not two outputs.
-            ShapeError, DTypeError: if they, or the target, do not fit each other.
-        """
         first, second = several(self, prediction, 2, "first, second")
         difference = first - matched(self, first, second)
         wanted = matched(self, first, target)
@@ -235,12 +199,8 @@ class MultiMargin(OfClassNumbers):
 
     Args:
         power: 1 or 2.
-        margin: by how much the score of the right class should be larger.
-        class_weights: one factor for each class; the mean is not divided by them.
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another power, or a negative weight.
+        margin: the difference by which the score of the right class should be larger.
+        class_weights: factors of the classes, at least 0; the mean is not divided by them.
 
     Example:
         >>> lm.MultiMargin()(lm.Input(10), lm.Input(dtype="int64")).shape
@@ -256,7 +216,6 @@ class MultiMargin(OfClassNumbers):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
         weights = weight_tensor(self, self.class_weights, prediction, axis=1)
         hit = hits(self, prediction, target)
@@ -276,12 +235,6 @@ class CategoricalHinge(OfClassNumbers):
     As in Keras, the right class counts among the others with the score 0. Takes scores, f32 or f64
     [batch, classes], and class numbers, integers [batch].
 
-    Args:
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another reduction.
-
     Example:
         >>> lm.CategoricalHinge()(lm.Input(10), lm.Input(dtype="int64")).shape
         ()
@@ -293,7 +246,6 @@ class CategoricalHinge(OfClassNumbers):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         hit = hits(self, prediction, target)
         right = ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
         largest = ops.max(ops.where(hit, 0.0, prediction), 1, keepdims=True)
@@ -310,12 +262,6 @@ class MultiLabelMargin(Loss):
 
     Takes scores, f32 or f64 [batch, classes], and the numbers of the labels of each example,
     integers [batch, classes]: those before the first negative number count.
-
-    Args:
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another reduction.
 
     Example:
         >>> lm.MultiLabelMargin()(lm.Input(10), lm.Input(10, dtype="int64")).shape
@@ -341,7 +287,6 @@ class MultiLabelMargin(Loss):
         check_labels(self, np.maximum(array, 0), prediction_shape)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         classes = class_count(self, prediction)
         if prediction.rank != 2 or target.shape != prediction.shape:
             raise ShapeError(
@@ -381,11 +326,7 @@ class MultiLabelSoftMargin(Loss):
     shape.
 
     Args:
-        class_weights: a factor for each class; the mean is not divided by them.
-        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for a negative weight.
+        class_weights: factors of the classes, at least 0; the mean is not divided by them.
 
     Example:
         >>> lm.MultiLabelSoftMargin()(lm.Input(10), lm.Input(10)).shape
@@ -407,7 +348,6 @@ class MultiLabelSoftMargin(Loss):
         return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         each = binary_cross_entropy(prediction, wanted)
         weights = weight_tensor(self, self.class_weights, prediction, axis=-1)

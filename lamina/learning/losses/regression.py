@@ -29,12 +29,6 @@ class MSE(Loss):
 
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
 
-    Args:
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another reduction.
-
     Example:
         >>> lm.MSE()(lm.Input(3), lm.Input(3)).shape
         ()
@@ -44,7 +38,6 @@ class MSE(Loss):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         difference = prediction - matched(self, prediction, target)
         return Elements(difference * difference)
 
@@ -55,12 +48,6 @@ class MAE(Loss):
 
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
 
-    Args:
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another reduction.
-
     Example:
         >>> lm.MAE()(lm.Input(3), lm.Input(3)).shape
         ()
@@ -70,7 +57,6 @@ class MAE(Loss):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         return Elements(ops.abs(prediction - matched(self, prediction, target)))
 
 
@@ -82,11 +68,7 @@ class Huber(Loss):
     any shape and a target of the same shape.
 
     Args:
-        delta: where the parabola becomes a line.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: unless delta is above zero.
+        delta: the difference, above 0, at which the parabola becomes a line.
 
     Example:
         >>> lm.Huber(delta=0.5)(lm.Input(3), lm.Input(3)).shape
@@ -98,7 +80,6 @@ class Huber(Loss):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         difference = prediction - matched(self, prediction, target)
         return Elements(_rounded_corner(difference, self.delta, self.delta))
 
@@ -111,11 +92,8 @@ class SmoothL1(Loss):
     same shape.
 
     Args:
-        beta: where the parabola becomes a line; with 0 the loss is `MAE`.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: if beta is negative.
+        beta: the difference, at least 0, at which the parabola becomes a line; with 0 the loss is
+            `MAE`.
 
     Example:
         >>> lm.SmoothL1(beta=0.5)(lm.Input(3), lm.Input(3)).shape
@@ -127,7 +105,6 @@ class SmoothL1(Loss):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         difference = prediction - matched(self, prediction, target)
         if not self.beta:
             return Elements(ops.abs(difference))
@@ -146,12 +123,6 @@ class LogCosh(Loss):
 
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
 
-    Args:
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for another reduction.
-
     Example:
         >>> lm.LogCosh()(lm.Input(3), lm.Input(3)).shape
         ()
@@ -161,7 +132,6 @@ class LogCosh(Loss):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         difference = prediction - matched(self, prediction, target)
         # cosh d is 1 + 2 sinh(d / 2)^2, and exp(|d|) (1 + exp(-2 |d|)) / 2.
         size = ops.abs(difference)
@@ -182,10 +152,6 @@ class Quantile(Loss):
 
     Args:
         quantiles: a number between 0 and 1, or several.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: for a quantile outside (0, 1).
 
     Example:
         >>> lm.Quantile([0.1, 0.5, 0.9])(lm.Input(3), lm.Input()).shape
@@ -202,7 +168,6 @@ class Quantile(Loss):
         return prediction.shape if alone else prediction.shape[:-1], prediction.dtype
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         levels = self.quantiles
         if isinstance(levels, int | float):
             difference = matched(self, prediction, target) - prediction
@@ -230,11 +195,7 @@ class MAPE(Loss):
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
 
     Args:
-        epsilon: the least divisor.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: unless epsilon is above zero.
+        epsilon: the least divisor, above 0.
 
     Example:
         >>> lm.MAPE()(lm.Input(3), lm.Input(3)).shape
@@ -246,7 +207,6 @@ class MAPE(Loss):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = matched(self, prediction, target)
         size = ops.maximum(ops.abs(wanted), self.epsilon)
         return Elements(ops.abs(wanted - prediction) / size * 100.0)
@@ -260,11 +220,7 @@ class MSLE(Loss):
     count as epsilon.
 
     Args:
-        epsilon: the least number.
-        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
-
-    Raises:
-        DefinitionError: if epsilon is negative.
+        epsilon: the least number, at least 0.
 
     Example:
         >>> lm.MSLE()(lm.Input(3), lm.Input(3)).shape
@@ -282,7 +238,6 @@ class MSLE(Loss):
         )
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each element; ShapeError and DTypeError as for all losses."""
         wanted = ops.maximum(matched(self, prediction, target), self.epsilon)
         found = ops.maximum(prediction, self.epsilon)
         difference = ops.log1p(wanted) - ops.log1p(found)

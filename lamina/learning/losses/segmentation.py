@@ -34,12 +34,9 @@ class Dice(Loss):
     are over all axes but the first two.
 
     Args:
-        smoothing: added to both sides of the fraction; where both sums are 0, the loss is 0.
-        squared: divides by sum(p^2) + sum(t^2).
+        smoothing: a summand, at least 0, on both sides of the fraction; without pixels the loss is 0.
+        squared: whether the divisor is sum(p^2) + sum(t^2).
         reduction: `"mean"` or `"sum"` over examples and classes, or `"none"`, [batch, classes].
-
-    Raises:
-        DefinitionError: if the smoothing is negative.
 
     Example:
         >>> lm.Dice()(lm.Sigmoid()(lm.Input(2, 8, 8)), lm.Input(2, 8, 8)).shape
@@ -64,7 +61,6 @@ class Dice(Loss):
         return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        """Builds the loss of each example and class; errors as for all losses."""
         class_count(self, prediction, 1)
         if target.shape == label_shape(prediction):
             wanted = ops.cast(hits(self, prediction, target), prediction.dtype)

@@ -50,9 +50,6 @@ class CTC(Loss):
             1, and takes the mean over the batch, as PyTorch; `"sum"`, or `"none"` for the loss of
             each example.
 
-    Raises:
-        DefinitionError: if the blank is negative.
-
     Example:
         >>> log_probabilities = lm.LogSoftmax()(lm.Input(50, 28))
         >>> lm.CTC()(log_probabilities, lm.Input(10, dtype="int64")).shape
@@ -112,7 +109,6 @@ class CTC(Loss):
         )
 
     def elements(self, prediction: Tensor, target: Any) -> Elements:
-        """Builds the loss of each example; ShapeError and DTypeError as for all losses."""
         labels, input_lengths, target_lengths = self._targets(prediction, target)
         steps, classes = static(prediction.shape[1:])
         batch, (longest,) = labels.shape[0], static(labels.shape[1:])

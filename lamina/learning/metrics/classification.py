@@ -49,9 +49,6 @@ class Accuracy(OfClasses):
     Args:
         ignore_index: the class number of targets that do not count, or None.
 
-    Raises:
-        DefinitionError: if `ignore_index` is not a whole number.
-
     Example:
         >>> lm.Accuracy().name
         'accuracy'
@@ -70,7 +67,6 @@ class Accuracy(OfClasses):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
         wanted, kept = labels(self, prediction, target)
         correct = ops.equal(ops.argmax(prediction, 1), wanted)
         return counted(correct, prediction, target, weights, kept)
@@ -88,9 +84,6 @@ class BinaryAccuracy(Metric):
 
     Args:
         threshold: predictions above it mean 1; 0.5 for probabilities, 0 for raw scores.
-
-    Raises:
-        DefinitionError: if the threshold is not a finite number.
 
     Example:
         >>> lm.BinaryAccuracy(threshold=0.0).name
@@ -110,7 +103,6 @@ class BinaryAccuracy(Metric):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
         wanted = same_shape(self, prediction, target) > 0.5
         correct = ops.equal(prediction > self.threshold, wanted)
         return counted(correct, prediction, target, weights)
@@ -143,9 +135,6 @@ class TopK(OfClasses):
         k: the number of classes that count.
         ignore_index: the class number of targets that do not count, or None.
 
-    Raises:
-        DefinitionError: if k is not a whole number above zero.
-
     Example:
         >>> lm.TopK(5).name
         'top_5'
@@ -164,7 +153,6 @@ class TopK(OfClasses):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`correct` and `count`; ShapeError and DTypeError as for all metrics."""
         classes, kept = labels(self, prediction, target)
         wanted = ops.expand_dims(classes, 1)
         numbers = class_numbers(self, prediction)
@@ -288,9 +276,6 @@ class Precision(_ByClass):
         logits: whether the threshold is 0, for raw scores, or 0.5.
         ignore_index: the class number of targets that do not count, or None.
 
-    Raises:
-        DefinitionError: for another average, or `"binary"` with several labels.
-
     Example:
         >>> lm.Precision(average="binary", logits=True).name
         'precision'
@@ -323,9 +308,6 @@ class Recall(_ByClass):
         logits: whether the threshold is 0, for raw scores, or 0.5.
         ignore_index: the class number of targets that do not count, or None.
 
-    Raises:
-        DefinitionError: for another average, or `"binary"` with several labels.
-
     Example:
         >>> lm.Recall(average="micro").name
         'recall'
@@ -357,9 +339,6 @@ class F1(_ByClass):
             threshold.
         logits: whether the threshold is 0, for raw scores, or 0.5.
         ignore_index: the class number of targets that do not count, or None.
-
-    Raises:
-        DefinitionError: for another average, or `"binary"` with several labels.
 
     Example:
         >>> lm.F1().name

@@ -55,9 +55,6 @@ class ConfusionMatrix(OfClasses):
     Args:
         ignore_index: the class number of targets that do not count, or None.
 
-    Raises:
-        DefinitionError: if `ignore_index` is not a whole number.
-
     Example:
         >>> lm.ConfusionMatrix().name
         'confusion_matrix'
@@ -75,7 +72,6 @@ class ConfusionMatrix(OfClasses):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`counts` [classes, classes], of examples with weights `weights`; errors as for all."""
         matrix = confusion(self, prediction, target, weights)
         return {"counts" if weights is None else "weights": matrix}
 
@@ -97,7 +93,6 @@ class _OfConfusion(ByThreshold):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`counts` [classes, classes]; ShapeError and DTypeError as for all metrics."""
         if self._is_by_threshold(prediction, target):
             columns = [ops.reshape(one, (-1,)) for one in (prediction, target)]
             positive = ops.cast(columns[0] > self._threshold, prediction.dtype)
@@ -135,9 +130,6 @@ class MeanIoU(_OfConfusion):
         logits: for one number, whether the threshold is 0, for raw scores, or 0.5.
         ignore_index: the class number of targets that do not count, or None.
 
-    Raises:
-        DefinitionError: if `ignore_index` is not a whole number.
-
     Example:
         >>> lm.MeanIoU().name
         'mean_iou'
@@ -168,9 +160,6 @@ class MatthewsCorrelation(_OfConfusion):
     Args:
         logits: for one number, whether the threshold is 0, for raw scores, or 0.5.
         ignore_index: the class number of targets that do not count, or None.
-
-    Raises:
-        DefinitionError: if `ignore_index` is not a whole number.
 
     Example:
         >>> lm.MatthewsCorrelation().name
@@ -204,9 +193,6 @@ class CohenKappa(_OfConfusion):
     Args:
         logits: for one number, whether the threshold is 0, for raw scores, or 0.5.
         ignore_index: the class number of targets that do not count, or None.
-
-    Raises:
-        DefinitionError: if `ignore_index` is not a whole number.
 
     Example:
         >>> lm.CohenKappa().name

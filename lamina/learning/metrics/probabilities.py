@@ -50,9 +50,6 @@ class CalibrationError(OfTargets):
         logits: whether predictions are raw scores, of which softmax or the sigmoid is taken.
         ignore_index: the class number of targets that do not count, or None.
 
-    Raises:
-        DefinitionError: if there is no bin, or for another norm.
-
     Example:
         >>> lm.CalibrationError(bins=10).name
         'calibration_error'
@@ -73,7 +70,6 @@ class CalibrationError(OfTargets):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`confidence`, `correct` and `count` of each bin; errors as for all metrics."""
         if target.shape == prediction.shape:
             confidence = ops.sigmoid(prediction) if self.logits else prediction
             correct = same_shape(self, prediction, target)
@@ -131,9 +127,6 @@ class Perplexity(OfClasses):
     Args:
         ignore_index: the class number of targets that do not count, or None.
 
-    Raises:
-        DefinitionError: if `ignore_index` is not a whole number.
-
     Example:
         >>> lm.Perplexity(ignore_index=-1).name
         'perplexity'
@@ -152,7 +145,6 @@ class Perplexity(OfClasses):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`sum` of cross-entropies and `count`; ShapeError and DTypeError as for all metrics."""
         wanted, kept = labels(self, prediction, target)
         numbers = class_numbers(self, prediction)
         hit = ops.equal(ops.expand_dims(wanted, 1), numbers)

@@ -153,9 +153,6 @@ class AUROC(_Ranking):
             it changes the order of different examples.
         ignore_index: the class number of targets that do not count, or None.
 
-    Raises:
-        DefinitionError: for another average.
-
     Example:
         >>> lm.AUROC().name
         'auroc'
@@ -187,9 +184,6 @@ class AveragePrecision(_Ranking):
         logits: with class numbers, whether scores are raw, and softmax is taken of them first:
             it changes the order of different examples.
         ignore_index: the class number of targets that do not count, or None.
-
-    Raises:
-        DefinitionError: for another average.
 
     Example:
         >>> lm.AveragePrecision().name

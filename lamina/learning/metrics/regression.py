@@ -46,7 +46,6 @@ class MeanAbsoluteError(_MeanOfErrors):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`sum` and `count`; ShapeError and DTypeError as for all metrics."""
         error = ops.abs(prediction - same_shape(self, prediction, target))
         return summed(error, weights)
 
@@ -68,7 +67,6 @@ class MeanSquaredError(_MeanOfErrors):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`sum` and `count`; ShapeError and DTypeError as for all metrics."""
         error = prediction - same_shape(self, prediction, target)
         return summed(error * error, weights)
 
@@ -90,7 +88,6 @@ class RootMeanSquaredError(_MeanOfErrors):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """`sum` and `count`; ShapeError and DTypeError as for all metrics."""
         error = prediction - same_shape(self, prediction, target)
         return summed(error * error, weights)
 
@@ -172,7 +169,6 @@ class PearsonCorrelation(Metric):
     def statistics(
         self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The rows `prediction`, `target`, and `weights` if there are any; errors as for all."""
         rows = {"prediction": prediction, "target": same_shape(self, prediction, target)}
         if weights is not None:
             rows["weights"] = full_weights(self, prediction, weights)

@@ -35,9 +35,6 @@ class Adagrad(Optimizer):
         initial_sum: the first value of s.
         epsilon: keeps the divisor above zero.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.Adagrad(0.01).slots()
         {'square_sum': 0.0}
@@ -57,7 +54,6 @@ class Adagrad(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         direction = decayed(gradient, parameter, self.weight_decay)
         rate = rate_at(self, self.rate, step, parameter.dtype)
         if self.rate_decay:
@@ -82,9 +78,6 @@ class RMSProp(Optimizer):
         momentum: how much of the last update is kept.
         centered: divides by the standard deviation of the gradient instead of its size.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.RMSProp(0.01, centered=True).slots()
         {'square_mean': 0.0, 'mean': 0.0}
@@ -107,7 +100,6 @@ class RMSProp(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         direction = decayed(gradient, parameter, self.weight_decay)
         rate = rate_at(self, self.rate, step, parameter.dtype)
         square_mean = running_square(slots["square_mean"], direction, self.decay)
@@ -139,9 +131,6 @@ class Adadelta(Optimizer):
         epsilon: makes the first updates larger than 0, and keeps the divisor above it.
         weight_decay: this multiple of the parameter is added to its gradient.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.Adadelta().slots()
         {'square_mean': 0.0, 'square_step_mean': 0.0}
@@ -160,7 +149,6 @@ class Adadelta(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         direction = decayed(gradient, parameter, self.weight_decay)
         rate = rate_at(self, self.rate, step, parameter.dtype)
         square_mean = running_square(slots["square_mean"], direction, self.decay)

@@ -40,9 +40,6 @@ class Adam(Optimizer):
         weight_decay: this multiple of the parameter is added to its gradient; see `AdamW`.
         amsgrad: divides by the largest v so far.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.Adam(1e-3).slots()
         {'mean': 0.0, 'square_mean': 0.0}
@@ -63,7 +60,6 @@ class Adam(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         rate = rate_at(self, self.rate, step, parameter.dtype)
         direction = decayed(gradient, parameter, self.weight_decay)
         return _adam_update(self, parameter, direction, slots, step, rate)
@@ -82,9 +78,6 @@ class AdamW(Optimizer):
         epsilon: keeps the divisor above zero.
         weight_decay: rate times this multiple of the parameter is subtracted.
         amsgrad: divides by the largest v so far.
-
-    Raises:
-        DefinitionError: for a number out of range.
 
     Example:
         >>> lm.AdamW(1e-3, amsgrad=True).slots()
@@ -106,7 +99,6 @@ class AdamW(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         rate = rate_at(self, self.rate, step, parameter.dtype)
         start = parameter
         if self.weight_decay:
@@ -127,9 +119,6 @@ class Adamax(Optimizer):
         epsilon: is added to the gradient's absolute value.
         weight_decay: this multiple of the parameter is added to its gradient.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.Adamax(2e-3).slots()
         {'mean': 0.0, 'largest': 0.0}
@@ -149,7 +138,6 @@ class Adamax(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         direction = decayed(gradient, parameter, self.weight_decay)
         rate = rate_at(self, self.rate, step, parameter.dtype)
         mean = running_mean(slots["mean"], direction, self.beta1)
@@ -177,9 +165,6 @@ class NAdam(Optimizer):
         decoupled_weight_decay: multiplies the parameter by 1 - rate * weight_decay instead, as
             `AdamW` does.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> list(lm.NAdam(2e-3).slots())
         ['mean', 'square_mean', 'momentum_product']
@@ -201,7 +186,6 @@ class NAdam(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         rate = rate_at(self, self.rate, step, parameter.dtype)
         start, direction = parameter, gradient
         if self.decoupled_weight_decay:
@@ -241,9 +225,6 @@ class LAMB(Optimizer):
         epsilon: keeps the divisor above zero.
         weight_decay: this multiple of the parameter is added to the direction.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.LAMB(1e-3).slots()
         {'mean': 0.0, 'square_mean': 0.0}
@@ -263,7 +244,6 @@ class LAMB(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         rate = rate_at(self, self.rate, step, parameter.dtype)
         mean = running_mean(slots["mean"], gradient, self.beta1)
         square_mean = running_square(slots["square_mean"], gradient, self.beta2)

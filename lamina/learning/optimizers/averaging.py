@@ -62,7 +62,6 @@ class Averaging(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         new, new_slots = self.optimizer.update(parameter, gradient, slots, step)
         return new, {**new_slots, AVERAGE: self.average(slots[AVERAGE], new, step)}
 
@@ -116,9 +115,6 @@ class EMA(Averaging):
         optimizer: changes the parameters.
         decay: how much of the average each training step keeps.
 
-    Raises:
-        DefinitionError: for a number out of range, or if `optimizer` is not an optimizer.
-
     Example:
         >>> lm.EMA(lm.SGD(0.1), decay=0.99).slots()
         {'average': 0.0}
@@ -146,9 +142,6 @@ class SWA(Averaging):
         optimizer: changes the parameters; usually with a high constant or cyclical rate.
         start: the first training step that counts.
         every: the distance between two training steps that count; often the length of an epoch.
-
-    Raises:
-        DefinitionError: unless both are whole numbers above 0 and `optimizer` is an optimizer.
 
     Example:
         >>> lm.SWA(lm.SGD(0.1), start=1000, every=50).slots()

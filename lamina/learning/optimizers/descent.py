@@ -33,12 +33,9 @@ class SGD(Optimizer):
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
         momentum: how much of b each training step keeps (Polyak 1964).
         dampening: from the second training step on, b adds g times 1 - dampening.
-        nesterov: Nesterov momentum, g + momentum b (Nesterov 1983; Sutskever et al. 2013).
+        nesterov: whether g + momentum b replaces b (Nesterov 1983; Sutskever et al. 2013); it needs
+            momentum, and no dampening.
         weight_decay: this multiple of the parameter is added to its gradient.
-
-    Raises:
-        DefinitionError: for a number out of range, or nesterov without momentum or with
-            dampening.
 
     Example:
         >>> lm.SGD(0.1, momentum=0.9).slots()
@@ -71,7 +68,6 @@ class SGD(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         direction = decayed(gradient, parameter, self.weight_decay)
         rate = rate_at(self, self.rate, step, parameter.dtype)
         if not self.momentum:
@@ -100,9 +96,6 @@ class Lion(Optimizer):
         beta2: how much of the mean each training step keeps.
         weight_decay: rate times this multiple of the parameter is subtracted.
 
-    Raises:
-        DefinitionError: for a number out of range.
-
     Example:
         >>> lm.Lion(1e-4, weight_decay=0.1).slots()
         {'mean': 0.0}
@@ -121,7 +114,6 @@ class Lion(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         rate = rate_at(self, self.rate, step, parameter.dtype)
         sign = ops.sign(running_mean(slots["mean"], gradient, self.beta1))
         moved = decayed(sign, parameter, self.weight_decay)
@@ -143,9 +135,6 @@ class Rprop(Optimizer):
         decrease: the factor of the length if the sign changes; PyTorch's `etas[0]`.
         increase: the factor of the length if the sign stays; PyTorch's `etas[1]`.
         shortest, longest: limits of the lengths; PyTorch's `step_sizes`.
-
-    Raises:
-        DefinitionError: for a number out of range.
 
     Example:
         >>> lm.Rprop(0.01).slots()
@@ -172,7 +161,6 @@ class Rprop(Optimizer):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Slots]:
-        """Builds the update of one parameter."""
         agreement = gradient * slots["gradient"]
         changed = ops.less(agreement, 0.0)
         length = slots["length"]

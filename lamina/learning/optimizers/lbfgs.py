@@ -29,7 +29,8 @@ class LBFGS(Optimizer):
 
     H is estimated from differences of gradients, so all training steps should see the same
     examples: `batch_size=len(data)`, in a network without random layers. All parameters with this
-    optimizer are one vector, and the state is 2 history + 2 such vectors.
+    optimizer are one vector, and the state is 2 history + 2 such vectors; `EMA` and `SWA` do not
+    average it.
 
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
@@ -37,9 +38,6 @@ class LBFGS(Optimizer):
         gradient_tolerance: no step is taken if no number of the gradient is larger.
         change_tolerance: no step is taken if the product of gradient and direction is not below
             minus this number.
-
-    Raises:
-        DefinitionError: for a number out of range; within `EMA` or `SWA`, which do not average it.
 
     Example:
         >>> lm.LBFGS(history=1).slots()
