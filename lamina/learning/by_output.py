@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from typing import Any, cast, final
@@ -24,6 +23,7 @@ from lamina.learning.protocols import (
     check_loss,
     check_metrics,
     check_order,
+    name_of_class,
     options_or_none,
     wrong_argument,
 )
@@ -357,7 +357,6 @@ def as_metrics(metrics: Any) -> tuple[Metric, ...]:
 
 
 def _as_metric(metric: Any) -> Any:
-    given = metric
     if is_foreign_function(metric):
         advice = (
             "It takes numbers: give it the results of model.predict. A metric is made of lm.ops."
@@ -365,7 +364,6 @@ def _as_metric(metric: Any) -> Any:
         raise wrong_argument("metric", "a metric", "lm.Accuracy()", metric, advice)
     plain = callable(metric) and not isinstance(metric, type) and not hasattr(metric, "statistics")
     plain = plain and not advice_on_object(metric)
-    # A loss is a function too, whose name is that of its class: "CrossEntropy" is "cross_entropy".
-    of_class = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(given).__name__).lower()
-    name = "" if hasattr(given, "__name__") else of_class
-    return FunctionMetric(given, name=name) if plain else given
+    # A loss is a function too, which its class names.
+    name = "" if hasattr(metric, "__name__") else name_of_class(metric)
+    return FunctionMetric(metric, name=name) if plain else metric

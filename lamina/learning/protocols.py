@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import FunctionType
@@ -281,6 +282,11 @@ def check_clip(clip: object) -> None:
     if clip is not None and (isinstance(clip, type) or not callable(clip)):
         kind = "a function that clips gradients"
         raise wrong_argument("clip", kind, "lm.ClipGlobalNorm(1.0)", clip)
+
+
+def name_of_class(value: object) -> str:
+    """The name of its class in small letters: `"cross_entropy"` of `CrossEntropy`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(value).__name__).lower()
 
 
 def wrong_argument(

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Array, Shape
 from lamina.checks.kinds import Either, Fraction, NotNegative, Row
 from lamina.graph import Tensor
 from lamina.learning.losses.loss import (
@@ -23,14 +22,15 @@ from lamina.learning.losses.loss import (
     log1m,
     product,
 )
-from lamina.learning.losses.scores import SCORES, doubt, is_softmax_of_one, not_scores
-from lamina.learning.target_checks import Weights, check_probabilities, matched, weight_tensor
+from lamina.learning.losses.scores import SCORES, doubt, is_softmax_of_one
+from lamina.learning.losses.targets import OfProbabilities
+from lamina.learning.target_checks import Weights, matched, weight_tensor
 
 __all__ = ["BCE", "BCEWithLogits", "BinaryFocal"]
 
 
 @frozen_dataclass
-class BCE(Loss):
+class BCE(OfProbabilities):
     """-(t log p + (1 - t) log(1 - p)) for probabilities p and targets t between 0 and 1.
 
     Takes p f32 or f64 of any shape, as `Sigmoid` gives it, and targets of the same shape. The
@@ -50,12 +50,7 @@ class BCE(Loss):
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
 
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets outside 0 to 1."""
-        check_probabilities(self, array)
-
     def doubt(self, prediction: Any) -> str:
-        """Of raw scores and logarithms, and of the softmax of a single number."""
         if is_softmax_of_one(prediction):
             return "the prediction is the softmax of a single number: 1. End in lm.Sigmoid()."
         advice = "Write lm.BCEWithLogits() for raw scores, or end in lm.Sigmoid()."
@@ -68,7 +63,7 @@ class BCE(Loss):
 
 
 @frozen_dataclass
-class BCEWithLogits(Loss):
+class BCEWithLogits(OfProbabilities):
     """Binary cross entropy of sigmoid(x), computed from the scores x without overflow.
 
     Takes raw scores, f32 or f64 of any shape, and targets between 0 and 1 of the same shape.
@@ -91,14 +86,6 @@ class BCEWithLogits(Loss):
 
     scores: ClassVar[Scores] = "sigmoid"
 
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets outside 0 to 1."""
-        check_probabilities(self, array)
-
-    def doubt(self, prediction: Any) -> str:
-        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
-        return not_scores(prediction)
-
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         wanted = matched(self, prediction, target)
         weight = self.positive_weight
@@ -109,7 +96,7 @@ class BCEWithLogits(Loss):
 
 
 @frozen_dataclass
-class BinaryFocal(Loss):
+class BinaryFocal(OfProbabilities):
     """(1 - p)^focus times the binary cross-entropy, for the probability p of the right answer.
 
     From Lin et al.: Focal loss for dense object detection (2017): easy examples count little. Takes
@@ -131,14 +118,6 @@ class BinaryFocal(Loss):
     reduction: Reduction = "mean"
 
     scores: ClassVar[Scores] = "sigmoid"
-
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets outside 0 to 1."""
-        check_probabilities(self, array)
-
-    def doubt(self, prediction: Any) -> str:
-        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
-        return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         wanted = matched(self, prediction, target)

@@ -10,9 +10,9 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, Shape
 from lamina.checks.kinds import NotNegative, Number
 from lamina.graph import Tensor
-from lamina.learning.losses.class_numbers import OfClassNumbers
 from lamina.learning.losses.loss import Elements, Reduction, Scores, focused, product
-from lamina.learning.losses.scores import SCORES, doubt, not_scores
+from lamina.learning.losses.scores import SCORES, doubt
+from lamina.learning.losses.targets import OfClassNumbers
 from lamina.learning.target_checks import (
     Weights,
     check_distributions,
@@ -63,10 +63,6 @@ class CrossEntropy(OfClassNumbers):
             super().check_target(array, prediction_shape)
         elif array.dtype.kind == "f" and array.ndim == len(prediction_shape):
             check_distributions(self, array)
-
-    def doubt(self, prediction: Any) -> str:
-        """Of probabilities and their logarithms: the loss has a softmax inside."""
-        return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         classes = class_count(self, prediction)
@@ -124,7 +120,6 @@ class NLL(OfClassNumbers):
     reduction: Reduction = "mean"
 
     def doubt(self, prediction: Any) -> str:
-        """Of raw scores and probabilities."""
         advice = "Write lm.CrossEntropy() for raw scores, or end in lm.LogSoftmax()."
         wanted = "logarithms of probabilities"
         return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
@@ -168,10 +163,6 @@ class Focal(OfClassNumbers):
     reduction: Reduction = "mean"
 
     scores: ClassVar[Scores] = "softmax"
-
-    def doubt(self, prediction: Any) -> str:
-        """Of probabilities and their logarithms: the loss has a softmax inside."""
-        return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         classes = class_count(self, prediction)

@@ -73,7 +73,6 @@ class KLDivergence(Loss):
         )
 
     def doubt(self, prediction: Any) -> str:
-        """Of raw scores and probabilities, and of the logarithm of a single probability."""
         if is_softmax_of_one(prediction):
             return "the prediction is the softmax of a single number. Give each class a score."
         wanted, advice = "logarithms of probabilities", "End in lm.LogSoftmax()."

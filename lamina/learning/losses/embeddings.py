@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from typing import Annotated, ClassVar
 
-import numpy as np
-
 from lamina import ops
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Array, Shape, shape_text
+from lamina.base.shapes import shape_text
 from lamina.checks.kinds import Function, NotNegative, Number
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import Elements, Loss, Reduction, Target, count_of, several
-from lamina.learning.target_checks import check_values, matched
+from lamina.learning.losses.targets import OfSigns
+from lamina.learning.target_checks import matched
 
 __all__ = ["CosineEmbedding", "NegativeCosine", "Triplet", "TripletWithDistance"]
 
@@ -122,7 +121,7 @@ def _triplet(loss: Loss, prediction: Sequence[Tensor], target: object) -> Sequen
 
 
 @frozen_dataclass
-class CosineEmbedding(Loss):
+class CosineEmbedding(OfSigns):
     """1 - cos(a, b) where the target is 1, max(0, cos(a, b) - margin) where it is -1.
 
     The prediction is a tuple of two tensors of one shape, f32 or f64 [batch, ..., features]; the
@@ -146,20 +145,6 @@ class CosineEmbedding(Loss):
         """The shape of an output without its last axis."""
         first, _ = several(self, prediction, 2, "first, second")
         return first.shape[:-1], first.dtype
-
-    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """-1 and +1."""
-        return np.where(noise < 0, -1.0, 1.0)
-
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets other than -1 and 1."""
-        check_values(
-            self,
-            array,
-            np.equal(array, 1) | (np.equal(array, -1)),
-            expected="-1 or 1",
-            advice="Convert targets of 0 and 1 by 2 * y - 1, in a signed dtype.",
-        )
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
         first, second = several(self, prediction, 2, "first, second")

@@ -16,6 +16,7 @@ from lamina.checks.kinds import Number
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import Sourced, origin_text
+from lamina.learning.losses.scores import not_scores
 from lamina.learning.weighting import aligned, called
 from lamina.ops.conversion import widened
 
@@ -161,9 +162,11 @@ class Loss(Sourced, ABC):
     scores: ClassVar[Scores] = ""
 
     def doubt(self, prediction: Any) -> str:
-        """A warning about a prediction that is certainly of a wrong kind; "" for all others."""
-        del prediction
-        return ""
+        """A warning about a prediction that is certainly of a wrong kind; "" for all others.
+
+        A loss with a sigmoid or a softmax inside takes neither probabilities nor their logarithms.
+        """
+        return not_scores(prediction) if self.scores in ("sigmoid", "softmax") else ""
 
     def target(self, prediction: Any) -> Target | Sequence[Target] | None:
         """The shape and dtype of a target for this prediction, or of each of several targets.

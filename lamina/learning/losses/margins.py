@@ -15,7 +15,6 @@ from lamina.checks.kinds import Number, Whole
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text
-from lamina.learning.losses.class_numbers import OfClassNumbers
 from lamina.learning.losses.loss import (
     Elements,
     Loss,
@@ -27,11 +26,10 @@ from lamina.learning.losses.loss import (
     several,
 )
 from lamina.learning.losses.scores import not_scores
+from lamina.learning.losses.targets import OfClassNumbers, OfProbabilities, OfSigns
 from lamina.learning.target_checks import (
     Weights,
     check_labels,
-    check_probabilities,
-    check_values,
     class_count,
     hits,
     known_classes,
@@ -46,26 +44,8 @@ __all__ += ["MultiLabelSoftMargin", "MultiMargin", "SoftMargin", "SquaredHinge"]
 Margin = Annotated[float, Number()]
 
 
-class _Signs(Loss):
-    """The base of losses with targets of -1 and 1."""
-
-    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """-1 and +1."""
-        return np.where(noise < 0, -1.0, 1.0)
-
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets other than -1 and 1."""
-        check_values(
-            self,
-            array,
-            np.equal(array, 1) | (np.equal(array, -1)),
-            expected="-1 or 1",
-            advice="Convert targets of 0 and 1 by 2 * y - 1, in a signed dtype.",
-        )
-
-
 @frozen_dataclass
-class Hinge(_Signs):
+class Hinge(OfSigns):
     """max(0, 1 - t x) for scores x and targets t of -1 or 1: the loss of a support vector machine.
 
     From Cortes, Vapnik: Support-vector networks (1995). Takes scores f32 or f64 of any shape and
@@ -87,7 +67,7 @@ class Hinge(_Signs):
 
 
 @frozen_dataclass
-class SquaredHinge(_Signs):
+class SquaredHinge(OfSigns):
     """max(0, 1 - t x)^2 for scores x and targets t of -1 or 1.
 
     Takes scores f32 or f64 of any shape and targets of the same shape.
@@ -108,7 +88,7 @@ class SquaredHinge(_Signs):
 
 
 @frozen_dataclass
-class SoftMargin(_Signs):
+class SoftMargin(OfSigns):
     """log(1 + exp(-t x)) for scores x and targets t of -1 or 1: the logistic loss.
 
     Takes scores f32 or f64 of any shape and targets of the same shape.
@@ -124,7 +104,6 @@ class SoftMargin(_Signs):
     scores: ClassVar[Scores] = "margins"
 
     def doubt(self, prediction: Any) -> str:
-        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
         return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
@@ -132,7 +111,7 @@ class SoftMargin(_Signs):
 
 
 @frozen_dataclass
-class HingeEmbedding(_Signs):
+class HingeEmbedding(OfSigns):
     """x where the target is 1, max(0, margin - x) where it is -1: x is a distance of two things.
 
     Takes distances f32 or f64 of any shape and targets of the same shape: 1 for things that are
@@ -157,7 +136,7 @@ class HingeEmbedding(_Signs):
 
 
 @frozen_dataclass
-class MarginRanking(_Signs):
+class MarginRanking(OfSigns):
     """max(0, margin - t (x1 - x2)): with the target 1, x1 should be larger than x2; with -1, x2.
 
     The prediction is a tuple of two tensors of one shape, f32 or f64 of any shape; the target has
@@ -319,7 +298,7 @@ class MultiLabelMargin(Loss):
 
 
 @frozen_dataclass
-class MultiLabelSoftMargin(Loss):
+class MultiLabelSoftMargin(OfProbabilities):
     """The mean over the classes of the binary cross-entropy of scores, for several labels at once.
 
     Takes raw scores, f32 or f64 [batch, ..., classes], and targets between 0 and 1 of the same
@@ -338,14 +317,6 @@ class MultiLabelSoftMargin(Loss):
     reduction: Reduction = "mean"
 
     scores: ClassVar[Scores] = "sigmoid"
-
-    def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets outside 0 to 1."""
-        check_probabilities(self, array)
-
-    def doubt(self, prediction: Any) -> str:
-        """Of probabilities and their logarithms: the loss has a sigmoid inside."""
-        return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         wanted = matched(self, prediction, target)

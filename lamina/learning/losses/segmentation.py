@@ -34,7 +34,7 @@ class Dice(Loss):
     are over all axes but the first two.
 
     Args:
-        smoothing: a summand, at least 0, on both sides of the fraction; without pixels the loss is 0.
+        smoothing: a summand of at least 0 on both sides of the fraction, which is 1 if both are 0.
         squared: whether the divisor is sum(p^2) + sum(t^2).
         reduction: `"mean"` or `"sum"` over examples and classes, or `"none"`, [batch, classes].
 
@@ -56,7 +56,6 @@ class Dice(Loss):
             check_probabilities(self, array)
 
     def doubt(self, prediction: Any) -> str:
-        """Of raw scores and logarithms."""
         advice = "End in lm.Sigmoid(), or in lm.Softmax(axis=1) for class numbers."
         return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
 

@@ -103,7 +103,6 @@ class CTC(Loss):
         )
 
     def doubt(self, prediction: Any) -> str:
-        """Of raw scores."""
         return doubt(
             prediction, (SCORES,), "logarithms of probabilities", "End in lm.LogSoftmax()."
         )

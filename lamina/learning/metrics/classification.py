@@ -20,6 +20,7 @@ from lamina.learning.metrics.metric import (
     ByThreshold,
     Metric,
     OfClasses,
+    Sums,
     class_numbers,
     counted,
     doubt_by_threshold,
@@ -54,19 +55,12 @@ class Accuracy(OfClasses):
         'accuracy'
     """
 
-    @property
-    def name(self) -> str:
-        """`"accuracy"`."""
-        return "accuracy"
-
     of_one_number: ClassVar[str] = (
         "lm.BinaryAccuracy(), for raw scores lm.BinaryAccuracy(threshold=0.0)"
     )
     of_labels: ClassVar[str] = of_one_number
 
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         wanted, kept = labels(self, prediction, target)
         correct = ops.equal(ops.argmax(prediction, 1), wanted)
         return counted(correct, prediction, target, weights, kept)
@@ -95,14 +89,7 @@ class BinaryAccuracy(Metric):
     _: KW_ONLY
     threshold: float = 0.5
 
-    @property
-    def name(self) -> str:
-        """`"binary_accuracy"`."""
-        return "binary_accuracy"
-
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         wanted = same_shape(self, prediction, target) > 0.5
         correct = ops.equal(prediction > self.threshold, wanted)
         return counted(correct, prediction, target, weights)
@@ -125,7 +112,7 @@ class BinaryAccuracy(Metric):
 
 
 @frozen_dataclass
-class TopK(OfClasses):
+class TopK(Accuracy):
     """The share of examples whose correct class is among the k highest scores.
 
     Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
@@ -147,12 +134,9 @@ class TopK(OfClasses):
         """`"top_5"` for k = 5."""
         return f"top_{self.k}"
 
-    of_one_number: ClassVar[str] = Accuracy.of_one_number
     of_labels: ClassVar[str] = "lm.AveragePrecision()"
 
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         classes, kept = labels(self, prediction, target)
         wanted = ops.expand_dims(classes, 1)
         numbers = class_numbers(self, prediction)
@@ -163,10 +147,6 @@ class TopK(OfClasses):
         before = ops.sum(ops.logical_or(prediction > score, tie), 1, keepdims=True)
         correct = ops.squeeze(before < self.k, 1)
         return counted(correct, prediction, target, weights, kept)
-
-    def result(self, sums: Mapping[str, Array]) -> float:
-        """From 0 to 1."""
-        return ratio(sums["correct"], sums["count"])
 
 
 @frozen_dataclass
@@ -203,13 +183,8 @@ class _ByClass(ByThreshold):
         if not self._on_its_own:
             super().check_target(array, prediction_shape)
 
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """`hits`, `predicted` and `actual`: of each class, or one number with `"binary"`.
-
-        Raises ShapeError and DTypeError as for all metrics.
-        """
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
+        """`hits`, `predicted` and `actual`: of each class, or one number with `"binary"`."""
         axes = (0, *range(2, prediction.rank))
         if self._on_its_own:
             marks = same_shape(self, prediction, target)
@@ -227,7 +202,7 @@ class _ByClass(ByThreshold):
             own = None if own is None else _over_classes(own, prediction)
             unclear = ops.expand_dims(unknown(prediction, target, classes.rank), 1)
         masks = {"hits": ops.logical_and(found, wanted), "predicted": found, "actual": wanted}
-        sums: dict[str, Tensor] = {}
+        sums: Sums = {}
         for name, mask in masks.items():
             one = ops.cast(mask, prediction.dtype) + unclear
             sums[name] = ops.sum(one if own is None else weighted(one, own), axes)
@@ -270,7 +245,7 @@ class Precision(_ByClass):
         average: over classes or labels: `"macro"` is the mean over those that occur among targets
             or predictions, `"weighted"` the mean weighted by how often each occurs among targets,
             `"none"` an array, with NaN for one that does not occur. `"micro"` counts all together.
-            `"binary"` is for one class, above the threshold.
+            `"binary"` is for one class, above the threshold; not with `multilabel`.
         multilabel: whether an example may have several labels: each counts on its own, above the
             threshold.
         logits: whether the threshold is 0, for raw scores, or 0.5.
@@ -281,11 +256,6 @@ class Precision(_ByClass):
         'precision'
     """
 
-    @property
-    def name(self) -> str:
-        """`"precision"`."""
-        return "precision"
-
     def _score(self, hits: Array, predicted: Array, actual: Array) -> Array:
         return share(hits, predicted)
 
@@ -294,29 +264,12 @@ class Precision(_ByClass):
 class Recall(_ByClass):
     """The share of the examples of a class that are predicted to be of that class.
 
-    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
-    probabilities in the shape of the scores; with `multilabel` scores [batch, labels, ...] and
-    targets of 0 and 1 in that shape; with `"binary"` the same in any shape.
-
-    Args:
-        average: over classes or labels: `"macro"` is the mean over those that occur among targets
-            or predictions, `"weighted"` the mean weighted by how often each occurs among targets,
-            `"none"` an array, with NaN for one that does not occur. `"micro"` counts all together.
-            `"binary"` is for one class, above the threshold.
-        multilabel: whether an example may have several labels: each counts on its own, above the
-            threshold.
-        logits: whether the threshold is 0, for raw scores, or 0.5.
-        ignore_index: the class number of targets that do not count, or None.
+    Takes the tensors and the arguments of `Precision`.
 
     Example:
         >>> lm.Recall(average="micro").name
         'recall'
     """
-
-    @property
-    def name(self) -> str:
-        """`"recall"`."""
-        return "recall"
 
     def _score(self, hits: Array, predicted: Array, actual: Array) -> Array:
         return share(hits, actual)
@@ -326,29 +279,12 @@ class Recall(_ByClass):
 class F1(_ByClass):
     """The harmonic mean of precision and recall: 2 hits / (predicted + actual).
 
-    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
-    probabilities in the shape of the scores; with `multilabel` scores [batch, labels, ...] and
-    targets of 0 and 1 in that shape; with `"binary"` the same in any shape.
-
-    Args:
-        average: over classes or labels: `"macro"` is the mean over those that occur among targets
-            or predictions, `"weighted"` the mean weighted by how often each occurs among targets,
-            `"none"` an array, with NaN for one that does not occur. `"micro"` counts all together.
-            `"binary"` is for one class, above the threshold.
-        multilabel: whether an example may have several labels: each counts on its own, above the
-            threshold.
-        logits: whether the threshold is 0, for raw scores, or 0.5.
-        ignore_index: the class number of targets that do not count, or None.
+    Takes the tensors and the arguments of `Precision`.
 
     Example:
         >>> lm.F1().name
         'f1'
     """
-
-    @property
-    def name(self) -> str:
-        """`"f1"`."""
-        return "f1"
 
     def _score(self, hits: Array, predicted: Array, actual: Array) -> Array:
         return share(2 * hits, predicted + actual)

@@ -16,6 +16,7 @@ from lamina.layers.checks import origin_text
 from lamina.learning.metrics.metric import (
     ByThreshold,
     OfClasses,
+    Sums,
     class_count,
     element_weights,
     labels,
@@ -62,16 +63,9 @@ class ConfusionMatrix(OfClasses):
 
     smaller_is_better: ClassVar[bool | None] = None  # a matrix
 
-    @property
-    def name(self) -> str:
-        """`"confusion_matrix"`."""
-        return "confusion_matrix"
-
     of_one_number: ClassVar[str] = "two outputs, with lm.CrossEntropy()"
 
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         matrix = confusion(self, prediction, target, weights)
         return {"counts" if weights is None else "weights": matrix}
 
@@ -90,9 +84,7 @@ class _OfConfusion(ByThreshold):
     classes, by a threshold.
     """
 
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         if self._is_by_threshold(prediction, target):
             columns = [ops.reshape(one, (-1,)) for one in (prediction, target)]
             positive = ops.cast(columns[0] > self._threshold, prediction.dtype)
@@ -154,22 +146,12 @@ class MatthewsCorrelation(_OfConfusion):
     From Matthews: Comparison of the predicted and observed secondary structure of T4 phage lysozyme
     (1975); for several classes Gorodkin: Comparing two K-category assignments (2004).
 
-    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...]; or one
-    number for each example, [batch] or [batch, 1], and targets of 0 and 1 in that shape.
-
-    Args:
-        logits: for one number, whether the threshold is 0, for raw scores, or 0.5.
-        ignore_index: the class number of targets that do not count, or None.
+    Takes the tensors and the arguments of `MeanIoU`.
 
     Example:
         >>> lm.MatthewsCorrelation().name
         'matthews_correlation'
     """
-
-    @property
-    def name(self) -> str:
-        """`"matthews_correlation"`."""
-        return "matthews_correlation"
 
     def _of_matrix(self, counts: Array) -> float:
         actual, predicted, total = counts.sum(1), counts.sum(0), counts.sum()
@@ -187,22 +169,12 @@ class CohenKappa(_OfConfusion):
     From Cohen: A coefficient of agreement for nominal scales (1960). It is NaN if both are always
     the same class.
 
-    Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...]; or one
-    number for each example, [batch] or [batch, 1], and targets of 0 and 1 in that shape.
-
-    Args:
-        logits: for one number, whether the threshold is 0, for raw scores, or 0.5.
-        ignore_index: the class number of targets that do not count, or None.
+    Takes the tensors and the arguments of `MeanIoU`.
 
     Example:
         >>> lm.CohenKappa().name
         'cohen_kappa'
     """
-
-    @property
-    def name(self) -> str:
-        """`"cohen_kappa"`."""
-        return "cohen_kappa"
 
     def _of_matrix(self, counts: Array) -> float:
         total = counts.sum()

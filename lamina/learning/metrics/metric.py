@@ -16,8 +16,12 @@ from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import Sourced, origin_text
 from lamina.learning.losses.scores import SCORES, doubt, kind_of
+from lamina.learning.protocols import name_of_class
 from lamina.learning.target_checks import check_one_class, unfit
 from lamina.learning.weighting import aligned, weighted_sum
+
+# Tensors of a batch by name, which become a metric.
+Sums = dict[str, Tensor]
 
 
 class Metric(Sourced, ABC):
@@ -42,14 +46,12 @@ class Metric(Sourced, ABC):
     smaller_is_better: ClassVar[bool | None] = None
 
     @property
-    @abstractmethod
     def name(self) -> str:
-        """Its key in the result of `Model.evaluate` and in the history."""
+        """Its key in results of `Model.evaluate` and in the history; by default from its class."""
+        return name_of_class(self)
 
     @abstractmethod
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         """Builds sums over the batch.
 
         Args:
@@ -160,7 +162,7 @@ def share(part: Array, whole: Array) -> Array:
     return np.where(empty, 0.0, part / np.where(empty, 1, whole))
 
 
-def summed(values: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
+def summed(values: Tensor, weights: Tensor | None) -> Sums:
     """The `sum` of values [batch, ...], and their `count`: both weighted."""
     total, count = weighted_sum(values, weights, "weights")
     return {"sum": total, "count": count}
@@ -172,7 +174,7 @@ def counted(
     target: Tensor,
     weights: Tensor | None,
     kept: Tensor | None = None,
-) -> dict[str, Tensor]:
+) -> Sums:
     """The weights of `correct` elements, and of all that are kept: their `count`.
 
     If a score or a target of an element that counts is NaN, the sum is NaN.

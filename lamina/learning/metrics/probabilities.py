@@ -18,6 +18,7 @@ from lamina.learning.metrics.metric import (
     PROBABILITIES,
     OfClasses,
     OfTargets,
+    Sums,
     class_numbers,
     doubt_by_threshold,
     element_weights,
@@ -62,14 +63,7 @@ class CalibrationError(OfTargets):
 
     smaller_is_better: ClassVar[bool | None] = True
 
-    @property
-    def name(self) -> str:
-        """`"calibration_error"`."""
-        return "calibration_error"
-
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         if target.shape == prediction.shape:
             confidence = ops.sigmoid(prediction) if self.logits else prediction
             correct = same_shape(self, prediction, target)
@@ -134,17 +128,10 @@ class Perplexity(OfClasses):
 
     smaller_is_better: ClassVar[bool | None] = True
 
-    @property
-    def name(self) -> str:
-        """`"perplexity"`."""
-        return "perplexity"
-
     of_one_number: ClassVar[str] = "the metric lm.BCEWithLogits()"
     of_labels: ClassVar[str] = "the metric lm.BCEWithLogits()"
 
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         wanted, kept = labels(self, prediction, target)
         numbers = class_numbers(self, prediction)
         hit = ops.equal(ops.expand_dims(wanted, 1), numbers)

@@ -20,6 +20,7 @@ from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.metrics.metric import (
     PROBABILITIES,
     OfTargets,
+    Sums,
     element_weights,
     full_weights,
     kept_labels,
@@ -41,13 +42,8 @@ class _Ranking(OfTargets):
     average: Averages = "macro"
     logits: bool = False
 
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """The rows `scores` and `targets`, and `weights` if there are any.
-
-        Raises ShapeError and DTypeError as for all metrics.
-        """
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
+        """The rows `scores` and `targets`, and `weights` if there are any."""
         if target.shape == prediction.shape:
             counted = wanted = same_shape(self, prediction, target)
             kept = kept_labels(self, target)
@@ -158,11 +154,6 @@ class AUROC(_Ranking):
         'auroc'
     """
 
-    @property
-    def name(self) -> str:
-        """`"auroc"`."""
-        return "auroc"
-
     def _area(self, hits: Array, alarms: Array) -> float:
         if not hits[-1] or not alarms[-1]:
             return float("nan")
@@ -181,19 +172,12 @@ class AveragePrecision(_Ranking):
         average: over labels or classes: `"macro"` is the mean over those with positives,
             `"weighted"` the same weighted by their numbers, `"micro"` takes all scores together,
             `"none"` gives an array.
-        logits: with class numbers, whether scores are raw, and softmax is taken of them first:
-            it changes the order of different examples.
-        ignore_index: the class number of targets that do not count, or None.
+        logits, ignore_index: as for `AUROC`.
 
     Example:
         >>> lm.AveragePrecision().name
         'average_precision'
     """
-
-    @property
-    def name(self) -> str:
-        """`"average_precision"`."""
-        return "average_precision"
 
     def _area(self, hits: Array, alarms: Array) -> float:
         if not hits[-1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.graph import Tensor
-from lamina.learning.metrics.metric import Metric, full_weights, ratio, same_shape, summed
+from lamina.learning.metrics.metric import Metric, Sums, full_weights, ratio, same_shape, summed
 from lamina.learning.weighting import weighted
 
 __all__ = ["R2", "MeanAbsoluteError", "MeanSquaredError", "PearsonCorrelation"]
@@ -23,6 +24,13 @@ class _MeanOfErrors(Metric):
     """The base of means over errors; the statistics are `sum` and `count`."""
 
     smaller_is_better: ClassVar[bool | None] = True
+
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
+        return summed(self._size(prediction - same_shape(self, prediction, target)), weights)
+
+    @abstractmethod
+    def _size(self, error: Tensor) -> Tensor:
+        """What is averaged, of each error."""
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """0 or more."""
@@ -38,16 +46,8 @@ class MeanAbsoluteError(_MeanOfErrors):
         'mean_absolute_error'
     """
 
-    @property
-    def name(self) -> str:
-        """`"mean_absolute_error"`."""
-        return "mean_absolute_error"
-
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        error = ops.abs(prediction - same_shape(self, prediction, target))
-        return summed(error, weights)
+    def _size(self, error: Tensor) -> Tensor:
+        return ops.abs(error)
 
 
 @frozen_dataclass
@@ -59,20 +59,12 @@ class MeanSquaredError(_MeanOfErrors):
         'mean_squared_error'
     """
 
-    @property
-    def name(self) -> str:
-        """`"mean_squared_error"`."""
-        return "mean_squared_error"
-
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        error = prediction - same_shape(self, prediction, target)
-        return summed(error * error, weights)
+    def _size(self, error: Tensor) -> Tensor:
+        return error * error
 
 
 @frozen_dataclass
-class RootMeanSquaredError(_MeanOfErrors):
+class RootMeanSquaredError(MeanSquaredError):
     """The square root of the mean of (prediction - target)^2, for tensors of one shape.
 
     Example:
@@ -80,20 +72,8 @@ class RootMeanSquaredError(_MeanOfErrors):
         'root_mean_squared_error'
     """
 
-    @property
-    def name(self) -> str:
-        """`"root_mean_squared_error"`."""
-        return "root_mean_squared_error"
-
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        error = prediction - same_shape(self, prediction, target)
-        return summed(error * error, weights)
-
     def result(self, sums: Mapping[str, Array]) -> float:
-        """0 or more."""
-        return math.sqrt(ratio(sums["sum"], sums["count"]))
+        return math.sqrt(super().result(sums))
 
 
 @frozen_dataclass
@@ -112,18 +92,8 @@ class R2(Metric):
 
     smaller_is_better: ClassVar[bool | None] = False
 
-    @property
-    def name(self) -> str:
-        """`"r2"`."""
-        return "r2"
-
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """`residual` of each output, and the rows `target`, and `weights` if there are any.
-
-        Raises ShapeError and DTypeError as for all metrics.
-        """
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
+        """`residual` of each output, and the rows `target`, and `weights` if there are any."""
         wanted = same_shape(self, prediction, target)
         error = prediction - wanted
         square, rows = error * error, {"target": wanted}
@@ -161,14 +131,7 @@ class PearsonCorrelation(Metric):
 
     smaller_is_better: ClassVar[bool | None] = False
 
-    @property
-    def name(self) -> str:
-        """`"pearson_correlation"`."""
-        return "pearson_correlation"
-
-    def statistics(
-        self, prediction: Tensor, target: Tensor, weights: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         rows = {"prediction": prediction, "target": same_shape(self, prediction, target)}
         if weights is not None:
             rows["weights"] = full_weights(self, prediction, weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY
 
 from lamina import ops
@@ -10,9 +9,11 @@ from lamina.base.records import frozen_dataclass
 from lamina.checks.kinds import Fraction, NotNegative
 from lamina.graph import Tensor
 from lamina.learning.optimizers.optimizer import (
+    ByDirection,
     Optimizer,
     Rate,
     Slots,
+    Update,
     decayed,
     rate_at,
     running_mean,
@@ -51,9 +52,7 @@ class Adagrad(Optimizer):
         """`square_sum`."""
         return {"square_sum": float(self.initial_sum)}
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         direction = decayed(gradient, parameter, self.weight_decay)
         rate = rate_at(self, self.rate, step, parameter.dtype)
         if self.rate_decay:
@@ -64,7 +63,7 @@ class Adagrad(Optimizer):
 
 
 @frozen_dataclass
-class RMSProp(Optimizer):
+class RMSProp(ByDirection):
     """w - rate g / (sqrt(s) + epsilon), where s is a running mean of squared gradients.
 
     From Hinton, Srivastava, Swersky: Neural networks for machine learning, lecture 6e (2012);
@@ -97,28 +96,24 @@ class RMSProp(Optimizer):
         momentum = {"momentum": 0.0} if self.momentum else {}
         return {"square_mean": 0.0, **mean, **momentum}
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
-        direction = decayed(gradient, parameter, self.weight_decay)
-        rate = rate_at(self, self.rate, step, parameter.dtype)
-        square_mean = running_square(slots["square_mean"], direction, self.decay)
+    def _direction(self, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
+        square_mean = running_square(slots["square_mean"], gradient, self.decay)
         new_slots = {"square_mean": square_mean}
         variance = square_mean
         if self.centered:
-            mean = running_mean(slots["mean"], direction, self.decay)
+            mean = running_mean(slots["mean"], gradient, self.decay)
             new_slots["mean"] = mean
             # Rounding can make a variance of 0 negative.
             variance = ops.relu(square_mean - mean * mean)
-        direction = direction / (ops.sqrt(variance) + self.epsilon)
+        direction = gradient / (ops.sqrt(variance) + self.epsilon)
         if self.momentum:
             direction = ops.multiply_add(slots["momentum"], self.momentum, direction)
             new_slots["momentum"] = direction
-        return ops.multiply_add(direction, -rate, parameter), new_slots
+        return direction, new_slots
 
 
 @frozen_dataclass
-class Adadelta(Optimizer):
+class Adadelta(ByDirection):
     """w - rate d, where d = g sqrt(u + epsilon) / sqrt(s + epsilon).
 
     s is a running mean of squared gradients, and u of the d^2 of earlier training steps: d has the
@@ -146,14 +141,9 @@ class Adadelta(Optimizer):
         """`square_mean` and `square_step_mean`."""
         return {"square_mean": 0.0, "square_step_mean": 0.0}
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
-        direction = decayed(gradient, parameter, self.weight_decay)
-        rate = rate_at(self, self.rate, step, parameter.dtype)
-        square_mean = running_square(slots["square_mean"], direction, self.decay)
+    def _direction(self, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
+        square_mean = running_square(slots["square_mean"], gradient, self.decay)
         before = ops.sqrt(slots["square_step_mean"] + self.epsilon)
-        moved = before / ops.sqrt(square_mean + self.epsilon) * direction
+        moved = before / ops.sqrt(square_mean + self.epsilon) * gradient
         square_step_mean = running_square(slots["square_step_mean"], moved, self.decay)
-        new_slots = {"square_mean": square_mean, "square_step_mean": square_step_mean}
-        return ops.multiply_add(moved, -rate, parameter), new_slots
+        return moved, {"square_mean": square_mean, "square_step_mean": square_step_mean}

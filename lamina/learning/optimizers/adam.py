@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import KW_ONLY
 
 from lamina import ops
@@ -14,6 +13,7 @@ from lamina.learning.optimizers.optimizer import (
     Optimizer,
     Rate,
     Slots,
+    Update,
     bias_correction,
     decayed,
     rate_at,
@@ -26,24 +26,8 @@ __all__ = ["LAMB", "Adam", "AdamW", "Adamax", "NAdam"]
 
 
 @frozen_dataclass
-class Adam(Optimizer):
-    """w - rate m / (sqrt(v) + epsilon), with bias-corrected running means m of g and v of g^2.
-
-    From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 1; `amsgrad`
-    from Reddi, Kale, Kumar: On the convergence of Adam and beyond (2018).
-
-    Args:
-        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        beta1: how much of m each training step keeps.
-        beta2: how much of v each training step keeps.
-        epsilon: keeps the divisor above zero.
-        weight_decay: this multiple of the parameter is added to its gradient; see `AdamW`.
-        amsgrad: divides by the largest v so far.
-
-    Example:
-        >>> lm.Adam(1e-3).slots()
-        {'mean': 0.0, 'square_mean': 0.0}
-    """
+class _OfMoments(Optimizer):
+    """The base of optimizers with running means; its options come in this order."""
 
     rate: Rate = 1e-3
     _: KW_ONLY
@@ -51,63 +35,82 @@ class Adam(Optimizer):
     beta2: Fraction = 0.999
     epsilon: NotNegative = 1e-8
     weight_decay: NotNegative = 0.0
-    amsgrad: bool = False
 
-    def slots(self) -> dict[str, float]:
-        """`mean` and `square_mean`, and `largest_square_mean` with amsgrad."""
-        return _adam_slots(self)
-
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
-        rate = rate_at(self, self.rate, step, parameter.dtype)
-        direction = decayed(gradient, parameter, self.weight_decay)
-        return _adam_update(self, parameter, direction, slots, step, rate)
+    def slots(self) -> dict[str, float | PerParameter]:
+        return {"mean": 0.0, "square_mean": 0.0}
 
 
 @frozen_dataclass
-class AdamW(Optimizer):
+class Adam(_OfMoments):
+    """w - rate m / (sqrt(v) + epsilon), with bias-corrected running means m of g and v of g^2.
+
+    From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 1; `amsgrad`
+    from Reddi, Kale, Kumar: On the convergence of Adam and beyond (2018).
+
+    Args:
+        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
+        beta1: the share of m that each training step keeps.
+        beta2: the share of v that each training step keeps.
+        epsilon: a summand that keeps the divisor above zero.
+        weight_decay: the multiple of the parameter that is added to its gradient; see `AdamW`.
+        amsgrad: whether the divisor is made from the largest v so far.
+
+    Example:
+        >>> lm.Adam(1e-3).slots()
+        {'mean': 0.0, 'square_mean': 0.0}
+    """
+
+    _: KW_ONLY
+    amsgrad: bool = False
+
+    def slots(self) -> dict[str, float | PerParameter]:
+        return super().slots() | ({"largest_square_mean": 0.0} if self.amsgrad else {})
+
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        start, direction = self._decayed(parameter, gradient, rate)
+        mean = running_mean(slots["mean"], direction, self.beta1)
+        square_mean = running_square(slots["square_mean"], direction, self.beta2)
+        new_slots = {"mean": mean, "square_mean": square_mean}
+        if self.amsgrad:
+            square_mean = ops.maximum(slots["largest_square_mean"], square_mean)
+            new_slots["largest_square_mean"] = square_mean
+        # Numbers that are the same for all elements are computed once, as scalars.
+        time = _time(step, start)
+        length = -rate / bias_correction(time, self.beta1)
+        divisor = _root(square_mean, time, self.beta2, self.epsilon)
+        return ops.multiply_add(mean / divisor, length, start), new_slots
+
+    def _decayed(self, parameter: Tensor, gradient: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        """The parameter and the gradient with the weight decay in one of them."""
+        return parameter, decayed(gradient, parameter, self.weight_decay)
+
+
+@frozen_dataclass
+class AdamW(Adam):
     """Adam with decoupled weight decay: w is first multiplied by 1 - rate decay.
 
     From Loshchilov, Hutter: Decoupled weight decay regularization (2019), algorithm 2.
 
     Args:
-        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        beta1: how much of m each training step keeps.
-        beta2: how much of v each training step keeps.
-        epsilon: keeps the divisor above zero.
         weight_decay: rate times this multiple of the parameter is subtracted.
-        amsgrad: divides by the largest v so far.
+        others: as for `Adam`.
 
     Example:
         >>> lm.AdamW(1e-3, amsgrad=True).slots()
         {'mean': 0.0, 'square_mean': 0.0, 'largest_square_mean': 0.0}
     """
 
-    rate: Rate = 1e-3
     _: KW_ONLY
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    epsilon: NotNegative = 1e-8
     weight_decay: NotNegative = 1e-2
-    amsgrad: bool = False
 
-    def slots(self) -> dict[str, float]:
-        """`mean` and `square_mean`, and `largest_square_mean` with amsgrad."""
-        return _adam_slots(self)
-
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
-        rate = rate_at(self, self.rate, step, parameter.dtype)
-        start = parameter
-        if self.weight_decay:
-            start = parameter * (1.0 - rate * self.weight_decay)
-        return _adam_update(self, start, gradient, slots, step, rate)
+    def _decayed(self, parameter: Tensor, gradient: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        decay = self.weight_decay
+        return parameter * (1.0 - rate * decay) if decay else parameter, gradient
 
 
 @frozen_dataclass
-class Adamax(Optimizer):
+class Adamax(_OfMoments):
     """w - rate m / u: Adam with a decaying maximum u of the gradient's absolute value.
 
     From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 2.
@@ -125,19 +128,11 @@ class Adamax(Optimizer):
     """
 
     rate: Rate = 2e-3
-    _: KW_ONLY
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    epsilon: NotNegative = 1e-8
-    weight_decay: NotNegative = 0.0
 
-    def slots(self) -> dict[str, float]:
-        """`mean` and `largest`."""
+    def slots(self) -> dict[str, float | PerParameter]:
         return {"mean": 0.0, "largest": 0.0}
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         direction = decayed(gradient, parameter, self.weight_decay)
         rate = rate_at(self, self.rate, step, parameter.dtype)
         mean = running_mean(slots["mean"], direction, self.beta1)
@@ -149,7 +144,7 @@ class Adamax(Optimizer):
 
 
 @frozen_dataclass
-class NAdam(Optimizer):
+class NAdam(_OfMoments):
     """Adam with Nesterov momentum; the momentum grows towards beta1.
 
     From Dozat: Incorporating Nesterov momentum into Adam (2016). The momentum of training step t,
@@ -172,20 +167,13 @@ class NAdam(Optimizer):
 
     rate: Rate = 2e-3
     _: KW_ONLY
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    epsilon: NotNegative = 1e-8
-    weight_decay: NotNegative = 0.0
     momentum_decay: NotNegative = 4e-3
     decoupled_weight_decay: bool = False
 
     def slots(self) -> dict[str, float | PerParameter]:
-        """`mean`, `square_mean`, and the number `momentum_product`."""
         return {"mean": 0.0, "square_mean": 0.0, "momentum_product": PerParameter(1.0)}
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         rate = rate_at(self, self.rate, step, parameter.dtype)
         start, direction = parameter, gradient
         if self.decoupled_weight_decay:
@@ -211,7 +199,7 @@ class NAdam(Optimizer):
 
 
 @frozen_dataclass
-class LAMB(Optimizer):
+class LAMB(_OfMoments):
     """w - rate |w| / |d| d, where d is the direction of Adam with the parameter's decay added.
 
     Each parameter moves in proportion to its own norm, which keeps large batches stable. From
@@ -230,20 +218,11 @@ class LAMB(Optimizer):
         {'mean': 0.0, 'square_mean': 0.0}
     """
 
-    rate: Rate = 1e-3
     _: KW_ONLY
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
     epsilon: NotNegative = 1e-6
     weight_decay: NotNegative = 1e-2
 
-    def slots(self) -> dict[str, float]:
-        """`mean` and `square_mean`."""
-        return {"mean": 0.0, "square_mean": 0.0}
-
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         rate = rate_at(self, self.rate, step, parameter.dtype)
         mean = running_mean(slots["mean"], gradient, self.beta1)
         square_mean = running_square(slots["square_mean"], gradient, self.beta2)
@@ -259,32 +238,6 @@ class LAMB(Optimizer):
 
 
 # Shared by the optimizers above -------------------------------------------------------------------
-
-
-def _adam_slots(optimizer: Adam | AdamW) -> dict[str, float]:
-    largest = {"largest_square_mean": 0.0} if optimizer.amsgrad else {}
-    return {"mean": 0.0, "square_mean": 0.0, **largest}
-
-
-def _adam_update(
-    optimizer: Adam | AdamW,
-    start: Tensor,
-    direction: Tensor,
-    slots: Mapping[str, Tensor],
-    step: Tensor,
-    rate: Tensor,
-) -> tuple[Tensor, Slots]:
-    mean = running_mean(slots["mean"], direction, optimizer.beta1)
-    square_mean = running_square(slots["square_mean"], direction, optimizer.beta2)
-    new_slots = {"mean": mean, "square_mean": square_mean}
-    if optimizer.amsgrad:
-        square_mean = ops.maximum(slots["largest_square_mean"], square_mean)
-        new_slots["largest_square_mean"] = square_mean
-    # Numbers that are the same for all elements are computed once, as scalars.
-    time = _time(step, start)
-    length = -rate / bias_correction(time, optimizer.beta1)
-    divisor = _root(square_mean, time, optimizer.beta2, optimizer.epsilon)
-    return ops.multiply_add(mean / divisor, length, start), new_slots
 
 
 def _time(step: Tensor, parameter: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from lamina.checks.kinds import Count, Fraction
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import origin_text
-from lamina.learning.optimizers.optimizer import Optimizer, Slots
+from lamina.learning.optimizers.optimizer import Optimizer, Slots, Update
 from lamina.learning.protocols import (
     AVERAGE,
     PerParameter,
@@ -59,9 +59,7 @@ class Averaging(Optimizer):
         """The states of the wrapped optimizer, and `average`."""
         return {**self.optimizer.slots(), AVERAGE: 0.0}
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         new, new_slots = self.optimizer.update(parameter, gradient, slots, step)
         return new, {**new_slots, AVERAGE: self.average(slots[AVERAGE], new, step)}
 

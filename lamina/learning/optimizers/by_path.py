@@ -9,7 +9,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import origin_text
-from lamina.learning.optimizers.optimizer import Optimizer, Slots
+from lamina.learning.optimizers.optimizer import Optimizer, Slots, Update
 from lamina.learning.protocols import Optimizer as AnyOptimizer
 from lamina.learning.protocols import PerParameter, check_optimizer, matching, optimizers_by_name
 
@@ -55,9 +55,7 @@ class ByPath(Optimizer):
         """The states of the default optimizer."""
         return self.default.slots()
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         """Builds the update of a parameter that no pattern fits."""
         new, new_slots = self.default.update(parameter, gradient, slots, step)
         return new, dict(new_slots)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from typing import Annotated
 
@@ -14,9 +13,11 @@ from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import origin_text
 from lamina.learning.optimizers.optimizer import (
+    ByDirection,
     Optimizer,
     Rate,
     Slots,
+    Update,
     decayed,
     rate_at,
     running_mean,
@@ -26,7 +27,7 @@ __all__ = ["SGD", "Lion", "Rprop"]
 
 
 @frozen_dataclass
-class SGD(Optimizer):
+class SGD(ByDirection):
     """Stochastic gradient descent: w - rate g, or w - rate b with b = momentum b + g.
 
     Args:
@@ -65,21 +66,15 @@ class SGD(Optimizer):
         """`momentum`, if there is any."""
         return {"momentum": 0.0} if self.momentum else {}
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
-        direction = decayed(gradient, parameter, self.weight_decay)
-        rate = rate_at(self, self.rate, step, parameter.dtype)
+    def _direction(self, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         if not self.momentum:
-            return ops.multiply_add(direction, -rate, parameter), {}
-        given = direction * (1 - self.dampening) if self.dampening else direction
+            return gradient, {}
+        given = gradient * (1 - self.dampening) if self.dampening else gradient
         buffer = ops.multiply_add(slots["momentum"], self.momentum, given)
         if self.dampening:
-            buffer = ops.where(ops.equal(step, 0), direction, buffer)
-        moved = buffer
-        if self.nesterov:
-            moved = ops.multiply_add(buffer, self.momentum, direction)
-        return ops.multiply_add(moved, -rate, parameter), {"momentum": buffer}
+            buffer = ops.where(ops.equal(step, 0), gradient, buffer)
+        ahead = ops.multiply_add(buffer, self.momentum, gradient) if self.nesterov else buffer
+        return ahead, {"momentum": buffer}
 
 
 @frozen_dataclass
@@ -111,9 +106,7 @@ class Lion(Optimizer):
         """`mean`."""
         return {"mean": 0.0}
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         rate = rate_at(self, self.rate, step, parameter.dtype)
         sign = ops.sign(running_mean(slots["mean"], gradient, self.beta1))
         moved = decayed(sign, parameter, self.weight_decay)
@@ -158,9 +151,7 @@ class Rprop(Optimizer):
         """`gradient`, the previous one, 0 for elements that were not updated; and `length`."""
         return {"gradient": 0.0, "length": float(self.rate)}
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         agreement = gradient * slots["gradient"]
         changed = ops.less(agreement, 0.0)
         length = slots["length"]

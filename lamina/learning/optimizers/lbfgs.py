@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.checks.kinds import Count, NotNegative
 from lamina.graph import Tensor
-from lamina.learning.optimizers.optimizer import Optimizer, Rate, Slots, rate_at
+from lamina.learning.optimizers.optimizer import Optimizer, Rate, Slots, Update, rate_at
 
 __all__ = ["LBFGS"]
 
@@ -57,9 +57,7 @@ class LBFGS(Optimizer):
         kept = (f"{name}{n}" for n in range(self.history) for name in ("gradients", "changes"))
         return dict.fromkeys(("gradient", "change", *kept), 0.0)
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         """Builds the update of all parameters, joined to one vector."""
         changes = [slots[f"changes{n}"] for n in range(self.history)]
         gradients = [slots[f"gradients{n}"] for n in range(self.history)]

@@ -18,7 +18,9 @@ from lamina.learning.protocols import PerParameter
 
 _RATE = AnyOf((Number("[0, inf)"), Function("a function of the training step")))
 Rate = Annotated[float | Callable[[Tensor], TensorLike], _RATE]
-Slots = dict[str, Tensor]
+# The state of a parameter, by the names of `slots()`; the new parameter and its new state.
+Slots = Mapping[str, Tensor]
+Update = tuple[Tensor, Slots]
 
 
 class Optimizer(Sourced, ABC):
@@ -53,9 +55,7 @@ class Optimizer(Sourced, ABC):
         """
 
     @abstractmethod
-    def update(
-        self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Slots]:
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         """Builds the update of one parameter, or of all as one vector if `joins_parameters`.
 
         Args:
@@ -75,6 +75,26 @@ class Optimizer(Sourced, ABC):
             DefinitionError: by wrappers whose settings do not fit these parameters.
         """
         return dict.fromkeys(names, self)
+
+
+class ByDirection(Optimizer):
+    """The base of optimizers that add -rate times a direction to a parameter.
+
+    The gradient from which the direction follows contains the weight decay.
+    """
+
+    rate: Rate
+    weight_decay: float
+
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
+        rate = rate_at(self, self.rate, step, parameter.dtype)
+        decaying = decayed(gradient, parameter, self.weight_decay)
+        direction, new_slots = self._direction(decaying, slots, step)
+        return ops.multiply_add(direction, -rate, parameter), new_slots
+
+    @abstractmethod
+    def _direction(self, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
+        """The direction, and the new state of the parameter."""
 
 
 def rate_at(optimizer: Optimizer, rate: Rate, step: Tensor, dtype: DType) -> Tensor:
