@@ -101,7 +101,7 @@ class MultiHeadAttention(Layer):
         (width,) = static(sources[0].shape[2:])
         features = self.features or width
         q, k, v = _projected(self, scope, sources, features)
-        given: dict[str, Any] = {**_fittedof_weights(masks, q, k), "causal": self.causal}
+        given: dict[str, Any] = {**_fitted(masks, q, k), "causal": self.causal}
         if scope.training and self.dropout:
             weights_shape = (*q.shape[:3], k.shape[2])
             given["factors"] = dropout_factors(scope, weights_shape, self.dropout)
@@ -142,11 +142,7 @@ def _check_heads(layer: MultiHeadAttention) -> None:
 def _projected(
     layer: MultiHeadAttention, scope: Scope, sources: Sequence[Tensor], features: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, [batch, heads, length, features of a head].
-
-    Raises:
-        ShapeError: if the heads do not divide the features.
-    """
+    """Queries, keys and values, [batch, heads, length, features of a head]."""
     size = layer.head_features or features // layer.heads
     if not layer.head_features and features % layer.heads:
         facts = _facts_of_heads(layer.heads, described(sources[0]))
@@ -169,11 +165,7 @@ def _projected(
 
 
 def _rotated(layer: Layer, x: Tensor, base: float) -> Tensor:
-    """Queries or keys, [batch, heads, length, features], rotated by their positions.
-
-    Raises:
-        ShapeError: if the features of a head are odd.
-    """
+    """Queries or keys, [batch, heads, length, features], rotated by their positions."""
     length, features = static(x.shape[2:])
     if features % 2:
         raise ShapeError(
@@ -413,7 +405,7 @@ def _finite(x: Tensor, masks: Sequence[Tensor]) -> Tensor:
     return ops.where(ops.isfinite(x), x, _without_padding(x, masks)) if masks else x
 
 
-def _fittedof_weights(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> dict[str, Tensor]:
+def _fitted(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> dict[str, Tensor]:
     """The mask and the bias of an attention, which broadcast over its weights."""
     fitted: dict[str, Tensor] = {}
     for mask in masks:
@@ -430,8 +422,7 @@ def _fittedof_weights(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> dict[str
 def _fitting(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """A mask that broadcasts over the attention weights, [batch, heads, queries, keys].
 
-    Raises:
-        ShapeError: if it belongs to other lengths.
+    Raises ShapeError if it belongs to other lengths.
     """
     batch, heads, query_count, _ = queries.shape
     key_count = keys.shape[2]

@@ -71,7 +71,7 @@ class ColourJitter(Layer):
 
 @frozen_dataclass
 class RandomGreyscale(Layer):
-    """Resixths the three colours of some images by their grey while training; else nothing.
+    """Replaces the three colours of some images by their grey while training; else nothing.
 
     Takes f32 or f64 [batch, 3, height, width]: red, green, blue. Grey is 0.2989 red + 0.587 green +
     0.114 blue, as in torchvision's `RandomGrayscale`.

@@ -123,8 +123,7 @@ def numbers_of(
 ) -> list[_Entry]:
     """One number for each axis.
 
-    Raises:
-        DefinitionError: if the number of entries is not the number of axes.
+    Raises DefinitionError if the number of entries is not the number of axes.
     """
     several = cast(tuple[_Entry, ...], value)
     numbers = list(several) if isinstance(value, tuple) else [cast(_Entry, value)] * rank

@@ -18,8 +18,7 @@ def names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
     A further result of a layer has the layer's name: whether a network uses it changes no names of
     parameters. Likewise `Recompute` changes none: its result has the name of the last layer inside.
 
-    Raises:
-        DefinitionError: if two layers or two inputs have the same name.
+    Raises DefinitionError if two layers or two inputs have the same name.
     """
     names: dict[Tensor, tuple[str, str]] = {}
     taken: dict[str, Tensor] = {}

@@ -104,11 +104,7 @@ _SATURATED = -1.7580993408473766
 
 
 def _shape_of_channels(layer: Layer, x: Tensor) -> Shape:
-    """The shape of a mask with one element for each channel.
-
-    Raises:
-        ShapeError: if there are no channels.
-    """
+    """The shape of a mask with one element for each channel."""
     if x.rank < 2:
         raise ShapeError(
             f"{type(layer).__name__} needs an axis of channels",

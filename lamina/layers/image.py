@@ -241,8 +241,7 @@ def _image(layer: Layer, x: Tensor) -> tuple[Dim, int, int, int]:
 def pairs_of_widths(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:
     """The widths for all axes; 0 for the batch.
 
-    Raises:
-        ShapeError: if there are fewer axes than widths.
+    Raises ShapeError if there are fewer axes than widths.
     """
     if isinstance(widths, int):
         if x.rank < 3:

@@ -137,8 +137,7 @@ def apply_layer(
 ) -> Tensor | tuple[Tensor, ...]:
     """Applies a layer under a name, which may differ from its own within a named network.
 
-    Raises:
-        ShapeError, DTypeError, DefinitionError: naming the layer and the line that made it.
+    Raises a LaminaError that names the layer and the line that made it.
     """
     record = BUILDING.get()
     if record is not None:
@@ -160,11 +159,7 @@ def apply_layer(
 def _built(
     layer: Layer, operands: tuple[Tensor, ...], record: Record
 ) -> Tensor | tuple[Tensor, ...]:
-    """The results of a layer outside of a network, as graphs of ops.
-
-    Raises:
-        DefinitionError: if the layer has parameters or states.
-    """
+    """The results of a layer outside of a network, as graphs of ops."""
     path = f"{current_origin().path}/{type(layer).__name__}"
     with labelled(Origin(path.removeprefix("/"), layer.source)):
         try:
@@ -236,11 +231,7 @@ def _types_of_results(layer: Layer, operands: tuple[Tensor, ...]) -> _Types:
 
 
 def _forward(layer: Layer, scope: Scope, operands: tuple[Tensor, ...]) -> Any:
-    """What a layer's `forward` returns.
-
-    Raises:
-        DefinitionError: if it takes another number of tensors, or no scope.
-    """
+    """What a layer's `forward` returns."""
     try:
         return layer.forward(scope, *operands)
     except TypeError:
@@ -296,8 +287,7 @@ _SCOPE_FIRST = (
 def results_of(returned: object) -> tuple[Tensor, ...]:
     """The results of a `forward`: a tensor, or a tuple of tensors.
 
-    Raises:
-        DefinitionError: if it returned anything else.
+    Raises DefinitionError if it returned anything else.
     """
     results = cast(tuple[object, ...], returned if isinstance(returned, tuple) else (returned,))
     wrong = [type(result).__name__ for result in results if not isinstance(result, Tensor)]

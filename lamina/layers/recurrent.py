@@ -157,11 +157,7 @@ class _Recurrent(Layer, ABC):
 
 
 def _length_of(layer: _Recurrent, x: Tensor) -> int:
-    """The number of positions of the sequences.
-
-    Raises:
-        ShapeError, DTypeError: if a tensor is not sequences of features.
-    """
+    """The number of positions of the sequences."""
     if x.rank != 3 or not isinstance(x.shape[1], int):
         indices = x.rank == 2 and x.dtype.kind == "int"
         raise ShapeError(

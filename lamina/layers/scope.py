@@ -571,11 +571,7 @@ class Scope:
 
 
 def _require_function(what: str, value: object, example: str) -> None:
-    """Checks that an initializer or a regularizer can be called, and is not a class.
-
-    Raises:
-        DefinitionError: if not.
-    """
+    """Raises DefinitionError unless an initializer or a regularizer can be called; a class cannot."""
     if not callable(value) or isinstance(value, type):
         text = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
         raise DefinitionError(

@@ -243,11 +243,7 @@ class _Tracer:
         return self._gradients[call][number]
 
     def _result(self, tensor: Tensor) -> Tensor:
-        """The replacement of a further result of a layer.
-
-        Raises:
-            DefinitionError: if `forward` returned fewer results than in training mode.
-        """
+        """The replacement of a further result of a layer."""
         results = self._results[tensor.operands[0]]
         number: int = tensor.attributes["number"]
         if number >= len(results):

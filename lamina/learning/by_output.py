@@ -341,8 +341,7 @@ class FunctionMetric(Sourced):
 def as_metrics(metrics: Any) -> tuple[Metric, ...]:
     """The metrics in what users give: metrics, functions, and both by output.
 
-    Raises:
-        DefinitionError: for anything else.
+    Raises DefinitionError for anything else.
     """
     if isinstance(metrics, Mapping):
         found: list[Metric] = []

@@ -213,14 +213,7 @@ def _joined(shares: Sequence[Share]) -> tuple[Share, ...]:
 def _compared_targets(
     terms: Sequence[LossTerm], outputs: Sequence[Tensor], leaves: Sequence[Tensor], weights: int
 ) -> list[tuple[int, ...]]:
-    """For each term the numbers of its targets.
-
-    Args:
-        terms: of the loss.
-        outputs: of the network.
-        leaves: the targets.
-        weights: how many arrays of weights there are, for the error.
-    """
+    """For each term the numbers of its targets; the number of arrays of weights is for the error."""
     expected = [_expected(term, outputs) for term in terms]
     for term, specs in zip(terms, expected, strict=True):
         if not leaves and specs:
@@ -302,11 +295,7 @@ def _with_classes(
     target: Any,
     weights: Tensor | None,
 ) -> Tensor:
-    """The weights of the examples times those of their classes.
-
-    Raises:
-        DefinitionError: unless one output is compared with one target.
-    """
+    """The weights of the examples times those of their classes."""
     prediction = _prediction(term, outputs)
     if term.output is not None or not isinstance(target, Tensor) or len(outputs) != 1:
         raise DefinitionError(
@@ -387,13 +376,7 @@ def _of_mixed_examples(
 
 
 def _warn_of(doubt: str, owner: object, output: str) -> None:
-    """Warns if a loss or a metric knows that the prediction is of a wrong kind.
-
-    Args:
-        doubt: its text; "" without a doubt.
-        owner: the loss or the metric.
-        output: its name; "" for all.
-    """
+    """Warns if a loss or a metric, the owner, has a doubt about the prediction of an output."""
     if doubt:
         origin = Origin(type(owner).__name__, getattr(owner, "source", ""))
         named = f", for output {output!r}" if output else ""

@@ -131,9 +131,8 @@ def options_or_none(
 ) -> TrainingOptions | None:
     """The options of a training step; None, for a forward pass, without loss and optimizer.
 
-    Raises:
-        DefinitionError: for a loss without an optimizer, or an optimizer without a loss; names
-            the function `where`.
+    Raises DefinitionError for a loss without an optimizer, or an optimizer without a loss; names
+    the function `where`.
     """
     if loss is None and optimizer is None:
         return None
@@ -243,8 +242,7 @@ RateFunction = Callable[[Tensor], Any]
 def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
     """The names of parameters that match a pattern such as `"0.*"` or `"*.bias"`.
 
-    Raises:
-        DefinitionError: if none matches.
+    Raises DefinitionError if none matches.
     """
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:

@@ -95,8 +95,7 @@ def called(
 ) -> Any:
     """The result of a loss function; of one with a parameter `weights` for weighted examples.
 
-    Raises:
-        DefinitionError: if there are weights, and it has no such parameter.
+    Raises DefinitionError if there are weights, and it has no such parameter.
     """
     parameter = _weights_of(loss)
     if weights is None:
@@ -194,8 +193,7 @@ def balanced(targets: Sequence[Array]) -> dict[int, float]:
     As `class_weight="balanced"` in scikit-learn; King, Zeng: Logistic regression in rare events
     data (2001). Classes that do not occur have no weight and do not count as classes.
 
-    Raises:
-        DataError: unless there is one target of class numbers.
+    Raises DataError unless there is one target of class numbers.
     """
     array = targets[0] if len(targets) == 1 else None
     if array is None or array.dtype.kind == "f":

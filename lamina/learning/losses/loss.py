@@ -195,8 +195,7 @@ class Loss(Sourced, ABC):
 def several(loss: object, prediction: Any, count: int, names: str) -> Sequence[Tensor]:
     """The tensors of a prediction that is a tuple.
 
-    Raises:
-        DefinitionError: if it is not one of `count` tensors.
+    Raises DefinitionError if it is not one of `count` tensors.
     """
     found = count_of(prediction)
     if not isinstance(prediction, list | tuple) or found != count:
