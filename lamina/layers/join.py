@@ -107,16 +107,9 @@ class Multiply(Layer):
 def _check_branches(
     name: str, operands: Sequence[Tensor], free_axis: int | None = None, repeat: bool = False
 ) -> None:
-    """Checks that the operands have one shape.
+    """Raises ShapeError, which names the first pair that differs, unless all have one shape.
 
-    Args:
-        name: the name of the layer.
-        operands: the branches.
-        free_axis: an axis in which they may differ.
-        repeat: whether axes of extent 1 fit any other extent.
-
-    Raises:
-        ShapeError: naming the first pair that differs.
+    They may differ in `free_axis`; with `repeat`, axes of extent 1 fit any other extent.
     """
     if len(operands) < 2:
         raise ShapeError(

@@ -246,10 +246,6 @@ def layers_built(network: Record, dtype: DType) -> Generator[None]:
     """Within the block, layers are built when they are applied: in losses and regularizers.
 
     They have the mode of the network, and random numbers after its own.
-
-    Args:
-        network: the record of the network's trace.
-        dtype: the float type of the tensors.
     """
     record = Record(dtype, network.training, seed=network.seed, step=network.step)
     record.random_streams = network.random_streams
@@ -571,7 +567,7 @@ class Scope:
 
 
 def _require_function(what: str, value: object, example: str) -> None:
-    """Raises DefinitionError unless an initializer or a regularizer can be called; a class cannot."""
+    """Raises DefinitionError unless an initializer or a regularizer is a function."""
     if not callable(value) or isinstance(value, type):
         text = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
         raise DefinitionError(

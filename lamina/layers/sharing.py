@@ -12,10 +12,6 @@ def shared_names(whole: Record, part: Record) -> dict[str, str]:
 
     Both have the same layer objects. A layer may make new inner layers in each trace; their
     parameters are found by their path within the layer.
-
-    Raises:
-        DefinitionError: if the whole does not have the layer.
-        ShapeError: if the layer has the parameter in another shape there.
     """
     prefixes = whole.prefixes
     variables = {**whole.parameters, **whole.states}

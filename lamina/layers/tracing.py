@@ -73,13 +73,7 @@ def applied(
     operands: Mapping[Tensor, Tensor],
     name_of: Callable[[Tensor], str | None],
 ) -> dict[Tensor, Tensor]:
-    """The tensors of a definition, applied to others.
-
-    Args:
-        nodes: the tensors of the definition, operands first.
-        operands: the replacement of each input.
-        name_of: the name of a layer where it is applied.
-    """
+    """The nodes of a definition, operands first, applied to the replacements of its inputs."""
     new = dict(operands) | _isolated(nodes, operands)
     floats = [tensor.dtype for given, tensor in operands.items() if given.dtype == shapes.float32]
     dtype = next((one for one in floats if one.is_float), shapes.float32)
@@ -118,13 +112,7 @@ def traced_within(
     outputs: Sequence[Tensor],
     names: Mapping[Tensor, tuple[str, str]],
 ) -> tuple[Tensor, ...]:
-    """The results of a definition that is a part of a layer, as graphs of ops.
-
-    Args:
-        scope: the scope of the definition within the layer.
-        operands: the replacement of each input.
-        outputs, names: the arguments of `trace`.
-    """
+    """The results of a definition that is a part of a layer, as graphs of ops."""
     record, prefix = scope._record, scope._name  # pyright: ignore[reportPrivateUsage]
     tracer = _Tracer(record)
     tracer.new |= {**operands, **_isolated(topological(outputs), operands)}
@@ -139,10 +127,7 @@ def traced_within(
 
 
 def dtype_in_model(tensor: Tensor, dtype: DType) -> DType:
-    """The dtype that a tensor of the definition has in a model of some float type.
-
-    Tensors are defined in float32; in a float64 model they are float64.
-    """
+    """The dtype of a tensor of the definition in a model: its float type in place of float32."""
     return dtype if tensor.dtype == shapes.float32 else tensor.dtype
 
 
@@ -151,12 +136,7 @@ def in_float_type(
 ) -> Tensor:
     """The same op in a model's float type, which replaces float32 of the definition.
 
-    Args:
-        tensor: a tensor of the definition; not the result of a layer.
-        operands: the replacements of its operands.
-        dtype: the float type.
-        graphs: the rewritten graphs of attributes, by the ids of the graphs. Tensors that share a
-            graph also share the rewritten one.
+    Tensors that share a graph as attribute share the rewritten one, in `graphs` by the graph's id.
     """
     if dtype == shapes.float32:
         return apply(tensor.op, *operands, **tensor.attributes)
@@ -314,13 +294,7 @@ class _Tracer:
 def limits_of_ops(
     results: Sequence[Tensor], known: Sequence[IndexLimit], known_tensors: Sequence[Tensor] = ()
 ) -> list[IndexLimit]:
-    """The ranges of indices that ops expect, where no layer has declared one.
-
-    Args:
-        results: the results of the ops.
-        known: the ranges that layers have declared.
-        known_tensors: ops before these do not count.
-    """
+    """The ranges of indices that ops after the known tensors expect, where no layer has one."""
     limited = {(limit.indices, limit.count) for limit in known}
     advice = "Indices do not count from the end; ops.clip brings them inside."
     limits: list[IndexLimit] = []

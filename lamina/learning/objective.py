@@ -75,10 +75,9 @@ class Objective:
 def default_specs(
     loss: Loss, outputs: Sequence[Tensor], names: Sequence[str]
 ) -> list[tuple[LossTerm, tuple[Spec, ...]]]:
-    """The targets that the terms of a loss expect, where there is no data yet.
+    """Each term of a loss with the (shape with the batch, dtype) of the targets that it expects.
 
-    Returns:
-        Each term with (shape with the batch, dtype) of its targets; none for a loss without.
+    They are for networks without data; a loss without targets has none.
     """
     check_loss(loss)
     found: list[tuple[LossTerm, tuple[Spec, ...]]] = []
@@ -213,7 +212,7 @@ def _joined(shares: Sequence[Share]) -> tuple[Share, ...]:
 def _compared_targets(
     terms: Sequence[LossTerm], outputs: Sequence[Tensor], leaves: Sequence[Tensor], weights: int
 ) -> list[tuple[int, ...]]:
-    """For each term the numbers of its targets; the number of arrays of weights is for the error."""
+    """The numbers of the targets of each term; `weights` counts arrays of weights, for an error."""
     expected = [_expected(term, outputs) for term in terms]
     for term, specs in zip(terms, expected, strict=True):
         if not leaves and specs:

@@ -290,14 +290,9 @@ def name_of_class(value: object) -> str:
 def wrong_argument(
     where: str, kind: str, expected: str, found: object, advice: str = ""
 ) -> DefinitionError:
-    """The error for an argument that is not of a kind, `"a loss"`.
+    """The error for an argument, named `where`, that is not of a kind, `"a loss"`.
 
-    Args:
-        where: the name of the argument.
-        kind: of the value.
-        expected: a right value.
-        found: the value; of a class, the advice is to make an object of it.
-        advice: for any other value than a class or an object of another framework.
+    For a class, or an object of another framework, the advice says what to make of it.
     """
     foreign = advice_on_object(found)
     if foreign:

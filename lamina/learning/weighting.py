@@ -29,15 +29,9 @@ _WEIGHT = Number("[0, inf)")
 
 
 def aligned(weights: Tensor, each: Tensor, where: str) -> Tensor:
-    """The weights in a shape that broadcasts over values: axes are counted from the batch.
+    """The weights, [batch] or with the first axes of values, in a shape that broadcasts over them.
 
-    Args:
-        weights: [batch], or with the first axes of the values.
-        each: values [batch, ...].
-        where: whose values they are, for the error.
-
-    Raises:
-        ShapeError: if the weights have another shape.
+    Raises ShapeError for another shape, which names the owner `where` of the values.
     """
     if weights.rank > each.rank or weights.shape != each.shape[: weights.rank]:
         raise ShapeError(
@@ -164,12 +158,7 @@ class ClassWeightsKind(Kind):
 def numbers_of(
     weights: WeightsOfClasses | None, targets: Sequence[Array] | None
 ) -> ClassWeights | None:
-    """The weights of the classes; "balanced" ones are computed from the targets.
-
-    Raises:
-        DefinitionError: if there are no data for them.
-        DataError: if the targets are not class numbers.
-    """
+    """The weights of the classes; "balanced" ones are computed from the targets."""
     if not isinstance(weights, str):
         return weights
     if targets is None:
@@ -192,8 +181,6 @@ def balanced(targets: Sequence[Array]) -> dict[int, float]:
 
     As `class_weight="balanced"` in scikit-learn; King, Zeng: Logistic regression in rare events
     data (2001). Classes that do not occur have no weight and do not count as classes.
-
-    Raises DataError unless there is one target of class numbers.
     """
     array = targets[0] if len(targets) == 1 else None
     if array is None or array.dtype.kind == "f":
@@ -220,15 +207,9 @@ def weights_of_classes(
 ) -> Tensor:
     """The weight of each target by its class, in the prediction's dtype.
 
-    Args:
-        classes: their weights; classes that a dict lacks have the weight 1.
-        prediction: of the network.
-        target: class numbers; probabilities of classes along axis 1, if the loss takes class
-            numbers too; or numbers of two classes, 0 and 1.
-        labels: whether the loss takes class numbers.
-
-    Raises:
-        ShapeError: if there is not one weight for each class, or one for a class that there is not.
+    Classes that a dict lacks have the weight 1. The target consists of class numbers; if the loss
+    takes `labels`, which are class numbers, also of probabilities along axis 1; or of two classes,
+    0 and 1.
     """
     axis = prediction.shape[1] if labels and prediction.rank > 1 else 2
     if not isinstance(classes, Mapping) and len(classes) != axis:

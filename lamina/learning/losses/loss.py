@@ -193,10 +193,7 @@ class Loss(Sourced, ABC):
 
 
 def several(loss: object, prediction: Any, count: int, names: str) -> Sequence[Tensor]:
-    """The tensors of a prediction that is a tuple.
-
-    Raises DefinitionError if it is not one of `count` tensors.
-    """
+    """The tensors of a prediction that is a tuple of `count` tensors; else a DefinitionError."""
     found = count_of(prediction)
     if not isinstance(prediction, list | tuple) or found != count:
         raise DefinitionError(

@@ -46,15 +46,7 @@ def kind_of(prediction: object) -> tuple[str, Tensor | None]:
 def doubt(
     prediction: object, wrong: tuple[str, ...], wanted: str, advice: str, taker: str = "loss"
 ) -> str:
-    """The text about a prediction of a wrong kind; "" for any other.
-
-    Args:
-        prediction: of the network.
-        wrong: the kinds that are certainly a mistake.
-        wanted: by the loss.
-        advice: what to do.
-        taker: `"loss"`, or `"metric"`.
-    """
+    """The text about a prediction of a wrong kind, for a loss or a metric; "" for any other."""
     kind, made = kind_of(prediction)
     if kind not in wrong or made is None:
         return ""

@@ -188,10 +188,7 @@ def counted(
 def unknown(prediction: Tensor, target: Tensor, rank: int) -> Tensor:
     """NaN where a score or a target is NaN, else 0: comparisons of NaN are false, not NaN.
 
-    Args:
-        prediction: scores, f32 or f64 [batch, ...].
-        target: of any type.
-        rank: of the result; one less than the rank of the scores if it has no axis of classes.
+    The rank of the result is one less than the rank of the scores if it has no axis of classes.
     """
     floats = [one for one in (prediction, target) if one.dtype.is_float]
     each = [one if one.rank == rank else ops.max(one, 1) for one in floats]
@@ -223,16 +220,11 @@ def kept_labels(metric: OfTargets, labels: Tensor) -> Tensor | None:
 
 
 def doubt_by_threshold(prediction: Tensor, loss: object, *, logits: bool, writing: str) -> str:
-    """A doubt about predictions of which those above a threshold mean 1.
+    """A doubt about predictions that mean 1 above a threshold; with `logits` it is for raw scores.
 
     A loss of raw scores says that they are such. With `lm.MSE`, for example, the numbers of a
-    linear layer may be probabilities.
-
-    Args:
-        prediction: compared with the threshold.
-        loss: of the prediction.
-        logits: whether the threshold is one for raw scores.
-        writing: how the user writes the metric for raw scores: `"threshold=0.0"`.
+    linear layer may be probabilities. Users write the metric for raw scores as `writing`:
+    `"threshold=0.0"`.
     """
     if logits:
         return not_probabilities(prediction, writing)

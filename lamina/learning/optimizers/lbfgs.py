@@ -87,13 +87,7 @@ def _with_newest(
     gradients: tuple[Sequence[Tensor], Tensor],
     small: Tensor,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The kept changes of parameters and of gradients, in which the newest replaces the oldest.
-
-    Args:
-        changes: the kept ones and the newest.
-        gradients: likewise.
-        small: whether the gradient is too small for a step.
-    """
+    """Kept changes and the newest, which replaces the oldest unless the gradient is too small."""
     curved = ops.greater(_dot(gradients[1], changes[1]), _LEAST_CURVATURE)
     replaces = ops.logical_and(curved, ops.logical_not(small))
 
