@@ -365,4 +365,4 @@ def _as_metric(metric: Any) -> Any:
     plain = plain and not advice_on_object(metric)
     # A loss is a function too, which its class names.
     name = "" if hasattr(metric, "__name__") else name_of_class(metric)
-    return FunctionMetric(metric, name=name) if plain else metric
+    return FunctionMetric(cast(Any, metric), name=name) if plain else metric
