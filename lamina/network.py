@@ -28,8 +28,7 @@ from lamina.inspect.bill import Memory, MemoryBill, largest_batch
 from lamina.inspect.flops import flops_of
 from lamina.layers.definition_names import name_of, names_of
 from lamina.layers.gradients import sources_of
-from lamina.layers.layer import LAYER, RESULT, Layer
-from lamina.layers.names import OwnName
+from lamina.layers.layer import LAYER, RESULT, Layer, OwnName
 from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, Scope
 from lamina.layers.sharing import shared_names

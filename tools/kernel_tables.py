@@ -10,7 +10,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.schedule import Schedule
-from lamina.learning.protocols import options_or_none
+from lamina.learning.by_output import options_of
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
@@ -64,7 +64,7 @@ def program_of(
     Raises:
         DTypeError: for products in TF32 of another dtype than float32.
     """
-    options = options_or_none(workload.loss, workload.optimizer, None, (), workload.name)
+    options = options_of(workload.loss, workload.optimizer, None, (), workload.name)
     precision = precision_of(dtype, lambda: device, products)
     return bill_of(
         workload.network(), workload.batch, options, precision, lambda: device, target

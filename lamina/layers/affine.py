@@ -13,8 +13,8 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Dim, float32
 from lamina.checks.kinds import Kind, Misfit, NotNegative, Number, Operands
 from lamina.graph import Tensor
-from lamina.layers.augmentation import Ordered, image_extents
-from lamina.layers.checks import require_float
+from lamina.layers.augmentation import Ordered
+from lamina.layers.checks import image_extents, require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 

@@ -16,7 +16,7 @@ from lamina.base.shapes import Dim, Shape, float32, int64, static
 from lamina.checks.kinds import Kind, Misfit, Number, Operands, Probability, entries_of, read_each
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import axis_within_example, origin_text
+from lamina.layers.checks import axis_within_example, image_extents, no_images, origin_text
 from lamina.layers.convolution import ForEachAxis, Numbers, numbers_of
 from lamina.layers.image import Widths, pairs_of_widths
 from lamina.layers.layer import Layer
@@ -255,24 +255,8 @@ def _cropped(scope: Scope, x: Tensor, sizes: Sequence[int]) -> Tensor:
     return x
 
 
-def image_extents(layer: Layer, x: Tensor) -> tuple[int, int]:
-    """Height and width of [batch, channels, height, width]; ShapeError for another rank."""
-    if x.rank != 4:
-        raise _no_images(layer, x)
-    height, width = static(x.shape[2:])
-    return height, width
-
-
 def _further_axes(layer: Layer, x: Tensor) -> int:
     """The number of axes after the channels; ShapeError unless it is 1, 2 or 3."""
     if x.rank not in (3, 4, 5):
-        raise _no_images(layer, x)
+        raise no_images(layer, x)
     return x.rank - 2
-
-
-def _no_images(layer: Layer, x: Tensor) -> ShapeError:
-    return ShapeError(
-        f"{type(layer).__name__} takes images",
-        facts=(("expected", "[batch, channels, height, width]"), ("found", described(x))),
-        advice="Bring the tensor into this shape with lm.Reshape.",
-    )

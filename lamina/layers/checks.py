@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from lamina.base.shapes import normalise_axis
+from lamina.base.shapes import normalise_axis, static
 from lamina.checks import Called
 from lamina.checks.origin import Origin, source_line
 from lamina.errors import DTypeError, Named, ShapeError
@@ -66,3 +66,32 @@ def axis_within_example(layer: object, axis: int, x: Tensor) -> int:
             advice="Axis 0 is the batch; name an axis of the example.",
         )
     return counted
+
+
+def image_extents(layer: object, x: Tensor) -> tuple[int, int]:
+    """Height and width of [batch, channels, height, width]; ShapeError for another rank."""
+    if x.rank != 4:
+        raise no_images(layer, x)
+    height, width = static(x.shape[2:])
+    return height, width
+
+
+def no_images(layer: object, x: Tensor) -> ShapeError:
+    """The error for a tensor of another rank than images."""
+    return ShapeError(
+        f"{type(layer).__name__} takes images",
+        facts=(("expected", "[batch, channels, height, width]"), ("found", described(x))),
+        advice="Bring the tensor into this shape with lm.Reshape.",
+    )
+
+
+def grouped_channels(x: Tensor, groups: int) -> tuple[int, int]:
+    """The groups and the channels of each; ShapeError if they are not of one size."""
+    (channels,) = static(x.shape[1:2]) or (0,)
+    if not channels or channels % groups:
+        raise ShapeError(
+            "the channels cannot be divided evenly into groups",
+            facts=(("expected", f"a multiple of {groups} channels"), ("found", described(x))),
+            advice="Choose a number of groups that divides the number of channels.",
+        )
+    return groups, channels // groups

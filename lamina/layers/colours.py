@@ -11,8 +11,8 @@ from lamina.base.shapes import float32
 from lamina.checks.kinds import NotNegative, Number, Positive
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.augmentation import Probability, chosen, each, image_extents
-from lamina.layers.checks import require_float
+from lamina.layers.augmentation import Probability, chosen, each
+from lamina.layers.checks import image_extents, require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 

@@ -217,12 +217,9 @@ class _Convolution(Layer, ABC):
         sizes = numbers_of(self, "window", self.window, self.axes)
         (inputs,) = static(x.shape[1:2])
         _check_groups(self, x, self.groups)
-        weight = scope.parameter(
-            "weight",
-            (self.channels, inputs // self.groups, *sizes),
-            initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0))),
-            self.weight_regularizer,
-        )
+        init = initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0)))
+        shape = (self.channels, inputs // self.groups, *sizes)
+        weight = scope.parameter("weight", shape, init, self.weight_regularizer)
         widths = self._widths()
         if self.padding_mode != "zeros":
             mode = cast(PadMode, self.padding_mode)
@@ -378,12 +375,9 @@ class _TransposedConvolution(Layer, ABC):
         _check_groups(self, x, self.groups)
         (inputs,) = static(x.shape[1:2])
         each = self.channels // self.groups
-        weight = scope.parameter(
-            "weight",
-            (inputs, each, *sizes),
-            initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0))),
-            self.weight_regularizer,
-        )
+        init = initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0)))
+        shape = (inputs, each, *sizes)
+        weight = scope.parameter("weight", shape, init, self.weight_regularizer)
         axes = zip(static(x.shape[2:]), sizes, strides, dilations, widths, further, strict=True)
         extents = [
             (n - 1) * stride - low - high + (size - 1) * dilation + 1 + more

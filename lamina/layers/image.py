@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Dim, static
+from lamina.base.shapes import static
 from lamina.checks.kinds import LARGEST, Count, Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import origin_text
+from lamina.layers.checks import grouped_channels, image_extents, origin_text
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.rearranging import PadMode
@@ -75,7 +75,8 @@ class PixelShuffle(Layer):
     factor: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        batch, channels, height, width = _image(self, x)
+        height, width = image_extents(self, x)
+        batch, (channels,) = x.shape[0], static(x.shape[1:2])
         r = self.factor
         if channels % (r * r):
             raise ShapeError(
@@ -106,7 +107,8 @@ class PixelUnshuffle(Layer):
     factor: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        batch, channels, height, width = _image(self, x)
+        height, width = image_extents(self, x)
+        batch, (channels,) = x.shape[0], static(x.shape[1:2])
         r = self.factor
         if height % r or width % r:
             raise ShapeError(
@@ -136,17 +138,7 @@ class ChannelShuffle(Layer):
     groups: Count
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        (channels,) = static(x.shape[1:2]) or (0,)
-        if not channels or channels % self.groups:
-            raise ShapeError(
-                "the channels cannot be divided evenly into groups",
-                facts=(
-                    ("expected", f"a multiple of {self.groups} channels"),
-                    ("found", described(x)),
-                ),
-                advice="Choose a number of groups that divides the number of channels.",
-            )
-        split = ops.reshape(x, (x.shape[0], self.groups, channels // self.groups, *x.shape[2:]))
+        split = ops.reshape(x, (x.shape[0], *grouped_channels(x, self.groups), *x.shape[2:]))
         return ops.reshape(ops.transpose(split, (0, 2, 1, *range(3, split.rank))), x.shape)
 
 
@@ -224,18 +216,6 @@ class Crop(Layer):
 
 
 # Shared by the layers above -----------------------------------------------------------------------
-
-
-def _image(layer: Layer, x: Tensor) -> tuple[Dim, int, int, int]:
-    """Batch, channels, height and width; ShapeError for another rank."""
-    if x.rank != 4:
-        raise ShapeError(
-            f"{type(layer).__name__} takes images",
-            facts=(("expected", "[batch, channels, height, width]"), ("found", described(x))),
-            advice="Bring the tensor into this shape with lm.Reshape.",
-        )
-    channels, height, width = static(x.shape[1:])
-    return x.shape[0], channels, height, width
 
 
 def pairs_of_widths(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ inference mode.
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
@@ -45,10 +46,30 @@ from lamina.graph import (
 )
 from lamina.graph.attributes import whole
 from lamina.layers.checks import Sourced
-from lamina.layers.names import Name, OwnName
 from lamina.layers.scope import BUILDING, Record, Scope
 
 __all__ = ["Input", "Layer"]
+
+
+# Words that are joined by dots. The first does not begin with a digit: numbers are the names of
+# layers without a name.
+_NAME = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*", re.ASCII)
+
+
+class Name(Kind):
+    """The name that a user gives to a layer, an input or a network."""
+
+    def read(self, value: Any, operands: Operands = ()) -> str:
+        if isinstance(value, str) and _NAME.fullmatch(value):
+            return value
+        raise Misfit(
+            "a name of letters, digits, '_' and '-'",
+            "'head' or 'block1.conv'",
+            advice="It begins with a letter or '_'; words may be joined by dots.",
+        )
+
+
+OwnName = Annotated[str | None, OrNone(Name())]
 
 
 @frozen_dataclass

@@ -56,20 +56,11 @@ class Linear(Layer):
             )
         require_float(self, x)
         (inputs,) = static(x.shape[-1:])
-        weight = scope.parameter(
-            "weight",
-            (self.features, inputs),
-            initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0))),
-            self.weight_regularizer,
-        )
+        init = initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0)))
+        weight = scope.parameter("weight", (self.features, inputs), init, self.weight_regularizer)
         y = ops.matmul(x, ops.transpose(weight))
         if not self.bias:
             return y
         bound = 1.0 / math.sqrt(inputs)
-        bias = scope.parameter(
-            "bias",
-            (self.features,),
-            initializer(self.bias_init, Uniform(-bound, bound)),
-            self.bias_regularizer,
-        )
-        return y + bias
+        init = initializer(self.bias_init, Uniform(-bound, bound))
+        return y + scope.parameter("bias", (self.features,), init, self.bias_regularizer)

@@ -15,11 +15,10 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, float32, int64
 from lamina.checks.kinds import Positive
 from lamina.graph import Tensor
-from lamina.layers.augmentation import below, image_extents, positions
-from lamina.layers.checks import require_float
+from lamina.layers.augmentation import below, positions
+from lamina.layers.checks import image_extents, require_float
 from lamina.layers.layer import Layer
-from lamina.layers.partners import partners
-from lamina.layers.scope import Scope
+from lamina.layers.scope import Scope, partners
 
 __all__ = ["CutMix", "Mixup"]
 

@@ -28,11 +28,10 @@ from lamina.checks.kinds import (
 )
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import axis_within_example, require_float
+from lamina.layers.checks import axis_within_example, grouped_channels, require_float
 from lamina.layers.init import Constant, Zeros
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope
-from lamina.layers.wide import in_float32
+from lamina.layers.scope import Scope, in_float32
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "LocalResponseNorm", "RMSNorm"]
 
@@ -177,18 +176,8 @@ class GroupNorm(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        channels = _channels(self, x)
-        if channels % self.groups:
-            raise ShapeError(
-                "the channels cannot be divided evenly into groups",
-                facts=(
-                    ("expected", f"a multiple of {self.groups} channels"),
-                    ("found", described(x)),
-                ),
-                advice="Choose a number of groups that divides the number of channels.",
-            )
-        grouped = (x.shape[0], self.groups, channels // self.groups, *x.shape[2:])
-        split = ops.reshape(x, grouped)
+        _channels(self, x)
+        split = ops.reshape(x, (x.shape[0], *grouped_channels(x, self.groups), *x.shape[2:]))
         y = ops.reshape(_standardized(split, range(2, split.rank), self.epsilon), x.shape)
         return _affine(scope, y, [1], bias=self.bias) if self.affine else y
 

@@ -15,8 +15,7 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
-from lamina.layers.wide import in_float32
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, in_float32, initializer
 
 __all__ = ["Bilinear", "CosineSimilarity", "PairwiseDistance"]
 

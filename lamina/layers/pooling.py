@@ -20,9 +20,8 @@ from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.convolution import ForEachAxis, Numbers, Pairs, check_image, numbers_of, pairs_of
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope
+from lamina.layers.scope import Scope, in_float32
 from lamina.layers.upsampling import along_axis, means, windows_of_size
-from lamina.layers.wide import in_float32
 from lamina.ops import Window
 
 __all__ = ["AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool1d", "AvgPool2d", "AvgPool3d"]

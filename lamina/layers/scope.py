@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import wraps
 from types import BuiltinFunctionType
-from typing import Annotated, Any, Protocol, cast, final
+from typing import Annotated, Any, Protocol, TypeVar, cast, final
 
 from lamina import ops
 from lamina.base import shapes
@@ -31,7 +32,6 @@ from lamina.checks.kinds import (
 from lamina.checks.origin import Origin, current_origin, labelled, located
 from lamina.errors import DefinitionError, LaminaError, ShapeError
 from lamina.graph import Hyperparameters, Tensor, described, leaf, topological
-from lamina.layers.partners import Mixture
 from lamina.ops.conversion import widened
 from lamina.program.philox import INITIAL_VALUE_STREAMS
 
@@ -180,6 +180,24 @@ class IndexLimit:
     origin: Origin
     what: str
     advice: str
+
+
+@frozen_dataclass
+class Mixture:
+    """Each example contains a share of itself, and for the rest its partner.
+
+    Attributes:
+        share: one number for the batch, from 0 to 1.
+        origin: the layer that mixes them, as text.
+    """
+
+    share: Tensor
+    origin: str
+
+
+def partners(x: Tensor) -> Tensor:
+    """The example before each example along the batch; before the first one, the last."""
+    return ops.roll(x, 1, 0)
 
 
 @dataclass(eq=False, repr=False)
@@ -576,7 +594,23 @@ def _require_function(what: str, value: object, example: str) -> None:
         )
 
 
-def scope_in_float32(scope: Scope) -> Scope:
-    """The same scope, whose parameters and states of 16 bits are given as float32."""
-    record, name = scope._record, scope._name  # pyright: ignore[reportPrivateUsage]
-    return Scope(record, name, wide=True)
+_Forward = TypeVar("_Forward", bound=Callable[..., Tensor])
+
+
+def in_float32(forward: _Forward) -> _Forward:
+    """A layer's `forward` that computes in float32 where the model's floats have 16 bits.
+
+    Tensors, parameters and states are cast; the result and new states are rounded once. So sums of
+    squares do not overflow, and means lose no digits.
+    """
+
+    @wraps(forward)
+    def wide(layer: object, scope: Scope, *operands: Tensor) -> Tensor:
+        half = next((x.dtype for x in operands if x.dtype.is_half), None)
+        if half is None:
+            return forward(layer, scope, *operands)
+        record, name = scope._record, scope._name  # pyright: ignore[reportPrivateUsage]
+        result = forward(layer, Scope(record, name, wide=True), *map(widened, operands))
+        return ops.cast(result, half)
+
+    return cast(_Forward, wide)

@@ -14,8 +14,7 @@ from lamina.checks.kinds import Kind, Misfit, Operands, Whole, entries_of, read_
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import axis_within_example
-from lamina.layers.layer import Layer
-from lamina.layers.names import OwnName
+from lamina.layers.layer import Layer, OwnName
 from lamina.layers.scope import Scope
 
 __all__ = ["Flatten", "Identity", "Rescale", "Reshape"]

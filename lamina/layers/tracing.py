@@ -8,6 +8,7 @@ from typing import Any, final
 from lamina import ops
 from lamina.base import shapes
 from lamina.base.garbage import without_collections
+from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType
 from lamina.checks.origin import Origin, current_origin, labelled, located
 from lamina.errors import DefinitionError, LaminaError
@@ -17,6 +18,7 @@ from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of, s
 from lamina.layers.scope import IndexLimit, Record, Scope
 
 
+@frozen_dataclass(eq=False, repr=False)
 class Trace:
     """The graph of a network in training mode or in inference mode.
 
@@ -26,12 +28,9 @@ class Trace:
         record: parameters, states, penalties and keys of random numbers.
     """
 
-    def __init__(
-        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], record: Record
-    ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.record = record
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    record: Record
 
 
 @without_collections
@@ -196,7 +195,8 @@ class _Tracer:
             elif tensor.op in (RESULT, GRADIENT):
                 self._build_result(tensor)
             else:
-                self.new[tensor] = self._in_float_type(tensor, operands)
+                dtype = self.record.dtype
+                self.new[tensor] = in_float_type(tensor, operands, dtype, self._graphs)
         self.record.activations.append(self.new[tensor])
 
     def _build_result(self, tensor: Tensor) -> None:
@@ -253,9 +253,6 @@ class _Tracer:
         self._build_inner((*results, *changed.values()), operands, owner, path)
         record.updates.update((k, new.get(v, v)) for k, v in changed.items())
         return tuple([new.get(result, result) for result in results])
-
-    def _in_float_type(self, tensor: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        return in_float_type(tensor, operands, self.record.dtype, self._graphs)
 
     def _build_inner(
         self, results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str

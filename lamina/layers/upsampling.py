@@ -22,8 +22,7 @@ from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.convolution import ForEachAxis
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope
-from lamina.layers.wide import in_float32
+from lamina.layers.scope import Scope, in_float32
 
 __all__ = ["Upsample"]
 

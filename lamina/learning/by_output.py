@@ -24,7 +24,6 @@ from lamina.learning.protocols import (
     check_metrics,
     check_order,
     name_of_class,
-    options_or_none,
     wrong_argument,
 )
 from lamina.learning.weighting import weighted_sum
@@ -201,8 +200,20 @@ def options_of(
     frozen: Sequence[str],
     where: str,
 ) -> TrainingOptions | None:
-    """As `options_or_none`, with a loss as users give it."""
-    return options_or_none(as_loss(loss), optimizer, clip, frozen, where)
+    """The options of a training step; None, for a forward pass, without loss and optimizer.
+
+    The error for one of them alone names the function `where`.
+    """
+    if loss is None and optimizer is None:
+        return None
+    if loss is None or optimizer is None:
+        raise DefinitionError(
+            "a training step needs both a loss and an optimizer",
+            facts=(("loss", repr(as_loss(loss))), ("optimizer", repr(optimizer))),
+            where=where,
+            advice="Give both, or neither for inference.",
+        )
+    return TrainingOptions(as_loss(loss), optimizer, clip=clip, frozen=frozen)
 
 
 # Metrics ------------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from lamina.base.shapes import DType, Size, float32, shape_text
 from lamina.checks.origin import Origin, labelled, warn
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import Tensor, described, leaf
-from lamina.layers.partners import partners
-from lamina.layers.scope import BUILDING, IndexLimit
+from lamina.layers.scope import BUILDING, IndexLimit, partners
 from lamina.layers.tracing import Trace, limits_of_ops
 from lamina.learning.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
 from lamina.learning.protocols import Loss, Metric, Spec, check_loss, check_metrics, check_outputs

@@ -122,30 +122,6 @@ class TrainingOptions:
         check_frozen(self.frozen)
 
 
-def options_or_none(
-    loss: Loss | None,
-    optimizer: Optimizer | None,
-    clip: Clip | None,
-    frozen: Sequence[str],
-    where: str,
-) -> TrainingOptions | None:
-    """The options of a training step; None, for a forward pass, without loss and optimizer.
-
-    Raises DefinitionError for a loss without an optimizer, or an optimizer without a loss; names
-    the function `where`.
-    """
-    if loss is None and optimizer is None:
-        return None
-    if loss is None or optimizer is None:
-        raise DefinitionError(
-            "a training step needs both a loss and an optimizer",
-            facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
-            where=where,
-            advice="Give both, or neither for inference.",
-        )
-    return TrainingOptions(loss, optimizer, clip=clip, frozen=frozen)
-
-
 class _BatchSize(Kind):
     """The number of examples of a batch."""
 

@@ -14,7 +14,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Traits
 from lamina.graph import Graph, Tensor, leaf
-from lamina.learning.protocols import options_or_none
+from lamina.learning.by_output import options_of
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Load, Local
@@ -44,7 +44,7 @@ def trained_convolutions(half: DType | None, device: Device, target: Target) -> 
         *(lm.Input(16, 16, 16), lm.Conv2d(64, 3, padding=1), lm.BatchNorm(), lm.ReLU()),
         *(lm.MaxPool2d(2), lm.Flatten(), lm.Linear(64), lm.LayerNorm(), lm.Linear(10)),
     )
-    options = options_or_none(lm.CrossEntropy(), lm.Adam(), None, (), "test")
+    options = options_of(lm.CrossEntropy(), lm.Adam(), None, (), "test")
     return bill_of(net, 64, options, Precision(float32, half), lambda: device, target).program
 
 
