@@ -7,7 +7,7 @@ from typing import Any, Self
 from lamina.base.shapes import normalise_axis, static
 from lamina.checks import Called
 from lamina.checks.origin import Origin, source_line
-from lamina.errors import DTypeError, Named, ShapeError
+from lamina.errors import DefinitionError, DTypeError, Named, ShapeError
 from lamina.graph import Tensor, described
 
 
@@ -37,6 +37,15 @@ def origin_text(owner: object) -> str:
     """A record's class and the line of the user's code that makes it: `"Linear (train.py:12)"`."""
     source = owner.source if isinstance(owner, Sourced) else source_line()
     return str(Origin(type(owner).__name__, source))
+
+
+def crossed(owner: Any, problem: str, expected: str) -> DefinitionError:
+    """The error for bounds in the wrong order."""
+    return DefinitionError(
+        problem,
+        facts=(("expected", expected), ("found", f"low={owner.low!r}, high={owner.high!r}")),
+        where=origin_text(owner),
+    )
 
 
 # Advice for a layer that needs features and is applied to indices.

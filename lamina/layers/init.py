@@ -28,7 +28,7 @@ from lamina.base.shapes import Array, int64, shape_text, size_of
 from lamina.checks.kinds import NotNegative, Positive, Row, Whole
 from lamina.errors import DefinitionError, names_known
 from lamina.graph import Graph, constant, evaluate
-from lamina.layers.checks import Sourced, origin_text
+from lamina.layers.checks import Sourced, crossed, origin_text
 from lamina.program.philox import philox_in_64_bits
 
 Float64 = npt.NDArray[np.float64]
@@ -86,14 +86,7 @@ class Uniform(Sourced):
 
     def __post_init__(self) -> None:
         if self.low > self.high:
-            raise DefinitionError(
-                "low must not be above high",
-                facts=(
-                    ("expected", "low <= high"),
-                    ("found", f"low={self.low!r}, high={self.high!r}"),
-                ),
-                where=origin_text(self),
-            )
+            raise crossed(self, "low must not be above high", "low <= high")
 
     def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
         return _scaled(_uniform(shape, seed, stream), self.high - self.low, self.low)

@@ -12,9 +12,9 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import static
 from lamina.checks.kinds import NotNegative, Positive
-from lamina.errors import DefinitionError, ShapeError
+from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import origin_text
+from lamina.layers.checks import crossed
 from lamina.layers.init import Constant
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
@@ -104,7 +104,7 @@ class RReLU(Layer):
 
     def __post_init__(self) -> None:
         if self.low > self.high:
-            raise _crossed(self, "low must not be above high", "low <= high", self.low, self.high)
+            raise crossed(self, "low must not be above high", "low <= high")
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         if scope.training:
@@ -236,18 +236,10 @@ class Hardtanh(Layer):
 
     def __post_init__(self) -> None:
         if self.low >= self.high:
-            raise _crossed(self, "low must be below high", "low < high", self.low, self.high)
+            raise crossed(self, "low must be below high", "low < high")
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return ops.hardtanh(x, self.low, self.high)
-
-
-def _crossed(layer: Layer, problem: str, expected: str, low: float, high: float) -> DefinitionError:
-    return DefinitionError(
-        problem,
-        facts=(("expected", expected), ("found", f"low={low!r}, high={high!r}")),
-        where=origin_text(layer),
-    )
 
 
 @frozen_dataclass

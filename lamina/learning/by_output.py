@@ -112,7 +112,7 @@ class ByOutput(Sourced):
         if factors is None or not known or not listed:
             raise DefinitionError(
                 "the factors do not fit the losses",
-                facts=(("losses", _listed(losses)), ("factors", repr(self.factors))),
+                facts=(("losses", ", ".join(map(str, losses))), ("factors", repr(self.factors))),
                 where=where,
                 advice="Give one factor for each loss: a dict with the same names, or a list.",
             )
@@ -141,7 +141,7 @@ class ByOutput(Sourced):
         if not fits:
             raise DefinitionError(
                 "the losses do not fit the outputs of the network",
-                facts=(("outputs", ", ".join(names)), ("losses", _listed(losses))),
+                facts=(("outputs", ", ".join(names)), ("losses", ", ".join(map(str, losses)))),
                 where=origin_text(self),
                 advice=advice_on_names(names)
                 if by_name
@@ -167,24 +167,14 @@ def _entries(values: Any) -> dict[Any, Any] | None:
     """Values by name or number; None for anything but a dict or a list."""
     if isinstance(values, Mapping):
         return dict(cast(Mapping[Any, Any], values))
-    return dict(enumerate(cast(Sequence[Any], values))) if _is_row(values) else None
-
-
-def _is_row(values: object) -> bool:
-    return isinstance(values, list | tuple)
-
-
-def _listed(losses: Mapping[Any, Any]) -> str:
-    return ", ".join(str(key) for key in losses)
+    row = isinstance(values, list | tuple)
+    return dict(enumerate(cast(Sequence[Any], values))) if row else None
 
 
 def as_loss(loss: Any) -> Loss:
     """A loss; of a dict or a list of losses, one that has them by output."""
-    return (
-        cast(Loss, ByOutput(cast(Any, loss)))
-        if isinstance(loss, Mapping) or _is_row(loss)
-        else loss
-    )
+    several = isinstance(loss, Mapping | list | tuple)
+    return cast(Loss, ByOutput(cast(Any, loss))) if several else loss
 
 
 def terms_of(loss: Loss, names: Sequence[str]) -> tuple[LossTerm, ...]:
@@ -305,7 +295,8 @@ class FunctionMetric(Sourced):
         Raises:
             ShapeError: if the function gives no numbers, or one number where examples have weights.
         """
-        first: Tensor = prediction[0] if _is_row(prediction) else prediction
+        several = isinstance(prediction, list | tuple)
+        first: Tensor = cast(Any, prediction)[0] if several else prediction
         count = ops.element_count(first, (0,), first.dtype)
         measure: Callable[..., Any] | None = getattr(self.function, "measured", None)
         if measure is not None and getattr(self.function, "reduction", "mean") != "none":

@@ -432,7 +432,8 @@ def _measured(
         numbers = [position for position, one in enumerate(targets) if one is target]
         checks += _check(inner, numbers, prediction)
         name = metric.output if isinstance(metric, OfOutput) else ""
-        own = _loss_of(name, terms)
+        compared_by = (one.loss for one in terms if one.output is None or one.name == name)
+        own = next(compared_by, None)
         _warn_of(_doubt_of_ignored(inner, own), inner, name)
         doubt: Callable[..., str] | None = getattr(inner, "doubt", None)
         if doubt:
@@ -452,12 +453,6 @@ def _doubt_of_ignored(metric: object, loss: object) -> str:
         f"{type(loss).__name__} ignores targets of {ignored}, and the metric counts them. "
         f"Write ignore_index={ignored}."
     )
-
-
-def _loss_of(output: str, terms: Sequence[LossTerm]) -> Loss | None:
-    """The loss of an output; None for an output without a loss."""
-    own = (term.loss for term in terms if term.output is None or term.name == output)
-    return next(own, None)
 
 
 def _statistics(

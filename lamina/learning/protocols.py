@@ -44,15 +44,11 @@ class Optimizer(Protocol):
     in one call of `update`, joined to one vector.
     """
 
-    def slots(self) -> Mapping[str, float | PerParameter]:
-        """The state kept for each parameter, in its shape, with its first value."""
-        ...
+    def slots(self) -> Mapping[str, float | PerParameter]: ...
 
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The new parameter and state; `step` (0-d int64) counts finished training steps."""
-        ...
+    ) -> tuple[Tensor, Mapping[str, Tensor]]: ...
 
 
 class NetworkDefinition(Protocol):
@@ -79,17 +75,11 @@ class Metric(Protocol):
     """A measure reported in addition to the loss; see `lamina.learning.metrics`."""
 
     @property
-    def name(self) -> str:
-        """Its key in results and histories."""
-        ...
+    def name(self) -> str: ...
 
-    def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]:
-        """Sums over a batch; the sums of several batches can be added."""
-        ...
+    def statistics(self, prediction: Any, target: Any) -> Mapping[str, Tensor]: ...
 
-    def result(self, sums: Mapping[str, Array]) -> float | Array:
-        """The metric, from the sums over all batches."""
-        ...
+    def result(self, sums: Mapping[str, Array]) -> float | Array: ...
 
 
 @frozen_dataclass

@@ -57,6 +57,17 @@ class Schedule(Sourced, ABC):
         return float(outputs["rate"])
 
 
+class _ToFinal(Schedule):
+    """The base of schedules that reach a last rate after some training steps."""
+
+    steps: int
+    final: float
+
+    @property
+    def ends_after(self) -> int | None:
+        return None if self.final else self.steps
+
+
 @frozen_dataclass
 class Constant(Schedule):
     """The same rate in every training step.
@@ -124,7 +135,7 @@ class Exponential(Schedule):
 
 
 @frozen_dataclass
-class Cosine(Schedule):
+class Cosine(_ToFinal):
     """From rate to final along half a cosine wave; final from then on.
 
     From Loshchilov, Hutter: SGDR: stochastic gradient descent with warm restarts (2017),
@@ -149,14 +160,9 @@ class Cosine(Schedule):
         wave = ops.cos(_progress(step, self.steps) * math.pi)
         return (wave + 1.0) * ((self.rate - self.final) / 2) + self.final
 
-    @property
-    def ends_after(self) -> int | None:
-        """`steps`, if the rate is 0 then."""
-        return None if self.final else self.steps
-
 
 @frozen_dataclass
-class Linear(Schedule):
+class Linear(_ToFinal):
     """From rate to final along a line; final from then on.
 
     Args:
@@ -177,14 +183,9 @@ class Linear(Schedule):
     def __call__(self, step: Tensor) -> Tensor:
         return (1.0 - _progress(step, self.steps)) * (self.rate - self.final) + self.final
 
-    @property
-    def ends_after(self) -> int | None:
-        """`steps`, if the rate is 0 then."""
-        return None if self.final else self.steps
-
 
 @frozen_dataclass
-class Polynomial(Schedule):
+class Polynomial(_ToFinal):
     """(rate - final) (1 - step / steps)^power + final; final from then on.
 
     Args:
@@ -207,11 +208,6 @@ class Polynomial(Schedule):
     def __call__(self, step: Tensor) -> Tensor:
         remaining = ops.pow(1.0 - _progress(step, self.steps), self.power)
         return remaining * (self.rate - self.final) + self.final
-
-    @property
-    def ends_after(self) -> int | None:
-        """`steps`, if the rate is 0 then."""
-        return None if self.final else self.steps
 
 
 @frozen_dataclass
@@ -350,7 +346,6 @@ class OneCycle(Schedule):
 
     @property
     def ends_after(self) -> int:
-        """`steps`."""
         return self.steps
 
 
@@ -388,7 +383,6 @@ class Chain(Schedule):
 
     @property
     def ends_after(self) -> int | None:
-        """Up to the end of the last one."""
         return _end_of((0, *self.boundaries)[-1], self.schedules[-1])
 
 
@@ -418,7 +412,6 @@ class Warmup(Schedule):
 
     @property
     def ends_after(self) -> int | None:
-        """Up to the end of the schedule after the rise."""
         return _end_of(self.steps, self.then)
 
 

@@ -213,7 +213,11 @@ def _are_signs(array: Array) -> bool:
 
 def check_probabilities(loss: object, array: Array) -> None:
     """Raises DataError for targets outside 0 to 1."""
-    if _all_between(array, 0, 1):
+    if array.size <= FEW_ELEMENTS:
+        fits = all(0 <= value <= 1 for value in array.ravel().tolist())
+    else:
+        fits = bool(array.min() >= 0 and array.max() <= 1)
+    if fits:
         return
     check_values(
         loss,
@@ -262,15 +266,6 @@ def check_one_class(metric: object, array: Array, advice: str) -> None:
 
 # Of the sum of shares, which may be rounded to 16 bits.
 _SHARE_TOLERANCE = 0.01
-
-
-def _all_between(array: Array, low: float, high: float) -> bool:
-    """Whether low <= x <= high for all elements; never for NaN."""
-    if array.size == 1:
-        return low <= array.item() <= high
-    if array.size <= FEW_ELEMENTS:
-        return all(low <= value <= high for value in array.ravel().tolist())
-    return bool(array.min() >= low and array.max() <= high)
 
 
 # Weights ------------------------------------------------------------------------------------------

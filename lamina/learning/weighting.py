@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, final
 import numpy as np
 
 from lamina import ops
-from lamina.base.shapes import Array, Shape, as_whole, shape_text
+from lamina.base.shapes import Array, as_whole, shape_text
 from lamina.checks.kinds import Kind, Misfit, Number, Operands, entries_of, read_each
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
@@ -34,11 +34,12 @@ def aligned(weights: Tensor, each: Tensor, where: str) -> Tensor:
     Raises ShapeError for another shape, which names the owner `where` of the values.
     """
     if weights.rank > each.rank or weights.shape != each.shape[: weights.rank]:
+        prefixes = [shape_text(each.shape[:rank]) for rank in range(1, max(each.rank, 1) + 1)]
         raise ShapeError(
             "the weights do not fit the values that they weight",
             facts=(
                 ("values", described(each)),
-                ("expected", _prefixes(each.shape)),
+                ("expected", " or ".join(prefixes)),
                 ("found", described(weights)),
             ),
             where=where,
@@ -46,11 +47,6 @@ def aligned(weights: Tensor, each: Tensor, where: str) -> Tensor:
         )
     missing = each.rank - weights.rank
     return ops.reshape(weights, (*weights.shape, *(1,) * missing)) if missing else weights
-
-
-def _prefixes(shape: Shape) -> str:
-    """The shapes that weights may have: `[batch] or [batch, 3]`."""
-    return " or ".join(shape_text(shape[:rank]) for rank in range(1, max(len(shape), 1) + 1))
 
 
 def weighted(values: Tensor, weights: Tensor) -> Tensor:
@@ -222,9 +218,18 @@ def weights_of_classes(
             where="class_weights",
             advice="Give one weight for each class, or a dict of those that differ from 1.",
         )
-    if isinstance(classes, Mapping) and not isinstance(classes, Balanced) and isinstance(axis, int):
-        _require_known(classes, axis, prediction)
     if isinstance(classes, Mapping):
+        unknown = [n for n in classes if isinstance(axis, int) and n >= axis]
+        if unknown and isinstance(axis, int) and not isinstance(classes, Balanced):
+            raise ShapeError(
+                "there is no class of that number",
+                facts=(
+                    ("expected", f"0..{axis - 1} for {described(prediction)}"),
+                    ("found", f"{{{unknown[0]}: {classes[unknown[0]]}}}"),
+                ),
+                where="class_weights",
+                advice="Classes are numbered from 0.",
+            )
         table = [classes.get(number, 1.0) for number in range(max(classes) + 1)]
     else:
         table = list(classes)
@@ -237,18 +242,3 @@ def weights_of_classes(
     known = ops.logical_and(numbers >= 0, numbers < count)
     found = ops.take(constant(np.array(table), prediction.dtype), ops.clip(numbers, 0, count - 1))
     return ops.where(known, found, 1.0)
-
-
-def _require_known(classes: Mapping[int, float], count: int, prediction: Tensor) -> None:
-    """Raises ShapeError for the weight of a class that the prediction does not have."""
-    for number, weight in classes.items():
-        if number >= count:
-            raise ShapeError(
-                "there is no class of that number",
-                facts=(
-                    ("expected", f"0..{count - 1} for {described(prediction)}"),
-                    ("found", f"{{{number}: {weight}}}"),
-                ),
-                where="class_weights",
-                advice="Classes are numbered from 0.",
-            )
