@@ -279,9 +279,6 @@ class TransformerDecoderBlock(_Block):
         return _feedforward(self, scope, x)
 
 
-# Shared by the layers above -----------------------------------------------------------------------
-
-
 def _self_attention(block: _Block) -> MultiHeadAttention:
     """The attention of a block's sequence to itself."""
     return MultiHeadAttention(

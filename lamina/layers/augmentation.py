@@ -216,9 +216,6 @@ class RandomErasing(Layer):
 _TRIES = 10
 
 
-# Shared by layers of augmentation -----------------------------------------------------------------
-
-
 def each(x: Tensor) -> Shape:
     """The shape of one number for each example, which broadcasts to x."""
     return (x.shape[0], *(1,) * (x.rank - 1))

@@ -25,39 +25,65 @@ Tensors = Sequence[Tensor]
 CellActivation = Literal["tanh", "relu"]
 
 
-# Formulas -----------------------------------------------------------------------------------------
-# Each gives the new states, the output first, from
-#   states: before the iteration;
-#   x: the product of the input and its weight, with its bias, [batch, gates * features];
-#   h: the product of the output of the previous iteration and its weight, of the same shape;
-#   bias: added to the product h, if there is one.
+class Formula(Layer, ABC):
+    """What a cell and a recurrent layer compute in an iteration.
+
+    Attributes:
+        gates: the rows of a weight are so many times the features.
+        states: the number of states, the output first.
+    """
+
+    gates: ClassVar[int]
+    states: ClassVar[int] = 1
+
+    @abstractmethod
+    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+        """The new states.
+
+        Args:
+            states: before the iteration.
+            x: the product of the input and its weight, with its bias, [batch, gates * features].
+            h: the product of the previous output and its weight, of the same shape.
+            bias: added to the product h, if there is one.
+        """
 
 
-def simple_cell(activation: CellActivation, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+class Simple(Formula):
     """activation(x + h + bias): Elman (1990)."""
-    total = x + (h if bias is None else h + bias)
-    return [ops.tanh(total) if activation == "tanh" else ops.relu(total)]
+
+    activation: CellActivation
+    gates = 1
+
+    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+        total = x + (h if bias is None else h + bias)
+        return [ops.tanh(total) if self.activation == "tanh" else ops.relu(total)]
 
 
-def lstm_cell(states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+class LongShort(Formula):
     """The gates i, f, g, o; c = f c + i g, h = o tanh(c): Hochreiter, Schmidhuber (1997)."""
-    total = x + (h if bias is None else h + bias)
-    i, f, g, o = ops.split(total, 4, -1)
-    cell = ops.sigmoid(f) * states[1] + ops.sigmoid(i) * ops.tanh(g)
-    return [ops.sigmoid(o) * ops.tanh(cell), cell]
+
+    gates = 4
+    states = 2
+
+    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+        total = x + (h if bias is None else h + bias)
+        i, f, g, o = ops.split(total, 4, -1)
+        cell = ops.sigmoid(f) * states[1] + ops.sigmoid(i) * ops.tanh(g)
+        return [ops.sigmoid(o) * ops.tanh(cell), cell]
 
 
-def gru_cell(states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+class Gated(Formula):
     """The gates r, z, n; h = (1 - z) n + z h: Cho et al. (2014), as in cuDNN."""
-    old = h if bias is None else h + bias
-    reset_x, update_x, new_x = ops.split(x, 3, -1)
-    reset_h, update_h, new_h = ops.split(old, 3, -1)
-    update = ops.sigmoid(update_x + update_h)
-    new = ops.tanh(new_x + ops.sigmoid(reset_x + reset_h) * new_h)
-    return [new + update * (states[0] - new)]
 
+    gates = 3
 
-# What cells and recurrent layers share ------------------------------------------------------------
+    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
+        old = h if bias is None else h + bias
+        reset_x, update_x, new_x = ops.split(x, 3, -1)
+        reset_h, update_h, new_h = ops.split(old, 3, -1)
+        update = ops.sigmoid(update_x + update_h)
+        new = ops.tanh(new_x + ops.sigmoid(reset_x + reset_h) * new_h)
+        return [new + update * (states[0] - new)]
 
 
 def initial_states(
@@ -89,20 +115,13 @@ def initial_states(
 
 
 @frozen_dataclass
-class _Cell(Layer, ABC):
+class _Cell(Formula, ABC):
     features: Count
     _: KW_ONLY
     bias: bool = True
     weight_init: InitializerOption = None
     bias_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
-
-    gates: ClassVar[int]
-    states: ClassVar[int] = 1
-
-    @abstractmethod
-    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
-        """The new states, the output first."""
 
     def forward(self, scope: Scope, x: Tensor, *states: Tensor) -> Tensor | tuple[Tensor, ...]:
         require_float(self, x)
@@ -133,7 +152,7 @@ class _Cell(Layer, ABC):
 
 
 @frozen_dataclass
-class RNNCell(_Cell):
+class RNNCell(Simple, _Cell):
     """One iteration of `RNN`: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
     Takes f32 or f64 [batch, inputs], and the state, [batch, features], as a second tensor; without
@@ -157,14 +176,9 @@ class RNNCell(_Cell):
     _: KW_ONLY
     activation: CellActivation = "tanh"
 
-    gates = 1
-
-    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
-        return simple_cell(self.activation, x, h, bias)
-
 
 @frozen_dataclass
-class LSTMCell(_Cell):
+class LSTMCell(LongShort, _Cell):
     """One iteration of `LSTM`.
 
     Takes f32 or f64 [batch, inputs], and both states, h and c, [batch, features], as further
@@ -183,15 +197,9 @@ class LSTMCell(_Cell):
         (batch, 32)
     """
 
-    gates = 4
-    states = 2
-
-    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
-        return lstm_cell(states, x, h, bias)
-
 
 @frozen_dataclass
-class GRUCell(_Cell):
+class GRUCell(Gated, _Cell):
     """One iteration of `GRU`.
 
     Takes f32 or f64 [batch, inputs], and the state, [batch, features], as a second tensor; without
@@ -207,8 +215,3 @@ class GRUCell(_Cell):
         >>> lm.GRUCell(32)(lm.Input(8), lm.Input(32)).shape
         (batch, 32)
     """
-
-    gates = 3
-
-    def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
-        return gru_cell(states, x, h, bias)

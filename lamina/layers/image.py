@@ -215,9 +215,6 @@ class Crop(Layer):
         return x[tuple(key)]
 
 
-# Shared by the layers above -----------------------------------------------------------------------
-
-
 def pairs_of_widths(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:
     """The widths for all axes; 0 for the batch.
 

@@ -129,9 +129,7 @@ class LayerNorm(Layer):
         axes: one or several, of the tensor with its batch; the last one by default. For PyTorch's
             `normalized_shape` of k dimensions use the last k axes: `LayerNorm(axes=(-2, -1))` for
             two. `LayerNorm(axes=1)` normalises the channels of an image at each pixel.
-        epsilon: a number that is added to the variance.
-        affine: whether there are weight and bias.
-        bias: whether there is a bias in addition to the weight.
+        epsilon, affine, bias: as in `BatchNorm`.
 
     Example:
         >>> y = lm.LayerNorm()(lm.Input(12, 64))
@@ -160,9 +158,7 @@ class GroupNorm(Layer):
 
     Args:
         groups: the number of groups; it divides the number of channels.
-        epsilon: a number that is added to the variance.
-        affine: whether there are weight and bias.
-        bias: whether there is a bias in addition to the weight.
+        epsilon, affine, bias: as in `BatchNorm`.
 
     Example:
         >>> y = lm.GroupNorm(4)(lm.Input(32, 8, 8))
@@ -295,9 +291,6 @@ class LocalResponseNorm(Layer):
         total = ops.window_sum(ops.transpose(x * x, last), along)
         total = ops.transpose(total, (0, x.rank - 1, *range(1, x.rank - 1)))
         return x * ops.pow(total * (self.alpha / self.window) + self.k, -self.beta)
-
-
-# Shared by the layers above -----------------------------------------------------------------------
 
 
 def _averages(scope: Scope, channels: int) -> tuple[Tensor, Tensor]:

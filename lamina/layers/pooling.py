@@ -282,8 +282,10 @@ class LPPool3d(_LPPool):
     axes = 3
 
 
+@frozen_dataclass
 class _Global(Layer, ABC):
-    keepdims: bool
+    _: KW_ONLY
+    keepdims: bool = False
 
     def _axes(self, x: Tensor) -> tuple[int, ...]:
         if x.rank < 3:
@@ -311,9 +313,6 @@ class GlobalAvgPool(_Global):
         (batch, 512)
     """
 
-    _: KW_ONLY
-    keepdims: bool = False
-
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return ops.mean(x, self._axes(x), keepdims=self.keepdims)
 
@@ -333,9 +332,6 @@ class GlobalMaxPool(_Global):
         (batch, 512, 1, 1)
     """
 
-    _: KW_ONLY
-    keepdims: bool = False
-
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return ops.max(x, self._axes(x), keepdims=self.keepdims)
 
@@ -344,6 +340,7 @@ class GlobalMaxPool(_Global):
 AdaptiveSize = Annotated[int | tuple[int | None, ...], ForEachAxis(open=True)]
 
 
+@frozen_dataclass
 class _Adaptive(Layer, ABC):
     size: AdaptiveSize
 
@@ -378,8 +375,6 @@ class AdaptiveAvgPool(_Adaptive):
         (batch, 64, 2, 6)
     """
 
-    size: AdaptiveSize
-
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         sizes = self._sizes(x)
@@ -409,7 +404,6 @@ class AdaptiveMaxPool(_Adaptive):
         (batch, 64, 4, 2)
     """
 
-    size: AdaptiveSize
     _: KW_ONLY
     returns: Literal["values", "indices"] = "values"
 

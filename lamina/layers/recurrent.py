@@ -8,9 +8,9 @@ in the loop.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import KW_ONLY
-from typing import ClassVar, Literal
+from typing import Literal
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
@@ -20,23 +20,23 @@ from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.cells import (
     CellActivation,
+    Formula,
+    Gated,
+    LongShort,
+    Simple,
     Tensors,
-    gru_cell,
     initial_states,
-    lstm_cell,
-    simple_cell,
 )
 from lamina.layers.checks import EMBEDDING, require_float
 from lamina.layers.dropout import dropout_factors
 from lamina.layers.init import Uniform
-from lamina.layers.layer import Layer
 from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
 
 @frozen_dataclass
-class _Recurrent(Layer, ABC):
+class _Recurrent(Formula, ABC):
     features: Count
     _: KW_ONLY
     layers: Depth = 1
@@ -48,15 +48,6 @@ class _Recurrent(Layer, ABC):
     weight_init: InitializerOption = None
     bias_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
-
-    gates: ClassVar[int]
-    states: ClassVar[int] = 1
-
-    @abstractmethod
-    def _iteration(
-        self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
-    ) -> Tensors:
-        """The new states, the output first: a formula of `cells.py`."""
 
     def _projected(self) -> int | None:
         """The features of the output, if a product after the formula makes it."""
@@ -142,7 +133,7 @@ class _Recurrent(Layer, ABC):
             states: Tensors, elements: Tensors, fixed: Tensors
         ) -> tuple[Tensors, Tensors]:
             product = ops.matmul(states[0], ops.transpose(fixed[0]))
-            new = self._iteration(states, elements[0], product, fixed[1] if self.bias else None)
+            new = self._next(states, elements[0], product, fixed[1] if self.bias else None)
             if projected is not None:
                 new = [ops.matmul(new[0], ops.transpose(fixed[-1])), *new[1:]]
             if inside is not None:
@@ -204,7 +195,7 @@ def _mask(scope: Scope, given: Tensors, x: Tensor, length: int) -> Tensor:
 
 
 @frozen_dataclass
-class RNN(_Recurrent):
+class RNN(Simple, _Recurrent):
     """The simple recurrent layer: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
     Takes f32 or f64 [batch, length, inputs]. Two kinds of tensors may follow. If sequences differ
@@ -245,16 +236,9 @@ class RNN(_Recurrent):
     _: KW_ONLY
     activation: CellActivation = "tanh"
 
-    gates = 1
-
-    def _iteration(
-        self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
-    ) -> Tensors:
-        return simple_cell(self.activation, from_input, product, bias)
-
 
 @frozen_dataclass
-class LSTM(_Recurrent):
+class LSTM(LongShort, _Recurrent):
     """Long short-term memory: a cell state with input, forget and output gates.
 
     i, f, o = sigmoid(..) and g = tanh(..) of W_ih x + b_ih + W_hh h + b_hh, whose rows are in the
@@ -280,20 +264,12 @@ class LSTM(_Recurrent):
     _: KW_ONLY
     projection: Count | None = None
 
-    gates = 4
-    states = 2
-
-    def _iteration(
-        self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
-    ) -> Tensors:
-        return lstm_cell(states, from_input, product, bias)
-
     def _projected(self) -> int | None:
         return self.projection
 
 
 @frozen_dataclass
-class GRU(_Recurrent):
+class GRU(Gated, _Recurrent):
     """The gated recurrent unit: a state with a reset gate and an update gate.
 
     With r, z = sigmoid(W_ih x + b_ih + W_hh h + b_hh) and
@@ -308,10 +284,3 @@ class GRU(_Recurrent):
         >>> lm.GRU(32, returns="last")(lm.Input(100, 8)).shape
         (batch, 32)
     """
-
-    gates = 3
-
-    def _iteration(
-        self, states: Tensors, from_input: Tensor, product: Tensor, bias: Tensor | None
-    ) -> Tensors:
-        return gru_cell(states, from_input, product, bias)

@@ -148,9 +148,6 @@ class ByThreshold(OfClasses):
 PROBABILITIES = "probabilities"
 
 
-# Helpers ------------------------------------------------------------------------------------------
-
-
 def ratio(part: Array, whole: Array) -> float:
     """Part / whole; NaN if the whole is 0: nothing counted."""
     return float(part / whole) if whole else float("nan")

@@ -116,11 +116,9 @@ class Adamax(_OfMoments):
     From Kingma, Ba: Adam: a method for stochastic optimization (2015), algorithm 2.
 
     Args:
-        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        beta1: how much of m each training step keeps.
-        beta2: how much of u each training step keeps.
-        epsilon: is added to the gradient's absolute value.
-        weight_decay: this multiple of the parameter is added to its gradient.
+        beta2: the share of u that each training step keeps.
+        epsilon: a summand of the gradient's absolute value.
+        rate, beta1, weight_decay: as for `Adam`.
 
     Example:
         >>> lm.Adamax(2e-3).slots()
@@ -151,14 +149,10 @@ class NAdam(_OfMoments):
     counted from 1, is beta1 (1 - 0.5 * 0.96^(t momentum_decay)).
 
     Args:
-        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        beta1: how much of the mean of gradients each training step keeps.
-        beta2: how much of the mean of squared gradients each training step keeps.
-        epsilon: keeps the divisor above zero.
-        weight_decay: this multiple of the parameter is added to its gradient.
-        momentum_decay: how fast the momentum grows.
-        decoupled_weight_decay: multiplies the parameter by 1 - rate * weight_decay instead, as
-            `AdamW` does.
+        momentum_decay: the speed with which the momentum grows.
+        decoupled_weight_decay: whether the parameter is multiplied by 1 - rate * weight_decay
+            instead, as `AdamW` does.
+        others: as for `Adam`.
 
     Example:
         >>> list(lm.NAdam(2e-3).slots())
@@ -207,11 +201,8 @@ class LAMB(_OfMoments):
     algorithm 2, with the identity for its function phi. The quotient is 1 where a norm is 0.
 
     Args:
-        rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        beta1: how much of the mean of gradients each training step keeps.
-        beta2: how much of the mean of squared gradients each training step keeps.
-        epsilon: keeps the divisor above zero.
-        weight_decay: this multiple of the parameter is added to the direction.
+        weight_decay: the multiple of the parameter that is added to the direction.
+        others: as for `Adam`.
 
     Example:
         >>> lm.LAMB(1e-3).slots()
@@ -235,9 +226,6 @@ class LAMB(_OfMoments):
         trust = ops.where(usual, size, 1.0) / ops.where(usual, length, 1.0)
         new = ops.multiply_add(direction, trust * -rate, parameter)
         return new, {"mean": mean, "square_mean": square_mean}
-
-
-# Shared by the optimizers above -------------------------------------------------------------------
 
 
 def _time(step: Tensor, parameter: Tensor) -> Tensor:
