@@ -90,7 +90,16 @@ class MultiHeadAttention(Layer):
     returns: Literal["output", "weights"] = "output"
 
     def __post_init__(self) -> None:
-        _check_heads(self)
+        divided = self.features if self.head_features is None else None
+        if divided is not None and divided % self.heads:
+            facts = _facts_of_heads(self.heads, str(divided))
+            raise DefinitionError(_UNEVEN, facts=facts, where=origin_text(self))
+        if self.key_heads is not None and self.heads % self.key_heads:
+            raise DefinitionError(
+                "the heads of queries cannot share the heads of keys evenly",
+                facts=(("expected", f"a divisor of {self.heads}"), ("found", str(self.key_heads))),
+                where=origin_text(self),
+            )
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         sequences, masks = _sequences_and_masks(self, operands, (1, 2, 3))
@@ -123,20 +132,6 @@ _UNEVEN = "the features cannot be divided evenly among the heads"
 
 def _facts_of_heads(heads: int, found: str) -> tuple[tuple[str, str], ...]:
     return ("expected", f"a multiple of {heads} features"), ("found", found)
-
-
-def _check_heads(layer: MultiHeadAttention) -> None:
-    """Raises DefinitionError if features or heads cannot be divided evenly."""
-    divided = layer.features if layer.head_features is None else None
-    if divided is not None and divided % layer.heads:
-        facts = _facts_of_heads(layer.heads, str(divided))
-        raise DefinitionError(_UNEVEN, facts=facts, where=origin_text(layer))
-    if layer.key_heads is not None and layer.heads % layer.key_heads:
-        raise DefinitionError(
-            "the heads of queries cannot share the heads of keys evenly",
-            facts=(("expected", f"a divisor of {layer.heads}"), ("found", str(layer.key_heads))),
-            where=origin_text(layer),
-        )
 
 
 def _projected(

@@ -94,6 +94,16 @@ def no_images(layer: object, x: Tensor) -> ShapeError:
     )
 
 
+def require_channels(layer: object, x: Tensor, advice: str) -> None:
+    """Checks that a layer is applied to a tensor with channels; ShapeError if there are none."""
+    if x.rank < 2:
+        raise ShapeError(
+            f"{type(layer).__name__} needs an axis of channels",
+            facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
+            advice=advice,
+        )
+
+
 def grouped_channels(x: Tensor, groups: int) -> tuple[int, int]:
     """The groups and the channels of each; ShapeError if they are not of one size."""
     (channels,) = static(x.shape[1:2]) or (0,)

@@ -10,7 +10,7 @@ from lamina.base.shapes import Shape
 from lamina.checks.kinds import NotNegative, Probability
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import require_float
+from lamina.layers.checks import require_channels, require_float
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 
@@ -105,12 +105,7 @@ _SATURATED = -1.7580993408473766
 
 def _shape_of_channels(layer: Layer, x: Tensor) -> Shape:
     """The shape of a mask with one element for each channel."""
-    if x.rank < 2:
-        raise ShapeError(
-            f"{type(layer).__name__} needs an axis of channels",
-            facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
-            advice="Axis 1 holds the channels; lm.Dropout takes any shape.",
-        )
+    require_channels(layer, x, "Axis 1 holds the channels; lm.Dropout takes any shape.")
     return (*x.shape[:2], *(1,) * (x.rank - 2))
 
 

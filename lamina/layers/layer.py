@@ -236,12 +236,14 @@ def shapes_known() -> Generator[None]:
 
 def _types_of_results(layer: Layer, operands: tuple[Tensor, ...]) -> _Types:
     """Shapes and dtypes of a layer's results, by running its `forward` in training mode."""
-    key = _key(layer, operands)
+    # All that decides the types; None if a field has no key.
+    record = _plain(layer)
+    key = None if record is None else (record, tuple([(x.shape, x.dtype) for x in operands]))
     if _tracing.get() and key in _results:
         return _results[key]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
-    record = Record(dtype, training=True, operands=operands)
-    found = _forward(layer, Scope(record, "check"), operands)
+    scope = Scope(Record(dtype, training=True, operands=operands), "check")
+    found = _forward(layer, scope, operands)
     results = results_of(found)
     types = tuple([(result.shape, result.dtype) for result in results]), found is results
     if key is not None:
@@ -321,14 +323,6 @@ def results_of(returned: object) -> tuple[Tensor, ...]:
             ),
         )
     return cast(tuple[Tensor, ...], results)
-
-
-def _key(layer: Layer, operands: Sequence[Tensor]) -> Hashable:
-    """A key of all that decides the shape of a layer's result; None if a field has no key."""
-    record = _plain(layer)
-    if record is None:
-        return None
-    return record, tuple([(operand.shape, operand.dtype) for operand in operands])
 
 
 def _plain(value: Any) -> Hashable:

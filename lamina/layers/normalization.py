@@ -28,7 +28,12 @@ from lamina.checks.kinds import (
 )
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import axis_within_example, grouped_channels, require_float
+from lamina.layers.checks import (
+    axis_within_example,
+    grouped_channels,
+    require_channels,
+    require_float,
+)
 from lamina.layers.init import Constant, Zeros
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope, in_float32
@@ -377,12 +382,8 @@ def _along(x: Tensor, axes: Sequence[int]) -> list[int]:
 
 def _channels(layer: Layer, x: Tensor) -> int:
     """The number of channels; ShapeError if there is no such axis, DTypeError for integers."""
-    if x.rank < 2:
-        raise ShapeError(
-            f"{type(layer).__name__} needs an axis of channels",
-            facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
-            advice="Axis 1 holds the channels, or the features if there is no other axis.",
-        )
+    advice = "Axis 1 holds the channels, or the features if there is no other axis."
+    require_channels(layer, x, advice)
     require_float(layer, x)
     (channels,) = static(x.shape[1:2])
     return channels

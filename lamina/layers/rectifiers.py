@@ -12,9 +12,8 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import static
 from lamina.checks.kinds import NotNegative, Positive
-from lamina.errors import ShapeError
-from lamina.graph import Tensor, described
-from lamina.layers.checks import crossed
+from lamina.graph import Tensor
+from lamina.layers.checks import crossed, require_channels
 from lamina.layers.init import Constant
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
@@ -73,12 +72,8 @@ class PReLU(Layer):
     slope: float = 0.25
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        if self.per_channel and x.rank < 2:
-            raise ShapeError(
-                "PReLU needs an axis of channels",
-                facts=(("expected", "[batch, channels, ...]"), ("found", described(x))),
-                advice="Leave per_channel out, for one weight.",
-            )
+        if self.per_channel:
+            require_channels(self, x, "Leave per_channel out, for one weight.")
         (channels,) = static(x.shape[1:2]) if self.per_channel else (1,)
         weight = scope.parameter("weight", shape=(channels,), init=Constant(self.slope))
         if self.per_channel:

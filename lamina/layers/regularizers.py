@@ -27,7 +27,6 @@ class L1(Sourced):
     strength: NotNegative
 
     def __call__(self, parameter: Tensor) -> Tensor:
-        """The penalty."""
         return ops.sum(ops.abs(parameter)) * self.strength
 
 
@@ -48,5 +47,4 @@ class L2(Sourced):
     strength: NotNegative
 
     def __call__(self, parameter: Tensor) -> Tensor:
-        """The penalty."""
         return ops.sum(parameter * parameter) * (self.strength / 2)

@@ -35,13 +35,13 @@ Factors = Annotated[
 ]
 Sizes = Annotated[int | tuple[int, ...] | None, OrNone(ForEachAxis())]
 
-# The ranks of the tensors that a mode takes.
-_RANKS: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(("nearest", "nearest-exact", "area"), (3, 4, 5)),
-    "linear": (3,),
-    "bilinear": (4,),
-    "bicubic": (4,),
-    "trilinear": (5,),
+# What a mode takes: the ranks of tensors, and their name and shape for errors.
+_IMAGES = "images", "[batch, channels, height, width]"
+_TAKEN: Mapping[str, tuple[tuple[int, ...], str, str]] = {
+    **dict.fromkeys(("nearest", "nearest-exact", "area"), ((3, 4, 5), *_IMAGES)),
+    **dict.fromkeys(("bilinear", "bicubic"), ((4,), *_IMAGES)),
+    "linear": ((3,), "sequences", "[batch, channels, length]"),
+    "trilinear": ((5,), "volumes", "[batch, channels, depth, height, width]"),
 }
 _WITH_CORNERS = ("linear", "bilinear", "bicubic", "trilinear")
 
@@ -97,8 +97,13 @@ class Upsample(Layer):
 
     @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        if x.rank not in _RANKS[self.mode]:
-            raise _other_rank(self.mode, x)
+        ranks, kind, shape = _TAKEN[self.mode]
+        if x.rank not in ranks:
+            raise ShapeError(
+                f"Upsample in mode {self.mode!r} takes {kind}",
+                facts=(("expected", shape), ("found", described(x))),
+                advice="Bring the tensor into this shape with lm.Reshape.",
+            )
         if not self.mode.startswith("nearest"):
             require_float(self, x)
         for axis, (size, factor) in enumerate(_sizes(self, x), start=2):
@@ -147,29 +152,6 @@ def _sizes(layer: Upsample, x: Tensor) -> Sequence[tuple[int, float | None]]:
             ),
         )
     return sizes
-
-
-def _other_rank(mode: str, x: Tensor) -> ShapeError:
-    ranks = _RANKS[mode]
-    return ShapeError(
-        f"Upsample in mode {mode!r} takes {_TAKEN[ranks]}",
-        facts=(("expected", _SHAPES[ranks]), ("found", described(x))),
-        advice="Bring the tensor into this shape with lm.Reshape.",
-    )
-
-
-_TAKEN: Mapping[tuple[int, ...], str] = {
-    (3, 4, 5): "images",
-    (3,): "sequences",
-    (4,): "images",
-    (5,): "volumes",
-}
-_SHAPES: Mapping[tuple[int, ...], str] = {
-    (3, 4, 5): "[batch, channels, height, width]",
-    (3,): "[batch, channels, length]",
-    (4,): "[batch, channels, height, width]",
-    (5,): "[batch, channels, depth, height, width]",
-}
 
 
 def _repeated(x: Tensor, axis: int, factor: int) -> Tensor:

@@ -110,17 +110,13 @@ def objective(
     weights: Sequence[Spec] = (),
     classes: ClassWeights | None = None,
 ) -> Objective:
-    """Builds loss and metrics of a batch.
+    """Builds loss and metrics of a batch; a LaminaError if targets or weights do not fit.
 
     Args:
-        loss, metrics: to compute.
-        trace: of the network.
-        names: of the network's outputs.
+        loss, metrics, trace: the functions and their operands.
+        names: the names of the network's outputs.
         targets, weights: (shape with the batch, dtype) of the targets and of the examples' weights.
         classes: the weights of classes in the loss.
-
-    Raises:
-        LaminaError: if targets or weights do not fit the losses.
     """
     check_loss(loss)
     check_metrics(metrics)

@@ -165,10 +165,7 @@ class Cosine(_ToFinal):
 class Linear(_ToFinal):
     """From rate to final along a line; final from then on.
 
-    Args:
-        rate: at the start.
-        steps: the number of training steps until `final`.
-        final: the rate at the end.
+    It takes the arguments of `Cosine`.
 
     Example:
         >>> lm.schedules.Linear(0.1, steps=1000).at(500)
@@ -189,10 +186,8 @@ class Polynomial(_ToFinal):
     """(rate - final) (1 - step / steps)^power + final; final from then on.
 
     Args:
-        rate: at the start.
-        steps: the number of training steps until `final`.
         power: 1 is a line, 2 a parabola.
-        final: the rate at the end.
+        others: as for `Cosine`.
 
     Example:
         >>> lm.schedules.Polynomial(0.1, steps=1000, power=2).at(500)

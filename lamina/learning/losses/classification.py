@@ -58,7 +58,6 @@ class CrossEntropy(OfClassNumbers):
     scores: ClassVar[Scores] = "softmax"
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for class numbers that are out of range, and for no probabilities."""
         if array.dtype.kind in "iu":
             super().check_target(array, prediction_shape)
         elif array.dtype.kind == "f" and array.ndim == len(prediction_shape):

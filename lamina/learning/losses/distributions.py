@@ -56,12 +56,10 @@ class KLDivergence(Loss):
     reduction: Literal["mean", "sum", "batchmean", "none"] = "mean"
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Probabilities that sum to 1 along the last axis, or their logarithms."""
         probabilities = np.exp(noise) / np.exp(noise).sum(axis=-1, keepdims=True)
         return np.log(probabilities) if self.log_target else probabilities
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for negative targets, unless they are logarithms."""
         if self.log_target:
             return
         check_values(
@@ -118,7 +116,6 @@ class GaussianNLL(Loss):
     reduction: Reduction = "mean"
 
     def target(self, prediction: Sequence[Tensor]) -> Target:
-        """The shape and dtype of the mean."""
         mean, _ = several(self, prediction, 2, "mean, variance")
         return mean.shape, mean.dtype
 
@@ -164,11 +161,9 @@ class PoissonNLL(Loss):
     reduction: Reduction = "mean"
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Counts."""
         return np.floor(np.abs(noise) * 3)
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for negative targets."""
         check_values(
             self, array, array >= 0, expected="0 or more", advice="Targets are counts of events."
         )
@@ -216,7 +211,6 @@ class EvidenceLowerBound(Loss):
     divergence: NotNegative = 1.0
 
     def target(self, prediction: Sequence[Tensor]) -> Target:
-        """The shape and dtype of the logits."""
         logits, _, _ = self._outputs(prediction)
         return logits.shape, logits.dtype
 

@@ -33,11 +33,21 @@ class _OfTriplets(Loss):
     swap: bool
 
     def target(self, prediction: Sequence[Tensor]) -> None:
-        """None: the loss takes no target."""
         return
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor | None) -> Elements:
-        anchor, positive, negative = _triplet(self, prediction, target)
+        outputs = count_of(prediction)
+        if outputs != 3 or target is not None:
+            raise DefinitionError(
+                f"{type(self).__name__} compares three predictions and takes no target",
+                facts=(
+                    ("expected", "(anchor, positive, negative), None"),
+                    ("found", f"{outputs} outputs, {'no' if target is None else 'a'} target"),
+                ),
+                where=origin_text(self),
+                advice="Give the network three outputs: outputs=[anchor, positive, negative].",
+            )
+        anchor, positive, negative = prediction
         near = self._distance(anchor, matched(self, anchor, positive))
         far = self._distance(anchor, matched(self, anchor, negative))
         if self.swap:
@@ -104,22 +114,6 @@ class TripletWithDistance(_OfTriplets):
         return self.distance(left, right)
 
 
-def _triplet(loss: Loss, prediction: Sequence[Tensor], target: object) -> Sequence[Tensor]:
-    """Anchor, positive and negative; there is no target."""
-    outputs = count_of(prediction)
-    if outputs != 3 or target is not None:
-        raise DefinitionError(
-            f"{type(loss).__name__} compares three predictions and takes no target",
-            facts=(
-                ("expected", "(anchor, positive, negative), None"),
-                ("found", f"{outputs} outputs, {'no' if target is None else 'a'} target"),
-            ),
-            where=origin_text(loss),
-            advice="Give the network three outputs: outputs=[anchor, positive, negative].",
-        )
-    return prediction
-
-
 @frozen_dataclass
 class CosineEmbedding(OfSigns):
     """1 - cos(a, b) where the target is 1, max(0, cos(a, b) - margin) where it is -1.
@@ -142,7 +136,6 @@ class CosineEmbedding(OfSigns):
     reduction: Reduction = "mean"
 
     def target(self, prediction: Sequence[Tensor]) -> Target:
-        """The shape of an output without its last axis."""
         first, _ = several(self, prediction, 2, "first, second")
         return first.shape[:-1], first.dtype
 

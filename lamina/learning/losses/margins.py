@@ -157,7 +157,6 @@ class MarginRanking(OfSigns):
     reduction: Reduction = "mean"
 
     def target(self, prediction: Sequence[Tensor]) -> Target:
-        """The shape and dtype of the first output."""
         first, _ = several(self, prediction, 2, "first, second")
         return first.shape, first.dtype
 
@@ -253,16 +252,13 @@ class MultiLabelMargin(Loss):
     scores: ClassVar[Scores] = "margins"
 
     def target(self, prediction: Tensor) -> Target:
-        """Class numbers: int64, in the prediction's shape."""
         return prediction.shape, int64
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """One label for each example."""
         first: Array = np.arange(int(noise.shape[-1])) == 0
         return np.where(first, np.floor(np.abs(noise) * 1000) % prediction_shape[1], -1)
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for class numbers that are too large."""
         check_labels(self, np.maximum(array, 0), prediction_shape)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:

@@ -163,7 +163,6 @@ class Quantile(Loss):
     reduction: Reduction = "mean"
 
     def target(self, prediction: Tensor) -> Target:
-        """The prediction's shape, without the axis of several quantiles."""
         alone = isinstance(self.quantiles, int | float)
         return prediction.shape if alone else prediction.shape[:-1], prediction.dtype
 
@@ -232,7 +231,6 @@ class MSLE(Loss):
     reduction: Reduction = "mean"
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for negative targets."""
         check_values(
             self, array, array >= 0, expected="0 or more", advice="Use lm.MSE for negative numbers."
         )

@@ -49,7 +49,6 @@ class Dice(Loss):
     reduction: Reduction = "mean"
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
-        """Raises DataError for targets outside 0 to 1, or class numbers that are out of range."""
         if array.ndim < len(prediction_shape):
             check_labels(self, array, prediction_shape)
         else:

@@ -62,17 +62,14 @@ class CTC(Loss):
     reduction: Reduction = "mean"
 
     def target(self, prediction: Tensor) -> Target:
-        """Labels: int64 [batch, time]; other numbers of labels are fine."""
         return prediction.shape[:2], int64
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """One label for each example."""
         others = np.delete(np.arange(prediction_shape[-1]), self.blank)
         labels = others[np.floor(np.abs(noise) * 1000).astype(int) % len(others)]
         return np.where(np.arange(int(noise.shape[-1])) == 0, labels, -1)
 
     def check_target(self, array: Any, prediction_shape: Shape) -> None:
-        """Raises DataError for labels that count and are blanks or too large, and for lengths."""
         steps, classes = static(prediction_shape[1:])
         labels, *lengths = cast(
             "tuple[Array, ...]", array if isinstance(array, tuple) else (array,)

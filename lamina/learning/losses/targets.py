@@ -26,12 +26,10 @@ class OfClassNumbers(Loss):
     ignore_index: int | None = None
 
     def target(self, prediction: Tensor) -> Target:
-        """Class numbers: int64, the prediction's shape without the classes."""
         class_count(self, prediction)
         return label_shape(prediction), int64
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Class numbers, spread over the classes."""
         return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
@@ -51,7 +49,6 @@ class OfSigns(Loss):
     """A loss with targets of -1 and 1."""
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """-1 and +1."""
         return np.where(noise < 0, -1.0, 1.0)
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:

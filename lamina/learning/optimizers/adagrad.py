@@ -49,7 +49,6 @@ class Adagrad(Optimizer):
     epsilon: NotNegative = 1e-10
 
     def slots(self) -> dict[str, float]:
-        """`square_sum`."""
         return {"square_sum": float(self.initial_sum)}
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
@@ -91,7 +90,6 @@ class RMSProp(ByDirection):
     centered: bool = False
 
     def slots(self) -> dict[str, float]:
-        """`square_mean`, and `mean` and `momentum` if they are used."""
         mean = {"mean": 0.0} if self.centered else {}
         momentum = {"momentum": 0.0} if self.momentum else {}
         return {"square_mean": 0.0, **mean, **momentum}
@@ -138,7 +136,6 @@ class Adadelta(ByDirection):
     weight_decay: NotNegative = 0.0
 
     def slots(self) -> dict[str, float]:
-        """`square_mean` and `square_step_mean`."""
         return {"square_mean": 0.0, "square_step_mean": 0.0}
 
     def _direction(self, gradient: Tensor, slots: Slots, step: Tensor) -> Update:

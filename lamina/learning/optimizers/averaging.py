@@ -56,7 +56,6 @@ class Averaging(Optimizer):
         """
 
     def slots(self) -> dict[str, float | PerParameter]:
-        """The states of the wrapped optimizer, and `average`."""
         return {**self.optimizer.slots(), AVERAGE: 0.0}
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:

@@ -52,7 +52,6 @@ class ByPath(Optimizer):
             check_optimizer(optimizer, origin_text(self))
 
     def slots(self) -> Mapping[str, float | PerParameter]:
-        """The states of the default optimizer."""
         return self.default.slots()
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:

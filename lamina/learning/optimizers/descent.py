@@ -63,7 +63,6 @@ class SGD(ByDirection):
             )
 
     def slots(self) -> dict[str, float]:
-        """`momentum`, if there is any."""
         return {"momentum": 0.0} if self.momentum else {}
 
     def _direction(self, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
@@ -103,7 +102,6 @@ class Lion(Optimizer):
     weight_decay: NotNegative = 0.0
 
     def slots(self) -> dict[str, float]:
-        """`mean`."""
         return {"mean": 0.0}
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
@@ -148,7 +146,6 @@ class Rprop(Optimizer):
             raise refused(misfit, "longest", self.longest, "Rprop") from None
 
     def slots(self) -> dict[str, float]:
-        """`gradient`, the previous one, 0 for elements that were not updated; and `length`."""
         return {"gradient": 0.0, "length": float(self.rate)}
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:

@@ -53,7 +53,6 @@ class LBFGS(Optimizer):
     change_tolerance: NotNegative = 1e-9
 
     def slots(self) -> dict[str, float]:
-        """`gradient`, `change` of the parameters, and the kept changes of both, oldest first."""
         kept = (f"{name}{n}" for n in range(self.history) for name in ("gradients", "changes"))
         return dict.fromkeys(("gradient", "change", *kept), 0.0)
 
