@@ -331,12 +331,7 @@ def _is_mask(x: Tensor, before: Sequence[Tensor] | None) -> bool:
 def _sequences_and_masks(
     layer: Layer, operands: tuple[Tensor, ...], counts: tuple[int, ...]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The sequences and the masks to which a layer is applied.
-
-    Raises:
-        ShapeError: if there are more than the layer takes, or a sequence has other axes.
-        DTypeError: for integers, and for masks of one number for each key.
-    """
+    """The sequences and the masks to which a layer is applied; a LaminaError if it takes others."""
     most = max(counts)
     before = operands[:most]
     kinds = [_is_mask(x, before if n >= most else None) for n, x in enumerate(operands)]
@@ -412,10 +407,7 @@ def _fitted(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> dict[str, Tensor]:
 
 
 def _fitting(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-    """A mask that broadcasts over the attention weights, [batch, heads, queries, keys].
-
-    Raises ShapeError if it belongs to other lengths.
-    """
+    """A mask that broadcasts over the attention weights; ShapeError if it is of other lengths."""
     batch, heads, query_count, _ = queries.shape
     key_count = keys.shape[2]
     weights = (batch, heads, query_count, key_count)

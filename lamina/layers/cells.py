@@ -89,12 +89,7 @@ class Gated(Formula):
 def initial_states(
     layer: Layer, given: Tensors, expected: Sequence[Shape], x: Tensor
 ) -> list[Tensor]:
-    """The states from which a recurrence starts: those given, or zeros.
-
-    Raises:
-        ShapeError: if some are given and others not, or one has another shape.
-        DTypeError: if one is not of floats.
-    """
+    """The states from which a recurrence starts: those given, if they fit it, or zeros."""
     if not given:
         zeros = {shape: ops.full(shape, 0.0, x.dtype) for shape in expected}
         return [zeros[shape] for shape in expected]

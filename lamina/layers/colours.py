@@ -93,10 +93,7 @@ class RandomGreyscale(Layer):
 
 
 def _check_colours(layer: Layer, x: Tensor) -> None:
-    """Checks that a layer is applied to floats, grey images or red, green and blue.
-
-    Raises ShapeError for another rank or number of channels, DTypeError for integers.
-    """
+    """Checks that a layer is applied to floats: grey images, or red, green and blue."""
     image_extents(layer, x)
     if x.shape[1] not in (1, 3):
         raise ShapeError(
@@ -116,13 +113,9 @@ def _grey(x: Tensor) -> Tensor:
 
 
 def _with_hue_moved(x: Tensor, distance: Tensor) -> Tensor:
-    """The same value and saturation (HSV), with another hue.
+    """Red, green and blue of the same value and saturation (HSV), with another hue.
 
-    Smith: Color gamut transform pairs (1978).
-
-    Args:
-        x: red, green, blue.
-        distance: what is added to the hue, 1 for the whole circle.
+    Smith: Color gamut transform pairs (1978). A distance of 1 is once around the colour circle.
     """
     red, green, blue = ops.split(x, (1, 1, 1), 1)
     value = ops.max(x, 1, keepdims=True)

@@ -121,10 +121,7 @@ Padding = Annotated[
 def numbers_of(
     layer: Layer, name: str, value: _Entry | tuple[_Entry, ...], rank: int
 ) -> list[_Entry]:
-    """One number for each axis.
-
-    Raises DefinitionError if the number of entries is not the number of axes.
-    """
+    """One number for each axis; DefinitionError if there are as many entries as other axes."""
     several = cast(tuple[_Entry, ...], value)
     numbers = list(several) if isinstance(value, tuple) else [cast(_Entry, value)] * rank
     if len(numbers) != rank:
@@ -155,10 +152,7 @@ def _each(rank: int) -> str:
 
 
 def check_image(layer: Layer, x: Tensor, rank: int) -> None:
-    """Checks that a layer is applied to floats with batch, channels and `rank` further axes.
-
-    Raises ShapeError for another number of axes, DTypeError for integers.
-    """
+    """Checks that a tensor has floats, and batch, channels and `rank` further axes."""
     names = ("length", "height, width", "depth, height, width")[rank - 1]
     if x.rank != rank + 2:
         raise ShapeError(
@@ -170,8 +164,18 @@ def check_image(layer: Layer, x: Tensor, rank: int) -> None:
     require_float(layer, x)
 
 
+class OfWindows(Layer, ABC):
+    """The base of layers of windows along the axes after the channels; `axes` is their number."""
+
+    axes: ClassVar[int]
+
+    def _numbers(self, *names: str) -> list[list[int]]:
+        """The numbers of some fields, one for each axis."""
+        return [numbers_of(self, name, getattr(self, name), self.axes) for name in names]
+
+
 @frozen_dataclass
-class _Convolution(Layer, ABC):
+class _Convolution(OfWindows, ABC):
     channels: Count
     window: Numbers
     _: KW_ONLY
@@ -186,8 +190,6 @@ class _Convolution(Layer, ABC):
     weight_regularizer: RegularizerOption = None
     bias_regularizer: RegularizerOption = None
 
-    axes: ClassVar[int]
-
     def __post_init__(self) -> None:
         self._widths()
         _check_result_groups(self, self.channels, self.groups)
@@ -198,9 +200,7 @@ class _Convolution(Layer, ABC):
             return ((0, 0),) * self.axes
         if self.padding != "same":
             return pairs_of(self.padding, self.axes)
-        sizes = numbers_of(self, "window", self.window, self.axes)
-        strides = numbers_of(self, "stride", self.stride, self.axes)
-        dilations = numbers_of(self, "dilation", self.dilation, self.axes)
+        sizes, strides, dilations = self._numbers("window", "stride", "dilation")
         if any(stride != 1 for stride in strides):
             raise DefinitionError(
                 'padding="same" needs a stride of 1',
@@ -214,7 +214,7 @@ class _Convolution(Layer, ABC):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         check_image(self, x, self.axes)
-        sizes = numbers_of(self, "window", self.window, self.axes)
+        sizes, strides, dilations = self._numbers("window", "stride", "dilation")
         (inputs,) = static(x.shape[1:2])
         _check_groups(self, x, self.groups)
         init = initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0)))
@@ -225,14 +225,7 @@ class _Convolution(Layer, ABC):
             mode = cast(PadMode, self.padding_mode)
             x = ops.pad_with(x, ((0, 0), (0, 0), *widths), mode)
             widths = ((0, 0),) * self.axes
-        y = ops.conv(
-            x,
-            weight,
-            numbers_of(self, "stride", self.stride, self.axes),
-            widths,
-            numbers_of(self, "dilation", self.dilation, self.axes),
-            self.groups,
-        )
+        y = ops.conv(x, weight, strides, widths, dilations, self.groups)
         return _with_bias(self, scope, y, inputs // self.groups * size_of(sizes))
 
 
@@ -313,7 +306,7 @@ class Conv3d(_Convolution):
 
 
 @frozen_dataclass
-class _TransposedConvolution(Layer, ABC):
+class _TransposedConvolution(OfWindows, ABC):
     channels: Count
     window: Numbers
     _: KW_ONLY
@@ -328,12 +321,8 @@ class _TransposedConvolution(Layer, ABC):
     weight_regularizer: RegularizerOption = None
     bias_regularizer: RegularizerOption = None
 
-    axes: ClassVar[int]
-
     def __post_init__(self) -> None:
-        strides = numbers_of(self, "stride", self.stride, self.axes)
-        dilations = numbers_of(self, "dilation", self.dilation, self.axes)
-        further = numbers_of(self, "output_padding", self.output_padding, self.axes)
+        further, strides, dilations = self._numbers("output_padding", "stride", "dilation")
         for more, stride, dilation in zip(further, strides, dilations, strict=True):
             if more >= max(stride, dilation):
                 raise DefinitionError(
@@ -355,7 +344,7 @@ class _TransposedConvolution(Layer, ABC):
         `stride` consecutive extents become the same one in a convolution with this stride. A larger
         output_padding crops less, or adds zeros where no window reaches.
         """
-        further = numbers_of(self, "output_padding", self.output_padding, self.axes)
+        (further,) = self._numbers("output_padding")
         widths: list[tuple[int, int]] = []
         zeros: list[int] = []
         pairs = pairs_of(self.padding, self.axes)
@@ -368,9 +357,7 @@ class _TransposedConvolution(Layer, ABC):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         check_image(self, x, self.axes)
-        sizes = numbers_of(self, "window", self.window, self.axes)
-        strides = numbers_of(self, "stride", self.stride, self.axes)
-        dilations = numbers_of(self, "dilation", self.dilation, self.axes)
+        sizes, strides, dilations = self._numbers("window", "stride", "dilation")
         widths, further, zeros = self._ends(strides)
         _check_groups(self, x, self.groups)
         (inputs,) = static(x.shape[1:2])

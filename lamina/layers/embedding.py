@@ -238,15 +238,10 @@ class SinusoidalPositions(Layer):
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         length, features = _positions(self, x)
-        return x + constant(_waves(length, features), x.dtype)
-
-
-def _waves(length: int, features: int) -> Array:
-    """The float64 table (length, features) that `SinusoidalPositions` adds."""
-    feature = np.arange(features)
-    rate = 10000.0 ** (-(feature - feature % 2) / features)
-    angle = np.arange(length)[:, None] * rate
-    return np.where(feature % 2, np.cos(angle), np.sin(angle))
+        feature = np.arange(features)
+        rate = 10000.0 ** (-(feature - feature % 2) / features)
+        angle = np.arange(length)[:, None] * rate
+        return x + constant(np.where(feature % 2, np.cos(angle), np.sin(angle)), x.dtype)
 
 
 @frozen_dataclass
@@ -285,10 +280,7 @@ def _limit_indices(layer: Layer, scope: Scope, x: Tensor, count: int) -> None:
 
 
 def _positions(layer: Layer, x: Tensor) -> tuple[int, int]:
-    """The number of positions, and of features at each.
-
-    Raises ShapeError if one of the axes is missing, DTypeError for integers.
-    """
+    """The number of positions, and of features at each; ShapeError if an axis is missing."""
     if x.rank < 3:
         raise ShapeError(
             f"{type(layer).__name__} needs an axis of positions and one of features",

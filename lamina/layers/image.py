@@ -216,10 +216,7 @@ class Crop(Layer):
 
 
 def pairs_of_widths(layer: Layer, widths: Widths, x: Tensor) -> list[tuple[int, int]]:
-    """The widths for all axes; 0 for the batch.
-
-    Raises ShapeError if there are fewer axes than widths.
-    """
+    """The widths for all axes, 0 for the batch; ShapeError if there are fewer axes than widths."""
     if isinstance(widths, int):
         if x.rank < 3:
             raise _too_few_axes(layer, "[batch, channels, ...]", x)

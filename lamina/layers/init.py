@@ -300,16 +300,11 @@ def _normal(shape: tuple[int, ...], seed: int, stream: int) -> Float64:
     result = np.empty(size_of(shape))
     for number, start in enumerate(range(0, result.size, _PIECE)):
         piece = result[start : start + _PIECE]
-        piece[:] = _normal_piece(piece.size, seed, -1 - number, stream)
+        keys = constant(seed, int64), constant(-1 - number, int64), stream
+        numbers = ops.normal((piece.size,), *keys, dtype="float64")
+        outputs, _ = evaluate(Graph((), (("numbers", numbers),)), {})
+        piece[:] = outputs["numbers"]
     return result.reshape(shape)
-
-
-def _normal_piece(count: int, seed: int, number: int, stream: int) -> Float64:
-    numbers = ops.normal(
-        (count,), constant(seed, int64), constant(number, int64), stream, dtype="float64"
-    )
-    outputs, _ = evaluate(Graph((), (("numbers", numbers),)), {})
-    return outputs["numbers"]
 
 
 def _scaled(numbers: Float64, factor: float, offset: float | None = None) -> Float64:

@@ -119,7 +119,11 @@ def _check_branches(
         )
     for number, right in enumerate(operands):
         for left in operands[:number]:
-            axes = _differing_axes(left, right, free_axis, repeat)
+            axes = [
+                axis
+                for axis, (a, b) in enumerate(zip(left.shape, right.shape, strict=False))
+                if a != b and axis != free_axis and not (repeat and 1 in (a, b))
+            ]
             if left.rank != right.rank or axes:
                 which = (
                     "two branches"
@@ -131,14 +135,6 @@ def _check_branches(
                     facts=(("left", described(left)), ("right", described(right))),
                     advice=_advice(left, right, axes, free_axis),
                 )
-
-
-def _differing_axes(left: Tensor, right: Tensor, free_axis: int | None, repeat: bool) -> list[int]:
-    return [
-        axis
-        for axis, (a, b) in enumerate(zip(left.shape, right.shape, strict=False))
-        if a != b and axis != free_axis and not (repeat and 1 in (a, b))
-    ]
 
 
 def _advice(left: Tensor, right: Tensor, axes: list[int], free_axis: int | None) -> str:

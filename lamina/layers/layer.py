@@ -156,10 +156,7 @@ class Layer(Sourced, ABC):
 def apply_layer(
     layer: Layer, operands: tuple[Tensor, ...], name: str | None
 ) -> Tensor | tuple[Tensor, ...]:
-    """Applies a layer under a name, which may differ from its own within a named network.
-
-    Raises a LaminaError that names the layer and the line that made it.
-    """
+    """Applies a layer under a name, which may differ from its own within a named network."""
     record = BUILDING.get()
     if record is not None:
         return _built(layer, operands, record)
@@ -308,10 +305,7 @@ _SCOPE_FIRST = (
 
 
 def results_of(returned: object) -> tuple[Tensor, ...]:
-    """The results of a `forward`: a tensor, or a tuple of tensors.
-
-    Raises DefinitionError if it returned anything else.
-    """
+    """The results of a `forward`: a tensor, or a tuple of them; else a DefinitionError."""
     results = cast(tuple[object, ...], returned if isinstance(returned, tuple) else (returned,))
     wrong = [type(result).__name__ for result in results if not isinstance(result, Tensor)]
     if wrong or not results:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import KW_ONLY
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -18,7 +18,15 @@ from lamina.checks.kinds import Count, Positive
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import origin_text, require_float
-from lamina.layers.convolution import ForEachAxis, Numbers, Pairs, check_image, numbers_of, pairs_of
+from lamina.layers.convolution import (
+    ForEachAxis,
+    Numbers,
+    OfWindows,
+    Pairs,
+    check_image,
+    numbers_of,
+    pairs_of,
+)
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope, in_float32
 from lamina.layers.upsampling import along_axis, means, windows_of_size
@@ -30,15 +38,13 @@ __all__ += ["MaxPool2d", "MaxPool3d", "MaxUnpool"]
 
 
 @frozen_dataclass
-class _Pool(Layer, ABC):
+class _Pool(OfWindows, ABC):
     window: Numbers
     _: KW_ONLY
     stride: Numbers | None = None
     padding: Pairs = 0
     dilation: Numbers = 1
     ceil_mode: bool = False
-
-    axes: ClassVar[int]
 
     def __post_init__(self) -> None:
         for window in self._windows():
@@ -52,14 +58,10 @@ class _Pool(Layer, ABC):
 
     def _windows(self) -> list[Window]:
         """The windows along each axis."""
-        stride = self.window if self.stride is None else self.stride
-        settings = zip(
-            numbers_of(self, "window", self.window, self.axes),
-            numbers_of(self, "stride", stride, self.axes),
-            numbers_of(self, "dilation", self.dilation, self.axes),
-            pairs_of(self.padding, self.axes),
-            strict=True,
+        sizes, strides, dilations = self._numbers(
+            "window", "window" if self.stride is None else "stride", "dilation"
         )
+        settings = zip(sizes, strides, dilations, pairs_of(self.padding, self.axes), strict=True)
         return [
             Window(size, stride, dilation, before, after, self.ceil_mode)
             for size, stride, dilation, (before, after) in settings

@@ -201,8 +201,23 @@ class _Tracer:
 
     def _build_result(self, tensor: Tensor) -> None:
         """Builds the replacement of a further result of a layer, or of a gradient."""
-        found = self._result(tensor) if tensor.op is RESULT else self._gradient(tensor)
-        self.new[tensor] = self._as_source(tensor, found)
+        number: int = tensor.attributes["number"]
+        if tensor.op is RESULT:
+            results = self._results[tensor.operands[0]]
+        else:
+            call = tensor.operands, tensor.attributes["seeded"]
+            if call not in self._gradients:
+                operands = tuple(self.new[operand] for operand in tensor.operands)
+                self._gradients[call] = gradients_with(tensor, operands)
+            results = self._gradients[call]
+        if number >= len(results):
+            raise located(
+                DefinitionError(
+                    "forward must return as many tensors in inference mode as in training mode",
+                    facts=(("expected", f"more than {number}"), ("found", str(len(results)))),
+                )
+            )
+        self.new[tensor] = self._as_source(tensor, results[number])
 
     def _as_source(self, tensor: Tensor, new: Tensor) -> Tensor:
         """The replacement of a tensor, which no other tensor has if gradients depend on that.
@@ -212,28 +227,6 @@ class _Tracer:
         """
         shared = tensor in self._sources and new in self.new.values()
         return ops.computed_again(new) if shared else new
-
-    def _gradient(self, tensor: Tensor) -> Tensor:
-        """A gradient through layers, now that the layers are built."""
-        number: int = tensor.attributes["number"]
-        call = tensor.operands, tensor.attributes["seeded"]
-        if call not in self._gradients:
-            operands = tuple(self.new[operand] for operand in tensor.operands)
-            self._gradients[call] = gradients_with(tensor, operands)
-        return self._gradients[call][number]
-
-    def _result(self, tensor: Tensor) -> Tensor:
-        """The replacement of a further result of a layer."""
-        results = self._results[tensor.operands[0]]
-        number: int = tensor.attributes["number"]
-        if number >= len(results):
-            raise located(
-                DefinitionError(
-                    "forward must return as many tensors in inference mode as in training mode",
-                    facts=(("expected", f"more than {number}"), ("found", str(len(results)))),
-                )
-            )
-        return results[number]
 
     def _build_layer(
         self, tensor: Tensor, operands: tuple[Tensor, ...], prefix: str, path: str

@@ -229,16 +229,13 @@ class OfOutput(Sourced):
 
     @property
     def smaller_is_better(self) -> bool | None:
-        """What the metric says."""
         return getattr(self.metric, "smaller_is_better", None)
 
     def statistics(self, prediction: Any, target: Any, weights: Any = None) -> Mapping[str, Tensor]:
-        """Those of the metric."""
         given = {} if weights is None else {"weights": weights}
         return self.metric.statistics(prediction, target, **given)
 
     def result(self, sums: Mapping[str, Array]) -> float | Array:
-        """That of the metric."""
         return self.metric.result(sums)
 
 
@@ -328,7 +325,6 @@ class FunctionMetric(Sourced):
         return {"sum": total, "count": count}
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
-        """That of a loss."""
         del target, loss
         of_loss: Callable[[Any], str] | None = getattr(self.function, "doubt", None)
         return of_loss(prediction) if of_loss else ""
@@ -341,10 +337,7 @@ class FunctionMetric(Sourced):
 
 
 def as_metrics(metrics: Any) -> tuple[Metric, ...]:
-    """The metrics in what users give: metrics, functions, and both by output.
-
-    Raises DefinitionError for anything else.
-    """
+    """The metrics in metrics, functions, and both by output; DefinitionError for anything else."""
     if isinstance(metrics, Mapping):
         found: list[Metric] = []
         for name, given in cast(Mapping[Any, Any], metrics).items():

@@ -17,7 +17,7 @@ from lamina.layers.scope import BUILDING, IndexLimit, partners
 from lamina.layers.tracing import Trace, limits_of_ops
 from lamina.learning.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
 from lamina.learning.protocols import Loss, Metric, Spec, check_loss, check_metrics, check_outputs
-from lamina.learning.weighting import ClassWeights, called, takes_weights, weights_of_classes
+from lamina.learning.weighting import ClassWeights, called, parameter_of_weights, weights_of_classes
 
 # The numbers of some targets, and a check of their values, which raises DataError.
 TargetCheck = tuple[tuple[int, ...], Callable[[Any], None]]
@@ -353,10 +353,6 @@ def _of_mixed_examples(
     """The loss of a batch, if its examples are mixed: of their own and their partners' targets.
 
     A partner's target keeps its weight. The sum of the weights is the same.
-
-    Args:
-        own: the loss with the examples' own targets.
-        term, trace, target, weights: as for `_value`.
     """
     mixture = trace.record.mixture
     if mixture is None or target is None:
@@ -456,7 +452,7 @@ def _statistics(
 ) -> Mapping[str, Tensor]:
     if weights is None:
         return metric.statistics(prediction, target)
-    if not takes_weights(inner.statistics):
+    if parameter_of_weights(inner.statistics) is None:
         raise DefinitionError(
             "the examples have weights, and this metric does not take them",
             facts=(

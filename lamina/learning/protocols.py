@@ -206,10 +206,7 @@ RateFunction = Callable[[Tensor], Any]
 
 
 def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
-    """The names of parameters that match a pattern such as `"0.*"` or `"*.bias"`.
-
-    Raises DefinitionError if none matches.
-    """
+    """The names that match a pattern such as `"0.*"` or `"*.bias"`; DefinitionError for none."""
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
         raise DefinitionError(

@@ -84,9 +84,7 @@ def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def known_classes(each: Tensor, target: Tensor, classes: int, ignored: int | None = None) -> Tensor:
-    """The losses of the examples, [batch, 1, ...], NaN where the class number is out of range.
-
-    It is not NaN where the class number is that of targets that do not count.
+    """The losses of examples, [batch, 1, ...], NaN where a class that counts is out of range.
 
     Usually targets are checked before they reach the device. A loss inside a function of the
     user's has no such check, and a class out of range would give a small loss.

@@ -68,12 +68,8 @@ def weighted_sum(values: Tensor, weights: Tensor | None, where: str) -> tuple[Te
     return ops.sum(weighted(values, fitting)), ops.sum(fitting)
 
 
-def takes_weights(function: Callable[..., Any]) -> bool:
-    """Whether a function has a parameter `weights`."""
-    return _weights_of(function) is not None
-
-
-def _weights_of(function: Callable[..., Any]) -> inspect.Parameter | None:
+def parameter_of_weights(function: Callable[..., Any]) -> inspect.Parameter | None:
+    """The parameter `weights` of a function, if it has one."""
     try:
         return inspect.signature(function).parameters.get("weights")
     except (TypeError, ValueError):  # some callables of C have no signature
@@ -83,11 +79,8 @@ def _weights_of(function: Callable[..., Any]) -> inspect.Parameter | None:
 def called(
     loss: Callable[..., Any], prediction: Any, target: Any, weights: Tensor | None, where: str
 ) -> Any:
-    """The result of a loss function; of one with a parameter `weights` for weighted examples.
-
-    Raises DefinitionError if there are weights, and it has no such parameter.
-    """
-    parameter = _weights_of(loss)
+    """The result of a loss; with weights a DefinitionError if it has no parameter `weights`."""
+    parameter = parameter_of_weights(loss)
     if weights is None:
         needed = parameter is not None and parameter.default is inspect.Parameter.empty
         return loss(prediction, target, weights=None) if needed else loss(prediction, target)

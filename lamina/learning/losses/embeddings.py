@@ -14,7 +14,15 @@ from lamina.checks.kinds import Function, NotNegative, Number
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text
-from lamina.learning.losses.loss import Elements, Loss, Reduction, Target, count_of, several
+from lamina.learning.losses.loss import (
+    Elements,
+    Loss,
+    Reduced,
+    Reduction,
+    Target,
+    count_of,
+    several,
+)
 from lamina.learning.losses.targets import OfSigns
 from lamina.learning.target_checks import matched
 
@@ -162,7 +170,7 @@ class CosineEmbedding(OfSigns):
 
 
 @frozen_dataclass
-class NegativeCosine(Loss):
+class NegativeCosine(Reduced):
     """-cos(prediction, target) along the last axis: Keras' `CosineSimilarity`.
 
     Takes a prediction f32 or f64 [batch, ..., features] and a target of the same shape. A vector of
@@ -172,9 +180,6 @@ class NegativeCosine(Loss):
         >>> lm.NegativeCosine()(lm.Input(8), lm.Input(8)).shape
         ()
     """
-
-    _: KW_ONLY
-    reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         wanted = matched(self, prediction, target)

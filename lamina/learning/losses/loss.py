@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, cast, final
 
 import numpy as np
@@ -190,6 +191,14 @@ class Loss(Sourced, ABC):
         Raises:
             DataError: for values for which the loss is not defined.
         """
+
+
+@frozen_dataclass
+class Reduced(Loss):
+    """The base of losses without another option than the reduction."""
+
+    _: KW_ONLY
+    reduction: Reduction = "mean"
 
 
 def several(loss: object, prediction: Any, count: int, names: str) -> Sequence[Tensor]:

@@ -17,7 +17,7 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import (
     Elements,
-    Loss,
+    Reduced,
     Reduction,
     Scores,
     Target,
@@ -45,7 +45,7 @@ Margin = Annotated[float, Number()]
 
 
 @frozen_dataclass
-class Hinge(OfSigns):
+class Hinge(Reduced, OfSigns):
     """max(0, 1 - t x) for scores x and targets t of -1 or 1: the loss of a support vector machine.
 
     From Cortes, Vapnik: Support-vector networks (1995). Takes scores f32 or f64 of any shape and
@@ -56,9 +56,6 @@ class Hinge(OfSigns):
         ()
     """
 
-    _: KW_ONLY
-    reduction: Reduction = "mean"
-
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
@@ -67,7 +64,7 @@ class Hinge(OfSigns):
 
 
 @frozen_dataclass
-class SquaredHinge(OfSigns):
+class SquaredHinge(Reduced, OfSigns):
     """max(0, 1 - t x)^2 for scores x and targets t of -1 or 1.
 
     Takes scores f32 or f64 of any shape and targets of the same shape.
@@ -77,9 +74,6 @@ class SquaredHinge(OfSigns):
         ()
     """
 
-    _: KW_ONLY
-    reduction: Reduction = "mean"
-
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
@@ -88,7 +82,7 @@ class SquaredHinge(OfSigns):
 
 
 @frozen_dataclass
-class SoftMargin(OfSigns):
+class SoftMargin(Reduced, OfSigns):
     """log(1 + exp(-t x)) for scores x and targets t of -1 or 1: the logistic loss.
 
     Takes scores f32 or f64 of any shape and targets of the same shape.
@@ -97,9 +91,6 @@ class SoftMargin(OfSigns):
         >>> lm.SoftMargin()(lm.Input(1), lm.Input(1)).shape
         ()
     """
-
-    _: KW_ONLY
-    reduction: Reduction = "mean"
 
     scores: ClassVar[Scores] = "margins"
 
@@ -207,7 +198,7 @@ class MultiMargin(OfClassNumbers):
 
 
 @frozen_dataclass
-class CategoricalHinge(OfClassNumbers):
+class CategoricalHinge(Reduced, OfClassNumbers):
     """max(0, 1 - x[right] + the largest other score): Keras' loss of this name.
 
     As in Keras, the right class counts among the others with the score 0. Takes scores, f32 or f64
@@ -217,9 +208,6 @@ class CategoricalHinge(OfClassNumbers):
         >>> lm.CategoricalHinge()(lm.Input(10), lm.Input(dtype="int64")).shape
         ()
     """
-
-    _: KW_ONLY
-    reduction: Reduction = "mean"
 
     scores: ClassVar[Scores] = "margins"
 
@@ -235,7 +223,7 @@ class CategoricalHinge(OfClassNumbers):
 
 
 @frozen_dataclass
-class MultiLabelMargin(Loss):
+class MultiLabelMargin(Reduced):
     """The sum of max(0, 1 - x[label] + x[class]) over labels and other classes, / classes.
 
     Takes scores, f32 or f64 [batch, classes], and the numbers of the labels of each example,
@@ -245,9 +233,6 @@ class MultiLabelMargin(Loss):
         >>> lm.MultiLabelMargin()(lm.Input(10), lm.Input(10, dtype="int64")).shape
         ()
     """
-
-    _: KW_ONLY
-    reduction: Reduction = "mean"
 
     scores: ClassVar[Scores] = "margins"
 

@@ -15,7 +15,7 @@ from lamina.checks.kinds import Either, NotNegative, Number, Positive, Row
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import origin_text
-from lamina.learning.losses.loss import Elements, Loss, Reduction, Target
+from lamina.learning.losses.loss import Elements, Loss, Reduced, Reduction, Target
 from lamina.learning.target_checks import check_values, matched
 
 __all__ = ["MAE", "MAPE", "MSE", "MSLE", "Huber", "LogCosh", "Quantile", "SmoothL1"]
@@ -24,7 +24,7 @@ _LEVEL = Number("(0, 1)")
 
 
 @frozen_dataclass
-class MSE(Loss):
+class MSE(Reduced):
     """The mean of (prediction - target)^2.
 
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
@@ -34,16 +34,13 @@ class MSE(Loss):
         ()
     """
 
-    _: KW_ONLY
-    reduction: Reduction = "mean"
-
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         difference = prediction - matched(self, prediction, target)
         return Elements(difference * difference)
 
 
 @frozen_dataclass
-class MAE(Loss):
+class MAE(Reduced):
     """The mean of |prediction - target|; the gradient at 0 is 0.
 
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
@@ -52,9 +49,6 @@ class MAE(Loss):
         >>> lm.MAE()(lm.Input(3), lm.Input(3)).shape
         ()
     """
-
-    _: KW_ONLY
-    reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         return Elements(ops.abs(prediction - matched(self, prediction, target)))
@@ -118,7 +112,7 @@ def _rounded_corner(difference: Tensor, end: float, slope: float) -> Tensor:
 
 
 @frozen_dataclass
-class LogCosh(Loss):
+class LogCosh(Reduced):
     """log(cosh(d)) of the difference: d^2 / 2 for small ones, |d| - log(2) for large ones.
 
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
@@ -127,9 +121,6 @@ class LogCosh(Loss):
         >>> lm.LogCosh()(lm.Input(3), lm.Input(3)).shape
         ()
     """
-
-    _: KW_ONLY
-    reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         difference = prediction - matched(self, prediction, target)

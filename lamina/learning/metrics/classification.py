@@ -291,9 +291,6 @@ class F1(_ByClass):
 
 
 def _over_classes(weights: Tensor, prediction: Tensor) -> Tensor:
-    """Weights [batch, ...] of class numbers, in a shape that broadcasts over [batch, classes, ...].
-
-    Weights [batch] count for all elements of an example.
-    """
+    """Weights [batch, ...] of class numbers, as they broadcast over [batch, classes, ...]."""
     shape = [weights.shape[0], 1, *weights.shape[1:]]
     return ops.reshape(weights, (*shape, *(1,) * (prediction.rank - len(shape))))

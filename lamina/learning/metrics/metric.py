@@ -172,10 +172,7 @@ def counted(
     weights: Tensor | None,
     kept: Tensor | None = None,
 ) -> Sums:
-    """The weights of `correct` elements, and of all that are kept: their `count`.
-
-    If a score or a target of an element that counts is NaN, the sum is NaN.
-    """
+    """The weights of `correct` elements, and of all that are kept; NaN for NaN among these."""
     hits = ops.cast(correct, prediction.dtype) + unknown(prediction, target, correct.rank)
     own = element_weights(hits, weights, kept)
     total, count = weighted_sum(hits, own, "weights")

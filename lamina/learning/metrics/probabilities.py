@@ -28,8 +28,9 @@ from lamina.learning.metrics.metric import (
     not_probabilities,
     ratio,
     same_shape,
+    summed,
 )
-from lamina.learning.weighting import weighted, weighted_sum
+from lamina.learning.weighting import weighted
 
 __all__ = ["CalibrationError", "Perplexity"]
 
@@ -137,9 +138,7 @@ class Perplexity(OfClasses):
         hit = ops.equal(ops.expand_dims(wanted, 1), numbers)
         each = -ops.sum(ops.where(hit, ops.log_softmax(prediction, 1), 0.0), 1)
         each = ops.where(ops.any(hit, 1), each, float("nan"))
-        own = element_weights(each, weights, kept)
-        total, count = weighted_sum(each, own, "weights")
-        return {"sum": total, "count": count}
+        return summed(each, element_weights(each, weights, kept))
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
         """Of probabilities; the softmax of their logarithms is right."""

@@ -32,9 +32,9 @@ class Adagrad(Optimizer):
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
         rate_decay: after n training steps the rate is divided by 1 + rate_decay * n.
-        weight_decay: this multiple of the parameter is added to its gradient.
+        weight_decay: the multiple of the parameter that is added to its gradient.
         initial_sum: the first value of s.
-        epsilon: keeps the divisor above zero.
+        epsilon: a summand that keeps the divisor above zero.
 
     Example:
         >>> lm.Adagrad(0.01).slots()
@@ -70,9 +70,9 @@ class RMSProp(ByDirection):
 
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        decay: how much of the running means each training step keeps; PyTorch's `alpha`.
-        epsilon: keeps the divisor above zero.
-        weight_decay: this multiple of the parameter is added to its gradient.
+        decay: the share of the running means that each training step keeps; PyTorch's `alpha`.
+        epsilon: a summand that keeps the divisor above zero.
+        weight_decay: the multiple of the parameter that is added to its gradient.
         momentum: how much of the last update is kept.
         centered: divides by the standard deviation of the gradient instead of its size.
 
@@ -120,9 +120,9 @@ class Adadelta(ByDirection):
 
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        decay: how much of the running means each training step keeps; PyTorch's `rho`.
+        decay: the share of the running means that each training step keeps; PyTorch's `rho`.
         epsilon: makes the first updates larger than 0, and keeps the divisor above it.
-        weight_decay: this multiple of the parameter is added to its gradient.
+        weight_decay: the multiple of the parameter that is added to its gradient.
 
     Example:
         >>> lm.Adadelta().slots()

@@ -93,7 +93,7 @@ class AdamW(Adam):
     From Loshchilov, Hutter: Decoupled weight decay regularization (2019), algorithm 2.
 
     Args:
-        weight_decay: rate times this multiple of the parameter is subtracted.
+        weight_decay: the multiple of rate times the parameter that is subtracted.
         others: as for `Adam`.
 
     Example:

@@ -110,7 +110,7 @@ class EMA(Averaging):
 
     Args:
         optimizer: changes the parameters.
-        decay: how much of the average each training step keeps.
+        decay: the share of the average that each training step keeps.
 
     Example:
         >>> lm.EMA(lm.SGD(0.1), decay=0.99).slots()

@@ -32,11 +32,11 @@ class SGD(ByDirection):
 
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        momentum: how much of b each training step keeps (Polyak 1964).
+        momentum: the share of b that each training step keeps (Polyak 1964).
         dampening: from the second training step on, b adds g times 1 - dampening.
         nesterov: whether g + momentum b replaces b (Nesterov 1983; Sutskever et al. 2013); it needs
             momentum, and no dampening.
-        weight_decay: this multiple of the parameter is added to its gradient.
+        weight_decay: the multiple of the parameter that is added to its gradient.
 
     Example:
         >>> lm.SGD(0.1, momentum=0.9).slots()
@@ -87,8 +87,8 @@ class Lion(Optimizer):
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
         beta1: how much of the mean is in c; the rest is the gradient.
-        beta2: how much of the mean each training step keeps.
-        weight_decay: rate times this multiple of the parameter is subtracted.
+        beta2: the share of the mean that each training step keeps.
+        weight_decay: the multiple of rate times the parameter that is subtracted.
 
     Example:
         >>> lm.Lion(1e-4, weight_decay=0.1).slots()

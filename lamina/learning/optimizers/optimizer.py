@@ -98,10 +98,7 @@ class ByDirection(Optimizer):
 
 
 def rate_at(optimizer: Optimizer, rate: Rate, step: Tensor, dtype: DType) -> Tensor:
-    """The rate of this training step, a scalar.
-
-    Raises DefinitionError if it is a function that does not work on a tensor, or returns no number.
-    """
+    """The rate of this training step, a scalar; DefinitionError if a function gives no number."""
     if not callable(rate):
         return constant(rate, dtype)
     try:
