@@ -63,10 +63,7 @@ def require_float(layer: object, x: Tensor, advice: str = "") -> None:
 
 
 def axis_within_example(layer: object, axis: int, x: Tensor) -> int:
-    """The number of an axis counted from the front.
-
-    Raises ShapeError if the tensor has no such axis, or it is the batch.
-    """
+    """The number of an axis counted from the front; ShapeError for none, and for the batch."""
     counted = normalise_axis(axis, x.rank)
     if counted == 0:
         raise ShapeError(

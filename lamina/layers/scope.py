@@ -75,7 +75,10 @@ class _InitializerKind(Kind):
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
         advice = ""
-        if isinstance(value, str) or _is_of_numpy(value):
+        module = getattr(value, "__module__", None) or ""
+        # The second argument of a function such as `numpy.zeros` is no seed.
+        of_numpy = isinstance(value, BuiltinFunctionType) or module.partition(".")[0] == "numpy"
+        if isinstance(value, str) or of_numpy:
             name = str(getattr(value, "__name__", value)).lower()
             ours = next((call for key, call in _NAMED.items() if key in name), "")
             advice = f"Write lm.init.{ours}." if ours else "lm.init has the initializers."
@@ -86,12 +89,6 @@ class _InitializerKind(Kind):
         if advice:
             raise Misfit(_INITIALIZER.what, _INITIALIZER.example, advice=advice)
         return _INITIALIZER.read(value)
-
-
-def _is_of_numpy(value: object) -> bool:
-    """Whether it is a function such as `numpy.zeros`, whose second argument is no seed."""
-    module = getattr(value, "__module__", None) or ""
-    return isinstance(value, BuiltinFunctionType) or module.partition(".")[0] == "numpy"
 
 
 @final
@@ -244,12 +241,7 @@ class Record:
     operands: tuple[Tensor, ...] = ()
 
     def prefix_of(self, layer: object, prefix: str) -> str:
-        """The prefix of the names in a layer that is applied: the prefix of its first application.
-
-        Args:
-            layer: the same object has the same parameters, wherever it is applied.
-            prefix: the prefix of this application.
-        """
+        """The prefix of the names in a layer, from its first application in the network."""
         _, first = self.prefixes.setdefault(id(layer), (layer, prefix))
         self.layers.setdefault(first, layer)
         return first

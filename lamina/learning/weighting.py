@@ -55,13 +55,7 @@ def weighted(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def weighted_sum(values: Tensor, weights: Tensor | None, where: str) -> tuple[Tensor, Tensor]:
-    """The sum of values over a batch, and the sum of their weights: their number without weights.
-
-    Args:
-        values: [batch, ...], floats.
-        weights: of the examples, or of the values.
-        where: whose values they are, for errors.
-    """
+    """The sum of values [batch, ...], and of their weights: of ones, if there are no weights."""
     if weights is None:
         return ops.sum(values), ops.sum(ops.ones_like(values))
     fitting = ops.broadcast_to(aligned(weights, values, where), values.shape)

@@ -95,10 +95,7 @@ class BinaryAccuracy(Metric):
         return counted(correct, prediction, target, weights)
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
-        """Of raw scores with the threshold 0.5, also if only the loss says that they are such.
-
-        And of probabilities with a threshold of 0 or less.
-        """
+        """Of raw scores with a threshold of 0.5, and of probabilities with one up to 0."""
         del target
         if 0 < self.threshold != 0.5:
             return ""
@@ -199,7 +196,10 @@ class _ByClass(ByThreshold):
             wanted = ops.equal(ops.expand_dims(classes, 1), numbers)
             found = ops.equal(ops.expand_dims(ops.argmax(prediction, 1), 1), numbers)
             own = element_weights(ops.cast(classes, prediction.dtype), weights, kept)
-            own = None if own is None else _over_classes(own, prediction)
+            if own is not None:
+                # Weights [batch] count for all elements of an example.
+                shape = [own.shape[0], 1, *own.shape[1:]]
+                own = ops.reshape(own, (*shape, *(1,) * (prediction.rank - len(shape))))
             unclear = ops.expand_dims(unknown(prediction, target, classes.rank), 1)
         masks = {"hits": ops.logical_and(found, wanted), "predicted": found, "actual": wanted}
         sums: Sums = {}
@@ -288,9 +288,3 @@ class F1(_ByClass):
 
     def _score(self, hits: Array, predicted: Array, actual: Array) -> Array:
         return share(2 * hits, predicted + actual)
-
-
-def _over_classes(weights: Tensor, prediction: Tensor) -> Tensor:
-    """Weights [batch, ...] of class numbers, as they broadcast over [batch, classes, ...]."""
-    shape = [weights.shape[0], 1, *weights.shape[1:]]
-    return ops.reshape(weights, (*shape, *(1,) * (prediction.rank - len(shape))))

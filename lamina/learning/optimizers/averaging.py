@@ -63,11 +63,7 @@ class Averaging(Optimizer):
         return new, {**new_slots, AVERAGE: self.average(slots[AVERAGE], new, step)}
 
     def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
-        """The optimizer of each parameter, wrapped by this one.
-
-        Raises:
-            DefinitionError: if it keeps an average already.
-        """
+        """The optimizer of each parameter, wrapped by this one, unless it has an average."""
         chosen = optimizers_by_name(self.optimizer, names)
         for name, optimizer in chosen.items():
             self._check_single(optimizer)
@@ -121,7 +117,6 @@ class EMA(Averaging):
     decay: Fraction = 0.999
 
     def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
-        """Builds the new average of one parameter."""
         mixed = ops.multiply_add(parameter - before, 1.0 - self.decay, before)
         return ops.where(ops.equal(step, 0), parameter, mixed)
 
@@ -150,7 +145,6 @@ class SWA(Averaging):
     every: Count = 1
 
     def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
-        """Builds the new average of one parameter."""
         since = step - (self.start - 1)
         passed = ops.cast(ops.maximum(since, 0), parameter.dtype)
         # Adding one half keeps the quotient away from whole numbers, where rounding would decide.

@@ -60,11 +60,7 @@ class ByPath(Optimizer):
         return new, dict(new_slots)
 
     def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
-        """The optimizer of each parameter, by its name.
-
-        Raises:
-            DefinitionError: for a pattern that decides for no parameter.
-        """
+        """The optimizer of each parameter, by its name; each pattern must decide for one."""
         chosen: dict[str, AnyOptimizer] = {}
         for pattern, optimizer in self.patterns.items():
             fitting = matching(pattern, names, origin_text(self))

@@ -61,8 +61,16 @@ class LBFGS(Optimizer):
         changes = [slots[f"changes{n}"] for n in range(self.history)]
         gradients = [slots[f"gradients{n}"] for n in range(self.history)]
         small = ops.less_equal(ops.max(ops.abs(gradient)), self.gradient_tolerance)
-        changes, gradients = _with_newest(
-            (changes, slots["change"]), (gradients, gradient - slots["gradient"]), small
+        difference = gradient - slots["gradient"]
+        curved = ops.greater(_dot(difference, slots["change"]), _LEAST_CURVATURE)
+        # Unless there is no step, the newest changes replace the oldest.
+        replaces = ops.logical_and(curved, ops.logical_not(small))
+        changes, gradients = (
+            [
+                ops.where(replaces, new, old)
+                for old, new in zip(kept, [*kept[1:], newest], strict=True)
+            ]
+            for kept, newest in ((changes, slots["change"]), (gradients, difference))
         )
         direction = _direction(gradient, changes, gradients)
         follows = ops.greater(ops.max(ops.abs(slots["change"])), 0.0)
@@ -79,22 +87,6 @@ class LBFGS(Optimizer):
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
     return ops.sum(x * y)
-
-
-def _with_newest(
-    changes: tuple[Sequence[Tensor], Tensor],
-    gradients: tuple[Sequence[Tensor], Tensor],
-    small: Tensor,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Kept changes and the newest, which replaces the oldest unless the gradient is too small."""
-    curved = ops.greater(_dot(gradients[1], changes[1]), _LEAST_CURVATURE)
-    replaces = ops.logical_and(curved, ops.logical_not(small))
-
-    def moved_on(kept: Sequence[Tensor], newest: Tensor) -> list[Tensor]:
-        later = [*kept[1:], newest]
-        return [ops.where(replaces, new, old) for new, old in zip(later, kept, strict=True)]
-
-    return moved_on(*changes), moved_on(*gradients)
 
 
 def _direction(gradient: Tensor, changes: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
