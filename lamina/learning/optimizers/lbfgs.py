@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
+from itertools import pairwise
 from typing import ClassVar
 
 from lamina import ops
@@ -66,10 +67,7 @@ class LBFGS(Optimizer):
         # Unless there is no step, the newest changes replace the oldest.
         replaces = ops.logical_and(curved, ops.logical_not(small))
         changes, gradients = (
-            [
-                ops.where(replaces, new, old)
-                for old, new in zip(kept, [*kept[1:], newest], strict=True)
-            ]
+            [ops.where(replaces, new, old) for old, new in pairwise((*kept, newest))]
             for kept, newest in ((changes, slots["change"]), (gradients, difference))
         )
         direction = _direction(gradient, changes, gradients)
