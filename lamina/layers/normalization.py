@@ -390,10 +390,7 @@ def _channels(layer: Layer, x: Tensor) -> int:
 
 
 def _axes_of(layer: Layer, axes: int | Sequence[int], x: Tensor) -> list[int]:
-    """The axes counted from the front, in rising order.
-
-    Raises ShapeError if one is missing, named twice, or the batch, DTypeError for integers.
-    """
+    """The axes counted from the front, in rising order: each once, and without the batch."""
     require_float(layer, x)
     listed = [axes] if isinstance(axes, int) else axes
     counted = sorted(axis_within_example(layer, axis, x) for axis in listed)

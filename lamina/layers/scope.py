@@ -118,10 +118,7 @@ def initializer(init: Initializer | None, usual: Initializer) -> Initializer:
 
 
 def arrays_while_drawn(init: Initializer) -> int:
-    """How many arrays of its result's size an initializer holds at once.
-
-    An initializer states the number as its attribute `arrays_while_drawn`; the default is 1.
-    """
+    """The number of arrays of its result's size that an initializer holds at once, by default 1."""
     return getattr(init, "arrays_while_drawn", 1)
 
 

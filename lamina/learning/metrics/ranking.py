@@ -58,14 +58,12 @@ class _Ranking(OfTargets):
         return rows
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
-        """With class numbers: of raw scores without `logits`, and of probabilities with it.
-
-        Scores of margins are compared as they are.
-        """
+        """With class numbers: of raw scores without `logits`, and of probabilities with it."""
         if target.shape == prediction.shape:
             return ""
         if self.logits:
             return not_probabilities(prediction, "logits=True")
+        # Scores of margins are compared as they are.
         wrong = () if getattr(loss, "scores", "") == "margins" else (SCORES,)
         advice = "Write logits=True for raw scores."
         return doubt(prediction, wrong, f"{PROBABILITIES} of classes", advice, "metric")
