@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import BATCH, float32, float64, static
-from lamina.errors import LaminaError
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.layers.layer import Layer
-from lamina.ops.windows import Slope, Window, fold, shear, windows
+from lamina.ops.windows import Window, fold, windows
 
 
 def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:
@@ -151,79 +149,8 @@ def test_the_maximum_of_a_window_may_be_infinite_or_nan() -> None:
 # Errors -------------------------------------------------------------------------------------------
 
 
-X = leaf("x", "input", (2, 4, 6, 6), float32)
-NONE: Any = ((0, 0), (0, 0))
-
-
 def weight(*shape: int, dtype: Any = float32) -> Tensor:
     return leaf("w", "parameter", shape, dtype)
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (
-            lambda: shear(X, [Slope(1, 2, 3), Slope(3, 1, 2)]),
-            [
-                "shear: each axis may occur only once in the slopes",
-                "[1, 2, 3, 1]",
-                "from 0 to 3 at most",
-            ],
-        ),
-        (lambda: shear(X, [Slope(1, 4, 3)]), ["slopes[0].element must be an axis from 0 to 3"]),
-        (lambda: windows(X, [2], [Window(7)]), ["no window fits", "axis    2, 0 + 6 + 0 elements"]),
-        (
-            lambda: ops.conv(X, weight(4, 4, 3, 3), (1,), ((0, 0),), (1,)),
-            ["strides must be one for all axes", "one for all axes, or one for each of 2"],
-        ),
-        (
-            lambda: ops.conv(X, weight(4, 4), (), (), ()),
-            ["the numbers of axes do not fit", "[outputs, inp"],
-        ),
-        (
-            lambda: ops.conv(X, weight(4, 4, 3, 3), (1, 1), NONE, (1, 1), 3),
-            ["conv: 4 outputs cannot be divided into 3 groups", "groups  3"],
-        ),
-        (
-            lambda: ops.conv(X, weight(4, 3, 3, 3), (1, 1), NONE, (1, 1)),
-            ["conv: expected 3 channels, found 4", "weight  f32[4, 3, 3, 3]"],
-        ),
-        (
-            lambda: ops.conv(X, weight(4, 4, 3, 3, dtype=float64), (1, 1), NONE, (1, 1)),
-            ["conv: the dtypes do not fit"],
-        ),
-        (
-            lambda: ops.conv_transpose(X, weight(5, 4, 3, 3), (8, 8), (1, 1), NONE, (1, 1)),
-            ["conv_transpose: expected 5 channels, found 4"],
-        ),
-        (
-            lambda: ops.conv_transpose(X, weight(4, 4, 3, 3), (8, 9), (1, 1), NONE, (1, 1)),
-            [
-                "the convolution of the result does not have the shape of the tensor",
-                "extents of the result  (8, 9)",
-                "a convolution of it    (6, 7)",
-                "and up to stride - 1 more.",
-            ],
-        ),
-        (
-            lambda: ops.window_max(X, [Window(2, before=2)]),
-            [
-                "window_max: a window may contain nothing but padding",
-                "padding  2 before and 0 after",
-                "Pad by at most half of the window.",
-            ],
-        ),
-        (lambda: ops.window_sum(X, [Window(9)]), ["no window fits", "axis    3"]),
-    ],
-)
-def test_ops_refuse_wrong_operands_and_attributes(
-    make: Callable[[], Tensor], expected: list[str]
-) -> None:
-    message = error_text(LaminaError, make)
-    text = message
-    assert "test_layers_convolution.py:" in text.splitlines()[0]
-    for part in expected:
-        assert part in text
 
 
 @pytest.mark.parametrize("size", [(2, 3), (4, None), (5, 4), (1, 1)])

@@ -5,17 +5,14 @@ Values, gradients and second derivatives are tested from the samples of the op's
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, DType, bool_, float32
+from lamina.base.shapes import Array, DType, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Graph, evaluate, leaf
 from lamina.ops.attention_blocks import attention_arguments
 from lamina.program.steps import Contraction
@@ -162,46 +159,3 @@ def test_queries_look_only_at_blocks_of_keys_that_they_may_see() -> None:
         return sum(int(np.prod(step.extents)) for step in steps)
 
     assert work(causal=True) == work(causal=False) * 9 / 16
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-QUERIES, KEYS = (2, 3, 5, 4), (2, 3, 6, 4)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "others", "expected"),
-    [
-        ([QUERIES, (2, 3, 6, 3), KEYS], {}, "the shapes do not fit"),
-        ([QUERIES, KEYS, (2, 3, 5, 4)], {}, "keys and values the same length"),
-        ([QUERIES, (2, 2, 6, 4), KEYS], {}, "All are [batch, heads, length, features]"),
-        ([QUERIES[1:], KEYS[1:], KEYS[1:]], {}, "the shapes do not fit"),
-        ([QUERIES, (2, 3, 0, 4), (2, 3, 0, 4)], {}, "there are no keys"),
-        ([QUERIES, KEYS, KEYS], {"mask": (2, 6)}, "the mask cannot be repeated"),
-        ([QUERIES, KEYS, KEYS], {"mask": (1, 2, 3, 5, 6)}, "the mask cannot be repeated"),
-        ([QUERIES, KEYS, KEYS], {"factors": (4, 6)}, "the factors cannot be repeated"),
-        ([QUERIES, KEYS, KEYS], {"bias": (4, 6)}, "the bias cannot be repeated"),
-        ([QUERIES, KEYS, KEYS], {"mask": (2, 5, 6)}, "insert the heads: ops.expand_dims(x, 1)."),
-    ],
-)
-def test_shapes_that_do_not_fit_are_named(shapes: Any, others: Any, expected: str) -> None:
-    dtypes = {"mask": bool_, "factors": float32, "bias": float32}
-    given = {name: leaf(name, "input", shape, dtypes[name]) for name, shape in others.items()}
-    with pytest.raises(ShapeError) as error:
-        ops.attention(*operands(*shapes), **given)
-    assert expected in str(error.value)
-    assert "queries  f32[" in str(error.value)
-
-
-def test_a_mask_is_bool_and_the_rest_are_floats_of_one_type() -> None:
-    q, k, v = operands(QUERIES, KEYS, KEYS)
-    with pytest.raises(DTypeError) as error:
-        ops.attention(q, k, v, v)
-    assert "attention: the mask must be bool" in str(error.value)
-    assert "Compare for a mask, as in tokens > 0; numbers that are added" in str(error.value)
-    for name in ("factors", "bias"):
-        with pytest.raises(DTypeError, match=f"the {name} must be f32"):
-            ops.attention(q, k, v, **{name: np.ones((6,))})
-    integers = operands(QUERIES, KEYS, KEYS, dtype=lm.base.shapes.int64)
-    with pytest.raises(DTypeError, match="queries, keys and values must be of one float dtype"):
-        ops.attention(*integers)

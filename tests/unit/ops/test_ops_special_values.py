@@ -12,7 +12,6 @@ import pytest
 
 from lamina import ops
 from lamina.base.shapes import BATCH, Array, as_dtype, bool_, float32, float64, int32, int64, uint8
-from lamina.errors import DTypeError
 from lamina.graph import Graph, Tensor, constant, evaluate, leaf
 from lamina.ops.differentiate import gradients
 
@@ -497,15 +496,6 @@ def test_bounds_and_fills_near_the_limits_of_int64_are_exact() -> None:
         ]
         for found, expected in pairs:
             np.testing.assert_array_equal(found, expected, strict=True)
-
-
-def test_dtypes_that_do_not_fit() -> None:
-    with pytest.raises(DTypeError, match="float32 and float64 are mixed"):
-        tensor(float32) + tensor(float64)
-    with pytest.raises(DTypeError, match="the number 300 does not fit into uint8"):
-        tensor(uint8) + 300
-    with pytest.raises(DTypeError, match="float32 and float64 are mixed"):
-        tensor(float32) + np.ones(3)
 
 
 def test_whole_powers_of_integers_are_exact() -> None:
