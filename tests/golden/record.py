@@ -2,6 +2,7 @@
 
     python tests/golden/record.py trajectories    # needs PyTorch; after a change of `cases.py`
     python tests/golden/record.py mixed           # needs PyTorch; after a change of `mixed.py`
+    python tests/golden/record.py losses          # needs PyTorch; after a change of their table
     python tests/golden/record.py texts           # after an intended change of the compiler
     python tests/golden/record.py workloads       # the same, or of the machine code
 
@@ -17,11 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit/learning"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cases import CASES, RECORDED, torch_trajectory
 from mixed import RECIPES, SEEDS, torch_deviation
 from mixed import RECORDED as DEVIATIONS
+from test_losses_torch import RECORDED as LOSSES
+from test_losses_torch import recorded
 from texts import FOLDER, TEXTS
 from workloads import BITS, FIGURES, SCHEDULES, VECTORS, WORKLOADS, bits, figures, schedules
 
@@ -51,6 +55,13 @@ def record_mixed() -> None:
     print(DEVIATIONS)
 
 
+def record_losses() -> None:
+    """Writes values and lengths of gradients of PyTorch's losses."""
+    rows = [f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in recorded().items()]
+    LOSSES.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    print(LOSSES)
+
+
 def record_texts() -> None:
     """Writes the printed graphs and programs."""
     for name, text in TEXTS.items():
@@ -73,6 +84,7 @@ if __name__ == "__main__":
     kinds = {
         "trajectories": record_trajectories,
         "mixed": record_mixed,
+        "losses": record_losses,
         "texts": record_texts,
         "workloads": record_workloads,
     }

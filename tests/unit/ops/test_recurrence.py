@@ -293,42 +293,32 @@ def compare(found: dict[str, Array], expected: dict[str, Array]) -> None:
         np.testing.assert_allclose(found[name], value, 0, tolerance * scale, err_msg=name)
 
 
-@EACH_LOOP
-def test_a_loop_equals_its_unrolled_iterations(loop: Loop, engine: Engine) -> None:
+def graphs_of(loop: Loop) -> tuple[Leaves, Graph, Graph, Graph]:
+    """The values, the gradients, and both in one graph."""
     leaves = Leaves()
     graph = graph_of(loop(leaves), leaves)
-    expected, _ = evaluate(unroll(graph), leaves.feeds)
-    compare(evaluate(graph, leaves.feeds)[0], expected)
-    compare(run(graph, leaves, engine), expected)
+    slopes = gradients_of(graph, leaves)
+    return leaves, graph, slopes, Graph(graph.inputs, (*graph.outputs, *slopes.outputs))
 
 
 @EACH_LOOP
-def test_the_gradient_of_a_loop_equals_that_of_its_unrolled_iterations(
+def test_a_loop_and_its_gradient_equal_those_of_its_unrolled_iterations(
     loop: Loop, engine: Engine
 ) -> None:
-    leaves = Leaves()
-    graph = graph_of(loop(leaves), leaves)
-    expected, _ = evaluate(gradients_of(unroll(graph), leaves), leaves.feeds)
-    slopes = gradients_of(graph, leaves)
-    compare(evaluate(slopes, leaves.feeds)[0], expected)
-    compare(run(slopes, leaves, engine), expected)
-
-
-@EACH_LOOP
-def test_loop_and_gradient_run_as_one_program(loop: Loop, engine: Engine) -> None:
-    leaves = Leaves()
-    graph = graph_of(loop(leaves), leaves)
-    both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
-    expected, _ = evaluate(both, leaves.feeds)
-    compare(run(both, leaves, engine), expected)
+    leaves, graph, slopes, both = graphs_of(loop)
+    unrolled = unroll(graph)
+    expected = evaluate(unrolled, leaves.feeds)[0]
+    expected |= evaluate(gradients_of(unrolled, leaves), leaves.feeds)[0]
+    for one in (graph, slopes, both):
+        wanted = {name: expected[name] for name, _ in one.outputs}
+        compare(evaluate(one, leaves.feeds)[0], wanted)
+        compare(run(one, leaves, engine), wanted)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @EACH_LOOP
 def test_loop_and_gradient_are_the_same_on_every_target(loop: Loop, target: Target) -> None:
-    leaves = Leaves()
-    graph = graph_of(loop(leaves), leaves)
-    both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
+    leaves, _, _, both = graphs_of(loop)
     expected, _ = evaluate(both, leaves.feeds)
     compare(run(both, leaves, InterpreterEngine(poison=True, target=target)), expected)
 
@@ -338,9 +328,7 @@ def test_loop_and_gradient_are_the_same_on_every_target(loop: Loop, target: Targ
 def test_second_derivatives_equal_those_of_the_unrolled_iterations(
     loop: Loop, target: Target
 ) -> None:
-    leaves = Leaves()
-    graph = graph_of(loop(leaves), leaves)
-    first = gradients_of(graph, leaves)
+    leaves, graph, first, _ = graphs_of(loop)
     second = gradients_of(first, leaves)
     expected, _ = evaluate(gradients_of(gradients_of(unroll(graph), leaves), leaves), leaves.feeds)
     every = Graph(graph.inputs, (*graph.outputs, *first.outputs, *renamed(second.outputs)))
