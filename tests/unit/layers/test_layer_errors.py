@@ -499,4 +499,4 @@ REFUSED = [
 
 @pytest.mark.parametrize(("kind", "call", "parts"), REFUSED)
 def test_what_does_not_fit_is_refused(kind: Any, call: Callable[[], Any], parts: list[str]) -> None:
-    check_refusal(kind, call, *parts)
+    assert "test_layer_errors.py:" in check_refusal(kind, call, *parts)

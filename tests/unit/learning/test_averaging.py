@@ -185,36 +185,3 @@ def test_averages_of_another_optimizer_are_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError) as error:
         fit(lm.Model(network()), optimizer=lm.EMA(lm.AdamW()), checkpoint=path, resume=True)
     assert "EMA(Adam) in the file, EMA(AdamW) here" in str(error.value)
-
-
-# Errors -------------------------------------------------------------------------------------------
-
-
-def test_bad_numbers_are_refused() -> None:
-    with pytest.raises(DefinitionError) as error:
-        lm.EMA(lm.Adam(), decay=1.0)
-    assert str(error.value).startswith("in EMA (test_averaging.py:")
-    assert "expected  0 <= decay < 1" in str(error.value)
-    for how in ({"start": 0}, {"start": 1, "every": 0}):
-        with pytest.raises(DefinitionError, match="must be a whole number of at least 1"):
-            lm.SWA(lm.Adam(), **how)
-
-
-@pytest.mark.parametrize("optimizer", [0.999, lm.Adam])
-def test_averages_of_anything_but_an_optimizer_are_refused(optimizer: Any) -> None:
-    with pytest.raises(DefinitionError, match="in optimizer: this is not an optimizer"):
-        lm.EMA(optimizer)
-
-
-def test_an_average_of_an_average_is_refused() -> None:
-    twice = lm.EMA(lm.ByPath({"1.bias": lm.SWA(lm.Adam(), start=1)}, default=lm.Adam()))
-    with pytest.raises(DefinitionError) as error:
-        network().plan(8, lm.CrossEntropy(), twice)
-    text = str(error.value)
-    assert text.startswith("in EMA (test_averaging.py:")
-    assert text.endswith(
-        "the wrapped optimizer keeps an average already\n"
-        "  parameter  1.bias\n"
-        "  optimizer  SWA\n"
-        "  One of EMA and SWA is enough."
-    )

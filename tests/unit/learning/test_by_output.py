@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DataError, DefinitionError, DTypeError
 
 generator = np.random.default_rng(0)
 X = generator.normal(size=(40, 3)).astype("float32")
@@ -163,102 +160,3 @@ def test_a_plan_a_profile_and_a_verification_take_losses_by_output() -> None:
     assert net.plan(4, **step).peak_bytes > 0
     assert model().explain(4, **step).costs
     assert lm.verify(net, BOTH).passed
-
-
-def test_losses_of_other_outputs_are_refused() -> None:
-    text = error_text(
-        DefinitionError, lambda: model().evaluate(DATA, {"box": lm.MSE(), "classes": lm.MSE()})
-    )
-    assert "the losses do not fit the outputs of the network" in text
-    assert "outputs  boxes, classes" in text
-    assert "losses   box, classes" in text
-    assert text.endswith("The outputs are named 'boxes' and 'classes'.")
-    text = error_text(DefinitionError, lambda: model().evaluate(DATA, [lm.MSE()]))
-    assert "the losses do not fit the outputs" in text
-    assert text.endswith("Give one loss for each output, with None for one that is not trained.")
-
-
-def test_losses_by_name_of_outputs_without_names_are_refused() -> None:
-    x = lm.Input(3)
-    unnamed = lm.Model(lm.Network(x, [lm.Linear(4)(x), lm.Linear(5)(x)]))
-    text = error_text(DefinitionError, lambda: unnamed.evaluate(DATA, {"boxes": lm.MSE()}))
-    assert "outputs  output0, output1" in text
-    assert text.endswith("Name the outputs: lm.Network(inputs, outputs={'boxes': boxes, ...}).")
-
-
-def test_a_target_of_another_dtype_is_named_by_its_output() -> None:
-    x, (boxes, classes) = DATA
-    floats = (x, (boxes, classes.astype("float32")))
-    text = error_text(DTypeError, lambda: model().evaluate(floats, BOTH))
-    assert "class numbers must be integers" in text
-    assert "  target      y[1], of the output 'classes'" in text
-    assert text.endswith("Convert the targets: y[1].astype('int64').")
-
-
-def test_classes_of_two_targets_cannot_be_balanced() -> None:
-    how = {"loss": BOTH, "optimizer": lm.SGD(0.1), "class_weights": "balanced"}
-    text = error_text(DataError, lambda: model().fit(DATA, **how))
-    assert "only class numbers can be balanced" in text
-    assert text.endswith("Give each loss its weights: lm.CrossEntropy(class_weights=[...]).")
-
-
-def test_another_number_of_targets_is_refused() -> None:
-    text = error_text(DataError, lambda: model().evaluate((X, LABELS), BOTH))
-    assert "the data has another number of targets than the losses take" in text
-    assert "expected  2 targets" in text
-    assert "Give a tuple with one target for each output that has a loss." in text
-    text = error_text(DataError, lambda: model().evaluate([(X, BOXES, LABELS)], BOTH))
-    assert text.endswith(
-        "  The third value of (x, y, z) is the weights of the examples. Several targets make a "
-        "tuple: (x, (y, z))."
-    )
-    assert model().evaluate([(X, (BOXES, LABELS))], BOTH) == model().evaluate(DATA, BOTH)
-    text = error_text(DataError, lambda: model().evaluate((*DATA, (np.ones(40),) * 3), BOTH))
-    assert "the data has another number of weights than there are losses" in text
-
-
-def test_targets_are_checked_by_the_loss_of_their_output() -> None:
-    wrong = LABELS.copy()
-    wrong[5] = 9
-    text = error_text(DataError, lambda: model().evaluate((X, (BOXES, wrong)), BOTH))
-    assert "in CrossEntropy: labels out of range" in text
-    assert "found     9 at example 5" in text
-
-
-def test_wrong_losses_and_factors_are_refused() -> None:
-    text = error_text(DefinitionError, lambda: lm.ByOutput({}))
-    assert "the losses are given as a dict, by outputs, or as a list" in text
-    text = error_text(DefinitionError, lambda: lm.ByOutput({"boxes": 3}))
-    assert "this is not a loss" in text
-    text = error_text(DefinitionError, lambda: lm.ByOutput(BOTH, factors={"box": 1.0}))
-    assert "the factors do not fit the losses" in text
-    with pytest.raises(DefinitionError, match="the factors do not fit the losses"):
-        lm.ByOutput(list(BOTH.values()), factors=[1.0])
-    text = error_text(DefinitionError, lambda: lm.ByOutput(BOTH, factors={"boxes": -1.0}))
-    assert "the factor of a loss is a number of at least 0" in text
-
-
-def test_metrics_of_other_outputs_are_refused() -> None:
-    text = error_text(
-        DefinitionError, lambda: model().evaluate(DATA, BOTH, {"box": [lm.Accuracy()]})
-    )
-    assert "the metrics do not fit the outputs of the network" in text
-    assert text.endswith("The outputs are named 'boxes' and 'classes'.")
-    text = error_text(DefinitionError, lambda: model().evaluate(DATA, BOTH, [lm.Accuracy()]))
-    assert "a metric compares one output with one target" in text
-    assert "metrics={'classes': [lm.Accuracy()]}" in text
-
-
-def test_names_of_outputs_are_words() -> None:
-    x = lm.Input(3)
-    for name in ("a b", "", 1, "0"):
-        text = error_text(DefinitionError, lambda name=name: lm.Network(x, {name: lm.Linear(2)(x)}))
-        assert "the name of an output is a word of letters, digits and underscores" in text
-
-
-def test_weights_of_classes_belong_to_one_output() -> None:
-    text = error_text(
-        DefinitionError, lambda: model().fit(DATA, loss=BOTH, class_weights=[1.0, 2.0], **HOW)
-    )
-    assert "weights of classes need one output and one target" in text
-    assert "lm.CrossEntropy(class_weights=[...])" in text

@@ -9,8 +9,7 @@ import pytest
 from error_texts import error_text
 
 import lamina as lm
-from lamina.base.shapes import BATCH
-from lamina.errors import DataError, DTypeError, ShapeError
+from lamina.errors import DataError
 
 
 def _losses(prediction: np.ndarray, labels: np.ndarray, **options: Any) -> np.ndarray:
@@ -38,24 +37,6 @@ def test_ctc_adds_up_all_alignments() -> None:
         merged = [one for n, one in enumerate(word) if n == 0 or one != word[n - 1]]
         count += [one for one in merged if one] == [1, 1]
     np.testing.assert_allclose(found, -np.log(count / 3**4), rtol=1e-12)
-
-
-def test_ctc_explains_targets_that_do_not_fit() -> None:
-    scores, labels = lm.Input(7, 4), lm.Input(3, dtype="int64")
-    text = error_text(ShapeError, lambda: lm.CTC()(lm.Input(7), labels))
-    assert "the labels do not fit the prediction" in text
-    assert "Fill the labels up with -1 to the longest" in text
-    text = error_text(DTypeError, lambda: lm.CTC()(scores, lm.Input(3)))
-    assert "labels and lengths are integers" in text
-    gap = np.array([[1, -1, -1], [3, -1, 2]])
-    text = error_text(DataError, lambda: lm.CTC().check_target(gap, (BATCH, 7, 4)))
-    assert "found     2 at example 1" in text
-    assert "fill labels up with -1 at their end" in text
-    lm.CTC().check_target((gap, np.array([7, 7]), np.array([1, 1])), (BATCH, 7, 4))
-    wrong = np.array([[1, 2, -1], [3, 0, -1]])
-    text = error_text(DataError, lambda: lm.CTC().check_target(wrong, (BATCH, 7, 4)))
-    assert "found     0 at example 1" in text
-    assert "The blank is no label" in text
 
 
 @pytest.mark.parametrize(

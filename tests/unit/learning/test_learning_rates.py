@@ -192,20 +192,6 @@ def test_agreement_with_pytorch() -> None:
             scheduler.step()
 
 
-def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(DefinitionError) as error:
-        schedules.Cosine(0.1, steps=0)
-    text = str(error.value)
-    assert text.startswith("in Cosine (test_learning_rates.py:")
-    assert "steps must be a whole number of at least 1" in text
-    with pytest.raises(DefinitionError, match="boundaries must rise"):
-        schedules.PiecewiseConstant([10, 5], [0.3, 0.2, 0.1])
-    with pytest.raises(DefinitionError, match="one rate more"):
-        schedules.PiecewiseConstant([10], [0.3])
-    with pytest.raises(DefinitionError, match="rate must be a number of at least 0"):
-        schedules.Constant(-0.1)
-
-
 # The ends of schedules ----------------------------------------------------------------------------
 
 CYCLE = schedules.OneCycle(0.1, steps=10)

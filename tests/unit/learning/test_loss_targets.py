@@ -11,9 +11,7 @@ from random_arrays import normal
 
 from lamina import Adam, FunctionMetric, Model, Sequential, ops
 from lamina import layers as lm
-from lamina.base.shapes import BATCH, as_dtype, int64
-from lamina.errors import DataError, DefinitionError, ShapeError
-from lamina.graph import leaf
+from lamina.errors import DataError, DefinitionError
 from lamina.learning import losses
 
 
@@ -30,21 +28,6 @@ def test_dice_is_trained_with_class_numbers() -> None:
         found.append([*losses_, model.evaluate((x, y), losses.Dice())["loss"]])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
     assert found[0][2] < found[0][0]
-
-
-@pytest.mark.parametrize(
-    ("loss", "target"),
-    [(losses.CrossEntropy(), lm.Input(dtype="int64")), (losses.MSE(), lm.Input(2))],
-)
-def test_positions_in_the_prediction_and_none_in_the_target_need_flatten(
-    loss: Any, target: Any
-) -> None:
-    scores = lm.Linear(2)(lm.Conv2d(4, 3)(lm.Input(1, 6, 6)))
-    error = refused(ShapeError, lambda: loss(scores, target))
-    assert error.advice == (
-        "The prediction has an axis for each position: put lm.Flatten() before the last "
-        'lm.Linear, or returns="last" in a recurrent layer, for one result of each example.'
-    )
 
 
 SHARES = np.full((6, 3), 1 / 3, "float32")
@@ -90,40 +73,6 @@ def test_a_loss_that_takes_the_target_first_is_refused() -> None:
             "  found     (y_true, y_pred)\n"
             "  Swap them: lambda y_pred, y_true: divergence(y_true, y_pred)."
         )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int64"])
-@pytest.mark.parametrize(
-    "make", [losses.CrossEntropy, losses.NLL, losses.Focal, losses.MultiMargin]
-)
-def test_one_score_is_no_choice_of_classes(make: Any, dtype: str) -> None:
-    """Its softmax is always 1, and the loss 0."""
-    target = leaf("y", "input", (BATCH, 1) if dtype == "float32" else (BATCH,), as_dtype(dtype))
-    text = error_text(ShapeError, lambda: make()(lm.Input(1), target))
-    assert "the prediction has no axis of at least two classes" in text
-    assert "found     f32[batch, 1]" in text
-
-
-def test_advice_on_class_numbers_for_a_loss_of_numbers() -> None:
-    classes = leaf("y", "input", (BATCH,), int64)
-    text = error_text(ShapeError, lambda: losses.MSE()(lm.Input(3), classes))
-    assert "Class numbers are for lm.CrossEntropy()." in text
-    assert "end in lm.Linear(1), and give the targets a last axis: y[..., None]." in text
-    assert losses.MSE()(lm.Input(1), leaf("y", "input", (BATCH, 1), int64)).shape == ()
-    text = error_text(ShapeError, lambda: losses.BCEWithLogits()(lm.Input(1), classes))
-    assert "words are classes, with one output for each and lm.CrossEntropy()." in text
-
-
-def test_signs_as_targets_are_converted() -> None:
-    signs = np.array([1, -1, 1, 1])
-    text = error_text(DataError, lambda: losses.CrossEntropy().check_target(signs, (BATCH, 2)))
-    assert "convert -1 and 1 by (y > 0).astype('int64')." in text
-    assert "ignore_index" not in text
-    losses.CrossEntropy().check_target((signs > 0).astype("int64"), (BATCH, 2))
-    for loss in (losses.BCEWithLogits(), losses.BCE()):
-        text = error_text(DataError, lambda loss=loss: loss.check_target(signs * 1.0, (BATCH,)))
-        assert "convert -1 and 1 by (y + 1) / 2." in text
-        loss.check_target((signs + 1) / 2, (BATCH,))
 
 
 def _by_layer(prediction: Any, target: Any) -> Any:

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.learning.weighting import balanced
 
 generator = np.random.default_rng(0)
@@ -230,11 +228,9 @@ def test_a_data_set_keeps_weights_with_their_examples() -> None:
             assert weight == WEIGHTS[row]
     batches = list(data.batches(20, seed=0))
     assert [len(weights) for _, _, weights in batches] == [20, 20, 10]
-    with pytest.raises(DataError, match="the inputs and the weights differ in the number"):
-        lm.data.Dataset(X, Y, weights=WEIGHTS[:-1])
 
 
-# Functions and errors -----------------------------------------------------------------------------
+# Functions ----------------------------------------------------------------------------------------
 
 
 def test_a_loss_function_takes_weights_as_its_third_argument() -> None:
@@ -248,104 +244,10 @@ def test_a_loss_function_takes_weights_as_its_third_argument() -> None:
     np.testing.assert_allclose(own.evaluate((X, Y), loss)["loss"], each_loss(own).mean(), rtol=1e-6)
 
 
-def test_a_loss_function_without_weights_is_refused() -> None:
-    text = error_text(
-        DefinitionError, lambda: model().evaluate((X, Y, WEIGHTS), lambda p, t: ops.mean(p))
-    )
-    assert text.startswith("in loss: the examples have weights, and this loss does not take them")
-    assert "expected  loss(prediction, target, weights)" in text
-    assert "Give the function a third parameter: def loss(prediction, target, weights=None)" in text
-
-
-def test_a_metric_without_weights_is_refused() -> None:
-    class Own:
-        name = "own"
-
-        def statistics(self, prediction: lm.Tensor, target: lm.Tensor) -> dict[str, lm.Tensor]:
-            return {"sum": ops.sum(prediction)}
-
-        def result(self, sums: Any) -> float:
-            return float(sums["sum"])
-
-    text = error_text(
-        DefinitionError, lambda: model().evaluate((X, Y, WEIGHTS), lm.CrossEntropy(), [Own()])
-    )
-    assert "the examples have weights, and this metric does not take them" in text
-    assert "expected  statistics(prediction, target, weights=None)" in text
-    model().evaluate((X, Y), lm.CrossEntropy(), [Own()])
-
-
-def test_weights_that_are_none_are_refused() -> None:
-    wrong = WEIGHTS.copy()
-    for value in (-1.0, np.nan, np.inf):
-        wrong[7] = value
-        text = error_text(DataError, lambda: model().evaluate((X, Y, wrong), lm.CrossEntropy()))
-        assert "weight 0 is not a weight everywhere" in text
-        assert "expected  0 or more, finite" in text
-        assert f"found     {value} at example 7" in text
-    wrong[7] = 1e300
-    text = error_text(DataError, lambda: model().evaluate((X, Y, wrong), lm.CrossEntropy()))
-    assert "weight 0 has numbers that float32 cannot hold" in text
-
-
 def test_a_data_set_converts_its_weights_too() -> None:
     data = lm.data.Dataset(X, Y, weights=WEIGHTS, dtype="float32")
     assert data.weight_arrays[0].dtype == np.float32
     np.testing.assert_array_equal(data.weight_arrays[0], WEIGHTS.astype("float32"))
-
-
-def test_weights_of_another_shape_are_refused() -> None:
-    text = error_text(
-        ShapeError, lambda: model().evaluate((X, Y, np.ones((50, 2))), lm.CrossEntropy())
-    )
-    assert "the weights do not fit the values that they weight" in text
-    assert "expected  [batch]" in text
-    assert "found     f32[batch, 2]" in text
-
-
-def test_steps_without_the_weights_of_the_training_are_refused() -> None:
-    own = model()
-    with own.training(lm.CrossEntropy(), lm.SGD(0.1), 50) as training:
-        text = error_text(DataError, lambda: training.step(X, Y, WEIGHTS))
-    assert "the examples have weights here only" in text
-    assert "A training is made for weights by data=lm.data.Dataset(x, y, weights=...)" in text
-    data = lm.data.Dataset(X, Y, weights=WEIGHTS)
-    with own.training(lm.CrossEntropy(), lm.SGD(0.1), 50, data=data) as training:
-        assert "the examples need weights" in error_text(DataError, lambda: training.step(X, Y))
-
-
-def test_wrong_weights_of_classes_are_refused() -> None:
-    def fitted(classes: Any, **options: Any) -> Any:
-        how: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), **options}
-        return model().fit((X, Y), **how, class_weights=classes)
-
-    text = error_text(ShapeError, lambda: fitted([1.0, 2.0]))
-    assert "expected  4 weights for f32[batch, 4]" in text
-    assert "or a dict of those that differ from 1" in text
-    text = error_text(DefinitionError, lambda: fitted({0: -1.0}))
-    assert "class_weights[0] must be a number of at least 0" in text
-    text = error_text(DefinitionError, lambda: fitted("even"))
-    assert "class_weights=[1.0, 2.5], {1: 2.5} or 'balanced'" in text
-    text = error_text(
-        DefinitionError,
-        lambda: model().training(lm.CrossEntropy(), lm.SGD(0.1), 4, class_weights="balanced"),
-    )
-    assert "balanced weights of classes need the data" in text
-    text = error_text(DataError, lambda: balanced([np.ones(4)]))
-    assert "only class numbers can be balanced" in text
-
-
-def test_a_weight_of_a_class_that_does_not_exist_is_refused() -> None:
-    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(2)), engine="interpreter")
-    data = np.zeros((6, 4), "float32"), np.arange(6) % 2
-    how: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
-    with pytest.raises(ShapeError) as caught:
-        model.fit(data, **how, class_weights={0: 1.0, 5: 2.0})
-    text = str(caught.value)
-    assert text.startswith("in class_weights: there is no class of that number")
-    assert "  expected  0..1 for f32[batch, 2]" in text
-    assert "  found     {5: 2.0}" in text
-    assert text.endswith("Classes are numbered from 0.")
 
 
 def test_balanced_weights_may_have_a_number_that_does_not_count() -> None:
