@@ -17,7 +17,7 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import BATCH as B
 from lamina.base.shapes import as_dtype
-from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import Tensor, leaf
 from lamina.learning import losses, metrics
 from lamina.learning.weighting import balanced
