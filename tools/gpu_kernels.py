@@ -27,9 +27,9 @@ from kernel_tables import DTYPES, Roofline, kernels_of_contractions, lines_of_st
 from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines.engine import Device
 from lamina.engines.gpu.decisions import decide
+from lamina.engines.gpu.gpus import target_for
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.target import target_for
 from lamina.program.program import Program
 from lamina.workloads import NAMES, chosen
 

@@ -31,7 +31,7 @@ def legal_schedules(family: Family, program: Program) -> Iterator[Any]:
     """Schedules of a family, for Nvidia's GPUs one in which cuBLASLt computes all that it can."""
     if isinstance(family, ProcessorFamily):
         yield from simd_alternatives.legal_schedules(program, family.processor)
-    elif isinstance(family, GpuFamily | CudaFamily):
+    elif isinstance(family, GpuFamily):
         yield from gpu_alternatives.legal_schedules(program, family.target, family.traits)
     if isinstance(family, CudaFamily):
         found = {number: family.library(step) for number, step in enumerate(program.steps)}

@@ -27,7 +27,7 @@ from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, Schedule
 from lamina.engines.gpu.single_steps import with_memories
-from lamina.engines.gpu.trials import timed_candidates
+from lamina.engines.gpu.tuning import timed_candidates
 from lamina.errors import EngineError
 from lamina.program.program import Program
 

@@ -16,9 +16,9 @@ from lamina.engines.cuda import build, calls, devices
 from lamina.engines.cuda import engine as cuda_engine
 from lamina.engines.cuda.calls import CudaError
 from lamina.engines.cuda.driver import CudaDriver
-from lamina.engines.gpu import arena_layout
+from lamina.engines.gpu import arena
 from lamina.engines.gpu.memory import DeviceMemory
-from lamina.engines.gpu.staging import DeviceStaging
+from lamina.engines.gpu.uploads import DeviceStaging
 from lamina.runtime import data_sets, streaming
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
@@ -414,7 +414,7 @@ def test_large_inputs_are_uploaded_by_a_second_stream_during_the_step_before(
 ) -> None:
     double = use(order)
     expected = losses("interpreter", predicts=True)
-    monkeypatch.setattr(arena_layout, "_LEAST_EARLY_BYTES", 1)
+    monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
     np.testing.assert_allclose(losses("cuda", predicts=True), expected, rtol=1e-4, atol=1e-5)
     assert double.faults == []
 
@@ -423,7 +423,7 @@ def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use()
-    monkeypatch.setattr(arena_layout, "_LEAST_EARLY_BYTES", 1)
+    monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
     rows, targets = data(BATCH)
     model = lm.Model(network(), engine="cuda", seed=3)
     with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:

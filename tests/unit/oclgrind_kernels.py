@@ -23,10 +23,9 @@ from harness import run_program
 
 from lamina.base.shapes import Array
 from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR, Words
-from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.gpus import GpuFamily, target_for
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches
-from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.opencl import launch_plan
 from lamina.engines.opencl.launch_plan import LaunchPlan

@@ -17,8 +17,7 @@ from lamina.engines.cuda.requirements import (
     too_old,
 )
 from lamina.engines.engine import Device
-from lamina.engines.gpu.own_process import OwnProcess
-from lamina.engines.gpu.selection import chosen_device
+from lamina.engines.gpu.selection import OwnProcess, chosen_device
 
 # The first compute capabilities whose tensor cores multiply float16, bfloat16 and TF32.
 _FLOAT16, _BFLOAT16, _TF32 = (7, 5), (8, 0), (8, 0)

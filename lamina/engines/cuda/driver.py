@@ -26,8 +26,7 @@ from lamina.engines.cuda.calls import Cuda, CudaError
 from lamina.engines.cuda.capture import captured, library_call
 from lamina.engines.cuda.cublaslt import CublasLt, addresses_of
 from lamina.engines.cuda.devices import Found, attribute, own_process
-from lamina.engines.gpu.allocated import Allocated
-from lamina.engines.gpu.failures import driver_failure
+from lamina.engines.gpu.driver import Allocated, driver_failure
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.errors import EngineError
@@ -419,6 +418,14 @@ class CudaDriver:
     def product(
         self, product: MatrixProduct, buffers: Sequence[_Buffer | None], workspace_bytes: int
     ) -> _Product:
+        """A call of cuBLASLt with its arguments, which is launched as a kernel is.
+
+        The buffers are those of the left, the right, the result, the bias, what is added, and the
+        workspace.
+
+        Raises:
+            EngineError: if the library is missing, or cannot compute the product.
+        """
         *matrices, workspace = (0 if one is None else one.address for one in buffers)
         addresses = addresses_of(product, matrices)
         with self.current():

@@ -12,7 +12,6 @@ from lamina.codegen.signatures import Signatures
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu.decisions import position_bits
 from lamina.engines.gpu.gpus import GpuFamily
-from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.loop_schedules import point_schedule
 from lamina.engines.gpu.passes import without_epilogue
 from lamina.engines.gpu.plain_products import plain_product
@@ -31,7 +30,7 @@ LEAST_MULTIPLICATIONS, LEAST_EXTENT = 2**27, 128
 
 
 @final
-class CudaFamily:
+class CudaFamily(GpuFamily):
     """Kernels for GPUs; large plain products are computed by cuBLASLt.
 
     Args:
@@ -39,37 +38,34 @@ class CudaFamily:
     """
 
     def __init__(self, driver: CudaDriver) -> None:
-        self._own = GpuFamily(driver.traits, driver.words, "cuda")
-        self._driver, self.traits = driver, driver.traits
-        self.target = self._own.target
-        versions = tuple(map(_version, _PACKAGES))
-        self.key = repr((self._own.key, driver.record.version, versions))
+        super().__init__(driver.traits, driver.words, "cuda")
+        self._driver = driver
+        self.key = repr((self.key, driver.record.version, *map(_version, _PACKAGES)))
         self.sources = SOURCES
 
     def decide(
         self, program: Program, forced: Mapping[int, StepSchedule] | None = None
     ) -> Schedule:
-        return self._own.decide(program, {**self._expected(program), **(forced or {})})
+        return super().decide(program, {**self._expected(program), **(forced or {})})
 
     def _expected(self, program: Program) -> dict[int, StepSchedule]:
         """The steps that cuBLASLt is expected to run fastest, by their numbers."""
         signatures = Signatures(program)
         # Equal steps are decided once.
         known: dict[Step, LibrarySchedule | None] = {}
-        for step in program.steps:
-            (own,), _ = signatures.numbered(step)
-            if own not in known:
-                known[own] = self.library(own) if is_large(own) else None
         found: dict[int, StepSchedule] = {}
         for number, step in enumerate(program.steps):
-            decided = known[signatures.numbered(step)[0][0]]
+            (equal,), _ = signatures.numbered(step)
+            if equal not in known:
+                known[equal] = self.library(equal) if is_large(equal) else None
+            decided = known[equal]
             if decided is not None:
                 found[number] = decided
         return found
 
     def candidates(self, program: Program) -> Sequence[StepSchedule]:
         (step,) = program.steps
-        own, library = self._own.candidates(program), self.library(step)
+        own, library = super().candidates(program), self.library(step)
         if library is None:
             return own
         return [library, *own] if is_large(step) else [*own, library]
@@ -91,18 +87,6 @@ class CudaFamily:
             return None
         size = self._driver.library_workspace_bytes(found.product)
         return None if size is None else LibrarySchedule(found.product, size, epilogue)
-
-    def text_of_candidate(self, candidate: StepSchedule) -> str:
-        return self._own.text_of_candidate(candidate)
-
-    def text_of_step(self, schedule: Schedule, step: int) -> str:
-        return self._own.text_of_step(schedule, step)
-
-    def step_that_runs(self, schedule: Schedule, step: int) -> int:
-        return self._own.step_that_runs(schedule, step)
-
-    def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
-        return self._own.write(program, schedule, separate=separate)
 
 
 def is_large(step: Step) -> bool:

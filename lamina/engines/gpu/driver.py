@@ -15,20 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from threading import Lock
+from typing import Any, Protocol, final
 
 from lamina.base.shapes import Array
 from lamina.codegen.words import Words
 from lamina.engines.engine import Device
-from lamina.engines.gpu.allocated import Allocated
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.matrix_products import MatrixProduct
+from lamina.errors import EngineError
 
 Buffer = Any
 Module = Any
 Kernel = Any
 LaunchSequence = Any
-
 
 # The end of the commands of a queue up to one of them; its method `wait` waits for it.
 Event = Any
@@ -196,22 +195,35 @@ class Driver(Protocol):
         ...
 
 
-class LibraryDriver(Driver, Protocol):
-    """A driver of a device that has a library for products of matrices."""
+@final
+class Allocated:
+    """A count of allocated bytes that threads may change at the same time: drivers have none."""
 
-    def product(
-        self, product: MatrixProduct, buffers: Sequence[Buffer], workspace_bytes: int
-    ) -> Kernel:
-        """A call of the library with its arguments, which is launched as a kernel is.
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._lock = Lock()
 
-        The sum of equal products is always the same, bit by bit.
+    def add(self, size: int) -> None:
+        """Adds allocated bytes; a negative size is released."""
+        with self._lock:
+            self.bytes += size
 
-        Args:
-            product: what is computed.
-            buffers: of the left, the right, the result, the bias, what is added, and the workspace.
-            workspace_bytes: the size of the workspace.
 
-        Raises:
-            EngineError: if the library is missing, or cannot compute the product.
-        """
-        ...
+_ADVICE = "If the device has too little memory, take a smaller batch. Otherwise update the driver."
+
+
+def driver_failure(
+    api: str,
+    doing: str,
+    reported: str,
+    facts: tuple[tuple[str, str], ...],
+    record: Device,
+    advice: str = _ADVICE,
+) -> EngineError:
+    """The error for a call that failed, of the driver of an API such as `"OpenCL"`."""
+    return EngineError(
+        f"the {api} driver failed at {doing}",
+        facts=(("driver reported", reported), *facts, ("device", record.description)),
+        where=record.engine,
+        advice=advice,
+    )

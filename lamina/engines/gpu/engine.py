@@ -21,8 +21,8 @@ from lamina.engines.gpu.finite import finite_check
 from lamina.engines.gpu.launches import LaunchedCall, Launches
 from lamina.engines.gpu.memory import DeviceMemory, SharedBlock, device_memory
 from lamina.engines.gpu.single_steps import Choices, forced_by
-from lamina.engines.gpu.staging import DeviceStaging
 from lamina.engines.gpu.tuning import Tuner
+from lamina.engines.gpu.uploads import DeviceStaging
 from lamina.engines.room import Need
 from lamina.errors import EngineError
 from lamina.program.program import Program

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast, final
+from typing import Any, final
 
 import numpy as np
 
 from lamina.base.shapes import Array
 from lamina.engines.engine import Memory
-from lamina.engines.gpu.arena import DeviceArena
-from lamina.engines.gpu.arena_layout import arena_layout, upload_buffers, upload_name
-from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, LibraryDriver
+from lamina.engines.gpu.arena import DeviceArena, arena_layout, upload_buffers, upload_name
+from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
 from lamina.engines.gpu.launches import Launch, Launches, Traits
 from lamina.engines.gpu.memory import DeviceMemory, device_memory, fill_from_buffer, read_buffer
-from lamina.engines.gpu.recording import KeptScalars, Recording
 from lamina.engines.gpu.runs import (
-    CountedRuns,
-    Counter,
+    Begin,
     DataSet,
-    NumberedRuns,
-    Runs,
-    gather_kernels,
-    record_kernels,
+    KeptScalars,
+    Recording,
+    counted_runs,
+    numbered_runs,
 )
 from lamina.engines.gpu.uploads import Uploads
 from lamina.engines.room import Need, needs_of_program, require_room
@@ -93,7 +90,9 @@ class GpuProgram:
         self._order = _order_of(launches)
         self._uploads = Uploads(driver, program.of_kind("input"))
         self._recording, self._scalars = Recording(driver), KeptScalars(driver)
-        self._counter = Counter(driver) if driver.traits.counts_runs else None
+        # On a device that counts the runs, the number of the run.
+        counted = driver.traits.counts_runs
+        self._counter = DeviceMemory(driver, (), np.dtype(np.int32)) if counted else None
         # The runs between two pauses in which signals are handled.
         self._piece = 1
         self._layout = arena_layout(program, launches, driver.traits)
@@ -118,7 +117,7 @@ class GpuProgram:
         self._early: list[Buffer] = []
         self._ordered: list[tuple[Kernel, int | None]] = []
         # The last runs over a data set. The next ones often use the same memory.
-        self._counted: tuple[DataSet, CountedRuns] | None = None
+        self._counted: tuple[DataSet, Begin] | None = None
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
         driver, locations = self._driver, self._layout.locations
@@ -150,7 +149,7 @@ class GpuProgram:
         buffers = [self._buffers[name] for name in launch.buffers]
         if launch.product is not None:
             # Families have products only for drivers of devices that have a library.
-            library = cast("LibraryDriver", self._driver)
+            library: Any = self._driver
             workspace = self._launches.workspaces.get(launch.buffers[-1])
             size = 0 if workspace is None else workspace.bytes
             return library.product(launch.product, buffers, size)
@@ -214,17 +213,17 @@ class GpuProgram:
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
-        runs, read = self._many(resident, rows, recorded)
-        self._run_pieces(len(rows), runs)
+        begin, read = self._many(resident, rows, recorded)
+        self._run_pieces(len(rows), begin)
         return read()
 
     def begin_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> Callable[[], dict[str, Array]]:
-        runs, read = self._many(resident, rows, recorded)
+        begin, read = self._many(resident, rows, recorded)
         with self._driver.errors("running a program"):
             for run in range(len(rows)):
-                runs.begin(run)
+                begin(run)
 
         def finish() -> dict[str, Array]:
             with self._driver.errors("running a program"):
@@ -235,7 +234,7 @@ class GpuProgram:
 
     def _many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
-    ) -> tuple[Runs, Callable[[], dict[str, Array]]]:
+    ) -> tuple[Begin, Callable[[], dict[str, Array]]]:
         """Runs over a data set, and a function that reads their recorded outputs."""
         self._begin()
         rows = np.ascontiguousarray(rows, np.int64)
@@ -252,7 +251,7 @@ class GpuProgram:
                 if one.bytes
             )
             data = DataSet(examples, recording.write("examples", rows), records)
-            runs = self._runs(data)
+            begin = self._begin_of(data)
             self._pack_changed()
 
         def read() -> dict[str, Array]:
@@ -261,23 +260,22 @@ class GpuProgram:
                 for name, one in outputs.items()
             }
 
-        return runs, read
+        return begin, read
 
-    def _runs(self, data: DataSet) -> Runs:
-        """The runs over a data set."""
+    def _begin_of(self, data: DataSet) -> Begin:
+        """Begins runs over a data set."""
         driver, counter = self._driver, self._counter
         given = driver, self._module, self._launches, data, self._buffers
         if counter is None:
-            return NumberedRuns(driver, data, self._buffers, gather_kernels(*given), self._run)
-        counter.reset()
+            return numbered_runs(*given, self._run)
+        # The next run is the first one.
+        counter.write(np.zeros((), np.int32))
         if self._counted is None or self._counted[0] != data:
             program = self._ordered if self._seconds is None else None
-            before = gather_kernels(*given, counter.buffer)
-            after = record_kernels(*given, counter.buffer)
-            self._counted = data, CountedRuns(driver, before, program, after, self._run)
+            self._counted = data, counted_runs(*given, counter.buffer, program, self._run)
         return self._counted[1]
 
-    def _run_pieces(self, count: int, runs: Runs) -> None:
+    def _run_pieces(self, count: int, begin: Begin) -> None:
         """Does the runs in pieces. Signals are handled between the pieces."""
         done = 0
         while done < count:
@@ -285,7 +283,7 @@ class GpuProgram:
             started = time.perf_counter()
             with self._driver.errors("running a program"):
                 for run in piece:
-                    runs.begin(run)
+                    begin(run)
                 self._driver.queue.finish()
             seconds = max(time.perf_counter() - started, 1e-6)
             if len(piece) == self._piece or seconds > PIECE_SECONDS:

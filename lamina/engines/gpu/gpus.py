@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import final
 
 from lamina.base.cache import Sources
 from lamina.codegen.words import Words
 from lamina.engines.gpu.decisions import decide, promising
+from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.gpu.schedule import Schedule, StepSchedule
-from lamina.engines.gpu.target import target_for
 from lamina.program.program import Program
+from lamina.program.target import Target
 
 SOURCES = Sources("lamina.base", "lamina.program", "lamina.codegen", "lamina.engines.gpu")
 
 
-@final
-class GpuFamily:
+class GpuFamily(Family):
     """Kernels whose work groups share tiles in local memory, rows and reductions.
 
     Args:
@@ -41,17 +40,22 @@ class GpuFamily:
         (step,) = program.steps
         return promising(step, self.target, self.traits)
 
-    def text_of_candidate(self, candidate: StepSchedule) -> str:
-        return " ".join(str(candidate).split())
-
-    def text_of_step(self, schedule: Schedule, step: int) -> str:
-        return str(schedule.steps[step])
-
-    def step_that_runs(self, schedule: Schedule, step: int) -> int:
-        return step
-
     def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
         # Imported only here: listing devices does not need it.
         from lamina.engines.gpu.kernels import write_kernels
 
         return write_kernels(program, schedule, self.traits, self._words)
+
+
+def target_for(traits: Traits, engine: str) -> Target:
+    """The target of programs for a device of an engine."""
+    return Target(
+        engine,
+        # About ten microseconds on a device that moves ten gigabytes a second or more.
+        launch_bytes=2.0**17,
+        narrow_positions=True,
+        scatter="sorted",
+        # Temporaries are sub-buffers of the arena's blocks.
+        alignment_bytes=traits.alignment_bytes,
+        largest_block_bytes=traits.largest_block_bytes,
+    )

@@ -2,21 +2,25 @@
 
 A device that replays launches counts the runs itself: the number of the run is in its memory, so
 that all runs are the same launches, and the host does one call for each. On other devices the host
-passes the number to each kernel.
+passes the number to each kernel. Results of runs are kept in memory that later runs do not overwrite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, final
+from typing import Any, final
 
 import numpy as np
 
 from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, size_of
 from lamina.engines.gpu.driver import Buffer, Driver, Kernel, LaunchSequence, Module
 from lamina.engines.gpu.launches import Launches
-from lamina.engines.gpu.memory import DeviceMemory
+from lamina.engines.gpu.memory import DeviceMemory, read_buffer, write_buffer
 from lamina.program.program import Buffer as Output
+
+# The scalars that are kept in one allocation.
+_SCALARS = 256
 
 
 @frozen_dataclass
@@ -34,104 +38,73 @@ class DataSet:
     records: tuple[tuple[Buffer, Output], ...]
 
 
-class Runs(Protocol):
-    """Runs over a data set, in order."""
-
-    def begin(self, run: int) -> None:
-        """Enqueues a run."""
-        ...
+# Enqueues the run of a number.
+Begin = Callable[[int], None]
 
 
-@final
-class NumberedRuns:
-    """Runs whose number the host passes to each kernel.
+def numbered_runs(
+    driver: Driver,
+    module: Module,
+    launches: Launches,
+    data: DataSet,
+    buffers: Mapping[str, Buffer],
+    program: Callable[[], None],
+) -> Begin:
+    """Runs whose number the host passes to each kernel; `program` enqueues the program."""
+    gathers = _gather_kernels(driver, module, launches, data, buffers)
 
-    Args:
-        driver: of the device.
-        data: that is read and written.
-        buffers: of the program.
-        gathers: the kernel of each gather, with the number of the run as its last argument.
-        program: enqueues the program.
-    """
-
-    def __init__(
-        self,
-        driver: Driver,
-        data: DataSet,
-        buffers: Mapping[str, Buffer],
-        gathers: Sequence[Kernel],
-        program: Callable[[], None],
-    ) -> None:
-        self._driver, self._data, self._buffers = driver, data, buffers
-        self._gathers, self._program = gathers, program
-
-    def begin(self, run: int) -> None:
-        queue = self._driver.queue
-        for kernel in self._gathers:
+    def begin(run: int) -> None:
+        queue = driver.queue
+        for kernel in gathers:
             queue.launch(kernel, run)
-        self._program()
-        for record, output in self._data.records:
+        program()
+        for record, output in data.records:
             size = output.bytes
-            queue.copy(record, run * size, self._buffers[output.name], size)
+            queue.copy(record, run * size, buffers[output.name], size)
+
+    return begin
 
 
-@final
-class CountedRuns:
+def counted_runs(
+    driver: Driver,
+    module: Module,
+    launches: Launches,
+    data: DataSet,
+    buffers: Mapping[str, Buffer],
+    counter: Buffer,
+    program: Sequence[tuple[Kernel, int | None]] | None,
+    timed: Callable[[], None],
+) -> Begin:
     """Runs that the device counts.
 
     Args:
-        driver: of the device.
-        before, after: kernels before and after those of the program.
+        driver, module, launches, data, buffers: of the program.
+        counter: the number of the run.
         program: the launches of the program; None if its steps are timed.
         timed: runs the program, and notes the times of its steps.
     """
+    first = [
+        (one, None) for one in _gather_kernels(driver, module, launches, data, buffers, counter)
+    ]
+    last: list[tuple[Kernel, None]] = []
+    for record, output in data.records:
+        one = launches.recorders[output.name]
+        arguments = record, buffers[output.name], counter
+        last.append((driver.kernel(module, one.kernel, arguments, one.items, numbered=False), None))
+    last.append((driver.kernel(module, launches.count, (counter,), 1, numbered=False), None))
+    rows = [[*first, *program, *last]] if program is not None else [first, last]
+    sequences: list[LaunchSequence] = [driver.sequence(row) for row in rows]
 
-    def __init__(
-        self,
-        driver: Driver,
-        before: Sequence[Kernel],
-        program: Sequence[tuple[Kernel, int | None]] | None,
-        after: Sequence[Kernel],
-        timed: Callable[[], None],
-    ) -> None:
-        self._driver, self._timed = driver, timed
-        first, last = ([(kernel, None) for kernel in kernels] for kernels in (before, after))
-        rows = [[*first, *program, *last]] if program is not None else [first, last]
-        self._sequences: list[LaunchSequence] = [driver.sequence(row) for row in rows]
+    def begin(run: int) -> None:
+        driver.queue.run(sequences[0])
+        for following in sequences[1:]:
+            timed()
+            driver.queue.run(following)
 
-    def begin(self, run: int) -> None:
-        queue = self._driver.queue
-        queue.run(self._sequences[0])
-        for following in self._sequences[1:]:
-            self._timed()
-            queue.run(following)
-
-
-@final
-class Counter:
-    """The number of the run in the device's memory.
-
-    Args:
-        driver: of the device.
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self._memory = DeviceMemory(driver, (), np.dtype(np.int32))
-
-    @property
-    def buffer(self) -> Buffer:
-        return self._memory.buffer
-
-    def reset(self) -> None:
-        """The next run is the first one."""
-        self._memory.write(np.zeros((), np.int32))
-
-    def release(self) -> None:
-        """Releases the memory."""
-        self._memory.release()
+    return begin
 
 
-def gather_kernels(
+def _gather_kernels(
     driver: Driver,
     module: Module,
     launches: Launches,
@@ -139,16 +112,7 @@ def gather_kernels(
     buffers: Mapping[str, Buffer],
     counter: Buffer = None,
 ) -> list[Kernel]:
-    """The kernels that gather the inputs of a run.
-
-    Args:
-        driver: of the device.
-        module: has their functions.
-        launches: of the program.
-        data: from which they gather.
-        buffers: of the program.
-        counter: the number of the run; None if launches pass it.
-    """
+    """The kernels that gather the inputs of a run; launches pass its number without a counter."""
     if data.rows is None:
         return []
     counted = () if counter is None else (counter,)
@@ -164,19 +128,73 @@ def gather_kernels(
     ]
 
 
-def record_kernels(
-    driver: Driver,
-    module: Module,
-    launches: Launches,
-    data: DataSet,
-    buffers: Mapping[str, Buffer],
-    counter: Buffer,
-) -> list[Kernel]:
-    """The kernels that record the outputs of a run, and then count it."""
-    found: list[Kernel] = []
-    for record, output in data.records:
-        one = launches.recorders[output.name]
-        arguments = record, buffers[output.name], counter
-        found.append(driver.kernel(module, one.kernel, arguments, one.items, numbered=False))
-    found.append(driver.kernel(module, launches.count, (counter,), 1, numbered=False))
-    return found
+@final
+class Recording:
+    """The examples and the recorded outputs of runs over a data set.
+
+    Memory is kept for the next runs, and replaced if they need more: allocating it waits for the
+    device.
+
+    Args:
+        driver: of the device.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._memories: dict[str, DeviceMemory] = {}
+
+    def write(self, name: str, array: Array) -> Buffer:
+        """A buffer that begins with an array; None if the array has no elements."""
+        buffer = self.buffer(name, array.nbytes)
+        write_buffer(self._driver, buffer, array.shape, array.dtype, array)
+        return buffer
+
+    def buffer(self, name: str, size: int) -> Buffer:
+        """The buffer of a name, with at least so many bytes; None for none."""
+        if not size:
+            return None
+        found = self._memories.get(name)
+        if found is None or found.bytes < size:
+            if found is not None:
+                del self._memories[name]
+                found.release()
+            found = DeviceMemory(self._driver, (size,), np.dtype(np.uint8))
+            self._memories[name] = found
+        return found.buffer
+
+    def read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A copy of the array at the beginning of a buffer."""
+        buffer = self.buffer(name, size_of(shape) * dtype.itemsize)
+        return read_buffer(self._driver, buffer, shape, dtype)
+
+    def release(self) -> None:
+        """Releases the memory."""
+        while self._memories:
+            self._memories.popitem()[1].release()
+
+
+@final
+class KeptScalars:
+    """Copies of scalars, made on the device without waiting for it.
+
+    Args:
+        driver: of the device.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._used = _SCALARS
+        self._memory: DeviceMemory
+
+    def keep(self, buffer: Buffer, dtype: np.dtype[Any]) -> Callable[[], float]:
+        """A function that waits for the device and returns the value that a buffer has now.
+
+        The function keeps the memory of its copy.
+        """
+        if self._used == _SCALARS:
+            self._memory = DeviceMemory(self._driver, (_SCALARS,), np.dtype(np.float64))
+            self._used = 0
+        memory, offset = self._memory, self._used * np.dtype(np.float64).itemsize
+        self._driver.queue.copy(memory.buffer, offset, buffer, dtype.itemsize)
+        self._used += 1
+        return lambda: memory.read().view(np.uint8)[offset:].view(dtype)[0].item()

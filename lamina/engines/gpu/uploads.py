@@ -1,4 +1,4 @@
-"""Uploads of the inputs of single runs: the host continues while they are copied.
+"""Uploads while the host continues: inputs of single runs, and examples that are streamed.
 
 On a device that copies while kernels run, large inputs are uploaded early: a second queue copies
 them to upload buffers during the run before, and the run begins with copies on the device.
@@ -6,7 +6,7 @@ them to upload buffers during the run before, and the run begins with copies on 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import final
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from lamina.base.shapes import Array
 from lamina.engines.gpu.driver import Buffer, Driver, Event, Queue
-from lamina.engines.gpu.memory import HostBlock
+from lamina.engines.gpu.memory import DeviceMemory, HostBlock
 from lamina.program.program import Buffer as Input
 
 # The host fills a slot while the device copies from another one. The queue holds at most as many
@@ -121,3 +121,62 @@ class Uploads:
 
 def _padded(size: int) -> int:
     return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+@final
+class DeviceStaging:
+    """Examples of a data set that does not fit: host arrays, and memories of a device.
+
+    A second queue copies them while the device works.
+
+    Args:
+        driver: of the device.
+        sizes: in bytes, of each array.
+
+    Raises:
+        EngineError: if there is not enough memory.
+    """
+
+    def __init__(self, driver: Driver, sizes: Mapping[str, int]) -> None:
+        self._driver = driver
+        self._blocks: dict[str, HostBlock] = {}
+        self.memories: dict[str, DeviceMemory] = {}
+        try:
+            for name, size in sizes.items():
+                self.memories[name] = DeviceMemory(driver, (size,), np.dtype(np.uint8))
+                if size:
+                    self._blocks[name] = HostBlock(driver, size)
+        except BaseException:
+            self.release()
+            raise
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """The bytes of the host arrays; without those of size 0."""
+        return {name: block.array for name, block in self._blocks.items()}
+
+    def send(self, sizes: Mapping[str, int]) -> None:
+        """Begins to copy the first bytes of the arrays; later runs wait for that on the device.
+
+        Runs that use the memories are done.
+        """
+        with self._driver.errors("copying examples"):
+            queue = self._driver.upload_queue
+            self._transfers = [
+                queue.send(self.memories[name].buffer, block.array[: sizes[name]])
+                for name, block in self._blocks.items()
+                if sizes[name]
+            ]
+            queue.flush()
+            self._driver.queue.wait_for(self._transfers)
+
+    def release(self) -> None:
+        """Waits for the copies, and releases the memory."""
+        blocks, self._blocks, memories, self.memories = self._blocks, {}, self.memories, {}
+        try:
+            if blocks:
+                with self._driver.errors("copying examples"):
+                    self._driver.upload_queue.finish()
+        finally:
+            for one in (*blocks.values(), *memories.values()):
+                one.release()

@@ -15,8 +15,7 @@ import pyopencl as cl
 
 from lamina.base.records import frozen_dataclass
 from lamina.engines.engine import Device
-from lamina.engines.gpu.own_process import OwnProcess
-from lamina.engines.gpu.selection import chosen_device
+from lamina.engines.gpu.selection import OwnProcess, chosen_device
 from lamina.engines.opencl.requirements import RUSTICL, no_device, rusticl_advice
 from lamina.engines.opencl.verdicts import HALF_TYPE, verdict_of
 from lamina.foreign import nearest

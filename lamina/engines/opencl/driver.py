@@ -18,8 +18,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines import machine_memory
-from lamina.engines.gpu.allocated import Allocated
-from lamina.engines.gpu.failures import driver_failure
+from lamina.engines.gpu.driver import Allocated, driver_failure
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.build import build, loaded_again
 from lamina.engines.opencl.command_buffer import command_buffers

@@ -11,6 +11,7 @@ from lamina.codegen.c import Function
 from lamina.codegen.pieces import PieceFunction, PieceModule
 from lamina.codegen.values import Value
 from lamina.codegen.words import Words
+from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.opencl.processor_launches import launches_of
@@ -45,7 +46,7 @@ SOURCES = Sources(
 
 
 @final
-class ProcessorFamily:
+class ProcessorFamily(Family):
     """Kernels of vectors and register tiles.
 
     Args:
@@ -102,9 +103,6 @@ class ProcessorFamily:
         # The only step is fused with no other.
         assert not isinstance(decided, FusedSum)
         return candidates(step, decided, self.processor)
-
-    def text_of_candidate(self, candidate: StepSchedule) -> str:
-        return " ".join(str(candidate).split())
 
     def text_of_step(self, schedule: Schedule, step: int) -> str:
         return schedule.text(step)

@@ -21,11 +21,10 @@ from lamina.codegen.values import I64
 from lamina.codegen.words import NATIVE_HALF, OPENCL, Words
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.decisions import candidates, decide
-from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.gpus import GpuFamily, target_for
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.gpu.schedule import Schedule, TiledSchedule
-from lamina.engines.gpu.target import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, leaf

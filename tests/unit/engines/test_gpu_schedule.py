@@ -11,6 +11,7 @@ from program_cases import compiled
 from lamina import ops
 from lamina.base.shapes import DType, bfloat16, float16, float32, int64
 from lamina.engines.gpu.decisions import candidates, decide, promising
+from lamina.engines.gpu.gpus import target_for
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
     LoopSchedule,
@@ -21,7 +22,6 @@ from lamina.engines.gpu.schedule import (
     TreeSchedule,
     WinogradSchedule,
 )
-from lamina.engines.gpu.target import target_for
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.program import Buffer, Plan, Program

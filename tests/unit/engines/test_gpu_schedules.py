@@ -24,8 +24,7 @@ from lamina.engines.engine import Engine
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
-from lamina.engines.gpu.gpus import GpuFamily
-from lamina.engines.gpu.target import target_for
+from lamina.engines.gpu.gpus import GpuFamily, target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 

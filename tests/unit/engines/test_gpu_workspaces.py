@@ -13,7 +13,7 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import uint8
 from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR
-from lamina.engines.gpu.arena_layout import arena_layout
+from lamina.engines.gpu.arena import arena_layout
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.kernels import workspaces_in_blocks
 from lamina.engines.gpu.launches import Launches, Traits, Workspace

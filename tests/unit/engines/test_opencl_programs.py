@@ -17,7 +17,7 @@ from opencl_cases import refusing
 
 from lamina.base.shapes import DType, bool_, float32, int32, int64, uint8
 from lamina.engines.discovery import open_engine
-from lamina.engines.gpu.arena_layout import arena_layout
+from lamina.engines.gpu.arena import arena_layout
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.gather import _write_gather
 from lamina.engines.gpu.kernels import module_for

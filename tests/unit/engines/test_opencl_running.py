@@ -18,7 +18,7 @@ from random_arrays import normal
 from test_opencl_programs import DATA, EMPTY, LAUNCHES, C, X, expected, made
 
 import lamina as lm
-from lamina.engines.gpu import arena_layout
+from lamina.engines.gpu import arena
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
 from lamina.engines.opencl import command_buffer
 from lamina.engines.opencl import direct as direct_module
@@ -316,7 +316,7 @@ def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
     assert set(sent) == {"kernels"}
     sent.clear()
     monkeypatch.setattr(driver, "traits", replace(driver.traits, uploads_during_runs=True))
-    monkeypatch.setattr(arena_layout, "_LEAST_EARLY_BYTES", 1)
+    monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
     assert losses() == wanted
     assert set(sent) == {"uploads"}
 

@@ -11,10 +11,10 @@ from gpu_cases import TRAITS, Case, compiled
 
 from lamina import ops
 from lamina.base.shapes import DType, bfloat16, float16, float32, float64, int64
+from lamina.engines.gpu.gpus import target_for
 from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
 from lamina.engines.gpu.passes import without_epilogue
 from lamina.engines.gpu.plain_products import PlainProduct, plain_product
-from lamina.engines.gpu.target import target_for
 from lamina.graph import Tensor
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite

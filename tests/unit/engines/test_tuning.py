@@ -26,12 +26,10 @@ from lamina.engines.discovery import open_engine
 from lamina.engines.engine import Candidate, TunedStep
 from lamina.engines.gpu import memory as device_memory
 from lamina.engines.gpu.decisions import MOST_PROMISING, candidates, promising
-from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.gpus import GpuFamily, target_for
 from lamina.engines.gpu.memory import DeviceMemory
 from lamina.engines.gpu.single_steps import single_step, written_by
-from lamina.engines.gpu.target import target_for
-from lamina.engines.gpu.trials import _fill, timed_candidates
-from lamina.engines.gpu.tuning import Tuner, _best
+from lamina.engines.gpu.tuning import Tuner, _best, _fill, timed_candidates
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.simd.decide import candidates as of_processors
 from lamina.engines.simd.decide.schedule import GemmSchedule
