@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
-from typing import Any
 
 from lamina.base.cache import find, keep, key_of
 from lamina.base.garbage import without_collections
 from lamina.engines.cuda.calls import Cuda, CudaError
 from lamina.engines.cuda.requirements import no_compiler
-from lamina.errors import InternalError
+from lamina.engines.gpu.driver import refused_kernel
 
 # Multiplications and additions are rounded separately, except in fma. Divisions and square roots
 # are correctly rounded, and subnormal numbers are kept, unless other options ask for it.
 OPTIONS = ("--std=c++17", "--fmad=false")
-# The most lines of a compiler's log in an error.
-_LOG_LINES = 20
 
 
 @without_collections
@@ -96,7 +92,11 @@ def compiled(api: Cuda, architecture: str, text: str) -> bytes:
         except CudaError as error:
             if error.status != "NVRTC_ERROR_COMPILATION":
                 raise
-            raise _refused(api, program, architecture, text) from error
+            log = bytes(nvrtc.nvrtcGetProgramLogSize(program))
+            nvrtc.nvrtcGetProgramLog(program, log)
+            messages = log.rstrip(b"\0").decode(errors="replace")
+            fact = ("architecture", architecture)
+            raise refused_kernel("NVRTC", fact, text, messages, r"\((\d+)\)", "cuda") from error
         kind = "CUBIN" if architecture.startswith("sm_") else "PTX"
         size = getattr(nvrtc, f"nvrtcGet{kind}Size")(program)
         code = bytes(size)
@@ -105,19 +105,3 @@ def compiled(api: Cuda, architecture: str, text: str) -> bytes:
         return code
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-
-
-def _refused(api: Cuda, program: Any, architecture: str, text: str) -> InternalError:
-    """The error for a text that NVRTC refuses, with the source lines named in its log."""
-    log = bytes(api.nvrtc.nvrtcGetProgramLogSize(program))
-    api.nvrtc.nvrtcGetProgramLog(program, log)
-    messages = log.rstrip(b"\0").decode(errors="replace").strip().splitlines()
-    shown = [line for line in messages if re.search(r"\berror\b", line)] or messages
-    lines = text.splitlines()
-    facts = [("architecture", architecture)]
-    for line in shown[:_LOG_LINES]:
-        facts.append(("compiler", line.strip()))
-        location = re.search(r"\((\d+)\)", line)
-        if location is not None and 0 < int(location[1]) <= len(lines):
-            facts.append((f"line {location[1]}", lines[int(location[1]) - 1].strip()))
-    return InternalError("NVRTC refuses a kernel", facts=tuple(facts), where="cuda")

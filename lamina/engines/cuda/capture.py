@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from lamina.engines.cuda.calls import CudaError
 
 
-class Enqueued(Protocol):
-    """What is launched: a kernel, or a call of a library."""
-
-    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
-        """Adds it to a stream, with a number as its last argument if it takes one."""
-        ...
-
-
-def captured(calls: Any, launches: Iterable[tuple[Enqueued, int | None]]) -> Any:
+def captured(calls: Any, launches: Iterable[Callable[[Any], None]]) -> Any:
     """The executable graph of launches that run in order.
 
     The stream is made for the capture: what any thread adds to a stream that captures becomes a
@@ -25,7 +17,7 @@ def captured(calls: Any, launches: Iterable[tuple[Enqueued, int | None]]) -> Any
 
     Args:
         calls: functions of the driver; the device's context is current.
-        launches: each with its number, if it has one.
+        launches: functions that add a kernel, or a call of a library, to a stream.
     """
     module = calls.module
     mode = module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -33,8 +25,8 @@ def captured(calls: Any, launches: Iterable[tuple[Enqueued, int | None]]) -> Any
     try:
         calls.cuStreamBeginCapture(stream, mode)
         try:
-            for one, number in launches:
-                one.enqueue(calls, stream, number)
+            for enqueue in launches:
+                enqueue(stream)
         except BaseException:
             # The error of a capture that has failed would replace the one that says why.
             with suppress(CudaError):

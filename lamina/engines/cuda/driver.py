@@ -115,7 +115,7 @@ class _Kernel:
         types = (ctypes.c_void_p,) * len(addresses) + (ctypes.c_int,) * len(numbers)
         return (*addresses, *numbers), types
 
-    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
+    def enqueue(self, calls: Any, number: int | None, stream: Any) -> None:
         calls.cuLaunchKernel(
             *(self.function, self.groups, 1, 1, self.group, 1, 1),
             *(self.local_bytes, stream, self.arguments(number), 0),
@@ -134,7 +134,7 @@ class _Product:
     call: Callable[[int], None]
     buffers: tuple[_Buffer | None, ...]
 
-    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
+    def enqueue(self, calls: Any, number: int | None, stream: Any) -> None:
         with library_call(calls):
             self.call(int(stream))
 
@@ -187,7 +187,7 @@ class _Queue:
 
     def launch(self, kernel: _Kernel | _Product, number: int | None = None) -> None:
         with self._driver.current() as calls:
-            kernel.enqueue(calls, self.handle, number)
+            kernel.enqueue(calls, number, self.handle)
 
     def run(self, sequence: _Sequence) -> None:
         if sequence.graph is not None:
@@ -451,7 +451,8 @@ class CudaDriver:
             return _Sequence(row, None)
         own_process.require()
         with self.current() as calls:
-            executable = captured(calls, row)
+            enqueue = [partial(one.enqueue, calls, number) for one, number in row]
+            executable = captured(calls, enqueue)
         sequence = _Sequence(row, executable)
         self.destroyed_with(sequence, "cuGraphExecDestroy", executable)
         return sequence
@@ -461,7 +462,7 @@ class CudaDriver:
         with self.current() as calls:
             events = [_Event(self, queue.handle, is_timed=True)]
             for kernel, number in launches:
-                kernel.enqueue(calls, queue.handle, number)
+                kernel.enqueue(calls, number, queue.handle)
                 events.append(_Event(self, queue.handle, is_timed=True))
             calls.cuStreamSynchronize(queue.handle)
             return [

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
 from lamina.base.cache import find, folder, keep, key_of
 from lamina.base.garbage import without_collections
 from lamina.engines.gpu.family import Family
-from lamina.engines.gpu.launches import (
-    Gather,
-    Launch,
-    LaunchedCall,
-    Launches,
-    Recorder,
-    RepeatedLaunches,
-    Workspace,
-)
-from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
+from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.single_steps import Choices, forced_by
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
@@ -63,48 +55,27 @@ def compile_program(
     key = key_of((checksum(program), family.key, how, str(separate), sources.checksum))
     entry = find(key)
     if entry is not None:
-        return _decoded(json.loads(entry))
+        return _decoded(Launches, json.loads(entry))
     launches = make()
     if sources.are_unchanged:
         keep(key, json.dumps(asdict(launches)).encode())
     return launches
 
 
-def _decoded(fields: Mapping[str, Any]) -> Launches:
-    """The launches whose fields were kept."""
-    return Launches(
-        text=fields["text"],
-        launches=tuple(map(_launch, fields["launches"])),
-        repeats=tuple(RepeatedLaunches(**one) for one in fields["repeats"]),
-        gathers=tuple(Gather(**one) for one in fields["gathers"]),
-        workspaces={name: Workspace(**one) for name, one in fields["workspaces"].items()},
-        kept=fields["kept"],
-        load=tuple(map(_launch, fields["load"])),
-        recorders={name: Recorder(**one) for name, one in fields["recorders"].items()},
-        count=fields["count"],
-    )
+def _decoded(kind: Any, value: Any) -> Any:
+    """A value of a kind, made of what JSON keeps of it: tuples are lists, records are objects."""
+    if is_dataclass(kind):
+        kinds = _kinds_of(kind)
+        return kind(**{name: _decoded(kinds[name], one) for name, one in value.items()})
+    inner = get_args(kind)
+    if value is None or not inner:
+        return value
+    if isinstance(value, list):
+        return tuple(_decoded(inner[0], one) for one in value)
+    if get_origin(kind) is Mapping:
+        return {name: _decoded(inner[1], one) for name, one in value.items()}
+    return _decoded(inner[0], value)
 
 
-def _launch(fields: dict[str, Any]) -> Launch:
-    buffers: list[str] = fields.pop("buffers")
-    numbers: list[int] = fields.pop("numbers")
-    calls = tuple(map(_call, fields.pop("calls")))
-    product = _product(fields.pop("product"))
-    return Launch(
-        buffers=tuple(buffers), numbers=tuple(numbers), calls=calls, product=product, **fields
-    )
-
-
-def _call(fields: dict[str, Any]) -> LaunchedCall:
-    buffers: list[str] = fields.pop("buffers")
-    return LaunchedCall(buffers=tuple(buffers), **fields)
-
-
-def _product(fields: dict[str, Any] | None) -> MatrixProduct | None:
-    if fields is None:
-        return None
-    matrices: dict[str, Any] = {
-        name: None if fields[name] is None else Matrix(**fields[name])
-        for name in ("left", "right", "result", "added")
-    }
-    return MatrixProduct(**{**fields, **matrices})
+# The kinds of the fields of a record.
+_kinds_of = cache(get_type_hints)

@@ -13,6 +13,7 @@ Errors: a command may fail after it was enqueued. The next call that waits raise
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from threading import Lock
@@ -22,7 +23,7 @@ from lamina.base.shapes import Array
 from lamina.codegen.words import Words
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Traits
-from lamina.errors import EngineError
+from lamina.errors import EngineError, InternalError
 
 Buffer = Any
 Module = Any
@@ -227,3 +228,32 @@ def driver_failure(
         where=record.engine,
         advice=advice,
     )
+
+
+# The most lines of a compiler's log in an error.
+_LOG_LINES = 20
+
+
+def refused_kernel(
+    compiler: str, fact: tuple[str, str], text: str, log: str, location: str, where: str
+) -> InternalError:
+    """The error for a text that a compiler refuses, with the source lines named in its log.
+
+    Args:
+        compiler: its name, for people.
+        fact: for what it compiles.
+        text: of the kernels.
+        log: the compiler's messages.
+        location: a regular expression of a line's number in a message.
+        where: the name of the engine.
+    """
+    messages = log.strip().splitlines()
+    shown = [line for line in messages if re.search(r"\berror\b", line)] or messages
+    lines = text.splitlines()
+    facts = [fact]
+    for line in shown[:_LOG_LINES]:
+        facts.append(("compiler", line.strip()))
+        found = re.search(location, line)
+        if found is not None and 0 < int(found[1]) <= len(lines):
+            facts.append((f"line {found[1]}", lines[int(found[1]) - 1].strip()))
+    return InternalError(f"{compiler} refuses a kernel", facts=tuple(facts), where=where)

@@ -2,7 +2,8 @@
 
 A device that replays launches counts the runs itself: the number of the run is in its memory, so
 that all runs are the same launches, and the host does one call for each. On other devices the host
-passes the number to each kernel. Results of runs are kept in memory that later runs do not overwrite.
+passes the number to each kernel. Results are
+kept in memory that later runs do not overwrite.
 """
 
 from __future__ import annotations
@@ -83,9 +84,8 @@ def counted_runs(
         program: the launches of the program; None if its steps are timed.
         timed: runs the program, and notes the times of its steps.
     """
-    first = [
-        (one, None) for one in _gather_kernels(driver, module, launches, data, buffers, counter)
-    ]
+    gathers = _gather_kernels(driver, module, launches, data, buffers, counter)
+    first = [(kernel, None) for kernel in gathers]
     last: list[tuple[Kernel, None]] = []
     for record, output in data.records:
         one = launches.recorders[output.name]

@@ -7,7 +7,6 @@ sizes of that launch; making a binary would compile all kernels once more.
 from __future__ import annotations
 
 import ctypes
-import re
 import warnings
 from threading import Lock
 
@@ -16,14 +15,13 @@ from pyopencl.characterize import has_src_build_cache
 
 from lamina.base.cache import find, keep, key_of
 from lamina.base.garbage import without_collections
+from lamina.engines.gpu.driver import refused_kernel
 from lamina.engines.opencl.verdicts import identity_of
-from lamina.errors import EngineError, InternalError
+from lamina.errors import EngineError
 
 # No option for fast mathematics: results must follow the program's text.
 _OPTIONS = "-cl-std=CL1.2"
 _EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
-# The most lines of a compiler's log in an error.
-_LOG_LINES = 20
 # Filters of warnings are global to the process.
 _filters = Lock()
 
@@ -58,7 +56,11 @@ def build(context: cl.Context, handle: cl.Device, text: str, *, keeps: bool) -> 
     except cl.RuntimeError as error:
         if error.code != cl.status_code.BUILD_PROGRAM_FAILURE:
             raise
-        raise _refused(handle, text, str(error)) from error
+        fact = ("device", f"{handle.name} ({handle.platform.name}, {handle.driver_version})")
+        log = str(error).partition("\n\n")[2]
+        raise refused_kernel(
+            "the OpenCL compiler", fact, text, log, r":(\d+):\d+:", "opencl"
+        ) from error
     except MemoryError as error:
         # PoCL then keeps a lock of the program, and would wait for it when the program is released.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(program))
@@ -96,17 +98,3 @@ def _built(program: cl.Program, options: str) -> cl.Program:
         warnings.simplefilter("ignore", cl.CompilerWarning)
         # False turns off pyopencl's own cache, which other users may be able to change.
         return program.build(options, cache_dir=False)  # pyright: ignore[reportArgumentType]
-
-
-def _refused(handle: cl.Device, text: str, log: str) -> InternalError:
-    """The error for a text that the compiler refuses, with the source lines named in its log."""
-    messages = log.partition("\n\n")[2].strip().splitlines()
-    shown = [line for line in messages if re.search(r"\berror\b", line)] or messages
-    lines = text.splitlines()
-    facts = [("device", f"{handle.name} ({handle.platform.name}, {handle.driver_version})")]
-    for line in shown[:_LOG_LINES]:
-        facts.append(("compiler", line.strip()))
-        location = re.search(r":(\d+):\d+:", line)
-        if location is not None and 0 < int(location[1]) <= len(lines):
-            facts.append((f"line {location[1]}", lines[int(location[1]) - 1].strip()))
-    return InternalError("the OpenCL compiler refuses a kernel", facts=tuple(facts), where="opencl")

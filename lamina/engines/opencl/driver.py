@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import call
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import pyopencl as cl
@@ -21,7 +21,7 @@ from lamina.engines import machine_memory
 from lamina.engines.gpu.driver import Allocated, driver_failure
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.build import build, loaded_again
-from lamina.engines.opencl.command_buffer import command_buffers
+from lamina.engines.opencl.command_buffer import Kernel, command_buffers
 from lamina.engines.opencl.devices import Found, has_float16, own_process, status_text
 from lamina.engines.opencl.direct import send
 from lamina.engines.opencl.verdicts import (
@@ -43,33 +43,7 @@ _GROUP = 64
 _SHARED_ALIGNMENT = 16
 
 
-@frozen_dataclass
-class _Kernel:
-    """A kernel that has its arguments.
-
-    Attributes:
-        handle: the driver's object.
-        size: the number of work items, including those without work.
-        group: the number of work items in a work group.
-        buffers: its first arguments.
-        numbers: the arguments after them. One that launches set follows, if it has one.
-    """
-
-    handle: cl.Kernel
-    size: tuple[int]
-    group: tuple[int]
-    buffers: tuple[cl.Buffer | None, ...]
-    numbers: tuple[int, ...]
-
-    def number_setter(self, number: int) -> Callable[[], object]:
-        """A call that sets the argument that differs between launches."""
-        # The function below the public `set_arg`, which takes 50 times as long for a number.
-        own: Any = self.handle
-        position = len(self.buffers) + len(self.numbers)
-        return partial(own._set_arg_buf, position, np.int32(number))
-
-
-_Launches = tuple[tuple[_Kernel, int | None], ...]
+_Launches = tuple[tuple[Kernel, int | None], ...]
 
 
 @frozen_dataclass
@@ -92,10 +66,10 @@ class _Queue:
     def __init__(self, handle: cl.CommandQueue) -> None:
         self.handle = handle
 
-    def launch(self, kernel: _Kernel, number: int | None = None) -> None:
+    def launch(self, kernel: Kernel, number: int | None = None) -> None:
         self.enqueue(kernel, number)
 
-    def enqueue(self, kernel: _Kernel, number: int | None) -> cl.Event:
+    def enqueue(self, kernel: Kernel, number: int | None) -> cl.Event:
         """Enqueues a kernel like `launch`; the event shows when it was done."""
         if number is not None:
             kernel.number_setter(number)()
@@ -258,7 +232,7 @@ class OpenClDriver:
         numbered: bool,
         group: int = 0,
         local_bytes: int = 0,
-    ) -> _Kernel:
+    ) -> Kernel:
         assert not local_bytes
         handle = cl.Kernel(module, name)
         for position, one in enumerate((*buffers, *map(np.int32, numbers))):
@@ -269,9 +243,9 @@ class OpenClDriver:
             )
             group = min(_GROUP, most)
         size = -(-items // group) * group
-        return _Kernel(handle, (size,), (group,), tuple(buffers), tuple(numbers))
+        return Kernel(handle, (size,), (group,), tuple(buffers), tuple(numbers))
 
-    def sequence(self, launches: Sequence[tuple[_Kernel, int | None]]) -> _Sequence:
+    def sequence(self, launches: Sequence[tuple[Kernel, int | None]]) -> _Sequence:
         row = tuple(launches)
         if self._command_buffers is None or not row:
             return _Sequence(row, self._queue.calls(row))
@@ -288,7 +262,7 @@ class OpenClDriver:
         queue.finish()
         return [1e-9 * (event.profile.end - event.profile.start) for event in events]
 
-    def _seconds_of(self, kernel: _Kernel, number: int | None) -> float:
+    def _seconds_of(self, kernel: Kernel, number: int | None) -> float:
         """The time of a launch by the host's clock, until it is done."""
         started = time.perf_counter()
         self.queue.launch(kernel, number)
