@@ -7,6 +7,7 @@ edges of the result, work items compute the last row or column again, and store 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import final
 
 from lamina.base.records import frozen_dataclass
@@ -14,22 +15,19 @@ from lamina.base.shapes import size_of
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import BasicBlock
 from lamina.codegen.c import Module
-from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
+from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import ContractionSchedule
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_item
+from lamina.engines.gpu.work_item import ItemPoints, contraction_of, with_products, work_item
 from lamina.program.index import Axis
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
 
 
-def write_contraction(module: Module, name: str, signature: StepSignature) -> int:
+def write_contraction(module: Module, name: str, signature: Signature[ContractionSchedule]) -> int:
     """Writes the kernel; returns the number of its work items."""
-    step, tiles = signature.steps[0], signature.decided
-    assert isinstance(step, Contraction)
-    assert isinstance(tiles, ContractionSchedule)
-    step = with_single_axes(step, "batch", "m", "n")
+    step, tiles = contraction_of(signature, "batch", "m", "n"), signature.decided
     (batch,), (m,), (n,) = step.batch, step.m, step.n
     if not batch.extent * m.extent * n.extent:
         return 0
@@ -106,11 +104,7 @@ class _Tile:
         if not k_axes:
             left = self._read(self._step.left, self._m.axis, ms)
             right = self._read(self._step.right, self._n.axis, ns)
-            pairs = ((one, other) for one in left for other in right)
-            return [
-                self._added(total, one, other)
-                for total, (one, other) in zip(totals, pairs, strict=True)
-            ]
+            return with_products(self._code, totals, product(left, right))
         axis, *rest = k_axes
 
         def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
@@ -129,11 +123,6 @@ class _Tile:
             with self._points.bound(axis, index):
                 found.append(self._points.value(view))
         return found
-
-    def _added(self, total: Value, left: Value, right: Value) -> Value:
-        if total.type.is_float:
-            return self._code.multiply_add(left, right, total)
-        return self._code.add(total, self._code.multiply(left, right))
 
     def _store(self, totals: Sequence[Value]) -> None:
         """The epilogue of all sums that are inside the result.

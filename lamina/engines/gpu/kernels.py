@@ -49,7 +49,8 @@ from lamina.program.steps import Contraction, Step
 
 # The schedules whose work items are independent of each other.
 _ITEM_SCHEDULES = (LoopSchedule, SortSchedule, ContractionSchedule)
-_WRITERS: dict[type, Callable[[Module, str, StepSignature], int]] = {
+# (module, name of the kernel, signature) -> the number of its work items.
+_WRITERS: dict[type, Callable[..., int]] = {
     LoopSchedule: write_loop,
     RowSchedule: write_rows,
     SortSchedule: write_sort,

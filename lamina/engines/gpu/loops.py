@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from lamina.base.shapes import size_of
-from lamina.codegen.axes import merged_axes
 from lamina.codegen.c import Module
+from lamina.codegen.signatures import Signature
 from lamina.codegen.stages import Stages, Style
 from lamina.engines.gpu.schedule import LoopSchedule
-from lamina.engines.gpu.work_item import StepSignature, work_item
+from lamina.engines.gpu.work_item import loop_of, work_item
 from lamina.program.index import Axis
-from lamina.program.steps import Loop
 
 # Reductions of up to 8 iterations are unrolled, and windows of up to 9 elements.
 STYLE = Style(inner_lanes=0, unrolled=8, window=9)
 
 
-def write_loop(module: Module, name: str, signature: StepSignature) -> int:
+def write_loop(module: Module, name: str, signature: Signature[LoopSchedule]) -> int:
     """Writes the kernel; returns the number of its work items."""
-    decided = signature.decided
-    assert isinstance(signature.steps[0], Loop)
-    assert isinstance(decided, LoopSchedule)
-    loop, lanes = merged_axes(signature.steps[0]), decided.lanes
+    loop, lanes = loop_of(signature), signature.decided.lanes
     axes = list(loop.axes)
     if lanes > 1:
         axes[-1] = Axis("vector", axes[-1].extent // lanes)

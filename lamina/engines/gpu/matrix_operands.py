@@ -9,15 +9,13 @@ tile is stored without exchanging elements.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import final
 
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.values import I1, I32, Value, constant, undefined
 from lamina.codegen.words import MatrixWords
-from lamina.engines.gpu.schedule import HALF_BYTES, WARP, MatrixLoad, MatrixSchedule
-from lamina.engines.gpu.tile_operands import Batch, Side, TileVectors
-from lamina.engines.gpu.work_item import ItemPoints
+from lamina.engines.gpu.schedule import HALF_BYTES, WARP, MatrixLoad
+from lamina.engines.gpu.tile_operands import Side, TileVectors, Tiling
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Load, Scalar
 
@@ -44,55 +42,43 @@ class MatrixOperand:
     """Copies the tiles of one operand, and loads its matrices.
 
     Args:
-        points: the kernel.
+        tiling: of both operands.
         side: of the contraction.
         view: the operand as it is kept in local memory.
-        batch: its batch axis.
-        k: its k axis.
         load: how its tiles are copied.
-        schedule: of the contraction.
+        element_bytes: of an element in local memory.
         begin: where its tiles begin in local memory, in bytes.
-        item: the number of the work item in its group.
         first: where the warp's rows of the tile begin.
         is_left: whether it is the left operand.
         words: the functions of the language.
-        bound: the axes of ragged tiles have their values in it.
     """
 
     def __init__(
         self,
-        points: ItemPoints,
+        tiling: Tiling,
         side: Side,
         view: Scalar,
-        batch: Batch,
-        k: Axis,
         load: MatrixLoad,
-        schedule: MatrixSchedule,
+        element_bytes: int,
         begin: int,
-        item: Axis,
         first: Index,
         is_left: bool,
         words: MatrixWords,
-        bound: ExitStack,
     ) -> None:
-        self._points, self._code = points, points.code
+        self._points, self._code = tiling.points, tiling.points.code
         self._load, self._words, self._is_left = load, words, is_left
         self._element = memory_element(view.dtype)
-        self._bytes = schedule.element_bytes
+        self._bytes = element_bytes
         # The k of a matrix.
         self._edge = _ROW_BYTES // self._bytes
-        self._row = (schedule.tile_k if load.along_k else side.tile) + load.padding
-        self.size = self._row * (side.tile if load.along_k else schedule.tile_k)
+        self._row = (tiling.tile_k if load.along_k else side.tile) + load.padding
+        self.size = self._row * (side.tile if load.along_k else tiling.tile_k)
         self._array = self._code.launched(self._element, begin)
-        self._vectors = TileVectors(
-            *(points, side, view, batch, k, schedule.tile_k, schedule.group, item, bound),
-            copied_apart((self._row - load.padding) * self._bytes),
-        )
-        self._start = points.indices(self._location(*self._matrices(item, first, is_left))).start
-
-    @property
-    def is_asynchronous(self) -> bool:
-        return self._load.is_asynchronous
+        apart = copied_apart((self._row - load.padding) * self._bytes)
+        self._vectors = TileVectors(tiling, side, view, apart)
+        self.loaded, self.is_asynchronous = self._vectors.loaded, load.is_asynchronous
+        begins = self._location(*self._matrices(tiling.item, first, is_left))
+        self._start = self._points.indices(begins).start
 
     def _location(self, outer: Index, k: Index) -> Index:
         """Where an element of a tile is in local memory."""
@@ -117,10 +103,6 @@ class MatrixOperand:
 
     # To local memory
 
-    def loaded(self, stretch: Index) -> Sequence[Value]:
-        """The work item's vectors of the tile at a stretch of K, in registers."""
-        return self._vectors.loaded(stretch)
-
     def keep(self, values: Sequence[Value], stage: Value) -> None:
         """Writes the work item's vectors to the tile that begins at an element."""
         code = self._code
@@ -137,9 +119,8 @@ class MatrixOperand:
             with self._vectors.owned(vector), self._vectors.at(vector, stretch) as (load, inside):
                 assert isinstance(load, Load)
                 source, within = self._points.address(load)
-                for other in (within,):
-                    if other is not None:
-                        inside = other if inside is None else code.binary("and", inside, other)
+                if within is not None:
+                    inside = within if inside is None else code.binary("and", inside, within)
                 copied = constant(True, I1) if inside is None else inside
                 code.call_void(self._words.copied, self._address(number, stage), source, copied)
 

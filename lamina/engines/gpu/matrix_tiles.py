@@ -15,27 +15,26 @@ from typing import final
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
 from lamina.codegen.matrix import half_of
+from lamina.codegen.signatures import Signature
 from lamina.codegen.values import FLOAT, Value, constant
 from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
 from lamina.engines.gpu.schedule import WARP, MatrixLoad, MatrixSchedule, TileLoad
-from lamina.engines.gpu.tile_operands import Batch, Side, write_in_tiles, write_over_tiles
+from lamina.engines.gpu.tile_operands import Batch, Side, Tiling, write_in_tiles, write_over_tiles
 from lamina.engines.gpu.tile_results import TileResults
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature
+from lamina.engines.gpu.work_item import ItemPoints
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.steps import Contraction
 
 
-def write_matrices(module: Module, name: str, signature: StepSignature) -> int:
+def write_matrices(module: Module, name: str, signature: Signature[MatrixSchedule]) -> int:
     """Writes the kernel; returns the number of its work items."""
     schedule = signature.decided
-    assert isinstance(schedule, MatrixSchedule)
 
     def write(points: ItemPoints, step: Contraction, groups: Sequence[Axis], item: Axis) -> None:
         _Matrices(points, step, schedule, groups, item).write()
 
-    tiles = (1, schedule.tile_m, schedule.tile_n)
-    return write_in_tiles(module, name, signature, schedule, tiles, write)
+    return write_in_tiles(module, name, signature, (1, schedule.tile_m, schedule.tile_n), write)
 
 
 @final
@@ -95,21 +94,26 @@ class _Matrices:
 
     def _operands(self, bound: ExitStack) -> list[MatrixOperand]:
         found: list[MatrixOperand] = []
-        begin, tiles = 0, self._schedule.stages * self._schedule.element_bytes
+        schedule = self._schedule
+        begin, tiles = 0, schedule.stages * schedule.element_bytes
+        tiling = Tiling(
+            *(self._points, self._batch, self._k, schedule.tile_k, schedule.group),
+            *(self._item, bound),
+        )
         for side, load, first in (
-            (self._left, self._schedule.left, self._first_m),
-            (self._right, self._schedule.right, self._first_n),
+            (self._left, schedule.left, self._first_m),
+            (self._right, schedule.right, self._first_n),
         ):
-            view = side.view if self._schedule.kind == "tf32" else half_of(side.view)
+            view = side.view if schedule.kind == "tf32" else half_of(side.view)
             assert view is not None
             found.append(
                 MatrixOperand(
-                    *(self._points, side, view, self._batch, self._k, load, self._schedule),
-                    *(begin, self._item, first, side is self._left, self._words, bound),
+                    *(tiling, side, view, load, schedule.element_bytes, begin, first),
+                    *(side is self._left, self._words),
                 )
             )
             begin += tiles * found[-1].size
-        assert begin == self._schedule.local_bytes
+        assert begin == schedule.local_bytes
         return found
 
     def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:

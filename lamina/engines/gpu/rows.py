@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import final
 
 from lamina.base.shapes import size_of
-from lamina.codegen.axes import flattened, merged_axes
+from lamina.codegen.axes import flattened
 from lamina.codegen.blocks import BlockedLoop, Bound, Carried, blocks_of
 from lamina.codegen.c import Module
 from lamina.codegen.reductions import combiner
+from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Value
 from lamina.engines.gpu.schedule import RowSchedule
 from lamina.engines.gpu.tree import fetched, kept_type, write_tree
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
+from lamina.engines.gpu.work_item import ItemPoints, loop_of, work_group
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axis_index, unflatten
 from lamina.program.rewrite import Rewrite
@@ -22,12 +23,9 @@ from lamina.program.scalar import Position, Scalar, loads
 from lamina.program.steps import Loop, Reduce, Stage, Write, stage_stores, stage_values
 
 
-def write_rows(module: Module, name: str, signature: StepSignature) -> int:
+def write_rows(module: Module, name: str, signature: Signature[RowSchedule]) -> int:
     """Writes the kernel; returns the number of its work items."""
-    rows = signature.decided
-    assert isinstance(signature.steps[0], Loop)
-    assert isinstance(rows, RowSchedule)
-    loop = merged_axes(signature.steps[0])
+    rows, loop = signature.decided, loop_of(signature)
     count = size_of([axis.extent for axis in loop.axes])
     if not count:
         return 0

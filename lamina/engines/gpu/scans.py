@@ -10,24 +10,21 @@ from collections.abc import Sequence
 from typing import final
 
 from lamina.base.shapes import size_of
-from lamina.codegen.axes import merged_axes
 from lamina.codegen.blocks import Carried, write_running
 from lamina.codegen.c import Module
 from lamina.codegen.reductions import combiner
+from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Value
 from lamina.engines.gpu.schedule import ScanSchedule
 from lamina.engines.gpu.tree import fetched, keep, kept_type
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
+from lamina.engines.gpu.work_item import ItemPoints, loop_of, work_group
 from lamina.program.index import Axis, axis_index
-from lamina.program.steps import Loop, Reduce, Scan, Store
+from lamina.program.steps import Reduce, Scan, Store
 
 
-def write_scan(module: Module, name: str, signature: StepSignature) -> int:
+def write_scan(module: Module, name: str, signature: Signature[ScanSchedule]) -> int:
     """Writes the kernel; returns the number of its work items."""
-    loop, decided = signature.steps[0], signature.decided
-    assert isinstance(loop, Loop)
-    assert isinstance(decided, ScanSchedule)
-    loop = merged_axes(loop)
+    loop, decided = loop_of(signature), signature.decided
     (scan,) = loop.stages
     assert isinstance(scan, Scan)
     groups = size_of([axis.extent for axis in loop.axes])

@@ -12,23 +12,23 @@ from typing import final
 from lamina.base.shapes import size_of
 from lamina.codegen.c import Module
 from lamina.codegen.primitives import EMITTERS
+from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Value
 from lamina.engines.gpu.schedule import SortSchedule
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_item
+from lamina.engines.gpu.work_item import ItemPoints, work_item
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.steps import Loop, Sort, Store, Write
+from lamina.program.steps import Loop, Sort, Store, stores_of
 
 
-def write_sort(module: Module, name: str, signature: StepSignature) -> int:
+def write_sort(module: Module, name: str, signature: Signature[SortSchedule]) -> int:
     """Writes the kernel; returns the number of its work items.
 
     The first step has the sort. If there is a second one, its only store is what is moved: the
     value at the position of an element, and the index at its rank.
     """
-    loop, decided = signature.steps[0], signature.decided
+    loop, *moving = signature.steps
     assert isinstance(loop, Loop)
-    assert isinstance(decided, SortSchedule)
     (sort,) = loop.stages
     assert isinstance(sort, Sort)
     own = Axis("element", sort.axis.extent)
@@ -36,20 +36,11 @@ def write_sort(module: Module, name: str, signature: StepSignature) -> int:
     items = size_of([axis.extent for axis in axes])
     if items:
         moved = Store(sort.buffer, sort.index, sort.positions)
-        if len(signature.steps) > 1:
-            moved = _store_of(signature)
+        if moving:
+            (moved,) = stores_of(moving[0])
         with work_item(module, name, signature, axes) as points:
-            _Ranks(points, sort, own, decided).write(moved)
+            _Ranks(points, sort, own, signature.decided).write(moved)
     return items
-
-
-def _store_of(signature: StepSignature) -> Store:
-    move = signature.steps[1]
-    assert isinstance(move, Loop)
-    (write,) = move.stages
-    assert isinstance(write, Write)
-    (store,) = write.stores
-    return store
 
 
 @final

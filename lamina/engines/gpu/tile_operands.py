@@ -19,12 +19,19 @@ from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
 from lamina.codegen.halves import to_float
-from lamina.codegen.matrix import half_of, with_single_axes
+from lamina.codegen.matrix import half_of
 from lamina.codegen.primitives import element
+from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.products import run_along
 from lamina.engines.gpu.schedule import MatrixSchedule, TiledSchedule, TileLoad
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
+from lamina.engines.gpu.work_item import (
+    ItemPoints,
+    clamped,
+    clamped_inside,
+    contraction_of,
+    work_group,
+)
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar
@@ -43,24 +50,16 @@ WriteTile = Callable[[ItemPoints, Contraction, Sequence[Axis], Axis], None]
 def write_in_tiles(
     module: Module,
     name: str,
-    signature: StepSignature,
-    schedule: TiledSchedule | MatrixSchedule,
+    signature: Signature[TiledSchedule | MatrixSchedule],
     tiles: tuple[int, int, int],
     write: WriteTile,
 ) -> int:
     """Writes a kernel whose work groups compute tiles; returns the number of its work items.
 
-    Args:
-        module: receives it.
-        name: of the kernel.
-        signature: of a contraction.
-        schedule: its group, and whether its operands are exchanged.
-        tiles: of batch, m and n, after the exchange.
-        write: the body, which gets the points, the contraction, the groups and the item.
+    The sizes of `tiles` are those of batch, m and n after the exchange of the operands.
     """
-    step = signature.steps[0]
-    assert isinstance(step, Contraction)
-    step = with_single_axes(step, "batch", "m", "n", "k")
+    schedule = signature.decided
+    step = contraction_of(signature, "batch", "m", "n", "k")
     if schedule.swapped:
         step = replace(step, m=step.n, n=step.m, left=step.right, right=step.left)
     extents = step.extents[:3]
@@ -176,6 +175,29 @@ class Batch:
 
 
 @frozen_dataclass
+class Tiling:
+    """What the tiles of both operands have in common.
+
+    Attributes:
+        points: the kernel.
+        batch: the batch axis.
+        k: the k axis.
+        tile_k: the extent of a tile along K.
+        group: the number of work items that share the tiles.
+        item: the number of the work item in its group.
+        bound: the axes of ragged tiles have their values in it.
+    """
+
+    points: ItemPoints
+    batch: Batch
+    k: Axis
+    tile_k: int
+    group: int
+    item: Axis
+    bound: ExitStack
+
+
+@frozen_dataclass
 class _Vector:
     """A vector of a tile that a work item copies.
 
@@ -199,15 +221,9 @@ class TileVectors:
     """The vectors of a tile of one operand that a work item reads from a buffer.
 
     Args:
-        points: the kernel.
+        tiling: of both operands.
         side: of the contraction.
         view: the operand, as it is kept in local memory.
-        batch: its batch axis.
-        k: its k axis.
-        stretch: the extent of a tile along K.
-        group: the number of work items that share the tile.
-        item: the number of the work item in its group.
-        bound: the axes of ragged tiles have their values in it.
         apart: the distance of the rows that work items copy one after the other, among eight rows;
             it divides 8, and the rows are a multiple of 8 unless it is 1.
         near: the vectors of a row that work items copy one after the other, before those of the
@@ -220,39 +236,26 @@ class TileVectors:
     """
 
     def __init__(
-        self,
-        points: ItemPoints,
-        side: Side,
-        view: Scalar,
-        batch: Batch,
-        k: Axis,
-        stretch: int,
-        group: int,
-        item: Axis,
-        bound: ExitStack,
-        apart: int = 1,
-        near: int | None = None,
+        self, tiling: Tiling, side: Side, view: Scalar, apart: int = 1, near: int | None = None
     ) -> None:
-        self._points, self._code = points, points.code
-        self._side, self._k, self._stretch = side, k, stretch
+        self._tiling, self._side = tiling, side
+        self._points, self._code = tiling.points, tiling.points.code
         self._lane = Axis("lane", side.load.lanes)
         lanes, along_k = side.load.lanes, side.load.along_k
+        batch, stretch, group = tiling.batch, tiling.tile_k, tiling.group
         self.k_lanes = lanes if along_k else 1
         fast = (stretch if along_k else side.tile) // lanes
         slow = side.tile if along_k else stretch
         self.count = batch.tile * fast * slow
         self.all: list[_Vector] = []
         for number in range(-(-self.count // group)):
-            at = axis_index(item) + number * group
+            at = axis_index(tiling.item) + number * group
             together = near or fast
             first = at // (together * slow) % (fast // together) * together + at % together
             second = _spread(at // together % slow, apart)
             product = at // (fast * slow) % batch.tile
             at_k, outer = (first, second) if along_k else (second, first)
-            replaced = {
-                batch.axis: batch.first + product,
-                side.axis: self._outer(number, outer, bound),
-            }
+            replaced = {batch.axis: batch.first + product, side.axis: self._outer(number, outer)}
             whole = (number + 1) * group <= self.count
             self.all.append(
                 _Vector(
@@ -264,17 +267,14 @@ class TileVectors:
                 )
             )
 
-    def _outer(self, number: int, outer: Index, bound: ExitStack) -> Index:
+    def _outer(self, number: int, outer: Index) -> Index:
         """The m or n of a vector; of the last vector for those beyond the end."""
-        code, points, side = self._code, self._points, self._side
+        side = self._side
         lanes = side.load.lanes // self.k_lanes
         location = axis_index(side.tiles) * (side.tile // lanes) + outer
         if side.is_ragged:
             vectors = Axis(f"{side.axis.name}{number}", side.axis.extent // lanes)
-            value = points.indices(location).start
-            value = code.minimum(value, points.position(vectors.extent - 1))
-            bound.enter_context(points.bound(vectors, value))
-            location = axis_index(vectors)
+            location = clamped(self._points, vectors, location, self._tiling.bound)
         return location * lanes + (axis_index(self._lane) if lanes > 1 else 0)
 
     @contextmanager
@@ -283,23 +283,19 @@ class TileVectors:
 
         Yields its elements, and whether it is inside of K; None if all are.
         """
-        code, points, lanes = self._code, self._points, self._side.load.lanes
-        location = stretch * (self._stretch // self.k_lanes) + vector.k
+        points, lanes, tile_k = self._points, self._side.load.lanes, self._tiling.tile_k
+        location = stretch * (tile_k // self.k_lanes) + vector.k
         inside: Value | None = None
         with ExitStack() as bound:
-            if self._k.extent % self._stretch:
-                vectors = Axis("k_inside", self._k.extent // self.k_lanes)
-                value, end = points.indices(location).start, points.position(vectors.extent)
-                inside = code.compare("slt", value, end)
-                last = points.position(vectors.extent - 1)
-                bound.enter_context(points.bound(vectors, code.minimum(value, last)))
-                location = axis_index(vectors)
+            if self._tiling.k.extent % tile_k:
+                vectors = Axis("k_inside", self._tiling.k.extent // self.k_lanes)
+                inside, location = clamped_inside(points, vectors, location, bound)
             k = location * self.k_lanes
             if lanes > 1:
                 first = points.position(0)
                 bound.enter_context(points.along(self._lane, first, lanes, multiple=lanes))
                 k += axis_index(self._lane) if self.k_lanes > 1 else 0
-            yield Rewrite({self._k: k}).scalar(vector.view), inside
+            yield Rewrite({self._tiling.k: k}).scalar(vector.view), inside
 
     def loaded(self, stretch: Index) -> Sequence[Value]:
         """The work item's vectors of the tile at a stretch of K; zero beyond the end of K."""
@@ -354,48 +350,28 @@ class TileOperand:
     """Copies the tiles of one operand.
 
     Args:
-        points: the kernel.
+        tiling: of both operands.
         side: of the contraction.
-        batch: its batch axis.
-        k: its k axis.
-        tiled: the schedule.
-        item: the number of the work item in its group.
         type: of the elements that are multiplied.
-        bound: the axes of ragged tiles have their values in it.
+        buffers: the number of tiles in local memory.
     """
 
-    def __init__(
-        self,
-        points: ItemPoints,
-        side: Side,
-        batch: Batch,
-        k: Axis,
-        tiled: TiledSchedule,
-        item: Axis,
-        type: Type,
-        bound: ExitStack,
-    ) -> None:
-        self._points, self._code = points, points.code
-        self._side, self._tiled = side, tiled
+    def __init__(self, tiling: Tiling, side: Side, type: Type, buffers: int) -> None:
+        self._points, self._code = tiling.points, tiling.points.code
+        self._side, self._tile_k = side, tiling.tile_k
         self._view = half_of(side.view) if side.load.is_half else None
         self._type = type if self._view is None else Type(element(self._view.dtype))
-        self.size = tiled.tile_b * tiled.tile_k * side.row
-        self._array = self._code.local(self._type.element, tiled.buffers * self.size)
-        self._vectors = TileVectors(
-            *(points, side, self._view or side.view, batch, k, tiled.tile_k, tiled.group),
-            *(item, bound),
-            near=_near(side, k, tiled.tile_k),
-        )
-
-    def loaded(self, stretch: Index) -> Sequence[Value]:
-        """The work item's vectors of the tile at a stretch of K."""
-        return self._vectors.loaded(stretch)
+        self.size = tiling.batch.tile * tiling.tile_k * side.row
+        self._array = self._code.local(self._type.element, buffers * self.size)
+        near = _near(side, tiling.k, tiling.tile_k)
+        self._vectors = TileVectors(tiling, side, self._view or side.view, near=near)
+        self.loaded = self._vectors.loaded
 
     def keep(self, values: Sequence[Value], start: Value | None) -> None:
         """Writes the work item's vectors to local memory, `start` elements after its begin."""
         vectors, side = self._vectors, self._side
         for vector, value in zip(vectors.all, values, strict=True):
-            row = vector.batch * self._tiled.tile_k + vector.k * vectors.k_lanes
+            row = vector.batch * self._tile_k + vector.k * vectors.k_lanes
             location = self._points.indices(row * side.row + vector.outer).start
             with vectors.owned(vector):
                 self._keep(location, value, start)
@@ -421,7 +397,7 @@ class TileOperand:
             position: the number of the work item's product within the tile.
             half: the begin of the tile, if there are two.
         """
-        location = position * (self._tiled.tile_k * self._side.row) + self._side.in_tile(0)
+        location = position * (self._tile_k * self._side.row) + self._side.in_tile(0)
         value = self._points.indices(location).start
         return value if half is None else self._code.add(half, value)
 

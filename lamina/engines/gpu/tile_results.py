@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import final
 
 from lamina.codegen.values import Value
 from lamina.engines.gpu.tile_operands import Batch, Side
-from lamina.engines.gpu.work_item import ItemPoints
+from lamina.engines.gpu.work_item import ItemPoints, inside
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Local
@@ -60,22 +60,16 @@ class TileResults:
     @contextmanager
     def _inside(self, side: Side, in_tile: Index, lanes: int) -> Generator[Index]:
         """Code for a location in the tile that is inside the result; yields the m or n there."""
-        code, points = self._code, self._points
         location = axis_index(side.tiles) * side.tile + in_tile
         if not side.is_ragged:
             yield location
             return
-        axis = Axis(f"{side.axis.name}_inside", side.axis.extent // lanes)
-        value = points.indices(location // lanes).start
-        inside = code.compare("slt", value, points.position(axis.extent))
-        with (
-            code.when(inside) as before,
-            points.bound(axis, value, before=before),
-            # An operand that the result replaces has no index on an axis of one element: then other
-            # work items would read it too.
-            points.reading() if side.axis.extent == 1 else nullcontext(),
-        ):
-            yield axis_index(axis) * lanes
+        name, extent = f"{side.axis.name}_inside", side.axis.extent // lanes
+        # An operand that the result replaces has no index on an axis of one element: then other
+        # work items would read it too.
+        reads = side.axis.extent == 1
+        with inside(self._points, name, location // lanes, extent, reads=reads) as index:
+            yield index * lanes
 
     def _store(self, m: Index, n: Index, total: Value) -> None:
         points, step = self._points, self._step

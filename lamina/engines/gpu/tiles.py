@@ -15,31 +15,32 @@ from typing import final
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Function, Module
 from lamina.codegen.primitives import element
+from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import TiledSchedule
 from lamina.engines.gpu.tile_operands import (
     Batch,
     Side,
     TileOperand,
+    Tiling,
     write_in_tiles,
     write_over_tiles,
 )
 from lamina.engines.gpu.tile_results import TileResults
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature
+from lamina.engines.gpu.work_item import ItemPoints, with_products
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.steps import Contraction
 
 
-def write_tiled(module: Module, name: str, signature: StepSignature) -> int:
+def write_tiled(module: Module, name: str, signature: Signature[TiledSchedule]) -> int:
     """Writes the kernel; returns the number of its work items."""
     tiled = signature.decided
-    assert isinstance(tiled, TiledSchedule)
 
     def write(points: ItemPoints, step: Contraction, groups: Sequence[Axis], item: Axis) -> None:
         _Tiles(points, step, tiled, groups, item).write()
 
     tiles = (tiled.tile_b, tiled.tile_m, tiled.tile_n)
-    return write_in_tiles(module, name, signature, tiled, tiles, write)
+    return write_in_tiles(module, name, signature, tiles, write)
 
 
 @final
@@ -83,11 +84,12 @@ class _Tiles:
     def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:
         """The sums over K."""
         with ExitStack() as bound:
+            tiling = Tiling(
+                *(self._points, self._batch, self._k, self._tiled.tile_k, self._tiled.group),
+                *(self._item, bound),
+            )
             operands = [
-                TileOperand(
-                    *(self._points, side, self._batch, self._k, self._tiled, self._item),
-                    *(self._type, bound),
-                )
+                TileOperand(tiling, side, self._type, self._tiled.buffers)
                 for side in (self._left, self._right)
             ]
             if self._tiled.buffers == 1:
@@ -175,19 +177,10 @@ class _Tiles:
         lanes = right[0].type.lanes
         scalars = [one for vector in left for one in _elements(code, vector)]
         pairs = ((code.splat(one, lanes), other) for one in scalars for other in right)
-        return [
-            _added(code, total, one, other)
-            for total, (one, other) in zip(totals, pairs, strict=True)
-        ]
+        return with_products(code, totals, pairs)
 
 
 def _elements(code: Function, vector: Value) -> list[Value]:
     if not vector.type.lanes:
         return [vector]
     return [code.extract(vector, lane) for lane in range(vector.type.lanes)]
-
-
-def _added(code: Function, total: Value, left: Value, right: Value) -> Value:
-    if total.type.is_float:
-        return code.multiply_add(left, right, total)
-    return code.add(total, code.multiply(left, right))

@@ -7,31 +7,37 @@ the shares, always in the same order, and each result is stored by one item.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import product
 from typing import final
 
 from lamina.base.shapes import size_of
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.c import Module
-from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
+from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import TreeSchedule
 from lamina.engines.gpu.tree import write_tree
-from lamina.engines.gpu.work_item import ItemPoints, StepSignature, work_group
+from lamina.engines.gpu.work_item import (
+    ItemPoints,
+    clamped,
+    clamped_inside,
+    contraction_of,
+    inside,
+    with_products,
+    work_group,
+)
 from lamina.program.index import Axis, Index, axis_index, unflatten
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
 
 
-def write_tree_contraction(module: Module, name: str, signature: StepSignature) -> int:
+def write_tree_contraction(module: Module, name: str, signature: Signature[TreeSchedule]) -> int:
     """Writes the kernel; returns the number of its work items."""
-    step, tree = signature.steps[0], signature.decided
-    assert isinstance(step, Contraction)
-    assert isinstance(tree, TreeSchedule)
-    step = with_single_axes(step, "batch", "m", "n", "k")
+    step, tree = contraction_of(signature, "batch", "m", "n", "k"), signature.decided
     batch, m, n, _ = step.extents
     if not batch * m * n:
         return 0
@@ -107,14 +113,10 @@ class _Tree:
         def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
             with points.loop(rounds, received, start, stop, most) as opened, ExitStack() as inner:
                 location = axis_index(rounds) * tree.items + self._share
-                inside: Value | None = None
+                is_inside: Value | None = None
                 if vectors.extent % tree.items:
-                    value, end = points.indices(location).start, points.position(vectors.extent)
-                    inside = code.compare("slt", value, end)
-                    last = points.position(vectors.extent - 1)
-                    inner.enter_context(points.bound(vectors, code.minimum(value, last)))
-                    location = axis_index(vectors)
-                added = self._multiplied(views, location, inside, opened.carried)
+                    is_inside, location = clamped_inside(points, vectors, location, inner)
+                added = self._multiplied(views, location, is_inside, opened.carried)
                 inner.close()
                 return code.end_loop(opened, added)
 
@@ -127,32 +129,23 @@ class _Tree:
         location = self._groups * self._tree.results + self._result
         if not self._is_ragged:
             return location
-        axis = Axis("block", size_of(self._shape))
-        value = self._code.minimum(
-            self._points.indices(location).start, self._points.position(axis.extent - 1)
-        )
-        bound.enter_context(self._points.bound(axis, value))
-        return axis_index(axis)
+        return clamped(self._points, Axis("block", size_of(self._shape)), location, bound)
 
     def _clamped(self, axis: Axis, first: Index, count: int, bound: ExitStack) -> list[Index]:
         """The locations of a block along m or n; the last valid one for those beyond the end."""
         locations = [first + number for number in range(count)]
         if axis.extent % count == 0:
             return locations
-        last = self._points.position(axis.extent - 1)
-        found: list[Index] = []
-        for number, location in enumerate(locations):
-            own = Axis(f"{axis.name}{number}", axis.extent)
-            value = self._code.minimum(self._points.indices(location).start, last)
-            bound.enter_context(self._points.bound(own, value))
-            found.append(axis_index(own))
-        return found
+        return [
+            clamped(self._points, Axis(f"{axis.name}{number}", axis.extent), location, bound)
+            for number, location in enumerate(locations)
+        ]
 
     def _multiplied(
         self,
         views: Sequence[Sequence[Scalar]],
         location: Index,
-        inside: Value | None,
+        is_inside: Value | None,
         totals: Sequence[Value],
     ) -> Sequence[Value]:
         """The sums after the k, or vector of k, at a location."""
@@ -164,18 +157,12 @@ class _Tree:
                 across.enter_context(points.along(lane, points.position(0), lanes, multiple=lanes))
             at = Rewrite({self._k: k})
             left, right = ([points.vector(at.scalar(view)) for view in side] for side in views)
-        if inside is not None:
+        if is_inside is not None:
             left, right = (
-                [code.select(inside, one, constant(0, one.type)) for one in side]
+                [code.select(is_inside, one, constant(0, one.type)) for one in side]
                 for side in (left, right)
             )
-        pairs = ((one, other) for one in left for other in right)
-        return [
-            code.multiply_add(one, other, total)
-            if total.type.is_float
-            else code.add(total, code.multiply(one, other))
-            for total, (one, other) in zip(totals, pairs, strict=True)
-        ]
+        return with_products(code, totals, product(left, right))
 
     # Results
 
@@ -185,17 +172,17 @@ class _Tree:
         with ExitStack() as guards:
             if end is not None:
                 # Only items that store a result may read what it replaces.
-                at = guards.enter_context(self._inside("result", at, end))
+                at = guards.enter_context(inside(points, "result", at, end))
             result, row, column = unflatten(at, (tree.results, tree.item_m, tree.item_n))
             block = self._groups * tree.results + result
             if self._is_ragged:
-                block = guards.enter_context(self._inside("block", block, size_of(self._shape)))
+                block = guards.enter_context(inside(points, "block", block, size_of(self._shape)))
             batch, m, n = unflatten(block, self._shape)
             m, n = m * tree.item_m + row, n * tree.item_n + column
             if self._m.extent % tree.item_m:
-                m = guards.enter_context(self._inside("m_inside", m, self._m.extent))
+                m = guards.enter_context(inside(points, "m_inside", m, self._m.extent))
             if self._n.extent % tree.item_n:
-                n = guards.enter_context(self._inside("n_inside", n, self._n.extent))
+                n = guards.enter_context(inside(points, "n_inside", n, self._n.extent))
             location = (row * tree.item_n + column) * (tree.group + 1) + result
             address = self._code.offset(array, points.indices(location).start, self._type.element)
             total = self._code.load(address, self._type)
@@ -203,23 +190,6 @@ class _Tree:
                 points.define(step.result, total)
                 axes = {self._batch: batch, self._m: m, self._n: n}
                 points.store_all(Rewrite(axes).stores(step.stores))
-
-    @contextmanager
-    def _inside(self, name: str, location: Index, extent: int) -> Generator[Index]:
-        """Code for a location below the extent; yields the location.
-
-        Operands are read inside, because results may replace them.
-        """
-        code, points = self._code, self._points
-        axis = Axis(name, extent)
-        value = points.indices(location).start
-        inside = code.compare("slt", value, points.position(extent))
-        with (
-            code.when(inside) as before,
-            points.bound(axis, value, before=before),
-            points.reading(),
-        ):
-            yield axis_index(axis)
 
 
 def _across(total: Value, points: ItemPoints) -> Value:

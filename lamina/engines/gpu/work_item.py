@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 
 from lamina.base.shapes import size_of
+from lamina.codegen.axes import merged_axes
 from lamina.codegen.builder import BasicBlock
 from lamina.codegen.c import Function, Module
+from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.gpu.schedule import KernelSchedule, MatrixSchedule, RowSchedule, TiledSchedule
-from lamina.program.index import Axis
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.steps import Contraction, Loop
 
 # The sums of a work item that take many registers. With fewer sums, work items take fewer registers
 # if ptxas decides, so more of them are resident.
@@ -21,10 +24,22 @@ _LARGE_BLOCK = 32
 
 # Points of a kernel.
 ItemPoints = Points[Function]
-
-
 # Steps of equal signature share their kernels.
 StepSignature = Signature[KernelSchedule]
+
+
+def contraction_of(signature: StepSignature, *groups: str) -> Contraction:
+    """The contraction of a signature, with a single axis in each of some groups of axes."""
+    (step,) = signature.steps
+    assert isinstance(step, Contraction)
+    return with_single_axes(step, *groups)
+
+
+def loop_of(signature: StepSignature) -> Loop:
+    """The loop of a signature, with neighbouring axes merged."""
+    (step,) = signature.steps
+    assert isinstance(step, Loop)
+    return merged_axes(step)
 
 
 @contextmanager
@@ -115,3 +130,52 @@ def work_group(
         points.fix(axis, value)
     yield points
     code.finish()
+
+
+def clamped(points: ItemPoints, axis: Axis, location: Index, bound: ExitStack) -> Index:
+    """A location as that of an axis; the last one for those beyond its end."""
+    value = points.code.minimum(points.indices(location).start, points.position(axis.extent - 1))
+    bound.enter_context(points.bound(axis, value))
+    return axis_index(axis)
+
+
+def clamped_inside(
+    points: ItemPoints, axis: Axis, location: Index, bound: ExitStack
+) -> tuple[Value, Index]:
+    """Whether a location is below the extent of an axis, and what `clamped` returns."""
+    code, value = points.code, points.indices(location).start
+    is_inside = code.compare("slt", value, points.position(axis.extent))
+    value = code.minimum(value, points.position(axis.extent - 1))
+    bound.enter_context(points.bound(axis, value))
+    return is_inside, axis_index(axis)
+
+
+@contextmanager
+def inside(
+    points: ItemPoints, name: str, location: Index, extent: int, *, reads: bool = True
+) -> Generator[Index]:
+    """Code for a location below an extent; yields the location.
+
+    If it `reads` what results replace, it does so inside.
+    """
+    code, axis = points.code, Axis(name, extent)
+    value = points.indices(location).start
+    is_inside = code.compare("slt", value, points.position(extent))
+    with (
+        code.when(is_inside) as before,
+        points.bound(axis, value, before=before),
+        points.reading() if reads else nullcontext(),
+    ):
+        yield axis_index(axis)
+
+
+def with_products(
+    code: Function, totals: Sequence[Value], factors: Iterable[tuple[Value, Value]]
+) -> list[Value]:
+    """Totals, to each of which the product of two factors is added."""
+    return [
+        code.multiply_add(left, right, total)
+        if total.type.is_float
+        else code.add(total, code.multiply(left, right))
+        for total, (left, right) in zip(totals, factors, strict=True)
+    ]
