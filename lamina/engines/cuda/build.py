@@ -19,11 +19,6 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 def build(api: Cuda, capability: tuple[int, int], text: str) -> bytes:
     """The machine code of a text: a cubin, or PTX if NVRTC does not know the device.
 
-    Args:
-        api: compiles.
-        capability: of the device.
-        text: in CUDA C++.
-
     Raises:
         EngineError: if NVRTC is missing.
         InternalError: with the compiler's log, if it refuses the text.
@@ -39,14 +34,10 @@ def build(api: Cuda, capability: tuple[int, int], text: str) -> bytes:
 
 
 def architecture_of(capability: tuple[int, int], known: tuple[int, ...]) -> str:
-    """The architecture for which a device's kernels are compiled.
+    """The architecture for which a device's kernels are compiled, among those that NVRTC knows.
 
     Machine code runs on devices of the same major version and a later minor version. For others
     the driver compiles PTX.
-
-    Args:
-        capability: of the device.
-        known: the capabilities that NVRTC knows, (8, 6) as 86.
 
     Returns:
         `"sm_86"`, for machine code; `"compute_121"`, for PTX.
@@ -74,11 +65,6 @@ def _known(api: Cuda) -> tuple[int, ...]:
 
 def compiled(api: Cuda, architecture: str, text: str) -> bytes:
     """The machine code of a text, compiled now.
-
-    Args:
-        api: compiles.
-        architecture: as `architecture_of` returns it.
-        text: in CUDA C++.
 
     Raises:
         InternalError: with the compiler's log, if it refuses the text.

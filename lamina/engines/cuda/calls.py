@@ -42,9 +42,7 @@ class CudaError(Exception):
 class Calls:
     """The functions of a module of `cuda-bindings`, as attributes. They return the results alone.
 
-    Args:
-        module: with functions that return a status and results.
-        explain: returns the description of a status.
+    `explain` returns the description of a status.
     """
 
     def __init__(self, module: Any, explain: Callable[[Any], str]) -> None:
@@ -69,10 +67,8 @@ class Calls:
 class RaisingCalls:
     """The functions of a module like `nvmath.bindings.cublasLt`, as attributes.
 
-    The module is loaded when the first of them is called.
-
-    Args:
-        load: returns the module. Its functions raise its `cuBLASLtError` if cuBLASLt fails.
+    The module is loaded when the first of them is called. Its functions raise its `cuBLASLtError`
+    if cuBLASLt fails.
     """
 
     def __init__(self, load: Callable[[], Any]) -> None:
@@ -125,13 +121,9 @@ class Cuda:
 def made_of(
     driver: Any, nvrtc: Any, cublaslt: Callable[[], Any], missing: Callable[[], list[str]] = list
 ) -> Cuda:
-    """The calls of modules.
+    """The calls of modules like `cuda.bindings.driver`, `cuda.bindings.nvrtc`, and cuBLASLt's.
 
-    Args:
-        driver: a module like `cuda.bindings.driver`.
-        nvrtc: a module like `cuda.bindings.nvrtc`.
-        cublaslt: returns a module like `nvmath.bindings.cublasLt`, when that is needed.
-        missing: returns the packages that cannot be loaded.
+    `missing` returns the packages that cannot be loaded.
     """
 
     def of_driver(status: Any) -> str:

@@ -10,14 +10,11 @@ from lamina.engines.cuda.calls import CudaError
 
 
 def captured(calls: Any, launches: Iterable[Callable[[Any], None]]) -> Any:
-    """The executable graph of launches that run in order.
+    """The executable graph of launches, functions that add to a stream, that run in order.
 
-    The stream is made for the capture: what any thread adds to a stream that captures becomes a
-    part of the graph, and no thread may wait for it (CUDA Programming Guide, "Stream Capture").
-
-    Args:
-        calls: functions of the driver; the device's context is current.
-        launches: functions that add a kernel, or a call of a library, to a stream.
+    The device's context is current. The stream is made for the capture: what any thread adds to a
+    stream that captures becomes a part of the graph, and no thread may wait for it (CUDA
+    Programming Guide, "Stream Capture").
     """
     module = calls.module
     mode = module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -47,9 +44,6 @@ def library_call(calls: Any) -> Generator[None]:
 
     Otherwise that would end the capture (cuThreadExchangeStreamCaptureMode). Nvidia documents that
     cuBLAS can be captured, but not that its first call can.
-
-    Args:
-        calls: functions of the driver.
     """
     relaxed = calls.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     mode = calls.cuThreadExchangeStreamCaptureMode(relaxed)

@@ -76,10 +76,6 @@ class CublasLt:
 
     Its handle is never destroyed: it is used until the process ends, as the context is.
 
-    Args:
-        calls: the library's functions.
-        capability: the compute capability of the device.
-
     Raises:
         EngineError: if the library is missing.
     """
@@ -108,11 +104,7 @@ class CublasLt:
     ) -> Callable[[int], None] | None:
         """The function that enqueues a product in a stream; None if there is no algorithm for it.
 
-        Args:
-            product: what is computed.
-            buffers: where its matrices are.
-            workspace: the address of the workspace, aligned to 256 bytes; 0 for none.
-            workspace_bytes: its size.
+        The workspace is at an address that is aligned to 256 bytes; 0 for none.
         """
         described = _Description(self._calls, product, buffers)
         found = self._algorithm(described, buffers, workspace_bytes)

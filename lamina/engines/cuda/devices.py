@@ -145,11 +145,6 @@ def attribute(api: Cuda, handle: Any, name: str) -> int:
 def chosen(name: str, found: Sequence[Found]) -> Found:
     """The device of that name, among the found devices.
 
-    Args:
-        name: `"cuda"`, the first usable device, `"cuda:1"`, or a part of the device's name, as in
-            `"cuda:a100"`.
-        found: all devices.
-
     Raises:
         EngineError: if there is none, or it cannot be used.
     """

@@ -243,10 +243,6 @@ class _Queue:
 class CudaDriver:
     """A device in use, through its primary context, which it shares with other libraries.
 
-    Args:
-        api: the driver and the compiler.
-        found: the device.
-
     Raises:
         EngineError: if the driver does not open it.
     """
@@ -472,12 +468,7 @@ class CudaDriver:
 
 
 def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:
-    """The properties of a device for which kernels are written.
-
-    Args:
-        asked: returns an attribute of the device, by its name without `CU_DEVICE_ATTRIBUTE_`.
-        memory_bytes: of the device.
-    """
+    """The properties of a device, by its attributes' names without `CU_DEVICE_ATTRIBUTE_`."""
     capability = asked("COMPUTE_CAPABILITY_MAJOR"), asked("COMPUTE_CAPABILITY_MINOR")
     return Traits(
         is_processor=False,

@@ -31,11 +31,7 @@ LEAST_MULTIPLICATIONS, LEAST_EXTENT = 2**27, 128
 
 @final
 class CudaFamily(GpuFamily):
-    """Kernels for GPUs; large plain products are computed by cuBLASLt.
-
-    Args:
-        driver: of the device.
-    """
+    """Kernels for GPUs; large plain products are computed by cuBLASLt."""
 
     def __init__(self, driver: CudaDriver) -> None:
         super().__init__(driver.traits, driver.words, "cuda")

@@ -142,11 +142,7 @@ def _without_library(error: Exception) -> str:
 
 
 def no_compiler(error: Exception) -> EngineError:
-    """The error if the library of NVRTC cannot be loaded.
-
-    Args:
-        error: what the package raises.
-    """
+    """The error if the library of NVRTC cannot be loaded."""
     found = _without_library(error)
     purpose = ", the compiler of its kernels"
     return _no_package("nvidia-cuda-nvrtc", f"{LEAST_CUDA}.0", found, purpose)
@@ -166,11 +162,7 @@ def cublaslt_package() -> Any:
 
 
 def no_cublaslt(found: str) -> EngineError:
-    """The error if the library cuBLASLt cannot be loaded.
-
-    Args:
-        found: what the package says.
-    """
+    """The error if the library cuBLASLt cannot be loaded."""
     return _no_products("nvidia-cublas", f"{LEAST_CUDA}.0", found)
 
 
@@ -179,12 +171,7 @@ def _no_products(package: str, version: str, found: str) -> EngineError:
 
 
 def no_library(error: Exception, missing: Sequence[str]) -> EngineError:
-    """The error for a machine on which the library of CUDA's driver cannot be loaded.
-
-    Args:
-        error: what the package raises.
-        missing: packages that cannot be loaded either.
-    """
+    """The error for a machine on which the library of CUDA's driver cannot be loaded."""
     facts = [("expected", "libcuda.so.1 or nvcuda.dll"), ("found", _without_library(error))]
     advice = f"{UPDATE} Without an Nvidia GPU, use the cpu engine or the opencl engine."
     kernel = _kernel_driver()
@@ -212,11 +199,7 @@ def _kernel_driver() -> list[tuple[str, str]]:
 
 
 def no_device(found: str) -> EngineError:
-    """The error for a driver that shows no device.
-
-    Args:
-        found: what the driver says.
-    """
+    """The error for a driver that shows no device."""
     return EngineError(
         "there is no CUDA device on this machine",
         facts=(("expected", "a GPU that the driver shows"), ("found", found)),
@@ -226,12 +209,7 @@ def no_device(found: str) -> EngineError:
 
 
 def no_start(found: str, status: str) -> EngineError:
-    """The error for a driver that does not start.
-
-    Args:
-        found: what the driver says.
-        status: its status, `"CUDA_ERROR_UNKNOWN"`.
-    """
+    """The error for a driver that does not start."""
     return EngineError(
         "the CUDA driver does not start",
         facts=(
@@ -245,11 +223,7 @@ def no_start(found: str, status: str) -> EngineError:
 
 
 def too_old(found: str) -> EngineError:
-    """The error for a driver that supports only older versions of CUDA.
-
-    Args:
-        found: `"CUDA 12.4"`, or what it lacks.
-    """
+    """The error for a driver that supports only older versions of CUDA."""
     return EngineError(
         "the CUDA driver is too old",
         facts=(("expected", f"one that supports CUDA {LEAST_CUDA}.0 or later"), ("found", found)),

@@ -32,12 +32,8 @@ def compile_program(
 ) -> Launches:
     """The kernels of a program.
 
-    Args:
-        program: the program to compile.
-        family: writes the kernels.
-        schedule: how its steps are run; decided by default.
-        choices: the candidates for the schedules of some steps, if it is decided.
-        separate: whether no launch runs kernels of several steps.
+    The schedule is decided by default; then `choices` are the candidates for some steps. If
+    `separate`, no launch runs kernels of several steps.
     """
 
     def make() -> Launches:

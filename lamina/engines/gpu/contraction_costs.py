@@ -43,13 +43,7 @@ RESIDENT_ITEMS, REGISTERS = 2048, 1 << 16
 def contraction_cost(
     one: Product, decided: KernelSchedule | PassesSchedule, traits: Traits
 ) -> float:
-    """The expected clocks of a schedule.
-
-    Args:
-        one: the contraction.
-        decided: its schedule.
-        traits: of the device.
-    """
+    """The expected clocks of a schedule."""
     if isinstance(decided, PassesSchedule):
         (only,) = decided.passes
         results = one.batch * one.m * one.n * only.splits
@@ -77,12 +71,7 @@ def packed_cost(
 ) -> float:
     """The expected clocks of a contraction with a packed operand, its loop and launch included.
 
-    Args:
-        one: the contraction.
-        side: the operand, before it is packed.
-        products: the contraction that reads it from the workspace.
-        decided: the schedule.
-        traits: of the device.
+    The operand is a `side` before it is packed; `products` is the contraction that reads it packed.
     """
     count = one.batch * one.k * (one.m if decided.operand == "left" else one.n)
     written = count * side.loaded_bytes / MEMORY_BYTES

@@ -260,13 +260,8 @@ def tiled_schedule(
 ) -> TiledSchedule:
     """A tiled schedule that reads the operands of a product along their longest runs.
 
-    Args:
-        one: the product, after the exchange of its operands.
-        tile: of the batch, m, n and k.
-        block: of a work item, m and n.
-        buffers, unrolled, swapped: see `TiledSchedule`.
-        bits: of positions.
-        halves: whether floats of 16 bits are kept as such in local memory.
+    The product is the one after the exchange of its operands. Its tile is of batch, m, n and k,
+    the block of a work item of m and n. If `halves`, floats of 16 bits are kept in local memory.
     """
     _, tile_m, tile_n, tile_k = tile
     left, right = (

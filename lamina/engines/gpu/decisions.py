@@ -40,14 +40,7 @@ def decide(
     traits: Traits,
     forced: Mapping[int, StepSchedule] | None = None,
 ) -> Schedule:
-    """The schedule of a program that was compiled for a target, on a device.
-
-    Args:
-        program: the program.
-        target: for which it was compiled.
-        traits: of the device.
-        forced: schedules of some steps, by their numbers.
-    """
+    """The schedule of a program for a target and a device; `forced` has those of some steps."""
     signatures = Signatures(program)
     forced = forced or {}
     # Equal steps are decided once.

@@ -20,12 +20,7 @@ _MOST = 1 << 30
 
 
 def finite_check(driver: Driver, memories: Sequence[DeviceMemory]) -> Callable[[], bool]:
-    """A function that waits for the device, and returns whether all elements are finite.
-
-    Args:
-        driver: of the device.
-        memories: arrays of floats.
-    """
+    """A function that waits for the device, and returns whether all floats are finite."""
     checked = [memory for memory in memories if memory.bytes]
     found = DeviceMemory(driver, (), np.dtype(np.int32))
     module = module_for(driver.traits, driver.words)

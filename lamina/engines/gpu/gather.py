@@ -17,10 +17,7 @@ from lamina.program.program import Buffer, Program
 def write_gathers(module: Module, program: Program, *, counted: bool) -> tuple[Gather, ...]:
     """Writes the kernels of the inputs that have examples with elements.
 
-    Args:
-        module: receives them.
-        program: with the inputs.
-        counted: whether the number of the run is in a buffer.
+    If `counted`, the number of the run is in a buffer.
     """
     # An input without axes has no examples: its program is not run over data sets.
     inputs = [one for one in program.of_kind("input") if one.shape and one.bytes]

@@ -17,13 +17,7 @@ SOURCES = Sources("lamina.base", "lamina.program", "lamina.codegen", "lamina.eng
 
 
 class GpuFamily(Family):
-    """Kernels whose work groups share tiles in local memory, rows and reductions.
-
-    Args:
-        traits: of the device.
-        words: of its language.
-        engine: the name of the engine.
-    """
+    """Kernels whose work groups share tiles in local memory, rows and reductions."""
 
     def __init__(self, traits: Traits, words: Words, engine: str) -> None:
         self.traits, self._words = traits, words

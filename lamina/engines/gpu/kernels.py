@@ -63,14 +63,7 @@ _WRITERS: dict[type, Callable[..., int]] = {
 
 
 def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: Words) -> Launches:
-    """Writes the kernels of a program.
-
-    Args:
-        program: its steps become kernels.
-        schedule: how the steps are run.
-        traits: of the device.
-        words: of the language.
-    """
+    """Writes the kernels of a program."""
     writer = _Writer(program, module_for(traits, words), traits)
     launches: list[Launch] = []
     repeats: list[RepeatedLaunches] = []
@@ -93,12 +86,7 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
 
 
 def module_for(traits: Traits, words: Words) -> Module:
-    """An empty text of kernels.
-
-    Args:
-        traits: of the device.
-        words: of the language.
-    """
+    """An empty text of kernels for a device, in the words of its language."""
     return Module(
         words,
         fused=traits.fused,

@@ -27,11 +27,9 @@ _ROW_BYTES = 16
 def copied_apart(row_bytes: int) -> int:
     """The distance of the rows that are copied together, so that they are in different banks.
 
-    Banks have 128 bytes together. Rows of 64 or 32 bytes are padded by 16, so that eight of them
-    are in different banks 16 bytes each. Then whole rows are if they are 4 or 2 rows apart.
-
-    Args:
-        row_bytes: of a row, without its padding.
+    Banks have 128 bytes together. Rows of 64 or 32 bytes, without padding, are padded by 16, so
+    that eight of them are in different banks 16 bytes each. Then whole rows are if they are 4 or 2
+    rows apart.
     """
     vectors = row_bytes // _ROW_BYTES
     return vectors if vectors in (2, 4) else 1
@@ -134,13 +132,7 @@ class MatrixOperand:
     # To registers
 
     def matrices(self, stage: Value, number: int, k: int) -> Value:
-        """Four matrices: 16 of m or n, and 32 bytes of K.
-
-        Args:
-            stage: the element at which the tile begins.
-            number: of the 16 of m or n, among the warp's.
-            k: their first k in the tile.
-        """
+        """Four matrices: the 16 m or n of a number among the warp's, and 32 bytes of K."""
         code, along_k = self._code, self._load.along_k
         begin = code.add(stage, self._start)
         outer = number * STEP

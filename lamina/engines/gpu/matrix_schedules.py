@@ -72,14 +72,8 @@ def matrix_schedule(
 ) -> MatrixSchedule:
     """A schedule that reads the operands of a product along their longest runs.
 
-    Args:
-        one: the product, after the exchange of its operands; it has a `matrix_kind`.
-        tile: of m, n and k; each warp has multiples of 16.
-        warps: along m and n.
-        stages: the tiles in local memory.
-        swapped: whether the operands were exchanged.
-        bits: of positions.
-        traits: of the device.
+    The product is the one after the exchange of its operands; it has a `matrix_kind`. The tile is
+    of m, n and k, and each of the warps along m and n has multiples of 16.
     """
     assert one.matrix_kind is not None
     left, right = (_load(side, traits) for side in (one.left, one.right))

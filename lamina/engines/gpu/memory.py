@@ -20,10 +20,6 @@ from lamina.reports import bytes_text
 class Block:
     """An allocation on a device, filled with zeros and counted until it is released.
 
-    Args:
-        driver: of the device.
-        size: in bytes, at least 1.
-
     Raises:
         EngineError: if the device lacks the memory, or does not allow one such allocation.
     """
@@ -63,10 +59,6 @@ class Block:
 class HostBlock:
     """Memory of the computer from which a device copies fast, counted until it is released.
 
-    Args:
-        driver: of the device.
-        size: in bytes, at least 1.
-
     Raises:
         EngineError: if the system refuses it.
     """
@@ -87,10 +79,7 @@ class HostBlock:
 class SharedBlock:
     """An array of the host that a device reads where it is. It takes no memory of the device.
 
-    Args:
-        driver: of the device.
-        array: is not changed until the block is released.
-        buffer: of the driver.
+    It is not changed until the block is released.
     """
 
     def __init__(self, driver: Driver, array: Array, buffer: Buffer) -> None:
@@ -123,11 +112,8 @@ def _no_room(driver: Driver, needed: int, found: str) -> EngineError:
 class DeviceMemory:
     """An array on a device.
 
-    Args:
-        driver: of the device.
-        shape, dtype: of the array.
-        changes: counts the writes to this memory and to others.
-        shared: an array of the host in its stead, of this shape and dtype; nothing writes to it.
+    `changes` counts the writes to this memory and to others. A `shared` array of the host may be in
+    its stead; nothing writes to it.
     """
 
     def __init__(

@@ -23,15 +23,10 @@ OPERANDS = ("left", "right")
 def packed_steps(
     step: Contraction, operand: str, workspace: Callable[[int, DType], str]
 ) -> tuple[Loop, Contraction]:
-    """The loop that packs an operand, and the contraction that reads it from there.
+    """The loop that packs an operand, `"left"` or `"right"`, and the contraction that reads it.
 
     Conversions to the dtype of the products are done by the contraction, as before: floats of 16
     bits are packed as such, and float32 that will be rounded to TF32 as they are.
-
-    Args:
-        step: the contraction.
-        operand: `"left"` or `"right"`.
-        workspace: (number of elements, dtype) -> name of a new workspace.
     """
     view = step.left if operand == "left" else step.right
     outer = step.m if operand == "left" else step.n

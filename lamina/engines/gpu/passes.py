@@ -98,11 +98,7 @@ def _products(
 
 @final
 class StepWorkspaces:
-    """The workspaces of a step.
-
-    Args:
-        step: its name.
-    """
+    """The workspaces of a step of a name."""
 
     def __init__(self, step: str) -> None:
         self._step = step
@@ -120,13 +116,7 @@ class StepWorkspaces:
 
 
 def split_contraction(step: Contraction, splits: int, workspace: Workspace) -> tuple[Step, Step]:
-    """A contraction whose K is split into equal shares, and the loop that adds up the shares.
-
-    Args:
-        step: the contraction.
-        splits: the number of shares; it divides the size of K.
-        workspace: makes a workspace.
-    """
+    """A contraction whose K is split into equal shares, and the loop that adds up the shares."""
     single = with_single_axes(step, "batch", "m", "n", "k")
     (batch,), (m,), (n,), (k,) = single.batch, single.m, single.n, single.k
     share, inner = Axis("share", splits), Axis("k", k.extent // splits)
@@ -144,12 +134,7 @@ def split_contraction(step: Contraction, splits: int, workspace: Workspace) -> t
 
 
 def without_epilogue(step: Contraction, workspace: Workspace) -> tuple[Contraction, Loop]:
-    """A contraction that stores its sums only, and the loop that does its stores.
-
-    Args:
-        step: the contraction.
-        workspace: makes a workspace.
-    """
+    """A contraction that stores its sums only, and the loop that does its stores."""
     single = with_single_axes(step, "batch", "m", "n", "k")
     axes = (*single.batch, *single.m, *single.n)
     shape = [axis.extent for axis in axes]
@@ -199,10 +184,7 @@ def _spread(loop: Loop) -> Loop:
 def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loop]:
     """A loop whose first stages, reductions, are split into equal shares, and the loop after it.
 
-    Args:
-        loop: begins with one or more reductions over axes.
-        splits: the number of shares; it divides the size of each of them.
-        workspace: makes a workspace.
+    The number of shares divides the size of each of them.
     """
     share = Axis("share", splits)
     # The points of a share are neighbours, in the workspace too.

@@ -31,11 +31,8 @@ _MOST_BYTES = 128 << 20
 def measured_peaks(driver: Driver, dtype: DType, *, tf32: bool = False) -> Peaks:
     """Multiply-adds in registers on all compute units; a copy of an array larger than caches.
 
-    Args:
-        driver: of the device.
-        dtype: of the operands. If the device has instructions that multiply matrices of it, these
-            are measured.
-        tf32: whether operands are rounded to TF32.
+    If the device has instructions that multiply matrices of the dtype, or of TF32, these are
+    measured.
     """
     kind = "tf32" if tf32 else dtype.name
     has_matrices = kind in dict(driver.traits.matrices)

@@ -21,12 +21,7 @@ _LONGEST_RUN = 32
 
 @final
 class Operand:
-    """An operand of a product.
-
-    Args:
-        view: the operand.
-        outer: m or n of the contraction.
-        k: its k axis.
+    """An operand of a product, with its m or n, `outer`, and its k.
 
     Attributes:
         loaded_bytes: of an element in memory, as far as costs depend on it: only floats of 16 bits
@@ -48,11 +43,9 @@ class Operand:
         return run_along(self._view, self._outer), run_along(self._view, self._k)
 
     def can_copy(self, along_k: bool, lanes: int) -> bool:
-        """Whether vectors can be copied as they are: floats of 16 bits that begin at whole vectors.
+        """Whether vectors along K, or along m or n, can be copied as they are.
 
-        Args:
-            along_k: whether the vectors run along K.
-            lanes: of a vector.
+        They are floats of 16 bits that begin at whole vectors.
         """
         if not isinstance(self.half, Load):
             return False
@@ -69,11 +62,7 @@ class Operand:
 
 @final
 class Product:
-    """A contraction whose groups of axes are merged.
-
-    Args:
-        step: the contraction.
-    """
+    """A contraction whose groups of axes are merged."""
 
     def __init__(self, step: Contraction) -> None:
         self.step = with_single_axes(step, "batch", "m", "n", "k")

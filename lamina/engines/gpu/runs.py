@@ -76,13 +76,9 @@ def counted_runs(
     program: Sequence[tuple[Kernel, int | None]] | None,
     timed: Callable[[], None],
 ) -> Begin:
-    """Runs that the device counts.
+    """Runs that the device counts, in a buffer.
 
-    Args:
-        driver, module, launches, data, buffers: of the program.
-        counter: the number of the run.
-        program: the launches of the program; None if its steps are timed.
-        timed: runs the program, and notes the times of its steps.
+    `program` has the launches of the program; None if its steps are timed, which `timed` does.
     """
     gathers = _gather_kernels(driver, module, launches, data, buffers, counter)
     first = [(kernel, None) for kernel in gathers]
@@ -134,9 +130,6 @@ class Recording:
 
     Memory is kept for the next runs, and replaced if they need more: allocating it waits for the
     device.
-
-    Args:
-        driver: of the device.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -175,11 +168,7 @@ class Recording:
 
 @final
 class KeptScalars:
-    """Copies of scalars, made on the device without waiting for it.
-
-    Args:
-        driver: of the device.
-    """
+    """Copies of scalars, made on the device without waiting for it."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

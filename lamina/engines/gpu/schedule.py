@@ -189,11 +189,7 @@ class TiledSchedule:
         return self.tile_b * (self.tile_m // self.item_m) * (self.tile_n // self.item_n)
 
     def local_bytes(self, element_bytes: int) -> int:
-        """The bytes in local memory.
-
-        Args:
-            element_bytes: of an element that is not kept in 16 bits.
-        """
+        """The bytes in local memory, for elements of some bytes unless they are kept in 16 bits."""
         row = sum(
             (tile + load.padding) * (HALF_BYTES if load.is_half else element_bytes)
             for tile, load in ((self.tile_m, self.left), (self.tile_n, self.right))

@@ -71,10 +71,6 @@ def chosen_device(
 class OwnProcess:
     """Whether this process was forked from one that has used a driver: drivers do not work then.
 
-    Args:
-        language: the driver's API, for people.
-        engine: the name of the engine.
-
     Attributes:
         was_forked: whether this process was forked from one that has used the driver.
     """

@@ -25,12 +25,6 @@ def single_step(
 
     What the step writes is a state, what changes between runs is an input, the rest are parameters.
     Operands that do not change may be packed once for all runs.
-
-    Args:
-        program: the whole program.
-        number: of the step.
-        signatures: of the program's steps.
-        written: the buffers that the program writes.
     """
     (step,), names = signatures.numbered(program.steps[number])
     own = writes_of(step)

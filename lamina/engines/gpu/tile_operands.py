@@ -82,17 +82,10 @@ def write_over_tiles(
     zeros: Sequence[Value],
     body: Callable[[OpenLoop], Sequence[Value]],
 ) -> Sequence[Value]:
-    """Writes the loop over the stretches of K, and gives its sums.
+    """Writes the loop over the stretches of K, and gives its sums; the body is of one stretch.
 
     Unrolled, its long body would take more registers than there are. A long K is summed in blocks:
     then a work item keeps its sums twice.
-
-    Args:
-        points: the kernel.
-        stretch: counts the stretches.
-        tile_k: the extent of a stretch.
-        zeros: the sums before the loop.
-        body: gives the sums after a stretch.
     """
     code = points.code
 
@@ -347,14 +340,7 @@ def _near(side: Side, k: Axis, stretch: int) -> int | None:
 
 @final
 class TileOperand:
-    """Copies the tiles of one operand.
-
-    Args:
-        tiling: of both operands.
-        side: of the contraction.
-        type: of the elements that are multiplied.
-        buffers: the number of tiles in local memory.
-    """
+    """Copies the tiles of one operand; its elements have a type when they are multiplied."""
 
     def __init__(self, tiling: Tiling, side: Side, type: Type, buffers: int) -> None:
         self._points, self._code = tiling.points, tiling.points.code
@@ -391,24 +377,13 @@ class TileOperand:
             code.store(code.extract(value, lane), below)
 
     def start(self, position: Index, half: Value | None) -> Value:
-        """Where the work item's block begins in local memory.
-
-        Args:
-            position: the number of the work item's product within the tile.
-            half: the begin of the tile, if there are two.
-        """
+        """Where the work item's block begins in local memory, in the `half` of two tiles."""
         location = position * (self._tile_k * self._side.row) + self._side.in_tile(0)
         value = self._points.indices(location).start
         return value if half is None else self._code.add(half, value)
 
     def vectors(self, start: Value, k: Value, following: int) -> list[Value]:
-        """The work item's block at one k, in vectors.
-
-        Args:
-            start: where the block begins.
-            k: a location in the stretch.
-            following: the number of locations after it.
-        """
+        """The work item's block at one k, `following` locations after another one, in vectors."""
         code, points, side = self._code, self._points, self._side
         begin = code.add(start, code.multiply(k, points.position(side.row)))
         lanes = side.width if side.width > 1 else 0

@@ -48,15 +48,17 @@ def write_tree(
 ) -> None:
     """Combines the values of items: the combined ones are then in the first rows of arrays.
 
+    All items of the group are here.
+
     Args:
-        points: the kernel; all items of the group are here.
-        arrays: in local memory, the array of each value, with a row for each of the items.
+        points: the kernel.
+        arrays: the array of each value in local memory, with a row for each of the items.
         share: the number of the item among those whose values are combined.
         first: the location of the item's values in the arrays.
         stride: the distance between rows.
-        items: how many items have values to be combined, a power of two.
-        values: of this item.
-        combine: two rows of values.
+        items: the number of items that have values to be combined, a power of two.
+        values: this item's values.
+        combine: combines two rows of values.
         apart: the distance between an item's values in one array.
     """
     code = points.code

@@ -94,13 +94,7 @@ def seconds_of_run(schedule: str, repeat: Callable[[int], None], runs: int) -> f
 
 @final
 class Tuner:
-    """Chooses schedules of programs by their time on a device.
-
-    Args:
-        opened: returns the driver of the device, always the same one.
-        family: decides and writes its kernels.
-        timer: measures a schedule.
-    """
+    """Chooses schedules of programs by their time on a device, which a timer measures."""
 
     def __init__(
         self, opened: Callable[[], Driver], family: Family, timer: Timer = seconds_of_run
@@ -238,13 +232,6 @@ def timed_candidates(
     """The times of all candidates, and whether all were begun before the deadline.
 
     Candidates that fail have no time, and neither have those that were not begun.
-
-    Args:
-        program: of one step.
-        family: decides and writes the kernels.
-        opened: returns the driver of the device.
-        timer: measures them.
-        deadline: on the clock `time.monotonic`.
     """
     schedules = family.candidates(program)
     texts = [family.text_of_candidate(one) for one in schedules]

@@ -30,10 +30,6 @@ class Uploads:
     """Host memory from which the inputs of single runs are copied to the device.
 
     It is allocated at the first runs, because runs over data sets do not need it.
-
-    Args:
-        driver: of the device.
-        inputs: of a program.
     """
 
     def __init__(self, driver: Driver, inputs: Sequence[Input]) -> None:
@@ -53,10 +49,6 @@ class Uploads:
         """Copies arrays, one for each input; they may be changed as soon as this returns.
 
         It waits only while all slots are in use.
-
-        Args:
-            arrays: of the dtypes and sizes of the inputs.
-            targets: the inputs' buffers on the device.
         """
         if self._inputs:
             self._send(self._driver.queue, arrays, targets)
@@ -71,11 +63,8 @@ class Uploads:
     ) -> None:
         """Like `send`, but copies by the second queue while the first one runs kernels.
 
-        Args:
-            arrays: of the dtypes and sizes of the inputs.
-            early: the upload buffers, one for each input. No kernel of the program uses them.
-            targets: the inputs' buffers on the device.
-            is_again: whether nothing else has used the upload buffers since the last time.
+        It copies to upload buffers, one for each input. No kernel of the program uses these buffers. `is_again` says that nothing else has used them
+        since the last time.
         """
         queue, uploads = self._driver.queue, self._driver.upload_queue
         if self._copied is None or not is_again:
@@ -128,10 +117,6 @@ class DeviceStaging:
     """Examples of a data set that does not fit: host arrays, and memories of a device.
 
     A second queue copies them while the device works.
-
-    Args:
-        driver: of the device.
-        sizes: in bytes, of each array.
 
     Raises:
         EngineError: if there is not enough memory.

@@ -104,9 +104,7 @@ def winograd_steps(
 ) -> tuple[Loop, Loop, Contraction, Loop]:
     """The steps that transform weights and data, multiply them, and transform the results.
 
-    Args:
-        step: `convolution_of` is not None for it.
-        workspace: (number of elements, dtype) -> name of a new workspace.
+    `convolution_of` is not None for the contraction.
     """
     found = convolution_of(step)
     assert found is not None

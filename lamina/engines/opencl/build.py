@@ -28,13 +28,7 @@ _filters = Lock()
 
 @without_collections
 def build(context: cl.Context, handle: cl.Device, text: str, *, keeps: bool) -> cl.Program:
-    """The program of that text, built for a device of a context.
-
-    Args:
-        context: of the device.
-        handle: the device.
-        text: in OpenCL C.
-        keeps: whether binaries are kept in Lamina's cache.
+    """The program of a text in OpenCL C; `keeps` says whether binaries are kept in Lamina's cache.
 
     Raises:
         InternalError: with the compiler's log, if it refuses the text.

@@ -60,12 +60,7 @@ class Kernel:
 
 @final
 class CommandBuffers:
-    """The functions of the extension, and those for kernels, for one device.
-
-    Args:
-        library: that has OpenCL's own functions.
-        function: returns the address of a function of the extension by its name.
-    """
+    """The functions of the extension, found by name, and OpenCL's own functions for kernels."""
 
     def __init__(self, library: ctypes.CDLL, function: Callable[[str], int]) -> None:
         pointer, number, size = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
@@ -144,12 +139,7 @@ class CommandBuffers:
 
 @final
 class CommandBuffer:
-    """Recorded launches; released with its last reference.
-
-    Args:
-        enqueue: enqueues it, and returns a status.
-        launches: whose kernels it keeps.
-    """
+    """Recorded launches, which keep their kernels; released with its last reference."""
 
     def __init__(
         self, enqueue: Callable[[], int], launches: Sequence[tuple[Kernel, int | None]]

@@ -123,10 +123,6 @@ class _Queue:
 class OpenClDriver:
     """A device in use.
 
-    Args:
-        found: the device.
-        verdict: of its self-test.
-
     Raises:
         EngineError: if the driver does not open it.
     """

@@ -54,11 +54,7 @@ class PlannedLaunch:
 class LaunchPlan:
     """Decides which calls of a program share a launch.
 
-    Args:
-        program: the program.
-        written: its functions and their calls.
-        traits: of the device.
-        separate: whether each call has a launch of its own, so that its time can be measured.
+    If `separate`, each call has a launch of its own, so that its time can be measured.
     """
 
     def __init__(

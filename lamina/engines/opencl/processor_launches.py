@@ -40,11 +40,7 @@ def launches_of(
 ) -> Launches:
     """The launches of a program whose functions are written; completes the text.
 
-    Args:
-        program: the program.
-        written: its functions and their calls.
-        traits: of the device.
-        separate: whether each call has a launch of its own, so that its time can be measured.
+    If `separate`, each call has a launch of its own, so that its time can be measured.
     """
     plan = LaunchPlan(program, written, traits, separate=separate)
     writer = _Writer(written, plan)
@@ -228,10 +224,7 @@ class _Writer:
 class _Tables:
     """Tables of addresses in the kernel: one of all buffers, and one for other calls.
 
-    Args:
-        code: of the kernel.
-        addresses: that of the work item's own memory, and those of the launch's buffers.
-        iteration: the number of the iteration.
+    The first address is the work item's own memory; those of the launch's buffers follow.
     """
 
     def __init__(self, code: Function, addresses: Sequence[Value], iteration: Value) -> None:

@@ -47,13 +47,7 @@ SOURCES = Sources(
 
 @final
 class ProcessorFamily(Family):
-    """Kernels of vectors and register tiles.
-
-    Args:
-        traits: of the device.
-        words: of its language.
-        engine: the name of the engine.
-    """
+    """Kernels of vectors and register tiles."""
 
     def __init__(self, traits: Traits, words: Words, engine: str) -> None:
         self._traits, self._words = traits, words

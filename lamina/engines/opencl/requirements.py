@@ -42,12 +42,7 @@ def require_package() -> None:
 
 
 def no_device(found: str, platforms: Sequence[str] = ()) -> EngineError:
-    """The error for a machine without OpenCL devices.
-
-    Args:
-        found: describes the drivers that it has.
-        platforms: the names of these drivers' platforms.
-    """
+    """The error for a machine without OpenCL devices, whose drivers are described and named."""
     facts = [
         ("expected", "a driver, listed in /etc/OpenCL/vendors or named by OCL_ICD_VENDORS"),
         ("found", found),

@@ -95,11 +95,8 @@ def program_for(traits: Traits) -> tuple[str, tuple[Kernel, ...]]:
 def halves_for(traits: Traits, *, native: bool) -> tuple[str, tuple[Kernel, ...]]:
     """The text of the kernel `halves`, and the kernel: conversions and arithmetic of float16.
 
-    A device that fails is not refused, because Lamina can do without both.
-
-    Args:
-        traits: of the device.
-        native: whether it is written with the type of `cl_khr_fp16`, or with OpenCL's functions.
+    If `native`, it has the type of `cl_khr_fp16`, otherwise OpenCL's functions. A device that fails
+    is not refused, because Lamina can do without both.
     """
     module = _module(traits, replace(OPENCL, half=NATIVE_HALF) if native else OPENCL)
     kernel = _halves(module, native)
