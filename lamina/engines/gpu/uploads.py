@@ -63,8 +63,8 @@ class Uploads:
     ) -> None:
         """Like `send`, but copies by the second queue while the first one runs kernels.
 
-        It copies to upload buffers, one for each input. No kernel of the program uses these buffers. `is_again` says that nothing else has used them
-        since the last time.
+        It copies to upload buffers that no kernel of the program uses, one for each input.
+        `is_again` says that nothing else has used them since the last time.
         """
         queue, uploads = self._driver.queue, self._driver.upload_queue
         if self._copied is None or not is_again:
