@@ -45,6 +45,7 @@ from lamina.engines.gpu.schedule import (
 )
 from lamina.engines.gpu.single_steps import single_step, written_by
 from lamina.engines.gpu.winograd import convolution_of
+from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Reduce, Scan, Sort, Step, Write
 from lamina.program.target import Target
@@ -138,7 +139,7 @@ def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator
         yield WinogradSchedule(point, point, ContractionSchedule(2, 2, bits), point)
         yield from winograd_schedules(step, bits, traits)
     for operand, kernel in zip(OPERANDS, kernels, strict=False):
-        _, products = packed_steps(step, operand, lambda size, dtype: "packed")
+        _, products = packed_steps(step, operand, StepWorkspaces(step.name))
         own = next(iter(_legal_groups(Product(products), bits, traits)), kernel)
         yield PackedSchedule(operand, LoopSchedule(1, bits), own)
     for splits in (2, 3):

@@ -7,7 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import final
 
 from lamina.base.cache import Sources
-from lamina.base.shapes import DType
 from lamina.codegen.signatures import Signatures
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu.decisions import position_bits
@@ -16,6 +15,7 @@ from lamina.engines.gpu.loop_schedules import point_schedule
 from lamina.engines.gpu.passes import without_epilogue
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, Schedule, StepSchedule
+from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Step
 
@@ -76,7 +76,7 @@ class CudaFamily(GpuFamily):
         epilogue = None
         found = plain_product(step)
         if found is None:
-            sums, loop = without_epilogue(step, _workspace)
+            sums, loop = without_epilogue(step, StepWorkspaces(step.name))
             found = plain_product(sums)
             epilogue = point_schedule(loop, position_bits(step, self.target), self.traits)
         if found is None:
@@ -92,10 +92,6 @@ def is_large(step: Step) -> bool:
     batch, m, n, k = step.extents
     is_wide = min(m, n, k) >= LEAST_EXTENT
     return is_wide and batch * m * n * k >= LEAST_MULTIPLICATIONS
-
-
-def _workspace(size: int, dtype: DType) -> str:
-    return "workspace"
 
 
 def _version(package: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from lamina.base.shapes import DType, float16
+from lamina.base.shapes import float16
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
@@ -20,10 +20,7 @@ from lamina.engines.gpu.schedule import (
     PassesSchedule,
     TiledSchedule,
     TreeSchedule,
-    WinogradSchedule,
 )
-from lamina.engines.gpu.winograd import winograd_steps
-from lamina.program.steps import Contraction
 
 # What a compute unit does in a clock: lanes of arithmetic, and bytes from local memory, from the
 # cache that all compute units share, and from the device's memory.
@@ -50,20 +47,6 @@ def contraction_cost(
         moved = 2 * results * one.element_bytes / (MEMORY_BYTES * traits.compute_units)
         return _kernel_cost(one, only.kernels[0], traits, only.splits) + moved + LAUNCH
     return _kernel_cost(one, decided, traits, 1)
-
-
-def winograd_cost(step: Contraction, decided: WinogradSchedule, traits: Traits) -> float:
-    """The expected clocks of Winograd's algorithm: its contractions, transforms and launches."""
-    sizes: list[int] = []
-
-    def workspace(size: int, dtype: DType) -> str:
-        sizes.append(size)
-        return f"workspace {len(sizes)}"
-
-    *_, products, _ = winograd_steps(step, workspace)
-    # The transformed data and results are written, and read by the next kernel.
-    moved = 2 * sum(sizes) * step.dtype.itemsize / (MEMORY_BYTES * traits.compute_units)
-    return contraction_cost(Product(products), decided.products, traits) + moved + 3 * LAUNCH
 
 
 def packed_cost(

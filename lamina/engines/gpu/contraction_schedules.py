@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from lamina.base.shapes import DType
-from lamina.engines.gpu.contraction_costs import contraction_cost, packed_cost, winograd_cost
+from lamina.engines.gpu.contraction_costs import LAUNCH, MEMORY_BYTES, contraction_cost, packed_cost
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
 from lamina.engines.gpu.matrix_schedules import matrix_schedules
@@ -30,6 +29,7 @@ from lamina.engines.gpu.schedule import (
     WrittenSchedule,
 )
 from lamina.engines.gpu.winograd import convolution_of, winograd_steps
+from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.steps import Contraction
 
 # The largest register tile of a contraction without local memory.
@@ -66,8 +66,7 @@ def contraction_schedules(
     costs: dict[WrittenSchedule, float] = {
         each: contraction_cost(one, each, traits) for each in _unpacked(one, bits, traits)
     }
-    for decided in winograd_schedules(step, bits, traits):
-        costs[decided] = winograd_cost(step, decided, traits)
+    costs |= winograd_schedules(step, bits, traits)
     costs |= _packed(step, bits, traits)
     yield from sorted(costs, key=lambda each: costs[each])
 
@@ -92,7 +91,7 @@ def _packed(step: Contraction, bits: int, traits: Traits) -> Mapping[WrittenSche
     for operand, side in zip(OPERANDS, (one.left, one.right), strict=True):
         if traits.is_processor or not gains_by_packing(step, operand):
             continue
-        packing, products = packed_steps(step, operand, lambda size, dtype: "packed")
+        packing, products = packed_steps(step, operand, StepWorkspaces(step.name))
         loop, own = point_schedule(packing, bits, traits), Product(products)
         costs = {
             decided: packed_cost(one, side, own, decided, traits)
@@ -104,28 +103,24 @@ def _packed(step: Contraction, bits: int, traits: Traits) -> Mapping[WrittenSche
     return found
 
 
-def winograd_schedules(step: Contraction, bits: int, traits: Traits) -> Iterator[WinogradSchedule]:
-    """The schedule by Winograd's algorithm, if it applies and positions in workspaces fit."""
+def winograd_schedules(
+    step: Contraction, bits: int, traits: Traits
+) -> Mapping[WrittenSchedule, float]:
+    """The schedule by Winograd's algorithm, and its cost; none if positions do not fit."""
     if convolution_of(step) is None:
-        return
-    sizes: list[int] = []
-
-    def workspace(size: int, dtype: DType) -> str:
-        sizes.append(size)
-        return f"workspace {len(sizes)}"
-
-    weights, data, products, results = winograd_steps(step, workspace)
+        return {}
+    workspaces = StepWorkspaces(step.name)
+    weights, data, products, results = winograd_steps(step, workspaces)
+    sizes = [one.size for one in workspaces.made()]
     if max(sizes) > NARROW:
-        return
-    loops = (point_schedule(one, bits, traits) for one in (weights, data, results))
-    weight_loop, data_loop, result_loop = loops
-    whole = (one for one in contraction_schedules(products, bits, traits))
-    first = next(
-        one
-        for one in whole
-        if not isinstance(one, PassesSchedule | WinogradSchedule | PackedSchedule)
-    )
-    yield WinogradSchedule(weight_loop, data_loop, first, result_loop)
+        return {}
+    loops = [point_schedule(one, bits, traits) for one in (weights, data, results)]
+    schedules = contraction_schedules(products, bits, traits)
+    first = next(one for one in schedules if isinstance(one, KernelSchedule))
+    # The transformed data and results are written, and read by the next kernel.
+    moved = 2 * sum(sizes) * step.dtype.itemsize / (MEMORY_BYTES * traits.compute_units)
+    cost = contraction_cost(Product(products), first, traits) + moved + 3 * LAUNCH
+    return {WinogradSchedule(loops[0], loops[1], first, loops[2]): cost}
 
 
 def direct_schedule(one: Product, bits: int) -> ContractionSchedule:
@@ -276,8 +271,7 @@ def _tile_load(
     side: Operand, tile: int, tile_k: int, element_bytes: int, *, halves: bool
 ) -> TileLoad:
     outer, along_k = side.runs
-    is_near = 0 < side.distances[1] < side.distances[0]
-    is_along_k = along_k > outer or (along_k == outer and is_near)
+    is_along_k = side.is_along_k
     is_half = halves and side.half is not None
     # Vectors of up to 16 bytes are read from buffers, and written to local memory.
     widest = max(side.loaded_bytes, HALF_BYTES) if is_half else element_bytes

@@ -18,7 +18,7 @@ from lamina.engines.gpu.gather import write_gathers, write_recorders
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.matrix_tiles import write_matrices
-from lamina.engines.gpu.passes import StepWorkspaces, passes_of, without_epilogue
+from lamina.engines.gpu.passes import passes_of, without_epilogue
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.rows import write_rows
 from lamina.engines.gpu.scans import write_scan
@@ -43,6 +43,7 @@ from lamina.engines.gpu.sort import write_sort
 from lamina.engines.gpu.tiles import write_tiled
 from lamina.engines.gpu.trees import write_tree_contraction
 from lamina.engines.gpu.work_item import StepSignature
+from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction, Step
@@ -134,7 +135,7 @@ class _Writer:
         workspaces = StepWorkspaces(step.name)
         sums, epilogue = step, None
         if decided.epilogue is not None:
-            sums, epilogue = without_epilogue(step, workspaces.add)
+            sums, epilogue = without_epilogue(step, workspaces)
         size = decided.workspace_bytes
         workspace = workspaces.add(size, uint8) if size else ""
         self.workspaces |= workspaces_in_blocks(workspaces.made(), self._traits)

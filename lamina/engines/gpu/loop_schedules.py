@@ -21,6 +21,7 @@ from lamina.engines.gpu.schedule import (
     SortSchedule,
     StepSchedule,
 )
+from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.rewrite import Rewrite
 from lamina.program.steps import (
     Loop,
@@ -181,7 +182,7 @@ def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:
         wanted = max(traits.compute_units * FULL // points, 1)
         splits = _divisor_near(split_size(loop), wanted, LEAST_SHARE, _most_shares(points, traits))
     if splits > 1:
-        first, _ = split_loop(loop, splits, lambda size, dtype: "shares")
+        first, _ = split_loop(loop, splits, StepWorkspaces(loop.name))
         share: KernelSchedule = LoopSchedule(1, bits)
         if reads_along_points(loop):
             share = point_schedule(first, bits, traits)

@@ -82,8 +82,7 @@ def matrix_schedule(
 
 def _load(side: Operand, traits: Traits) -> MatrixLoad:
     outer, along_k = side.runs
-    is_near = 0 < side.distances[1] < side.distances[0]
-    is_along_k = along_k > outer or (along_k == outer and is_near)
+    is_along_k = side.is_along_k
     # Vectors of up to 16 bytes are read from buffers, and written to local memory.
     lanes = min(along_k if is_along_k else outer, 16 // side.loaded_bytes, _LANES)
     copies = traits.copies_asynchronously and lanes == _LANES

@@ -30,11 +30,7 @@ from lamina.program.steps import Contraction
 def write_matrices(module: Module, name: str, signature: Signature[MatrixSchedule]) -> int:
     """Writes the kernel; returns the number of its work items."""
     schedule = signature.decided
-
-    def write(points: ItemPoints, step: Contraction, groups: Sequence[Axis], item: Axis) -> None:
-        _Matrices(points, step, schedule, groups, item).write()
-
-    return write_in_tiles(module, name, signature, (1, schedule.tile_m, schedule.tile_n), write)
+    return write_in_tiles(module, name, signature, (1, schedule.tile_m, schedule.tile_n), _Matrices)
 
 
 @final

@@ -6,22 +6,21 @@ a tile of the weights would be read from as many sectors as it has elements, by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from lamina.base.shapes import DType, size_of
+from lamina.base.shapes import size_of
 from lamina.codegen.matrix import half_of
 from lamina.engines.gpu.products import Product
-from lamina.program.index import row_major
-from lamina.program.scalar import Apply, Load, Scalar
-from lamina.program.steps import Contraction, Loop, Store, Write
+from lamina.engines.gpu.workspaces import StepWorkspaces
+from lamina.program.scalar import Apply, Scalar
+from lamina.program.steps import Contraction, Loop, Write
 from lamina.program.windows import loaded
 
 OPERANDS = ("left", "right")
 
 
 def packed_steps(
-    step: Contraction, operand: str, workspace: Callable[[int, DType], str]
+    step: Contraction, operand: str, workspaces: StepWorkspaces
 ) -> tuple[Loop, Contraction]:
     """The loop that packs an operand, `"left"` or `"right"`, and the contraction that reads it.
 
@@ -34,14 +33,16 @@ def packed_steps(
     distances = (single.left if operand == "left" else single.right).distances
     is_along_k = 0 < distances[1] < distances[0]
     axes = (*step.batch, *outer, *step.k) if is_along_k else (*step.batch, *step.k, *outer)
-    location = row_major(axes)
     kept = _kept(view)
-    name = workspace(size_of([axis.extent for axis in axes]), kept.dtype)
-    load = Load(name, location, kept.dtype)
-    replaced = _converted(view, load)
-    changes = {operand: replaced, f"{operand}_windows": (), "name": f"{step.name}.products"}
-    found = replace(step, **changes)
-    return Loop(f"{step.name}.packed", axes, (Write((), (Store(name, location, kept),)),)), found
+    store, load = workspaces.kept(axes, kept)
+    # A load from the workspace is converted as the view's elements are.
+    converted = load
+    if kept is not view:
+        assert isinstance(view, Apply)
+        converted = replace(view, operands=(load,))
+    changes = {operand: converted, f"{operand}_windows": (), "name": f"{step.name}.products"}
+    packing = Loop(f"{step.name}.packed", axes, (Write((), (store,)),))
+    return packing, replace(step, **changes)
 
 
 def gains_by_packing(step: Contraction, operand: str) -> bool:
@@ -70,11 +71,3 @@ def _kept(view: Scalar) -> Scalar:
     if isinstance(view, Apply) and view.primitive == "round_to_tf32":
         return view.operands[0]
     return view
-
-
-def _converted(view: Scalar, load: Load) -> Scalar:
-    """A load from the workspace, converted as the view's elements are."""
-    if _kept(view) is view:
-        return load
-    assert isinstance(view, Apply)
-    return replace(view, operands=(load,))

@@ -7,12 +7,11 @@ stages of a loop become passes of their own if each needs another division of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import final
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import DType, int64, size_of
+from lamina.base.shapes import int64, size_of
 from lamina.codegen.axes import flattened
 from lamina.codegen.matrix import with_single_axes
 from lamina.engines.gpu.packed_operands import packed_steps
@@ -24,6 +23,7 @@ from lamina.engines.gpu.schedule import (
     WinogradSchedule,
 )
 from lamina.engines.gpu.winograd import winograd_steps
+from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.index import Axis, axis_index, gathered_index, row_major
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
@@ -42,9 +42,6 @@ from lamina.program.steps import (
     Write,
     stage_values,
 )
-
-# Returns the name of a new workspace with a number of elements of a dtype.
-Workspace = Callable[[int, DType], str]
 
 
 @frozen_dataclass
@@ -66,11 +63,11 @@ def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule | PackedSch
     found: Iterable[tuple[tuple[Step, ...], KernelSchedule]]
     if isinstance(decided, WinogradSchedule):
         assert isinstance(step, Contraction)
-        steps = winograd_steps(step, workspaces.add)
+        steps = winograd_steps(step, workspaces)
         found = [((one,), own) for one, own in zip(steps, decided.kernels, strict=True)]
     elif isinstance(decided, PackedSchedule):
         assert isinstance(step, Contraction)
-        packing, products = packed_steps(step, decided.operand, workspaces.add)
+        packing, products = packed_steps(step, decided.operand, workspaces)
         found = [((packing,), decided.packing), *_products(products, decided.products, workspaces)]
     elif isinstance(step, Contraction):
         found = _products(step, decided, workspaces)
@@ -92,56 +89,34 @@ def _products(
         yield (step,), decided
         return
     (only,) = decided.passes
-    steps = split_contraction(step, only.splits, workspaces.add)
+    steps = split_contraction(step, only.splits, workspaces)
     yield from (((one,), own) for one, own in zip(steps, only.kernels, strict=True))
 
 
-@final
-class StepWorkspaces:
-    """The workspaces of a step of a name."""
-
-    def __init__(self, step: str) -> None:
-        self._step = step
-        self._made: list[Buffer] = []
-
-    def add(self, size: int, dtype: DType) -> str:
-        """A further workspace; returns its name."""
-        name = f"workspace {len(self._made)} of {self._step}"
-        self._made.append(Buffer(name, "temporary", (size,), dtype))
-        return name
-
-    def made(self) -> tuple[Buffer, ...]:
-        """All of them, in order."""
-        return tuple(self._made)
-
-
-def split_contraction(step: Contraction, splits: int, workspace: Workspace) -> tuple[Step, Step]:
+def split_contraction(
+    step: Contraction, splits: int, workspaces: StepWorkspaces
+) -> tuple[Step, Step]:
     """A contraction whose K is split into equal shares, and the loop that adds up the shares."""
     single = with_single_axes(step, "batch", "m", "n", "k")
     (batch,), (m,), (n,), (k,) = single.batch, single.m, single.n, single.k
     share, inner = Axis("share", splits), Axis("k", k.extent // splits)
     split = Rewrite({k: axis_index(share) * inner.extent + axis_index(inner)})
-    axes = (share, batch, m, n)
-    location = row_major(axes)
-    name = workspace(size_of([axis.extent for axis in axes]), step.dtype)
+    store, load = workspaces.kept((share, batch, m, n), Local(step.result, step.dtype))
     shares = Contraction(
         *(f"{step.name}.shares", (share, batch), (m,), (n,), (inner,)),
         *(split.scalar(single.left), split.scalar(single.right), step.result, step.dtype),
-        (Store(name, location, Local(step.result, step.dtype)),),
+        (store,),
     )
-    total = Reduce(step.result, "sum", (share,), Load(name, location, step.dtype), step.dtype)
+    total = Reduce(step.result, "sum", (share,), load, step.dtype)
     return shares, Loop(step.name, (batch, m, n), (total, Write((), single.stores)))
 
 
-def without_epilogue(step: Contraction, workspace: Workspace) -> tuple[Contraction, Loop]:
+def without_epilogue(step: Contraction, workspaces: StepWorkspaces) -> tuple[Contraction, Loop]:
     """A contraction that stores its sums only, and the loop that does its stores."""
     single = with_single_axes(step, "batch", "m", "n", "k")
     axes = (*single.batch, *single.m, *single.n)
-    shape = [axis.extent for axis in axes]
-    location = row_major(axes)
-    name = workspace(size_of(shape), step.dtype)
-    store = Store(name, location, Local(step.result, step.dtype))
-    kept = Rewrite(locals={step.result: Load(name, location, step.dtype)})
+    store, load = workspaces.kept(axes, Local(step.result, step.dtype))
+    kept = Rewrite(locals={step.result: load})
     sums = replace(single, name=f"{step.name}.sums", stores=(store,))
     return sums, Loop(step.name, axes, (Write((), kept.stores(single.stores)),))
 
@@ -150,8 +125,6 @@ def _loop_passes(
     loop: Loop, passes: Sequence[Pass], workspaces: StepWorkspaces
 ) -> Iterator[tuple[Step, KernelSchedule]]:
     """The passes of a loop; locals that later passes use are kept in workspaces."""
-    shape = [axis.extent for axis in loop.axes]
-    point = row_major(loop.axes)
     kept: dict[str, Scalar] = {}
     done = 0
     for number, one in enumerate(passes):
@@ -163,13 +136,13 @@ def _loop_passes(
         stores: list[Store] = []
         for stage in stages:
             if isinstance(stage, Reduce) and stage.local in used:
-                name = workspaces.add(size_of(shape), stage.dtype)
-                stores.append(Store(name, point, Local(stage.local, stage.dtype)))
-                kept[stage.local] = Load(name, point, stage.dtype)
+                store, load = workspaces.kept(loop.axes, Local(stage.local, stage.dtype))
+                stores.append(store)
+                kept[stage.local] = load
         if stores:
             stages.append(Write((), tuple(stores)))
         own = Loop(f"{loop.name}.{number}", loop.axes, tuple(stages))
-        steps = [_spread(own)] if one.splits == 1 else split_loop(own, one.splits, workspaces.add)
+        steps = [_spread(own)] if one.splits == 1 else split_loop(own, one.splits, workspaces)
         yield from zip(steps, one.kernels, strict=True)
 
 
@@ -181,7 +154,7 @@ def _spread(loop: Loop) -> Loop:
     return Loop(loop.name, (*loop.axes, *stage.axes), (Write((), stage.stores),))
 
 
-def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loop]:
+def split_loop(loop: Loop, splits: int, workspaces: StepWorkspaces) -> tuple[Loop, Loop]:
     """A loop whose first stages, reductions, are split into equal shares, and the loop after it.
 
     The number of shares divides the size of each of them.
@@ -189,7 +162,6 @@ def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loo
     share = Axis("share", splits)
     # The points of a share are neighbours, in the workspace too.
     axes = (share, *loop.axes)
-    location = row_major(axes)
     shares: list[Stage] = []
     totals: list[Stage] = []
     stores: list[Store] = []
@@ -199,9 +171,9 @@ def split_loop(loop: Loop, splits: int, workspace: Workspace) -> tuple[Loop, Loo
         split = Rewrite({whole: axis_index(share) * inner.extent + axis_index(inner)})
         value = split.scalar(Rewrite(replaced).scalar(stage.value))
         shares.append(replace(stage, axes=(inner,), value=value))
-        name = workspace(size_of([axis.extent for axis in axes]), stage.dtype)
-        stores.append(Store(name, location, Local(stage.local, stage.dtype)))
-        totals.append(replace(stage, axes=(share,), value=Load(name, location, stage.dtype)))
+        store, load = workspaces.kept(axes, Local(stage.local, stage.dtype))
+        stores.append(store)
+        totals.append(replace(stage, axes=(share,), value=load))
     rest = loop.stages[len(shares) :]
     first = Loop(f"{loop.name}.shares", axes, (*shares, Write((), tuple(stores))))
     return first, Loop(loop.name, loop.axes, (*totals, *rest))
@@ -238,15 +210,13 @@ def _scan_passes(
     inner = Axis("inner", scan.axis.extent // decided.splits)
     split = Rewrite({scan.axis: axis_index(block) * inner.extent + axis_index(inner)})
     axes = (*loop.axes, block)
-    shape = [axis.extent for axis in axes]
     location = row_major(axes)
-    totals, running = (workspaces.add(size_of(shape), scan.dtype) for _ in range(2))
+    store, each = workspaces.kept(axes, Local("total", scan.dtype))
+    running = workspaces.add(size_of([axis.extent for axis in axes]), scan.dtype)
     value = split.scalar(scan.value)
     reduce = Reduce("total", scan.combine, (inner,), value, scan.dtype)
-    write = Write((), (Store(totals, location, Local("total", scan.dtype)),))
     first, second, third = decided.kernels
-    yield (Loop(f"{loop.name}.blocks", axes, (reduce, write)),), first
-    each = Load(totals, location, scan.dtype)
+    yield (Loop(f"{loop.name}.blocks", axes, (reduce, Write((), (store,)))),), first
     whole = Scan(block, scan.combine, each, running, location, scan.dtype)
     yield (Loop(f"{loop.name}.totals", loop.axes, (whole,)),), second
     later = Bound(axis_index(block), 1, block.extent)

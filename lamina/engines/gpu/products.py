@@ -59,6 +59,13 @@ class Operand:
         """The distance in memory between neighbours along m or n, and along k."""
         return distance_along(self._view, self._outer), distance_along(self._view, self._k)
 
+    @property
+    def is_along_k(self) -> bool:
+        """Whether vectors are read along K, where runs are longer, or neighbours are nearer."""
+        outer, along_k = self.runs
+        is_near = 0 < self.distances[1] < self.distances[0]
+        return along_k > outer or (along_k == outer and is_near)
+
 
 @final
 class Product:

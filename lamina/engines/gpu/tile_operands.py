@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
@@ -43,8 +43,9 @@ _SECTOR = 8
 ROWS = 8
 # A long K of a work group is summed in blocks of so many products.
 _BLOCK = 4096
-# Writes the kernel of a contraction over single axes, whose groups count tiles of batch, m and n.
-WriteTile = Callable[[ItemPoints, Contraction, Sequence[Axis], Axis], None]
+# (points, contraction over single axes, schedule, groups that count tiles of batch, m and n, item)
+# -> an object whose method `write` writes the kernel.
+TileWriter = Callable[[ItemPoints, Contraction, Any, Sequence[Axis], Axis], Any]
 
 
 def write_in_tiles(
@@ -52,7 +53,7 @@ def write_in_tiles(
     name: str,
     signature: Signature[TiledSchedule | MatrixSchedule],
     tiles: tuple[int, int, int],
-    write: WriteTile,
+    writer: TileWriter,
 ) -> int:
     """Writes a kernel whose work groups compute tiles; returns the number of its work items.
 
@@ -71,7 +72,7 @@ def write_in_tiles(
     ]
     item = Axis("item", schedule.group)
     with work_group(module, name, signature, groups, item) as points:
-        write(points, step, groups, item)
+        writer(points, step, schedule, groups, item).write()
     return math.prod(axis.extent for axis in groups) * schedule.group
 
 

@@ -35,12 +35,8 @@ from lamina.program.steps import Contraction
 def write_tiled(module: Module, name: str, signature: Signature[TiledSchedule]) -> int:
     """Writes the kernel; returns the number of its work items."""
     tiled = signature.decided
-
-    def write(points: ItemPoints, step: Contraction, groups: Sequence[Axis], item: Axis) -> None:
-        _Tiles(points, step, tiled, groups, item).write()
-
     tiles = (tiled.tile_b, tiled.tile_m, tiled.tile_n)
-    return write_in_tiles(module, name, signature, tiles, write)
+    return write_in_tiles(module, name, signature, tiles, _Tiles)
 
 
 @final

@@ -7,13 +7,14 @@ and the last one transforms its results to tiles of 2x2 and runs the epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import DType, size_of
+from lamina.base.shapes import size_of
 from lamina.codegen.filtering import FILTERINGS, Transform
 from lamina.codegen.matrix import exchanged
+from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.index import Axis, Index, axis_index, row_major
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
@@ -45,18 +46,12 @@ class Convolution:
     @property
     def positions(self) -> tuple[Axis, Axis]:
         """The axes of the output positions."""
-        first, second = (one.position for one in self.windows)
-        assert first is not None
-        assert second is not None
-        return first, second
+        return _both(one.position for one in self.windows)
 
     @property
     def elements(self) -> tuple[Axis, Axis]:
         """The axes of the kernel elements."""
-        first, second = (one.element for one in self.windows)
-        assert first is not None
-        assert second is not None
-        return first, second
+        return _both(one.element for one in self.windows)
 
     @property
     def channels(self) -> tuple[Axis, ...]:
@@ -68,6 +63,13 @@ class Convolution:
         """The axes of m, where tiles are counted instead of positions."""
         counted = {one: _tiles_along(one) for one in self.positions}
         return tuple(counted.get(axis, axis) for axis in self.step.m)
+
+
+def _both(axes: Iterable[Axis | None]) -> tuple[Axis, Axis]:
+    first, second = axes
+    assert first is not None
+    assert second is not None
+    return first, second
 
 
 def _tiles_along(position: Axis) -> Axis:
@@ -100,7 +102,7 @@ def _fits(window: Sliding) -> bool:
 
 
 def winograd_steps(
-    step: Contraction, workspace: Callable[[int, DType], str]
+    step: Contraction, workspaces: StepWorkspaces
 ) -> tuple[Loop, Loop, Contraction, Loop]:
     """The steps that transform weights and data, multiply them, and transform the results.
 
@@ -114,7 +116,7 @@ def winograd_steps(
         (*own.batch, *found.tiles, *found.channels),
         (*own.batch, *found.tiles, *own.n),
     )
-    names = [workspace(PRODUCTS * _size(axes), own.dtype) for axes in sides]
+    names = [workspaces.add(PRODUCTS * _size(axes), own.dtype) for axes in sides]
 
     def at(number: int, index: Index) -> Index:
         """The index of an element of a transformed tile in a workspace."""
@@ -148,18 +150,12 @@ def _size(axes: Sequence[Axis]) -> int:
 
 def _weights(found: Convolution) -> _Tile:
     """The weights of 3x3, in the order in which the data is read."""
-    size = range(_FILTERING.window)
-    return {
-        coordinates: Rewrite(
-            {
-                axis: Index(_element(window, number))
-                for axis, window, number in zip(
-                    found.elements, found.windows, coordinates, strict=True
-                )
-            }
-        ).scalar(found.step.right)
-        for coordinates in product(size, size)
-    }
+    tile: dict[tuple[int, int], Scalar] = {}
+    for coordinates in product(range(_FILTERING.window), range(_FILTERING.window)):
+        rows = zip(found.elements, found.windows, coordinates, strict=True)
+        axes = {axis: Index(_element(window, number)) for axis, window, number in rows}
+        tile[coordinates] = Rewrite(axes).scalar(found.step.right)
+    return tile
 
 
 def _element(window: Sliding, number: int) -> int:
@@ -184,16 +180,14 @@ def _data(found: Convolution) -> _Tile:
 
 def _transformed(tile: _Tile, transform: Transform) -> _Tile:
     """A transform of the rows, then of the columns of a tile."""
-    size, count = len(transform[0]), len(transform)
+    size, count = range(len(transform[0])), range(len(transform))
     rows = {
-        (row, column): _combined(transform[row], [tile[one, column] for one in range(size)])
-        for row in range(count)
-        for column in range(size)
+        (row, column): _combined(transform[row], [tile[one, column] for one in size])
+        for row, column in product(count, size)
     }
     return {
-        (row, column): _combined(transform[column], [rows[row, one] for one in range(size)])
-        for row in range(count)
-        for column in range(count)
+        (row, column): _combined(transform[column], [rows[row, one] for one in size])
+        for row, column in product(count, count)
     }
 
 
@@ -216,13 +210,11 @@ def _combined(factors: Sequence[float], values: Sequence[Scalar]) -> Scalar:
 
 def _stores(tile: _Tile, name: str, side: int, at: Callable[[int, Index], Index]) -> Write:
     """Stores a transformed tile in a workspace."""
-    return Write(
-        (),
-        tuple(
-            Store(name, at(side, Index(row * _TILE + column)), value)
-            for (row, column), value in tile.items()
-        ),
+    stores = (
+        Store(name, at(side, Index(row * _TILE + column)), value)
+        for (row, column), value in tile.items()
     )
+    return Write((), tuple(stores))
 
 
 def _epilogue(found: Convolution, coordinates: tuple[int, int], total: Scalar) -> Sequence[Store]:

@@ -15,6 +15,7 @@ from lamina.engines.gpu.contraction_schedules import contraction_schedules
 from lamina.engines.gpu.packed_operands import gains_by_packing, packed_steps
 from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import MatrixSchedule, PackedSchedule, TiledSchedule
+from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.graph import Graph, leaf
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
@@ -51,17 +52,12 @@ def test_weights_gain_by_packing_and_windows_do_not(operand: str, expected: bool
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda one: one.name)
 def test_packed_weights_have_runs_of_neighbours(dtype: DType) -> None:
-    dtypes: list[DType] = []
-
-    def workspace(size: int, dtype: DType) -> str:
-        dtypes.append(dtype)
-        return f"workspace of {size}"
-
+    workspaces = StepWorkspaces("step")
     before = contraction(dtype)
     assert Product(before).right.runs == (1, 1)
-    _, after = packed_steps(before, "right", workspace)
+    _, after = packed_steps(before, "right", workspaces)
     assert max(Product(after).right.runs) == 32
-    assert dtypes == [dtype]
+    assert [one.dtype for one in workspaces.made()] == [dtype]
     assert after.left == before.left
 
 

@@ -15,6 +15,7 @@ from lamina.engines.gpu.gpus import target_for
 from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
 from lamina.engines.gpu.passes import without_epilogue
 from lamina.engines.gpu.plain_products import PlainProduct, plain_product
+from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.graph import Tensor
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
@@ -257,19 +258,15 @@ def test_sizes_beyond_32_bits_are_no_plain_product() -> None:
 
 def test_the_sums_of_any_epilogue_are_a_plain_product() -> None:
     step = step_of(lambda x, y, z: ops.tanh(ops.matmul(x, y) + z), A, B, BIAS)
-    sizes: list[int] = []
-
-    def workspace(size: int, dtype: DType) -> str:
-        sizes.append(size)
-        return "workspace"
-
-    sums, loop = without_epilogue(step, workspace)
+    workspaces = StepWorkspaces("step")
+    sums, loop = without_epilogue(step, workspaces)
+    (workspace,) = workspaces.made()
     found = plain_product(sums)
     assert found is not None
-    assert (found.result, sizes) == ("workspace", [42])
+    assert (found.result, workspace.size) == (workspace.name, 42)
     (stage,) = loop.stages
     (store,) = stage.stores  # type: ignore[union-attr]
-    assert str(store.value) == "tanh(workspace[7*m + n] + x2[n])"
+    assert str(store.value) == f"tanh({workspace.name}[7*m + n] + x2[n])"
     assert np.prod([axis.extent for axis in loop.axes]) == 42
 
 
