@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -60,13 +60,13 @@ def compile_program(
 
 def _decoded(kind: Any, value: Any) -> Any:
     """A value of a kind, made of what JSON keeps of it: tuples are lists, records are objects."""
-    if is_dataclass(kind):
+    if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__"):
         kinds = _kinds_of(kind)
         return kind(**{name: _decoded(kinds[name], one) for name, one in value.items()})
     inner = get_args(kind)
     if value is None or not inner:
         return value
-    if isinstance(value, list):
+    if get_origin(kind) is tuple:
         return tuple(_decoded(inner[0], one) for one in value)
     if get_origin(kind) is Mapping:
         return {name: _decoded(inner[1], one) for name, one in value.items()}

@@ -28,10 +28,8 @@ class StepWorkspaces:
 
     def kept(self, axes: Sequence[Axis], value: Scalar) -> tuple[Store, Load]:
         """The store of a value at each point of some axes in a further workspace, and its load."""
-        name, location = (
-            self.add(size_of([axis.extent for axis in axes]), value.dtype),
-            row_major(axes),
-        )
+        location = row_major(axes)
+        name = self.add(size_of([axis.extent for axis in axes]), value.dtype)
         return Store(name, location, value), Load(name, location, value.dtype)
 
     def made(self) -> tuple[Buffer, ...]:
