@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,59 +26,57 @@ def parameter_names(net: lm.Network) -> list[str]:
 # Definitions --------------------------------------------------------------------------------------
 
 
-def test_a_sequential_network_has_its_layers_one_after_the_other() -> None:
-    net = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2))
-    assert [net.path(node) for node in net.nodes] == [
-        "net/0:Input",
-        "net/1:Linear",
-        "net/2:ReLU",
-        "net/3:Linear",
-    ]
-    assert net.outputs[0].shape == (BATCH, 2)
+def paths(net: lm.Network) -> str:
+    """The layers and ops with their numbers."""
+    found = [net.path(node) for node in net.nodes if node.op.name != "constant"]
+    return " ".join(path.removeprefix("net/") for path in found)
 
 
-def test_parameters_are_named_after_the_number_of_their_layer() -> None:
-    net = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2, bias=False))
-    assert parameter_names(net) == ["1.weight", "1.bias", "3.weight"]
+def branches() -> lm.Network:
+    a, b = lm.Input(4), lm.Input(3)
+    left = lm.Linear(5)(a)
+    right = lm.Linear(5)(b)
+    return lm.Network([a, b], lm.Add()(lm.ReLU()(right), left))
+
+
+def with_ops() -> lm.Network:
+    a = lm.Input(4)
+    return lm.Network(a, lm.ReLU()(a * 2.0 + 1.0))
+
+
+def of_two_outputs() -> lm.Network:
+    a = lm.Input(4)
+    h = lm.ReLU()(a)
+    return lm.Network(a, [lm.Linear(2)(h), lm.Linear(3)(h)])
+
+
+# A network, and its layers in the order in which they are written; constants have no numbers.
+WRITTEN: list[tuple[Callable[[], lm.Network], str]] = [
+    (lambda: lm.Sequential(lm.Input(4)), "0:Input"),
+    (
+        lambda: lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2)),
+        "0:Input 1:Linear 2:ReLU 3:Linear",
+    ),
+    (branches, "0:Input 1:Input 2:Linear 3:Linear 4:ReLU 5:Add"),
+    (with_ops, "0:Input 1:Mul 2:Add 3:ReLU"),
+    (of_two_outputs, "0:Input 1:ReLU 2:Linear 3:Linear"),
+]
+
+
+@pytest.mark.parametrize(("make", "expected"), WRITTEN)
+def test_layers_are_numbered_in_the_order_in_which_they_are_written(
+    make: Callable[[], lm.Network], expected: str
+) -> None:
+    assert paths(make()) == expected
+
+
+def test_outputs_have_the_shapes_of_their_layers() -> None:
+    assert [output.shape for output in of_two_outputs().outputs] == [(BATCH, 2), (BATCH, 3)]
 
 
 def test_the_parameters_are_counted() -> None:
     net = lm.Sequential(lm.Input(784), lm.Linear(500), lm.ReLU(), lm.Linear(10))
     assert net.parameter_count() == 785 * 500 + 501 * 10
-
-
-def test_an_input_alone_is_a_network() -> None:
-    net = lm.Sequential(lm.Input(4))
-    assert net.outputs == net.inputs
-
-
-def test_branches_are_numbered_in_the_order_in_which_they_are_written() -> None:
-    a, b = lm.Input(4), lm.Input(3)
-    left = lm.Linear(5)(a)
-    right = lm.Linear(5)(b)
-    net = lm.Network([a, b], lm.Add()(lm.ReLU()(right), left))
-    assert [net.path(node) for node in net.nodes] == [
-        "net/0:Input",
-        "net/1:Input",
-        "net/2:Linear",
-        "net/3:Linear",
-        "net/4:ReLU",
-        "net/5:Add",
-    ]
-
-
-def test_ops_between_layers_are_numbered_like_layers_and_constants_are_not() -> None:
-    a = lm.Input(4)
-    net = lm.Network(a, lm.ReLU()(a * 2.0 + 1.0))
-    paths = ["net/0:Input", "net/1:Mul", "net/2:Add", "net/3:ReLU"]
-    assert [net.path(node) for node in net.nodes if node.op.name != "constant"] == paths
-
-
-def test_a_network_may_have_several_outputs() -> None:
-    a = lm.Input(4)
-    h = lm.ReLU()(a)
-    net = lm.Network(a, [lm.Linear(2)(h), lm.Linear(3)(h)])
-    assert [output.shape for output in net.outputs] == [(BATCH, 2), (BATCH, 3)]
 
 
 def test_an_input_that_is_not_used_may_be_listed() -> None:
@@ -99,25 +99,14 @@ def test_a_function_of_tensors_may_stand_among_the_layers() -> None:
 
 
 def test_a_layer_that_is_applied_twice_shares_its_parameters() -> None:
-    a, b = lm.Input(4), lm.Input(4)
-    shared = lm.Linear(3)
-    net = lm.Network([a, b], [shared(a), shared(b)])
-    assert parameter_names(net) == ["2.weight", "2.bias"]
+    net = twice(lm.Linear(3))
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     one, other = lm.Model(net).predict((x, x))
     np.testing.assert_array_equal(one, other)
 
 
-def test_two_equal_layers_have_parameters_of_their_own() -> None:
-    a = lm.Input(4)
-    net = lm.Network(a, [lm.Linear(3)(a), lm.Linear(3)(a)])
-    assert parameter_names(net) == ["1.weight", "1.bias", "2.weight", "2.bias"]
-
-
 def test_the_penalty_of_a_shared_layer_is_counted_once() -> None:
-    a, b = lm.Input(4), lm.Input(4)
-    shared = lm.Linear(3, weight_regularizer=lm.L2(1.0))
-    net = lm.Network([a, b], [shared(a), shared(b)])
+    net = twice(lm.Linear(3, weight_regularizer=lm.L2(1.0)))
     assert len(net.trace(dtype=shapes.float32, training=True).record.penalties) == 1
 
 
@@ -135,19 +124,6 @@ def test_a_layer_that_is_applied_to_two_shapes_is_refused_when_written_down() ->
 
 
 # Networks within networks -------------------------------------------------------------------------
-
-
-def test_a_network_can_be_a_layer_of_another() -> None:
-    inner = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU())
-    net = lm.Sequential(lm.Input(4), inner, lm.Linear(2))
-    assert parameter_names(net) == ["1.weight", "1.bias", "3.weight", "3.bias"]
-
-
-def test_a_network_that_is_applied_twice_shares_its_parameters() -> None:
-    inner = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU())
-    a, b = lm.Input(4), lm.Input(4)
-    net = lm.Network([a, b], lm.Add()(inner(a), inner(b)))
-    assert parameter_names(net) == ["2.weight", "2.bias"]
 
 
 def test_an_applied_network_computes_the_same_as_alone() -> None:
@@ -231,17 +207,40 @@ class Centred(lm.Layer):
         return h - mean
 
 
-def test_layers_in_a_layer_are_numbered_within_it() -> None:
-    net = lm.Sequential(lm.Input(4), Residual(3))
-    assert parameter_names(net) == ["1.0.weight", "1.0.bias", "1.2.weight", "1.2.bias"]
+def twice(layer: Any, join: Any = lambda *results: list(results)) -> lm.Network:
+    a, b = lm.Input(4), lm.Input(4)
+    return lm.Network([a, b], join(layer(a), layer(b)))
 
 
-def test_layers_may_be_nested_deeply() -> None:
-    net = lm.Sequential(lm.Input(4), Nested())
-    assert parameter_names(net) == [
-        *("1.0.0.weight", "1.0.0.bias", "1.0.2.weight", "1.0.2.bias"),
-        *("1.1.0.weight", "1.1.0.bias", "1.1.2.weight", "1.1.2.bias"),
-    ]
+def side_by_side(*layers: lm.Layer) -> lm.Network:
+    a = lm.Input(4)
+    return lm.Network(a, [layer(a) for layer in layers])
+
+
+def inner() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU())
+
+
+# A network, and the layers that have parameters by their numbers.
+NAMED: list[tuple[Callable[[], lm.Network], str]] = [
+    (lambda: lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2)), "1 3"),
+    (lambda: side_by_side(lm.Linear(3), lm.Linear(3)), "1 2"),
+    (lambda: twice(lm.Linear(3)), "2"),
+    (lambda: lm.Sequential(lm.Input(4), inner(), lm.Linear(2)), "1 3"),
+    (lambda: twice(inner(), lm.Add()), "2"),
+    (lambda: lm.Sequential(lm.Input(4), Residual(3)), "1.0 1.2"),
+    (lambda: lm.Sequential(lm.Input(4), Nested()), "1.0.0 1.0.2 1.1.0 1.1.2"),
+    (lambda: twice(Residual(3)), "2.0 2.2"),
+    (lambda: lm.Sequential(lm.Input(4), Twice()), "1.0"),
+]
+
+
+@pytest.mark.parametrize(("make", "layers"), NAMED)
+def test_parameters_are_named_after_the_number_of_their_layer(
+    make: Callable[[], lm.Network], layers: str
+) -> None:
+    expected = [f"{layer}.{kind}" for layer in layers.split() for kind in ("weight", "bias")]
+    assert parameter_names(make()) == expected
 
 
 def test_a_layer_of_layers_equals_numpy() -> None:
@@ -251,18 +250,6 @@ def test_a_layer_of_layers_equals_numpy() -> None:
     hidden = np.maximum(x @ p["1.0.weight"].T + p["1.0.bias"], 0)
     expected = x + hidden @ p["1.2.weight"].T + p["1.2.bias"]
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_layer_of_layers_that_is_applied_twice_shares_all_parameters() -> None:
-    a, b = lm.Input(4), lm.Input(4)
-    shared = Residual(3)
-    net = lm.Network([a, b], [shared(a), shared(b)])
-    assert parameter_names(net) == ["2.0.weight", "2.0.bias", "2.2.weight", "2.2.bias"]
-
-
-def test_a_layer_in_a_field_that_is_applied_twice_shares_its_parameters() -> None:
-    net = lm.Sequential(lm.Input(4), Twice())
-    assert parameter_names(net) == ["1.0.weight", "1.0.bias"]
 
 
 def test_a_state_may_take_its_new_value_from_an_inner_layer() -> None:
@@ -305,9 +292,7 @@ def test_a_network_is_shown_as_a_table() -> None:
 
 
 def test_the_table_counts_the_parameters_of_a_shared_layer_at_its_first_use() -> None:
-    a, b = lm.Input(4), lm.Input(4)
-    shared = lm.Linear(3)
-    rows = str(lm.Network([a, b], [shared(a), shared(b)])).splitlines()
+    rows = str(twice(lm.Linear(3))).splitlines()
     assert [row.split()[3] for row in rows if "Linear" in row] == ["15", "0"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
+from error_texts import check_refusal
 
 import lamina as lm
 from lamina.errors import DefinitionError
@@ -144,6 +144,63 @@ def test_mlp_takes_a_users_activation() -> None:
     )
 
 
+# Sequences ----------------------------------------------------------------------------------------
+
+
+def test_a_classifier_takes_features_or_tokens_and_optionally_lengths() -> None:
+    net = lm.networks.lstm_classifier(5, 7, inputs=3, features=8, layers=2, bidirectional=False)
+    assert [x.shape[1:] for x in (*net.inputs, *net.outputs)] == [(7, 3), (5,)]
+    assert net.parameter_count() == 4 * 8 * (3 + 8 + 2) + 4 * 8 * (8 + 8 + 2) + 5 * 9
+    net = lm.networks.lstm_classifier(5, 7, vocabulary=11, features=8, lengths=True)
+    assert [x.shape[1:] for x in (*net.inputs, *net.outputs)] == [(7,), (), (5,)]
+    assert net.parameter_count() == 11 * 8 + 2 * 4 * 8 * (8 + 8 + 2) + 5 * 17
+
+
+@pytest.mark.sampled
+def test_a_classifier_learns_the_first_token_of_sequences_of_different_lengths() -> None:
+    generator = np.random.default_rng(0)
+    things, lengths = generator.integers(0, 6, (1000, 12)), generator.integers(1, 13, 1000)
+    model = lm.Model(
+        lm.networks.lstm_classifier(
+            6, 12, vocabulary=6, features=16, bidirectional=False, lengths=True
+        )
+    )
+    data = ((things, lengths), things[:, 0])
+    model.fit(data, epochs=12, batch_size=50, loss=lm.CrossEntropy(), optimizer=lm.Adam(1e-2))
+    assert (model.predict((things, lengths)).argmax(1) == things[:, 0]).mean() > 0.95
+
+
+def test_an_encoder_scores_tokens_at_each_position_or_classes_of_the_sequence() -> None:
+    net = lm.networks.transformer_encoder(11, 7, 8, 2, 2, 16)
+    assert net.outputs[0].shape[1:] == (11, 7)
+    assert lm.networks.transformer_encoder(11, 7, 8, 2, 2, 16, classes=3).outputs[0].shape[1:] == (
+        3,
+    )
+
+
+def test_a_causal_encoder_attends_to_earlier_positions_only() -> None:
+    tokens = np.random.default_rng(0).integers(0, 11, (4, 7))
+    changed = tokens.copy()
+    changed[:, 5] = (changed[:, 5] + 1) % 11
+    for causal in (True, False):
+        model = lm.Model(lm.networks.transformer_encoder(11, 7, 8, 2, 2, 16, causal=causal))
+        before, after = model.predict(tokens), model.predict(changed)
+        assert np.array_equal(before[:, :, :5], after[:, :, :5]) == causal
+        assert (before[:, :, 5:] != after[:, :, 5:]).all()
+
+
+@pytest.mark.sampled
+def test_a_causal_encoder_learns_the_next_token() -> None:
+    """Each sequence counts on from a random start."""
+    starts = np.random.default_rng(0).integers(0, 10, (2000, 1))
+    numbers = (starts + np.arange(9)) % 10
+    net = lm.networks.transformer_encoder(10, 8, 16, 2, 1, 32, causal=True, dropout=0.0)
+    model = lm.Model(net)
+    x, y = numbers[:, :-1], numbers[:, 1:]
+    model.fit((x, y), epochs=3, batch_size=50, loss=lm.CrossEntropy(), optimizer=lm.Adam(1e-2))
+    assert (model.predict(x).argmax(1) == y).mean() > 0.99
+
+
 # Training -----------------------------------------------------------------------------------------
 
 # Deep networks, which take seconds to compile, are trained where they are compared with PyTorch.
@@ -228,68 +285,82 @@ def test_activations_of_a_deep_vgg_keep_their_scale() -> None:
 
 # Errors -------------------------------------------------------------------------------------------
 
-ERRORS: list[tuple[Callable[[], object], str]] = [
+_OF_IMAGES = ": this is not a shape of images\n  expected  input=(channels, height, width)\n"
+_COLOUR = "Images of one colour have one channel"
+_CHANNELS = "Channels come first: input=(3, 64, 64), and for the data array.transpose(0, 3, 1, 2)."
+_SQUARES = "a DCGAN is defined for square images of some sizes only\n"
+REFUSED: list[tuple[Any, ...]] = [
+    *(
+        (
+            lambda both=both: lm.networks.lstm_classifier(5, 7, **both),
+            "lstm_classifier takes either inputs or a vocabulary",
+        )
+        for both in ({}, {"inputs": 3, "vocabulary": 11})
+    ),
     (
         lambda: vgg(17),
-        (
-            "there is no VGG of this depth\n"
-            "  expected  11, 13, 16 or 19\n"
-            "  found     17\n"
-            "  Give the channels of each convolution instead: ((64, 64), (128, 128))."
-        ),
+        *("there is no VGG of this depth\n", "  expected  11, 13, 16 or 19\n", "  found     17\n"),
+        "  Give the channels of each convolution instead: ((64, 64), (128, 128)).",
     ),
     (
         lambda: resnet(20),
-        (
-            "there is no residual network of this depth\n"
-            "  expected  18 or 34 or 50 or 101 or 152\n"
-            "  found     20"
-        ),
-    ),
-    (
-        lambda: resnet(18, stem="mnist"),
-        (
-            "stem must be one of 'imagenet', 'cifar'\n"
-            "  expected  'imagenet', 'cifar'\n"
-            "  found     'mnist'"
-        ),
+        "there is no residual network of this depth\n",
+        *("  expected  18 or 34 or 50 or 101 or 152\n", "  found     20"),
     ),
     (
         lambda: unet(2, (1, 44, 48), (4, 8, 16, 32)),
-        (
-            "an image in the encoder cannot be halved\n"
-            "  expected  an even height and width\n"
-            "  found     11 x 12\n"
-            "  The image is halved 3 times: with padding='same', height and width must be "
-            "multiples of 8."
-        ),
+        "an image in the encoder cannot be halved\n",
+        *("  expected  an even height and width\n", "  found     11 x 12\n"),
+        "  The image is halved 3 times: with padding='same', height and width must be ",
+        "multiples of 8.",
     ),
     (
         lambda: dcgan(8, (1, 28, 28)),
+        *(_SQUARES, "  expected  8 x 8, 16 x 16, 32 x 32, ..\n", "  found     28 x 28\n"),
+        "  Enlarge or pad the images: lm.Upsample, lm.Pad.",
+    ),
+    *(
+        (lambda image=image: dcgan(8, image), _SQUARES)
+        for image in ((1, 4, 4), (1, 8, 16), (1, 24, 24))
+    ),
+    *(
+        row
+        for make in (lenet, resnet, mobilenet_v2, unet)
+        for row in (
+            (
+                lambda make=make: make(input=(64, 64, 3)),
+                *(_OF_IMAGES, "  found     (64, 64, 3)\n", f"  {_CHANNELS}"),
+            ),
+            (lambda make=make: make(input=(64, 64)), _COLOUR),
+            (
+                lambda make=make: make(input=32),
+                *(_OF_IMAGES, "  found     32\n", f"  {_COLOUR}: input=(1, 32, 32)."),
+            ),
+        )
+    ),
+    *(
         (
-            "a DCGAN is defined for square images of some sizes only\n"
-            "  expected  8 x 8, 16 x 16, 32 x 32, ..\n"
-            "  found     28 x 28\n"
-            "  Enlarge or pad the images: lm.Upsample, lm.Pad."
-        ),
+            lambda make=make, options={name: number}: make(**options),
+            f": {name} must be a list of numbers",
+            f"Write a single one with a comma: {name}=({number},).",
+        )
+        for make, name, number in (
+            *((mlp, "widths", 256), (mlp, "input", 784), (autoencoder, "widths", 256)),
+            *((unet, "widths", 64), (vgg, "hidden", 64)),
+        )
     ),
 ]
 
 
-@pytest.mark.parametrize(("make", "text"), ERRORS)
-def test_unsupported_variants_are_refused_at_the_users_line(
-    make: Callable[[], object], text: str
-) -> None:
-    message = error_text(DefinitionError, make)
-    where, _, rest = message.partition(": ")
-    assert where.endswith(f"(test_networks.py:{make.__code__.co_firstlineno})")
-    assert rest == text
+@pytest.mark.parametrize("row", REFUSED)
+def test_unsupported_variants_are_refused_at_the_users_line(row: Any) -> None:
+    call, *parts = row
+    assert "test_networks.py:" in check_refusal(DefinitionError, call, *parts)
 
 
-@pytest.mark.parametrize("image", [(1, 4, 4), (1, 8, 16), (1, 24, 24)])
-def test_a_dcgan_of_other_images_than_squares_is_refused(image: tuple[int, int, int]) -> None:
-    with pytest.raises(DefinitionError, match="square images of some sizes only"):
-        dcgan(8, image)
+@pytest.mark.parametrize("shape", [(64, 8, 3), (12, 1000, 1), (64, 32, 1), (16, 64, 3)])
+def test_narrow_images_of_many_channels_are_images(shape: tuple[int, int, int]) -> None:
+    assert lm.networks.mobilenet_v2(10, input=shape).inputs[0].shape[1:] == shape
 
 
 # PyTorch ------------------------------------------------------------------------------------------
@@ -451,55 +522,3 @@ def test_a_deep_network_agrees_with_pytorch(twin: Twin) -> None:
 def close(found: Array, expected: Array, rounding: float = 0.0) -> None:
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max() + rounding
-
-
-@pytest.mark.parametrize("width", [0, -1.0])
-def test_a_width_that_leaves_no_channels_is_refused(width: float) -> None:
-    text = error_text(DefinitionError, lambda: mobilenet_v2(width=width))
-    assert "width must be a number above 0, at most 1000" in text
-    assert repr(width) in text
-
-
-@pytest.mark.parametrize(
-    "make", [lm.networks.lenet, lm.networks.resnet, lm.networks.mobilenet_v2, lm.networks.unet]
-)
-def test_a_network_of_images_takes_channels_first(make: Callable[..., lm.Network]) -> None:
-    text = error_text(DefinitionError, lambda: make(input=(64, 64, 3)))
-    lines = text.splitlines()
-    assert " (test_networks.py:" in lines[0]
-    assert lines[0].endswith(": this is not a shape of images")
-    assert lines[1:] == [
-        "  expected  input=(channels, height, width)",
-        "  found     (64, 64, 3)",
-        "  Channels come first: input=(3, 64, 64), and for the data array.transpose(0, 3, 1, 2).",
-    ]
-    with pytest.raises(DefinitionError, match="Images of one colour have one channel"):
-        make(input=(64, 64))
-    assert error_text(DefinitionError, lambda: make(input=32)).splitlines()[1:] == [
-        "  expected  input=(channels, height, width)",
-        "  found     32",
-        "  Images of one colour have one channel: input=(1, 32, 32).",
-    ]
-
-
-@pytest.mark.parametrize("shape", [(64, 8, 3), (12, 1000, 1), (64, 32, 1), (16, 64, 3)])
-def test_narrow_images_of_many_channels_are_images(shape: tuple[int, int, int]) -> None:
-    assert lm.networks.mobilenet_v2(10, input=shape).inputs[0].shape[1:] == shape
-
-
-@pytest.mark.parametrize(
-    ("make", "options", "name"),
-    [
-        (lm.networks.mlp, {"widths": 256}, "widths"),
-        (lm.networks.mlp, {"input": 784}, "input"),
-        (lm.networks.autoencoder, {"widths": 256}, "widths"),
-        (lm.networks.unet, {"widths": 64}, "widths"),
-        (lm.networks.vgg, {"hidden": 64}, "hidden"),
-    ],
-)
-def test_a_number_in_place_of_a_list_is_refused(
-    make: Callable[..., object], options: dict[str, int], name: str
-) -> None:
-    text = error_text(DefinitionError, lambda: make(**options))
-    assert f": {name} must be a list of numbers" in text
-    assert f"Write a single one with a comma: {name}=({options[name]},)." in text
