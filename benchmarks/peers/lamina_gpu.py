@@ -69,7 +69,7 @@ class LaminaOnGpu:
         if runner._training is not None:
             return [runner._training._program(workload.batch)]
         inference, count = runner._model._inference, workload.batch
-        size = min(count, inference._largest_batch())
+        size = min(count, inference._largest_batch)
         dtypes = (as_dtype(runner._x.dtype),)
         starts = range(0, count, size)
         sizes = [min(size, count - start) for start in starts]

@@ -32,22 +32,19 @@ class Feed:
     ) -> None:
         self._reader, self._engine, self._names = reader, engine, tuple(inputs)
         self._batch = plan.batch_size
-        self._streamed = self._own_memory(inputs)
+        # Memory on a device that does not read the host's.
+        self._streamed: Streamed | None = None
+        shared = engine.shared(np.zeros(64, np.uint8))
+        if shared is None:
+            self._streamed = streamed(engine, inputs, self._batch)
+        else:
+            shared.release()
         # A chunk of which batches are left at the end of an epoch, and the number of these.
         self._left: tuple[Chunk, int] | None = None
         # The chunks that were taken, and how many training steps of the first one are done.
         self._taken: deque[Chunk] = deque()
         self._done = 0
         reader.begin(plan)
-
-    def _own_memory(self, inputs: Mapping[str, Array]) -> Streamed | None:
-        """Memory on a device that does not read the host's."""
-        probe = np.zeros(64, np.uint8)
-        shared = self._engine.shared(probe)
-        if shared is not None:
-            shared.release()
-            return None
-        return streamed(self._engine, inputs, self._batch)
 
     def groups(self, steps: int | None, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
         """Memories of examples, and the batches in them: int64 (batches, batch size).
@@ -107,9 +104,10 @@ class Feed:
         self._forget_done()
         if not self._taken:
             return self._reader.start
-        chunk, used = self._taken[0], 0
-        for rows in _groups_before(chunk.groups, self._done):
-            used += rows.size
+        chunk, used, left = self._taken[0], 0, self._done
+        for rows in chunk.groups:
+            used += rows[:left].size
+            left = max(0, left - len(rows))
         return chunk.position(used)
 
     @property
@@ -143,11 +141,4 @@ def _groups_after(groups: Sequence[Array], steps: int) -> Iterator[Array]:
     for rows in groups:
         if steps < len(rows):
             yield rows[steps:]
-        steps = max(0, steps - len(rows))
-
-
-def _groups_before(groups: Sequence[Array], steps: int) -> Iterator[Array]:
-    """The first batches."""
-    for rows in groups:
-        yield rows[:steps]
         steps = max(0, steps - len(rows))

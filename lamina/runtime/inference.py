@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
+from lamina.base.records import cached_property
 from lamina.base.shapes import BATCH, Array, DType, Shape, as_dtype, bind, shape_text, size_of
-from lamina.data import Dataset, Stream
+from lamina.data import Stream
 from lamina.data.arrays import ArrayType, convert, is_exact, is_ranged, type_of
 from lamina.data.background import Plan, Reader
 from lamina.data.stream import STEP_EXAMPLES
@@ -40,7 +42,6 @@ class Inference:
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self._shared: dict[str, Memory] = {}
-        self._batch_limit: int | None = None
         self._programs: RecentPrograms[_Key] = RecentPrograms()
         # The type of the last input, and the key of its program.
         self._last: tuple[ArrayType, _Key] | None = None
@@ -73,7 +74,7 @@ class Inference:
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)
         batches: list[tuple[Array, ...]] = []
         with self._parameters.lock.mutex:
-            size = count if count <= SMALLEST_BATCH else self._largest_batch()
+            size = count if count <= SMALLEST_BATCH else self._largest_batch
             for start in range(0, count, size):
                 stop = min(start + size, count)
                 rows = [array[start:stop] for array in arrays]
@@ -109,8 +110,8 @@ class Inference:
         reader = Reader(stream)
         try:
             sample = reader.sample()
-            size = self._largest_batch() if stream.regroup else len(sample)
-            reader.begin(Plan(self._checked, size, **limit))
+            size = self._largest_batch if stream.regroup else len(sample)
+            reader.begin(Plan(lambda batch: self._checked(batch.inputs), size, **limit))
             while (chunk := reader.take()) is not None:
                 for batch in (rows for group in chunk.groups for rows in group):
                     rows = [one[batch] for one in chunk.arrays]
@@ -122,22 +123,17 @@ class Inference:
             reader.close()
         return tuple(np.concatenate(outputs) for outputs in zip(*results, strict=True))
 
-    def _checked(self, batch: Dataset) -> list[Array]:
-        """The inputs of a batch of a stream, converted."""
-        arrays = self._converted(batch.inputs)
+    def _checked(self, inputs: Any) -> list[Array]:
+        """The inputs of a batch, converted and checked."""
+        arrays = self._converted(inputs)
         check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
         return arrays
 
+    @cached_property
     def _largest_batch(self) -> int:
         """The largest number of examples in a batch."""
-        if self._batch_limit is None:
-            self._batch_limit = self._find_largest_batch()
-        return self._batch_limit
-
-    def _find_largest_batch(self) -> int:
-        parameters = self._parameters
-        graph = _graph_of(parameters).graph
+        graph = _graph_of(self._parameters).graph
 
         def size(tensor: Tensor, batch: int) -> int:
             return size_of(bind(tensor.shape, batch)) * tensor.dtype.itemsize
@@ -156,16 +152,9 @@ class Inference:
 
     def profile(self, inputs: Any, seconds: float = 0.5) -> Profile:
         """The time of each step of the program of a forward pass."""
-        arrays = self._converted(inputs)
-        count = check_batch(arrays, self._specs, self._labels)
-        check_indices(self._parameters.index_checks, arrays)
-        dtypes = tuple(as_dtype(array.dtype) for array in arrays)
-        return profiled(
-            lambda timed: self._compile((count, dtypes), timed=timed),
-            arrays,
-            self._parameters,
-            seconds,
-        )
+        arrays = self._checked(inputs)
+        key = len(arrays[0]), tuple(as_dtype(array.dtype) for array in arrays)
+        return profiled(partial(self._compile, key), arrays, self._parameters, seconds)
 
     def _converted(self, inputs: Any) -> list[Array]:
         given = as_arrays(inputs, self._names)
@@ -180,7 +169,7 @@ class Inference:
         output = compiled.executable.output
         return tuple([output(name) for name, _ in compiled.program.outputs])
 
-    def _compile(self, key: _Key, *, timed: bool = False) -> CompiledProgram:
+    def _compile(self, key: _Key, timed: bool = False) -> CompiledProgram:
         (batch, dtypes), parameters = key, self._parameters
         self._shared = self._shared or with_random_state(parameters)
         graph = _graph_of(parameters, dtypes)

@@ -7,6 +7,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from lamina.base.records import cached_property
 from lamina.base.shapes import Array, DType, bind, shape_text
 from lamina.data.arrays import convert, is_frame
 from lamina.engines.changes import Changes
@@ -69,8 +70,6 @@ class Predictor:
             self._shared = with_random_state(parameters)
         self._released = False
         self._bind()
-        # Whether the network mixes the examples of a batch; None if that is not known yet.
-        self._mixes: bool | None = None
 
     def _bind(self) -> None:
         """Prepares the fast path of calls, for a full batch whose inputs are all used.
@@ -175,8 +174,13 @@ class Predictor:
                 advice="Make a new one with model.predictor(...); the model still works.",
             )
         arrays, count = self._converted(inputs)
-        targets = self._empty(count) if out is None else self._checked_targets(out, count)
-        if count < self.batch_size and self._mixes_examples():
+        targets = self._empty(count)
+        if out is not None:
+            given = as_arrays(out, names_of_outputs(self._parameters.network))
+            for number, (target, like) in enumerate(zip(given, targets, strict=True)):
+                _check_target(target, number, like.shape, self._outputs[number].dtype)
+            targets = list(given)
+        if count < self.batch_size and self._mixes_examples:
             self._run(count, arrays, targets)
             self._bind()
         else:
@@ -231,17 +235,13 @@ class Predictor:
             changes.complete()
             compute()
 
+    @cached_property
     def _mixes_examples(self) -> bool:
         """Whether results of an example depend on other examples of the batch, found by trial.
 
         The first half of a batch is computed with different second halves, NaN among them. Results
         that do not depend on the second half have the same bits.
         """
-        if self._mixes is None:
-            self._mixes = self._find_mixed()
-        return self._mixes
-
-    def _find_mixed(self) -> bool:
         generator, half = np.random.default_rng(0), self.batch_size // 2
         examples = [
             _random(generator, bind(shape, self.batch_size), dtype.numpy)
@@ -300,13 +300,6 @@ class Predictor:
         """New arrays for the outputs of so many examples."""
         return [np.empty(bind(tensor.shape, count), tensor.dtype.numpy) for tensor in self._outputs]
 
-    def _checked_targets(self, out: Any, count: int) -> list[Array]:
-        """The caller's arrays for the outputs of so many examples."""
-        targets = as_arrays(out, names_of_outputs(self._parameters.network))
-        for number, (target, tensor) in enumerate(zip(targets, self._outputs, strict=True)):
-            _check_target(target, number, bind(tensor.shape, count), tensor.dtype)
-        return list(targets)
-
     def _program(self, count: int) -> CompiledProgram:
         return self._programs.get(count, self._compile)
 
@@ -342,27 +335,24 @@ def _fit(given: Sequence[Any], bound: Sequence[_Bound], *, written: bool = False
 
 def _check_target(target: object, number: int, shape: tuple[int, ...], dtype: DType) -> None:
     """Raises DTypeError or ShapeError if an array of the caller cannot hold an output."""
-    wanted = shape_text(shape, dtype)
-    where, advice = f"out {number}", f"Make it by np.empty({shape}, '{dtype.name}')."
-    if not isinstance(target, np.ndarray):
-        facts = (("expected", f"an array {wanted}"), ("found", type(target).__name__))
-        raise DTypeError(
-            "the outputs are written to arrays", facts=facts, where=where, advice=advice
-        )
+    expected, kind = shape_text(shape, dtype), ShapeError
     array = cast(Array, target)
-    if array.dtype != dtype.numpy:
-        facts = (("expected", dtype.name), ("found", array.dtype.name))
-        raise DTypeError(
-            "out has another dtype than the output", facts=facts, where=where, advice=advice
-        )
-    if array.shape != shape:
-        facts = (("expected", wanted), ("found", shape_text(array.shape, dtype)))
-        raise ShapeError(
-            "out has another shape than the output", facts=facts, where=where, advice=advice
-        )
-    if not array.flags.writeable:
-        facts = (("expected", "an array that can be written"), ("found", "a read-only array"))
-        raise ShapeError("out cannot be written", facts=facts, where=where, advice=advice)
+    if not isinstance(target, np.ndarray):
+        kind, problem = DTypeError, "the outputs are written to arrays"
+        expected, found = f"an array {expected}", type(target).__name__
+    elif array.dtype != dtype.numpy:
+        kind, problem = DTypeError, "out has another dtype than the output"
+        expected, found = dtype.name, array.dtype.name
+    elif array.shape != shape:
+        problem, found = "out has another shape than the output", shape_text(array.shape, dtype)
+    elif not array.flags.writeable:
+        problem, expected = "out cannot be written", "an array that can be written"
+        found = "a read-only array"
+    else:
+        return
+    facts = (("expected", expected), ("found", found))
+    advice = f"Make it by np.empty({shape}, '{dtype.name}')."
+    raise kind(problem, facts=facts, where=f"out {number}", advice=advice)
 
 
 def _padded(array: Array, size: int) -> Array:

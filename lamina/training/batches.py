@@ -168,7 +168,7 @@ class BatchRunner(Named):
         return self._programs.get(batch, self._compile)
 
     def _compile(
-        self, batch: int, *, timed: bool = False, program: Program | None = None
+        self, batch: int, timed: bool = False, program: Program | None = None
     ) -> CompiledProgram:
         parameters = self._parameters
         return compile_for_batch(

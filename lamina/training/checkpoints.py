@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Annotated, Any, final
 import numpy as np
 
 from lamina.base.records import cached_property, frozen_dataclass
-from lamina.base.shapes import Array
 from lamina.checks.kinds import Count, Measured, NotNegative
 from lamina.checks.stored import stored
 from lamina.data.positions import Counted, Position, plain_state
@@ -135,14 +134,17 @@ class Checkpoint:
             "history": history.values,
             "seconds": history.seconds,
             "terms": self._options,
+            "callbacks": plain,
+            "position": {} if begun.position is None else begun.position.notes(),
+            "batch_size": training.batch_size,
         }
-        notes["callbacks"] = plain
-        notes["position"] = {} if begun.position is None else begun.position.notes()
-        notes["batch_size"] = training.batch_size
         if begun.recorded is not None:
             kept = sorted(begun.recorded.kept)
             notes["epoch"] = {"kept": kept, "skipped": begun.skipped, "rates": dict(begun.rates)}
-            state |= _tensors_of(begun.recorded)
+            tensors = {"losses": begun.recorded.losses, "examples": begun.recorded.examples}
+            statistics = begun.recorded.statistics.items()
+            tensors |= {f"statistics/{name}": value for name, value in statistics}
+            state |= {f"{_RECORDED}{name}": value for name, value in tensors.items()}
         parameters = self._parameters
         network, precision, seed = parameters.network, parameters.precision, parameters.seed
         file = ModelFile(network, precision, seed, values, state, notes, parameters.coding)
@@ -239,6 +241,8 @@ class Checkpoint:
         options, before = self._options, {**_EARLIER, **before}
         differing = [name for name, value in options.items() if before.get(name) != value]
         if differing:
+            converting = [name for name in ("dtype", "precision") if name in differing]
+            arguments = "".join(f", {name}={options[name]!r}" for name in converting)
             raise DefinitionError(
                 "the checkpoint was written by a fit with other options",
                 facts=tuple(
@@ -247,21 +251,8 @@ class Checkpoint:
                 ),
                 where=os.fspath(self._path),
                 advice="Resume with the options in the file, or start a new fit from its "
-                f"parameters: lm.load(path{_converting(differing, options)}).",
+                f"parameters: lm.load(path{arguments}).",
             )
-
-
-def _tensors_of(recorded: Recorded) -> dict[str, Array]:
-    """What is recorded of an epoch as tensors of a file."""
-    tensors = {"losses": recorded.losses, "examples": recorded.examples}
-    tensors |= {f"statistics/{name}": value for name, value in recorded.statistics.items()}
-    return {f"{_RECORDED}{name}": value for name, value in tensors.items()}
-
-
-def _converting(differing: Collection[str], options: Mapping[str, Any]) -> str:
-    """The arguments of `load` that convert a model whose precision differs."""
-    names = [name for name in ("dtype", "precision") if name in differing]
-    return "".join(f", {name}={options[name]!r}" for name in names)
 
 
 def kind_of_optimizer(optimizer: Optimizer) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 
@@ -22,34 +23,29 @@ from lamina.training.batches import Examples
 from lamina.training.training import Training
 
 
-class Epochs(Protocol):
+class Epochs(ABC):
     """The batches of a fit, epoch by epoch."""
 
-    @property
-    def steps(self) -> int | None:
-        """The training steps of an epoch; None if that is not known yet."""
-        ...
-
-    def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
-        """Examples, and the batches in them: int64 (batches, batch size).
-
-        Args:
-            done: the training steps of the epoch that are omitted, because they are done.
-        """
-        ...
-
-    def advance(self, steps: int) -> None:
-        """Counts training steps as done."""
-        ...
+    # The training steps of an epoch; None if that is not known yet.
+    steps: int | None
+    _done = 0
 
     @property
     def position(self) -> Position | None:
         """Where the stream is; None for a data set."""
-        ...
+        return None
 
+    @abstractmethod
+    def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
+        """Examples, and the batches in them after so many: int64 (batches, batch size)."""
+
+    def advance(self, steps: int) -> None:
+        """Counts training steps as done."""
+        self._done += steps
+
+    @abstractmethod
     def fault(self) -> str:
         """The first example with a value that is not finite, as text for an error."""
-        ...
 
 
 class Opened:
@@ -157,7 +153,7 @@ def epochs_of(opened: Opened, training: Training, *, drop_last: bool) -> Generat
 
 
 @final
-class _OfDataset:
+class _OfDataset(Epochs):
     """The epochs of a data set."""
 
     def __init__(
@@ -170,11 +166,7 @@ class _OfDataset:
     ) -> None:
         self._dataset, self._training, self._resident = dataset, training, resident
         self._seed, self._drop_last = seed, drop_last
-
-    @property
-    def steps(self) -> int | None:
-        size = self._training.batch_size
-        return _steps_of(len(self._dataset), size, drop_last=self._drop_last)
+        self.steps = _steps_of(len(dataset), training.batch_size, drop_last=drop_last)
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
         left: list[Array] = []
@@ -184,13 +176,6 @@ class _OfDataset:
             done = max(0, done - len(rows))
         for rows in self._training.in_order(self._resident, left):
             yield self._resident, rows
-
-    def advance(self, steps: int) -> None:
-        pass
-
-    @property
-    def position(self) -> Position | None:
-        return None
 
     def fault(self) -> str:
         return fault_of(self._dataset)
@@ -212,13 +197,12 @@ def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
 
 
 @final
-class _OfStream:
+class _OfStream(Epochs):
     """The epochs of a stream."""
 
     def __init__(self, stream: Stream, feed: Feed, steps: int | None) -> None:
         self._stream, self._feed = stream, feed
         self.steps = steps if stream.steps_per_epoch is None else stream.steps_per_epoch
-        self._done = 0
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
         each = self._stream.steps_per_epoch
@@ -231,7 +215,7 @@ class _OfStream:
             self.steps = self._done
 
     def advance(self, steps: int) -> None:
-        self._done += steps
+        super().advance(steps)
         self._feed.advance(steps)
 
     @property

@@ -29,7 +29,7 @@ from lamina.training.evaluation import evaluating, names_of, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.order import no_whole_batch
-from lamina.training.progress import Display, display
+from lamina.training.progress import Bar, display
 from lamina.training.rates import warn_of_ends
 from lamina.training.snapshot import Snapshot
 from lamina.training.training import Training
@@ -124,10 +124,10 @@ class Fit:
                     )
                     run = _Run(fit, hooks, interrupt, checkpoint)
                     try:
-                        hooks.fit_begins(fit)
+                        hooks.call("fit_begins", fit)
                         with self._measure(interrupt) as measure:
                             self._run_epochs(run, opened, measure, begun)
-                        hooks.fit_ends(fit)
+                        hooks.call("fit_ends", fit)
                     except BaseException as error:
                         hooks.fit_fails(fit, error)
                         raise
@@ -156,7 +156,7 @@ class Fit:
         metrics = self.options.metrics
         says = [getattr(metric, "smaller_is_better", None) for metric in metrics]
         measured |= zip(names_of(measured, metrics), says, strict=True)
-        further = list(training.rates) if self._records_rates(hooks) else []
+        further = list(training.rates) if self.record_rate or hooks.changes_rate else []
         further += [GRADIENT_NORM] * self.options.gradient_norm
         further += [SKIPPED_STEPS] * training.scales_loss
         found = [*measured.items(), *((name, None) for name in further)]
@@ -206,17 +206,18 @@ class Fit:
         if self.validation is None:
             yield None
             return
-        options = self.options
-        data, loss, metrics = self.validation, options.loss, options.metrics
         with ExitStack() as stack:
-            with _naming_validation():
+            try:
                 context = evaluating(
                     self.parameters,
-                    *(data, loss, metrics),
+                    *(self.validation, self.options.loss, self.options.metrics),
                     lambda: interrupt.is_ending,
                     measured=f"{VALIDATION}loss",
                 )
                 measure = stack.enter_context(context)
+            except LaminaError as error:
+                error.facts = (*error.facts, ("data", "validation"))
+                raise
             yield measure
 
     def _run_epochs(
@@ -238,12 +239,16 @@ class Fit:
                 fit.epoch = number + 1
                 started = time.perf_counter()
                 if begun.recorded is None:
-                    hooks.epoch_begins(fit)
-                    rates = training.rates if self._records_rates(hooks) else {}
+                    hooks.call("epoch_begins", fit)
+                    rates = training.rates if self.record_rate or hooks.changes_rate else {}
                     begun = Begun(skipped=training.skipped_steps, rates=rates)
                 epoch = _Epoch(number, epochs, run, begun, shown, are_finite)
                 begun = Begun()
-                recorded = self._trained(epoch, snapshot)
+                with _restored_after_errors(snapshot, number):
+                    scale = training.loss_scale
+                    recorded = self._epoch(epoch)
+                    skipped = training.skipped_steps - epoch.begun.skipped
+                    self._require_steps(len(recorded.losses) - skipped, scale, number)
                 if interrupt.is_ending:
                     break
                 is_known = is_known or self._warn_of_schedules(epochs.steps, measured=True)
@@ -252,7 +257,10 @@ class Fit:
                     break
                 history.add(row, time.perf_counter() - started)
                 shown.epoch_ends(number + 1, self.epochs, row)
-                if self._ends_after(run, epochs):
+                _note_averages(training, history)
+                hooks.epoch_ends(fit)
+                run.save(Begun(epochs.position))
+                if hooks.call_functions(history) or fit.is_stopping:
                     break
             history.interrupted = interrupt.is_ending and len(history) < self.epochs
             if self.on_interrupt == RETURN:
@@ -265,16 +273,6 @@ class Fit:
             return False
         warn_of_ends(self.options.optimizer, steps * self.epochs, self.epochs, measured=measured)
         return True
-
-    def _trained(self, epoch: _Epoch, snapshot: Snapshot) -> Recorded:
-        """One epoch, or its training steps before Ctrl-C; the model is restored after errors."""
-        training = epoch.run.fit.training
-        scale = training.loss_scale
-        with _restored_after_errors(snapshot, epoch.number):
-            recorded = self._epoch(epoch)
-            skipped = training.skipped_steps - epoch.begun.skipped
-            self._require_steps(len(recorded.losses) - skipped, scale, epoch.number)
-        return recorded
 
     def _row(
         self, epoch: _Epoch, recorded: Recorded, measure: Callable[[], Recorded] | None
@@ -291,17 +289,6 @@ class Fit:
             found = summary(measured, self.options.metrics).items()
             row |= {VALIDATION + name: value for name, value in found}
         return row
-
-    def _records_rates(self, hooks: Hooks) -> bool:
-        return self.record_rate or hooks.changes_rate
-
-    def _ends_after(self, run: _Run, epochs: Epochs) -> bool:
-        """Runs the callbacks and writes the checkpoint; whether one of them ends the fit."""
-        fit, hooks = run.fit, run.hooks
-        _note_averages(fit.training, fit.history)
-        hooks.epoch_ends(fit)
-        run.save(Begun(epochs.position))
-        return hooks.call_functions(fit.history) or fit.is_stopping
 
     def _epoch(self, epoch: _Epoch) -> Recorded:
         """One epoch, or its training steps before Ctrl-C."""
@@ -326,17 +313,23 @@ class Fit:
             rate = float(piece.examples.sum()) / max(now - before, 1e-6)
             shown.advance(len(piece.losses), summary(piece, self.options.metrics), rate)
             before = now
-            run.hooks.steps_done(run.fit, len(piece.losses))
+            run.hooks.call("steps_done", run.fit, len(piece.losses))
             if self.checkpoint_steps is not None and done - saved >= self.checkpoint_steps:
                 pieces = [joined(pieces)]
                 run.save(replace(epoch.begun, position=epochs.position, recorded=pieces[0]))
                 saved = done
         if not done and not interrupt.is_ending:
-            raise _no_steps(self.batch_size)
+            raise DataError(
+                "an epoch of the stream has no training step",
+                facts=(("batch_size", str(self.batch_size)),),
+                where="fit",
+                advice="Leave drop_last out, or take a smaller batch_size.",
+            )
         # The loss of the last training step was computed before its update, which may overflow.
         if not epoch.are_finite():
-            what = f"the parameter {self._not_finite()!r} overflowed"
-            raise self._non_finite(what, epoch, done - 1)
+            values = self.parameters.read(list(self.parameters.variables))
+            name = next(name for name, value in values.items() if not np.isfinite(value).all())
+            raise self._non_finite(f"the parameter {name!r} overflowed", epoch, done - 1)
         return joined(pieces)
 
     def _require_steps(self, steps: int, scale: float | None, epoch: int) -> None:
@@ -368,12 +361,6 @@ class Fit:
             where="fit",
             advice=_advice(self.parameters.precision) if fault == ALL_FINITE else _CORRECT_DATA,
         )
-
-    def _not_finite(self) -> str:
-        """The first parameter that is not finite."""
-        parameters = self.parameters
-        values = parameters.read(list(parameters.variables))
-        return next(name for name, value in values.items() if not np.isfinite(value).all())
 
     @contextmanager
     def _snapshot(self, training: Training) -> Generator[Snapshot]:
@@ -418,7 +405,7 @@ class _Epoch:
     epochs: Epochs
     run: _Run
     begun: Begun
-    shown: Display
+    shown: Bar
     are_finite: Callable[[], bool]
 
 
@@ -441,29 +428,9 @@ def _restored_after_errors(snapshot: Snapshot, epoch: int) -> Generator[None]:
         raise
 
 
-@contextmanager
-def _naming_validation() -> Generator[None]:
-    """Errors say that they are about the validation data."""
-    try:
-        yield
-    except LaminaError as error:
-        error.facts = (*error.facts, ("data", "validation"))
-        raise
-
-
 def _note_averages(training: Training, history: History) -> None:
     if training.has_averages:
         history.averaged_parameters = training.averaged_parameters()
-
-
-def _no_steps(batch_size: int) -> DataError:
-    """The error for an epoch of a stream that has no batch."""
-    return DataError(
-        "an epoch of the stream has no training step",
-        facts=(("batch_size", str(batch_size)),),
-        where="fit",
-        advice="Leave drop_last out, or take a smaller batch_size.",
-    )
 
 
 _CORRECT_DATA = (

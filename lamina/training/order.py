@@ -28,16 +28,10 @@ def batches_after(
         done: the training steps before, from the first epoch on.
     """
     size = min(batch_size, len(dataset))
-    whole = len(dataset) // batch_size * batch_size if drop_last else len(dataset)
-    if not whole:
+    used = len(dataset) // batch_size * batch_size if drop_last else len(dataset)
+    if not used:
         raise no_whole_batch(dataset, batch_size)
-    return _batches_from(dataset, size, whole, steps, seed, *divmod(done, -(-whole // size)))
-
-
-def _batches_from(
-    dataset: Dataset, size: int, used: int, steps: int, seed: int, epoch: int, skipped: int
-) -> Iterator[Array]:
-    """The batches after the first `skipped` ones of `epoch`, of `used` examples in each epoch."""
+    epoch, skipped = divmod(done, -(-used // size))
     at_once = max(1, EXAMPLES_AT_ONCE // len(dataset))
     while steps:
         needed = -(-(skipped + steps) // -(-used // size))

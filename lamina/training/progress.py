@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from lamina.reports import measured_text
 from lamina.training.history import numbers_in
@@ -18,42 +18,17 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-class Display(Protocol):
-    """The events of a fit that are displayed."""
-
-    def epoch_begins(self, epoch: int, epochs: int, steps: int | None) -> None:
-        """An epoch of so many training steps begins; None if their number is not known."""
-        ...
-
-    def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
-        """Training steps are done; the row holds their loss and metrics."""
-        ...
-
-    def epoch_ends(self, epoch: int, epochs: int, row: Mapping[str, object]) -> None: ...
-
-
-class Quiet:
-    """Displays nothing."""
-
-    def epoch_begins(self, epoch: int, epochs: int, steps: int | None) -> None:
-        """An epoch begins."""
-
-    def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
-        """Training steps are done."""
-
-    def epoch_ends(self, epoch: int, epochs: int, row: Mapping[str, object]) -> None:
-        """An epoch is done."""
-
-
 class Bar:
-    """A line for each finished epoch, and one progress bar for the whole fit."""
+    """A line for each finished epoch, and a progress bar for the fit; without one, nothing."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
         self._task: TaskID | None = None
 
     def epoch_begins(self, epoch: int, epochs: int, steps: int | None) -> None:
-        """An epoch begins."""
+        """An epoch of so many training steps begins; None if their number is not known."""
+        if self._progress is None:
+            return
         description = f"epoch {epoch}/{epochs}"
         left = None if steps is None else steps * (epochs - epoch + 1)
         if self._task is None:
@@ -66,38 +41,30 @@ class Bar:
             self._progress.update(self._task, total=done + left)
 
     def advance(self, steps: int, row: Mapping[str, object], examples_per_second: float) -> None:
-        """Training steps are done."""
-        if self._task is not None:
-            measured = f"{_numbers(row)}  {examples_per_second:,.0f} examples/s"
+        """Training steps are done; the row holds their loss and metrics."""
+        if self._progress is not None and self._task is not None:
+            measured = f"{measured_text(numbers_in(row))}  {examples_per_second:,.0f} examples/s"
             self._progress.update(self._task, advance=steps, measured=measured)
 
     def epoch_ends(self, epoch: int, epochs: int, row: Mapping[str, object]) -> None:
-        """An epoch is done."""
-        line = f"epoch {epoch}/{epochs}  {_numbers(row)}"
-        self._progress.console.print(line, highlight=False, soft_wrap=True)
-
-
-def _numbers(row: Mapping[str, object]) -> str:
-    """`loss 0.1234  accuracy 0.9600`; matrices are omitted."""
-    return measured_text(numbers_in(row))
+        """An epoch is done; its line omits matrices."""
+        if self._progress is not None:
+            line = f"epoch {epoch}/{epochs}  {measured_text(numbers_in(row))}"
+            self._progress.console.print(line, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def display(wanted: bool | None) -> Generator[Display]:
-    """A bar with loss, metrics, examples per second and time left, or nothing.
-
-    Args:
-        wanted: whether to show a bar; None: if standard error is a terminal.
-    """
+def display(wanted: bool | None) -> Generator[Bar]:
+    """A bar with loss, metrics, speed and time left; with None only on a terminal."""
     if wanted is False or (wanted is None and not _may_be_terminal()):
-        yield Quiet()
+        yield Bar()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if not (console.is_terminal or wanted):
-        yield Quiet()
+        yield Bar()
         return
     columns = (
         TextColumn("{task.description}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Annotated, Any, final
@@ -25,7 +25,7 @@ from lamina.errors import DefinitionError, ShapeError
 from lamina.inspect.bill import MemoryBill
 from lamina.inspect.explanation import Profile
 from lamina.learning.protocols import AVERAGE, TrainingOptions
-from lamina.runtime.compiled import CompiledProgram, compile_for_batch, program_for_batch
+from lamina.runtime.compiled import compile_for_batch, program_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import (
     Parameters,
@@ -36,7 +36,7 @@ from lamina.runtime.parameters import (
     write_all,
 )
 from lamina.runtime.profile import profiled
-from lamina.step.derive import RATE, BatchGraph, TrainingNumbers
+from lamina.step.derive import RATE, TrainingNumbers
 from lamina.step.loss_scaling import SCALE, SKIPPED
 from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
 from lamina.training.accumulation import Accumulation
@@ -118,23 +118,14 @@ class Training(BatchRunner):
             try:
                 self._programs.get(micro, partial(self._compile, program=program))
                 if update is not None:
-                    self._accumulation = self._accumulating(micro, update)
+                    lock, arena = parameters.lock, parameters.arena
+                    compiled = compile_for_batch(
+                        update, micro, engine, self._shared, lock, arena, UPDATE_NAME
+                    )
+                    self._accumulation = Accumulation(micro, compiled, self._shared)
             except BaseException:
                 release_all(states)
                 raise
-
-    def _accumulating(self, micro: int, update: BatchGraph) -> Accumulation:
-        parameters = self._parameters
-        compiled = compile_for_batch(
-            update,
-            micro,
-            parameters.engine,
-            self._shared,
-            parameters.lock,
-            parameters.arena,
-            UPDATE_NAME,
-        )
-        return Accumulation(micro, compiled, self._shared)
 
     @property
     def bill(self) -> MemoryBill:
@@ -248,22 +239,18 @@ class Training(BatchRunner):
                 compiled = self._programs.get(count, self._compile)
                 compiled.run(arrays)
             else:
-                compiled = self._accumulated(divided, arrays)
+                with divided.whole():
+                    for part in divided.slices(count):
+                        micro = [array[part] for array in arrays]
+                        self._programs.get(len(micro[0]), self._compile).run(micro)
+                    compiled = divided.update
+                    compiled.run([])
             executable = compiled.executable
             if executable.synchronous:
                 return DeferredLoss(executable.scalar("loss"))
             loss = DeferredLoss(program=compiled)
             self._lock.unread = weakref.ref(loss)
             return loss
-
-    def _accumulated(self, divided: Accumulation, arrays: Sequence[Array]) -> CompiledProgram:
-        """Runs the micro-batches of a batch and the update, which it returns."""
-        with divided.whole():
-            for part in divided.slices(len(arrays[0])):
-                micro = [array[part] for array in arrays]
-                self._programs.get(len(micro[0]), self._compile).run(micro)
-            divided.update.run([])
-        return divided.update
 
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
         """The arrays unconverted, if they have the types that a full batch was compiled for.
@@ -435,12 +422,8 @@ class Training(BatchRunner):
         arrays = self._converted(x, y, weights)
         if self._accumulation is not None:
             arrays = [array[: self._accumulation.size] for array in arrays]
-        return profiled(
-            lambda timed: self._compile(len(arrays[0]), timed=timed),
-            arrays,
-            self._parameters,
-            seconds,
-        )
+        make = partial(self._compile, len(arrays[0]))
+        return profiled(make, arrays, self._parameters, seconds)
 
     @property
     def has_averages(self) -> bool:

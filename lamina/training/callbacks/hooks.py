@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import FunctionType
 from typing import Any, cast, final
 
@@ -32,19 +33,11 @@ def check_callbacks(callbacks: object) -> None:
         # Losses, optimizers and schedules may be called, but not with a history.
         if isinstance(one, type | Sourced) or not callable(one):
             raise _wrong(one, "a callback")
-        if not _takes_history(one):
-            raise _wrong(one, "a function of the history alone")
-
-
-def _takes_history(function: Callable[..., Any]) -> bool:
-    """Whether a function may be called with one argument; True if Python does not know."""
-    try:
-        inspect.signature(function).bind(None)
-    except ValueError:
-        return True
-    except TypeError:
-        return False
-    return True
+        try:
+            with suppress(ValueError):  # Python does not know its arguments
+                inspect.signature(one).bind(None)
+        except TypeError:
+            raise _wrong(one, "a function of the history alone") from None
 
 
 def _wrong(found: object, kind: str) -> DefinitionError:
@@ -100,20 +93,10 @@ class Hooks:
             named[f"{kind}-{number}"] = callback
         return named
 
-    def fit_begins(self, fit: RunningFit) -> None:
-        """Calls the hooks of the same name."""
+    def call(self, name: str, fit: RunningFit, *further: Any) -> None:
+        """Calls the hooks of this name, which return nothing."""
         for callback in self._objects:
-            callback.fit_begins(fit)
-
-    def epoch_begins(self, fit: RunningFit) -> None:
-        """Calls the hooks of the same name."""
-        for callback in self._objects:
-            callback.epoch_begins(fit)
-
-    def steps_done(self, fit: RunningFit, steps: int) -> None:
-        """Calls the hooks of the same name."""
-        for callback in self._objects:
-            callback.steps_done(fit, steps)
+            getattr(callback, name)(fit, *further)
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Calls the hooks of the same name; one that returns True ends the fit."""
@@ -126,11 +109,6 @@ class Hooks:
         # All of them are called, even if the first one returns True.
         ends = [_ends_fit(function, function(history)) for function in self._functions]
         return any(ends)
-
-    def fit_ends(self, fit: RunningFit) -> None:
-        """Calls the hooks of the same name."""
-        for callback in self._objects:
-            callback.fit_ends(fit)
 
     def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
         """Calls all hooks of the same name; an error in one of them is a note of the first one."""
