@@ -11,6 +11,8 @@ All derive from `LaminaError`. This is the layout of a message:
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -55,6 +57,16 @@ class LaminaError(Exception):
         if self.advice:
             lines.append(f"  {self.advice}")
         return "\n".join(lines)
+
+
+@contextmanager
+def errors_at(where: str) -> Generator[None]:
+    """Says in errors where they are found, unless code closer to the fault has."""
+    try:
+        yield
+    except LaminaError as error:
+        error.at(where)
+        raise
 
 
 class ShapeError(LaminaError):

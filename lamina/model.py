@@ -126,7 +126,8 @@ class Model(Named):
             wanted = dtype or precision.name
             if products is None:
                 # TF32 is for float32 only; the file's does not hold for another dtype.
-                products = precision.products if _is_float32(wanted) else "float32"
+                is_float32 = wanted not in MIXED and as_dtype(wanted) == float32
+                products = precision.products if is_float32 else "float32"
             precision = precision_of(wanted, lambda: opened.device, products)
         if dtype is not None:
             values = rounded_parameters(values, precision.dtype)
@@ -582,10 +583,6 @@ class Model(Named):
         values = self._parameters.read(list(self._parameters.memories))
         precision, seed = self._parameters.precision, self.seed
         write_model(path, ModelFile(self.network, precision, seed, values, coding=self.coding))
-
-
-def _is_float32(dtype: DTypeLike) -> bool:
-    return dtype not in MIXED and as_dtype(dtype) == float32
 
 
 @checked

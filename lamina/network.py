@@ -9,9 +9,9 @@ from typing import Annotated, Any, cast, final
 
 from lamina.base.shapes import DType, float32, shape_text, size_of, static
 from lamina.checks import advice_on_object, checked
-from lamina.checks.kinds import FloatType, Instance, Kind, Operands
+from lamina.checks.kinds import FloatType, Instance
 from lamina.checks.origin import Origin, source_line
-from lamina.data.stream import as_data
+from lamina.data.stream import AnyData
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
 from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
@@ -45,17 +45,6 @@ from lamina.step.precision import Products, precision_of
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
 _MOST_TRACES = 8  # that a network keeps: both modes, for a few dtypes of inputs
-
-
-class _Data(Kind):
-    """Data as examples; `as_data` has the rules."""
-
-    def read(self, value: Any, operands: Operands = ()) -> Any:
-        return as_data(value)
-
-
-# Data sets, pairs of arrays, streams, and sources of batches.
-AnyData = Annotated[Any, _Data()]
 
 
 @final
@@ -167,7 +156,13 @@ class Network(Named):
         """
         self._check_operands(operands)
         given = dict(zip(self.inputs, operands, strict=True))
-        new = applied(self.nodes, given, self._name_within)
+
+        def name_within(node: Tensor) -> str | None:
+            if self.name is None:
+                return node.attributes["name"]
+            return f"{self.name}.{self._names[node][0]}"
+
+        new = applied(self.nodes, given, name_within)
         outputs = tuple(new[tensor] for tensor in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -200,12 +195,6 @@ class Network(Named):
                     where=source_line(),
                     advice=f"The network was defined for that shape, at {own.origin.source}.",
                 )
-
-    def _name_within(self, node: Tensor) -> str | None:
-        """The name of one of its layers in a network that applies this one."""
-        if self.name is None:
-            return node.attributes["name"]
-        return f"{self.name}.{self._names[node][0]}"
 
     @checked
     def path(self, node: Tensor) -> str:
@@ -396,7 +385,14 @@ class Network(Named):
         options = options_of(loss, optimizer, clip, frozen, "max_batch_size")
         device = partial(device_of, engine)
         wanted, target = precision_of(dtype, device, precision), target_of(engine)
-        limit = _left_on(engine) if memory is None else int(memory)
+        limit = open_engine(engine).available_bytes() if memory is None else int(memory)
+        if limit is None:
+            raise EngineError(
+                "the available memory is not known",
+                facts=(("engine", engine),),
+                where="max_batch_size",
+                advice='Give the memory: net.max_batch_size("2 GiB").',
+            )
         # All needs of the default engine are in the bill.
         count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs
 
@@ -445,19 +441,6 @@ def _not_one_fits(needs: Sequence[Need], limit: int, target: Target) -> EngineEr
         where="max_batch_size",
         advice="Take a smaller network, or an optimizer with less state.",
     )
-
-
-def _left_on(engine: str) -> int:
-    """The bytes that can be allocated on the device of an engine."""
-    available = open_engine(engine).available_bytes()
-    if available is None:
-        raise EngineError(
-            "the available memory is not known",
-            facts=(("engine", engine),),
-            where="max_batch_size",
-            advice='Give the memory: net.max_batch_size("2 GiB").',
-        )
-    return available
 
 
 PartOfNetwork = Annotated[
@@ -511,23 +494,18 @@ def Sequential(*layers: Tensor | Layer | Network | Recompute, name: OwnName = No
                 where=where,
                 advice="Several inputs or branches need lm.Network(inputs=[...], outputs=...).",
             )
-        if not isinstance(layer, Layer | Network):
-            _require_no_foreign_layer(layer, number, where)
+        advice = "" if isinstance(layer, Layer | Network) else advice_on_object(layer)
+        if advice:
+            cls = type(layer)
+            found = f"{cls.__module__}.{cls.__qualname__}"
+            raise DefinitionError(
+                "the elements after the Input of a Sequential are layers of Lamina",
+                facts=(("position", str(number)), ("found", found)),
+                where=where,
+                advice=advice,
+            )
         tensor = layer(tensor)
     return Network(layers[0], tensor, name=name)
-
-
-def _require_no_foreign_layer(layer: object, number: int, where: str) -> None:
-    """Raises DefinitionError for a layer of another framework."""
-    advice = advice_on_object(layer)
-    if advice:
-        cls = type(layer)
-        raise DefinitionError(
-            "the elements after the Input of a Sequential are layers of Lamina",
-            facts=(("position", str(number)), ("found", f"{cls.__module__}.{cls.__qualname__}")),
-            where=where,
-            advice=advice,
-        )
 
 
 def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Union, cast, final, get_args, get_origin, get_t
 
 from lamina.base.records import frozen_dataclass
 from lamina.checks.calls import kind_of
-from lamina.checks.kinds import Kind, Misfit, Operands, OrNone, Row, refusal, shown
+from lamina.checks.kinds import Kind, Misfit, Operands, OrNone, ReadBy, Row, refusal, shown
 from lamina.errors import FileFormatError
 
 _Record = TypeVar("_Record")
@@ -47,7 +47,7 @@ class _Fields(Kind):
     record: type
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
-        table = _Table(_Anything()).read(value)
+        table = _Table(_ANYTHING).read(value)
         hints = get_type_hints(self.record, include_extras=True)
         kinds = {name: _kind(hint) for name, hint in hints.items()}
         unknown = [name for name in table if name not in kinds]
@@ -84,13 +84,7 @@ def _within(kind: Kind, name: str, value: Any) -> Any:
         raise misfit.within(f".{name}", value) from None
 
 
-@final
-@frozen_dataclass
-class _Anything(Kind):
-    """Any value."""
-
-    def read(self, value: Any, operands: Operands = ()) -> Any:
-        return value
+_ANYTHING = ReadBy(lambda value: value)
 
 
 def _kind(annotation: Any) -> Kind:
@@ -105,4 +99,4 @@ def _kind(annotation: Any) -> Kind:
         return OrNone(_kind(other))
     if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
         return _Fields(annotation)
-    return _Anything() if annotation is Any else cast(Kind, kind_of(annotation))
+    return _ANYTHING if annotation is Any else cast(Kind, kind_of(annotation))

@@ -77,7 +77,13 @@ def hdf5_arrays(file: Any, targets: str | None) -> dict[str, Any]:
     names = [name for name in links if name in arrays or name not in hard]
     chosen = choose_names(names, targets)
     for name in chosen:
-        other = _elsewhere(arrays[name]) if name in arrays else f"a link to {links[name].path}"
+        if name not in arrays:
+            other = f"a link to {links[name].path}"
+        elif arrays[name].is_virtual:
+            other = "a virtual array, of other arrays"
+        else:
+            files = ", ".join(str(file) for file, *_ in arrays[name].external or ())
+            other = f"an array in {files}" * bool(files)
         if other:
             raise DataError(
                 f"the array {name!r} is not in the file itself",
@@ -86,14 +92,6 @@ def hdf5_arrays(file: Any, targets: str | None) -> dict[str, Any]:
                 "it: h5py.File(path), then lm.data.Dataset(file['x'][:], file['y'][:]).",
             )
     return {name: arrays[name] for name in chosen}
-
-
-def _elsewhere(array: Any) -> str:
-    """Where an array of HDF5 is, if it is not in its file."""
-    if array.is_virtual:
-        return "a virtual array, of other arrays"
-    files = [str(name) for name, *_ in array.external or ()]
-    return f"an array in {', '.join(files)}" if files else ""
 
 
 def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, ...]:

@@ -468,7 +468,12 @@ class _Blocks:
 
     def _chunk(self, slot: int, carried: int, added: int, *, ends: bool) -> tuple[Chunk, Array]:
         """A chunk of a slot, and the examples that are in none of its batches."""
-        rows, size = self._rows(carried, added), self._plan.batch_size
+        before, size = np.arange(carried, dtype=np.int64), self._plan.batch_size
+        if self._order is None or not added:
+            order = np.arange(added, dtype=np.int64)
+        else:
+            order = self._order.permutation(self._block, added)
+        rows = np.concatenate([before, carried + order[self._used :]])
         batched = len(rows) // size * size
         groups, rest = [rows[:batched].reshape(-1, size)] if batched else [], rows[batched:]
         if ends and rest.size and not self._plan.drop_last:
@@ -476,12 +481,3 @@ class _Blocks:
         arrays = self._reader.filled(slot, carried + added)
         starts = tuple(self._starts)
         return Chunk(arrays, tuple(groups), slot, self._number, starts, ends), rest
-
-    def _rows(self, carried: int, added: int) -> Array:
-        """The examples of a chunk in the order in which they are used."""
-        before = np.arange(carried, dtype=np.int64)
-        if self._order is None or not added:
-            order = np.arange(added, dtype=np.int64)
-        else:
-            order = self._order.permutation(self._block, added)
-        return np.concatenate([before, carried + order[self._used :]])

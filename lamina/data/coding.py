@@ -25,7 +25,6 @@ from lamina.data.columns import (
     as_kind,
     doubt_index,
     doubt_words,
-    errors_at,
     kind_of,
     missing,
     require_float32,
@@ -35,7 +34,7 @@ from lamina.data.frames import columns_of, read_columns
 from lamina.data.images import read_image_folder
 from lamina.data.tables import DELIMITERS
 from lamina.data.untrusted import reading
-from lamina.errors import DataError
+from lamina.errors import DataError, errors_at
 
 Words = Literal["one-hot", "index"]
 # More words would make too many features.
@@ -199,18 +198,16 @@ def _difference(coding: Coding, other: Coding) -> tuple[str, str] | None:
     pairs = list(zip(coding.columns, other.columns, strict=True))
     if coding.target is not None and other.target is not None:
         pairs.append((coding.target, other.target))
-    different = next((pair for pair in pairs if pair[0] != pair[1]), None)
-    return None if different is None else _difference_of_columns(*different)
-
-
-def _difference_of_columns(column: Column, other: Column) -> tuple[str, str]:
-    """How columns that are not equal differ."""
-    name, fields, others = repr(column.name), vars(column), vars(other)
-    differing = next(field for field in fields if fields[field] != others[field])
-    if differing == "words":
-        return _first_difference(f"words of {name}", column.words, other.words)
-    label = "name of the target" if differing == "name" else f"{differing} of {name}"
-    return f"{label}: {fields[differing]}", f"{label}: {others[differing]}"
+    for column, another in pairs:
+        for differing, value in vars(column).items():
+            found = vars(another)[differing]
+            if differing == "words" and value != found:
+                return _first_difference(f"words of {column.name!r}", value, found)
+            if value != found:
+                is_name = differing == "name"
+                label = "name of the target" if is_name else f"{differing} of {column.name!r}"
+                return f"{label}: {value}", f"{label}: {found}"
+    return None
 
 
 def _first_difference(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[str, str]:

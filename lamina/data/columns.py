@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, cast
 
@@ -19,7 +18,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.kinds import Misfit, OrNone, ReadBy, Word
 from lamina.checks.origin import warn
-from lamina.errors import DataError, LaminaError
+from lamina.errors import DataError
 
 # Cells of a file that stand for a missing value; pandas reads them so too.
 GAPS = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan"))
@@ -64,14 +63,9 @@ Delimiter = Annotated[str | None, OrNone(ReadBy(_delimiter))]
 Decimal = Annotated[str | None, OrNone(Word(tuple(".,")))]
 
 
-@contextmanager
-def errors_at(where: str) -> Generator[None]:
-    """Says in errors where they are found, unless code closer to the fault has."""
-    try:
-        yield
-    except LaminaError as error:
-        error.at(where)
-        raise
+def in_row(row: int) -> str:
+    """The position of a row that is counted from 0."""
+    return f"in row {row}"
 
 
 def kind_of(values: Array) -> str:
@@ -94,14 +88,14 @@ def missing(values: Array) -> Array:
 
 
 def require_float32(
-    name: str, numbers: Array, given: Array, where: Callable[[int], str] | None = None
+    name: str, numbers: Array, given: Array, where: Callable[[int], str] = in_row
 ) -> None:
     """Requires numbers that are finite in float32; missing ones are allowed.
 
     Args:
         numbers: the numbers with which the model computes, float64; NaN where one is missing.
         given: the numbers in the table.
-        where: a function that describes the position of a row; `"in row 3"` by default.
+        where: a function that describes the position of a row.
     """
     broken = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(broken):
@@ -110,7 +104,7 @@ def require_float32(
             f"the column {name!r} has a number that float32 cannot hold",
             facts=(
                 ("expected", "numbers up to 3.4e+38"),
-                ("found", f"{given[row]:g} {where(row) if where else f'in row {row}'}"),
+                ("found", f"{given[row]:g} {where(row)}"),
             ),
             advice="Correct it, scale the column, or make it a missing number: NaN, or an empty "
             "cell.",
@@ -123,10 +117,11 @@ def as_kind(name: str, values: Array, kind: str, learned: Collection[str] | None
     if present == kind:
         return values
     if missing(values).all():
-        return _no_values(kind, len(values))
+        gap, dtype = _NO_VALUE[kind]
+        return np.full(len(values), gap, dtype)
     if present == "word":
         cells = [word or "" for word in cast(list[Any], values.tolist())]
-        return of_cells(name, cells, kind, lambda row: f"in row {row}")
+        return of_cells(name, cells, kind, in_row)
     # Numbers of bools are words of earlier versions.
     if values.dtype.kind == "b" and kind == "word" and not {"0", "1"} & set(learned or ()):
         return np.array([str(value) for value in cast(list[Any], values.tolist())], object)
@@ -160,13 +155,9 @@ def recognised(name: str, values: Array) -> Array:
     if kind_of(values) != "word":
         return values
     cells = [word or "" for word in cast(list[Any], values.tolist())]
-
-    def where(row: int) -> str:
-        return f"in row {row}"
-
     counts = Counter(cell for cell in cells if cell not in GAPS)
-    is_date = _found_kind(name, cells, counts, where) == "date"
-    return of_cells(name, cells, "date", where) if is_date else values
+    is_date = _found_kind(name, cells, counts, in_row) == "date"
+    return of_cells(name, cells, "date", in_row) if is_date else values
 
 
 def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str | None) -> None:
@@ -226,10 +217,11 @@ _LOOKS = (
 _FEW_ROWS = 20
 
 
-def _no_values(kind: str, count: int) -> Array:
-    if kind == "word":
-        return np.full(count, None, object)
-    return np.full(count, *(("NaT", "datetime64[us]") if kind == "date" else (np.nan, np.float64)))
+_NO_VALUE: Mapping[str, tuple[Any, Any]] = {
+    "word": (None, object),
+    "date": ("NaT", "datetime64[us]"),
+    "number": (np.nan, np.float64),
+}
 
 
 def category(value: Any) -> str:

@@ -98,8 +98,13 @@ def load(
     with reading(source, "a data set"):
         if not on_disk and not source.is_dir() and _kind(source) == "csv":
             return _read_table(source, targets, dtype, asked)
-        if asked:
-            raise _useless_option(*next(iter(asked.items())))
+        for name, value in asked.items():
+            usual = f"{name}={_TABLE_DEFAULTS[name]!r}"
+            raise DataError(
+                f"{name} is for tables, and this is no table",
+                facts=(("expected", usual), ("found", f"{name}={value!r}")),
+                advice="Only the columns of a .csv file are coded.",
+            )
         if source.is_dir():
             return _read_folder(source, targets)
         inputs, outputs = _mapped(source, targets, on_disk) or _read_file(source, targets)
@@ -237,14 +242,6 @@ def _is_after_user_block(file: BinaryIO) -> bool:
             return True
         position *= 2
     return False
-
-
-def _useless_option(name: str, value: object) -> DataError:
-    return DataError(
-        f"{name} is for tables, and this is no table",
-        facts=(("expected", f"{name}={_TABLE_DEFAULTS[name]!r}"), ("found", f"{name}={value!r}")),
-        advice="Only the columns of a .csv file are coded.",
-    )
 
 
 def _useless_targets(what: str, targets: object) -> DataError:

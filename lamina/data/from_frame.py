@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from lamina.checks import checked
 from lamina.checks.kinds import AnyOf, Misfit, Number, OrNone, ReadBy, Word
 from lamina.data.coding import Words, coded
-from lamina.data.columns import Kinds, errors_at, recognised
+from lamina.data.columns import Kinds, recognised
 from lamina.data.dataset import Dataset
 from lamina.data.frames import columns_of
+from lamina.errors import errors_at
 
 GAP_RULES = ("error", "mean", "median", "indicator")
 

@@ -133,14 +133,19 @@ class EpochBatches:
         resumes: bool,
         keeps_states: bool,
     ) -> None:
-        self._source, self._seed, self._keeps_states = source, seed, keeps_states
+        self._source, self._keeps_states = source, keeps_states
         self.read = 0
         self._first: Dataset | None = None
         stateful = position.state is not None
         if stateful and is_stateful(source):
             source.load_state_dict(plain_state(position.state))
         elif resumes and depends_on_epochs_before(source):
-            self._replay(position.epoch)
+            # A source that draws random numbers draws the next ones after these epochs.
+            for epoch in range(position.epoch):
+                iterator, _ = opened(source, epoch, 0, seed)
+                for _ in iterator:
+                    pass
+                _close(iterator)
         self._iterator, omitted = opened(source, position.epoch, position.batches, seed)
         if stateful and not is_stateful(source):
             self._iterator.set_state(plain_state(position.state))
@@ -149,14 +154,6 @@ class EpochBatches:
         while self.read < position.batches and self._next() is not _END:
             pass
         self.state = self._present_state()
-
-    def _replay(self, epochs: int) -> None:
-        """Reads the epochs before, so that a source that draws random numbers draws the next."""
-        for epoch in range(epochs):
-            iterator, _ = opened(self._source, epoch, 0, self._seed)
-            for _ in iterator:
-                pass
-            _close(iterator)
 
     def _present_state(self) -> Any:
         return saved_state(self._source, self._iterator) if self._keeps_states else None
@@ -192,7 +189,7 @@ class EpochBatches:
         if batch is _END:
             return None
         try:
-            return as_batch(batch)
+            return as_batch(batch).dense()
         except LaminaError as error:
             if is_one_example(batch):
                 error.advice = _NOT_BATCHES

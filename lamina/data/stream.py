@@ -151,13 +151,6 @@ class Stream(metaclass=Called):
         return f"Stream({', '.join([_name(self.source), *options])})"
 
 
-def _is_source(value: object) -> bool:
-    """Whether a value can be read as batches."""
-    if isinstance(value, str | bytes | Mapping | type):
-        return False
-    return hasattr(value, "__iter__") or callable(value)
-
-
 def as_data(
     value: Any, coding: Coding | None = None, *, is_training: bool = False
 ) -> Dataset | Stream:
@@ -307,7 +300,9 @@ def is_stream(value: Any) -> bool:
         return bool(items) and all(map(_is_batch, items))
     framed = hasattr(value, "shape") or has_columns(value)
     is_data = framed or is_buffer(value) or isinstance(value, cast(Any, (Dataset, tuple)))
-    return not is_data and _is_source(value)
+    if is_data or isinstance(value, str | bytes | Mapping | type):
+        return False
+    return hasattr(value, "__iter__") or callable(value)
 
 
 def _is_batch(value: Any) -> bool:
@@ -319,11 +314,7 @@ def _is_batch(value: Any) -> bool:
 
 
 def as_batch(value: Any) -> Dataset:
-    """A batch of a source as a data set of dense arrays."""
-    return _batch(value).dense()
-
-
-def _batch(value: Any) -> Dataset:
+    """A batch of a source as a data set."""
     if isinstance(value, Dataset):
         return value
     if is_named(value):

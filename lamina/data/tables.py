@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import StringIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -360,24 +360,17 @@ def _read_numbers(path: Path, layout: _Layout) -> Array:
         rows = [line for line in lines if line.strip(" \r\n")]
     if not rows:
         raise _no_rows()
-    # NumPy ignores quotes that are not closed.
-    table = None if any('"' in row for row in rows) else _read_plain(rows, layout)
-    if table is None:
+    table: Array = np.zeros((0, 0))
+    if not any('"' in row for row in rows):  # NumPy ignores quotes that are not closed
+        with suppress(ValueError):
+            table = np.loadtxt(rows, comments=None, delimiter=layout.delimiter, ndmin=2)
+    if table.shape[1] != len(layout.names) or np.isnan(table).any():
         table = _read_rows(path, layout)
     if np.abs(table).max() > LARGEST:
         texts = read_texts(path, layout.delimiter)
         for name, column in zip(layout.names, table.T, strict=True):
             require_float32(name, column, column, texts.where)
     return table
-
-
-def _read_plain(rows: Sequence[str], layout: _Layout) -> Array | None:
-    """The numbers of rows without quotes; None if they have a fault."""
-    try:
-        table = np.loadtxt(rows, np.float64, comments=None, delimiter=layout.delimiter, ndmin=2)
-    except ValueError:
-        return None
-    return None if table.shape[1] != len(layout.names) or np.isnan(table).any() else table
 
 
 def _read_rows(path: Path, layout: _Layout) -> Array:

@@ -30,7 +30,7 @@ from lamina.base.shapes import (
     static,
     uint32,
 )
-from lamina.errors import DataError, FileFormatError, LaminaError
+from lamina.errors import DataError, FileFormatError, LaminaError, errors_at
 from lamina.files.atomic import write_atomically
 from lamina.files.decode import ADVICE, NONSENSE, decode
 from lamina.files.encode import encode
@@ -87,52 +87,35 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
 
 def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> ModelFile:
     """Reads a model file, which may contain these classes of the caller; runs no code from it."""
-    where = os.fspath(path)
-    tensors, metadata = _parse(_contents(path), where)
-    _require_model(tensors, metadata, where)
-    try:
-        return _assemble(tensors, metadata, layers)
-    except FileFormatError as error:
-        raise error.at(where) from None
-    except LaminaError as error:
-        raise _damaged("its network cannot be rebuilt", where, str(error)) from error
-    except NONSENSE as error:
-        found = f"{type(error).__name__}: {error}"
-        raise _damaged("its network cannot be rebuilt", where, found) from error
+    with errors_at(os.fspath(path)):
+        tensors, metadata = _parse(path)
+        _require_model(tensors, metadata)
+        try:
+            return _assemble(tensors, metadata, layers)
+        except FileFormatError:
+            raise
+        except NONSENSE as error:
+            is_ours = isinstance(error, LaminaError)
+            found = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            raise _damaged("its network cannot be rebuilt", found) from error
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The parameters and states in a model file, or the arrays of another safetensors file."""
-    where = os.fspath(path)
-    tensors, metadata = _parse(_contents(path), where)
-    if metadata.get("format") == FORMAT:
-        _require_model(tensors, metadata, where)
-        tensors = with_prefix(tensors, "values/")
+    with errors_at(os.fspath(path)):
+        tensors, metadata = _parse(path)
+        if metadata.get("format") == FORMAT:
+            _require_model(tensors, metadata)
+            tensors = with_prefix(tensors, "values/")
     # The order in a file means nothing.
     return dict(sorted(tensors.items()))
-
-
-def _contents(path: str | os.PathLike[str]) -> bytes:
-    where = os.fspath(path)
-    try:
-        with open_regular(path) as file:
-            return file.read()
-    except (DataError, OSError) as error:
-        is_ours = isinstance(error, DataError)
-        problem, facts = (error.problem, error.facts) if is_ours else (error.strerror or error, ())
-        raise FileFormatError(
-            f"the file cannot be read: {problem}",
-            facts=facts,
-            where=where,
-            advice="Check the path.",
-        ) from (None if is_ours else error)
 
 
 # How a pickle begins: its protocol, and the opcode of a number, a frame, a class or a table.
 _PICKLE = re.compile(rb"\x80[\x02-\x05][\x8a\x95c}]")
 
 
-def _require_no_pickle(data: bytes, where: str) -> None:
+def _require_no_pickle(data: bytes) -> None:
     """Raises FileFormatError for a file of PyTorch: a zip archive with a pickle, or a pickle."""
     zipped = data.startswith(b"PK") and b"data.pkl" in data
     if zipped or _PICKLE.match(data):
@@ -142,18 +125,26 @@ def _require_no_pickle(data: bytes, where: str) -> None:
                 ("expected", "a model file, as Model.save writes it"),
                 ("found", "a zip archive with a pickle" if zipped else "a pickle"),
             ),
-            where=where,
             advice="Pickles are not read, because they may run code. Write the network in Lamina, "
             "and give it the weights: "
             "lm.from_torch(net, torch.load(path, weights_only=True)).",
         )
 
 
-def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
+def _parse(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
     """The tensors and the metadata of a safetensors file."""
     import safetensors
     from safetensors import SafetensorError
 
+    try:
+        with open_regular(path) as file:
+            data = file.read()
+    except (DataError, OSError) as error:
+        is_ours = isinstance(error, DataError)
+        problem, facts = (error.problem, error.facts) if is_ours else (error.strerror or error, ())
+        unread = f"the file cannot be read: {problem}"
+        cause = None if is_ours else error
+        raise FileFormatError(unread, facts=facts, advice="Check the path.") from cause
     read: Any = safetensors  # it has no types
     try:
         tensors: dict[str, Array] = {n: _array(content) for n, content in read.deserialize(data)}
@@ -161,27 +152,25 @@ def _parse(data: bytes, where: str) -> tuple[dict[str, Array], dict[str, str]]:
         header: Any = json.loads(data[8 : 8 + length])
         metadata: dict[str, str] = header.get("__metadata__") or {}
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        _require_no_pickle(data, where)
+        _require_no_pickle(data)
         found = f"{len(data):,} bytes that are not a safetensors file: {error}"
-        raise _of_another_kind(where, found) from error
+        raise _of_another_kind(path, found) from error
     except (RecursionError, OverflowError, MemoryError) as error:
-        found = type(error).__name__
-        raise _of_another_kind(where, found) from error
+        raise _of_another_kind(path, type(error).__name__) from error
     return tensors, metadata
 
 
-def _require_model(tensors: Mapping[str, Array], metadata: dict[str, str], where: str) -> None:
+def _require_model(tensors: Mapping[str, Array], metadata: dict[str, str]) -> None:
     """Raises FileFormatError for another format, or a checksum that does not match."""
     if metadata.get("format") != FORMAT:
         raise FileFormatError(
             "this is not a model file of Lamina",
             facts=(("expected", FORMAT), ("found", str(metadata.get("format")))),
-            where=where,
             advice="lm.load reads files that Model.save or a checkpoint of fit has written; "
             "model.load_parameters(path) takes the arrays of other safetensors files.",
         )
     if metadata.pop("checksum", "") != _checksum(metadata, tensors):
-        raise _damaged("the file is damaged", where, "a checksum that does not match its contents")
+        raise _damaged("the file is damaged", "a checksum that does not match its contents")
 
 
 # The names of dtypes in safetensors files: F32, BF16, U8.
@@ -254,17 +243,17 @@ def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
-def _damaged(problem: str, where: str, found: str) -> FileFormatError:
+def _damaged(problem: str, found: str) -> FileFormatError:
     expected = "a whole model file, as Model.save writes it"
     facts = (("expected", expected), ("found", found))
-    return FileFormatError(problem, facts=facts, where=where, advice=ADVICE)
+    return FileFormatError(problem, facts=facts, advice=ADVICE)
 
 
-def _of_another_kind(where: str, found: str) -> FileFormatError:
+def _of_another_kind(path: str | os.PathLike[str], found: str) -> FileFormatError:
     from lamina.data.files import SUFFIXES  # only errors need it
 
-    error = _damaged("the file is damaged or of another kind", where, found)
-    if Path(where).suffix.lower() in SUFFIXES:
+    error = _damaged("the file is damaged or of another kind", found)
+    if Path(path).suffix.lower() in SUFFIXES:
         error.advice = "The name is that of a data file: lm.data.load(path) reads those, and "
         error.advice += "model.load_parameters takes dict(numpy.load(path))."
     return error

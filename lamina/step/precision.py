@@ -35,15 +35,12 @@ class ProductPrecision(Kind):
     def read(self, value: Any, operands: Operands = ()) -> str:
         if isinstance(value, str) and value in (FLOAT32, TF32):
             return value
+        # It may be written otherwise elsewhere.
+        text = str(getattr(value, "__name__", value)).rpartition(".")[2]
+        ours = spelling(["precision="], re.sub("[-_]", "", text).lower())
+        advice = ours if ours.endswith(".") or not ours else f"Write {{name}}={ours!r}."
         words = f"{FLOAT32!r} or {TF32!r}"
-        raise Misfit(words, words, advice=_advice_on_products(value))
-
-
-def _advice_on_products(value: object) -> str:
-    """How to write a precision of products that is written otherwise elsewhere."""
-    text = str(getattr(value, "__name__", value)).rpartition(".")[2]
-    ours = spelling(["precision="], re.sub("[-_]", "", text).lower())
-    return ours if ours.endswith(".") or not ours else f"Write {{name}}={ours!r}."
+        raise Misfit(words, words, advice=advice)
 
 
 Products = Annotated[str, ProductPrecision()]
@@ -87,7 +84,14 @@ def precision_of(
         device: returns the device that decides which type `"mixed"` is.
     """
     if products == TF32:
-        return _with_tf32(value)
+        name = value if isinstance(value, str) and value in MIXED else as_dtype(value).name
+        if name != "float32":
+            raise DTypeError(
+                "only products of float32 are rounded to TF32",
+                facts=(("expected", "dtype='float32'"), ("found", f"dtype={name!r}")),
+                advice="Leave precision='tf32' out: other dtypes have products of their own.",
+            )
+        return Precision(float32, tf32=True)
     if not isinstance(value, str) or value not in MIXED:
         return Precision(as_dtype(value))
     half = MIXED[value]
@@ -106,17 +110,6 @@ def precision_of(
             )
         half = bfloat16 if found.has_bfloat16 else float16
     return Precision(float32, half)
-
-
-def _with_tf32(value: DTypeLike) -> Precision:
-    name = value if isinstance(value, str) and value in MIXED else as_dtype(value).name
-    if name != "float32":
-        raise DTypeError(
-            "only products of float32 are rounded to TF32",
-            facts=(("expected", "dtype='float32'"), ("found", f"dtype={name!r}")),
-            advice="Leave precision='tf32' out: other dtypes have products of their own.",
-        )
-    return Precision(float32, tf32=True)
 
 
 @frozen_dataclass

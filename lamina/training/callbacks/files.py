@@ -10,32 +10,27 @@ import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
-from lamina.base.records import frozen_dataclass
-from lamina.checks.kinds import Count, Kind, Measured, Misfit, Operands, Row
+from lamina.checks.kinds import Count, Kind, Measured, Misfit, ReadBy, Row
 from lamina.files.atomic import require_writable, write_atomically
 from lamina.training.callbacks.callback import Callback, RunningFit
-from lamina.training.callbacks.monitor import Best, Monitor, last_value, require_measured
+from lamina.training.callbacks.monitor import Best, Monitor, Monitoring
 from lamina.training.history import History
 
 PathLike = str | os.PathLike[str]
 
 
-@final
-@frozen_dataclass
-class _Ranked(Kind):
+def _ranked(value: Any) -> tuple[float, ...]:
     """The value and the number of an epoch, as they are stored."""
-
-    def read(self, value: Any, operands: Operands = ()) -> tuple[float, ...]:
-        found = Row(Measured()).read(value)
-        if len(found) != 2 or not float(found[1]).is_integer():
-            raise Misfit("a value and the number of an epoch")
-        return found
+    found = Row(Measured()).read(value)
+    if len(found) != 2 or not float(found[1]).is_integer():
+        raise Misfit("a value and the number of an epoch")
+    return found
 
 
 @dataclass
-class SaveModels(Callback):
+class SaveModels(Monitoring):
     """Saves the model after each epoch as `last.safetensors`, and the best ones of all epochs.
 
     `best.safetensors` is the model of the best epoch, and `epoch-0007.safetensors` that of a
@@ -63,10 +58,7 @@ class SaveModels(Callback):
     keep: Count = 1
     best: Best = None
 
-    state_kinds: ClassVar[Mapping[str, Kind]] = {"best": Row(_Ranked())}
-
-    def __post_init__(self) -> None:
-        self.restore({})
+    state_kinds: ClassVar[Mapping[str, Kind]] = {"best": Row(ReadBy(_ranked))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a result of `state()`."""
@@ -79,13 +71,13 @@ class SaveModels(Callback):
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Checks the name of the measure, and makes the folder."""
-        require_measured(fit, self.monitor, self.best, "SaveModels")
+        super().fit_begins(fit)
         Path(self.folder).mkdir(parents=True, exist_ok=True)
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Saves the model."""
         fit.model.save(self._path("last"))
-        value = last_value(fit, self.monitor, self.best, "SaveModels")
+        value = self.last_value(fit)
         before = self._best
         # Of equal values the earlier epoch is better.
         self._best = sorted([*before, [value, float(fit.epoch)]])[: self.keep]

@@ -6,66 +6,80 @@ import math
 import re
 from typing import Annotated
 
-from lamina.checks.kinds import Kind, Misfit, Operands, OrNone, Word
+from lamina.checks.kinds import Misfit, OrNone, ReadBy, Word
 from lamina.errors import DefinitionError
-from lamina.training.callbacks.callback import RunningFit
+from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.history import advice_on_measure
 
 SMALLEST = "min"
 
 
-class _Name(Kind):
+def _name(value: object) -> str:
     """The name of a measure."""
-
-    def read(self, value: object, operands: Operands = ()) -> str:
-        if not isinstance(value, str) or not value:
-            raise Misfit("the name of a measure", '"validation_loss"')
-        return value
+    if not isinstance(value, str) or not value:
+        raise Misfit("the name of a measure", '"validation_loss"')
+    return value
 
 
-Monitor = Annotated[str, _Name()]
+Monitor = Annotated[str, ReadBy(_name)]
 # Which values of a measure are the best; None: what the metric says.
 Best = Annotated[str | None, OrNone(Word((SMALLEST, "max")))]
 
 
-def require_measured(fit: RunningFit, monitor: str, best: str | None, where: str) -> None:
-    """Checks that a fit measures something of that name, and that its best values are known."""
-    measured = dict.fromkeys((*fit.history.measured, *fit.history))
-    # How many numbers a row has is known after an epoch.
-    if _without_position(monitor) not in measured:
-        raise DefinitionError(
-            f"nothing named {monitor!r} is measured",
-            facts=(("expected", ", ".join(measured)), ("found", repr(monitor))),
-            where=where,
-            advice=advice_on_measure(monitor, [*measured]),
-        )
-    if best is None and fit.smaller_is_better.get(_without_position(monitor)) is None:
-        raise DefinitionError(
-            f"nothing says whether small or large values of {monitor!r} are better",
-            facts=(("expected", 'best="min" or best="max"'), ("found", "None")),
-            where=where,
-            advice="A metric's class may say it too: smaller_is_better = True, or False.",
-        )
+class Monitoring(Callback):
+    """The base of callbacks that compare a measure from epoch to epoch.
 
+    Attributes:
+        monitor: the name of the measure in the history.
+        best: `"min"` or `"max"`; None for what the metric says.
+    """
 
-def last_value(fit: RunningFit, monitor: str, best: str | None, where: str) -> float:
-    """The value of a measure in the last epoch, negated if larger values are better."""
-    if monitor not in fit.history:
-        first = f"{_without_position(monitor)}[0]"
-        raise DefinitionError(
-            f"{monitor!r} is no number, so no epoch is the best one",
-            facts=(("expected", ", ".join(fit.history)), ("found", repr(monitor))),
-            where=where,
-            advice=f"It has a number for each class: monitor {first!r}, or a mean over the classes."
-            if first in fit.history
-            else "Monitor the loss, or a metric with one number.",
-        )
-    value = fit.history[monitor][-1]
-    # NaN and infinity are never better.
-    if not math.isfinite(value):
-        return math.inf
-    says = fit.smaller_is_better.get(_without_position(monitor))
-    return value if (says if best is None else best == SMALLEST) else -value
+    monitor: str
+    best: str | None
+
+    def __post_init__(self) -> None:
+        self.restore({})
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Checks that something of that name is measured, and that its best values are known."""
+        monitor, where = self.monitor, type(self).__name__
+        measured = dict.fromkeys((*fit.history.measured, *fit.history))
+        # How many numbers a row has is known after an epoch.
+        if _without_position(monitor) not in measured:
+            raise DefinitionError(
+                f"nothing named {monitor!r} is measured",
+                facts=(("expected", ", ".join(measured)), ("found", repr(monitor))),
+                where=where,
+                advice=advice_on_measure(monitor, [*measured]),
+            )
+        if self.best is None and fit.smaller_is_better.get(_without_position(monitor)) is None:
+            raise DefinitionError(
+                f"nothing says whether small or large values of {monitor!r} are better",
+                facts=(("expected", 'best="min" or best="max"'), ("found", "None")),
+                where=where,
+                advice="A metric's class may say it too: smaller_is_better = True, or False.",
+            )
+
+    def last_value(self, fit: RunningFit) -> float:
+        """The measure in the last epoch, negated if larger values are better."""
+        monitor = self.monitor
+        if monitor not in fit.history:
+            first = f"{_without_position(monitor)}[0]"
+            raise DefinitionError(
+                f"{monitor!r} is no number, so no epoch is the best one",
+                facts=(("expected", ", ".join(fit.history)), ("found", repr(monitor))),
+                where=type(self).__name__,
+                advice=f"It has a number for each class: monitor {first!r}, or a mean over the "
+                "classes."
+                if first in fit.history
+                else "Monitor the loss, or a metric with one number.",
+            )
+        value = fit.history[monitor][-1]
+        # NaN and infinity are never better.
+        if not math.isfinite(value):
+            return math.inf
+        says = fit.smaller_is_better.get(_without_position(monitor))
+        return value if (says if self.best is None else self.best == SMALLEST) else -value
 
 
 def _without_position(monitor: str) -> str:

@@ -10,13 +10,13 @@ from typing import Annotated, Any, ClassVar
 from lamina.base.shapes import Array
 from lamina.checks.kinds import Count, Kind, Measured, NotNegative, Number, Whole
 from lamina.training.callbacks.callback import Callback, RunningFit
-from lamina.training.callbacks.monitor import Best, Monitor, last_value, require_measured
+from lamina.training.callbacks.monitor import Best, Monitor, Monitoring
 
 Epochs = Annotated[int, Whole(0)]
 
 
 @dataclass
-class EarlyStopping(Callback):
+class EarlyStopping(Monitoring):
     """Ends the fit when a measure has not improved for some epochs.
 
     The model gets the parameters and states of the best epoch, however the fit ends: also after
@@ -56,9 +56,6 @@ class EarlyStopping(Callback):
         "waited": Whole(0),
     }
 
-    def __post_init__(self) -> None:
-        self.restore({})
-
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a result of `state()`."""
         self.best_epoch: int = state.get("best_epoch", 0)
@@ -77,13 +74,13 @@ class EarlyStopping(Callback):
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Checks the name, and ends a resumed fit that was stopped before."""
-        require_measured(fit, self.monitor, self.best, "EarlyStopping")
+        super().fit_begins(fit)
         if self._waited >= self.patience:
             fit.stop()
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Compares the measure with the best one."""
-        value = last_value(fit, self.monitor, self.best, "EarlyStopping")
+        value = self.last_value(fit)
         if value < self._best - self.least_change:
             self._best, self._waited, self.best_epoch = value, 0, fit.epoch
             if self.restore_best:
@@ -106,7 +103,7 @@ class EarlyStopping(Callback):
 
 
 @dataclass
-class ReduceOnPlateau(Callback):
+class ReduceOnPlateau(Monitoring):
     """Multiplies the learning rate by a factor when a measure has not improved for some epochs.
 
     For measures above 0 it decides as PyTorch's `ReduceLROnPlateau` with a relative threshold. If
@@ -145,9 +142,6 @@ class ReduceOnPlateau(Callback):
         "cooling": Whole(0),
     }
 
-    def __post_init__(self) -> None:
-        self.restore({})
-
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a result of `state()`."""
         self._best: float = state.get("best", math.inf)
@@ -158,13 +152,9 @@ class ReduceOnPlateau(Callback):
         """The best value, and the epochs since then."""
         return {"best": self._best, "waited": self._waited, "cooling": self._cooling}
 
-    def fit_begins(self, fit: RunningFit) -> None:
-        """Checks the name of the measure."""
-        require_measured(fit, self.monitor, self.best, "ReduceOnPlateau")
-
     def epoch_ends(self, fit: RunningFit) -> None:
         """Compares the measure with the best one, and may lower the rate."""
-        value = last_value(fit, self.monitor, self.best, "ReduceOnPlateau")
+        value = self.last_value(fit)
         # For negated values the same fraction of the best one is added.
         change = self.threshold * abs(self._best) if math.isfinite(self._best) else 0.0
         if value < self._best - change:
