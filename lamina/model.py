@@ -464,7 +464,6 @@ class Model(Named):
         return self._explained(batch_size, options)
 
     def _explained(self, batch_size: int, options: TrainingOptions | None) -> Explanation:
-        """The program of a training step; without options that of a forward pass."""
         engine = self._parameters.engine
         precision, target = self._parameters.precision, engine.target
         bill = bill_of(self.network, batch_size, options, precision, lambda: engine.device, target)

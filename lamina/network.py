@@ -524,7 +524,6 @@ def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _checked_names(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """The names of outputs, which are words."""
     for name in names:
         if not isinstance(name, str) or not name.isidentifier():
             raise DefinitionError(

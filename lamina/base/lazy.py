@@ -126,7 +126,6 @@ class _Lazy(ModuleType):
 
     @cached_property
     def _homes(self) -> dict[str, str]:
-        """The module from which each name is imported."""
         return _homes_of(self._imports)
 
     def __getattr__(self, name: str) -> Any:
@@ -155,7 +154,6 @@ class _Lazy(ModuleType):
         return sorted({*own, *self._homes})
 
     def _submodule(self, name: str) -> ModuleType:
-        """The submodule of this name."""
         whole = f"{self.__name__}.{name}"
         if not name.startswith("_"):
             try:

@@ -244,7 +244,6 @@ class Interface:
     def _misfit(
         self, problem: str, values: Sequence[Any], options: Mapping[str, Any]
     ) -> DefinitionError:
-        """The error for a wrong number or wrong names of arguments."""
         empty = inspect.Parameter.empty
         method = not _OWNERS.isdisjoint(self.signature.parameters)
         parameters = [
@@ -297,7 +296,6 @@ class Interface:
         return Callee(*fields, accepts, self._text)
 
     def _text(self, values: Sequence[Any], options: Mapping[str, Any]) -> str:
-        """A call as text."""
         texts = [*map(_shown, values), *(f"{name}={_shown(v)}" for name, v in options.items())]
         return f"{self.name}({', '.join(texts)})"
 
@@ -339,7 +337,6 @@ def _kinds_of_class(cls: type) -> dict[str, Kind]:
 
 
 def _kinds_of(function: Callable[..., Any]) -> dict[str, Kind]:
-    """The kinds of a function's parameters."""
     if not isinstance(function, FunctionType) or not _is_own(function.__module__):
         return {}
     return _declared(inspect.get_annotations(function), cast(Any, function).__globals__)

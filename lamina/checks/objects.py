@@ -13,7 +13,6 @@ _FRAMEWORKS = {
 
 
 def _is_foreign(value: object) -> bool:
-    """Whether a class or function is of another framework."""
     return str(getattr(value, "__module__", "")).partition(".")[0] in _FRAMEWORKS
 
 

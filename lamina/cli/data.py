@@ -90,7 +90,6 @@ def is_table(data: str) -> bool:
 
 
 def _column(targets: str | None) -> str | int | None:
-    """The number of a column, or a name."""
     try:
         return None if targets is None else int(targets)
     except ValueError:

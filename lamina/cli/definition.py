@@ -74,13 +74,27 @@ def read_definition(path: str) -> Definition:
     names = _run(path)
     network = names.get("net")
     if not isinstance(network, Network):
-        raise _no_network(path, names)
+        others = [name for name, value in names.items() if isinstance(value, Network)]
+        found = f"net = {_kind(names['net'])}" if "net" in names else "no net"
+        advice = "Add at its top level: net = lm.Sequential(lm.Input(784), lm.Linear(10))"
+        if others:
+            advice = f"The file defines {' and '.join(others)}: name the network net."
+        raise DefinitionError(
+            "the file defines no network",
+            facts=(("expected", "net = a Network"), ("found", found)),
+            where=path,
+            advice=advice,
+        )
+    loss, optimizer = _loss(path, names.get("loss")), names.get("optimizer")
+    is_optimizer = hasattr(optimizer, "slots") and hasattr(optimizer, "update")
+    if optimizer is not None and (isinstance(optimizer, type) or not is_optimizer):
+        raise _wrong(path, "optimizer", optimizer, "lm.Adam(1e-3)")
     batch_size, epochs = names.get("batch_size", BATCH_SIZE), names.get("epochs", EPOCHS)
     return Definition(
         path,
         network,
-        _loss(path, names.get("loss")),
-        _optimizer(path, names.get("optimizer")),
+        loss,
+        Adam() if optimizer is None else optimizer,
         _metrics(path, names.get("metrics", ())),
         _count(path, "batch_size", batch_size),
         _count(path, "epochs", epochs),
@@ -100,20 +114,6 @@ def _run(path: str) -> Mapping[str, Any]:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return runpy.run_path(path, run_name="lamina_definition")
-
-
-def _no_network(path: str, names: Mapping[str, Any]) -> DefinitionError:
-    others = [name for name, value in names.items() if isinstance(value, Network)]
-    found = f"net = {_kind(names['net'])}" if "net" in names else "no net"
-    advice = "Add at its top level: net = lm.Sequential(lm.Input(784), lm.Linear(10))"
-    if others:
-        advice = f"The file defines {' and '.join(others)}: name the network net."
-    return DefinitionError(
-        "the file defines no network",
-        facts=(("expected", "net = a Network"), ("found", found)),
-        where=path,
-        advice=advice,
-    )
 
 
 def _wrong(path: str, name: str, value: object, expected: str) -> DefinitionError:
@@ -141,14 +141,6 @@ def _loss(path: str, value: Any) -> Loss | None:
     if value is not None and (isinstance(value, type) or not is_loss):
         raise _wrong(path, "loss", cast(object, value), "lm.CrossEntropy()")
     return cast(Loss | None, value)
-
-
-def _optimizer(path: str, value: Any) -> Optimizer:
-    if value is None:
-        return Adam()
-    if isinstance(value, type) or not (hasattr(value, "slots") and hasattr(value, "update")):
-        raise _wrong(path, "optimizer", cast(object, value), "lm.Adam(1e-3)")
-    return value
 
 
 def _metrics(path: str, value: Any) -> tuple[Metric, ...]:

@@ -68,7 +68,6 @@ def _block(head: str, facts: Sequence[tuple[str, str]]) -> str:
 
 
 def _facts_of(device: Device) -> Iterator[tuple[str, str]]:
-    """The names and values of the known properties."""
     texts = (
         ("platform", device.platform),
         ("device", device.name or device.description),

@@ -90,7 +90,6 @@ targets_option = click.option(
 
 
 def _read_gaps(_: click.Context, __: click.Parameter, value: str | None) -> str | float | None:
-    """A rule for missing numbers, or the number that replaces them."""
     try:
         return None if value is None else float(value)
     except ValueError:

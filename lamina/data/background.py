@@ -269,7 +269,6 @@ class Reader:
     def _read_as_given(
         self, examples: EpochExamples, position: Position, plan: Plan, steps: int | None
     ) -> int | None:
-        """Makes a chunk of each batch of the source."""
         number = 0
         while steps != 0 and (size := examples.left()) > 0:
             slot = self.slot(examples, size)
@@ -423,7 +422,6 @@ class _Blocks:
         return ends
 
     def _length(self, carried: int) -> int:
-        """The most examples of the next block."""
         if self._order is not None:
             return self._order.length(self._block)
         batch = self._plan.batch_size

@@ -179,7 +179,6 @@ def dataset_of_pictures(folder: Any, coding: Coding | None = None) -> Dataset:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first names, for people."""
     return ", ".join(names[:30]) + ", ..." * (len(names) > 30)
 
 
@@ -223,7 +222,6 @@ def _first_difference(what: str, names: Sequence[str], others: Sequence[str]) ->
 
 
 def _alike(coding: Coding) -> str:
-    """What to do about data that is coded otherwise."""
     tables = ("tables", "model.coding.dataset('test.csv'), train.coding.dataset(frame)")
     folders = ("folders", "model.coding.dataset('test'), train.coding.dataset('test')")
     what, calls = tables if coding.columns else folders
@@ -393,7 +391,6 @@ def _deviation(numbers: Array, dtype: np.dtype[Any]) -> float:
 
 
 def _gap(name: str, present: Array, gaps: str | float) -> float:
-    """What replaces the missing numbers of a column."""
     if not isinstance(gaps, str):
         return gaps
     statistic = "median" if gaps == "median" else "mean"
@@ -479,7 +476,6 @@ def target_column(name: str, values: Array, given_kind: str | None) -> Column:
 
 
 def _require_all(name: str, absent: Array) -> None:
-    """Requires targets for all rows."""
     if absent.any():
         raise DataError(
             f"targets are missing in the column {name!r}",

@@ -35,7 +35,6 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?", re.AS
 
 
 def _column_kinds(value: Any) -> dict[str, str]:
-    """The kinds of columns by their names."""
     if not isinstance(value, Mapping):
         raise Misfit("the kinds of columns by name", "{name}={'town': 'word'}")
     kinds: dict[str, str] = {}
@@ -52,7 +51,6 @@ Kinds = Annotated[Mapping[str, str] | None, OrNone(ReadBy(_column_kinds))]
 
 
 def _delimiter(value: Any) -> str:
-    """A character between the cells of a row."""
     if isinstance(value, str) and len(value) == 1 and value not in '"\r\n':
         return value
     raise Misfit("one character", "{name}=';'")

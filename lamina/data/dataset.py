@@ -51,7 +51,6 @@ _32 = np.uint64(32)
 
 
 def _positions(value: Any) -> Array:
-    """A row of whole numbers, as an array."""
     problem = "the positions of examples must be a row of integers"
     positions = to_array(value, problem)
     if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
@@ -67,14 +66,12 @@ def _positions(value: Any) -> Array:
 
 
 def _table_coding(value: Any) -> Any:
-    """A `Coding`, or None."""
     if value is None or (hasattr(value, "columns") and hasattr(value, "classes")):
         return value
     raise Misfit("a Coding", "the coding of a data set of lm.data.from_frame")
 
 
 def _epochs(value: Any) -> range:
-    """A range of epoch numbers."""
     if isinstance(value, range) and min(value, default=0) >= 0:
         return value
     raise Misfit("a range from 0", "range(0, 10)")

@@ -188,7 +188,6 @@ def _read_file(path: Path, targets: PathLike | int | None) -> tuple[Array, Array
 
 
 def _read_targets(path: Path) -> Array:
-    """The targets in a file of their own."""
     with reading(path, "an IDX or npy file"):
         kind = _kind(path)
         array = _read_array(path, kind)
@@ -196,7 +195,6 @@ def _read_targets(path: Path) -> Array:
 
 
 def _read_array(path: Path, kind: str) -> Array:
-    """The array of a file with a single array."""
     if kind == "npy":
         return read_npy(path)
     if kind == "idx":

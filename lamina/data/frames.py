@@ -210,7 +210,6 @@ def _require_distinct(names: Sequence[Any]) -> None:
 
 
 def _of_series(narwhals: Any, name: str, series: Any) -> Array:
-    """A column of a data frame."""
     dtype, values = series.dtype, None
     gaps: list[bool] = series.is_null().to_list()
     if dtype.is_numeric() or dtype == narwhals.Boolean:

@@ -103,7 +103,6 @@ def plain_state(state: Any) -> Any:
 
 
 def _base64(value: Any) -> bytes:
-    """Bytes as text."""
     try:
         return base64.b64decode(value, validate=True)
     except (TypeError, ValueError):

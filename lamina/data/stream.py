@@ -284,7 +284,6 @@ def _are_rows(value: object, coding: Coding) -> bool:
 
 
 def _has_sparse(inputs: object) -> bool:
-    """Whether one of the inputs is a sparse matrix."""
     if is_named(inputs):
         inputs = tuple(cast(Mapping[str, object], inputs).values())
     several = cast(tuple[object, ...], inputs) if isinstance(inputs, tuple) else (inputs,)
@@ -306,7 +305,6 @@ def is_stream(value: Any) -> bool:
 
 
 def _is_batch(value: Any) -> bool:
-    """Whether an item of a list is a batch."""
     if isinstance(value, Mapping | Dataset):
         return True
     items: tuple[Any, ...] = tuple(cast(Any, value)) if isinstance(value, list | tuple) else ()

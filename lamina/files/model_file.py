@@ -178,7 +178,6 @@ _DTYPES = {dtype.short.upper(): dtype for dtype in (*PUBLIC_DTYPES.values(), uin
 
 
 def _array(content: Mapping[str, Any]) -> Array:
-    """A tensor of a safetensors file."""
     dtype = _DTYPES[content["dtype"]].numpy
     return np.frombuffer(content["data"], dtype).reshape(content["shape"])
 

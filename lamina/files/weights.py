@@ -102,7 +102,6 @@ def _advice_on_tables(given: Mapping[Any, Any]) -> str:
 
 
 def _text_table(value: Any) -> Any:
-    """Texts by text."""
     table = cast(Mapping[object, object], value) if isinstance(value, Mapping) else {0: 0}
     if all(isinstance(text, str) for pair in table.items() for text in pair):
         return table
@@ -324,7 +323,6 @@ class _Pairing:
         return _Layer(layer.prefix, tuple(rest))
 
     def _has_module(self, layer: _Layer) -> bool:
-        """Whether there is a module of the layer's name."""
         module = self._around + layer.prefix
         names = [f"{module}.{suffix}" for suffix in layer.suffixes]
         # A single parameter may be an `nn.Parameter` of PyTorch.
@@ -392,7 +390,6 @@ class _Pairing:
         self._take(layer, module)
 
     def _take(self, layer: _Layer, module: str) -> None:
-        """Pairs a layer with a module."""
         for variable, suffix, third in layer.variables:
             source = f"{module}.{suffix}" if module else suffix
             if third is not None and source not in self._arrays:
@@ -430,7 +427,6 @@ class _Pairing:
             self._unused.remove(source)
 
     def _advice(self, layer: _Layer, module: str) -> str:
-        """What to do about a layer that a module does not fit."""
         for name in self._left:
             other = _module_of(layer, name)
             arrays = [self._arrays.get(f"{other}.{suffix}") for _, suffix, _ in layer.variables]

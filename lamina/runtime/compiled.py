@@ -172,7 +172,6 @@ def _largest_batch(
 
 
 def _advice(fits: int, divisible: str) -> str:
-    """What to do if a batch does not fit."""
     if not fits:
         return "Not even one example fits: take a smaller network, or an optimizer with less state."
     examples = f"{fits:,} example{'s' if fits > 1 else ''}"

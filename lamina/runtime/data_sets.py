@@ -76,7 +76,6 @@ def _shared(engine: Engine, arrays: Mapping[str, Array]) -> dict[str, Memory] | 
 
 
 def _has_too_large(engine: Engine, arrays: Mapping[str, Array]) -> bool:
-    """Whether one of the arrays exceeds the largest allocation."""
     limit = engine.target.largest_block_bytes
     return limit is not None and any(array.nbytes > limit for array in arrays.values())
 

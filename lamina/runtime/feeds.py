@@ -137,7 +137,6 @@ def _steps_of(chunk: Chunk) -> int:
 
 
 def _groups_after(groups: Sequence[Array], steps: int) -> Iterator[Array]:
-    """The batches after the first ones."""
     for rows in groups:
         if steps < len(rows):
             yield rows[steps:]

@@ -124,7 +124,6 @@ class Inference:
         return tuple(np.concatenate(outputs) for outputs in zip(*results, strict=True))
 
     def _checked(self, inputs: Any) -> list[Array]:
-        """The inputs of a batch, converted and checked."""
         arrays = self._converted(inputs)
         check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
@@ -132,7 +131,6 @@ class Inference:
 
     @cached_property
     def _largest_batch(self) -> int:
-        """The largest number of examples in a batch."""
         graph = _graph_of(self._parameters).graph
 
         def size(tensor: Tensor, batch: int) -> int:
@@ -193,7 +191,6 @@ def require_batch(shapes: Sequence[Shape]) -> None:
 
 
 def _graph_of(parameters: Parameters, dtypes: Sequence[DType] = ()) -> BatchGraph:
-    """The forward pass of a model."""
     return inference_graph(
         BatchSpecs(parameters.network, parameters.dtype, parameters.rounding, dtypes)
     )

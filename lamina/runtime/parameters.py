@@ -207,7 +207,11 @@ class Parameters:
             need_of("states of layers", [one for one in buffers if one.kind == "state"]),
         ]
         if drawn and variables:
-            most = max(_drawing_bytes(variable) for variable in variables)
+            # An initializer draws numbers of 64 bits.
+            most = max(
+                8 * size_of(static(one.tensor.shape)) * arrays_while_drawn(one.init)
+                for one in variables
+            )
             needs.append(Need("drawing initial values", most))
         require_room(
             "this model needs",
@@ -288,12 +292,6 @@ def write_all(new: Iterable[tuple[Memory, Array]]) -> None:
             memory.write(array)
 
     shielded(write)
-
-
-def _drawing_bytes(variable: Variable) -> int:
-    """The bytes that the initializer allocates: its numbers have 64 bits."""
-    size = size_of(static(variable.tensor.shape))
-    return size * arrays_while_drawn(variable.init) * np.dtype("float64").itemsize
 
 
 def _first_value(variable: Variable, seed: int) -> Array:

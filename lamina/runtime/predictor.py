@@ -297,7 +297,6 @@ class Predictor:
         return ready, count
 
     def _empty(self, count: int) -> list[Array]:
-        """New arrays for the outputs of so many examples."""
         return [np.empty(bind(tensor.shape, count), tensor.dtype.numpy) for tensor in self._outputs]
 
     def _program(self, count: int) -> CompiledProgram:

@@ -134,7 +134,6 @@ def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streame
 
 
 def _too_large(engine: Engine, arrays: Mapping[str, Array], batch: int, limit: int) -> EngineError:
-    """The error for a batch that does not fit into one allocation."""
     name, array = max(arrays.items(), key=lambda one: one[1][:1].nbytes)
     each = max(array[:1].nbytes, _NUMBER_BYTES)
     fits = limit // each

@@ -280,17 +280,16 @@ class Differentiable:
             slots |= scale.slots
         with labelled(Origin("step")):
             updates.append((record.step, ops.add(record.step, 1)))
-        outputs = (("loss", loss), *outputs, *self._penalty(), *_norm(self.options, gradients))
-        graph = self.batch.rounded(Graph(inputs, outputs, tuple(updates)))
+        outputs = [("loss", loss), *outputs]
+        penalties, objective = record.penalties, self.objective
+        if penalties and any(name.startswith(TERMS) for name, _ in objective.outputs):
+            # The loss has terms or divisors without penalties.
+            outputs.append(("penalty", penalised(ops.zeros_like(objective.loss), penalties)))
+        if self.options.gradient_norm:
+            outputs.append((GRADIENT_NORM, _norm(gradients)))
+        graph = self.batch.rounded(Graph(inputs, tuple(outputs), tuple(updates)))
         rest = self.untrained, self.objective, self.hyperparameters
         return BatchGraph(graph, self.trace, slots, *rest)
-
-    def _penalty(self) -> tuple[tuple[str, Tensor], ...]:
-        """The penalties as an output, if the loss has terms or divisors without them."""
-        penalties, objective = self.trace.record.penalties, self.objective
-        if not penalties or not any(name.startswith(TERMS) for name, _ in objective.outputs):
-            return ()
-        return (("penalty", penalised(ops.zeros_like(objective.loss), penalties)),)
 
 
 def differentiable(batch: BatchSpecs, options: TrainingOptions) -> Differentiable:
@@ -353,23 +352,20 @@ def _parameter_updates(
 GRADIENT_NORM = "gradient_norm"
 
 
-def _norm(options: TrainingOptions, gradients: Sequence[Tensor]) -> tuple[tuple[str, Tensor], ...]:
-    """The norm of all gradients as an output, if the options ask for it."""
-    if not options.gradient_norm:
-        return ()
+def _norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The norm of all gradients together."""
     with labelled(Origin(GRADIENT_NORM)):
         wide = [ops.cast(one, float32) if one.dtype.is_half else one for one in gradients]
         squares = [ops.sum(one * one) for one in wide]
         total = squares[0]
         for square in squares[1:]:
             total = total + square
-        return ((GRADIENT_NORM, ops.sqrt(total)),)
+        return ops.sqrt(total)
 
 
 def _trained(
     loss: Tensor, variables: Iterable[Variable], excluded: Collection[str], frozen: Sequence[str]
 ) -> list[Variable]:
-    """The parameters that are trained."""
     reached = set(topological([loss]))
     reachable = [variable for variable in variables if variable.tensor in reached]
     trained = [variable for variable in reachable if variable.name not in excluded]
@@ -397,7 +393,6 @@ def _trained(
 
 
 def _clipped(clip: Clip, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The clipped gradients."""
     found: object = clip(gradients)
     types = [
         (one.shape, one.dtype) if isinstance(one, Tensor) else None

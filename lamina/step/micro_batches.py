@@ -115,6 +115,7 @@ def _sums(found: Differentiable, examples: Tensor) -> list[_Sums]:
     return sums
 
 
+@without_collections
 def step_graphs(
     batch: BatchSpecs, options: TrainingOptions, *, divided: bool
 ) -> tuple[BatchGraph, BatchGraph | None]:
@@ -130,11 +131,6 @@ def step_graphs(
     """
     if not divided:
         return training_graph(batch, options), None
-    return _divided(batch, options)
-
-
-@without_collections
-def _divided(batch: BatchSpecs, options: TrainingOptions) -> tuple[BatchGraph, BatchGraph]:
     found = differentiable(batch, options)
     examples = leaf(EXAMPLES, "state", (), int64)
     sums = _sums(found, examples)
@@ -182,7 +178,13 @@ def _update_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums]
     penalties = found.trace.record.penalties
     with labelled(Origin("accumulation")):
         loss = added([one.of_batch(one.loss) for one in sums])
-        of_batch = [_gradient_of_batch(variable, sums) for variable in found.trained]
+        # The gradients of the loss of the whole batch, without penalties.
+        of_batch: list[Tensor] = []
+        for variable in found.trained:
+            name, shares = variable.name, [one for one in sums if variable.name in one.gradients]
+            totals = [one.of_batch(one.gradients[name]) for one in shares]
+            zeros = ops.cast(ops.zeros_like(variable.tensor), _wide(variable))
+            of_batch.append(added(totals) if totals else zeros)
     if penalties:
         penalty = penalised(ops.zeros_like(loss), penalties)
         with labelled(Origin("penalty")):
@@ -194,15 +196,6 @@ def _update_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums]
     with labelled(Origin("step")):
         begun = examples, ops.zeros_like(examples)
     return replace(step, graph=replace(step.graph, updates=(*step.graph.updates, begun)))
-
-
-def _gradient_of_batch(variable: Variable, sums: Sequence[_Sums]) -> Tensor:
-    """The gradient of the loss of the whole batch, without penalties."""
-    found = [
-        one.of_batch(one.gradients[variable.name]) for one in sums if variable.name in one.gradients
-    ]
-    zeros = ops.cast(ops.zeros_like(variable.tensor), _wide(variable))
-    return added(found) if found else zeros
 
 
 def _wide(variable: Variable) -> DType:

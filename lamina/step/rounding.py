@@ -22,7 +22,7 @@ Wu: Mixed precision training (2018).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, final
@@ -97,7 +97,6 @@ def _chosen(graph: Graph, trace: Trace) -> set[Tensor]:
 
 
 def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
-    """The candidates that are rounded."""
     nodes = graph.nodes()
     users, uses = users_of(nodes), Counter(x for node in nodes for x in node.operands)
     origins = _origins(nodes)
@@ -139,7 +138,6 @@ def _sequences(nodes: Iterable[Tensor]) -> set[Tensor]:
 
 
 def _origins(nodes: Iterable[Tensor]) -> dict[Tensor, _Origin]:
-    """The origin of each float32 tensor."""
     found: dict[Tensor, _Origin] = {}
     for node in nodes:
         if node.dtype == float32:
@@ -190,7 +188,11 @@ def with_tf32_products(graph: Graph) -> Graph:
             if body not in bodies:
                 bodies[body] = rewrite(body, rule)
             return rebuild(node, operands, body=bodies[body])
-        if not _multiplied(node) or _is_depthwise(node):
+        is_depthwise = False
+        if "groups" in node.attributes:
+            weight = node if node.op is CONV_WEIGHT_GRADIENT else node.operands[1]
+            is_depthwise = Axes(weight.shape, node.attributes).is_depthwise
+        if not _multiplied(node) or is_depthwise:
             return rebuild(node, operands)
         if "tf32" in node.op.attributes:
             # Its products are inside.
@@ -198,14 +200,6 @@ def with_tf32_products(graph: Graph) -> Graph:
         return rebuild(node, tuple(map(ops.round_to_tf32, operands)))
 
     return rewrite(graph, rule)
-
-
-def _is_depthwise(node: Tensor) -> bool:
-    """Whether it is a convolution, or a gradient, with a kernel for each channel."""
-    if "groups" not in node.attributes:
-        return False
-    weight = node if node.op is CONV_WEIGHT_GRADIENT else node.operands[1]
-    return Axes(weight.shape, node.attributes).is_depthwise
 
 
 @final
@@ -229,7 +223,9 @@ class _Products:
         chosen = {
             source
             for node in nodes
-            for operand in self._rounded_operands(node)
+            # If a gradient uses a tensor that is rounded later on, it uses the rounded one, so that
+            # the tensor is stored once.
+            for operand in (node.operands if self._is_rounded(node) else _multiplied(node))
             for source in _sources(operand)
             if _leaf_of(source) is None and not self._is_rounded(source)
         }
@@ -262,19 +258,16 @@ class _Products:
         new_graph = rewrite(graph, rule)
         if not keep_outputs:
             return new_graph
-        outputs = tuple((name, _with_sources(tensor, wide)) for name, tensor in new_graph.outputs)
-        return replace(new_graph, outputs=outputs)
+        outputs: list[tuple[str, Tensor]] = []
+        for name, tensor in new_graph.outputs:
+            sources = _sources(tensor)
+            known = {source: wide.get(source, source) for source in sources}
+            is_changed = any(source is not new for source, new in known.items())
+            outputs.append((name, _moved_again(tensor, sources, known) if is_changed else tensor))
+        return replace(new_graph, outputs=tuple(outputs))
 
     def _is_rounded(self, node: Tensor) -> bool:
         return node.op is ROUNDED and node.attributes["to"] == self._half
-
-    def _rounded_operands(self, node: Tensor) -> tuple[Tensor, ...]:
-        """The operands that are rounded: of products, and of `rounded` itself.
-
-        If a gradient uses a tensor that is rounded later on, it uses the rounded one, so that the
-        tensor is stored once.
-        """
-        return node.operands if self._is_rounded(node) else _multiplied(node)
 
     def _rounded_later(self, graph: Graph, chosen: set[Tensor]) -> set[Tensor]:
         """The rounded tensors that need not be, as all tensors that use them are rounded.
@@ -330,15 +323,11 @@ class _Products:
     def _cast(self, operand: Tensor) -> Tensor:
         """A tensor as floats of 16 bits, moved after they are cast."""
         sources = _sources(operand)
-        for source in sources:
-            if source not in self._casts:
-                self._casts[source] = self._cast_source(source)
+        for source in sources - self._casts.keys():
+            is_cast = _is_cast_from(source, self._half)
+            wide = source.operands[0] if is_cast or self._is_rounded(source) else source
+            self._casts[source] = wide if is_cast else ops.cast(wide, self._half)
         return _moved_again(operand, sources, self._casts)
-
-    def _cast_source(self, source: Tensor) -> Tensor:
-        if _is_cast_from(source, self._half):
-            return source.operands[0]
-        return ops.cast(source.operands[0] if self._is_rounded(source) else source, self._half)
 
     def _has_rounded_elements(self, tensor: Tensor) -> bool:
         """Whether the elements are those of rounded tensors, or casts of floats of 16 bits."""
@@ -446,26 +435,11 @@ def _multiplied(node: Tensor) -> tuple[Tensor, ...]:
     return node.operands[: node.op.multiplies] if node.dtype == float32 else ()
 
 
-def _is_moved(node: Tensor) -> bool:
-    """Whether the elements are those of its operands, or zeros."""
-    return isinstance(node.op.lowering, Movement) and all(
-        x.dtype.is_float for x in read_operands(node)
-    )
-
-
-def _with_sources(tensor: Tensor, replaced: Mapping[Tensor, Tensor]) -> Tensor:
-    """A tensor in which sources are replaced, and moved again."""
-    sources = _sources(tensor)
-    known = {source: replaced.get(source, source) for source in sources}
-    if all(source is new for source, new in known.items()):
-        return tensor
-    return _moved_again(tensor, sources, known)
-
-
 def _moved_again(tensor: Tensor, sources: set[Tensor], known: dict[Tensor, Tensor]) -> Tensor:
     """A tensor whose sources are replaced by those known; each new tensor becomes known."""
-    # Tensors for which a movement only waits stay as they are.
-    awaited = _awaited(tensor, sources)
+    # Tensors for which a movement only waits, without reading them, stay as they are.
+    moved = reached_all([tensor], lambda x: () if x in sources else read_operands(x))
+    awaited = {x for node in moved - sources for x in node.operands} - moved
     for node in topological([tensor], [*sources, *awaited]):
         if node not in known:
             operands = tuple(known.get(x, x) for x in node.operands)
@@ -473,12 +447,11 @@ def _moved_again(tensor: Tensor, sources: set[Tensor], known: dict[Tensor, Tenso
     return known[tensor]
 
 
-def _awaited(tensor: Tensor, sources: set[Tensor]) -> set[Tensor]:
-    """The tensors for which movements between sources and a tensor wait, without reading them."""
-    moved = reached_all([tensor], lambda x: () if x in sources else read_operands(x))
-    return {x for node in moved - sources for x in node.operands} - moved
-
-
 def _sources(operand: Tensor) -> set[Tensor]:
     """The tensors whose elements an operand has, below movements."""
-    return reached_ends([operand], lambda one: not _is_moved(one), read_operands)
+
+    def is_end(node: Tensor) -> bool:
+        floats = [x.dtype.is_float for x in read_operands(node)]
+        return not (isinstance(node.op.lowering, Movement) and all(floats))
+
+    return reached_ends([operand], is_end, read_operands)

@@ -40,13 +40,15 @@ def batch_specs(
         dataset = positional(dataset, network, loss, dtype)
         specs = target_specs(dataset)
     targets = tuple((shape, _narrowed(found, widest)) for shape, found in specs)
-    return replace(batch, targets=targets, weights=weight_specs(dataset, widest))
+    weights = () if dataset is None else dataset.weight_arrays
+    # Weights become floats of that type.
+    weight_specs = tuple(((BATCH, *array.shape[1:]), widest) for array in weights)
+    return replace(batch, targets=targets, weights=weight_specs)
 
 
 def _input_dtypes(
     network: NetworkDefinition, dtype: DType, dataset: Dataset | None
 ) -> tuple[DType, ...]:
-    """The dtypes of the inputs, in the order of the network."""
     if dataset is None:
         return tuple(input_spec(tensor, dtype)[1] for tensor in network.inputs)
     names, inputs = names_of_inputs(network), dataset.inputs
@@ -85,12 +87,6 @@ def target_specs(dataset: Dataset) -> tuple[Spec, ...]:
     """The shapes, with a symbolic batch, and dtypes of a data set's targets."""
     shapes, dtypes = dataset.target_shapes, dataset.target_dtypes
     return tuple(((BATCH, *shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
-
-
-def weight_specs(dataset: Dataset | None, dtype: DType) -> tuple[Spec, ...]:
-    """The shapes, with a symbolic batch, of a data set's weights, which become this float type."""
-    arrays = () if dataset is None else dataset.weight_arrays
-    return tuple(((BATCH, *array.shape[1:]), dtype) for array in arrays)
 
 
 def _narrowed(found: DType, widest: DType) -> DType:

@@ -164,7 +164,6 @@ class BatchRunner(Named):
         )
 
     def _program(self, batch: int) -> CompiledProgram:
-        """The program for a batch size, compiled at the first call."""
         return self._programs.get(batch, self._compile)
 
     def _compile(
@@ -193,7 +192,6 @@ class BatchRunner(Named):
 
     @cached_property
     def _target_names(self) -> Names:
-        """The names by which targets may be given."""
         objective, network = self._objective(), self._parameters.network
         counts = [len(numbers) for numbers in objective.targets]
         return names_of_targets(network, list(zip(objective.terms, counts, strict=True)))

@@ -156,7 +156,6 @@ class Checkpoint:
 
     @cached_property
     def _notes(self) -> _Notes:
-        """The JSON data in the file."""
         given = dict(self._saved.notes)
         if not {"history", "seconds"} <= given.keys():
             raise FileFormatError(

@@ -192,7 +192,6 @@ def fault_of(dataset: Dataset) -> str:
 
 
 def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
-    """The training steps of so many examples."""
     return examples // size if drop_last else -(-examples // size)
 
 

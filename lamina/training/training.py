@@ -458,7 +458,6 @@ class Training(BatchRunner):
             return values
 
     def _averages(self) -> dict[str, Memory]:
-        """The averages by the names of their parameters."""
         names = {name: f"{name}/{AVERAGE}" for name in self._parameters.variables}
         return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}
 

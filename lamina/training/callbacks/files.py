@@ -95,7 +95,6 @@ class SaveModels(Monitoring):
 
 
 def _rows(history: History) -> list[dict[str, float]]:
-    """A row for each epoch."""
     return [
         {
             "epoch": number + 1,
