@@ -44,6 +44,7 @@ from lamina.learning.protocols import BatchSize, Clip, MicroBatch, Optimizer, Tr
 from lamina.learning.weighting import ClassWeightsKind, WeightsOfClasses, numbers_of
 from lamina.network import Network
 from lamina.runtime import Inference, Parameters
+from lamina.runtime.examples import random_examples
 from lamina.runtime.predictor import Predictor
 from lamina.step.planning import bill_of
 from lamina.step.precision import MIXED, ProductPrecision, Products, precision_of
@@ -51,7 +52,6 @@ from lamina.training.callbacks.hooks import AnyCallback
 from lamina.training.evaluation import BATCH_SIZE, evaluate
 from lamina.training.fit import ON_INTERRUPT, RETURN, Fit
 from lamina.training.history import History
-from lamina.training.profile import profile
 from lamina.training.training import Training
 
 if TYPE_CHECKING:
@@ -523,7 +523,16 @@ class Model(Named):
         """
         options = options_of(loss, optimizer, clip, frozen, "profile")
         dataset = None if data is None else as_dataset(data).subset(0, batch_size).dense()
-        return profile(self._parameters, options, dataset, batch_size, seconds)
+        copy = self._parameters.copy()
+        if dataset is None:
+            loss, seed = None if options is None else options.loss, copy.seed
+            how: Any = {"where": "profile"}
+            dataset = random_examples(self.network, loss, batch_size, seed, copy.dtype, **how)
+        x, y, weights = dataset.inputs, dataset.targets, dataset.weights
+        if options is None:
+            return Inference(copy).profile(x, seconds)
+        with Training(copy, options, dataset, batch_size, seed=copy.seed) as training:
+            return training.profile(x, y, seconds, weights=weights)
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters, `{"1.weight": array, ...}`, in the order of the layers."""

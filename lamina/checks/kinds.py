@@ -98,7 +98,6 @@ def refusal(
 
     Args:
         subject: the owner of the argument, `"cumsum: "`, if `where` does not name it.
-        facts: further facts, which come first.
     """
     texts = (misfit.problem, misfit.example, misfit.advice)
     problem, example, advice = (text.replace("{name}", name + misfit.part) for text in texts)
@@ -293,11 +292,7 @@ class Text(Kind):
 @final
 @frozen_dataclass
 class ElementType(Kind):
-    """An element type that tensors may have, by its name or NumPy's or Python's type; a `DType`.
-
-    Attributes:
-        kinds: the kinds of dtypes that are allowed.
-    """
+    """An element type that tensors may have, by its name or NumPy's or Python's type; a `DType`."""
 
     kinds: tuple[str, ...] = ("float", "int", "bool")
 
@@ -478,11 +473,7 @@ def read_with_kinds(
     label: Callable[[int], str],
     operands: Operands = (),
 ) -> tuple[Any, ...]:
-    """The values in plain form, each read by its own kind, in the same type of tuple.
-
-    Args:
-        label: the number of a value -> its name, a suffix to the name of the tuple.
-    """
+    """The values in plain form, each read by its own kind; `label` makes the name of a value."""
     plain: list[Any] = []
     for number, (kind, value) in enumerate(zip(kinds, values, strict=True)):
         try:
@@ -521,12 +512,7 @@ def entries_of(value: object) -> tuple[Any, ...] | None:
 @final
 @frozen_dataclass
 class Either(Kind):
-    """A single value of one kind, or several values of another kind.
-
-    Attributes:
-        one: the kind of a value that is not a list, a tuple or an array.
-        several: the kind of a list, tuple or array.
-    """
+    """A single value of one kind, or several values of another kind."""
 
     one: Kind
     several: Kind

@@ -91,10 +91,6 @@ def current_origin() -> Origin:
 
 
 def located(error: LaminaError, path: str = "") -> LaminaError:
-    """The error, with the current layer and source line added.
-
-    Args:
-        path: the path of the tensor being made, used outside layers.
-    """
+    """The error, with the current layer, or this path outside layers, and the source line added."""
     origin = current_origin()
     return error.at(str(Origin(origin.path or path, origin.source)))

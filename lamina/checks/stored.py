@@ -21,11 +21,7 @@ _Record = TypeVar("_Record")
 
 
 def stored(record: type[_Record], value: Any, name: str) -> _Record:
-    """A record of a file.
-
-    Args:
-        value: plain data: a table with its fields.
-    """
+    """A record of a file, from plain data: a table with its fields."""
     return read_stored(_Fields(record), value, name)
 
 

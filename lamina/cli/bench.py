@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lamina as lm
-from lamina.cli.options import engine_option, precision_options
+from lamina.cli import options
 from lamina.reports import seconds_text, table_text
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class _NamesWorkloads(click.Option):
 
 
 @click.command()
-@engine_option
-@precision_options(note="")
+@options.engine
+@options.precision(note="")
 @click.option(
     "--workload",
     "names",

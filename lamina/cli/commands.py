@@ -9,22 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lamina as lm
+from lamina.cli import options
 from lamina.cli.bench import bench
 from lamina.cli.errors import Commands
 from lamina.cli.inspection import explain, profile, tune
-from lamina.cli.options import (
-    FILE_PATH,
-    batch_size_option,
-    data_option,
-    engine_option,
-    file_argument,
-    micro_batch_option,
-    output_option,
-    precision_options,
-    seed_option,
-    table_options,
-    targets_option,
-)
 from lamina.errors import missing_extra
 from lamina.files.atomic import require_writable
 from lamina.reports import picture_format
@@ -59,8 +47,8 @@ main.add_command(tune)
     help="The folder for the model and the curves.",
 )
 @click.option("--epochs", type=click.IntRange(min=1), default=15, show_default=True)
-@seed_option
-@engine_option
+@options.seed
+@options.engine
 def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     """Learn to read handwritten digits, with a small convolutional network.
 
@@ -72,8 +60,8 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
 
 
 @main.command()
-@file_argument
-@data_option(
+@options.file
+@options.data(
     "Training data: .npz, .h5, .csv, IDX, a folder of pictures, a folder with the files of MNIST, "
     "or the word digits for the set that comes with Lamina.",
     required=True,
@@ -84,21 +72,21 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     help="Validation data, evaluated after each epoch: data, or the share of --data to hold out, "
     "such as 0.1. For a folder of MNIST the default is its test set.",
 )
-@targets_option
-@table_options
-@engine_option
+@options.targets
+@options.table
+@options.engine
 @click.option(
     "--epochs", type=click.IntRange(min=1), help="The number of epochs; overrides the file's."
 )
-@batch_size_option
-@micro_batch_option
-@precision_options()
-@seed_option
-@output_option(
+@options.batch_size
+@options.micro_batch
+@options.precision()
+@options.seed
+@options.output(
     "--out", "MODEL", "The model file; by default FILE.safetensors in the current folder."
 )
-@output_option("--curves", "PNG", "A picture of loss and metrics over the epochs.")
-@output_option("--checkpoint", "CHECKPOINT", "Written after each epoch.")
+@options.output("--curves", "PNG", "A picture of loss and metrics over the epochs.")
+@options.output("--checkpoint", "CHECKPOINT", "Written after each epoch.")
 @click.option("--resume", is_flag=True, help="Continue from the checkpoint, if it exists.")
 @click.option(
     "--patience",
@@ -107,7 +95,7 @@ def demo(out: Path, epochs: int, seed: int, engine: str) -> None:
     help="Stop when the loss on the validation data (without any: the loss) has not improved for "
     "so many epochs, and write the best model.",
 )
-@output_option(
+@options.output(
     "--log", "FILE", "The history, written after each epoch: a table, or JSON lines for FILE.jsonl."
 )
 @click.option(
@@ -188,7 +176,7 @@ def train(
 
 
 @main.command()
-@file_argument
+@options.file
 def check(file: str) -> None:
     """Check the shapes of a network.
 
@@ -202,19 +190,19 @@ def check(file: str) -> None:
 
 
 @main.command()
-@file_argument
-@batch_size_option
-@micro_batch_option
-@precision_options()
+@options.file
+@options.batch_size
+@options.micro_batch
+@options.precision()
 @click.option(
     "--memory", metavar="SIZE", help='Find the largest batch for this memory, such as "2 GiB".'
 )
 @click.option("--buffers", is_flag=True, help="List every buffer with its offset and lifetime.")
-@output_option("--plot", "PNG", "A picture of the plan: bytes over time.")
-@data_option("Data whose bytes, dtypes and weights count.")
-@targets_option
-@table_options
-@engine_option
+@options.output("--plot", "PNG", "A picture of the plan: bytes over time.")
+@options.data("Data whose bytes, dtypes and weights count.")
+@options.targets
+@options.table
+@options.engine
 def plan(
     file: str,
     batch_size: int | None,
@@ -263,10 +251,10 @@ def plan(
 
 
 @main.command()
-@file_argument
-@data_option("Examples to check on; random ones by default.")
-@targets_option
-@table_options
+@options.file
+@options.data("Examples to check on; random ones by default.")
+@options.targets
+@options.table
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -274,7 +262,7 @@ def plan(
     show_default=True,
     help="The number of examples.",
 )
-@seed_option
+@options.seed
 def verify(
     file: str, data: str | None, targets: str | None, batch_size: int, seed: int, **table: Any
 ) -> None:
@@ -295,20 +283,20 @@ def verify(
 
 
 @main.command()
-@click.argument("model", metavar="MODEL", type=FILE_PATH)
-@data_option("The inputs; targets are ignored.", required=True)
-@targets_option
-@output_option(
+@click.argument("model", metavar="MODEL", type=options.FILE_PATH)
+@options.data("The inputs; targets are ignored.", required=True)
+@options.targets
+@options.output(
     "--out", "SCORES", "The file of the outputs, .npy, .npz or .csv; by default they are printed."
 )
 @click.option(
     "--layers",
     metavar="FILE.py",
-    type=FILE_PATH,
+    type=options.FILE_PATH,
     help="A file that defines the layers of the model that are not Lamina's.",
 )
-@precision_options()
-@engine_option
+@options.precision()
+@options.engine
 def predict(
     model: str,
     data: str,

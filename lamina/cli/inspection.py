@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lamina as lm
-from lamina.cli.options import (
-    batch_size_option,
-    data_option,
-    engine_option,
-    file_argument,
-    precision_options,
-    seed_option,
-    targets_option,
-)
+from lamina.cli import options
 
 if TYPE_CHECKING:
     from lamina.base.shapes import DTypeLike
@@ -31,13 +23,13 @@ def _of_program(function: Callable[..., object]) -> click.Command:
     """
 
     @click.command()
-    @file_argument
-    @batch_size_option
+    @options.file
+    @options.batch_size
     @click.option(
         "--inference", is_flag=True, help="Use the forward pass even if FILE.py defines a loss."
     )
-    @precision_options()
-    @engine_option
+    @options.precision()
+    @options.engine
     @wraps(function)
     def command(
         file: str,
@@ -46,16 +38,16 @@ def _of_program(function: Callable[..., object]) -> click.Command:
         dtype: DTypeLike | None,
         precision: str | None,
         engine: str,
-        **options: Any,
+        **own: Any,
     ) -> None:
         from lamina.cli.definition import read_definition
 
         definition = read_definition(file)
         types = definition.types(dtype, precision)
-        model = lm.Model(definition.network, engine=engine, seed=options.get("seed", 0), **types)
+        model = lm.Model(definition.network, engine=engine, seed=own.get("seed", 0), **types)
         is_training = definition.loss is not None and not inference
         training = (definition.loss, definition.optimizer) if is_training else (None, None)
-        click.echo(str(function(model, batch_size or definition.batch_size, *training, **options)))
+        click.echo(str(function(model, batch_size or definition.batch_size, *training, **own)))
 
     return command
 
@@ -101,8 +93,8 @@ def tune(model: lm.Model, size: int, *training: Any) -> object:
 
 
 @_of_program
-@data_option("Examples to run on; random ones by default.")
-@targets_option
+@options.data("Examples to run on; random ones by default.")
+@options.targets
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.01, max=3600),
@@ -110,7 +102,7 @@ def tune(model: lm.Model, size: int, *training: Any) -> object:
     show_default=True,
     help="About how long to run the program untimed, and again with timers.",
 )
-@seed_option
+@options.seed
 def profile(
     model: lm.Model,
     size: int,

@@ -13,8 +13,8 @@ from lamina.errors import DTypeError
 from lamina.files.atomic import require_writable
 
 FILE_PATH = click.Path(exists=True, dir_okay=False)
-file_argument = click.argument("file", metavar="FILE.py", type=FILE_PATH)
-engine_option = click.option(
+file = click.argument("file", metavar="FILE.py", type=FILE_PATH)
+engine = click.option(
     "--engine",
     metavar="NAME",
     default=DEFAULT_ENGINE,
@@ -24,12 +24,12 @@ engine_option = click.option(
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def data_option(help: str, *, required: bool = False) -> Callable[[Function], Function]:
+def data(help: str, *, required: bool = False) -> Callable[[Function], Function]:
     """The option for data."""
     return click.option("--data", metavar="DATA", required=required, help=help)
 
 
-def output_option(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
+def output(name: str, metavar: str, help: str) -> Callable[[Function], Function]:
     """The option for a file to write; raises DataError if the file cannot be written."""
     path = click.Path(dir_okay=False, path_type=Path)
     return click.option(name, metavar=metavar, type=path, callback=_read_output, help=help)
@@ -57,7 +57,7 @@ def _read_precision(_: click.Context, parameter: click.Parameter, value: str | N
         raise refusal(misfit, name, value, where=where) from None
 
 
-def precision_options(note: str = "; overrides the file's") -> Callable[[Function], Function]:
+def precision(note: str = "; overrides the file's") -> Callable[[Function], Function]:
     """The options for the precision of a model and of its products."""
     dtypes = "float32, mixed, mixed-bfloat16, mixed-float16, float64, bfloat16 or float16"
     products = "The products of float32: float32, or tf32 on devices that multiply TF32"
@@ -74,14 +74,14 @@ def precision_options(note: str = "; overrides the file's") -> Callable[[Functio
     return decorate
 
 
-seed_option = click.option(
+seed = click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
     help="The seed of all random numbers.",
 )
-targets_option = click.option(
+targets = click.option(
     "--targets",
     metavar="NAME",
     help="The targets: a column of a table (name or number from 0; by default the last), an array "
@@ -114,7 +114,7 @@ def _read_kinds(
     return kinds or None
 
 
-def table_options(command: Function) -> Function:
+def table(command: Function) -> Function:
     """The options that say how the columns of a table are coded, as for `lm.data.load`."""
     for option in reversed(_TABLE_OPTIONS):
         command = option(command)
@@ -161,10 +161,10 @@ _TABLE_OPTIONS = (
         help="The decimal mark of a table; by default found in its numbers.",
     ),
 )
-batch_size_option = click.option(
+batch_size = click.option(
     "--batch-size", type=click.IntRange(min=1), help="Examples in a batch; overrides the file's."
 )
-micro_batch_option = click.option(
+micro_batch = click.option(
     "--micro-batch",
     type=click.IntRange(min=1),
     help="Divide each batch into micro-batches of so many examples, to need less memory.",

@@ -260,9 +260,6 @@ def convert(value: Any, target: DType, name: str, *, narrow: bool = True) -> Arr
     for a float of 16 bits. float64, which is the default of NumPy and pandas, is converted with a
     warning. Other arrays keep their dtype: integers are accepted for floats (the device casts
     them), and float32 for float64. Other conversions that lose precision or meaning are refused.
-
-    Args:
-        narrow: whether float64 may become a narrower float.
     """
     plain = type(value) is np.ndarray  # the usual case
     array: Array = value if plain else to_array(value, f"{name} cannot be converted to an array")

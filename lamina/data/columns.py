@@ -92,8 +92,6 @@ def require_float32(
 
     Args:
         numbers: the numbers with which the model computes, float64; NaN where one is missing.
-        given: the numbers in the table.
-        where: a function that describes the position of a row.
     """
     broken = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(broken):
@@ -159,11 +157,7 @@ def recognised(name: str, values: Array) -> Array:
 
 
 def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str | None) -> None:
-    """Warns of a column of words that look like numbers or dates, or hardly repeat.
-
-    Args:
-        decimal: the mark of decimals in the other columns; None if they do not show it.
-    """
+    """Warns of a column of words that look like numbers or dates, or hardly repeat."""
     counts = Counter(word for word in cast(list[Any], values.tolist()) if word)
     total, doubt = counts.total(), None
     if not total:

@@ -120,7 +120,6 @@ class EpochBatches:
     """The batches of a source in one epoch, after a position.
 
     Attributes:
-        read: the number of batches that were read or omitted.
         state: the state of the source before the next batch.
     """
 

@@ -154,11 +154,7 @@ class Stream(metaclass=Called):
 def as_data(
     value: Any, coding: Coding | None = None, *, is_training: bool = False
 ) -> Dataset | Stream:
-    """A data set or a stream, as it is; arrays as a data set; anything else as a stream.
-
-    Args:
-        is_training: whether the model takes the coding of the data; of another one it only warns.
-    """
+    """A data set or a stream, as it is; arrays as a data set; anything else as a stream."""
     if is_frame(value) or is_rows(value):
         advice = "Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
         advice += "model.coding.dataset(frame)."

@@ -153,7 +153,6 @@ class _Layout:
     """The layout of a file.
 
     Attributes:
-        names: the names of the columns; numbers from 0 without a header.
         skip: the number of lines before the first row: comments, blank lines, the header.
     """
 

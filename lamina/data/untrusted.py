@@ -36,11 +36,7 @@ class ByteStream(Protocol):
 
 @contextmanager
 def reading(path: Path, kind: str) -> Generator[None]:
-    """Names the file in every error, and converts a parser's exceptions to `FileFormatError`.
-
-    Args:
-        kind: the expected format, with an article: `"an npz archive"`.
-    """
+    """Names the file in every error, and converts a parser's exceptions to `FileFormatError`."""
     try:
         yield
     except LaminaError as error:

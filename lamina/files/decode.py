@@ -25,12 +25,7 @@ Json = Any
 
 
 def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[type]) -> Network:
-    """The network that `encode` wrote.
-
-    Args:
-        user_layers: the caller's own classes of layers, initializers and regularizers that the
-            network may contain.
-    """
+    """The network that `encode` wrote, which may contain these records of users."""
     return _Decoder(arrays, user_layers).network(_table(definition))
 
 

@@ -208,7 +208,6 @@ class _Layer:
     """A layer that has a module of its own in PyTorch.
 
     Attributes:
-        prefix: the beginning of its names in the network.
         variables: parameters and states, each with its name in PyTorch's module and the third.
     """
 
@@ -333,9 +332,6 @@ class _Pairing:
 
         What follows the last number of the layer's name is a name: a module that ends with it comes
         first.
-
-        Args:
-            within: the beginning of the names of its arrays.
         """
         left = [name for name in self._left if name.startswith(within)]
         words = after_numbers(layer.prefix)

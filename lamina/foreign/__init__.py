@@ -60,9 +60,6 @@ def nearest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str
     """The known name that is most like another one; "" if none is like it.
 
     Case and underscores do not count, so that `Relu` resembles `ReLU` more than `Recall`.
-
-    Args:
-        likeness: the least ratio of equal letters, as difflib counts it.
     """
     # It takes longer to import than this package.
     from difflib import get_close_matches

@@ -17,16 +17,7 @@ _EVERYWHERE, _HERE = "left-out-everywhere", "left-out"
 
 
 class Callee(NamedTuple):
-    """A class or function of Lamina, as far as advice on its calls depends on it.
-
-    Attributes:
-        name: by which users know it.
-        owner: the class, if it is one.
-        accepted: the names of its options.
-        positional: those that it takes by position.
-        accepts: whether an option takes a value.
-        text: a call, of values and options.
-    """
+    """A class or function of Lamina, as far as advice on its calls depends on it."""
 
     name: str
     owner: type | None

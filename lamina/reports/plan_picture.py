@@ -79,29 +79,21 @@ def plot_plan(
     else:
         plan_axes = figure.subplots()
     top = max([peak_bytes, lower_bound_bytes, *(r.offset + r.bytes for r in rectangles), 1])
-    scale = _Scale(plan_width / len(steps), height * _DRAWN / top)
+    inches_a_step, inches_a_byte = plan_width / len(steps), height * _DRAWN / top
     groups = dict.fromkeys(rectangle.group for rectangle in rectangles)
     colours = {group: PALETTE[number % len(PALETTE)] for number, group in enumerate(groups)}
     plan_axes.set_xlim(-0.5, len(steps) - 0.5)
     plan_axes.set_ylim(0, top * 1.02)
     clean_axes(plan_axes)
-    _draw_rectangles(plan_axes, rectangles, len(steps), colours, scale)
+    _draw_rectangles(plan_axes, rectangles, len(steps), colours, inches_a_step, inches_a_byte)
     bounds = _draw_bounds(plan_axes, peak_bytes, lower_bound_bytes)
     for edge in edges:
         plan_axes.axhline(edge, color=INK, linewidth=0.8, linestyle=":", zorder=3)
     _bytes_axis(plan_axes, top)
-    _steps_axis(plan_axes, steps, scale.inches_a_step)
+    _steps_axis(plan_axes, steps, inches_a_step)
     plan_axes.set_ylabel("offset in the arena", fontsize=9, color=INK)
     _draw_legend(figure, bounds, colours, plan_width, title)
     save_figure(figure, path)
-
-
-@frozen_dataclass
-class _Scale:
-    """The size of the drawing, which decides whether labels fit."""
-
-    inches_a_step: float
-    inches_a_byte: float
 
 
 def _draw_rectangles(
@@ -109,7 +101,8 @@ def _draw_rectangles(
     rectangles: Sequence[Rectangle],
     step_count: int,
     colours: Mapping[str, str],
-    scale: _Scale,
+    inches_a_step: float,
+    inches_a_byte: float,
 ) -> None:
     from matplotlib.patches import Rectangle as Box
 
@@ -120,8 +113,8 @@ def _draw_rectangles(
         taken = any(_takes_over(successor, rectangle) for successor in successors)
         right = rectangle.last if taken else min(rectangle.last, step_count - 1) + 0.5
         colour = colours[rectangle.group]
-        width = (right - left) * scale.inches_a_step
-        height = rectangle.bytes * scale.inches_a_byte
+        width = (right - left) * inches_a_step
+        height = rectangle.bytes * inches_a_byte
         box = Box(
             (left, rectangle.offset),
             right - left,
@@ -248,11 +241,7 @@ def _bytes_axis(axes: Any, top: int) -> None:
     while top / spacing > 8:
         spacing *= 2
     axes.yaxis.set_major_locator(MultipleLocator(spacing))
-    axes.yaxis.set_major_formatter(_tick_text)
-
-
-def _tick_text(count: float, _: object) -> str:
-    return bytes_text(round(count))
+    axes.yaxis.set_major_formatter(lambda count, _: bytes_text(round(count)))
 
 
 def _steps_axis(axes: Any, steps: Sequence[str], inches_a_step: float) -> None:

@@ -35,7 +35,6 @@ class CompiledProgram:
     """A program for one batch size, loaded on an engine.
 
     Attributes:
-        executable: the program as the engine runs it.
         order: for each input of the program, its number among the network's inputs and targets;
             None if both have the same order.
     """
@@ -83,12 +82,7 @@ def compile_for_batch(
     timed: bool = False,
     program: Program | None = None,
 ) -> CompiledProgram:
-    """Compiles the graph of one batch for a batch size. The caller holds the model's lock.
-
-    Args:
-        shared: the memories of its parameters and states.
-        program: the planned program for the engine's target, if it was compiled before.
-    """
+    """Compiles the graph of one batch for a batch size. The caller holds the model's lock."""
     lock.settle()
     if program is None:
         program = program_for_batch(graph, batch, engine, arena, name)
@@ -115,7 +109,6 @@ def program_for_batch(
     Nothing is allocated.
 
     Args:
-        state: further memory that will be allocated for it.
         divisible: what has fewer examples if it does not fit: the `"batch"` of a training step,
             which may be divided, or its `"micro-batch"`; "" for another batch.
     """

@@ -47,11 +47,7 @@ class Feed:
         reader.begin(plan)
 
     def groups(self, steps: int | None, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
-        """Memories of examples, and the batches in them: int64 (batches, batch size).
-
-        Args:
-            steps: so many training steps; None for those up to the end of the epoch.
-        """
+        """Memories of examples, and the batches in them; without steps to the end of the epoch."""
         if self._streamed is None:
             for chunk, rows in self._chunks(steps, stopped):
                 arrays = dict(zip(self._names, chunk.arrays, strict=True))

@@ -26,12 +26,7 @@ _NUMBER_BYTES = 8
 
 @final
 class Streamed:
-    """Examples in the computer's memory that are copied to a device in chunks.
-
-    Args:
-        arrays: of the data set, by the inputs of the program; or some of a stream's examples.
-        capacity: the examples in a chunk.
-    """
+    """Examples in the computer's memory that are copied to a device in chunks."""
 
     def __init__(
         self, arrays: Mapping[str, Array], stages: Sequence[Staging], capacity: int

@@ -47,7 +47,6 @@ class BatchSpecs:
     """What the graph of a batch is derived from: the network, and what the batch's arrays are.
 
     Attributes:
-        rounding: what is rounded; None for nothing.
         input_dtypes: of the data; none for the dtypes of the network's inputs.
         targets, weights: (shape with the batch, dtype) of each target, and of the weights of the
             examples.
@@ -85,13 +84,10 @@ class BatchGraph:
         graph: inputs are `"input0"`.., `"target0"`.. and `"weight0"`..; outputs `"output0"`.. for
             inference, otherwise `"loss"`, those of the objective, and the `"penalty"` of layers if
             the loss has terms or weights.
-        trace: the trace of the network.
         slots: for each state of the optimizer, `"1.weight/momentum"`, and of loss scaling: its
             tensor and first value.
         untrained: parameters that are not updated: frozen ones, and those that the loss does not
             depend on.
-        objective: the losses and metrics; None for inference.
-        hyperparameters: of a training step. Those that are leaves are never updated.
     """
 
     graph: Graph

@@ -27,13 +27,7 @@ SCALE, SKIPPED = "loss_scale", "loss_scale/skipped"
 
 @frozen_dataclass
 class LossScale:
-    """The states of loss scaling, as leaves of the graph of a training step.
-
-    Attributes:
-        scale: float32, a power of two.
-        steps: int64, the training steps since the scale was changed.
-        skipped: int64, the skipped training steps.
-    """
+    """The states of loss scaling, as leaves of the graph of a training step."""
 
     scale: Tensor
     steps: Tensor

@@ -31,10 +31,6 @@ def bill_of(
     """The memory bill of a training step; without options, of a forward pass.
 
     With micro-batches it is that of one of them, and of the update.
-
-    Args:
-        data: whose dtypes and weights the batches have; for a stream and by default they have
-            what network and loss expect, and no weights.
     """
     sample = None if data is None else whole_of(data)
     measured = sample or data

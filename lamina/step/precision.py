@@ -78,11 +78,7 @@ class Precision:
 def precision_of(
     value: DTypeLike, device: Callable[[], Device], products: str = FLOAT32
 ) -> Precision:
-    """The precision of a model.
-
-    Args:
-        device: returns the device that decides which type `"mixed"` is.
-    """
+    """The precision of a model; the device decides which type `"mixed"` is."""
     if products == TF32:
         name = value if isinstance(value, str) and value in MIXED else as_dtype(value).name
         if name != "float32":

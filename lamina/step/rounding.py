@@ -343,7 +343,6 @@ class _Products:
         result is if its elements are rounded.
 
         Args:
-            body: the graph, in which the operands of products are rounded.
             given: which of its inputs are rounded outside.
         """
         users = users_of(body.nodes())

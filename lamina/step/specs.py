@@ -24,11 +24,7 @@ def batch_specs(
     loss: Loss | None,
     dataset: Dataset | None,
 ) -> BatchSpecs:
-    """The batches of a data set.
-
-    Args:
-        dataset: has the dtypes of the inputs and the shapes and dtypes of the targets and weights.
-    """
+    """The batches of a data set; without one network and loss decide what they are."""
     batch = BatchSpecs(network, dtype, rounding, _input_dtypes(network, dtype, dataset))
     if loss is None:
         return batch

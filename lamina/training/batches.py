@@ -297,7 +297,6 @@ class BatchRunner(Named):
         """The batches of a stream, where the engine can read them, as long as the block runs.
 
         Args:
-            epochs: to read; None to read without an end.
             steps: the batches that are taken, over all epochs; None if that is not known.
         """
         self._require_alive()

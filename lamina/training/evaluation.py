@@ -57,7 +57,6 @@ def evaluating(
     Args:
         stopped: whether to end early, while a stream is read. There is no function if it becomes
             true before the stream's first batch.
-        measured: the name of the loss in the warning.
     """
     first = Reader(data) if isinstance(data, Stream) else None
     evaluation = None

@@ -374,11 +374,7 @@ class Fit:
 
 @frozen_dataclass
 class _Run:
-    """What all epochs of a fit share.
-
-    Attributes:
-        checkpoint: the file that is written, if any.
-    """
+    """What all epochs of a fit share."""
 
     fit: RunningFit
     hooks: Hooks
@@ -398,7 +394,6 @@ class _Epoch:
 
     Attributes:
         begun: what an interrupted fit has done of it.
-        are_finite: whether all parameters are finite.
     """
 
     number: int

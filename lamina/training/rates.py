@@ -156,9 +156,6 @@ def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: boo
 
     One training step of each epoch does not count: many forget that of a smaller last batch,
     and it does no harm.
-
-    Args:
-        measured: whether the first epoch of a stream was counted; others may be longer.
     """
     counted = ", if all epochs are as long as the first" if measured else ""
     numbers = TrainingNumbers()

@@ -7,7 +7,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Annotated, Any, final
 
 import numpy as np
@@ -536,12 +535,7 @@ class Training(BatchRunner):
     def __enter__(self) -> Training:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._released:
             self.release()
 

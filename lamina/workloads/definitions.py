@@ -44,12 +44,7 @@ Timed = Literal["forward", "predict", "step", "run"]
 
 @frozen_dataclass
 class Stack:
-    """A sequence of layers.
-
-    Attributes:
-        input_shape: the shape of one example.
-        layers: the layers with their hyper-parameters and penalties.
-    """
+    """A sequence of layers."""
 
     input_shape: tuple[int, ...]
     layers: tuple[Layer, ...]
@@ -64,7 +59,6 @@ class Ready:
     """A network of `lamina.networks`. For other frameworks it is written in their own idiom.
 
     Attributes:
-        function: the name of the function in `lamina.networks`.
         options: the function's arguments, with all that another framework needs to build it.
     """
 
@@ -81,13 +75,10 @@ class Workload:
     """A network, its data, and the call that is timed. All floats are float32.
 
     Attributes:
-        name: the name on the command line.
         timed: `"forward"`: `model.predict` of one batch, which returns a new array; `"predict"`:
             `predict(x, out=y)` of a predictor; `"step"`: `training.step(x, y)`, called from
             Python; `"run"`: one training step of `training.run`, the native loop.
         loss, optimizer: the loss and optimizer of the training step; None for a forward pass.
-        examples: their number; None for one batch.
-        steps: the number of training steps in a run, if runs are timed.
         compared_steps: the number of training steps after which parameters are compared between
             frameworks.
     """

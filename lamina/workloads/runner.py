@@ -24,10 +24,6 @@ LONGEST_RUN = 10.0
 class Runner:
     """A workload compiled by Lamina on an engine, with its data in memory.
 
-    Args:
-        engine: the name of the engine.
-        dtype, precision: the precision of the model.
-
     Example:
         >>> from lamina.workloads import WORKLOADS
         >>> runner = Runner(WORKLOADS["tiny-step"])
@@ -107,9 +103,7 @@ def measure(
     """Seconds per training step or forward pass, several samples.
 
     Args:
-        engine: the name of the engine.
         seconds: the time for measuring, without compiling and warming up.
-        dtype, precision: the precision of the model.
     """
     runner = Runner(workload, engine, dtype, precision)
 

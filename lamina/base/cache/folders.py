@@ -43,12 +43,7 @@ class RefusedError(OSError):
 
 @final
 class Folder:
-    """An open folder that only this user can change; its contents are opened by its descriptor.
-
-    Args:
-        path: the path for messages, and for systems without descriptors of folders.
-        descriptor: an open descriptor of the folder; None on systems without them.
-    """
+    """An open folder that only this user can change; its contents are opened by its descriptor."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path = path
