@@ -122,11 +122,15 @@ class Fit:
                     fit = RunningFit(
                         self.model, training, history, smaller_is_better, self.epochs, interrupt
                     )
-                    run = _Run(fit, hooks, interrupt, checkpoint)
                     try:
                         hooks.call("fit_begins", fit)
-                        with self._measure(interrupt) as measure:
-                            self._run_epochs(run, opened, measure, begun)
+                        with (
+                            self._measure(interrupt) as measure,
+                            epochs_of(opened, training, drop_last=self.drop_last) as epochs,
+                            display(self.progress) as shown,
+                        ):
+                            run = _Run(fit, hooks, interrupt, checkpoint, epochs, shown)
+                            self._run_epochs(run, measure, begun)
                         hooks.call("fit_ends", fit)
                     except BaseException as error:
                         hooks.fit_fails(fit, error)
@@ -220,19 +224,13 @@ class Fit:
                 raise
             yield measure
 
-    def _run_epochs(
-        self, run: _Run, opened: Opened, measure: Callable[[], Recorded] | None, begun: Begun
-    ) -> None:
-        fit, hooks, interrupt = run.fit, run.hooks, run.interrupt
-        training, history = fit.training, fit.history
-        with (
-            epochs_of(opened, training, drop_last=self.drop_last) as epochs,
-            display(self.progress) as shown,
-            self._snapshot(training) as snapshot,
-        ):
+    def _run_epochs(self, run: _Run, measure: Callable[[], Recorded] | None, begun: Begun) -> None:
+        fit, hooks, interrupt, epochs = run.fit, run.hooks, run.interrupt, run.epochs
+        training, history, parameters = fit.training, fit.history, self.parameters
+        with Snapshot(parameters.engine, training.memories(), parameters.lock) as snapshot:
             is_known = self._warn_of_schedules(epochs.steps)
-            variables = [self.parameters.memories[name] for name in self.parameters.variables]
-            are_finite = self.parameters.engine.finite_check(variables)
+            variables = [parameters.memories[name] for name in parameters.variables]
+            are_finite = parameters.engine.finite_check(variables)
             for number in range(len(history), self.epochs):
                 if fit.is_stopping or interrupt.is_ending:
                     break
@@ -242,21 +240,27 @@ class Fit:
                     hooks.call("epoch_begins", fit)
                     rates = training.rates if self.record_rate or hooks.changes_rate else {}
                     begun = Begun(skipped=training.skipped_steps, rates=rates)
-                epoch = _Epoch(number, epochs, run, begun, shown, are_finite)
-                begun = Begun()
                 with _restored_after_errors(snapshot, number):
                     scale = training.loss_scale
-                    recorded = self._epoch(epoch)
-                    skipped = training.skipped_steps - epoch.begun.skipped
+                    recorded = self._epoch(run, number, begun)
+                    # The loss of the last training step was computed before its update, which may
+                    # overflow.
+                    if not are_finite():
+                        read = parameters.read(list(parameters.variables)).items()
+                        name = next(name for name, value in read if not np.isfinite(value).all())
+                        what, last = f"the parameter {name!r} overflowed", len(recorded.losses) - 1
+                        raise self._non_finite(what, epochs, number, last)
+                    skipped = training.skipped_steps - begun.skipped
                     self._require_steps(len(recorded.losses) - skipped, scale, number)
                 if interrupt.is_ending:
                     break
                 is_known = is_known or self._warn_of_schedules(epochs.steps, measured=True)
-                row = self._row(epoch, recorded, measure)
+                row = self._row(run, begun, recorded, measure)
+                begun = Begun()
                 if row is None:
                     break
                 history.add(row, time.perf_counter() - started)
-                shown.epoch_ends(number + 1, self.epochs, row)
+                run.shown.epoch_ends(number + 1, self.epochs, row)
                 _note_averages(training, history)
                 hooks.epoch_ends(fit)
                 run.save(Begun(epochs.position))
@@ -275,48 +279,47 @@ class Fit:
         return True
 
     def _row(
-        self, epoch: _Epoch, recorded: Recorded, measure: Callable[[], Recorded] | None
+        self, run: _Run, begun: Begun, recorded: Recorded, measure: Callable[[], Recorded] | None
     ) -> dict[str, Any] | None:
         """The values of an epoch for the history; None if the fit ends during its validation."""
-        training, interrupt = epoch.run.fit.training, epoch.run.interrupt
-        row = {**summary(recorded, self.options.metrics), **epoch.begun.rates}
+        training = run.fit.training
+        row = {**summary(recorded, self.options.metrics), **begun.rates}
         if training.scales_loss:
-            row[SKIPPED_STEPS] = training.skipped_steps - epoch.begun.skipped
+            row[SKIPPED_STEPS] = training.skipped_steps - begun.skipped
         if measure is not None:
             measured = measure()
-            if interrupt.is_ending and isinstance(self.validation, Stream):
+            if run.interrupt.is_ending and isinstance(self.validation, Stream):
                 return None
             found = summary(measured, self.options.metrics).items()
             row |= {VALIDATION + name: value for name, value in found}
         return row
 
-    def _epoch(self, epoch: _Epoch) -> Recorded:
+    def _epoch(self, run: _Run, number: int, begun: Begun) -> Recorded:
         """One epoch, or its training steps before Ctrl-C."""
-        run, epochs, shown = epoch.run, epoch.epochs, epoch.shown
-        interrupt, training = run.interrupt, run.fit.training
-        begun = epoch.begun.recorded
-        pieces = [] if begun is None else [replace(begun, terms=training.terms)]
+        epochs, shown, interrupt, training = run.epochs, run.shown, run.interrupt, run.fit.training
+        before = begun.recorded
+        pieces = [] if before is None else [replace(before, terms=training.terms)]
         done = sum(len(piece.losses) for piece in pieces)
-        saved, before = done, time.perf_counter()
-        groups = epochs.groups(epoch.number, done, lambda: interrupt.is_ending)
-        shown.epoch_begins(epoch.number + 1, self.epochs, epochs.steps)
+        saved, started = done, time.perf_counter()
+        groups = epochs.groups(number, done, lambda: interrupt.is_ending)
+        shown.epoch_begins(number + 1, self.epochs, epochs.steps)
         for piece in training.pieces(groups, interrupt):
             finite = np.isfinite(piece.losses)
             if not finite.all():
                 bad = int(np.flatnonzero(~finite)[0])
                 what = f"the loss became {piece.losses[bad]}"
-                raise self._non_finite(what, epoch, done + bad)
+                raise self._non_finite(what, epochs, number, done + bad)
             pieces.append(piece)
             done += len(piece.losses)
             epochs.advance(len(piece.losses))
             now = time.perf_counter()
-            rate = float(piece.examples.sum()) / max(now - before, 1e-6)
+            rate = float(piece.examples.sum()) / max(now - started, 1e-6)
             shown.advance(len(piece.losses), summary(piece, self.options.metrics), rate)
-            before = now
+            started = now
             run.hooks.call("steps_done", run.fit, len(piece.losses))
             if self.checkpoint_steps is not None and done - saved >= self.checkpoint_steps:
                 pieces = [joined(pieces)]
-                run.save(replace(epoch.begun, position=epochs.position, recorded=pieces[0]))
+                run.save(replace(begun, position=epochs.position, recorded=pieces[0]))
                 saved = done
         if not done and not interrupt.is_ending:
             raise DataError(
@@ -325,11 +328,6 @@ class Fit:
                 where="fit",
                 advice="Leave drop_last out, or take a smaller batch_size.",
             )
-        # The loss of the last training step was computed before its update, which may overflow.
-        if not epoch.are_finite():
-            values = self.parameters.read(list(self.parameters.variables))
-            name = next(name for name, value in values.items() if not np.isfinite(value).all())
-            raise self._non_finite(f"the parameter {name!r} overflowed", epoch, done - 1)
         return joined(pieces)
 
     def _require_steps(self, steps: int, scale: float | None, epoch: int) -> None:
@@ -346,9 +344,8 @@ class Fit:
                 advice=_advice(self.parameters.precision),
             )
 
-    def _non_finite(self, what: str, run: _Epoch, step: int) -> NonFiniteError:
-        steps, epoch, fault = run.epochs.steps, run.number, run.epochs.fault()
-        number = f"training step {step + 1}"
+    def _non_finite(self, what: str, epochs: Epochs, epoch: int, step: int) -> NonFiniteError:
+        steps, fault, number = epochs.steps, epochs.fault(), f"training step {step + 1}"
         return NonFiniteError(
             f"{what} in {number} of epoch {epoch + 1}"
             if steps is None
@@ -362,15 +359,6 @@ class Fit:
             advice=_advice(self.parameters.precision) if fault == ALL_FINITE else _CORRECT_DATA,
         )
 
-    @contextmanager
-    def _snapshot(self, training: Training) -> Generator[Snapshot]:
-        parameters = self.parameters
-        snapshot = Snapshot(parameters.engine, training.memories(), parameters.lock)
-        try:
-            yield snapshot
-        finally:
-            snapshot.release()
-
 
 @frozen_dataclass
 class _Run:
@@ -380,28 +368,14 @@ class _Run:
     hooks: Hooks
     interrupt: Interrupt
     checkpoint: Checkpoint | None
+    epochs: Epochs
+    shown: Bar
 
     def save(self, begun: Begun) -> None:
         """Writes the checkpoint, if there is one; `begun` is the epoch that is not finished."""
         if self.checkpoint is not None:
             states = self.hooks.states()
             self.checkpoint.write(self.fit.training, self.fit.history, states, begun)
-
-
-@frozen_dataclass
-class _Epoch:
-    """An epoch while it runs.
-
-    Attributes:
-        begun: what an interrupted fit has done of it.
-    """
-
-    number: int
-    epochs: Epochs
-    run: _Run
-    begun: Begun
-    shown: Bar
-    are_finite: Callable[[], bool]
 
 
 @contextmanager

@@ -58,8 +58,13 @@ class Snapshot:
             else:
                 write_all((self._memories[name], value) for name, value in self._values.items())
 
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def release(self) -> None:
-        """Releases the copies."""
         copies, self._copies, self._values = self._copies, {}, {}
         release_all(copies)
 
