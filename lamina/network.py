@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
 from lamina.base.shapes import DType, float32, shape_text, size_of, static
-from lamina.checks import advice_on_object, checked
+from lamina.checks import checked
 from lamina.checks.kinds import FloatType, Instance
 from lamina.checks.origin import Origin, source_line
 from lamina.data.stream import AnyData
@@ -23,6 +23,7 @@ from lamina.errors import (
     ShapeError,
     UnknownNameError,
 )
+from lamina.foreign import advice_on_object
 from lamina.graph import LEAF, Graph, Tensor, described, topological
 from lamina.inspect.bill import Memory, MemoryBill, largest_batch
 from lamina.inspect.flops import flops_of

@@ -150,8 +150,9 @@ class _Lazy(ModuleType):
 
     def __dir__(self) -> list[str]:
         """The public names, without modules that are already loaded."""
-        own = (name for name, value in vars(self).items() if not _is_hidden(name, value))
-        return sorted({*own, *self._homes})
+        hidden = {"_homes", "_imports", loaded_when_used.__name__}
+        modules = {name for name, value in vars(self).items() if isinstance(value, ModuleType)}
+        return sorted({*vars(self).keys() - hidden - modules, *self._homes})
 
     def _submodule(self, name: str) -> ModuleType:
         whole = f"{self.__name__}.{name}"
@@ -164,9 +165,3 @@ class _Lazy(ModuleType):
         from lamina.errors import UnknownAttribute  # only errors need it
 
         raise UnknownAttribute(self, name)
-
-
-def _is_hidden(name: str, value: object) -> bool:
-    return (
-        isinstance(value, ModuleType) or value is loaded_when_used or name in ("_homes", "_imports")
-    )

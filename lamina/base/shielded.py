@@ -191,7 +191,7 @@ class ShieldedThread:
         """Ends the thread after its remaining tasks."""
         self.closed = True
         if self._lifetime_lock.locked():
-            held = self._finish(_Task(_nothing))
+            held = self._finish(_Task(lambda: None))
             if held is not None:
                 raise held
 
@@ -260,10 +260,6 @@ def loaded(load: Callable[[], Result]) -> Result:
             return load()
 
     return shielded(work)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _block_signals() -> None:

@@ -10,5 +10,3 @@ from lamina.checks.calls import checked as checked
 from lamina.checks.calls import checked_as_given as checked_as_given
 from lamina.checks.calls import kind_of as kind_of
 from lamina.checks.calls import refused as refused
-from lamina.checks.objects import advice_on_object as advice_on_object
-from lamina.checks.objects import is_foreign_function as is_foreign_function

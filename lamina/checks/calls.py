@@ -265,7 +265,10 @@ class Interface:
             positional = values[1:] if method else values
             by_name = [p.name for p in parameters if p.kind == p.KEYWORD_ONLY]
             lacking = next((n for n in by_name if n not in options and n != "name"), "")
-            if len(positional) > 1 and all(map(_is_data, positional[:2])):
+            are_data = [
+                isinstance(one, list | dict) or hasattr(one, "__array__") for one in positional
+            ]
+            if len(positional) > 1 and all(are_data[:2]):
                 advice = spelling([f"({option})" for option in callee.accepted], "targets")
             if not advice and problem.startswith("too many positional"):
                 if self.owner is not None:
@@ -384,10 +387,6 @@ _ANY = inspect.Parameter.VAR_KEYWORD
 _INNER = {"forward", "check_target"}
 # The first parameter of methods.
 _OWNERS = {"self", "cls"}
-
-
-def _is_data(value: object) -> bool:
-    return isinstance(value, list | dict) or hasattr(value, "__array__")
 
 
 def _shown(value: Any) -> str:

@@ -481,13 +481,8 @@ def read_with_kinds(
         except Misfit as misfit:
             raise misfit.within(label(number), value) from None
     same = all(kept is value for kept, value in zip(plain, values, strict=True))
-    return values if same else tuple_like(values, plain)
-
-
-def tuple_like(old: tuple[Any, ...], new: Sequence[Any]) -> tuple[Any, ...]:
-    """A tuple of the new entries, of the type of the old tuple."""
-    make: Any = getattr(type(old), "_make", tuple)
-    return make(new)
+    make: Any = getattr(type(values), "_make", tuple)  # of named tuples
+    return values if same else make(plain)
 
 
 def entries_of(value: object) -> tuple[Any, ...] | None:

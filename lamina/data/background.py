@@ -105,7 +105,8 @@ class Reader:
         is_over: bool = False,
     ) -> None:
         self._seed = seed if seed is None or stream.seed is None else stream.seed
-        self._stream, self._position = stream, position or Position()
+        self._stream, self.start = stream, position or Position()
+        self.buffer_bytes = stream.buffer_bytes
         self._resumes = resumes
         self._keeps_states, self._is_over = keeps_states, is_over
         self._changed = threading.Condition()
@@ -115,7 +116,7 @@ class Reader:
         # Makes a chunk of what is read while the source is asked for more.
         self._offer: Callable[[], Chunk] | None = None
         self._is_waited_for = False
-        self._slots: list[list[Array]] = []
+        self.slots: list[list[Array]] = []
         self._free: list[int] = []
         self._most_slots = _LEAST_SLOTS
         self._error: BaseException | None = None
@@ -171,19 +172,9 @@ class Reader:
             self._changed.notify_all()
 
     @property
-    def start(self) -> Position:
-        """Where it began."""
-        return self._position
-
-    @property
-    def buffer_bytes(self) -> int:
-        """The most bytes of its chunks, unless two are larger."""
-        return self._stream.buffer_bytes
-
-    @property
     def bytes(self) -> int:
         """The bytes of its chunks."""
-        return sum(array.nbytes for slot in self._slots for array in slot)
+        return sum(array.nbytes for slot in self.slots for array in slot)
 
     def close(self) -> None:
         """Ends the thread, which closes the source.
@@ -220,7 +211,7 @@ class Reader:
                 self._changed.notify_all()
 
     def _read(self) -> None:
-        position, plan, left = self._position, None, None
+        position, plan, left = self.start, None, None
         if self._is_over:
             position, self._resumes = Position(max(0, position.epoch - 1)), False
         while plan is None or (left != 0 and (plan.epochs is None or position.epoch < plan.epochs)):
@@ -273,7 +264,7 @@ class Reader:
         while steps != 0 and (size := examples.left()) > 0:
             slot = self.slot(examples, size)
             starts = ((number, examples.position(position.epoch, 0)),)
-            examples.fill(self._slots[slot], 0, size)
+            examples.fill(self.slots[slot], 0, size)
             rows = np.arange(size, dtype=np.int64).reshape(1, size)
             groups = () if plan.drop_last and size < plan.batch_size else (rows,)
             self.give(Chunk(self.filled(slot, size), groups, slot, number, starts, ends=False))
@@ -288,28 +279,24 @@ class Reader:
 
     def slot(self, like: EpochExamples, count: int) -> int:
         """The number of a slot that is free, with room for so many examples."""
-        most = self._stream.buffer_bytes // max(1, like.each_bytes * count)
+        most = self.buffer_bytes // max(1, like.each_bytes * count)
         self._most_slots = min(max(_LEAST_SLOTS, most), _MOST_SLOTS)
         with self._changed:
-            while not self._free and len(self._slots) >= self._most_slots:
+            while not self._free and len(self.slots) >= self._most_slots:
                 self._require_open()
                 self._changed.wait(_PAUSE_SECONDS)
             self._require_open()
-            number = self._free.pop() if self._free else len(self._slots)
-            if number == len(self._slots):
-                self._slots.append([])
-        slot = self._slots[number]
+            number = self._free.pop() if self._free else len(self.slots)
+            if number == len(self.slots):
+                self.slots.append([])
+        slot = self.slots[number]
         if not slot or len(slot[0]) < count:
             slot[:] = [_room(count, array) for array in like.arrays]
         return number
 
-    def arrays(self, slot: int) -> list[Array]:
-        """The memory of a slot."""
-        return self._slots[slot]
-
     def filled(self, slot: int, count: int) -> tuple[Array, ...]:
         """The first examples in the memory of a slot."""
-        return tuple(array[:count] for array in self._slots[slot])
+        return tuple(array[:count] for array in self.slots[slot])
 
     def give(self, chunk: Chunk) -> None:
         """Passes a chunk to the caller."""
@@ -400,7 +387,7 @@ class _Blocks:
         examples.left()
         length = self._length(count)
         slot = self._reader.slot(examples, count + length)
-        target = self._reader.arrays(slot)
+        target = self._reader.slots[slot]
         for array, values in zip(target, carried, strict=False):
             array[:count] = values
         position = examples.position(self._epoch, self._block, self._used)
@@ -436,7 +423,7 @@ class _Blocks:
 
         The number is smaller at the end of the epoch, and if the caller took the chunk.
         """
-        added, target = 0, self._reader.arrays(slot)
+        added, target = 0, self._reader.slots[slot]
         while added < length:
             has_batch = carried + added >= self._plan.batch_size
             if has_batch and self._examples.must_read and self._is_taken(slot, carried, added):

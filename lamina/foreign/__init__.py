@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 # Below it, `Trainer` resembles `Linear`, and `KFold` resembles `Focal`.
@@ -136,3 +136,27 @@ def class_here(names: Iterable[str]) -> str:
         if here or hasattr(sys.modules["lamina"], name):
             return sentence(here or f"lm.{name}")
     return ""
+
+
+_FRAMEWORKS = {
+    *("torch", "torchvision", "torchmetrics", "keras", "tf_keras", "tensorflow", "sklearn"),
+    *("jax", "flax", "optax"),
+}
+
+
+def _is_foreign(value: object) -> bool:
+    return str(getattr(value, "__module__", "")).partition(".")[0] in _FRAMEWORKS
+
+
+def advice_on_object(value: object) -> str:
+    """What an object of another framework, or its class, is called here; "" for all others."""
+    cls = value if isinstance(value, type) else type(value)
+    names = [base.__name__ for base in cls.__mro__ if _is_foreign(base)]
+    if not names:
+        return ""
+    return class_here(names)
+
+
+def is_foreign_function(value: object) -> bool:
+    """Whether it is a function of another framework, such as accuracy_score of scikit-learn."""
+    return isinstance(value, FunctionType) and _is_foreign(value)

@@ -9,9 +9,9 @@ from typing import Any, cast, final
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
-from lamina.checks import advice_on_object, is_foreign_function
 from lamina.checks.kinds import Misfit, Number
 from lamina.errors import DefinitionError, ShapeError
+from lamina.foreign import advice_on_object, is_foreign_function
 from lamina.graph import Tensor, described
 from lamina.layers.checks import Sourced, origin_text
 from lamina.learning.protocols import (

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Protocol, cast
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType, Shape, as_whole
-from lamina.checks import advice_on_object
 from lamina.checks.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
 from lamina.errors import DefinitionError
+from lamina.foreign import advice_on_object
 from lamina.graph import Tensor
 from lamina.layers.tracing import Trace
 

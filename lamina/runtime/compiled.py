@@ -31,6 +31,15 @@ _Value = TypeVar("_Value")
 
 
 @frozen_dataclass
+class Home:
+    """An engine, and what programs share on it: the lock of their memories, and an arena."""
+
+    engine: Engine
+    lock: ModelLock
+    arena: Arena
+
+
+@frozen_dataclass
 class CompiledProgram:
     """A program for one batch size, loaded on an engine.
 
@@ -73,33 +82,30 @@ class CompiledProgram:
 def compile_for_batch(
     graph: BatchGraph,
     batch: int,
-    engine: Engine,
+    home: Home,
     shared: Mapping[str, Memory],
-    lock: ModelLock,
-    arena: Arena,
     name: str,
     *,
     timed: bool = False,
     program: Program | None = None,
 ) -> CompiledProgram:
     """Compiles the graph of one batch for a batch size. The caller holds the model's lock."""
-    lock.settle()
+    home.lock.settle()
     if program is None:
-        program = program_for_batch(graph, batch, engine, arena, name)
+        program = program_for_batch(graph, batch, home, name)
     else:
-        _require_room(batch, engine.needs(program), engine, arena)
+        _require_room(batch, home.engine.needs(program), home)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     same_order = order == tuple(range(len(names)))
-    executable = engine.compile(program, shared, arena, timed=timed)
-    return CompiledProgram(program, executable, lock, None if same_order else order)
+    executable = home.engine.compile(program, shared, home.arena, timed=timed)
+    return CompiledProgram(program, executable, home.lock, None if same_order else order)
 
 
 def program_for_batch(
     graph: BatchGraph,
     batch: int,
-    engine: Engine,
-    arena: Arena,
+    home: Home,
     name: str,
     state: Sequence[Need] = (),
     divisible: str = "",
@@ -112,6 +118,7 @@ def program_for_batch(
         divisible: what has fewer examples if it does not fit: the `"batch"` of a training step,
             which may be divided, or its `"micro-batch"`; "" for another batch.
     """
+    engine = home.engine
 
     @cache
     def compiled(size: int) -> Program:
@@ -119,7 +126,7 @@ def program_for_batch(
 
     def refused(error: EngineError) -> LaminaError:
         available = engine.available_bytes()
-        limit = math.inf if available is None else available + arena.bytes
+        limit = math.inf if available is None else available + home.arena.bytes
         limit = max(limit, room.NOT_ASKED_BYTES)
         error.advice = _advice(_largest_batch(compiled, engine, state, limit, batch), divisible)
         return error.at(engine.device.engine)
@@ -127,14 +134,14 @@ def program_for_batch(
     try:
         program = compiled(batch)
         planned = needs_of_program(program)
-        _require_room(batch, (*state, *planned), engine, arena)
+        _require_room(batch, (*state, *planned), home)
     except EngineError as error:
         raise refused(error) from None
     # An error of the engine itself does not depend on the batch.
     needs = engine.needs(program)
     if needs != planned:
         try:
-            _require_room(batch, (*state, *needs), engine, arena)
+            _require_room(batch, (*state, *needs), home)
         except EngineError as error:
             raise refused(error) from None
     return program
@@ -174,15 +181,15 @@ def _advice(fits: int, divisible: str) -> str:
     return f"Take a batch of at most {examples}{divided}."
 
 
-def _require_room(batch: int, needs: Sequence[Need], engine: Engine, arena: Arena) -> None:
+def _require_room(batch: int, needs: Sequence[Need], home: Home) -> None:
     """Checks that there is memory for a program, before it is compiled and memory is allocated."""
     require_room(
         f"a batch of {batch:,} example{'s' if batch > 1 else ''} needs",
         needs,
-        engine.available_bytes,
-        reused=arena.bytes,
-        most=engine.target.largest_block_bytes,
-        where=engine.device.engine,
+        home.engine.available_bytes,
+        reused=home.arena.bytes,
+        most=home.engine.target.largest_block_bytes,
+        where=home.engine.device.engine,
         advice="Take a smaller batch.",
     )
 

@@ -13,7 +13,7 @@ from lamina.data.arrays import convert, is_frame
 from lamina.engines.changes import Changes
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
 from lamina.learning.protocols import Spec
-from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
+from lamina.runtime.compiled import CompiledProgram, Home, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.inference import require_batch
 from lamina.runtime.model_lock import ModelLock
@@ -52,8 +52,7 @@ class Predictor:
         self.batch_size = batch_size
         self._parameters = parameters
         self._model_lock = parameters.lock
-        self._own = ModelLock()
-        self._arena = parameters.engine.arena()
+        self._home = Home(parameters.engine, ModelLock(), parameters.engine.arena())
         self._checks = parameters.index_checks
         self._specs: tuple[Spec, ...] = tuple(
             input_spec(tensor, parameters.dtype) for tensor in parameters.network.inputs
@@ -117,7 +116,7 @@ class Predictor:
             ShapeError, DTypeError, DataError: if the arrays do not fit, before anything is
                 computed.
         """
-        with self._own.mutex:
+        with self._home.lock.mutex:
             if self._bound is None:
                 return self._several(inputs, out)
             # Written for speed: a forward pass of a small network takes less time than this.
@@ -189,7 +188,7 @@ class Predictor:
 
     def release(self) -> None:
         """Releases its memory; calling it is an error then."""
-        with self._own.mutex:
+        with self._home.lock.mutex:
             self._released, self._bound, self._all_bound = True, None, None
             self._programs.release()
 
@@ -303,10 +302,7 @@ class Predictor:
         return self._programs.get(count, self._compile)
 
     def _compile(self, count: int) -> CompiledProgram:
-        engine, shared = self._parameters.engine, self._shared
-        return compile_for_batch(
-            self._graph, count, engine, shared, self._own, self._arena, "inference"
-        )
+        return compile_for_batch(self._graph, count, self._home, self._shared, "inference")
 
 
 def _tuple_of(value: Any) -> tuple[Any, ...]:

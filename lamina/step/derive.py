@@ -253,7 +253,7 @@ class Differentiable:
             return gradients(loss, trained)
         scaled = gradients(loss * scale.scale, trained)
         with labelled(Origin("loss_scale")):
-            return scale.unscaled(scaled)
+            return [gradient * ops.reciprocal(scale.scale) for gradient in scaled]
 
     def step(
         self,

@@ -39,10 +39,6 @@ class LossScale:
         states = (self.scale, FIRST_SCALE), (self.steps, 0.0), (self.skipped, 0.0)
         return {tensor.attributes["name"]: (tensor, first) for tensor, first in states}
 
-    def unscaled(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The gradients of the loss, from those of the scaled loss."""
-        return [gradient * ops.reciprocal(self.scale) for gradient in gradients]
-
     def updates(self, finite: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The new states; `finite` is whether all gradients were finite."""
         grows = ops.greater_equal(self.steps, GROWTH_STEPS - 1)

@@ -169,17 +169,9 @@ class BatchRunner(Named):
     def _compile(
         self, batch: int, timed: bool = False, program: Program | None = None
     ) -> CompiledProgram:
-        parameters = self._parameters
+        home, shared, name = self._parameters.home, self._shared, self._program_name
         return compile_for_batch(
-            self._graph,
-            batch,
-            parameters.engine,
-            self._shared,
-            parameters.lock,
-            parameters.arena,
-            self._program_name,
-            timed=timed,
-            program=program,
+            self._graph, batch, home, shared, name, timed=timed, program=program
         )
 
     def _specs(self) -> list[Spec]:

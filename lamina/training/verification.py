@@ -164,8 +164,7 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     graph = _loss_and_gradients(network, loss, dataset)
     parameters = Parameters(network, engine, Precision(shapes.float64), seed)
     memories = with_random_state(parameters)
-    lock, arena = parameters.lock, parameters.arena
-    compiled = compile_for_batch(graph, len(dataset), engine, memories, lock, arena, "verify")
+    compiled = compile_for_batch(graph, len(dataset), parameters.home, memories, "verify")
     arrays = (*dataset.input_arrays, *dataset.target_arrays)
 
     def loss_here() -> float:
