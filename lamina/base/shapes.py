@@ -133,27 +133,23 @@ def as_dtype(value: DTypeLike) -> DType:
     if isinstance(value, np.dtype) and value in _BY_NUMPY:
         return _BY_NUMPY[value]
     name = _type_name(value)
-    if name not in _BY_NAME:
-        raise DTypeError(
-            f"there is no dtype {name!r}",
-            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", name)),
-            advice=_advice_on_type(value, name),
-        )
-    return _BY_NAME[name]
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    bare = name.removeprefix("torch.").removeprefix("tf.")
+    ours = bare if bare in PUBLIC_DTYPES else spelling(["element", "dtype="], bare)
+    kind = value.kind if isinstance(value, np.dtype) else ""
+    usual = "Convert the array first, for example with array.astype('float32')."
+    is_named = ours in PUBLIC_DTYPES and not isinstance(value, np.dtype)
+    raise DTypeError(
+        f"there is no dtype {name!r}",
+        facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", name)),
+        advice=f'Write "{ours}".' if is_named else _ON_KINDS.get(kind, usual),
+    )
 
 
 _ON_KINDS = {"c": "Complex numbers are two arrays: array.real and array.imag."} | dict.fromkeys(
     "mM", "Make numbers of times first: array.astype('int64')."
 )
-
-
-def _advice_on_type(value: object, name: str) -> str:
-    bare = name.removeprefix("torch.").removeprefix("tf.")
-    ours = bare if bare in PUBLIC_DTYPES else spelling(["element", "dtype="], bare)
-    if ours in PUBLIC_DTYPES and not isinstance(value, np.dtype):
-        return f'Write "{ours}".'
-    kind = value.kind if isinstance(value, np.dtype) else ""
-    return _ON_KINDS.get(kind, "Convert the array first, for example with array.astype('float32').")
 
 
 def _type_name(value: object) -> str:
@@ -188,7 +184,14 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     the nearest, and to even if two are equally near.
     """
     if _is_half(dtype):
-        return _as_half(array, dtype)
+        with np.errstate(all="ignore"):
+            if array.dtype.kind in "iu":
+                array = _exactly_or_odd(array)
+            # NumPy rounds float64 to float16 once, but ml_dtypes rounds it to float32 and then
+            # again.
+            if array.dtype == np.float64 and dtype.name == "bfloat16":
+                array = _rounded_to_odd(array)
+            return array.astype(dtype)
     if _is_half(array.dtype):
         array = array.astype(np.float32)
     if array.dtype.kind != "f" or dtype.kind not in "iu":
@@ -204,17 +207,6 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def _is_half(dtype: np.dtype[Any]) -> bool:
     return dtype == float16.numpy or dtype.name == "bfloat16"
-
-
-def _as_half(array: Array, dtype: np.dtype[Any]) -> Array:
-    """An array as floats of 16 bits, rounded once."""
-    with np.errstate(all="ignore"):
-        if array.dtype.kind in "iu":
-            array = _exactly_or_odd(array)
-        # NumPy rounds float64 to float16 once, but ml_dtypes rounds it to float32 and then again.
-        if array.dtype == np.float64 and dtype.name == "bfloat16":
-            array = _rounded_to_odd(array)
-        return array.astype(dtype)
 
 
 def _exactly_or_odd(array: Array) -> Array:
@@ -392,19 +384,16 @@ def broadcast(left: Shape, right: Shape) -> Shape:
         result.append(b if a == 1 else a)
     short, long = sorted((left, right), key=len)
     if len(short) < len(long) and short and isinstance(long[0], Size):
-        _require_batches_first(short, long[len(long) - len(short) :], left, right)
+        # Two batches would become two axes: [batch] with [batch, 1].
+        pairs = zip(short, long[len(long) - len(short) :], strict=True)
+        if any(isinstance(a, Size) and b == 1 for a, b in pairs):
+            raise ShapeError(
+                "the batch of one operand meets an axis of extent 1 of the other",
+                facts=(("left", shape_text(left)), ("right", shape_text(right))),
+                advice="Give both as many axes: x[:, 0] or y[:, None] for each example by itself, "
+                "x[:, None] and y[None] for all pairs.",
+            )
     return tuple(result)
-
-
-def _require_batches_first(short: Shape, ends: Shape, left: Shape, right: Shape) -> None:
-    """Raises ShapeError if two batches would become two axes: [batch] with [batch, 1]."""
-    if any(isinstance(a, Size) and b == 1 for a, b in zip(short, ends, strict=True)):
-        raise ShapeError(
-            "the batch of one operand meets an axis of extent 1 of the other",
-            facts=(("left", shape_text(left)), ("right", shape_text(right))),
-            advice="Give both as many axes: x[:, 0] or y[:, None] for each example by itself, "
-            "x[:, None] and y[None] for all pairs.",
-        )
 
 
 def broadcast_all(shapes: Iterable[Shape]) -> Shape:

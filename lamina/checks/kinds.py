@@ -377,12 +377,7 @@ class FilePath(Kind):
 @final
 @frozen_dataclass
 class Function(Kind):
-    """A callable that is not a class.
-
-    Attributes:
-        example: an example of a right value, for the error.
-        what: the kind in words, for the error.
-    """
+    """A callable that is not a class; example and words are for the error."""
 
     example: str
     what: str = "a function"
@@ -396,11 +391,7 @@ class Function(Kind):
 @final
 @frozen_dataclass
 class Instance(Kind):
-    """An object of a class.
-
-    Attributes:
-        problem: the problem; by default the name of the class that is expected.
-    """
+    """An object of a class; by default the problem is the name of the class."""
 
     cls: type
     problem: str = ""
@@ -429,13 +420,7 @@ def _made(value: object) -> str:
 @final
 @frozen_dataclass
 class Row(Kind):
-    """Some values of one kind, as a tuple: from a list, a tuple, or an array.
-
-    Attributes:
-        kind: the kind of each value.
-        least: the smallest number of values.
-        example: an example of a right value, for the error.
-    """
+    """At least so many values of one kind, as a tuple: from a list, a tuple, or an array."""
 
     kind: Kind
     least: int = 0
@@ -531,11 +516,7 @@ class OrNone(Kind):
 @final
 @frozen_dataclass
 class AnyOf(Kind):
-    """A value of one of several kinds.
-
-    Attributes:
-        kinds: the kinds in the order in which they are tried; the first that fits reads the value.
-    """
+    """A value of one of several kinds; the first that fits reads the value."""
 
     kinds: tuple[Kind, ...]
 

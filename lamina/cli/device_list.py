@@ -15,7 +15,10 @@ _HEADER = ("engine", "device", "memory", "state")
 
 def devices_text(devices: Sequence[Device]) -> str:
     """A table with a row for each device; below it why some cannot be used, and the remedies."""
-    rows = [(_engine_of(d), d.description, _memory_of(d), _state_of(d)) for d in devices]
+    rows = [
+        (_engine_of(d), d.description, _bytes_of(d.memory_bytes, "unknown"), _state_of(d))
+        for d in devices
+    ]
     others = [max(len(row[column]) for row in [_HEADER, *rows]) for column in (0, 2, 3)]
     # Two blanks between columns. Longer descriptions continue in the next line.
     room = _WIDTH - sum(others) - 2 * len(others)
@@ -43,8 +46,8 @@ def _engine_of(device: Device) -> str:
     return device.engine + (" (default)" if device.engine == DEFAULT_ENGINE else "")
 
 
-def _memory_of(device: Device) -> str:
-    return "unknown" if device.memory_bytes is None else bytes_text(device.memory_bytes)
+def _bytes_of(count: int | None, unknown: str = "") -> str:
+    return unknown if count is None else bytes_text(count)
 
 
 def _state_of(device: Device) -> str:
@@ -73,14 +76,14 @@ def _facts_of(device: Device) -> Iterator[tuple[str, str]]:
         ("device", device.name or device.description),
         ("driver", device.driver),
         ("version", device.version),
-        ("memory", _memory_of(device) + _SHARED[device.shares_memory]),
-        ("largest allocation", _bytes_or_none(device.largest_allocation_bytes)),
-        ("local memory", _bytes_or_none(device.local_memory_bytes)),
+        ("memory", _bytes_of(device.memory_bytes, "unknown") + _SHARED[device.shares_memory]),
+        ("largest allocation", _bytes_of(device.largest_allocation_bytes)),
+        ("local memory", _bytes_of(device.local_memory_bytes)),
         ("compute units", "" if device.compute_units is None else str(device.compute_units)),
-        ("bfloat16", _yes_or_no(device.has_bfloat16)),
-        ("float16", _yes_or_no(device.has_float16)),
-        ("float64", _yes_or_no(device.has_float64)),
-        ("TF32", _yes_or_no(device.has_tf32)),
+        ("bfloat16", _YES_OR_NO[device.has_bfloat16]),
+        ("float16", _YES_OR_NO[device.has_float16]),
+        ("float64", _YES_OR_NO[device.has_float64]),
+        ("TF32", _YES_OR_NO[device.has_tf32]),
         ("self-test", device.self_test),
         *(("avoided fault", note) for note in device.notes),
         ("state", _state_of(device)),
@@ -93,9 +96,4 @@ def _facts_of(device: Device) -> Iterator[tuple[str, str]]:
 _SHARED = {None: "", True: ", shared with the host", False: ", its own"}
 
 
-def _bytes_or_none(count: int | None) -> str:
-    return "" if count is None else bytes_text(count)
-
-
-def _yes_or_no(value: bool | None) -> str:
-    return "" if value is None else "yes" if value else "no"
+_YES_OR_NO = {None: "", True: "yes", False: "no"}

@@ -6,7 +6,6 @@ import errno
 import linecache
 import traceback
 import warnings
-from functools import partial
 from typing import Any
 
 import click
@@ -24,10 +23,20 @@ class Commands(click.Group):
     """
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command."""
+
+        def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+            # Lamina's own warnings are shown without the line in the package.
+            if not issubclass(category, LaminaWarning):
+                text = warnings.formatwarning(message, category, filename, lineno)
+                click.echo(text, err=True, nl=False)
+                return
+            user_file = ctx.meta.get(USER_FILE, "")
+            where = f" ({filename}:{lineno})" if user_file and filename == user_file else ""
+            click.echo(f"warning{where}: {message}", err=True)
+
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = partial(_show, ctx.meta)
+                warnings.showwarning = show
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
@@ -37,23 +46,6 @@ class Commands(click.Group):
                 raise
             click.echo(message, err=True)
             ctx.exit(1)
-
-
-def _show(
-    meta: dict[str, Any],
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    *_: Any,
-) -> None:
-    """Prints a warning on standard error; Lamina's own without the line in the package."""
-    if not issubclass(category, LaminaWarning):
-        click.echo(warnings.formatwarning(message, category, filename, lineno), err=True, nl=False)
-        return
-    user_file = meta.get(USER_FILE, "")
-    where = f" ({filename}:{lineno})" if user_file and filename == user_file else ""
-    click.echo(f"warning{where}: {message}", err=True)
 
 
 def message_of(error: Exception, user_file: str = "") -> str:

@@ -57,11 +57,7 @@ def result_lines(history: History, callbacks: Sequence[Callback]) -> Iterator[st
 def callbacks(
     patience: int | None, log: Path | None, minutes: float | None, *, validated: bool
 ) -> list[Callback]:
-    """The callbacks that options of `lamina train` ask for.
-
-    Args:
-        patience: the number of epochs without improvement that ends the fit.
-    """
+    """The callbacks that options of `lamina train` ask for."""
     chosen: list[Callback] = []
     if patience is not None:
         monitor = "validation_loss" if validated else "loss"

@@ -144,7 +144,6 @@ class Reader:
             return self._sample
 
     def begin(self, plan: Plan) -> None:
-        """Begins to fill chunks."""
         with self._changed:
             self._plan = plan
             self._changed.notify_all()
@@ -173,7 +172,6 @@ class Reader:
 
     @property
     def bytes(self) -> int:
-        """The bytes of its chunks."""
         return sum(array.nbytes for slot in self.slots for array in slot)
 
     def close(self) -> None:

@@ -156,7 +156,11 @@ def _unknown(name: str, found: str, advice: str = "Convert it, or leave it out."
 
 
 def _of_data_frame(frame: Any) -> dict[str, Array]:
-    frame = _with_texts_as_names(frame)
+    # The columns of a frame of pandas may have numbers for names.
+    names: list[Any] = list(frame.columns) if hasattr(frame, "iloc") and has_columns(frame) else []
+    if not all(isinstance(name, str) for name in names):
+        frame = frame.copy(deep=False)
+        frame.columns = list(map(str, names))
     try:
         narwhals: Any = importlib.import_module("narwhals")
     except ImportError as error:
@@ -186,16 +190,6 @@ _ADVICE = {
     "to_frame": "It is one column: series.to_frame() makes a data frame of it.",
 }
 _USUAL = "Columns by name are lists or arrays, rows dicts of single values."
-
-
-def _with_texts_as_names(frame: Any) -> Any:
-    """A frame of pandas, whose columns may have numbers for names, with these as text."""
-    names: list[Any] = list(frame.columns) if hasattr(frame, "iloc") and has_columns(frame) else []
-    if all(isinstance(name, str) for name in names):
-        return frame
-    named = frame.copy(deep=False)
-    named.columns = list(map(str, names))
-    return named
 
 
 def _require_distinct(names: Sequence[Any]) -> None:

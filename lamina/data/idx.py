@@ -87,9 +87,13 @@ def _images_and_labels(folder: Path, prefix: str) -> Dataset:
     for stem in (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"):
         path = _find(folder, stem)
         if path is None:
+            names = (
+                sorted(x.name for x in folder.iterdir()) if folder.is_dir() else ["no such folder"]
+            )
+            found = (", ".join(names[:8]) or "an empty folder") + ", ..." * (len(names) > 8)
             raise DataError(
                 f"the file {stem}.gz is missing",
-                facts=(("expected", f"{stem}.gz or {stem}"), ("found", _listing(folder))),
+                facts=(("expected", f"{stem}.gz or {stem}"), ("found", found)),
                 advice="Put all four files of the data set into this folder.",
                 where=str(folder),
             )
@@ -103,14 +107,6 @@ def _find(folder: Path, stem: str) -> Path | None:
         if (folder / name).is_file():
             return folder / name
     return None
-
-
-def _listing(folder: Path) -> str:
-    if not folder.is_dir():
-        return "no such folder"
-    names = sorted(entry.name for entry in folder.iterdir())
-    shown = ", ".join(names[:8]) or "an empty folder"
-    return f"{shown}, ..." if len(names) > 8 else shown
 
 
 def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compressed: bool) -> Array:

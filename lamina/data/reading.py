@@ -70,7 +70,6 @@ class EpochExamples:
 
     @property
     def each_bytes(self) -> int:
-        """The bytes of an example."""
         return sum(size_of(array.shape[1:]) * array.dtype.itemsize for array in self.arrays)
 
     @property
@@ -79,7 +78,6 @@ class EpochExamples:
         return self._most != 0 and 0 < len(self.arrays[0]) <= self._used
 
     def position(self, epoch: int, block: int, used: int = 0) -> Position:
-        """Where the next example is."""
         read = self._batches.read - (1 if len(self.arrays[0]) else 0)
         return Position(epoch, read, self._used, block, used, self._state)
 

@@ -191,7 +191,12 @@ def _assemble(
     tensors: Mapping[str, Array], metadata: Mapping[str, str], layers: Sequence[type]
 ) -> ModelFile:
     network = decode(json.loads(metadata["network"]), with_prefix(tensors, "constants/"), layers)
-    precision = _precision(metadata["dtype"], metadata.get("precision", "float32"))
+    name, products = metadata["dtype"], metadata.get("precision", "float32")
+    if products not in ("float32", "tf32") or (products == "tf32" and name != "float32"):
+        raise ValueError(f"dtype {name}, precision {products}")
+    # `"mixed"`, which depends on the device, is no precision of a file.
+    half = MIXED.get(name)
+    precision = Precision(float32 if half else as_dtype(name), half, products == "tf32")
     dtype = precision.dtype
     seed, notes = int(metadata["seed"]), json.loads(metadata["notes"])
     if not dtype.is_float or not -(2**63) <= seed < 2**63 or not isinstance(notes, dict):
@@ -219,16 +224,6 @@ def _assemble(
     coding = data.Coding.of(json.loads(metadata["coding"])) if "coding" in metadata else None
     extra = with_prefix(tensors, "extra/")
     return ModelFile(network, precision, seed, values, extra, cast(Any, notes), coding)
-
-
-def _precision(name: str, products: str) -> Precision:
-    """The precision of these names; `"mixed"`, which depends on the device, is none."""
-    if products == "tf32" and name == "float32":
-        return Precision(float32, tf32=True)
-    if products != "float32":
-        raise ValueError(f"dtype {name}, precision {products}")
-    half = MIXED.get(name)
-    return Precision(as_dtype(name)) if half is None else Precision(float32, half)
 
 
 def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:

@@ -216,7 +216,6 @@ class _Layer:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of its variables."""
         return [static(variable.tensor.shape) for variable, *_ in self.variables]
 
     @property

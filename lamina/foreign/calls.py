@@ -147,7 +147,11 @@ class _Translation:
         if "height" in given and "width" in given:
             given = {"size": (given.pop("height"), given.pop("width")), **given}
         if "d_model" in self._names:
-            _require(_is_divided(given.get("d_model"), given.get("nhead")))
+            features, heads = given.get("d_model"), given.get("nhead")
+            if isinstance(features, int) and isinstance(heads, int):
+                _require(heads > 0 and features % heads == 0)
+            else:
+                _require(features is None or heads is None)
         ours: dict[str, Any] = {}
         reasons: dict[str, None] = {}
         after = ""
@@ -211,13 +215,6 @@ class _Translation:
         _require(first == [*callee.positional[: len(first)]])
         by_name = {name: value for name, value in ours.items() if name not in first}
         return callee.text([ours[name] for name in first], by_name)
-
-
-def _is_divided(features: object, heads: object) -> bool:
-    """Whether a number of heads fits the features, or one of them is not given."""
-    if not isinstance(features, int) or not isinstance(heads, int):
-        return features is None or heads is None
-    return heads > 0 and features % heads == 0
 
 
 def _normalized(value: Any) -> dict[str, Any]:

@@ -108,16 +108,8 @@ def _draw_points(
     for number, (name, colour, marker) in enumerate(zip(names, (BLUE, ORANGE), "os", strict=True)):
         chosen = points[classes == number]
         if len(chosen):
-            axes.scatter(
-                chosen[:, 0],
-                chosen[:, 1],
-                s=22,
-                c=colour,
-                marker=marker,
-                edgecolors="white",
-                linewidths=0.7,
-                label=name,
-            )
+            edges: Any = {"edgecolors": "white", "linewidths": 0.7}
+            axes.scatter(*chosen.T, s=22, c=colour, marker=marker, label=name, **edges)
     if len(points):
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.06)}
         axes.legend(**below, ncols=2, frameon=False, fontsize=9)

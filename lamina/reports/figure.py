@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ AMBER = "#E69F00"
 YELLOW = "#F0E442"
 GREY = "#8C8C8C"
 INK = "#262626"
+# The text of labels within a picture.
+CENTRED: Mapping[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "color": INK}
 PALETTE = (SKY, AMBER, GREEN, PURPLE, YELLOW, BLUE, ORANGE, GREY)
 
 

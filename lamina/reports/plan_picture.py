@@ -12,12 +12,13 @@ from typing import Any
 
 from lamina.base.records import frozen_dataclass
 from lamina.errors import DataError
-from lamina.reports.figure import INK, ORANGE, PALETTE, clean_axes, new_figure, save_figure
+from lamina.reports.figure import CENTRED, INK, ORANGE, PALETTE, clean_axes, new_figure, save_figure
 from lamina.reports.tables import bytes_text
 
 _DRAWN = 0.68  # the share of the height without the title and the names of the steps
 _CHARACTER = 0.062  # inches that a character of a label is wide
 _LINE = 0.13  # inches that a line of a label is tall
+_EDGE: Mapping[str, Any] = {"edgecolor": "white", "linewidth": 0.8}
 
 
 @frozen_dataclass
@@ -115,29 +116,14 @@ def _draw_rectangles(
         colour = colours[rectangle.group]
         width = (right - left) * inches_a_step
         height = rectangle.bytes * inches_a_byte
-        box = Box(
-            (left, rectangle.offset),
-            right - left,
-            rectangle.bytes,
-            facecolor=colour,
-            # A white edge would hide a very thin rectangle.
-            edgecolor="white" if height > 0.03 else colour,
-            linewidth=0.8,
-            zorder=2,
-        )
+        # A white edge would hide a very thin rectangle.
+        edge = _EDGE if height > 0.03 else {**_EDGE, "edgecolor": colour}
+        corner = left, rectangle.offset
+        box = Box(corner, right - left, rectangle.bytes, facecolor=colour, zorder=2, **edge)
         axes.add_patch(box)
         text, rotation = _label(rectangle, width, height)
-        axes.text(
-            (left + right) / 2,
-            rectangle.offset + rectangle.bytes / 2,
-            text,
-            rotation=rotation,
-            ha="center",
-            va="center",
-            fontsize=7,
-            color=INK,
-            zorder=4,
-        )
+        middle = (left + right) / 2, rectangle.offset + rectangle.bytes / 2
+        axes.text(*middle, text, rotation=rotation, zorder=4, **CENTRED)
 
 
 def _takes_over(successor: Rectangle, rectangle: Rectangle) -> bool:
@@ -203,22 +189,14 @@ def _draw_persistent(axes: Any, persistent: Mapping[str, int], height: float) ->
     bottom = 0
     small: list[str] = []
     for number, (name, count) in enumerate(persistent.items()):
-        axes.bar(
-            0,
-            count,
-            bottom=bottom,
-            width=0.9,
-            color=PALETTE[(len(PALETTE) - 1 - number) % len(PALETTE)],
-            edgecolor="white",
-            linewidth=0.8,
-            alpha=0.45,
-            zorder=2,
-        )
+        colour = PALETTE[(len(PALETTE) - 1 - number) % len(PALETTE)]
+        size = {"bottom": bottom, "width": 0.9}
+        axes.bar(0, count, **size, color=colour, alpha=0.45, zorder=2, **_EDGE)
         share = count / total * height
         text = f"{name}\n{bytes_text(count)}"
         if share >= 2 * _LINE + 0.02:
             middle = bottom + count / 2
-            axes.text(0, middle, text, ha="center", va="center", fontsize=7, color=INK, zorder=4)
+            axes.text(0, middle, text, zorder=4, **CENTRED)
         else:
             small.append(text)
         bottom += count

@@ -234,7 +234,6 @@ class RecentPrograms(Generic[Key]):
         return compiled
 
     def release(self) -> None:
-        """Releases all programs."""
         self._latest = None
         while self._programs:
             self._programs.popitem()[1].executable.release()

@@ -108,7 +108,6 @@ class Feed:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the chunks in the computer's memory."""
         return self._reader.bytes
 
     def examples(self) -> tuple[int, Sequence[Array]]:

@@ -96,7 +96,6 @@ class Streamed:
         return {name: np.concatenate([one[name] for one in found]) for name in recorded}
 
     def release(self) -> None:
-        """Releases the memory of the chunks."""
         for stage in self._stages:
             stage.release()
 

@@ -115,7 +115,6 @@ class Checkpoint:
 
     @property
     def exists(self) -> bool:
-        """Whether the file is there."""
         return Path(self._path).exists()
 
     def write(

@@ -103,7 +103,6 @@ class Opened:
 
     @property
     def reader(self) -> Reader:
-        """Of the stream."""
         assert self._reader is not None
         return self._reader
 

@@ -38,7 +38,6 @@ class Interrupt:
 
     @property
     def is_ending(self) -> bool:
-        """Whether work shall end now."""
         return self.pressed or time.monotonic() >= self.ends_at
 
     def handle(self) -> bool:
@@ -81,7 +80,13 @@ def held_interrupts() -> Generator[Interrupt]:
 
     def remember(number: int, frame: FrameType | None) -> None:
         if running() is None:
-            _hand_back(before, number, frame)
+            # An exception from a signal handler prevented the end of the block: the handler before
+            # it handles this signal.
+            signal.signal(number, _settable(before))
+            if callable(before):
+                before(number, frame)
+            elif before != signal.SIG_IGN:
+                signal.raise_signal(number)
         elif interrupt.pressed or interrupt.was_just_said():
             raise KeyboardInterrupt
         else:
@@ -102,15 +107,3 @@ def held_interrupts() -> Generator[Interrupt]:
 def _settable(handler: _Handler) -> _Handler:
     """The handler. None means a handler that was not set from Python; the default replaces it."""
     return signal.SIG_DFL if handler is None else handler
-
-
-def _hand_back(handler: _Handler, number: int, frame: FrameType | None) -> None:
-    """Reinstalls the previous handler and lets it handle this signal.
-
-    Needed if an exception from a signal handler prevented the end of the block from doing so.
-    """
-    signal.signal(number, _settable(handler))
-    if callable(handler):
-        handler(number, frame)
-    elif handler != signal.SIG_IGN:
-        signal.raise_signal(number)

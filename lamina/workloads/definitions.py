@@ -50,7 +50,6 @@ class Stack:
     layers: tuple[Layer, ...]
 
     def network(self) -> Network:
-        """The definition."""
         return Sequential(Input(*self.input_shape), *self.layers)
 
 
@@ -66,7 +65,6 @@ class Ready:
     options: Mapping[str, Any]
 
     def network(self) -> Network:
-        """The definition."""
         return getattr(networks, self.function)(**self.options)
 
 
@@ -94,7 +92,6 @@ class Workload:
     compared_steps: int = 5
 
     def network(self) -> Network:
-        """The definition."""
         return self.architecture.network()
 
     def flops(self) -> int:

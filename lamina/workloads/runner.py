@@ -82,7 +82,6 @@ class Runner:
         return self._model.predict(self._x) if self._predict is None else self._result
 
     def parameters(self) -> dict[str, Array]:
-        """Copies of all parameters."""
         return self._model.parameters()
 
     def release(self) -> None:

@@ -96,7 +96,6 @@ class Folder:
             os.utime(self._at(name))
 
     def remove(self, name: str) -> None:
-        """Removes a file."""
         os.unlink(self._at(name), dir_fd=self._descriptor)
 
     def take(self, source: Folder, name: str, new_name: str) -> None:
@@ -156,7 +155,10 @@ def _walked(path: Path) -> int:
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
                     error.filename = f"{here}/{name}"
                     raise
-                target = Path(_link(name, descriptor, here))
+                try:
+                    target = Path(os.readlink(name, dir_fd=descriptor))
+                except OSError:
+                    raise RefusedError(f"{here}/{name} is not a folder") from None
                 links += 1
                 if not (only_root and rest) or links > _MOST_LINKS:
                     raise RefusedError(f"{here}/{name} is a link") from None
@@ -182,31 +184,18 @@ def _opened_or_made(name: str, folder: int, flags: int) -> int:
     return os.open(name, flags, dir_fd=folder)
 
 
-def _link(name: str, folder: int, path: str) -> str:
-    try:
-        return os.readlink(name, dir_fd=folder)
-    except OSError:
-        raise RefusedError(f"{path}/{name} is not a folder") from None
-
-
 def _require_trusted(descriptor: int, path: str) -> bool:
     """Checks a folder along the path; returns whether only root can change it."""
     status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
         raise RefusedError(f"{path} belongs to another user")
-    shared = _others_may_write(status, descriptor)
+    shared = bool(status.st_mode & stat.S_IWOTH)
+    # These bits also limit the permissions that an access control list grants: acl(5).
+    if not shared and status.st_mode & stat.S_IWGRP:
+        shared = not (_is_own_group(status.st_gid) and _has_no_access_list(descriptor))
     if shared and not status.st_mode & stat.S_ISVTX:
         raise RefusedError(f"others may write to {path}")
     return status.st_uid == 0 and not shared
-
-
-def _others_may_write(status: os.stat_result, descriptor: int) -> bool:
-    mode = status.st_mode
-    if mode & stat.S_IWOTH:
-        return True
-    # These bits also limit the permissions that an access control list grants: acl(5).
-    in_group = bool(mode & stat.S_IWGRP)
-    return in_group and not (_is_own_group(status.st_gid) and _has_no_access_list(descriptor))
 
 
 def _is_own_group(group: int) -> bool:
