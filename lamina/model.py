@@ -318,23 +318,15 @@ class Model(Named):
         Raises:
             DefinitionError: if there is nothing to train, or a pattern fits no parameter.
         """
-        dataset = None if data is None else as_dataset(data)
-        targets = None if dataset is None else dataset.target_arrays
-        return Training(
-            self._parameters,
-            TrainingOptions(
-                as_loss(loss),
-                optimizer,
-                as_metrics(metrics),
-                clip,
-                frozen,
-                numbers_of(class_weights, targets),
-            ),
-            dataset,
-            batch_size,
-            seed=self.seed if seed is None else seed,
-            micro_batch=micro_batch,
+        dataset, seed = (
+            None if data is None else as_dataset(data),
+            self.seed if seed is None else seed,
         )
+        targets = None if dataset is None else dataset.target_arrays
+        weights, found = numbers_of(class_weights, targets), as_metrics(metrics)
+        options = TrainingOptions(as_loss(loss), optimizer, found, clip, frozen, weights)
+        how: Any = {"seed": seed, "micro_batch": micro_batch}
+        return Training(self._parameters, options, dataset, batch_size, **how)
 
     @checked
     def fit(
@@ -405,21 +397,12 @@ class Model(Named):
         own = data.coding if isinstance(data, Dataset) else None
         coding = own or self.coding
         targets = None if (known := whole_of(data)) is None else known.target_arrays
+        terms = as_loss(loss), optimizer, as_metrics(metrics), clip, frozen
+        weights, has_norm = numbers_of(class_weights, targets), "gradient_norm" in record
+        options = TrainingOptions(*terms, weights, has_norm)
+        examined = None if validation is None else as_data(validation, coding)
         fit = Fit(
-            self,
-            self._parameters,
-            TrainingOptions(
-                as_loss(loss),
-                optimizer,
-                as_metrics(metrics),
-                clip,
-                frozen,
-                numbers_of(class_weights, targets),
-                gradient_norm="gradient_norm" in record,
-            ),
-            data,
-            None if validation is None else as_data(validation, coding),
-            coding,
+            *(self, self._parameters, options, data, examined, coding),
             epochs=epochs,
             batch_size=batch_size,
             seed=self.seed if seed is None else seed,

@@ -191,19 +191,11 @@ def doubt_words(name: str, values: Array, *, is_target: bool, decimal: str | Non
 # Marks between thousands besides point and comma, some of them spaces that break no line.
 _SPACES = "' \xa0\u2009\u202f"
 # Texts that are no numbers or dates here, but in other notations, and how they are written here.
+_DATE_LOOK = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d\d?:\d\d(:\d\d)?)?"
+_NUMBER_LOOK = rf"[-+]?[$€£]? ?(\d{{1,3}}([.,{_SPACES}]\d{{3}})+|\d+)([.,]\d+)?( ?[%$€£])?"
 _LOOKS = (
-    (
-        "dates",
-        re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}([ T]\d\d?:\d\d(:\d\d)?)?", re.ASCII),
-        "2024-12-31",
-    ),
-    (
-        "numbers",
-        re.compile(
-            rf"[-+]?[$€£]? ?(\d{{1,3}}([.,{_SPACES}]\d{{3}})+|\d+)([.,]\d+)?( ?[%$€£])?", re.ASCII
-        ),
-        "1200.5",
-    ),
+    ("dates", re.compile(_DATE_LOOK, re.ASCII), "2024-12-31"),
+    ("numbers", re.compile(_NUMBER_LOOK, re.ASCII), "1200.5"),
 )
 # Of fewer rows, words may all differ by chance.
 _FEW_ROWS = 20

@@ -35,7 +35,7 @@ _IDX = b"\0\0"
 _FILES = {"npy": ".npy", "npz": ".npz", "hdf5": ".h5 .hdf5", "csv": ".csv .tsv", "idx": ".idx .gz"}
 SUFFIXES = {suffix: kind for kind, suffixes in _FILES.items() for suffix in suffixes.split()}
 _LONGEST_SIGNATURE = 8
-_TABLE_DEFAULTS = {
+_TABLE_DEFAULTS: Mapping[str, Any] = {
     "words": "one-hot",
     "gaps": "error",
     "standardise": False,

@@ -31,59 +31,31 @@ def uploaded(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Generat
     Yields:
         The memories, by the inputs; or the stream.
     """
-    stream = None
-    resident = _shared(engine, arrays)
-    if resident is None and not _is_small(engine, arrays):
-        stream = streamed(engine, arrays, batch)
-    if stream is not None:
-        try:
-            yield stream
-        finally:
-            stream.release()
-        return
-    if resident is None:
-        copied: dict[str, Memory] = {}
-        try:
-            for name, array in arrays.items():
-                copied[name] = engine.allocate(array.shape, array.dtype)
-                copied[name].write(array)
-        except BaseException:
-            release_all(copied)
-            raise
-        resident = copied
+    memories: dict[str, Memory] = {}
+    limit = engine.target.largest_block_bytes
+    fits = limit is None or all(array.nbytes <= limit for array in arrays.values())
     try:
-        yield resident
-    finally:
-        release_all(resident)
-
-
-def _shared(engine: Engine, arrays: Mapping[str, Array]) -> dict[str, Memory] | None:
-    """The arrays as memories without a copy; None if one of them has to be copied."""
-    resident: dict[str, Memory] = {}
-    if _has_too_large(engine, arrays):
-        return None
-    try:
-        for name, array in arrays.items():
+        for name, array in arrays.items() if fits else ():
             memory = engine.shared(array)
             if memory is None:
-                release_all(resident)
-                return None
-            resident[name] = memory
-    except BaseException:
-        release_all(resident)
-        raise
-    return resident
-
-
-def _has_too_large(engine: Engine, arrays: Mapping[str, Array]) -> bool:
-    limit = engine.target.largest_block_bytes
-    return limit is not None and any(array.nbytes > limit for array in arrays.values())
-
-
-def _is_small(engine: Engine, arrays: Mapping[str, Array]) -> bool:
-    """Whether a data set leaves room on the device, and each array can be one allocation."""
-    if _has_too_large(engine, arrays):
-        return False
-    total = sum(array.nbytes for array in arrays.values())
-    available = engine.available_bytes() if total > NOT_ASKED_BYTES else None
-    return available is None or total <= available * _RESIDENT_FRACTION
+                break
+            memories[name] = memory
+        if len(memories) < len(arrays):
+            release_all(memories)
+            memories = {}
+            total = sum(array.nbytes for array in arrays.values())
+            available = engine.available_bytes() if fits and total > NOT_ASKED_BYTES else None
+            is_small = available is None or total <= available * _RESIDENT_FRACTION
+            stream = None if fits and is_small else streamed(engine, arrays, batch)
+            if stream is not None:
+                try:
+                    yield stream
+                finally:
+                    stream.release()
+                return
+            for name, array in arrays.items():
+                memories[name] = engine.allocate(array.shape, array.dtype)
+                memories[name].write(array)
+        yield memories
+    finally:
+        release_all(memories)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, final
 
@@ -107,8 +108,7 @@ class Inference:
         if steps is not None:
             limit = {"examples": steps * STEP_EXAMPLES} if stream.regroup else {"steps": steps}
         results: list[tuple[Array, ...]] = []
-        reader = Reader(stream)
-        try:
+        with closing(Reader(stream)) as reader:
             sample = reader.sample()
             size = self._largest_batch if stream.regroup else len(sample)
             reader.begin(Plan(lambda batch: self._checked(batch.inputs), size, **limit))
@@ -119,8 +119,6 @@ class Inference:
                     with self._parameters.lock.mutex:
                         results.append(self._run(rows, key))
                 reader.give_back(chunk)
-        finally:
-            reader.close()
         return tuple(np.concatenate(outputs) for outputs in zip(*results, strict=True))
 
     def _checked(self, inputs: Any) -> list[Array]:

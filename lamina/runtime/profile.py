@@ -28,29 +28,18 @@ def profiled(
     with parameters.lock.mutex:
         plain, timed = make(False), make(True)
         try:
-            return _profiled(plain, timed, arrays, parameters, seconds)
+            alone = _seconds_alone(plain, arrays, seconds)
+            _repeat(lambda: timed.run(arrays), seconds * _WARM_UP_SHARE)
+            timed.executable.step_seconds()
+            runs = len(_repeat(lambda: timed.run(arrays), seconds))
+            steps = timed.executable.step_seconds() / runs
+            engine, precision = parameters.engine, parameters.precision
+            explanation = Explanation(len(arrays[0]), plain.program, engine)
+            peaks = engine.peaks(precision.half or precision.dtype, tf32=precision.tf32)
+            return Profile(explanation, runs, tuple(steps.tolist()), alone, peaks)
         finally:
             plain.executable.release()
             timed.executable.release()
-
-
-def _profiled(
-    plain: CompiledProgram,
-    timed: CompiledProgram,
-    arrays: Sequence[Array],
-    parameters: Parameters,
-    seconds: float,
-) -> Profile:
-    alone = _seconds_alone(plain, arrays, seconds)
-    _repeat(lambda: timed.run(arrays), seconds * _WARM_UP_SHARE)
-    timed.executable.step_seconds()
-    runs = len(_repeat(lambda: timed.run(arrays), seconds))
-    steps = timed.executable.step_seconds() / runs
-    engine = parameters.engine
-    explanation = Explanation(len(arrays[0]), plain.program, engine)
-    precision = parameters.precision
-    peaks = engine.peaks(precision.half or precision.dtype, tf32=precision.tf32)
-    return Profile(explanation, runs, tuple(steps.tolist()), alone, peaks)
 
 
 def _seconds_alone(plain: CompiledProgram, arrays: Sequence[Array], seconds: float) -> float:

@@ -46,7 +46,20 @@ class Accumulation:
                 self.update.run([])
                 executable = self.update.executable
                 whole = {name: executable.scalar(name) for name, _ in self.update.program.outputs}
-            found.append(_whole(joined(pieces), len(batch), whole))
+            micro, loss = joined(pieces), whole.pop("loss")
+            statistics = {
+                name: values
+                if name in micro.kept
+                else values.sum(axis=0, keepdims=True, dtype=values.dtype)
+                for name, values in micro.statistics.items()
+            }
+            # Losses by output are means of those of micro-batches, or their sums.
+            for name, value in micro.losses_by_output.items():
+                key = f"loss.{name.removesuffix('_loss')}"
+                statistics[key] = np.full(1, value, statistics[key].dtype)
+            statistics |= {name: np.full(1, value) for name, value in whole.items()}
+            losses, examples = np.full(1, loss, micro.losses.dtype), np.full(1, len(batch))
+            found.append(Recorded(losses, examples, statistics, micro.terms, micro.kept))
         return joined(found)
 
     @contextmanager
@@ -58,20 +71,3 @@ class Accumulation:
             with suppress(EngineError):
                 self._examples.write(np.zeros((), np.int64))
             raise
-
-
-def _whole(micro: Recorded, examples: int, update: Mapping[str, float]) -> Recorded:
-    """The record of a batch, from its micro-batches and the outputs of the update."""
-    statistics = {
-        name: values
-        if name in micro.kept
-        else values.sum(axis=0, keepdims=True, dtype=values.dtype)
-        for name, values in micro.statistics.items()
-    }
-    # Losses by output are means of those of micro-batches, or their sums.
-    for name, value in micro.losses_by_output.items():
-        loss = f"loss.{name.removesuffix('_loss')}"
-        statistics[loss] = np.full(1, value, statistics[loss].dtype)
-    statistics |= {name: np.full(1, value) for name, value in update.items() if name != "loss"}
-    losses = np.full(1, update["loss"], micro.losses.dtype)
-    return Recorded(losses, np.full(1, examples), statistics, micro.terms, micro.kept)

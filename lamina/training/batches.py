@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from itertools import tee
 from typing import Any, ClassVar, cast
@@ -294,11 +294,8 @@ class BatchRunner(Named):
         self._require_alive()
         plan = Plan(self._arrays_of, self.batch_size, drop_last, epochs, steps)
         named = dict(zip(self._leaf_names(), self._arrays_of(sample), strict=True))
-        feed = Feed(reader, plan, self._parameters.engine, named)
-        try:
+        with closing(Feed(reader, plan, self._parameters.engine, named)) as feed:
             yield feed
-        finally:
-            feed.close()
 
     def _arrays_of(self, dataset: Dataset) -> list[Array]:
         return self._converted(dataset.inputs, dataset.targets, dataset.weights)

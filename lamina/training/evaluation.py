@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -165,12 +165,10 @@ class Evaluation(BatchRunner):
 
     def run_stream(self, reader: Reader, steps: int | None, stopped: Stopped) -> Recorded:
         """Evaluates the examples of a stream, in their order, and closes its reader."""
-        try:
+        with closing(reader):
             sample = reader.sample_unless(stopped)
             if sample is None:
                 return joined([])
             with self.fed(reader, sample, steps=steps) as feed:
                 groups = feed.groups(steps, stopped)
                 return joined([self._run_batches(resident, rows) for resident, rows in groups])
-        finally:
-            reader.close()

@@ -6,6 +6,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Annotated, Any, final
 
@@ -322,26 +323,18 @@ class Training(BatchRunner):
 
     def _run_stream(self, stream: Stream, steps: int, seed: int, *, drop_last: bool) -> Array:
         """Trains on the batches of a stream after the training steps done so far."""
-        reader, omitted = Reader(stream, seed=seed), 0 if stream.is_one_shot else self.steps_done
-        epochs = 1 if stream.is_one_shot else None
-        try:
+        epochs, omitted = (1, 0) if stream.is_one_shot else (None, self.steps_done)
+        how: Any = {"drop_last": drop_last, "epochs": epochs, "steps": omitted + steps}
+        with closing(Reader(stream, seed=seed)) as reader:
             sample = reader.sample()
-        except BaseException:
-            reader.close()
-            raise
-        with (
-            held_interrupts() as interrupt,
-            self.fed(
-                reader, sample, drop_last=drop_last, epochs=epochs, steps=omitted + steps
-            ) as feed,
-        ):
+            with held_interrupts() as interrupt, self.fed(reader, sample, **how) as feed:
 
-            def stopped() -> bool:
-                return interrupt.is_ending
+                def stopped() -> bool:
+                    return interrupt.is_ending
 
-            for _ in feed.groups(omitted, stopped):
-                pass
-            pieces = list(self.pieces(feed.groups(steps, stopped), interrupt))
+                for _ in feed.groups(omitted, stopped):
+                    pass
+                pieces = list(self.pieces(feed.groups(steps, stopped), interrupt))
         return joined(pieces).losses
 
     def batches_of(
