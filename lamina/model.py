@@ -318,14 +318,11 @@ class Model(Named):
         Raises:
             DefinitionError: if there is nothing to train, or a pattern fits no parameter.
         """
-        dataset, seed = (
-            None if data is None else as_dataset(data),
-            self.seed if seed is None else seed,
-        )
+        dataset = None if data is None else as_dataset(data)
         targets = None if dataset is None else dataset.target_arrays
-        weights, found = numbers_of(class_weights, targets), as_metrics(metrics)
-        options = TrainingOptions(as_loss(loss), optimizer, found, clip, frozen, weights)
-        how: Any = {"seed": seed, "micro_batch": micro_batch}
+        terms = as_loss(loss), optimizer, as_metrics(metrics), clip, frozen
+        options = TrainingOptions(*terms, numbers_of(class_weights, targets))
+        how: Any = {"seed": self.seed if seed is None else seed, "micro_batch": micro_batch}
         return Training(self._parameters, options, dataset, batch_size, **how)
 
     @checked
