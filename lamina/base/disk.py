@@ -72,7 +72,6 @@ def write_whole(path: str, content: Content, permissions: int | None = None) -> 
     """Writes a file, or leaves an existing one unchanged; waits until it survives a power failure.
 
     Args:
-        path: the path; an existing file or link is replaced.
         permissions: the permissions of the file; if None, the process's umask decides.
     """
     for _ in range(_ATTEMPTS):
@@ -111,16 +110,7 @@ def sweep(folder: str | int) -> None:
 def new_unfinished(
     create: Callable[[str], int], directory: str, folder: int | None
 ) -> tuple[str, IO[bytes]]:
-    """A new file under a temporary name, which `sweep` leaves alone while it is open.
-
-    Args:
-        create: a function that opens a new file of a given name in the folder.
-        directory: the path of the folder.
-        folder: the descriptor of an open folder in which that path begins.
-
-    Returns:
-        Its name in the folder, and the file.
-    """
+    """A new file, made by `create`, and its temporary name; `sweep` leaves it while it is open."""
     for _ in range(_NAME_ATTEMPTS):
         name = f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
         path = os.path.join(directory, name)

@@ -168,7 +168,10 @@ class ShieldedThread:
             return
         threading.current_thread().name = self._name
         self._identity = threading.get_ident()
-        _block_signals()
+        if hasattr(signal, "pthread_sigmask"):
+            # Other threads receive the signals of the process.
+            faults = {getattr(signal, name, None) for name in _FAULTS}
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
         while not self.closed:
             self._wake.get()
             with self._work_lock:
@@ -260,13 +263,6 @@ def loaded(load: Callable[[], Result]) -> Result:
             return load()
 
     return shielded(work)
-
-
-def _block_signals() -> None:
-    """Blocks the signals of the process in this thread; other threads receive them."""
-    if hasattr(signal, "pthread_sigmask"):
-        faults = {getattr(signal, name, None) for name in _FAULTS}
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
 
 
 def _raise_at_exit() -> NoReturn:

@@ -157,7 +157,6 @@ class Interface:
 
     Attributes:
         kinds: the kinds of the parameters, by name; parameters without a known kind are missing.
-        owner: the class, if it is one.
         own: whether it is part of Lamina, not the user's.
     """
 

@@ -94,11 +94,7 @@ def refusal(
     facts: tuple[tuple[str, str], ...] = (),
     where: str = "",
 ) -> DefinitionError:
-    """The error for a value that is not of its kind.
-
-    Args:
-        subject: the owner of the argument, `"cumsum: "`, if `where` does not name it.
-    """
+    """The error for a value that is not of its kind; the subject owns the argument."""
     texts = (misfit.problem, misfit.example, misfit.advice)
     problem, example, advice = (text.replace("{name}", name + misfit.part) for text in texts)
     return DefinitionError(
@@ -125,11 +121,7 @@ class Kind(ABC):
 
     @abstractmethod
     def read(self, value: Any, operands: Operands = ()) -> Any:
-        """The value in its plain form.
-
-        Args:
-            operands: the operands of the op, if the value is an attribute of an op.
-        """
+        """The value in its plain form; operands are given for attributes of an op."""
 
     def of_class(self, owner: type) -> Kind:
         """This kind, or the kind to use for a field of this class, if it depends on the class."""
@@ -337,11 +329,7 @@ class ModelType(Kind):
 @final
 @frozen_dataclass
 class Extent(Kind):
-    """The extent of an axis: a number of at least 0, or one that depends on the batch.
-
-    Attributes:
-        least: the smallest number; below 0 where negative numbers have a meaning.
-    """
+    """The extent of an axis: a number from `least` on, or one that depends on the batch."""
 
     least: int = 0
 

@@ -68,16 +68,13 @@ def message_of(error: Exception, user_file: str = "") -> str:
     if lines:
         line = lines[-1] or 0
         where = f"{name} in {user_file}:{line}"
-        return _quoted(f"{where}: {error}" if str(error) else where, _source(user_file, line))
+        linecache.checkcache(user_file)
+        source = linecache.getline(user_file, line)
+        return _quoted(f"{where}: {error}" if str(error) else where, source)
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
         return f"{name}: {error.filename}: {reason}" if error.filename else f"{name}: {reason}"
     return ""
-
-
-def _source(path: str, line: int) -> str:
-    linecache.checkcache(path)
-    return linecache.getline(path, line)
 
 
 def _quoted(message: str, source: str | None) -> str:

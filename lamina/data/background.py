@@ -38,7 +38,6 @@ class Plan:
     """What a reader makes of the batches of a source.
 
     Attributes:
-        convert: the check of a batch, and its conversion to the arrays of a program.
         epochs: the number of epochs of the whole fit; None to read without an end.
         steps: the batches after which the reader ends, over all epochs; None if that is not known.
         examples: the examples after which an epoch ends; None for all examples of the source.
@@ -58,7 +57,6 @@ class Chunk:
 
     Attributes:
         groups: the examples of the batches: int64 (batches, batch size) for each batch size.
-        slot: the number of its memory.
         first: the number in the epoch of its first batch's first example.
         starts: the blocks from which it can be read again: the number in the epoch of the first
             example, and the position.
@@ -86,8 +84,6 @@ class Reader:
     """Reads a stream in a thread of its own.
 
     Args:
-        position: the beginning; by default the beginning of the stream.
-        seed: the seed of the order of the examples; None for the order of the source.
         resumes: whether another process has read it up to the position.
         keeps_states: whether positions hold the state of the source, if it has one.
         is_over: whether nothing is read after the position. Then the sample is of an epoch that was

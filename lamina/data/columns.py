@@ -302,12 +302,7 @@ def _quoted(name: str) -> str:
 
 
 def number_in(text: str, decimal: str | None = None) -> float:
-    """The number in a cell; NaN and infinities are some.
-
-    Args:
-        text: a text without spaces around it.
-        decimal: the decimal mark; None is the point, without marks between thousands.
-    """
+    """The number in a cell; only with a known decimal mark it may have marks between thousands."""
     plain = text
     if decimal == ",":
         plain = "" if "." in text else text.replace(",", ".")

@@ -106,21 +106,17 @@ def load(
                 advice="Only the columns of a .csv file are coded.",
             )
         if source.is_dir():
-            return _read_folder(source, targets)
+            if is_mnist_folder(source):
+                raise DataError(
+                    "the folder holds two data sets, for training and for testing",
+                    facts=(("expected", "one data set"), ("found", "the files of MNIST")),
+                    advice="Use train, test = lamina.data.mnist(folder), or load one of its files.",
+                )
+            if targets is not None:
+                raise _useless_targets("a folder of pictures", targets)
+            return dataset_of_pictures(source)
         inputs, outputs = _mapped(source, targets, on_disk) or _read_file(source, targets)
         return Dataset(inputs, outputs, dtype=dtype)
-
-
-def _read_folder(folder: Path, targets: PathLike | int | None) -> Dataset:
-    if is_mnist_folder(folder):
-        raise DataError(
-            "the folder holds two data sets, for training and for testing",
-            facts=(("expected", "one data set"), ("found", "the files of MNIST")),
-            advice="Use train, test = lamina.data.mnist(folder), or load one of its files.",
-        )
-    if targets is not None:
-        raise _useless_targets("a folder of pictures", targets)
-    return dataset_of_pictures(folder)
 
 
 def _read_table(

@@ -83,7 +83,9 @@ class ChunkedFile:
                     facts=(("inputs", f"{self._count:,}"), ("targets", f"{len(outputs):,}")),
                     where=str(path),
                 )
-            self._examples = examples or _fitting(inputs)
+            each = max(1, size_of(inputs.shape[1:]) * inputs.dtype.itemsize)
+            stored = inputs.chunks[0] if inputs.chunks else 1
+            self._examples = examples or max(1, _CHUNK_BYTES // (each * stored)) * stored
 
     def __call__(
         self, epoch: int, skip: int, seed: int | None
@@ -190,10 +192,3 @@ class _ReadRows:
         with open_regular(self._path) as file:
             read = np.fromfile(file, self.dtype, count, offset=offset)
         return read.astype(self.dtype.newbyteorder("="), copy=False).reshape(-1, *self.shape[1:])
-
-
-def _fitting(array: Any) -> int:
-    """The examples of about a chunk."""
-    each = max(1, size_of(array.shape[1:]) * array.dtype.itemsize)
-    stored = array.chunks[0] if array.chunks else 1
-    return max(1, _CHUNK_BYTES // (each * stored)) * stored

@@ -21,7 +21,6 @@ class EpochExamples:
     """The examples of an epoch one after the other, whatever the batches of the source.
 
     Args:
-        convert: the check and conversion of a batch.
         skip: the number of examples that are omitted at the beginning.
         most: the examples after which the epoch ends; None for all of the source.
     """

@@ -64,7 +64,6 @@ class Texts:
     Attributes:
         columns: the cells by the names of the columns, which are "0", "1", ... without a header.
         lines: the numbers, from 1, of the lines in which the rows end.
-        delimiter: the character between the cells of a row.
     """
 
     columns: Mapping[str, list[str]]

@@ -43,11 +43,7 @@ def spellings(where: str, name: str) -> list[str]:
 
 
 def spelling(where: Iterable[str], name: str) -> str:
-    """A name's spelling here, or sentences that end with a full stop; "" if it is not known.
-
-    Args:
-        where: the owners in `names.txt` that may list it; the first that does counts.
-    """
+    """A name's spelling by the first of these owners that lists it, or sentences; "" for none."""
     return next((found[0] for owner in where if (found := spellings(owner, name))), "")
 
 

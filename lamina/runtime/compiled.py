@@ -112,8 +112,6 @@ def program_for_batch(
 ) -> Program:
     """The program for a batch size, after a check that there is memory for it.
 
-    Nothing is allocated.
-
     Args:
         divisible: what has fewer examples if it does not fit: the `"batch"` of a training step,
             which may be divided, or its `"micro-batch"`; "" for another batch.

@@ -21,11 +21,7 @@ Stopped = Callable[[], bool]
 
 @final
 class Feed:
-    """Reads a stream from a position on, and counts the training steps that are done.
-
-    Args:
-        inputs: for each input of the programs, one example or more of its dtype and shape.
-    """
+    """Reads a stream from a position on, and counts the training steps that are done."""
 
     def __init__(
         self, reader: Reader, plan: Plan, engine: Engine, inputs: Mapping[str, Array]
@@ -105,10 +101,6 @@ class Feed:
             used += rows[:left].size
             left = max(0, left - len(rows))
         return chunk.position(used)
-
-    @property
-    def bytes(self) -> int:
-        return self._reader.bytes
 
     def examples(self) -> tuple[int, Sequence[Array]]:
         """The number in the epoch of the first example of the chunk in use, and its examples.

@@ -26,8 +26,6 @@ class IndexCheck:
 
     Attributes:
         source: the leaf of the input in the graph.
-        number: of the input among the inputs, or of the target among the targets.
-        label: the input in errors, `"input 0"` or `"input 'words'"`.
     """
 
     limit: IndexLimit

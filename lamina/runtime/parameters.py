@@ -327,12 +327,7 @@ def with_random_state(parameters: Parameters) -> dict[str, Memory]:
 def allocate_states(
     engine: Engine, seed: int, slots: Mapping[str, tuple[Tensor, float]] | None = None
 ) -> dict[str, Memory]:
-    """Memories of states that are not the model's: seed, counter of training steps, optimizer.
-
-    Args:
-        slots: for each state of the optimizer, and each hyper-parameter, its tensor and first
-            value.
-    """
+    """Memories of states that are not the model's: seed, counter of training steps, slots."""
     states: dict[str, Memory] = {}
     for name, (tensor, first) in (slots or {}).items():
         shape = static(tensor.shape)

@@ -86,14 +86,11 @@ class BatchGraph:
             the loss has terms or weights.
         slots: for each state of the optimizer, `"1.weight/momentum"`, and of loss scaling: its
             tensor and first value.
-        untrained: parameters that are not updated: frozen ones, and those that the loss does not
-            depend on.
     """
 
     graph: Graph
     trace: Trace
     slots: Mapping[str, tuple[Tensor, float]] = field(default_factory=dict[str, Any])
-    untrained: tuple[str, ...] = ()
     objective: Objective | None = None
     hyperparameters: TrainingNumbers | None = None
 
@@ -235,12 +232,6 @@ class Differentiable:
         return (*self.trace.inputs, *self.objective.leaves)
 
     @property
-    def untrained(self) -> tuple[str, ...]:
-        """The names of the parameters that are not updated."""
-        trained = {variable.name for variable in self.trained}
-        return tuple(name for name in self.trace.record.parameters if name not in trained)
-
-    @property
     def new_states(self) -> list[tuple[Tensor, Tensor]]:
         """The states of the layers, and their new values."""
         record = self.trace.record
@@ -284,8 +275,7 @@ class Differentiable:
         if self.options.gradient_norm:
             outputs.append((GRADIENT_NORM, _norm(gradients)))
         graph = self.batch.rounded(Graph(inputs, tuple(outputs), tuple(updates)))
-        rest = self.untrained, self.objective, self.hyperparameters
-        return BatchGraph(graph, self.trace, slots, *rest)
+        return BatchGraph(graph, self.trace, slots, self.objective, self.hyperparameters)
 
 
 def differentiable(batch: BatchSpecs, options: TrainingOptions) -> Differentiable:

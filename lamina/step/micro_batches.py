@@ -171,7 +171,7 @@ def _micro_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums])
     ]
     slots = {state.attributes["name"]: (state, 0.0) for state in states}
     graph = found.batch.rounded(rewrite(graph, rule))
-    return BatchGraph(graph, found.trace, slots, found.untrained, found.objective)
+    return BatchGraph(graph, found.trace, slots, found.objective)
 
 
 def _update_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums]) -> BatchGraph:

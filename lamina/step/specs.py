@@ -116,6 +116,7 @@ def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[
 
 
 def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    listed = ", ".join(map(str, expected))
     if found == expected:
         return "The batch axis is missing: array[None] makes a batch of one."
     if len(found) == 1 and expected == (1,):
@@ -129,9 +130,5 @@ def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
     if len(found) == 1 + len(expected) and sorted(found[1:]) == sorted(expected):
         return "The axes are in another order: array.transpose(...) puts them right."
     if found[1:] and expected and np.prod(found[1:]) == np.prod(expected):
-        return f"The elements are right in number: array.reshape(-1, {_listed(expected)})."
-    return f"The first axis is the batch; each example has the shape [{_listed(expected)}]."
-
-
-def _listed(shape: tuple[int, ...]) -> str:
-    return ", ".join(str(extent) for extent in shape)
+        return f"The elements are right in number: array.reshape(-1, {listed})."
+    return f"The first axis is the batch; each example has the shape [{listed}]."

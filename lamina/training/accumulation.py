@@ -26,11 +26,6 @@ class Accumulation:
         self.update = update
         self._examples = sums[EXAMPLES]
 
-    def slices(self, count: int) -> Iterator[slice]:
-        """The micro-batches of a batch of so many examples."""
-        for start in range(0, count, self.size):
-            yield slice(start, min(start + self.size, count))
-
     def in_order(self, batches: Iterable[Array]) -> Iterator[Array]:
         """The micro-batches of batches, as arrays (micro-batches, examples) of rows."""
         for rows in batches:

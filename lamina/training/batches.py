@@ -54,7 +54,6 @@ class Recorded:
     """Losses and sums of metrics of several batches, one row for each.
 
     Attributes:
-        examples: the number of examples in each batch, shape (batches,).
         statistics: by the name of the output: the sums of each metric, shape (batches, ...); the
             values of terms of the loss and their divisors, shape (batches,); the rows of metrics
             that keep examples, shape (all examples, ...).
@@ -125,7 +124,6 @@ class BatchRunner(Named):
     """Base of `Training` and `Evaluation`: checks batches and runs compiled programs on them.
 
     Args:
-        loss: decides which targets there are, and checks their values.
         dataset: has the dtypes of the inputs and the shapes and dtypes of the targets; without one
             network and loss decide them. If its examples have weights, those of all batches do.
     """

@@ -44,9 +44,6 @@ class Begun:
         position: of a stream; None for a data set, and for the beginning.
         recorded: losses and metrics of the training steps of the epoch that are done; None if the
             file was written after an epoch.
-        skipped: the training steps before the epoch that loss scaling skipped.
-        rates: the learning rates at the begin of the epoch, if the history has them.
-        epochs: before it, which are done.
         batch_size: the most examples of a training step; None if the file does not have it.
     """
 
@@ -77,8 +74,6 @@ class _Notes:
     """The JSON data of a checkpoint. Files of earlier versions lack the fields with defaults.
 
     Attributes:
-        history, seconds: of the epochs that are done, as in `History`.
-        terms: the options of the fit.
         position, epoch, batch_size: of the epoch that is not finished, as in `Begun`.
     """
 

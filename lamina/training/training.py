@@ -231,8 +231,8 @@ class Training(BatchRunner):
                 compiled.run(arrays)
             else:
                 with divided.whole():
-                    for part in divided.slices(count):
-                        micro = [array[part] for array in arrays]
+                    for start in range(0, count, divided.size):
+                        micro = [array[start : start + divided.size] for array in arrays]
                         self._programs.get(len(micro[0]), self._compile).run(micro)
                     compiled = divided.update
                     compiled.run([])

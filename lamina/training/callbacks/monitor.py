@@ -27,12 +27,7 @@ Best = Annotated[str | None, OrNone(Word((SMALLEST, "max")))]
 
 
 class Monitoring(Callback):
-    """The base of callbacks that compare a measure from epoch to epoch.
-
-    Attributes:
-        monitor: the name of the measure in the history.
-        best: `"min"` or `"max"`; None for what the metric says.
-    """
+    """The base of callbacks that compare a measure from epoch to epoch."""
 
     monitor: str
     best: str | None
