@@ -189,13 +189,19 @@ def _require_trusted(descriptor: int, path: str) -> bool:
     status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
         raise RefusedError(f"{path} belongs to another user")
-    shared = bool(status.st_mode & stat.S_IWOTH)
-    # These bits also limit the permissions that an access control list grants: acl(5).
-    if not shared and status.st_mode & stat.S_IWGRP:
-        shared = not (_is_own_group(status.st_gid) and _has_no_access_list(descriptor))
+    shared = _others_may_write(status, descriptor)
     if shared and not status.st_mode & stat.S_ISVTX:
         raise RefusedError(f"others may write to {path}")
     return status.st_uid == 0 and not shared
+
+
+def _others_may_write(status: os.stat_result, descriptor: int) -> bool:
+    mode = status.st_mode
+    if mode & stat.S_IWOTH:
+        return True
+    # These bits also limit the permissions that an access control list grants: acl(5).
+    in_group = bool(mode & stat.S_IWGRP)
+    return in_group and not (_is_own_group(status.st_gid) and _has_no_access_list(descriptor))
 
 
 def _is_own_group(group: int) -> bool:
