@@ -83,36 +83,33 @@ def plot_map(
             advice="Give points as (count, 2) and one label for each.",
         )
     figure = new_figure(5.6, 4.6, purpose="a picture of a map")
+    from matplotlib.colors import LinearSegmentedColormap
+
+    # From the first class's colour over near-white to the second's.
+    colours = LinearSegmentedColormap.from_list("classes", ["#7FB8DA", "#F7F7F7", "#EDA77C"])
     axes: Any = figure.subplots()
     left, right, bottom, top = extent
     columns = np.linspace(left, right, grid.shape[1])
     rows = np.linspace(bottom, top, grid.shape[0])
     picture = axes.pcolormesh(
-        columns, rows, grid, cmap=_colours(), vmin=0.0, vmax=1.0, shading="nearest", rasterized=True
+        columns, rows, grid, cmap=colours, vmin=0.0, vmax=1.0, shading="nearest", rasterized=True
     )
     if min(grid.shape) >= 2 and np.nanmin(grid) < 0.5 < np.nanmax(grid):
         axes.contour(columns, rows, grid, levels=[0.5], colors=INK, linewidths=1.2)
-    _draw_points(axes, coordinates, classes, names)
+    for number, (name, colour, marker) in enumerate(zip(names, (BLUE, ORANGE), "os", strict=True)):
+        chosen = coordinates[classes == number]
+        if len(chosen):
+            edges: Any = {"edgecolors": "white", "linewidths": 0.7}
+            axes.scatter(*chosen.T, s=22, c=colour, marker=marker, label=name, **edges)
+    if len(coordinates):
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.06)}
+        axes.legend(**below, ncols=2, frameon=False, fontsize=9)
     clean_axes(axes, grid="")
     axes.set_aspect("equal")
     colour_bar(figure, axes, picture, f"probability of {names[1]}")
     if title:
         axes.set_title(title, fontsize=11, color=INK)
     save_figure(figure, path)
-
-
-def _draw_points(
-    axes: Any, points: npt.NDArray[np.float64], classes: npt.NDArray[Any], names: tuple[str, str]
-) -> None:
-    """Draws the points of both classes, and a legend under the picture."""
-    for number, (name, colour, marker) in enumerate(zip(names, (BLUE, ORANGE), "os", strict=True)):
-        chosen = points[classes == number]
-        if len(chosen):
-            edges: Any = {"edgecolors": "white", "linewidths": 0.7}
-            axes.scatter(*chosen.T, s=22, c=colour, marker=marker, label=name, **edges)
-    if len(points):
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.06)}
-        axes.legend(**below, ncols=2, frameon=False, fontsize=9)
 
 
 def _grid(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -124,10 +121,3 @@ def _grid(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
             advice="Reshape the values to (rows, columns).",
         )
     return grid
-
-
-def _colours() -> Any:
-    """From the first class's colour over near-white to the second's."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("classes", ["#7FB8DA", "#F7F7F7", "#EDA77C"])

@@ -74,6 +74,8 @@ def plot_plan(
     bar_width = 1.5 if outside else 0.0
     height = 5.6 if len(rectangles) <= 25 else 7.0
     figure = new_figure(plan_width + bar_width + 0.8, height, purpose="a picture of a memory plan")
+    from matplotlib.patches import Patch
+
     if outside:
         bar_axes, plan_axes = figure.subplots(1, 2, width_ratios=[bar_width, plan_width])
         _draw_persistent(bar_axes, outside, height * _DRAWN)
@@ -93,7 +95,16 @@ def plot_plan(
     _bytes_axis(plan_axes, top)
     _steps_axis(plan_axes, steps, inches_a_step)
     plan_axes.set_ylabel("offset in the arena", fontsize=9, color=INK)
-    _draw_legend(figure, bounds, colours, plan_width, title)
+    named = [Patch(color=colour, label=group) for group, colour in colours.items() if group]
+    figure.legend(
+        handles=[*bounds, *named],
+        loc="outside upper right",
+        ncols=max(1, min(len(bounds) + len(named), int(plan_width / 1.7))),
+        frameon=False,
+        fontsize=8,
+        title=title or None,
+        title_fontsize=11,
+    )
     save_figure(figure, path)
 
 
@@ -163,23 +174,6 @@ def _draw_bounds(axes: Any, peak_bytes: int, lower_bound_bytes: int) -> list[Any
         axes.axhline(height, label=text, color=colour, linestyle=style, linewidth=1.4, zorder=3)
         for height, text, colour, style in lines
     ]
-
-
-def _draw_legend(
-    figure: Any, bounds: Sequence[Any], colours: Mapping[str, str], width: float, title: str
-) -> None:
-    from matplotlib.patches import Patch
-
-    groups = [Patch(color=colour, label=group) for group, colour in colours.items() if group]
-    figure.legend(
-        handles=[*bounds, *groups],
-        loc="outside upper right",
-        ncols=max(1, min(len(bounds) + len(groups), int(width / 1.7))),
-        frameon=False,
-        fontsize=8,
-        title=title or None,
-        title_fontsize=11,
-    )
 
 
 def _draw_persistent(axes: Any, persistent: Mapping[str, int], height: float) -> None:

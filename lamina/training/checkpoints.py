@@ -54,11 +54,6 @@ class Begun:
     epochs: int = 0
     batch_size: int | None = None
 
-    @property
-    def done(self) -> tuple[int, int]:
-        """The epochs that are done, and the training steps of the next one."""
-        return self.epochs, 0 if self.recorded is None else len(self.recorded.losses)
-
 
 @frozen_dataclass
 class _Measured:

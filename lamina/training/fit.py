@@ -106,7 +106,8 @@ class Fit:
         hooks = Hooks(self.callbacks)
         keeps_states = self.checkpoint is not None
         order = self.seed if self.shuffle else None
-        where = self.epochs, begun.position, begun.done
+        steps_done = 0 if begun.recorded is None else len(begun.recorded.losses)
+        where = self.epochs, begun.position, (begun.epochs, steps_done)
         waits: Any = {"keeps_states": keeps_states, "seconds": hooks.waits_at_most}
         with Opened(self.train, order, *where, **waits) as opened:
             size = begun.batch_size or opened.batch_size(self.batch_size)
