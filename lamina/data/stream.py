@@ -228,12 +228,8 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
         return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs
     if coding is not None and not coding.columns and not isinstance(value, str | Path):
         coding = None  # of pictures, which are given as arrays
-    if coding is not None:
-        rows: list[Any] = cast(list[Any], value) if isinstance(value, list) else []
-        names = {column.name for column in coding.columns}
-        fits = (isinstance(row, Mapping) and is_row(columns_in(row, names)) for row in rows)
-        if is_frame(value) or (rows and all(fits)):
-            return coding.inputs(value)
+    if coding is not None and (is_frame(value) or _are_rows(value, coding)):
+        return coding.inputs(value)
     if coding is not None and is_bare_row(value):
         raise _no_names(value, coding)
     if is_rows(value):
@@ -273,6 +269,14 @@ def _no_names(value: Any, coding: Coding) -> DataError:
         advice=f"A row by its names: model.predict({{{row}{more}}}). A row of a frame as a frame: "
         "frame.iloc[[0]].",
     )
+
+
+def _are_rows(value: object, coding: Coding) -> bool:
+    """Whether a value is a list of rows: dicts of single values for the columns of a coding."""
+    rows: list[Any] = cast(list[Any], value) if isinstance(value, list) else []
+    names = {column.name for column in coding.columns}
+    fits = (isinstance(row, Mapping) and is_row(columns_in(cast(Any, row), names)) for row in rows)
+    return bool(rows) and all(fits)
 
 
 def _has_sparse(inputs: object) -> bool:

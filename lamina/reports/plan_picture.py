@@ -213,7 +213,11 @@ def _bytes_axis(axes: Any, top: int) -> None:
     while top / spacing > 8:
         spacing *= 2
     axes.yaxis.set_major_locator(MultipleLocator(spacing))
-    axes.yaxis.set_major_formatter(lambda count, _: bytes_text(round(count)))
+
+    def text(count: float, _: object) -> str:
+        return bytes_text(round(count))
+
+    axes.yaxis.set_major_formatter(text)
 
 
 def _steps_axis(axes: Any, steps: Sequence[str], inches_a_step: float) -> None:
