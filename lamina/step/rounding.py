@@ -188,11 +188,11 @@ def with_tf32_products(graph: Graph) -> Graph:
             if body not in bodies:
                 bodies[body] = rewrite(body, rule)
             return rebuild(node, operands, body=bodies[body])
-        is_depthwise = False
-        if "groups" in node.attributes:
+        is_rounded = bool(_multiplied(node))
+        if is_rounded and "groups" in node.attributes:
             weight = node if node.op is CONV_WEIGHT_GRADIENT else node.operands[1]
-            is_depthwise = Axes(weight.shape, node.attributes).is_depthwise
-        if not _multiplied(node) or is_depthwise:
+            is_rounded = not Axes(weight.shape, node.attributes).is_depthwise
+        if not is_rounded:
             return rebuild(node, operands)
         if "tf32" in node.op.attributes:
             # Its products are inside.
