@@ -82,7 +82,14 @@ class Network(Named):
         self.inputs: tuple[Tensor, ...] = _as_tuple(inputs)
         self._output_names: tuple[str, ...] | None = None
         if isinstance(outputs, Mapping):
-            self._output_names = _checked_names(tuple(outputs))
+            for key in cast(Mapping[Any, Any], outputs):
+                if not isinstance(key, str) or not key.isidentifier():
+                    raise DefinitionError(
+                        "the name of an output is a word of letters, digits and underscores",
+                        facts=(("expected", "outputs={'boxes': boxes}"), ("found", repr(key))),
+                        where=str(Origin("Network", source_line())),
+                    )
+            self._output_names = tuple(outputs)
             outputs = tuple(outputs.values())
         self.outputs: tuple[Tensor, ...] = _as_tuple(outputs)
         self.nodes: tuple[Tensor, ...] = tuple(
@@ -522,14 +529,3 @@ def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
                 advice="Layers are applied first: lm.Linear(10)(x) is a tensor.",
             )
     return listed
-
-
-def _checked_names(names: tuple[Any, ...]) -> tuple[str, ...]:
-    for name in names:
-        if not isinstance(name, str) or not name.isidentifier():
-            raise DefinitionError(
-                "the name of an output is a word of letters, digits and underscores",
-                facts=(("expected", "outputs={'boxes': boxes}"), ("found", repr(name))),
-                where=str(Origin("Network", source_line())),
-            )
-    return names

@@ -148,8 +148,12 @@ class _Encoder:
             return {"size": [value.coefficient, value.offset]}
         if isinstance(value, Graph):
             return {"graph": self._graph(value)}
+        if isinstance(value, ConstantValue) and value.exact is not None:
+            return {"number": self._value(value.exact, where), "dtype": value.array.dtype.name}
         if isinstance(value, ConstantValue):
-            return self._constant(value, where)
+            name = f"constant.{len(self.arrays)}"
+            self.arrays[name] = value.array
+            return {"array": name}
         if isinstance(value, Layer) and is_frozen_record(value):
             return {"layer": self._layer(value, where)}
         if isinstance(value, Network):
@@ -164,13 +168,6 @@ class _Encoder:
             ),
             advice="Keep layer fields plain: a file holds data, never code.",
         )
-
-    def _constant(self, value: ConstantValue, where: str) -> Json:
-        if value.exact is not None:
-            return {"number": self._value(value.exact, where), "dtype": value.array.dtype.name}
-        name = f"constant.{len(self.arrays)}"
-        self.arrays[name] = value.array
-        return {"array": name}
 
 
 def _named(name: str | None) -> dict[str, Json]:

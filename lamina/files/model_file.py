@@ -147,7 +147,10 @@ def _parse(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, st
         raise FileFormatError(unread, facts=facts, advice="Check the path.") from cause
     read: Any = safetensors  # it has no types
     try:
-        tensors: dict[str, Array] = {n: _array(content) for n, content in read.deserialize(data)}
+        tensors: dict[str, Array] = {}
+        for name, content in read.deserialize(data):
+            dtype = _DTYPES[content["dtype"]].numpy
+            tensors[name] = np.frombuffer(content["data"], dtype).reshape(content["shape"])
         length = int.from_bytes(data[:8], "little")
         header: Any = json.loads(data[8 : 8 + length])
         metadata: dict[str, str] = header.get("__metadata__") or {}
@@ -175,11 +178,6 @@ def _require_model(tensors: Mapping[str, Array], metadata: dict[str, str]) -> No
 
 # The names of dtypes in safetensors files: F32, BF16, U8.
 _DTYPES = {dtype.short.upper(): dtype for dtype in (*PUBLIC_DTYPES.values(), uint32)}
-
-
-def _array(content: Mapping[str, Any]) -> Array:
-    dtype = _DTYPES[content["dtype"]].numpy
-    return np.frombuffer(content["data"], dtype).reshape(content["shape"])
 
 
 def with_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
