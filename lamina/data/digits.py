@@ -12,9 +12,6 @@ from pathlib import Path
 from lamina.data.dataset import Dataset
 from lamina.data.idx import as_images, as_labels, read_idx
 
-IMAGES_FILE = "digits-images-idx3-ubyte.gz"
-LABELS_FILE = "digits-labels-idx1-ubyte.gz"
-
 
 def digits() -> Dataset:
     """The digits: uint8 images of shape (1, 8, 8) with values from 0 to 16, and int64 labels.
@@ -23,6 +20,5 @@ def digits() -> Dataset:
     1797 examples: x u8[1, 8, 8], y i64[]
     """
     folder = Path(__file__).parent
-    return Dataset(
-        as_images(read_idx(folder / IMAGES_FILE)), as_labels(read_idx(folder / LABELS_FILE))
-    )
+    images, labels = (folder / f"digits-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1"))
+    return Dataset(as_images(read_idx(images)), as_labels(read_idx(labels)))
