@@ -1,4 +1,4 @@
-"""Made-up processors, and the same bits with every number of threads, for tests of the cpu engine."""
+"""Made-up processors, and equal bits with every number of threads, for tests of the cpu engine."""
 
 from __future__ import annotations
 
