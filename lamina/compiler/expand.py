@@ -21,25 +21,19 @@ class _Expansion:
     """
 
     def __init__(self) -> None:
-        self._expanded_tensors: dict[Tensor, Tensor] = {}
+        self._done: dict[Tensor, Tensor] = {}
 
     def rule(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         for operand in operands:
-            self._expanded_tensors.setdefault(operand, operand)
-        return self._replaced(node, operands)
-
-    def _replaced(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+            self._done.setdefault(operand, operand)
         node = rebuild(node, operands)
         lowering = node.op.lowering
-        if isinstance(lowering, Decomposition):
-            return self._expanded(lowering.build(node))
-        return node
+        return self._expanded(lowering.build(node)) if isinstance(lowering, Decomposition) else node
 
     def _expanded(self, node: Tensor) -> Tensor:
-        done = self._expanded_tensors
         # The original node's operands are expanded already. They are recognised by identity.
-        if node not in done:
+        if node not in self._done:
             operands = tuple(self._expanded(operand) for operand in node.operands)
-            done[node] = node
-            done[node] = self._replaced(node, operands)
-        return done[node]
+            self._done[node] = node
+            self._done[node] = self.rule(node, operands)
+        return self._done[node]

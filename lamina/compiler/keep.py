@@ -102,10 +102,12 @@ class _Loop:
         for x in self.tensors:
             if not varying.isdisjoint(x.operands):
                 varying.add(x)
-        products = {x for x in self.tensors if _is_product(x)}
+        # They add up products of all of their operands: they become contractions.
+        products = {x for x in self.tensors if 0 < x.op.multiplies == x.op.operands}
         functions = {x for x in self.tensors if is_expensive(x)} - products
-        largest = max((_size(x) for x in (*varying_inputs, *(products & varying))), default=0)
-        kept = {x for x in functions if x in varying and _size(x) <= largest}
+        sizes = {x: size_of(static(x.shape)) for x in (*varying_inputs, *functions, *products)}
+        largest = max((sizes[x] for x in (*varying_inputs, *(products & varying))), default=0)
+        kept = {x for x in functions if x in varying and sizes[x] <= largest}
         results = {tensor for _, tensor in self.body.outputs}
         kept |= functions & results
         # A product would otherwise read all of its operands again.
@@ -124,12 +126,7 @@ class _Loop:
         return number >= self.states and self.body.outputs[number][1] in self.sources
 
     def rebuilt_result(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-        """A result of this loop, or of the rebuilt loop if it changes.
-
-        Args:
-            node: the result in the original graph.
-            operands: its operands in the new graph.
-        """
+        """A result of this loop on new operands, or of the rebuilt loop if it changes."""
         if not self.kept and not self.sources:
             return rebuild(node, operands)
         # A loop whose results are all read from other loops disappears.
@@ -220,15 +217,6 @@ def _unused(name: str, names: set[str]) -> str:
     return f"{name}{number}"
 
 
-def _is_product(tensor: Tensor) -> bool:
-    """Whether it adds up products of all of its operands: it becomes a contraction."""
-    return 0 < tensor.op.multiplies == tensor.op.operands
-
-
-def _size(tensor: Tensor) -> int:
-    return size_of(static(tensor.shape))
-
-
 # Equal tensors ------------------------------------------------------------------------------------
 
 
@@ -261,12 +249,8 @@ def _value_numbers(
     """The value number of each tensor of an iteration.
 
     Tensors of equal numbers have equal values in iterations at the same time. Only loops of the
-    same length have numbers in common.
-
-    Args:
-        loop: the loop of the iteration.
-        loops: all loops.
-        numbers: the numbers so far, by the loop's length and the key of the value.
+    same length have numbers in common: `numbers` has those so far, by this length and the key of
+    the value.
     """
     leaves = dict(zip(loop.body.inputs, loop.node.operands, strict=True))
     input_numbers = {x: number for number, x in enumerate(leaves)}

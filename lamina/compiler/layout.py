@@ -45,10 +45,6 @@ class _Permuted:
         """The tensor with its axes in the original order."""
         return ops.transpose(self.tensor, self.axes)
 
-    def at(self, axes: Sequence[int]) -> tuple[int, ...]:
-        """The tensor's own axes for some of the original ones, in ascending order."""
-        return tuple(sorted(self.axes[axis] for axis in axes))
-
 
 def _unpermuted(tensor: Tensor) -> _Permuted:
     return _Permuted(tensor, tuple(range(tensor.rank)))
@@ -80,8 +76,8 @@ def _sunk(node: Tensor, operands: list[_Permuted]) -> _Permuted:
         return _Permuted(x.tensor, tuple(x.axes[axis] for axis in order))
     if all(x.is_identity for x in operands):
         return _unpermuted(rebuild(node, tuple(x.tensor for x in operands)))
-    lowering = node.op.lowering
     sunk: _Permuted | None = None
+    lowering = node.op.lowering
     if isinstance(lowering, Elementwise):
         sunk = _elementwise(node, operands)
     elif isinstance(lowering, Contracting):
@@ -91,7 +87,9 @@ def _sunk(node: Tensor, operands: list[_Permuted]) -> _Permuted:
     elif node.op in _MOVEMENTS:
         sunk = _MOVEMENTS[node.op](node, operands[0])
     elif node.op is CONCAT:
-        sunk = _concat(node, operands)
+        axes = next(x.axes for x in operands if not x.is_identity)
+        tensors = tuple(_ordered_as(x, axes) for x in operands)
+        sunk = _Permuted(rebuild(node, tensors, axis=axes[node.attributes["axis"]]), axes)
     return sunk or _unpermuted(rebuild(node, tuple(x.restored() for x in operands)))
 
 
@@ -100,29 +98,22 @@ def _inverse(axes: Sequence[int]) -> list[int]:
 
 
 def _ordered_as(x: _Permuted, axes: tuple[int, ...]) -> Tensor:
-    """An operand that broadcasts to a tensor, in the order of that tensor's axes.
-
-    Args:
-        x: the operand.
-        axes: the permutation of the larger tensor.
-    """
-    if x.axes == axes:
-        return x.tensor
-    if not x.axes:
+    """An operand that broadcasts to a tensor with permuted axes, in the order of these axes."""
+    if not x.axes or x.axes == axes:
         return x.tensor
     restored = x.restored()
     lead = len(axes) - restored.rank
     return ops.transpose(ops.reshape(restored, ((1,) * lead + restored.shape)), _inverse(axes))
 
 
-def _elementwise(node: Tensor, operands: list[_Permuted]) -> _Permuted:
+def _elementwise(node: Tensor, operands: list[_Permuted]) -> _Permuted | None:
     """The result has the axes of the largest operand; of several, of the first permuted one."""
     whole = [x for x in operands if len(x.axes) == len(node.shape)]
     if whole:
         axes = max(whole, key=lambda x: (size_of(static(x.tensor.shape)), not x.is_identity)).axes
         if axes != tuple(range(len(axes))):
             return _Permuted(rebuild(node, tuple(_ordered_as(x, axes) for x in operands)), axes)
-    return _unpermuted(rebuild(node, tuple(x.restored() for x in operands)))
+    return None
 
 
 def _contraction(node: Tensor, operands: list[_Permuted]) -> _Permuted:
@@ -147,12 +138,6 @@ def _reduction(node: Tensor, x: _Permuted) -> _Permuted | None:
     return _Permuted(result, tuple(sum(other < axis for other in kept) for axis in kept))
 
 
-def _concat(node: Tensor, operands: list[_Permuted]) -> _Permuted:
-    axes = next(x.axes for x in operands if not x.is_identity)
-    tensors = tuple(_ordered_as(x, axes) for x in operands)
-    return _Permuted(rebuild(node, tensors, axis=axes[node.attributes["axis"]]), axes)
-
-
 # Movements ----------------------------------------------------------------------------------------
 
 
@@ -170,7 +155,9 @@ def _along_axes(*names: str) -> Callable[[Tensor, _Permuted], _Permuted]:
 
 
 def _flip(node: Tensor, x: _Permuted) -> _Permuted:
-    return _Permuted(rebuild(node, (x.tensor,), axes=x.at(node.attributes["axes"])), x.axes)
+    axes: tuple[int, ...] = node.attributes["axes"]
+    flipped = rebuild(node, (x.tensor,), axes=tuple(sorted(x.axes[axis] for axis in axes)))
+    return _Permuted(flipped, x.axes)
 
 
 def _shear(node: Tensor, x: _Permuted) -> _Permuted:

@@ -24,7 +24,7 @@ import numpy as np
 
 from lamina.base.records import frozen_dataclass
 from lamina.errors import LargestBlockError
-from lamina.program.index import Axis, axes_of
+from lamina.program.index import axes_of
 from lamina.program.program import Allocation, Buffer, Plan, Repeat
 from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, Sort, Step, loads_of, reads_of, stores_of, writes_of
@@ -80,11 +80,9 @@ def plan_memory(
     """The plan of the arena: a block and an offset for every temporary buffer.
 
     Args:
-        buffers: all buffers of the program, by name.
-        steps: the program's steps, in the order in which they run.
+        buffers, steps, repeats: of the program.
         outputs: buffers that callers read after the last step.
-        repeats: the ranges of steps that are repeated.
-        alignment: in bytes, for every buffer. The buffer's elements or cache lines may need more.
+        alignment: the bytes for every buffer; its elements or cache lines may need more.
         largest_block: the most bytes in one block of the arena; None for one block of any size.
 
     Raises:
@@ -97,9 +95,22 @@ def plan_memory(
     for name, buffer in buffers.items():
         limit = largest_block if buffer.kind == "input" else span if name in lifetimes else None
         if limit is not None and buffer.bytes > limit:
-            raise _too_large(buffer, limit)
+            raise LargestBlockError(
+                f"{buffer.name} is larger than the largest block of memory on this device",
+                facts=(
+                    ("buffer", f"{buffer}, {buffer.bytes:,} bytes"),
+                    ("limit", f"{limit:,} bytes in one block"),
+                ),
+                advice="Take a smaller batch (Network.max_batch_size returns the largest that "
+                "fits), or another engine: some have no such limit.",
+            )
     regions = _regions(lifetimes, steps, alignment)
-    largest = _largest_alive(regions, len(steps))
+    # The most bytes that are alive in any one step.
+    changes = [0] * (len(steps) + 2)
+    for region in regions:
+        changes[region.first] += region.bytes
+        changes[min(region.last, len(steps) - 1) + 1] -= region.bytes
+    largest = max(accumulate(changes))
     space = _AddressRange(tuple(regions), max(span, granularity), granularity)
     addresses, blocks = _pack(space, largest)
     allocations: list[Allocation] = []
@@ -114,27 +125,6 @@ def plan_memory(
             taken_over = name
     allocations.sort(key=lambda a: (a.first, a.block, a.offset))
     return Plan(blocks, largest, tuple(allocations))
-
-
-def _too_large(buffer: Buffer, limit: int) -> LargestBlockError:
-    return LargestBlockError(
-        f"{buffer.name} is larger than the largest block of memory on this device",
-        facts=(
-            ("buffer", f"{buffer}, {buffer.bytes:,} bytes"),
-            ("limit", f"{limit:,} bytes in one block"),
-        ),
-        advice="Take a smaller batch (Network.max_batch_size returns the largest that fits), "
-        "or another engine: some have no such limit.",
-    )
-
-
-def _largest_alive(regions: Sequence[_Region], steps: int) -> int:
-    """The most bytes that are alive in any one step."""
-    changes = [0] * (steps + 2)
-    for region in regions:
-        changes[region.first] += region.bytes
-        changes[min(region.last, steps - 1) + 1] -= region.bytes
-    return max(accumulate(changes))
 
 
 def _lifetimes(
@@ -154,12 +144,16 @@ def _lifetimes(
     last.update(dict.fromkeys(outputs, len(steps)))
     for repeat in repeats:
         inside = range(repeat.first, repeat.last)
-        lasting = _indexed_by(steps[repeat.first : repeat.last], repeat.axis)
+        repeated = steps[repeat.first : repeat.last]
+        used = [(one.buffer, one.index) for step in repeated for one in stores_of(step)]
+        used += [(one.buffer, one.index) for step in repeated for one in loads_of(step)]
+        lasting = {buffer for buffer, index in used if repeat.axis in axes_of(index)}
         for name in first:
             # A buffer lives during all iterations if one iteration leaves it for another, or if it
             # is also alive before or after the repeated steps.
             outside = first[name] not in inside or last[name] not in inside
-            if (outside and _overlap(first[name], last[name], inside)) or name in lasting:
+            overlaps = first[name] < inside.stop and last[name] >= inside.start
+            if (outside and overlaps) or name in lasting:
                 first[name] = min(first[name], inside.start)
                 last[name] = max(last[name], inside.stop - 1)
     return {
@@ -167,17 +161,6 @@ def _lifetimes(
         for name, buffer in buffers.items()
         if buffer.kind == "temporary"
     }
-
-
-def _overlap(first: int, last: int, steps: range) -> bool:
-    return first < steps.stop and last >= steps.start
-
-
-def _indexed_by(steps: Sequence[Step], axis: Axis) -> set[str]:
-    """The buffers that steps load or store at an index that depends on an axis."""
-    used = [(store.buffer, store.index) for step in steps for store in stores_of(step)]
-    used += [(load.buffer, load.index) for step in steps for load in loads_of(step)]
-    return {buffer for buffer, index in used if axis in axes_of(index)}
 
 
 def _regions(
@@ -211,12 +194,11 @@ def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetim
     for load in loads_of(step):
         load_indices.setdefault(load.buffer, set()).add((load.index, load.bounds))
     # Buffers that other points read too.
-    shared = set[str]()
     if isinstance(step, Contraction):
-        shared = {load.buffer for load in loads(step.left, step.right)}
+        read_by_others = [step.left, step.right]
     else:
-        keys = [stage.key for stage in step.stages if isinstance(stage, Sort)]
-        shared = {load.buffer for load in loads(*keys)}
+        read_by_others = [stage.key for stage in step.stages if isinstance(stage, Sort)]
+    shared = {load.buffer for load in loads(*read_by_others)}
     size = result.buffer.bytes
     return [
         name

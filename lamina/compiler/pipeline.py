@@ -6,8 +6,6 @@ tensors that it made are type-checked; at the end the program is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from lamina.base.garbage import without_collections
 from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.expand import expand
@@ -52,20 +50,9 @@ def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Pro
 def optimised(graph: Graph, checked: Graph | None = None) -> Graph:
     """The graph after the passes that come before fusion.
 
-    Args:
-        graph: what is compiled.
-        checked: a graph whose tensors are type-checked already; only tensors that a pass makes are
-            checked.
+    Only tensors that a pass makes are type-checked, not those of a graph that was `checked`.
     """
-    passes: list[Callable[[Graph], Graph]] = [
-        widen,
-        keep,
-        expand,
-        simplify,
-        sink_transposes,
-        simplify,
-    ]
-    for apply_pass in passes:
+    for apply_pass in (widen, keep, expand, simplify, sink_transposes, simplify):
         graph = apply_pass(graph)
         verify(graph, checked)
         checked = graph
@@ -79,16 +66,13 @@ def assemble(fused: Fused, name: str, target: Target) -> Program:
     if target.scatter == "sorted":
         lowered = sort_scatters(lowered)
     outputs = tuple((name, named.buffer_of[tensor]) for name, tensor in fused.graph.outputs)
+    buffers, steps, repeats = lowered.buffers, lowered.steps, lowered.repeats
     plan = plan_memory(
-        lowered.buffers,
-        lowered.steps,
-        [buffer for _, buffer in outputs],
-        lowered.repeats,
+        *(buffers, steps, [buffer for _, buffer in outputs], repeats),
         alignment=target.alignment_bytes,
         largest_block=target.largest_block_bytes,
     )
-    constants = named.constants
-    return Program(name, lowered.buffers, lowered.steps, outputs, constants, plan, lowered.repeats)
+    return Program(name, buffers, steps, outputs, named.constants, plan, repeats)
 
 
 def write_steps(fused: Fused, named: Buffers, target: Target) -> Lowered:

@@ -15,14 +15,20 @@ from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.fusion.fuse import Fused, Group, fuse
 from lamina.compiler.fusion.trials import named
 from lamina.compiler.keep import keep
-from lamina.compiler.lowering.pull import IterationRow, Location, pulled
+from lamina.compiler.lowering.pull import (
+    IterationRow,
+    Location,
+    axis_indices,
+    iterating,
+    numbered_axes,
+    pulled,
+)
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.lowering_rules import Coordinates, Repeating, iteration_of
 from lamina.ops.movement import RESHAPE
 from lamina.program.index import Axis, Index, axis_index
-from lamina.program.scalar import Scalar
 from lamina.program.steps import Loop, Step, Store, Write
 from lamina.program.target import Target
 
@@ -45,9 +51,6 @@ class RepeatedSteps:
 @final
 class _Loop:
     """A recurrence and the rows that its iterations read and write.
-
-    Args:
-        group: its results.
 
     Attributes:
         operands: initial states, sequences and constants.
@@ -102,14 +105,9 @@ def lower_repeating(
     target: Target,
     first_number: int,
 ) -> RepeatedSteps:
-    """The steps of a recurrence. Its results get buffers.
+    """The steps of a recurrence, numbered from `first_number` on. Its results get buffers.
 
-    Args:
-        group: the results of the recurrence.
-        buffers: the program's buffers, including the buffers of the operands.
-        optimised: the passes that come before fusion.
-        target: the costs of the device.
-        first_number: the number of the first step, with which its name begins.
+    `optimised` are the passes that come before fusion.
     """
     loop = _Loop(group)
     body = optimised(unroll(keep(loop.body)))
@@ -160,11 +158,14 @@ def _given(
     locations: dict[Tensor, Location] = {
         one: named(buffer) for one, buffer in buffers.buffer_of.items()
     }
+
+    def pulling(operand: Tensor, time: Coordinates) -> Location:
+        return lambda coordinates: pulled(operand, (*time, *coordinates), locations)
+
     others = zip(graph.inputs[loop.states :], loop.operands[loop.states :], strict=True)
     for number, (leaf, operand) in enumerate(others):
-        given[leaf] = _input_location(
-            operand, (loop.time,) if number < loop.sequences else (), locations
-        )
+        # The element of a sequence at the iteration's time, or a constant.
+        given[leaf] = pulling(operand, (loop.time,) if number < loop.sequences else ())
     return given
 
 
@@ -200,29 +201,12 @@ def _with_distinct_results(graph: Graph) -> Graph:
     return Graph(graph.inputs, tuple(outputs))
 
 
-def _input_location(
-    operand: Tensor, time: Coordinates, locations: Mapping[Tensor, Location]
-) -> Location:
-    """The location of an iteration's input: a constant, or the element of a sequence at a time.
-
-    Args:
-        operand: the constant or the sequence, an operand of the recurrence.
-        time: the first coordinate in a sequence; empty for a constant.
-        locations: of the tensors stored before the recurrence.
-    """
-
-    def at(coordinates: Coordinates) -> Scalar:
-        return pulled(operand, (*time, *coordinates), locations)
-
-    return at
-
-
 def _copy(
     source: Tensor, target: IterationRow, locations: Mapping[Tensor, Location], name: str
 ) -> Loop:
     """A step that stores a tensor in a row of a stack."""
     shape = static(source.shape)
-    axes = tuple(Axis(f"i{number}", extent) for number, extent in enumerate(shape))
-    point = tuple(axis_index(axis) for axis in axes)
+    axes = numbered_axes("i", shape)
+    point = axis_indices(axes)
     store = Store(target.buffer, target.index(point, shape), pulled(source, point, locations))
-    return Loop(name, tuple(a for a in axes if a.extent != 1), (Write((), (store,)),))
+    return Loop(name, iterating(axes), (Write((), (store,)),))

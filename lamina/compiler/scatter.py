@@ -48,8 +48,7 @@ def sort_scatters(lowered: Lowered) -> Lowered:
     """The same program with two parallel steps for each sequential scatter."""
     buffers = dict(lowered.buffers)
     steps: list[Step] = []
-    # For each old step, the number of its first new step.
-    starts: list[int] = []
+    starts: list[int] = []  # for each old step, the number of its first new step
     for step in lowered.steps:
         starts.append(len(steps))
         replacement = _sorted_scatter(step, buffers) if isinstance(step, Loop) else ()
@@ -68,11 +67,14 @@ def _numbered(number: int, step: Step) -> Step:
 def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
     """The two steps for a scatter, and a new buffer for the order; none for another loop."""
     match loop.stages:
-        case (Write(_, (Store() as zero,)), Write(axes, (Store() as addition,), True)):
+        case (Write(cleared, (Store() as zero,)), Write(axes, (Store() as addition,), True)):
             pass
         case _:
             return ()
-    key, position = _without_common_terms(addition.index, zero.index)
+    # Both indices without their common terms, relative to the constant of the zeros.
+    both = tuple(term for term in addition.index.terms if term in zero.index.terms)
+    common = Index(zero.index.constant, both)
+    key, position = addition.index - common, zero.index - common
     # It iterates the values in their order in the key, and in sorted order elsewhere.
     rank = Axis("rank", size_of([axis.extent for axis in axes]))
     index_of_axis = _axes_of_value(axes, axis_index(rank))
@@ -85,7 +87,9 @@ def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
     buffers[name] = order
     element = flatten(tuple(map(axis_index, (*outer, rank))), order.shape)
     sort = Sort(rank, Position(sorting), name, element, dtype)
-    gathering = Rewrite(_axes_of_value(axes, _read(Load(name, element, dtype), rank.extent)))
+    read: Scalar = Load(name, element, dtype)
+    value = read if dtype == int64 else Apply("cast", (read,), int64)
+    gathering = Rewrite(_axes_of_value(axes, gathered_index(value, rank.extent)))
     total = SegmentSum(
         "sum",
         rank,
@@ -97,36 +101,17 @@ def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
     stored = replace(zero, value=Local(total.local, total.dtype))
     # The axis of adjacent elements comes last.
     strides = dict(zero.index.terms)
-    points = sorted((*loop.axes, *_cleared_axes(loop)), key=lambda axis: -strides.get(axis, 0))
+    points = sorted((*loop.axes, *cleared), key=lambda axis: -strides.get(axis, 0))
     return (
         Loop(f"{loop.name}.order", outer, (sort,)),
         Loop(loop.name, tuple(points), (total, Write((), (stored,)))),
     )
 
 
-def _cleared_axes(loop: Loop) -> tuple[Axis, ...]:
-    """The inner axes over which a scatter first sets its result to zero."""
-    clearing = loop.stages[0]
-    assert isinstance(clearing, Write)
-    return clearing.axes
-
-
-def _without_common_terms(one: Index, other: Index) -> tuple[Index, Index]:
-    """Two indices without their common terms, relative to the constant of the second."""
-    common = Index(other.constant, tuple(term for term in one.terms if term in other.terms))
-    return one - common, other - common
-
-
 def _axes_of_value(axes: Sequence[Axis], value: Index) -> dict[Axis, Index]:
     """The index of each axis of the values, in terms of the flat index of a value."""
     indices_of_axes = unflatten(value, [axis.extent for axis in axes])
     return dict(zip(axes, indices_of_axes, strict=True))
-
-
-def _read(position: Load, extent: int) -> Index:
-    """A loaded position as an index."""
-    value: Scalar = position if position.dtype == int64 else Apply("cast", (position,), int64)
-    return gathered_index(value, extent)
 
 
 def _unused(wanted: str, buffers: Mapping[str, Buffer]) -> str:

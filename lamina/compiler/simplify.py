@@ -80,11 +80,9 @@ def _simplified(node: Tensor) -> Tensor:
         return folded
     if isinstance(node.op.lowering, Elementwise):
         node = _without_broadcasts(node)
-    if isinstance(node.op.lowering, Movement):
-        for move in (_moved_halves, _moved_roundings):
-            moved = move(node)
-            if moved is not None:
-                return moved
+    moved = _moved(node) if isinstance(node.op.lowering, Movement) else None
+    if moved is not None:
+        return moved
     rule = _RULES.get(node.op)
     simpler = rule(node) if rule else None
     if simpler is None:
@@ -106,10 +104,9 @@ def _without_moved_contractions(graph: Graph) -> Graph:
         if node.op is TRANSPOSE and operands[0].op is CONTRACT:
             (before,) = node.operands
             if users[before] == 1 and before.rank == 2:
-                names: tuple[str, ...] = operands[0].attributes["output"]
-                axes: tuple[int, ...] = node.attributes["axes"]
-                wanted = tuple(names[axis] for axis in axes)
-                return rebuild(operands[0], operands[0].operands, output=wanted)
+                names = operands[0].attributes["output"]
+                moved = tuple(names[axis] for axis in node.attributes["axes"])
+                return rebuild(operands[0], operands[0].operands, output=moved)
         return rebuild(node, operands)
 
     return rewrite(graph, rule)
@@ -173,8 +170,7 @@ def _is(tensor: Tensor, number: float) -> bool:
 
 
 def _multiply(node: Tensor) -> Tensor | None:
-    left, right = node.operands
-    for one, other in ((left, right), (right, left)):
+    for one, other in (node.operands, node.operands[::-1]):
         if one.shape == node.shape and _is(other, 1):
             return one
         if one.shape == node.shape and _is(other, -1) and node.dtype.is_float:
@@ -221,11 +217,6 @@ def _power(node: Tensor) -> Tensor | None:
     return ops.mul(base, base) if _is(exponent, 2) else None
 
 
-def _negative(node: Tensor) -> Tensor | None:
-    (operand,) = node.operands
-    return operand.operands[0] if operand.op is NEG else None
-
-
 def _where(node: Tensor) -> Tensor | None:
     condition, left, right = node.operands
     if left is right and left.shape == node.shape:
@@ -251,11 +242,6 @@ def _narrowed(node: Tensor, half: DType) -> Tensor | None:
     if is_widened(node):
         return node.operands[0]
     return constant(0.0, half) if _is(node, 0.0) else None
-
-
-def _computed_again(node: Tensor) -> Tensor:
-    """Its sources are only for gradients."""
-    return node.operands[0]
 
 
 def _unchanged(node: Tensor) -> Tensor | None:
@@ -284,33 +270,19 @@ def _keeps_elements(node: Tensor) -> bool:
     return is_moved and has_floats and all(_exact(fill) in ("0", "0.0") for fill in fills)
 
 
-def _moved_halves(node: Tensor) -> Tensor | None:
-    """Floats of 16 bits that were cast to wider ones are moved before they are cast."""
-    if not _keeps_elements(node) and node.op is not CONCAT:
-        return None
-    if not all(map(is_widened, node.operands)):
-        return None
-    narrow = tuple(operand.operands[0] for operand in node.operands)
-    if len({operand.dtype for operand in narrow}) > 1:
-        return None
-    return ops.cast(_simplified(rebuild(node, narrow)), node.dtype)
+def _moved(node: Tensor) -> Tensor | None:
+    """Numbers are moved before they are rounded to TF32, or cast from 16 bits to wider ones.
 
-
-def _moved_roundings(node: Tensor) -> Tensor | None:
-    """Numbers that were rounded to TF32 are moved before they are rounded.
-
-    Then the rounding is the last op of the view through which a contraction reads its operand.
+    The rounding is then the last op of the view through which a contraction reads its operand.
     """
-    if not _keeps_elements(node) or node.operands[0].op is not ROUND_TO_TF32:
-        return None
-    (source,) = node.operands[0].operands
-    return ops.round_to_tf32(_simplified(rebuild(node, (source,))))
-
-
-def _round_to_tf32(node: Tensor) -> Tensor | None:
-    """What is rounded is not rounded again."""
-    (operand,) = node.operands
-    return operand if operand.op is ROUND_TO_TF32 else None
+    keeps, below = _keeps_elements(node), node.operands
+    if keeps and below[0].op is ROUND_TO_TF32:
+        return ops.round_to_tf32(_simplified(rebuild(node, below[0].operands)))
+    if (keeps or node.op is CONCAT) and all(map(is_widened, below)):
+        narrow = tuple(operand.operands[0] for operand in below)
+        if len({operand.dtype for operand in narrow}) == 1:
+            return ops.cast(_simplified(rebuild(node, narrow)), node.dtype)
+    return None
 
 
 def _reshape(node: Tensor) -> Tensor | None:
@@ -400,10 +372,11 @@ _RULES: dict[Op, Callable[[Tensor], Tensor | None]] = {
     ADD: _add,
     SUB: _subtract,
     POW: _power,
-    NEG: _negative,
+    NEG: lambda node: node.operands[0].operands[0] if node.operands[0].op is NEG else None,
     WHERE: _where,
     CAST: _cast,
-    ROUND_TO_TF32: _round_to_tf32,
+    # What is rounded is not rounded again.
+    ROUND_TO_TF32: lambda node: node.operands[0] if node.operands[0].op is ROUND_TO_TF32 else None,
     BROADCAST_TO: _unchanged,
     SLICE: _unchanged,
     PAD: _unchanged,
@@ -413,5 +386,5 @@ _RULES: dict[Op, Callable[[Tensor], Tensor | None]] = {
     CONTRACT: _contract,
     SCATTER_ALONG_AXIS: _scatter_along_axis,
     STOP_GRADIENT: _unchanged,
-    COMPUTED_AGAIN: _computed_again,
+    COMPUTED_AGAIN: lambda node: node.operands[0],  # its sources are only for gradients
 }

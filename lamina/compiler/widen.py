@@ -12,9 +12,9 @@ def widen(graph: Graph) -> Graph:
 
     Programs store, load, move and convert floats of 16 bits; they compute in float32.
     """
-    return rewrite(graph, _widened)
 
+    def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
+        node = rebuild(node, operands)
+        return ops.cast(applied_in_float32(node), node.dtype) if computes_in_float32(node) else node
 
-def _widened(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-    node = rebuild(node, operands)
-    return ops.cast(applied_in_float32(node), node.dtype) if computes_in_float32(node) else node
+    return rewrite(graph, rule)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
-from lamina.compiler.fusion.costs import Narrowing, Operations
+from lamina.compiler.fusion.costs import Operations, is_worth_narrowing
 from lamina.compiler.fusion.results import DistinctResults
 from lamina.compiler.fusion.views import Views, as_stored, viewed_operands
 from lamina.graph import Tensor, reached_ends, users_of
@@ -76,19 +76,15 @@ def required(context: PassContext, anchors: Anchors) -> Anchors:
     A sort reads each element many times, so its operand is stored too.
     """
     loops = Reduction | Contracting | Scanning | Scattering | Sorting | Repeating
-    found = {
-        node: None
-        for node in context.nodes
-        if isinstance(node.op.lowering, loops) or (node in context.must_store and not is_leaf(node))
-    }
-    found |= {
-        operand: None
-        for node in context.nodes
-        if isinstance(node.op.lowering, Sorting)
-        for operand in node.operands
-        if not _is_cast_leaf(operand)
-    }
-    return anchors | found
+    found = dict(anchors)
+    for node in context.nodes:
+        if isinstance(node.op.lowering, loops) or (
+            node in context.must_store and not is_leaf(node)
+        ):
+            found[node] = None
+        if isinstance(node.op.lowering, Sorting):
+            found |= {x: None for x in node.operands if not _is_cast_leaf(x)}
+    return found
 
 
 def rounded(context: PassContext, anchors: Anchors) -> Anchors:
@@ -152,17 +148,16 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
                 for reader in _readers(others, anchors, context.users)
                 if isinstance(reader.op.lowering, _SEPARATE)
             }
-            cost = Narrowing(
+            if is_worth_narrowing(
                 elements=size_of(static(node.shape)),
                 wide=source.dtype.itemsize,
                 narrow=node.dtype.itemsize,
+                packed=not node.dtype.is_half,
                 steps=len(narrow),
                 also_wide=len(narrow & wide),
                 is_stored=bool(wide) or source in context.must_store,
-                is_packed=not node.dtype.is_half,
                 operations=operations.of(node),
-            )
-            if cost.storing_cost() < cost.recomputing_cost():
+            ):
                 found[node] = None
     return anchors | found
 

@@ -13,8 +13,8 @@ from typing import final
 from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors, PassContext
-from lamina.compiler.fusion.costs import Operations, Rereading, is_packed
-from lamina.compiler.fusion.expressions import Expression, expression_of, own_depth
+from lamina.compiler.fusion.costs import Operations, is_packed, is_worth_rereading
+from lamina.compiler.fusion.expressions import expression_of, own_depth
 from lamina.compiler.fusion.views import is_read_converted
 from lamina.compiler.lowering.pull import axis_indices, broadcast_coordinates, numbered_axes
 from lamina.graph import Tensor
@@ -50,7 +50,9 @@ def read_at_several_coordinates(context: PassContext, anchors: Anchors) -> Ancho
     for node in reversed(context.nodes):
         if is_leaf(node):
             continue
-        count = 0 if node in found or not _may_be_stored(node, operations) else reads.count(node)
+        # If its own op computes nothing, its operand may be stored instead.
+        computes = not is_read_converted(node) and operations.with_gathers(node) > 0
+        count = reads.count(node) if computes and node not in found else 0
         if node.op is CONCAT and reads.coordinates(node) >= _MOST_JOINED:
             found[node] = None
         elif count and _is_worth_storing(node, count, found, operations, context.target):
@@ -65,34 +67,22 @@ def read_at_several_coordinates(context: PassContext, anchors: Anchors) -> Ancho
     return found
 
 
-def _may_be_stored(node: Tensor, operations: Operations) -> bool:
-    """Whether its own op computes something. If not, its operand may be stored instead."""
-    return not is_read_converted(node) and operations.with_gathers(node) > 0
-
-
 def _is_worth_storing(
     node: Tensor, evaluations: int, anchors: Anchors, operations: Operations, target: Target
 ) -> bool:
-    expression = expression_of(node, anchors)
-    if expression.is_rounded_leaf or expression.is_generated(node):
-        return False
-    rereading = Rereading(
-        elements=size_of(static(node.shape)),
+    expression, size = expression_of(node, anchors), size_of(static(node.shape))
+    return not expression.takes_no_memory(node) and is_worth_rereading(
+        target,
+        elements=size,
         itemsize=node.dtype.itemsize,
-        is_packed=is_packed(node.dtype),
+        packed=is_packed(node.dtype),
         evaluations=evaluations,
-        operations=_operations(node, expression, operations),
+        # Smaller tensors below it count by their size.
+        operations=sum(
+            min(size_of(static(one.shape)) / size, 1.0) * operations.with_gathers(one)
+            for one in expression.computed
+        ),
         reads_only_leaves=all(is_leaf(one) for one in expression.sources),
-    )
-    return rereading.storing_cost(target) < rereading.recomputing_cost()
-
-
-def _operations(node: Tensor, expression: Expression, operations: Operations) -> float:
-    """The cost of computing one element; smaller tensors below it count by their size."""
-    size = size_of(static(node.shape))
-    return sum(
-        min(size_of(static(one.shape)) / size, 1.0) * operations.with_gathers(one)
-        for one in expression.computed
     )
 
 
@@ -124,12 +114,7 @@ class _Reads:
         return max(map(len, self._read.get(node, {}).values()), default=0)
 
     def propagate(self, node: Tensor, is_anchor: bool) -> None:
-        """Adds what a tensor reads; all its users are decided.
-
-        Args:
-            node: the tensor.
-            is_anchor: whether a step computes it at its own coordinates.
-        """
+        """Adds what a tensor reads. All its users are decided; a step computes an anchor itself."""
         read, depth = self._read.pop(node, {}), self._depth.pop(node, 0) + own_depth(node)
         if is_anchor:
             read, depth = {node: {_own_coordinates(node): None}}, own_depth(node)

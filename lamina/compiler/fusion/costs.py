@@ -7,10 +7,11 @@ A program costs
     + the launches of its steps,
 
 all in one unit, the time to move a byte. Three decisions compare costs: whether a tensor that
-several steps need is stored or computed again (`Sharing`); whether one is that a step needs at
-several coordinates (`Rereading`); and whether a cast to fewer bytes is stored, in addition to its
-operand or instead of it (`Narrowing`). Other decisions need no comparison. Storing a running sum,
-or another order of axes, moves the same bytes. A join repeats nothing and saves a launch.
+several steps need is stored or computed again (`is_worth_sharing`); whether one is that a step
+needs at several coordinates (`is_worth_rereading`); and whether a cast to fewer bytes is stored, in
+addition to its operand or instead of it (`is_worth_narrowing`). Other decisions need no comparison.
+Storing a running sum, or another order of axes, moves the same bytes. A join repeats nothing and
+saves a launch.
 
 Of two choices of equal cost, the one with fewer live bytes is taken. Only `join_small` pays a
 launch for fewer live bytes: it omits a join that would keep more bytes alive than a launch costs.
@@ -24,7 +25,6 @@ from __future__ import annotations
 
 from typing import final
 
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement
@@ -36,8 +36,6 @@ from lamina.program.target import Target
 # The bytes of a target's unit of cost, a float that is stored and loaded. Only its store counts: a
 # step that does not load the float loads its sources instead.
 UNIT_BYTES = 4.0
-
-
 # The cost, in bytes, of packing a value narrower than a float when it is written, or of unpacking
 # it when it is read.
 _PACKING_BYTES = 1.0
@@ -85,112 +83,89 @@ class Operations:
         return UNIT_BYTES * sum(map(costs.cost_of, primitives))
 
 
-@frozen_dataclass
-class Sharing:
-    """The costs of storing a tensor that is needed several times, and of recomputing it.
+def is_worth_sharing(
+    target: Target,
+    *,
+    elements: int,
+    itemsize: int,
+    packed: bool,
+    steps: int,
+    times: float,
+    other_bytes: int,
+    operations: float,
+    reads_only_leaves: bool,
+) -> bool:
+    """Whether storing a tensor that is needed several times costs less than recomputing it.
 
     In both cases each step that needs the tensor reads one tensor: this one, or the largest of its
     sources. These reads are omitted on both sides, which is not exact if their elements differ in
     size.
 
-    Attributes:
-        elements: the number of elements of the tensor.
-        itemsize: bytes of an element.
-        is_packed: whether elements are packed when they are written, and unpacked when they are
-            read; floats of 16 bits are converted by few instructions.
+    Args:
+        target: the costs of the device.
+        elements, itemsize: the number of elements of the tensor, and the bytes of each.
+        packed: whether `is_packed` holds for its dtype.
         steps: the number of steps that need it.
         times: how often each element is needed.
-        other_bytes: read for one element from the sources, without the largest one.
+        other_bytes: the bytes that an element reads from all sources but the largest.
         operations: the cost of computing one element, in bytes.
         reads_only_leaves: whether all sources are leaves; storing then takes an additional step.
     """
-
-    elements: int
-    itemsize: int
-    is_packed: bool
-    steps: int
-    times: float
-    other_bytes: int
-    operations: float
-    reads_only_leaves: bool
-
-    def storing_cost(self, target: Target) -> float:
-        """In bytes: the tensor is written once."""
-        packing = (1 + self.steps) * _PACKING_BYTES if self.is_packed else 0
-        launch = target.launch_bytes if self.reads_only_leaves else 0
-        return self.elements * (self.itemsize + packing) + launch
-
-    def recomputing_cost(self) -> float:
-        """In bytes: each step reads the other sources, and all but one repeat the operations."""
-        return self.elements * (self.steps * self.other_bytes + (self.times - 1) * self.operations)
+    packing = (1 + steps) * _PACKING_BYTES if packed else 0
+    storing = elements * (itemsize + packing) + (target.launch_bytes if reads_only_leaves else 0)
+    # Each step reads the other sources, and all but one repeat the operations.
+    return storing < elements * (steps * other_bytes + (times - 1) * operations)
 
 
-@frozen_dataclass
-class Rereading:
-    """The costs of storing a tensor that a step reads at several coordinates, or recomputing it.
+def is_worth_rereading(
+    target: Target,
+    *,
+    elements: int,
+    itemsize: int,
+    packed: bool,
+    evaluations: int,
+    operations: float,
+    reads_only_leaves: bool,
+) -> bool:
+    """Whether storing a tensor that a step reads at several coordinates costs less.
 
     Reads are omitted on both sides: the step reads the tensor, or its sources, at all coordinates.
 
-    Attributes:
-        elements: the number of elements of the tensor.
-        itemsize: bytes of an element.
-        is_packed: whether elements are packed when they are written, as in `Sharing`.
+    Args:
+        target, elements, itemsize, packed, operations, reads_only_leaves: as of `is_worth_sharing`.
         evaluations: how many elements the step computes if the tensor is not stored, those that it
             computes again included.
-        operations: the cost of computing one element, in bytes.
-        reads_only_leaves: as in `Sharing`.
     """
-
-    elements: int
-    itemsize: int
-    is_packed: bool
-    evaluations: int
-    operations: float
-    reads_only_leaves: bool
-
-    def storing_cost(self, target: Target) -> float:
-        """In bytes: each element is computed once and written."""
-        packing = 2 * _PACKING_BYTES if self.is_packed else 0
-        launch = target.launch_bytes if self.reads_only_leaves else 0
-        return self.elements * (self.operations + self.itemsize + packing) + launch
-
-    def recomputing_cost(self) -> float:
-        """In bytes: the step repeats the operations."""
-        return self.evaluations * self.operations
+    packing = 2 * _PACKING_BYTES if packed else 0
+    launch = target.launch_bytes if reads_only_leaves else 0
+    return elements * (operations + itemsize + packing) + launch < evaluations * operations
 
 
-@frozen_dataclass
-class Narrowing:
-    """The costs of storing a cast of an anchor to fewer bytes, and of casting again.
+def is_worth_narrowing(
+    *,
+    elements: int,
+    wide: int,
+    narrow: int,
+    packed: bool,
+    steps: int,
+    also_wide: int,
+    is_stored: bool,
+    operations: float,
+) -> bool:
+    """Whether storing a cast of an anchor to fewer bytes costs less than casting again.
 
     Only differences count: other steps read the wide tensor either way.
 
-    Attributes:
-        elements: the number of elements of the tensor.
-        wide, narrow: bytes of an element, before and after the cast.
+    Args:
+        elements, packed: as of `is_worth_sharing`.
+        wide, narrow: the bytes of an element, before and after the cast.
         steps: the number of steps that need the cast.
         also_wide: how many of these steps read the wide tensor in either case.
         is_stored: whether the wide tensor is stored in either case.
-        is_packed: whether elements are packed when they are written, as in `Sharing`.
         operations: the cost of casting one element, in bytes.
     """
-
-    elements: int
-    wide: int
-    narrow: int
-    steps: int
-    also_wide: int
-    is_stored: bool
-    is_packed: bool
-    operations: float
-
-    def storing_cost(self) -> float:
-        """In bytes: the narrow tensor is written once and read by each step."""
-        packing = _PACKING_BYTES if self.is_packed else 0
-        return self.elements * (1 + self.steps) * (self.narrow + packing)
-
-    def recomputing_cost(self) -> float:
-        """In bytes: each step reads and casts the wide tensor; it is written if it is not yet."""
-        written = 0 if self.is_stored else self.wide
-        read = (self.steps - self.also_wide) * self.wide
-        return self.elements * (written + read + (self.steps - 1) * self.operations)
+    packing = _PACKING_BYTES if packed else 0
+    storing = elements * (1 + steps) * (narrow + packing)
+    # Each step reads and casts the wide tensor, which is written if it is not yet.
+    moved = (0 if is_stored else wide) + (steps - also_wide) * wide
+    return storing < elements * (moved + (steps - 1) * operations)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors
@@ -34,12 +34,13 @@ class Expression:
     sources: tuple[Tensor, ...]
     computed: tuple[Tensor, ...]
 
-    @cached_property
-    def is_rounded_leaf(self) -> bool:
-        """Whether it is a leaf, moved and rounded to 16 bits.
+    def takes_no_memory(self, node: Tensor) -> bool:
+        """Whether it is computed from almost nothing, or a leaf, moved and rounded to 16 bits.
 
-        Rounding is part of reading the leaf: it needs no pass of its own over memory.
+        Generated tensors must not take memory. Rounding is part of reading the leaf.
         """
+        if size_of(static(node.shape)) > 1 and not self.large_sources(node):
+            return True
         computed = self.computed
         casts = [one for one in computed if one.op is CAST]
         moved = all(one in casts or isinstance(one.op.lowering, Movement) for one in computed)
@@ -49,10 +50,6 @@ class Expression:
         """The sources that do not stay in a cache while the tensor is computed."""
         cached_size = max(size_of(static(node.shape)) // _CACHED_RATIO, 1)
         return [one for one in self.sources if size_of(static(one.shape)) > cached_size]
-
-    def is_generated(self, node: Tensor) -> bool:
-        """Whether it is computed from almost nothing. Generated tensors must not take memory."""
-        return size_of(static(node.shape)) > 1 and not self.large_sources(node)
 
 
 def expression_of(node: Tensor, anchors: Anchors) -> Expression:

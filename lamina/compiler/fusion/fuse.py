@@ -24,9 +24,13 @@ from lamina.compiler.fusion.anchors import (
     running_sums,
 )
 from lamina.compiler.fusion.coordinates import read_at_several_coordinates
-from lamina.compiler.fusion.groups import Groups
-from lamina.compiler.fusion.joining import join_producers, join_siblings, join_small
-from lamina.compiler.fusion.order import execution_order
+from lamina.compiler.fusion.groups import (
+    Groups,
+    execution_order,
+    join_producers,
+    join_siblings,
+    join_small,
+)
 from lamina.compiler.fusion.results import DistinctResults, with_distinct_results
 from lamina.compiler.fusion.sharing import stored_or_computed_again
 from lamina.compiler.fusion.trials import UnnamedStep
@@ -91,19 +95,19 @@ _NOTHING: Mapping[Tensor, Location] = {}
 
 
 def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] = _NOTHING) -> Fused:
-    """Divides a simplified graph into groups and orders them.
-
-    Args:
-        graph: what is computed.
-        target: the costs of the device.
-        given: the locations of leaves without a buffer.
-    """
+    """Divides a simplified graph into groups and orders them; `given` leaves have no buffer."""
     distinct, groups = _separate(graph, target, given)
     groups.begin_joining()
     for join in JOIN_PASSES:
         join(groups)
-    ordered = tuple(_group(groups, number) for number in execution_order(groups))
-    return Fused(distinct.graph, ordered, distinct.in_place)
+    ordered: list[Group] = []
+    for number in execution_order(groups):
+        members = groups.members[number]
+        step = groups.lowered(members)
+        if step is None and not isinstance(members[0].op.lowering, Repeating):
+            raise InternalError(f"no step computes {members[-1].op.name} by itself")
+        ordered.append(Group(members, frozenset(groups.stored(members)), step))
+    return Fused(distinct.graph, tuple(ordered), distinct.in_place)
 
 
 def _separate(
@@ -113,27 +117,13 @@ def _separate(
     blocked: set[Tensor] = set()
     while True:
         distinct = with_distinct_results(graph, blocked)
-        groups = Groups(distinct, chosen_anchors(distinct, target, given), target, given)
+        context = PassContext(distinct, target, Views(given))
+        anchors: Anchors = {}
+        for choose in ANCHOR_PASSES:
+            anchors = choose(context, anchors)
+        ordered = [node for node in context.nodes if node in anchors]
+        groups = Groups(distinct, ordered, target, given)
         more = groups.blocked()
         if not more:
             return distinct, groups
         blocked |= more
-
-
-def chosen_anchors(
-    distinct: DistinctResults, target: Target, given: Mapping[Tensor, Location]
-) -> list[Tensor]:
-    """The anchors of a graph, operands first."""
-    context = PassContext(distinct, target, Views(given))
-    anchors: Anchors = {}
-    for choose in ANCHOR_PASSES:
-        anchors = choose(context, anchors)
-    return [node for node in context.nodes if node in anchors]
-
-
-def _group(groups: Groups, number: int) -> Group:
-    members = groups.members[number]
-    step = groups.lowered(members)
-    if step is None and not isinstance(members[0].op.lowering, Repeating):
-        raise InternalError(f"no step computes {members[-1].op.name} by itself")
-    return Group(members, frozenset(groups.stored(members)), step)

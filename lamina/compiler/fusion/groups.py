@@ -1,9 +1,15 @@
-"""Groups: sets of anchors that become one step each, while they are joined."""
+"""Groups: sets of anchors that become one step each, the passes that join them, and their order.
+
+A join repeats no operation and saves a launch, so it never costs more. The passes only differ in
+the order in which they try joins. Of the groups that may run, the one that adds the fewest live
+bytes comes first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from heapq import heappop, heappush
 from typing import final
 
 from lamina.base.shapes import size_of, static
@@ -12,12 +18,15 @@ from lamina.compiler.fusion.results import DistinctResults
 from lamina.compiler.fusion.trials import Trials, UnnamedStep
 from lamina.compiler.fusion.views import boundary, is_number
 from lamina.compiler.lowering.pull import Location
+from lamina.errors import InternalError
 from lamina.graph import Tensor
-from lamina.ops.lowering_rules import Repeating, loop_key
+from lamina.ops.lowering_rules import Contracting, Reduction, Repeating, loop_key
 from lamina.program.target import Target
 
 # The most anchors in one group.
 MOST_MEMBERS = 64
+# The number of following groups, over equally many points, with which each group is tried.
+SIBLINGS_TRIED = 8
 
 
 def bytes_of(node: Tensor) -> int:
@@ -30,12 +39,6 @@ class Groups:
     """The groups, the tensors they read, and the order in which they must run.
 
     At first each anchor is a group, except that all results of one recurrence are one group.
-
-    Args:
-        distinct: the graph.
-        anchors: in the order of the graph.
-        target: the costs of the device.
-        given: the locations of leaves without a buffer.
 
     Attributes:
         anchors: all anchors.
@@ -75,11 +78,6 @@ class Groups:
         self.members: dict[int, tuple[Tensor, ...]] = {}
         self.group_of: dict[Tensor, int] = {}
         self.large_sources: dict[int, set[Tensor]] = {}
-        self._begin()
-        self.predecessors: Mapping[int, AbstractSet[int]] = self._direct_predecessors()
-
-    def _begin(self) -> None:
-        """Makes the initial groups."""
         recurrences: dict[object, int] = {}
         for number, anchor in enumerate(self.anchors):
             if isinstance(anchor.op.lowering, Repeating):
@@ -88,23 +86,14 @@ class Groups:
             self.members[number] = (*self.members.get(number, ()), anchor)
             large_sources = {one for one in self.sources[anchor] if size_of(static(one.shape)) > 1}
             self.large_sources[number] = self.large_sources.get(number, set()) | large_sources
-
-    def _direct_predecessors(self) -> dict[int, set[int]]:
-        found: dict[int, set[int]] = {number: set() for number in self.members}
-        for anchor in self.anchors:
-            number = self.group_of[anchor]
-            found[number] |= {self.group_of[one] for one in self._prerequisites(anchor)} - {number}
-        return found
-
-    def _prerequisites(self, anchor: Tensor) -> set[Tensor]:
-        """The anchors that must be computed before this one or in the same group.
-
-        An anchor that overwrites a leaf comes after all readers of the leaf.
-        """
-        prerequisites = {source for source in self.sources[anchor] if source in self.anchors}
-        if anchor in self.in_place:
-            prerequisites |= self.users.get(self.in_place[anchor], set()) - {anchor}
-        return prerequisites
+        before: dict[int, set[int]] = {number: set() for number in self.members}
+        for anchor, number in self.group_of.items():
+            earlier = {source for source in self.sources[anchor] if source in self.anchors}
+            if anchor in self.in_place:
+                # An anchor that overwrites a leaf comes after all readers of the leaf.
+                earlier |= self.users.get(self.in_place[anchor], set()) - {anchor}
+            before[number] |= {self.group_of[one] for one in earlier} - {number}
+        self.predecessors: Mapping[int, AbstractSet[int]] = before
 
     def blocked(self) -> set[Tensor]:
         """Leaves that cannot be overwritten in place.
@@ -152,3 +141,159 @@ class Groups:
         """The members that other groups or callers need."""
         inside = set(members)
         return tuple([m for m in members if m in self.results or not self.users[m] <= inside])
+
+
+# Joining ------------------------------------------------------------------------------------------
+
+
+def join_producers(groups: Groups) -> None:
+    """Joins each anchor's group with those of its sources, the latest source first.
+
+    A join saves the bytes that one group writes for the other.
+    """
+    for anchor in groups.anchors:
+        producers = sorted(
+            (source for source in groups.sources[anchor] if source in groups.anchors),
+            key=groups.order.__getitem__,
+            reverse=True,
+        )
+        for producer in producers:
+            groups.join(groups.group_of[producer], groups.group_of[anchor])
+
+
+def join_siblings(groups: Groups) -> None:
+    """Joins groups over equally many points that read a tensor in common.
+
+    A join saves the bytes of the second read.
+    """
+
+    def share_input(first: int, second: int) -> bool:
+        return not groups.large_sources[first].isdisjoint(groups.large_sources[second])
+
+    _join_over_same_points(groups, share_input)
+
+
+def join_small(groups: Groups) -> None:
+    """Joins groups over equally many points that share no tensor, if one of them is small.
+
+    A join saves a launch, and keeps the bytes that the smaller group writes alive for longer. The
+    launch must cost more than these bytes.
+    """
+
+    def write_less(first: int, second: int) -> bool:
+        written = (sum(map(bytes_of, groups.stored(groups.members[n]))) for n in (first, second))
+        return min(written) <= groups.target.launch_bytes
+
+    _join_over_same_points(groups, write_less)
+
+
+def _join_over_same_points(groups: Groups, is_worth_joining: Callable[[int, int], bool]) -> None:
+    """Tries joins of groups over equally many points, where a predicate of both numbers holds."""
+    by_points: dict[int, list[int]] = {}
+    for number, members in groups.members.items():
+        if not any(isinstance(m.op.lowering, Contracting | Repeating) for m in members):
+            by_points.setdefault(_points(members), []).append(number)
+    for numbers in by_points.values():
+        for position, first in enumerate(numbers):
+            for second in numbers[position + 1 : position + 1 + SIBLINGS_TRIED]:
+                if (
+                    first in groups.members
+                    and second in groups.members
+                    and is_worth_joining(first, second)
+                ):
+                    groups.join(first, second)
+
+
+def _points(members: Sequence[Tensor]) -> int:
+    """The number of points of a group's step."""
+    return max(
+        size_of(static(m.operands[0].shape if isinstance(m.op.lowering, Reduction) else m.shape))
+        for m in members
+    )
+
+
+# The order ----------------------------------------------------------------------------------------
+
+
+def execution_order(groups: Groups) -> tuple[int, ...]:
+    """The groups in a legal order that frees memory early.
+
+    Raises:
+        InternalError: if groups wait for each other.
+    """
+    growth = _Growth(groups)
+    missing = {number: set(needed) for number, needed in groups.predecessors.items()}
+    successors: dict[int, list[int]] = {number: [] for number in groups.members}
+    for number, needed in groups.predecessors.items():
+        for one in needed:
+            successors[one].append(number)
+    # When a group finishes, the growth of others can only fall. They are pushed again each time.
+    heap: list[tuple[tuple[int, int], int]] = []
+    ready: set[int] = set()
+
+    def put(number: int) -> None:
+        heappush(heap, (growth.of(number), number))
+
+    for number, needed in missing.items():
+        if not needed:
+            ready.add(number)
+            put(number)
+    done: list[int] = []
+    while heap:
+        _, best = heappop(heap)
+        if best not in ready:
+            continue
+        ready.remove(best)
+        done.append(best)
+        for last in growth.finish(best) & ready:
+            put(last)
+        for successor in successors[best]:
+            missing[successor].remove(best)
+            if not missing[successor]:
+                ready.add(successor)
+                put(successor)
+    if len(done) < len(groups.members):
+        raise InternalError("the steps of a program wait for each other in a cycle")
+    return tuple(done)
+
+
+class _Growth:
+    """The bytes by which each group increases the live set."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        members = groups.members
+        self._first = {n: min(groups.order[m] for m in members[n]) for n in members}
+        self._added = {
+            n: sum(bytes_of(m) for m in groups.stored(members[n]) if m not in groups.in_place)
+            for n in members
+        }
+        self._sources = {
+            n: {source for m in members[n] for source in groups.sources[m]} for n in members
+        }
+        # For each anchor, the other groups that have not yet read it.
+        self._unread: dict[Tensor, set[int]] = {
+            anchor: {groups.group_of[user] for user in groups.users[anchor]}
+            - {groups.group_of[anchor]}
+            for anchor in groups.anchors
+        }
+
+    def of(self, number: int) -> tuple[int, int]:
+        """The bytes a group adds minus the bytes it frees; then the order of the graph."""
+        groups = self._groups
+        freed = sum(
+            bytes_of(source)
+            for source in self._sources[number] - set(groups.members[number]) - groups.results
+            if source in groups.anchors and self._unread[source] <= {number}
+        )
+        return self._added[number] - freed, self._first[number]
+
+    def finish(self, number: int) -> set[int]:
+        """Marks a group as run. Returns the groups that have become the last reader of a tensor."""
+        last: set[int] = set()
+        for source in self._sources[number]:
+            readers = self._unread.get(source, set[int]())
+            readers.discard(number)
+            if len(readers) == 1:
+                last |= readers
+        return last

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from graphlib import TopologicalSorter
 from typing import final
 
 
 @final
 class Precedence:
-    """The partial order of groups, which are identified by numbers.
-
-    Args:
-        predecessors: for each group, the groups that must come directly before it; without cycles.
-    """
+    """The partial order of groups, by number, from the groups directly before each; no cycles."""
 
     def __init__(self, predecessors: Mapping[int, AbstractSet[int]]) -> None:
         self.predecessors: dict[int, set[int]] = {
@@ -31,31 +28,20 @@ class Precedence:
         # comes before another group if that group's `_before` has any of these bits.
         self._own = {number: 1 << position for position, number in enumerate(predecessors)}
         self._before: dict[int, int] = {}
-        for number in self._in_order():
+        for number in TopologicalSorter(self.predecessors).static_order():
             bits = 0
             for one in self.predecessors[number]:
                 bits |= self._before[one] | self._own[one]
             self._before[number] = bits
 
-    def _in_order(self) -> list[int]:
-        """The groups in topological order, predecessors first."""
-        missing = {number: len(needed) for number, needed in self.predecessors.items()}
-        order = [number for number, count in missing.items() if not count]
-        for number in order:
-            for successor in self._successors[number]:
-                missing[successor] -= 1
-                if not missing[successor]:
-                    order.append(successor)
-        return order
-
     def has_between(self, first: int, second: int) -> bool:
         """Whether a third group must run between two groups."""
-        return self._precedes_indirectly(first, second) or self._precedes_indirectly(second, first)
-
-    def _precedes_indirectly(self, start: int, end: int) -> bool:
-        """Whether `start` comes before `end` because of a third group between them."""
-        own = self._own[start]
-        return any(self._before[one] & own for one in self.predecessors[end] if one != start)
+        return any(
+            self._before[one] & self._own[start]
+            for start, end in ((first, second), (second, first))
+            for one in self.predecessors[end]
+            if one != start
+        )
 
     def join(self, first: int, second: int) -> None:
         """Joins two groups under the first's number. No third group may have to run between."""

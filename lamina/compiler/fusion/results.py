@@ -6,12 +6,12 @@ first stored elsewhere and then copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from lamina.base.records import frozen_dataclass
 from lamina.compiler.buffers import is_leaf
-from lamina.graph import Graph, Tensor, apply, users_of
+from lamina.graph import Graph, Tensor, apply, reached_all, users_of
 from lamina.ops.lowering_rules import Repeating
 from lamina.ops.movement import RESHAPE
 
@@ -40,11 +40,8 @@ def with_distinct_results(
 
     An identity op is added to an output that is a leaf. It is also added to the new value of a leaf
     if that value is a leaf itself, the result of a recurrence, or also another leaf's new value; or
-    if a tensor that depends on it may read the old value.
-
-    Args:
-        graph: a simplified graph.
-        blocked: the leaves whose new values must be stored elsewhere first and then copied.
+    if a tensor that depends on it may read the old value. The new values of `blocked` leaves are
+    stored elsewhere first.
     """
     outputs = tuple((n, _identity(t) if is_leaf(t) else t) for n, t in graph.outputs)
     in_place: dict[Tensor, Tensor] = {}
@@ -71,20 +68,8 @@ def _identity(tensor: Tensor) -> Tensor:
 
 def _read_after(target: Tensor, value: Tensor, users: Users) -> bool:
     """Whether a tensor that depends on a leaf's new value may read the old one as well."""
-    downstream = _reachable(users[value], users)
+    downstream = reached_all(users[value], users.__getitem__)
     if not downstream:
         return False
-    from_old = _reachable((user for user in users[target] if user is not value), users, stop=value)
-    return bool(downstream & from_old)
-
-
-def _reachable(start: Iterable[Tensor], users: Users, stop: Tensor | None = None) -> set[Tensor]:
-    """The start tensors and all that depend on them, except through `stop`."""
-    found: set[Tensor] = set()
-    pending = list(start)
-    while pending:
-        node = pending.pop()
-        if node not in found and node is not stop:
-            found.add(node)
-            pending.extend(users[node])
-    return found
+    from_old = reached_all([target], lambda node: (x for x in users[node] if x is not value))
+    return not downstream.isdisjoint(from_old)

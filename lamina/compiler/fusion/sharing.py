@@ -9,7 +9,7 @@ from typing import final
 from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors, PassContext
-from lamina.compiler.fusion.costs import Operations, Sharing, is_packed
+from lamina.compiler.fusion.costs import Operations, is_packed, is_worth_sharing
 from lamina.compiler.fusion.expressions import expression_of, own_depth
 from lamina.compiler.fusion.groups import bytes_of
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
@@ -57,33 +57,26 @@ def _is_worth_storing(
 ) -> bool:
     size = size_of(static(node.shape))
     steps, times = demand.of(node)
-    if times <= 1 or not size:
-        return False
-    expression = expression_of(node, anchors)
-    if expression.is_rounded_leaf or expression.is_generated(node):
+    expression = expression_of(node, anchors) if times > 1 and size else None
+    if expression is None or expression.takes_no_memory(node):
         return False
     read = [one.dtype.itemsize for one in expression.large_sources(node)]
-    sharing = Sharing(
+    return is_worth_sharing(
+        target,
         elements=size,
         itemsize=node.dtype.itemsize,
-        is_packed=is_packed(node.dtype),
+        packed=is_packed(node.dtype),
         steps=steps,
         times=times,
         other_bytes=sum(read) - max(read, default=0),
         operations=sum(operations.of(one) for one in expression.computed),
         reads_only_leaves=all(is_leaf(one) for one in expression.sources),
     )
-    return sharing.storing_cost(target) < sharing.recomputing_cost()
 
 
 @final
 class _Demand:
-    """How often tensors are needed, if all tensors that are not anchors yet are computed again.
-
-    Args:
-        context: holds the graph.
-        anchors: the anchors so far.
-    """
+    """How often tensors are needed, if all tensors that are not anchors yet are computed again."""
 
     def __init__(self, context: PassContext, anchors: Anchors) -> None:
         self._users = context.users

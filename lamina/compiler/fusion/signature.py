@@ -27,12 +27,7 @@ class SubgraphSignatures:
         self._signatures: dict[Hashable, int] = {}
 
     def of(self, root: Tensor, stored: Container[Tensor]) -> tuple[int, tuple[Tensor, ...]]:
-        """The signature of a tensor's expression, and the stored tensors it reads, in order.
-
-        Args:
-            root: the tensor.
-            stored: tensors at which the expression ends.
-        """
+        """The signature of a tensor's expression, and the stored tensors it reads, in order."""
         # None on the stack marks that the tensor below it is visited again, after its operands.
         pending: list[Tensor | None] = [root]
         rows: list[Hashable] = []

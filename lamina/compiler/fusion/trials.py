@@ -42,24 +42,14 @@ class UnnamedStep:
     tensors: tuple[Tensor, ...]
 
     def written(self, locations: Mapping[Tensor, str | IterationRow], name: str) -> Step:
-        """The step with names of buffers.
-
-        Args:
-            locations: of all tensors of the step.
-            name: the step's name.
-        """
-        rows = {
-            str(number): location
-            if isinstance(location := locations[one], IterationRow)
-            else IterationRow(location, Index())
-            for number, one in enumerate(self.tensors)
-        }
+        """The step with its name and the names of buffers, from the locations of its tensors."""
 
         def row(buffer: str) -> IterationRow:
+            if buffer.startswith(_NAMED):
+                return IterationRow(buffer.removeprefix(_NAMED), Index())
+            location = locations[self.tensors[int(buffer)]]
             return (
-                rows[buffer]
-                if buffer in rows
-                else IterationRow(buffer.removeprefix(_NAMED), Index())
+                location if isinstance(location, IterationRow) else IterationRow(location, Index())
             )
 
         rewrite = Rewrite(

@@ -55,11 +55,7 @@ def boundary(nodes: Iterable[Tensor], anchors: Container[Tensor]) -> set[Tensor]
 
 @final
 class Views:
-    """Decides whether tensors can be read through views, and keeps the answers.
-
-    Args:
-        given: the locations of leaves without a buffer.
-    """
+    """Decides whether tensors can be read through views, and keeps the answers."""
 
     def __init__(self, given: Mapping[Tensor, Location]) -> None:
         self._given = given

@@ -33,11 +33,9 @@ def lower_contraction(
     locations: Mapping[Tensor, Location],
     name: str,
 ) -> Contraction:
-    """The contraction step of a group. The group's other members form the epilogue.
+    """The contraction step of a group; arguments as for `lower_group`.
 
-    Args:
-        members, stored, locations, name: as for `lower_group`.
-        contractions: the contractions among the members.
+    The group's members that are no contractions form the epilogue.
 
     Raises:
         NotOneStep: if there is a second contraction or a reduction, or an operand is not a view.
@@ -111,11 +109,10 @@ def _labelled_operands(node: Tensor) -> tuple[_Labelled, _Labelled]:
     Then elements along N are adjacent in the result.
     """
     left, right = node.operands
-    left_labels: tuple[str, ...] = node.attributes["left"]
-    right_labels: tuple[str, ...] = node.attributes["right"]
-    output: tuple[str, ...] = node.attributes["output"]
-    one, other = (left, left_labels), (right, right_labels)
-    return (other, one) if output and output[-1] not in right_labels else (one, other)
+    attributes = node.attributes
+    one, other = (left, attributes["left"]), (right, attributes["right"])
+    output: tuple[str, ...] = attributes["output"]
+    return (other, one) if output and output[-1] not in other[1] else (one, other)
 
 
 def _epilogue(
@@ -126,14 +123,7 @@ def _epilogue(
     stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
 ) -> tuple[Store, ...]:
-    """The stores at each point of the result's axes.
-
-    Args:
-        members, stored, locations: as for `lower_group`.
-        node: the contraction.
-        result: the local that holds its sum.
-        axes: the axes of the result.
-    """
+    """The stores at each point of the result's axes, from the local that holds its sum."""
     size = size_of([axis.extent for axis in axes])
     puller = Puller(locations)
     for member in members:
@@ -173,23 +163,16 @@ def load_of_view(scalar: Scalar) -> Load:
     Raises:
         NotOneStep: if the scalar is more than a converted load, or an axis has no constant stride.
     """
-    scalar = unconverted(scalar)
-    if not isinstance(scalar, Load) or not _has_constant_strides(scalar):
+    load = unconverted(scalar)
+    if not isinstance(load, Load):
         raise NotOneStep
-    return scalar
-
-
-def _has_constant_strides(load: Load) -> bool:
-    """Whether each axis has a constant stride in the buffer, except where bounds stop the load.
-
-    Axes of a reshape that do not match those of the buffer have no constant stride. A contraction
-    then reads a copy faster.
-    """
-    atoms = [atom for atom, _ in load.index.terms]
-    if not load.bounds:
-        return all(isinstance(atom, Axis | Gathered) for atom in atoms)
-    # With gaps between elements, bounds restrict the load to points where quotients are exact.
-    return all(isinstance(atom, Axis | Gathered | Quotient) for atom in atoms)
+    # Axes of a reshape that do not match those of the buffer have no constant stride. A contraction
+    # then reads a copy faster. With gaps between elements, bounds restrict the load to points where
+    # quotients are exact.
+    regular = Axis | Gathered | Quotient if load.bounds else Axis | Gathered
+    if not all(isinstance(atom, regular) for atom, _ in load.index.terms):
+        raise NotOneStep
+    return load
 
 
 def _strides(index: Index) -> dict[Axis, float]:

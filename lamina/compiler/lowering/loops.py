@@ -16,7 +16,7 @@ from lamina.compiler.lowering.pull import (
     iterating,
     numbered_axes,
 )
-from lamina.graph import Tensor
+from lamina.graph import Tensor, reached_all
 from lamina.ops.joining import CONCAT
 from lamina.ops.lowering_rules import Coordinates, Reduction
 from lamina.program.index import Axis, Index, axis_index
@@ -49,13 +49,10 @@ def lower_loop(
     locations: Mapping[Tensor, Location],
     name: str,
 ) -> Loop:
-    """A loop that computes all members.
+    """A loop that computes all members; arguments as for `lower_group`.
 
     If possible, each point computes one element of every operand of a concat. Otherwise there is a
     point for each element of the concat, which selects among the operands.
-
-    Args:
-        members, stored, locations, name: as for `lower_group`.
 
     Raises:
         NotOneStep: if one loop cannot compute all members.
@@ -83,15 +80,14 @@ def _lowered_loop(
     name: str,
     concats: frozenset[Tensor] = frozenset(),
 ) -> Loop:
-    """A loop that computes all members.
-
-    Args:
-        members, stored, locations, name: as for `lower_group`.
-        concats: the members that are stored operand by operand.
-    """
+    """A loop that computes all members; the concats are stored operand by operand."""
     space = _loop_space([m.operands[0] if m in concats else m for m in members])
     puller = Puller(locations)
-    used = {operand for member in members for operand in _inlined_operands(member, locations)}
+    # Every tensor that is computed or read for the members, down to stored tensors.
+    used = reached_all(
+        (operand for member in members for operand in member.operands),
+        lambda node: () if node in locations else node.operands,
+    )
     stages: list[Stage] = []
     for member in members:
         if member in concats:
@@ -151,19 +147,6 @@ def _concat_stores(
     return stores
 
 
-def _inlined_operands(member: Tensor, locations: Mapping[Tensor, Location]) -> set[Tensor]:
-    """Every tensor that is computed or read for the member, down to stored tensors."""
-    found: set[Tensor] = set()
-    pending = list(member.operands)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            if node not in locations:
-                pending.extend(node.operands)
-    return found
-
-
 def _loop_space(members: Sequence[Tensor]) -> Space:
     """The iteration space of the members; without reductions, of the member of highest rank."""
     reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]
@@ -202,15 +185,12 @@ def _space(members: Sequence[Tensor], outer: tuple[Axis, ...], inner: tuple[Axis
         size = size_of(static(member.shape))
         if isinstance(member.op.lowering, Reduction) or size == outer_size:
             continue
-        if size != full_size or not all(_combines_last_axes(r) for r in reductions):
+        flags = ([combined for _, combined in _pattern(reduction)] for reduction in reductions)
+        # Each reduction must combine the last axes.
+        if size != full_size or not all(combined == sorted(combined) for combined in flags):
             raise NotOneStep
         full.add(member)
     return Space(outer, inner, frozenset(full))
-
-
-def _combines_last_axes(reduction: Tensor) -> bool:
-    flags = [combined for _, combined in _pattern(reduction)]
-    return flags == sorted(flags)
 
 
 def _reduced_coordinates(reduction: Tensor, space: Space) -> Coordinates:

@@ -65,12 +65,10 @@ Location = str | IterationRow | Callable[[Coordinates], Scalar]
 class Puller:
     """Pulls scalars of tensors at coordinates, down to loads and the group's own results.
 
-    Args:
-        locations: of the tensors stored by other groups, leaves and array constants.
-        most_nested: how deep quotients and remainders may be nested in coordinates; None: as deep
-            as they are.
+    Quotients and remainders may be nested `most_nested` deep in coordinates; None: without limit.
 
     Attributes:
+        locations: of the tensors stored by other groups, leaves and array constants.
         computed_at: the coordinates at which each member of the group is computed.
         locals: the local that holds the result of a member, for members that have one.
         windows: the windows through which tensors were pulled, in order, each once.

@@ -20,53 +20,29 @@ from lamina.program.steps import Loop, Scan, Sort, Store, Write
 
 
 def lower_special(node: Tensor, puller: Puller, location: str | IterationRow, name: str) -> Loop:
-    """The loop of a scan, a sort or a scatter.
-
-    Args:
-        node: the scan, sort or scatter.
-        puller: pulls its operands.
-        location: where it is stored.
-        name: the step's name.
-    """
+    """The loop of a scan, a sort or a scatter."""
     lowering = node.op.lowering
-    shape = static(node.shape)
-    if isinstance(lowering, Scanning):
-        along: int = node.attributes["axis"]
-        axes = numbered_axes("i", shape)
-        coordinates = tuple(
-            axis_index(axis) * -1 + (axis.extent - 1)
-            if number == along and node.attributes["reverse"]
-            else axis_index(axis)
-            for number, axis in enumerate(axes)
-        )
-        scan = Scan(
-            axes[along],
-            lowering.combine,
-            puller.pull(node.operands[0], coordinates),
-            *buffer_and_index(location, coordinates, shape),
-            node.dtype,
-        )
-        others = (axis for number, axis in enumerate(axes) if number != along)
-        return Loop(name, iterating(others), (scan,))
-    if isinstance(lowering, Sorting):
-        return _lower_sort(node, lowering, puller, location, name)
-    if not isinstance(lowering, Scattering):
+    if isinstance(lowering, Scattering):
+        return _lower_scatter(node, lowering, puller, location, name)
+    if not isinstance(lowering, Scanning | Sorting):
         raise InternalError(f"{node.op.name} has no lowering rule")
-    return _lower_scatter(node, lowering, puller, location, name)
-
-
-def _lower_sort(
-    node: Tensor, lowering: Sorting, puller: Puller, location: str | IterationRow, name: str
-) -> Loop:
-    """Each point sorts the elements along one axis."""
     shape = static(node.shape)
     along: int = node.attributes["axis"]
     axes = numbered_axes("i", shape)
-    coordinates = axis_indices(axes)
-    key = lowering.key(node, puller.pull(node.operands[0], coordinates))
-    sort = Sort(axes[along], key, *buffer_and_index(location, coordinates, shape), node.dtype)
+    coordinates = tuple(
+        axis_index(axis) * -1 + (axis.extent - 1)
+        if number == along and node.attributes.get("reverse", False)
+        else axis_index(axis)
+        for number, axis in enumerate(axes)
+    )
+    value = puller.pull(node.operands[0], coordinates)
+    target = buffer_and_index(location, coordinates, shape)
+    if isinstance(lowering, Scanning):
+        stage = Scan(axes[along], lowering.combine, value, *target, node.dtype)
+    else:
+        stage = Sort(axes[along], lowering.key(node, value), *target, node.dtype)
     others = (axis for number, axis in enumerate(axes) if number != along)
-    return Loop(name, iterating(others), (sort,))
+    return Loop(name, iterating(others), (stage,))
 
 
 def _lower_scatter(
