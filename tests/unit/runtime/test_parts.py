@@ -179,18 +179,6 @@ def test_a_saved_whole_is_complete(tmp_path: Path) -> None:
     assert same(lm.load(tmp_path / "whole").parameters(), whole.parameters())
 
 
-def test_a_fit_of_a_part_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
-    network, _, decoder = coder()
-    data = normal(8, 2), normal(8, 6)
-    how: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.Adam(0.1), "batch_size": 4}
-    straight, broken = lm.Model(network), lm.Model(network)
-    straight.part(decoder).fit(data, epochs=3, **how)
-    path = tmp_path / "checkpoint"
-    broken.part(decoder).fit(data, epochs=1, checkpoint=path, **how)
-    broken.part(decoder).fit(data, epochs=3, checkpoint=path, resume=True, **how)
-    assert same(broken.parameters(), straight.parameters())
-
-
 def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not() -> None:
     network, encoder, _ = coder()
     whole = lm.Model(network)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,34 +176,6 @@ def test_the_bill_has_the_activations_of_a_micro_batch_and_sums_of_gradients() -
     with lm.Model(net).training(batch_size=1024, micro_batch=64, **step) as training:
         assert training.bill.peak_bytes == bill.peak_bytes
         assert str(training.bill) == str(bill)
-
-
-def test_a_resumed_fit_has_the_same_bits(tmp_path: Path) -> None:
-    def fit(path: Path, epochs: int, resume: bool) -> tuple[list[float], bytes]:
-        model = lm.Model(network(lm.Dropout(0.5)), seed=1)
-        history = model.fit(
-            *((X, Y),),
-            loss=lm.CrossEntropy(),
-            optimizer=lm.Adam(1e-2),
-            epochs=epochs,
-            batch_size=16,
-            micro_batch=5,
-            checkpoint=path,
-            resume=resume,
-        )
-        return history["loss"], b"".join(one.tobytes() for one in model.parameters().values())
-
-    whole = fit(tmp_path / "whole", 4, False)
-    fit(tmp_path / "part", 2, False)
-    assert fit(tmp_path / "part", 4, True) == whole
-
-
-def test_a_checkpoint_belongs_to_one_size_of_micro_batches(tmp_path: Path) -> None:
-    how = {"epochs": 1, "checkpoint": tmp_path / "one"}
-    fitted(5, **how)
-    with pytest.raises(DefinitionError) as caught:
-        fitted(4, **how, resume=True)
-    assert "micro_batch  5 in the file, 4 here" in str(caught.value)
 
 
 def test_an_error_within_a_batch_leaves_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from model_cases import network
 import lamina as lm
 from lamina.base.shapes import Array, as_dtype, bfloat16, converted
 from lamina.engines.discovery import open_engine
-from lamina.errors import DataError, DefinitionError, DTypeError, LaminaWarning, NonFiniteError
+from lamina.errors import DataError, DTypeError, LaminaWarning, NonFiniteError
 
 HALVES = ("bfloat16", "float16")
 PRECISIONS = (*HALVES, "mixed-bfloat16", "mixed-float16")
@@ -335,78 +335,6 @@ def test_a_precision_of_another_spelling_is_refused_with_the_right_one(
         with pytest.raises(DTypeError) as caught:
             call()
         assert caught.value.advice == f"Write dtype={wanted!r}."
-
-
-# Checkpoints --------------------------------------------------------------------------------------
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
-@pytest.mark.parametrize("dtype", PRECISIONS)
-def test_a_resumed_fit_has_the_same_bits(dtype: str, engine: str, tmp_path: Path) -> None:
-    def made() -> lm.Model:
-        net = lm.Sequential(
-            *(lm.Input(20), lm.Linear(16), lm.BatchNorm(), lm.ReLU(), lm.Dropout(0.2)), lm.Linear(5)
-        )
-        return lm.Model(net, engine=engine, dtype=dtype, seed=4)
-
-    file = tmp_path / "run.safetensors"
-    whole, begun, resumed = made(), made(), made()
-    history = whole.fit(examples(40), epochs=4, **HOW)
-    begun.fit(examples(40), epochs=2, checkpoint=file, **HOW)
-    again = resumed.fit(examples(40), epochs=4, checkpoint=file, resume=True, **HOW)
-    assert again.values == history.values
-    for name, value in (whole.parameters() | whole.states()).items():
-        assert (value == (resumed.parameters() | resumed.states())[name]).all()
-
-
-def test_a_checkpoint_of_another_precision_is_refused_with_its_conversion(tmp_path: Path) -> None:
-    file = tmp_path / "run.safetensors"
-    lm.Model(classifier()).fit(examples(40), epochs=1, checkpoint=file, **HOW)
-    with pytest.raises(DefinitionError) as caught:
-        lm.Model(classifier(), dtype="mixed-bfloat16").fit(
-            examples(40), epochs=2, checkpoint=file, resume=True, **HOW
-        )
-    assert "dtype  float32 in the file, mixed-bfloat16 here" in str(caught.value)
-    assert "its parameters: lm.load(path, dtype='mixed-bfloat16')." in str(caught.value)
-
-
-def test_a_fit_resumes_in_the_middle_of_skipped_training_steps(tmp_path: Path) -> None:
-    """Gradients are so large that the first eight training steps are skipped, three an epoch."""
-
-    def made() -> lm.Model:
-        net = lm.Sequential(
-            *(lm.Input(20), lm.Linear(64), lm.ReLU(), lm.Linear(5)), lambda scores: scores * 2000.0
-        )
-        return lm.Model(net, dtype="mixed-float16")
-
-    file = tmp_path / "run.safetensors"
-    how = {**HOW, "optimizer": lm.Adam(1e-3)}
-    whole, begun, resumed = made(), made(), made()
-    first = begun.parameters()
-    history = whole.fit(examples(48), epochs=5, **how)
-    skipped = history["skipped_steps"]
-    assert skipped[0] == 3
-    assert 0 < skipped[1] <= 3
-    assert skipped[-1] == 0
-    begun.fit(examples(48), epochs=1, checkpoint=file, **how)
-    assert all((value == first[name]).all() for name, value in begun.parameters().items())
-    again = resumed.fit(examples(48), epochs=5, checkpoint=file, resume=True, **how)
-    assert again.values == history.values
-    for name, value in whole.parameters().items():
-        assert (value == resumed.parameters()[name]).all()
-
-
-def test_a_checkpoint_of_another_precision_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "run.safetensors"
-    lm.Model(classifier()).fit(examples(), checkpoint=file, **HOW)
-    model = lm.Model(classifier(), dtype="mixed-bfloat16")
-    with pytest.raises(DefinitionError) as caught:
-        model.fit(examples(), epochs=2, checkpoint=file, resume=True, **HOW)
-    assert ("dtype", "float32 in the file, mixed-bfloat16 here") in caught.value.facts
-    # Its parameters begin a new training.
-    begun = lm.load(file, dtype="mixed-bfloat16")
-    assert begun.fit(examples(), **HOW)["loss"][0] > 0
 
 
 def test_moving_averages_of_a_mixed_training_are_float32() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,17 +194,3 @@ def test_scaling_rounds_no_gradient() -> None:
             training.step(x * 30, y)
         changes.append(model.parameters()["5.bias"])
     assert np.allclose(*changes, rtol=1e-5)
-
-
-def test_checkpoints_keep_the_scale(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"batch_size": 16, "loss": LOSS, "optimizer": lm.Adam(1e-3)}
-    whole = lm.Model(overflowing(), dtype="mixed-float16")
-    whole.fit(data(), epochs=3, **options)
-    begun = lm.Model(overflowing(), dtype="mixed-float16")
-    begun.fit(data(), epochs=1, checkpoint=tmp_path / "c.safetensors", **options)
-    resumed = lm.Model(overflowing(), dtype="mixed-float16")
-    file = tmp_path / "c.safetensors"
-    history = resumed.fit(data(), epochs=3, checkpoint=file, resume=True, **options)
-    assert len(history["skipped_steps"]) == 3
-    for name, value in whole.parameters().items():
-        assert (resumed.parameters()[name] == value).all()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from callback_cases import Scripted, Seen, X, Y, fit
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.errors import DefinitionError
@@ -14,23 +15,25 @@ from lamina.learning import metrics
 from lamina.training.callbacks.callback import RunningFit
 
 
+class Adds(lm.Callback):
+    """Adds a measure for other callbacks."""
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        fit.history.measured += ("own",)
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        fit.history.values.setdefault("own", []).append(float(fit.epoch))
+
+
 def test_a_callback_may_add_a_measure_for_others() -> None:
-    class Adds(lm.Callback):
-        def fit_begins(self, fit: RunningFit) -> None:
-            fit.history.measured += ("own",)
-
-        def epoch_ends(self, fit: RunningFit) -> None:
-            fit.history.values.setdefault("own", []).append(float(fit.epoch))
-
     stopping = lm.callbacks.EarlyStopping("own", best="min", patience=2)
     assert len(fit([Adds(), stopping], epochs=9)) == 3
 
 
 def test_a_matrix_is_no_measure_of_the_best_epoch() -> None:
     stopping = lm.callbacks.EarlyStopping("confusion_matrix", best="max")
-    with pytest.raises(DefinitionError) as caught:
-        fit([stopping], metrics=[lm.ConfusionMatrix()])
-    assert "'confusion_matrix' is no number, so no epoch is the best one" in str(caught.value)
+    text = error_text(DefinitionError, lambda: fit([stopping], metrics=[lm.ConfusionMatrix()]))
+    assert "'confusion_matrix' is no number, so no epoch is the best one" in text
 
 
 def share_of_hits(prediction: Any, target: Any) -> Any:
@@ -98,41 +101,31 @@ def test_a_metric_that_is_given_twice_is_known_by_the_name_of_its_history() -> N
     given = [lm.Perplexity(), lm.Perplexity(ignore_index=0)]
     names = ["validation_perplexity", "validation_perplexity_1"]
     stopping = [lm.callbacks.EarlyStopping(name, restore_best=False) for name in names]
-    history = fit([*(Scripted([3, 2, 1], name) for name in names), *stopping], metrics=given)
-    assert set(names) <= set(history)
+    fit([*(Scripted([3, 2, 1], name) for name in names), *stopping], metrics=given)
     assert [one.best_epoch for one in stopping] == [3, 3]
-
-
-def test_a_repeated_name_replaces_no_other_one() -> None:
-    names = ["x_2", "x", "x"]
-    given = [lm.FunctionMetric(share_of_hits, name=name) for name in names]
+    # No other name is replaced.
+    given = [lm.FunctionMetric(share_of_hits, name=name) for name in ("x_2", "x", "x")]
     assert list(fit([], metrics=given))[1:4] == ["x_2", "x", "x_2_2"]
 
 
 @pytest.mark.parametrize("callback", ["EarlyStopping", "ReduceOnPlateau", "SaveModels"])
 @pytest.mark.parametrize("name", ["share_of_hits", "gradient_norm", "rate", "own"])
 def test_what_has_no_better_values_needs_best(callback: str, name: str, tmp_path: Path) -> None:
-    class Adds(lm.Callback):
-        def fit_begins(self, fit: RunningFit) -> None:
-            fit.history.measured += ("own",)
-
     seen, folder = Seen(), [tmp_path] * (callback == "SaveModels")
     watching = getattr(lm.callbacks, callback)(*folder, monitor=name)
-    with pytest.raises(DefinitionError) as caught:
-        fit([Adds(), watching, seen], metrics=[share_of_hits], record=["rate", "gradient_norm"])
-    assert caught.value.problem == (
-        f"nothing says whether small or large values of {name!r} are better"
-    )
-    assert caught.value.facts[0] == ("expected", 'best="min" or best="max"')
+    how = {"metrics": [share_of_hits], "record": ["rate", "gradient_norm"]}
+    error = refused(DefinitionError, lambda: fit([Adds(), watching, seen], **how))
+    assert error.problem == f"nothing says whether small or large values of {name!r} are better"
+    assert error.facts[0] == ("expected", 'best="min" or best="max"')
     assert seen.calls == ["fit fails: DefinitionError"]
 
 
 @pytest.mark.parametrize("name", ["validation_loss", "gradient_norm"])
 def test_two_measures_of_one_name_are_refused(name: str) -> None:
     metric = lm.FunctionMetric(share_of_hits, name=name)
-    with pytest.raises(DefinitionError) as caught:
-        fit([], metrics=[metric], record=["gradient_norm"])
-    assert f"two measures of the history have the name {name!r}" in str(caught.value)
+    how = {"metrics": [metric], "record": ["gradient_norm"]}
+    text = error_text(DefinitionError, lambda: fit([], **how))
+    assert f"two measures of the history have the name {name!r}" in text
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from callback_cases import fit
 from error_texts import error_text, refused
-from model_cases import network
-from random_arrays import normal
 
 import lamina as lm
 from lamina.errors import DefinitionError, FileFormatError
@@ -23,34 +22,24 @@ def three(self: Any, fit: Any, steps: Any) -> None:
     """A hook of training steps."""
 
 
+# By the hook of Lamina.
+NAMES = {
+    "fit_begins(self, fit)": "on_train_begin fit_begin",
+    "fit_ends(self, fit)": "on_fit_end training_finished",
+    "epoch_begins(self, fit)": "on_epoch_begin epoch_begin epoch_starts",
+    "epoch_ends(self, fit)": (
+        "on_epoch_end on_train_epoch_end epoch_end after_train_epoch validation_ends on_test_end "
+        "epoch_completed after_validate"
+    ),
+    "steps_done(self, fit, steps)": "on_batch_end step_done batch_end",
+    "fit_fails(self, fit, error)": "on_exception fit_fail",
+    "state(self)": "state_dict get_state",
+    "restore(self, state)": "load_state_dict set_state",
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "ours"),
-    [
-        ("on_train_begin", "fit_begins(self, fit)"),
-        ("on_fit_end", "fit_ends(self, fit)"),
-        ("on_epoch_begin", "epoch_begins(self, fit)"),
-        ("on_epoch_end", "epoch_ends(self, fit)"),
-        ("on_train_epoch_end", "epoch_ends(self, fit)"),
-        ("on_batch_end", "steps_done(self, fit, steps)"),
-        ("on_exception", "fit_fails(self, fit, error)"),
-        ("state_dict", "state(self)"),
-        ("load_state_dict", "restore(self, state)"),
-        ("epoch_end", "epoch_ends(self, fit)"),
-        ("epoch_begin", "epoch_begins(self, fit)"),
-        ("epoch_starts", "epoch_begins(self, fit)"),
-        ("fit_begin", "fit_begins(self, fit)"),
-        ("step_done", "steps_done(self, fit, steps)"),
-        ("fit_fail", "fit_fails(self, fit, error)"),
-        ("batch_end", "steps_done(self, fit, steps)"),
-        ("training_finished", "fit_ends(self, fit)"),
-        ("after_train_epoch", "epoch_ends(self, fit)"),
-        ("validation_ends", "epoch_ends(self, fit)"),
-        ("on_test_end", "epoch_ends(self, fit)"),
-        ("epoch_completed", "epoch_ends(self, fit)"),
-        ("after_validate", "epoch_ends(self, fit)"),
-        ("get_state", "state(self)"),
-        ("set_state", "restore(self, state)"),
-    ],
+    ("name", "ours"), [(name, ours) for ours, names in NAMES.items() for name in names.split()]
 )
 def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: str) -> None:
     message = error_text(DefinitionError, lambda: type("Mine", (lm.Callback,), {name: two}))
@@ -63,21 +52,18 @@ def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: s
     )
 
 
+STEPS = "Training steps run without Python in between; steps_done is "
+VALIDATION = "No hook is called during the validation; epoch_ends is called after"
+
+
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("on_train_batch_begin", "Training steps run without Python in between; steps_done is "),
-        ("on_test_begin", "No hook is called during the validation; epoch_ends is called after"),
-        (
-            "validation_begins",
-            "No hook is called during the validation; epoch_ends is called after",
+        *((name, STEPS) for name in ("on_train_batch_begin", "before_iteration", "before_batch")),
+        *(
+            (name, VALIDATION)
+            for name in ("on_test_begin", "validation_begins", "on_test_batch_end")
         ),
-        (
-            "on_test_batch_end",
-            "No hook is called during the validation; epoch_ends is called after",
-        ),
-        ("before_iteration", "Training steps run without Python in between; steps_done is "),
-        ("before_batch", "Training steps run without Python in between; steps_done is "),
         ("on_predict_end", "model.predict calls no hooks."),
     ],
 )
@@ -91,27 +77,10 @@ def test_a_hook_that_lamina_has_not_is_refused(name: str, advice: str) -> None:
 
 
 def test_other_methods_of_a_callback_are_the_users_own() -> None:
-    own = dict.fromkeys(
-        (
-            "__len__",
-            "on_plateau",
-            "reset",
-            "states",
-            "epoch_time",
-            "epoch",
-            "test",
-            "on_train",
-            "save_state",
-        ),
-        two,
-    )
-    type("Mine", (lm.Callback,), own)
+    names = "__len__ on_plateau reset states epoch_time epoch test on_train save_state"
+    type("Mine", (lm.Callback,), dict.fromkeys(names.split(), two))
     # An adapter passes Lamina's hook on to one of another name.
-    type("Adapter", (lm.Callback,), {"epoch_ends": two, "on_epoch_end": three})
-
-
-def test_a_class_that_inherits_the_hook_may_have_a_method_of_another_name() -> None:
-    base = type("Base", (lm.Callback,), {"epoch_ends": two})
+    base = type("Adapter", (lm.Callback,), {"epoch_ends": two, "on_epoch_end": three})
     type("Mine", (base,), {"epoch_done": two})
 
 
@@ -137,19 +106,13 @@ def test_a_hook_of_other_arguments_is_refused() -> None:
     ],
 )
 def test_what_is_no_callback_is_refused(given: Any, advice: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Model(network()).fit(
-            (normal(8, 4), normal(8, 3)),
-            loss=lm.MSE(),
-            optimizer=lm.SGD(0.1),
-            callbacks=[lm.callbacks.PrintEpochs(), given],
-        )
-    assert str(caught.value).splitlines()[0] == "in callbacks: this is not a callback"
-    assert caught.value.facts == (
+    error = refused(DefinitionError, lambda: fit([lm.callbacks.PrintEpochs(), given]))
+    assert str(error).splitlines()[0] == "in callbacks: this is not a callback"
+    assert error.facts == (
         ("expected", "[a function of the history, lm.callbacks.EarlyStopping()]"),
         ("found", repr(given)),
     )
-    assert caught.value.advice == advice
+    assert error.advice == advice
 
 
 def test_a_state_whose_array_is_missing_is_refused() -> None:

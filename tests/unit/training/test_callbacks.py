@@ -7,12 +7,14 @@ import json
 import math
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from callback_cases import FAR, Scripted, Seen, X, Y, bits, fit, network
+from error_texts import error_text
 
 import lamina as lm
 from lamina.errors import DefinitionError, MissingExtraError, NonFiniteError
@@ -49,42 +51,36 @@ def test_a_hook_sees_an_error_and_the_restored_model() -> None:
     assert seen.calls[-2:] == ["fit fails: NonFiniteError", "True"]
 
 
-def test_a_hook_stops_the_fit_after_the_epoch() -> None:
-    class Stop(lm.Callback):
-        def steps_done(self, fit: RunningFit, steps: int) -> None:
-            fit.stop()
-
-    history = fit([Stop()])
-    assert len(history) == 1
-    assert not history.interrupted
+class After(lm.Callback):
+    def steps_done(self, fit: RunningFit, steps: int) -> None:
+        fit.stop()
 
 
-def test_a_hook_stops_the_fit_at_once() -> None:
-    class Stop(lm.Callback):
-        def epoch_begins(self, fit: RunningFit) -> None:
-            if fit.epoch == 2:
-                fit.stop(now=True)
-
-    history = fit([Stop()])
-    assert len(history) == 1
-    assert history.interrupted
+class AtOnce(lm.Callback):
+    def epoch_begins(self, fit: RunningFit) -> None:
+        if fit.epoch == 2:
+            fit.stop(now=True)
 
 
-def test_a_hook_that_returns_true_stops_the_fit_after_the_epoch() -> None:
-    class Stop(lm.Callback):
-        def epoch_ends(self, fit: RunningFit) -> bool:
-            return fit.epoch == 2
-
-    seen = Seen()
-    history = fit([Stop(), seen])
-    assert len(history) == 2
-    assert not history.interrupted
-    assert seen.calls[-2:] == ["epoch 2 ends after 2", "fit ends, interrupted False"]
+class Returning(lm.Callback):
+    def epoch_ends(self, fit: RunningFit) -> bool:
+        return fit.epoch == 2
 
 
-@pytest.mark.parametrize("value", [np.bool_(True), True])
-def test_a_function_that_returns_true_ends_the_fit(value: Any) -> None:
-    assert len(fit([lambda _: value])) == 1
+@pytest.mark.parametrize(
+    ("callback", "epochs"),
+    [
+        *((After(), 1), (AtOnce(), 1), (Returning(), 2), (lambda history: len(history) == 2, 2)),
+        *((lambda _: np.bool_(True), 1), (lambda _: True, 1)),
+    ],
+)
+def test_a_callback_ends_the_fit(callback: Any, epochs: int) -> None:
+    seen, is_at_once = Seen(), isinstance(callback, AtOnce)
+    history = fit([callback, seen])
+    assert len(history) == epochs
+    assert history.interrupted == is_at_once
+    assert seen.calls[-1] == f"fit ends, interrupted {is_at_once}"
+    assert is_at_once or seen.calls[-2] == f"epoch {epochs} ends after {epochs}"
 
 
 @pytest.mark.parametrize("value", [1, 12, "text", [0], np.ones(2), 0, ""])
@@ -103,13 +99,6 @@ def test_only_true_ends_a_fit(value: Any) -> None:
             f"the callback {name} returned a value of type {type(value).__name__}, and the fit "
             "goes on: only True ends it. Return None, or bool(value)."
         )
-
-
-def test_functions_and_objects_are_mixed() -> None:
-    seen = Seen()
-    history = fit([seen, lambda history: len(history) == 2])
-    assert len(history) == 2
-    assert seen.calls[-1] == "fit ends, interrupted False"
 
 
 def test_callbacks_that_set_nothing_change_no_bits() -> None:
@@ -133,44 +122,32 @@ OPTIMIZERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", ["float32", "mixed-bfloat16", "float64"])
-def test_a_rate_that_is_set_trains_like_a_schedule(name: str, dtype: str) -> None:
+def test_a_rate_that_is_set_trains_like_a_schedule_and_compiles_nothing(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """0.1 in three training steps, then 0.025."""
     make, found = OPTIMIZERS[name], []
     step = lm.schedules.PiecewiseConstant([3], [0.1, 0.025])
     for adjustable in (True, False):
         model = lm.Model(network(), seed=1, dtype=dtype)
-        optimizer = make(0.1 if adjustable else step)
-        how = {"loss": lm.CrossEntropy(), "optimizer": optimizer, "batch_size": 8}
+        how = {**FAR, "optimizer": make(0.1 if adjustable else step), "batch_size": 8}
         with model.training(**how) as training:
             losses = [*training.run((X, Y), steps=3)]
             assert training.rate == pytest.approx(0.1 if adjustable else 0.025)
             if adjustable:
+                monkeypatch.setattr(type(training), "_compile", None)
                 training.rate = 0.025
             losses += [*training.run((X, Y), steps=3)]
             assert training.rate == pytest.approx(0.025)
+            monkeypatch.undo()
         found.append(losses)
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
 
 
-def test_setting_a_rate_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lm.Model(network(), seed=1)
-    with model.training(**FAR, batch_size=8) as training:
-        training.step(X[:8], Y[:8])
-        monkeypatch.setattr(type(training), "_compile", None)
-        training.rate = 0.0
-        before = bits(model)
-        training.step(X[:8], Y[:8])
-        assert bits(model) == before
-        training.rate = 0.5
-        training.step(X[:8], Y[:8])
-        assert bits(model) != before
-
-
 def test_the_rates_of_several_optimizers_have_names() -> None:
-    optimizer = lm.ByPath({"*.bias": lm.SGD(0.1)}, default=lm.Adam(0.01))
     model = lm.Model(network(), seed=1)
-    how = {"loss": lm.CrossEntropy(), "optimizer": optimizer, "batch_size": 8}
-    with model.training(**how) as training:
+    optimizer = lm.ByPath({"*.bias": lm.SGD(0.1)}, default=lm.Adam(0.01))
+    with model.training(lm.CrossEntropy(), optimizer, batch_size=8) as training:
         assert training.rates == pytest.approx({"rate": 0.01, "rate:*.bias": 0.1})
         training.set_rates({"rate:*.bias": 0.0})
         before = model.parameters()
@@ -184,11 +161,12 @@ def test_the_rates_of_several_optimizers_have_names() -> None:
             training.set_rates({"rate:1": 0.1})
 
 
+def training_with(optimizer: Any) -> Any:
+    return lm.Model(network(), seed=1).training(lm.CrossEntropy(), optimizer, batch_size=8)
+
+
 def test_a_schedule_is_set_by_a_factor_that_stays() -> None:
-    schedule = lm.schedules.Linear(0.4, steps=8)
-    model = lm.Model(network(), seed=1)
-    how = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(schedule), "batch_size": 8}
-    with model.training(**how) as training:
+    with training_with(lm.SGD(lm.schedules.Linear(0.4, steps=8))) as training:
         assert training.rate == pytest.approx(0.4)
         training.rate = 0.2
         training.run((X, Y), steps=4)
@@ -199,22 +177,15 @@ def test_a_schedule_is_set_by_a_factor_that_stays() -> None:
             training.rate = 0.1
 
 
-def test_a_rate_that_cannot_be_set_is_refused() -> None:
-    model = lm.Model(network(), seed=1)
-    how = {"loss": lm.CrossEntropy(), "optimizer": lm.Rprop(), "batch_size": 8}
-    with model.training(**how) as training:
+def test_a_rate_that_cannot_be_set_is_refused_and_one_that_was_set_is_part_of_the_state() -> None:
+    with training_with(lm.Rprop()) as training:
         assert math.isnan(training.rate)
         with pytest.raises(DefinitionError, match="This optimizer has no learning rate"):
             training.rate = 0.2
-    with model.training(**FAR, batch_size=8) as training:
+    with training_with(lm.SGD(0.1)) as training:
         with pytest.raises(DefinitionError, match="rate"):
             training.rate = -0.1
         assert training.rate == pytest.approx(0.1)
-
-
-def test_a_rate_that_was_set_is_part_of_the_state() -> None:
-    model = lm.Model(network(), seed=1)
-    with model.training(**FAR, batch_size=8) as training:
         begun = training.state()
         training.rate = 0.03
         saved = training.state()
@@ -222,7 +193,7 @@ def test_a_rate_that_was_set_is_part_of_the_state() -> None:
         training.restore(begun)
         assert training.rate == 0.1
         assert training.state().keys() == begun.keys()
-    with model.training(**FAR, batch_size=8) as training:
+    with training_with(lm.SGD(0.1)) as training:
         training.restore(saved)
         assert training.rate == pytest.approx(0.03)
 
@@ -273,22 +244,16 @@ def test_the_best_and_the_last_models_are_saved(tmp_path: Path) -> None:
 
 def test_logs_have_a_row_for_each_epoch(tmp_path: Path) -> None:
     table, lines = tmp_path / "run.csv", tmp_path / "run.jsonl"
-    history = fit([lm.callbacks.CSVLog(table), lm.callbacks.JSONLinesLog(lines)])
+    files = lm.callbacks.CSVLog(table), lm.callbacks.JSONLinesLog(lines)
+    history = fit([Scripted([math.nan, math.inf, -math.inf]), *files])
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert [float(row["loss"]) for row in rows] == history["loss"]
-    objects = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert [one["validation_loss"] for one in objects] == history["validation_loss"]
-    assert [one["epoch"] for one in objects] == [1, 2, 3]
-
-
-def test_lines_of_json_are_json(tmp_path: Path) -> None:
-    lines = tmp_path / "run.jsonl"
-    values = Scripted([math.nan, math.inf, -math.inf])
-    fit([values, lm.callbacks.JSONLinesLog(lines)])
     text = lines.read_text().splitlines()
-    read = [json.loads(line, parse_constant=pytest.fail) for line in text]
-    assert [one["validation_loss"] for one in read] == [None] * 3
-    assert all(math.isfinite(one["loss"]) for one in read)
+    objects = [json.loads(line, parse_constant=pytest.fail) for line in text]
+    assert [one["loss"] for one in objects] == history["loss"]
+    assert [one["epoch"] for one in objects] == [1, 2, 3]
+    # JSON has no such numbers.
+    assert [one["validation_loss"] for one in objects] == [None] * 3
 
 
 def test_epochs_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -371,21 +336,17 @@ class Interrupted(lm.Callback):
 def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(
     tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = [5, 1, 2, 2, 2, 2, 2, 2, 0]
-
-    def callbacks(folder: str) -> list[lm.Callback]:
-        return [
-            Scripted(values),
-            lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1),
-            lm.callbacks.EarlyStopping(patience=5),
-            lm.callbacks.SaveModels(tmp_path / folder, keep=2),
-            lm.callbacks.CSVLog(tmp_path / f"{folder}.csv"),
-        ]
-
     def run(name: str, more: list[lm.Callback], resume: bool = False) -> Any:
-        model = lm.Model(network(), seed=1)
+        model, callbacks = lm.Model(network(), seed=1), lm.callbacks
         how = {"epochs": 9, "checkpoint": tmp_path / f"{name}.safetensors", "resume": resume}
-        history = fit([*callbacks(name), *more], model, **how)
+        usual = [
+            Scripted([5, 1, 2, 2, 2, 2, 2, 2, 0]),
+            callbacks.ReduceOnPlateau(factor=0.5, patience=1),
+            callbacks.EarlyStopping(patience=5),
+            callbacks.SaveModels(tmp_path / name, keep=2),
+            callbacks.CSVLog(tmp_path / f"{name}.csv"),
+        ]
+        history = fit([*usual, *more], model, **how)
         saved = {path.name: bits(lm.load(path)) for path in (tmp_path / name).iterdir()}
         return history.values, bits(model), saved
 
@@ -394,17 +355,8 @@ def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(
     monkeypatch.setattr(Interrupted, "after", after)
     with pytest.raises(KeyboardInterrupt):
         run("part", [Interrupted()])
-    resumed = run("part", [], resume=True)
-    assert resumed == whole
     # A fit that has stopped stays so.
-    assert run("part", [], resume=True) == whole
-
-
-def test_a_checkpoint_without_states_of_callbacks_is_resumed(tmp_path: Path) -> None:
-    how = {"checkpoint": tmp_path / "one"}
-    fit([], epochs=1, **how)
-    stopping = lm.callbacks.EarlyStopping()
-    assert len(fit([stopping], epochs=2, resume=True, **how)) == 2
+    assert [run("part", [], resume=True) for _ in range(2)] == [whole] * 2
 
 
 # Second fits, and the order of examples -----------------------------------------------------------
@@ -413,12 +365,10 @@ def test_a_checkpoint_without_states_of_callbacks_is_resumed(tmp_path: Path) -> 
 def test_a_second_fit_begins_a_new_training() -> None:
     """New moments and counters, and the same order of examples: only parameters go on."""
     how = {"optimizer": lm.Adam(0.01), "epochs": 1}
-    model = lm.Model(network(), seed=1)
+    model, other = (lm.Model(network(), seed=1) for _ in range(2))
     fit([], model, **how)
-    middle = model.parameters()
+    other.set_parameters(model.parameters())
     fit([], model, **how)
-    other = lm.Model(network(), seed=1)
-    other.set_parameters(middle)
     fit([], other, **how)
     assert bits(model) == bits(other)
 
@@ -498,11 +448,12 @@ class Averages(lm.Callback):
 def test_arrays_within_a_state_are_restored(tmp_path: Path) -> None:
     how: dict[str, Any] = {"checkpoint": tmp_path / "checkpoint"}
     own = {"a": [1, 2.5, None, "text", np.float32(0.5), {"b": (np.arange(3), True)}]}
-    first = Averages(own)
     model = lm.Model(network(), seed=1)
-    fit([first], model, epochs=2, **how)
+    fit([Averages(own)], model, epochs=2, **how)
     second = Averages()
-    fit([second], lm.Model(network(), seed=1), epochs=3, resume=True, **how)
+    # Without a state in the checkpoint, a callback begins anew.
+    stopping = lm.callbacks.EarlyStopping()
+    assert len(fit([second, stopping], epochs=3, resume=True, **how)) == 3
     state = second.restored
     assert [one.tolist() for one in state["seen"][:2]] == [[1, 1], [2, 2]]
     assert {name: value.tolist() for name, value in state["values"].items()} == {
@@ -523,29 +474,23 @@ def test_flat_arrays_are_stored_as_in_earlier_versions() -> None:
     assert together(plain, arrays)["A-0"].keys() == {"count", "best/1.weight"}
 
 
+CONVERT = "Convert it to one of these, and back in restore()."
+
+
 @pytest.mark.parametrize(
     ("own", "found", "advice"),
     [
-        ({1}, "set in state()['own']", "Convert it to one of these, and back in restore()."),
-        (
-            {"a": [Path("x")]},
-            f"{type(Path('x')).__name__} in state()['own']['a']['0']",
-            "Convert it to one of these, and back in restore().",
-        ),
+        ({1}, "set in state()['own']", CONVERT),
+        ({"a": [Path("x")]}, f"{type(Path('x')).__name__} in state()['own']['a']['0']", CONVERT),
         ({1: 2}, "the key 1 in state()['own']", "Make keys text: str(key)."),
-        (
-            np.array(["a"]),
-            "ndarray in state()['own']",
-            "Convert it to one of these, and back in restore().",
-        ),
+        (np.array(["a"]), "ndarray in state()['own']", CONVERT),
     ],
 )
 def test_a_state_that_a_file_cannot_hold_names_the_callback(
     own: Any, found: str, advice: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        fit([Averages(own)], checkpoint=tmp_path / "checkpoint")
-    assert str(caught.value) == (
+    call = partial(fit, [Averages(own)], checkpoint=tmp_path / "checkpoint")
+    assert error_text(DefinitionError, call) == (
         "the state of the callback Averages cannot be stored in a checkpoint\n"
         "  expected  numbers, text, None, arrays of numbers, and lists and dicts of them\n"
         f"  found     {found}\n"

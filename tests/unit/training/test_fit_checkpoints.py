@@ -9,15 +9,16 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from error_texts import error_text, refused
 from fit_cases import TEST, TRAIN, Array, fit, network, same
 
 import lamina as lm
-from lamina.errors import DataError, DefinitionError, FileFormatError, LaminaError
+from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.training.history import History
 from lamina.training.training import Training
 
@@ -40,49 +41,92 @@ def at_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], objec
 # Checkpoints --------------------------------------------------------------------------------------
 
 
+Uninterrupted = tuple[dict[str, Array], dict[str, list[float]]]
+
+
 @pytest.fixture(scope="module")
-def uninterrupted() -> tuple[dict[str, Array], dict[str, list[float]]]:
+def uninterrupted() -> Uninterrupted:
     """Parameters and history after five epochs."""
     model = lm.Model(network())
     history = fit(model, epochs=5, validation=TEST)
     return model.parameters(), history.values
 
 
-Uninterrupted = tuple[dict[str, Array], dict[str, list[float]]]
-
-
-def resumed(path: Path) -> tuple[lm.Model, History]:
+def resume(path: Path, expected: Uninterrupted) -> None:
+    """Resumes the fit of five epochs in a fresh model; compares its bits."""
     # The seed of the fresh model must not matter but for the order of the examples.
     model = lm.Model(network())
     model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
-    return model, fit(model, epochs=5, validation=TEST, checkpoint=path, resume=True)
+    history = fit(model, epochs=5, validation=TEST, checkpoint=path, resume=True)
+    assert same(model.parameters(), expected[0])
+    assert history.values == expected[1]
+    assert not history.interrupted
 
 
-def test_a_fit_in_two_calls_ends_in_the_same_bits(
-    tmp_path: Path, uninterrupted: Uninterrupted
-) -> None:
-    path = tmp_path / "checkpoint"
-    fit(lm.Model(network()), epochs=2, validation=TEST, checkpoint=path)
-    model, history = resumed(path)
-    assert same(model.parameters(), uninterrupted[0])
-    assert history.values == uninterrupted[1]
+def chain(*layers: Any, **how: Any) -> lm.Model:
+    return lm.Model(lm.Sequential(lm.Input(4), lm.Linear(64), *layers, lm.Linear(3)), **how)
+
+
+def decoder() -> lm.Model:
+    """A part of a model of more layers."""
+    part = lm.Sequential(lm.Input(4), lm.Linear(5), lm.BatchNorm(), lm.Linear(3))
+    return lm.Model(lm.Sequential(lm.Input(2), lm.Linear(4), part)).part(part)
+
+
+def with_classes_of_the_user() -> lm.Model:
+    from test_files import Own, Ramp
+
+    return chain(Own(scale=2.0, inner=lm.Linear(3, weight_init=Ramp(0.1))))
+
+
+def scaled(scores: lm.Tensor) -> lm.Tensor:
+    return scores * 2000.0
+
+
+RESUMED: dict[str, tuple[Callable[[], lm.Model], dict[str, Any]]] = {
+    "states of layers": (lambda: chain(lm.BatchNorm(), lm.Dropout(0.2)), {}),
+    "classes of the user": (with_classes_of_the_user, {}),
+    "a part": (decoder, {}),
+    "micro-batches": (lambda: chain(lm.Dropout(0.5)), {"micro_batch": 5}),
+    **{
+        dtype: (lambda dtype=dtype: chain(lm.BatchNorm(), lm.Dropout(0.2), dtype=dtype), {})
+        for dtype in ("bfloat16", "float16", "mixed-bfloat16", "mixed-float16")
+    },
+    # Large gradients: in the first epochs, training steps are skipped.
+    "skipped steps": (
+        lambda: lm.Model(
+            lm.Sequential(lm.Input(4), lm.Linear(64), lm.ReLU(), lm.Linear(3), scaled),
+            dtype="mixed-float16",
+        ),
+        {"optimizer": lm.Adam(1e-3), "batch_size": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name: str, tmp_path: Path) -> None:
+    make, how = RESUMED[name]
+    how = {**how, "validation": TEST}
+    whole, again, path = make(), make(), tmp_path / "checkpoint"
+    history = fit(whole, epochs=4, **how)
+    fit(make(), epochs=1, checkpoint=path, **how)
+    assert fit(again, epochs=4, checkpoint=path, resume=True, **how).values == history.values
+    assert same(again.parameters() | again.states(), whole.parameters() | whole.states())
+    if name == "skipped steps":
+        assert history["skipped_steps"][:1] == [4]
+        assert history["skipped_steps"][-1] == 0
 
 
 @pytest.mark.parametrize("step", [7, 8, 10, 20, 29])
 def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Uninterrupted
 ) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError
-
     path = tmp_path / "checkpoint"
     with monkeypatch.context() as patch:
-        at_step(patch, step, fail)
+        at_step(patch, step, lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             fit(lm.Model(network()), epochs=5, validation=TEST, checkpoint=path)
-    model, history = resumed(path)
-    assert same(model.parameters(), uninterrupted[0])
-    assert history.values == uninterrupted[1]
+    resume(path, uninterrupted)
 
 
 @pytest.mark.sampled
@@ -103,105 +147,84 @@ def test_a_fit_that_was_killed_in_an_epoch_is_resumed_with_the_same_bits(
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert path.exists()
-    model, history = resumed(path)
-    assert same(model.parameters(), uninterrupted[0])
-    assert history.values == uninterrupted[1]
+    resume(path, uninterrupted)
 
 
-def test_states_of_layers_are_resumed_too(tmp_path: Path) -> None:
-    from test_network import Centred
-
-    def make() -> lm.Model:
-        return lm.Model(lm.Sequential(lm.Input(4), Centred(), lm.Linear(3)))
-
-    path, whole, part, rest = tmp_path / "checkpoint", make(), make(), make()
-    fit(whole, epochs=3)
-    fit(part, epochs=1, checkpoint=path)
-    fit(rest, epochs=3, checkpoint=path, resume=True)
-    np.testing.assert_array_equal(rest.predict(TEST.inputs), whole.predict(TEST.inputs))
-
-
-def test_a_model_with_the_users_classes_is_resumed(tmp_path: Path) -> None:
-    from test_files import Own, Ramp
-
-    def make() -> lm.Model:
-        own = Own(scale=2.0, inner=lm.Linear(3, weight_init=Ramp(0.1)))
-        return lm.Model(lm.Sequential(lm.Input(4), own))
-
-    path = tmp_path / "checkpoint"
-    fit(make(), epochs=1, checkpoint=path)
-    assert len(fit(make(), epochs=3, checkpoint=path, resume=True)) == 3
-
-
-def test_resuming_without_a_checkpoint_begins_at_the_start(tmp_path: Path) -> None:
-    history = fit(lm.Model(network()), checkpoint=tmp_path / "checkpoint", resume=True)
-    assert len(history) == 3
-
-
-def test_resuming_a_fit_that_is_done_does_nothing(tmp_path: Path) -> None:
-    path, model = tmp_path / "checkpoint", lm.Model(network())
-    history = fit(model, checkpoint=path)
-    before = model.parameters()
-    assert fit(model, checkpoint=path, resume=True).values == history.values
-    assert same(model.parameters(), before)
-
-
-def test_a_checkpoint_loads_as_a_model(tmp_path: Path) -> None:
-    path, model = tmp_path / "checkpoint", lm.Model(network())
-    fit(model, checkpoint=path)
-    assert same(lm.load(path).parameters(), model.parameters())
-
-
-def test_a_callback_finds_the_checkpoint_of_its_epoch(tmp_path: Path) -> None:
+def test_a_checkpoint_is_a_model_of_its_epoch_and_resuming_a_fit_that_is_done_does_nothing(
+    tmp_path: Path,
+) -> None:
     path, model = tmp_path / "checkpoint", lm.Model(network())
 
     def compare(_: History) -> None:
         assert same(lm.load(path).parameters(), model.parameters())
 
-    fit(model, checkpoint=path, callbacks=[compare])
+    # Without a file it begins at the start.
+    history = fit(model, checkpoint=path, resume=True, callbacks=[compare])
+    assert len(history) == 3
+    before = model.parameters()
+    assert fit(model, checkpoint=path, resume=True).values == history.values
+    assert same(model.parameters(), before)
 
 
-OTHERS: dict[str, Callable[[Path], object]] = {
-    "another optimizer": lambda path: fit(
-        lm.Model(network()), optimizer=lm.SGD(0.1, momentum=0.9), checkpoint=path
+OTHER_LAYERS = lm.Sequential(lm.Input(4), lm.Linear(8), lm.ReLU(), lm.Dropout(0.3), lm.Linear(3))
+OTHERS: dict[str, tuple[lm.Model, dict[str, Any], list[str]]] = {
+    "optimizer": (lm.Model(network()), {"optimizer": lm.AdamW()}, ["Adam in the file, AdamW here"]),
+    "batch_size": (lm.Model(network()), {"batch_size": 10}, ["8 in the file, 10 here"]),
+    "seed": (lm.Model(network()), {"seed": 3}, ["0 in the file, 3 here"]),
+    "micro_batch": (lm.Model(network()), {"micro_batch": 4}, ["None in the file, 4 here"]),
+    "dtype": (
+        *(lm.Model(network(), dtype="mixed-bfloat16"), {}),
+        ["float32 in the file, mixed-bfloat16 here", "lm.load(path, dtype='mixed-bfloat16')."],
     ),
-    "another network": lambda path: fit(
-        lm.Model(lm.Sequential(lm.Input(4), lm.Linear(5), lm.ReLU(), lm.Linear(3))), checkpoint=path
+    "": (
+        *(lm.Model(OTHER_LAYERS), {}),
+        ["the checkpoint belongs to a network with other layers", "Tanh()", "ReLU()"],
     ),
-    "a saved model": lambda path: lm.Model(network()).save(path),
-    "another file": lambda path: path.write_bytes(b"something else"),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_checkpoint_that_does_not_fit_is_refused_and_the_model_kept(
+def test_a_checkpoint_of_another_fit_is_refused_and_the_model_kept(
     name: str, tmp_path: Path
 ) -> None:
-    path, model = tmp_path / "checkpoint", lm.Model(network(), seed=5)
-    OTHERS[name](path)
+    path, (model, how, texts) = tmp_path / "checkpoint", OTHERS[name]
+    fit(lm.Model(network()), epochs=1, checkpoint=path)
     contents, before = path.read_bytes(), model.parameters()
-    with pytest.raises(LaminaError):
-        fit(model, checkpoint=path, resume=True)
+    text = error_text(DefinitionError, lambda: fit(model, checkpoint=path, resume=True, **how))
+    assert not name or "the checkpoint was written by a fit with other options" in text
+    assert all(one in text for one in (name, *texts))
     assert same(model.parameters(), before)
     assert path.read_bytes() == contents
 
 
-def test_resuming_from_a_saved_model_is_refused(tmp_path: Path) -> None:
+def test_resuming_from_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model"
     lm.Model(network()).save(path)
-    with pytest.raises(FileFormatError) as caught:
-        fit(lm.Model(network()), checkpoint=path, resume=True)
-    assert str(caught.value) == (
+    call = partial(fit, lm.Model(network()), checkpoint=path, resume=True)
+    assert error_text(FileFormatError, call) == (
         f"in {path}: this file holds a model, not a checkpoint to resume from\n"
         "  expected  a file of fit(checkpoint=...)\n"
         "  found     a saved model\n"
         "  Start from its parameters: lm.load(path), and leave resume out."
     )
+    path.write_bytes(b"something else")
+    refused(FileFormatError, call)
+    assert path.read_bytes() == b"something else"
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_the_fit(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="could not be written"):
-        fit(lm.Model(network()), checkpoint=tmp_path / "missing" / "checkpoint")
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_training_step(
+    tmp_path: Path,
+) -> None:
+    path, model = tmp_path / "absent" / "checkpoint", lm.Model(network())
+    before = model.parameters()
+    text = error_text(DataError, lambda: fit(model, checkpoint=path))
+    assert "could not be written" in text
+    assert "Create the folder first" in text
+    assert same(model.parameters(), before)
+    path = tmp_path / "checkpoint"
+    text = error_text(DefinitionError, lambda: fit(model, checkpoint=path, frozen=5))
+    assert "given as a list of patterns" in text
+    assert not path.exists()
 
 
 # Ctrl-C -------------------------------------------------------------------------------------------
@@ -209,13 +232,6 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_fit(tmp_path: Path) -> Non
 
 def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_ctrl_c_in_an_epoch_ends_the_fit_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_step(monkeypatch, 15, press)
-    history = fit(lm.Model(network()), epochs=1000)
-    assert history.interrupted
-    assert 1 <= len(history) < 1000
 
 
 def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,33 +248,20 @@ def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(Training, "_run_batches", counting)
-        fit(fitted, epochs=1000)
+        history = fit(fitted, epochs=1000)
+    assert history.interrupted
     with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
         trainer.run(TRAIN, steps=sum(done), seed=0)
     assert same(fitted.parameters(), run.parameters())
 
 
-def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch() -> None:
-    history = fit(
-        lm.Model(network()), epochs=1000, callbacks=[lambda h: press() if len(h) == 2 else None]
-    )
+def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch_and_a_second_one_at_once() -> None:
+    before, model = signal.getsignal(signal.SIGINT), lm.Model(network())
+    history = fit(model, epochs=1000, callbacks=[lambda h: press() if len(h) == 2 else None])
     assert history.interrupted
     assert len(history) == 2
-
-
-def test_a_second_ctrl_c_ends_the_fit_at_once() -> None:
-    def twice(_: History) -> None:
-        press()
-        press()
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(lm.Model(network()), callbacks=[twice])
-
-
-def test_a_fit_restores_the_handler_of_ctrl_c() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    fit(lm.Model(network()))
     assert signal.getsignal(signal.SIGINT) is before
+    refused(KeyboardInterrupt, lambda: fit(model, callbacks=[lambda _: (press(), press())[0]]))
 
 
 def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(
@@ -268,10 +271,7 @@ def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(
     with monkeypatch.context() as patch:
         at_step(patch, 16, press)
         fit(lm.Model(network()), epochs=5, validation=TEST, checkpoint=path)
-    model, history = resumed(path)
-    assert same(model.parameters(), uninterrupted[0])
-    assert history.values == uninterrupted[1]
-    assert not history.interrupted
+    resume(path, uninterrupted)
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -324,10 +324,3 @@ def test_ctrl_c_in_a_run_leaves_whole_training_steps(monkeypatch: pytest.MonkeyP
     with again.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
         trainer.run(TRAIN, steps=done)
     assert same(model.parameters(), again.parameters())
-
-
-def test_frozen_patterns_are_checked_before_a_checkpoint_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint"
-    with pytest.raises(DefinitionError, match="given as a list of patterns"):
-        fit(lm.Model(network()), checkpoint=path, frozen=5)
-    assert not path.exists()

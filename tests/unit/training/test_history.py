@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.errors import DefinitionError, UnknownNameError
-from lamina.training.history import advice_on_measure
+from lamina.training.history import History, advice_on_measure
 
 X = np.linspace(-1, 1, 24, dtype="float32").reshape(6, 4)
 LABELS = np.arange(6) % 3
 
 
-def fitted(**how: Any) -> Any:
+@pytest.fixture(scope="module")
+def history() -> History:
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine="interpreter")
     options = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "metrics": [lm.Accuracy()]}
-    return model.fit((X, LABELS), validation=(X, LABELS), epochs=1, **options, **how)
+    return model.fit((X, LABELS), validation=(X, LABELS), epochs=1, **options)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +39,18 @@ def fitted(**how: Any) -> Any:
     ],
 )
 def test_an_unknown_name_lists_the_known_ones_and_says_what_it_is_called(
-    name: Any, advice: str
+    history: History, name: Any, advice: str
 ) -> None:
-    with pytest.raises(UnknownNameError) as error:
-        fitted()[name]
-    known = "loss, accuracy, validation_loss, validation_accuracy"
-    assert error.value.facts[0] == ("expected", known)
-    assert error.value.advice == advice
+    early = History(measured=history.measured)  # before the first epoch has ended
+    for one in (history, early):
+        assert error_text(UnknownNameError, lambda: one[name]) == (
+            f"in history: nothing named {name!r} was measured\n"
+            "  expected  loss, accuracy, validation_loss, validation_accuracy\n"
+            f"  found     {name!r}\n"
+            f"  {advice}"
+        )
+    assert early["validation_accuracy"] == []
+    assert History()["anything"] == []
 
 
 def test_the_name_of_a_metric_in_keras_is_that_of_its_class_here() -> None:
@@ -50,19 +58,10 @@ def test_the_name_of_a_metric_in_keras_is_that_of_its_class_here() -> None:
     assert advice == "Here it is called 'validation_mae'."
 
 
-def test_an_unknown_name_is_refused_before_the_first_epoch_has_ended() -> None:
-    history = fitted()
-    early = lm.training.history.History(measured=history.measured)
-    assert early["validation_accuracy"] == []
-    with pytest.raises(UnknownNameError, match="nothing named 'acc' was measured"):
-        early["acc"]
-    assert lm.training.history.History()["anything"] == []
-
-
-def test_a_picture_with_an_unknown_ending_is_refused() -> None:
+def test_a_picture_with_an_unknown_ending_is_refused(history: History) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(DefinitionError, match=r"pictures cannot be written as \.foo"):
-        fitted().plot("curves.foo")
+        history.plot("curves.foo")
 
 
 def per_class(folder: Path, *callbacks: Any, epochs: int = 2, resume: bool = False) -> Any:
@@ -99,9 +98,7 @@ def test_a_metric_with_a_number_for_each_class_has_a_name_for_each(
         ("f1", "It has a number for each class: history['f1[0]']."),
         ("confusion_matrix", "It is a matrix: model.evaluate(data, loss, metrics) gives it."),
     ):
-        with pytest.raises(UnknownNameError) as caught:
-            history[name]
-        assert caught.value.advice == advice
+        assert refused(UnknownNameError, partial(history.__getitem__, name)).advice == advice
 
 
 def test_a_number_of_a_class_may_be_monitored(tmp_path: Path) -> None:
@@ -110,9 +107,9 @@ def test_a_number_of_a_class_may_be_monitored(tmp_path: Path) -> None:
     values = history["validation_f1[1]"]
     assert len(values) == 4 or values[-1] <= max(values[:-1])
     for monitor in ("f1", "f1[3]"):
-        with pytest.raises(DefinitionError) as caught:
-            per_class(tmp_path / monitor, lm.callbacks.SaveModels(tmp_path, monitor))
-        assert caught.value.advice == (
+        saving = lm.callbacks.SaveModels(tmp_path, monitor)
+        error = refused(DefinitionError, partial(per_class, tmp_path / monitor, saving))
+        assert error.advice == (
             "It has a number for each class: monitor 'f1[0]', or a mean over the classes."
         )
     with pytest.raises(DefinitionError, match=r"nothing named 'g1\[0\]' is measured"):

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 from fit_cases import same
 from random_arrays import normal
 from training_cases import DATA, Array, X, Y, labels, losses_of, network, training
@@ -62,26 +63,11 @@ class CountingMemory:
         self.engine, self.memory, self.bytes = engine, memory, memory.array.nbytes
         engine.bytes += self.bytes
 
-    @property
-    def array(self) -> Array:
-        return self.memory.array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.memory.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.memory.dtype
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.memory, name)
 
     def copy_from(self, source: CountingMemory) -> None:
         self.memory.copy_from(source.memory)
-
-    def write(self, array: Array) -> None:
-        self.memory.write(array)
-
-    def read(self) -> Array:
-        return self.memory.read()
 
     def release(self) -> None:
         self.engine.bytes -= self.bytes
@@ -101,18 +87,12 @@ class CountingExecutable:
         self.engine, self.executable, self.inputs = engine, executable, inputs
         engine.bytes += inputs
 
-    def run(self, inputs: Any) -> None:
-        self.executable.run(inputs)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executable, name)
 
     def run_many(self, resident: Any, rows: Array, recorded: Any) -> Any:
         inner = {name: m.memory for name, m in resident.items()}
         return self.executable.run_many(inner, rows, recorded)
-
-    def output(self, name: str) -> Array:
-        return self.executable.output(name)
-
-    def read_into(self, name: str, target: Array) -> None:
-        self.executable.read_into(name, target)
 
     def bound(self) -> None:
         return None
@@ -184,6 +164,10 @@ class CountingEngine:
         return CountingExecutable(self, compiled, inputs)
 
 
+Work = Callable[[lm.Model], object]
+HOW: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "batch_size": 8}
+
+
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     """The engine of all models that a test makes."""
@@ -193,25 +177,47 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     return engine
 
 
-def test_a_model_holds_its_parameters_and_no_more(counting: CountingEngine) -> None:
-    lm.Model(network())
-    assert counting.held == 4 * (25 + 18)
-
-
-def test_a_training_holds_the_bytes_of_its_bill(counting: CountingEngine) -> None:
+def test_a_model_holds_its_parameters_and_a_training_the_bytes_of_its_bill(
+    counting: CountingEngine,
+) -> None:
     model = lm.Model(network())
+    assert counting.held == 4 * (25 + 18)
     with training(model) as trainer:
         assert counting.held == trainer.bill.peak_bytes - trainer.bill.constant_bytes
 
 
-def test_a_release_frees_all_memory_of_the_training(counting: CountingEngine) -> None:
-    model = lm.Model(network())
-    before = counting.held
+def steps_and_a_run(model: lm.Model) -> None:
     with training(model) as trainer:
         trainer.step(X, Y)
         trainer.step(X[:3], Y[:3])
         trainer.run(DATA, steps=10)
-        assert counting.held > before
+
+
+def a_fit_that_fails(model: lm.Model) -> None:
+    how = {"validation": DATA, "callbacks": [lambda _: 1 / 0], **HOW}
+    refused(ZeroDivisionError, lambda: model.fit(DATA, **how))
+
+
+def a_training_that_cannot_be_compiled(model: lm.Model) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CountingEngine, "compile", None)
+        refused(TypeError, lambda: training(model))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        steps_and_a_run,
+        lambda model: model.evaluate(DATA, lm.CrossEntropy(), [lm.Accuracy()], 8),
+        lambda model: model.fit(DATA, validation=DATA, epochs=2, **HOW),
+        a_fit_that_fails,
+        a_training_that_cannot_be_compiled,
+    ],
+)
+def test_all_memory_is_freed(work: Work, counting: CountingEngine) -> None:
+    model = lm.Model(network())
+    before = counting.held
+    work(model)
     assert counting.held == before
 
 
@@ -256,69 +262,22 @@ def test_a_loss_on_a_device_is_kept_before_it_is_overwritten(
         assert float(held) == expected[0]
 
 
-def test_an_evaluation_frees_all_its_memory(counting: CountingEngine) -> None:
-    model = lm.Model(network())
-    before = counting.held
-    model.evaluate(DATA, lm.CrossEntropy(), [lm.Accuracy()], 8)
-    assert counting.held == before
-
-
-def test_a_fit_frees_all_its_memory(counting: CountingEngine) -> None:
-    model = lm.Model(network())
-    before = counting.held
-    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "epochs": 2}
-    model.fit(DATA, validation=DATA, batch_size=8, **how)
-    assert counting.held == before
-
-
-def test_a_fit_that_fails_frees_all_its_memory(counting: CountingEngine) -> None:
-    model = lm.Model(network())
-    before = counting.held
-
-    def fail(_: object) -> None:
-        raise ZeroDivisionError
-
-    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "callbacks": [fail]}
-    with pytest.raises(ZeroDivisionError):
-        model.fit(DATA, validation=DATA, batch_size=8, **how)
-    assert counting.held == before
-
-
-def test_a_training_that_cannot_be_compiled_frees_all_its_memory(
-    counting: CountingEngine, monkeypatch: pytest.MonkeyPatch
+def test_steps_and_predictions_allocate_nothing_and_a_run_for_its_data_set_only(
+    counting: CountingEngine,
 ) -> None:
-    model = lm.Model(network())
-    before = counting.held
-    monkeypatch.setattr(counting, "compile", None)
-    with pytest.raises(TypeError):
-        training(model)
-    assert counting.held == before
-
-
-def test_training_steps_allocate_and_compile_nothing(counting: CountingEngine) -> None:
-    with training(lm.Model(network())) as trainer:
-        trainer.step(X, Y)
+    def made(work: Callable[[], object], times: int = 1) -> tuple[int, int]:
+        """The allocations and compilations of repeated calls after the first one."""
+        work()
         before = counting.allocations, counting.compilations
-        for _ in range(100):
-            trainer.step(X, Y)
-        assert (counting.allocations, counting.compilations) == before
+        for _ in range(times):
+            work()
+        return counting.allocations - before[0], counting.compilations - before[1]
 
-
-def test_a_run_allocates_for_the_data_set_only(counting: CountingEngine) -> None:
-    with training(lm.Model(network())) as trainer:
-        trainer.run(DATA, steps=7)
-        before = counting.allocations, counting.compilations
-        trainer.run(DATA, steps=100)
-        assert (counting.allocations, counting.compilations) == (before[0] + 2, before[1])
-
-
-def test_predictions_of_one_size_allocate_once(counting: CountingEngine) -> None:
     model = lm.Model(network())
-    model.predict(X)
-    before = counting.allocations, counting.compilations
-    for _ in range(10):
-        model.predict(X)
-    assert (counting.allocations, counting.compilations) == before
+    with training(model) as trainer:
+        assert made(lambda: trainer.step(X, Y), 100) == (0, 0)
+        assert made(lambda: trainer.run(DATA, steps=7)) == (2, 0)
+    assert made(lambda: model.predict(X), 10) == (0, 0)
 
 
 def test_a_released_training_frees_its_arena() -> None:
@@ -364,36 +323,19 @@ def in_threads(work: Callable[[int], None], count: int = 4) -> None:
         raise errors[0]
 
 
-def test_threads_with_one_model_get_their_own_results() -> None:
-    model = lm.Model(network())
+def test_threads_with_one_model_or_function_get_their_own_results() -> None:
+    model, x = lm.Model(network()), lm.Input()
     inputs = [normal(5, 4, seed=number) for number in range(4)]
     expected = [model.predict(x) for x in inputs]
-
-    def work(number: int) -> None:
-        for _ in range(1000):
-            np.testing.assert_array_equal(model.predict(inputs[number]), expected[number])
-
-    in_threads(work)
-
-
-def test_threads_with_one_function_get_their_own_results() -> None:
-    x = lm.Input()
     double = lm.compile(inputs=[x], outputs=[x * 2.0])
 
     def work(number: int) -> None:
-        for _ in range(2000):
+        for size in range(1, 12):
+            assert model.predict(normal(size + number, 4)).shape[0] == size + number
+        for _ in range(1000):
+            np.testing.assert_array_equal(model.predict(inputs[number]), expected[number])
             (found,) = double(np.full(3, number, "float32"))
             assert (found == 2 * number).all()
-
-    in_threads(work)
-
-
-def test_threads_that_predict_batches_of_many_sizes_do_not_disturb_each_other() -> None:
-    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
-
-    def work(number: int) -> None:
-        for size in range(1, 12):
-            assert model.predict(np.ones((size + number, 2), "float32")).shape[0] == size + number
 
     in_threads(work)
 
@@ -407,15 +349,12 @@ def test_predictions_during_a_training_never_see_a_partial_update() -> None:
     y = np.tile(normal(16, 1), (1, 300))
     stop = threading.Event()
 
-    def train() -> None:
-        with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.01), batch_size=16) as trainer:
-            for _ in range(1000):
-                trainer.step(x, y)
-        stop.set()
-
     def work(number: int) -> None:
         if number == 0:
-            train()
+            with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.01), batch_size=16) as trainer:
+                for _ in range(1000):
+                    trainer.step(x, y)
+            stop.set()
         while not stop.is_set():
             found = model.predict(x)
             np.testing.assert_array_equal(found, np.tile(found[:, :1], (1, 300)))
@@ -424,24 +363,18 @@ def test_predictions_during_a_training_never_see_a_partial_update() -> None:
 
 
 def test_a_training_is_not_copied() -> None:
-    with training(lm.Model(network())) as trainer, pytest.raises(DefinitionError) as caught:
-        copy.deepcopy(trainer)
-    assert str(caught.value) == (
+    with training(lm.Model(network())) as trainer:
+        text = error_text(DefinitionError, lambda: copy.deepcopy(trainer))
+    assert text == (
         "in Training: a training cannot be copied or pickled\n"
         "  Copy the model and make a new training of the copy. state() returns the optimizer's "
         "state, and restore(state) sets it."
     )
 
 
-def test_a_function_is_copied_and_pickled() -> None:
-    x = lm.Input()
-    double = lm.compile(inputs=[x], outputs=[x * 2.0])
-    double(np.ones(3, "float32"))
-    for other in (copy.deepcopy(double), pickle.loads(pickle.dumps(double))):
-        np.testing.assert_array_equal(other(np.ones(3, "float32"))[0], [2.0, 2.0, 2.0])
-
-
-def test_a_function_keeps_programs_for_some_sizes_only(counting: CountingEngine) -> None:
+def test_a_function_is_copied_and_pickled_and_keeps_programs_for_some_sizes_only(
+    counting: CountingEngine,
+) -> None:
     x = lm.Input()
     double = lm.compile(inputs=[x], outputs=[x * 2.0])
     for size in range(1, 40):
@@ -451,6 +384,8 @@ def test_a_function_keeps_programs_for_some_sizes_only(counting: CountingEngine)
     assert counting.compilations == before
     double(np.ones(1, "float32"))
     assert counting.compilations == before + 1
+    for other in (copy.deepcopy(double), pickle.loads(pickle.dumps(double))):
+        np.testing.assert_array_equal(other(np.ones(3, "float32"))[0], [2.0, 2.0, 2.0])
 
 
 # State --------------------------------------------------------------------------------------------
@@ -459,7 +394,8 @@ def test_a_function_keeps_programs_for_some_sizes_only(counting: CountingEngine)
 def test_a_training_continues_from_a_restored_state() -> None:
     model = lm.Model(network())
     with training(model) as trainer:
-        trainer.run(DATA, steps=5)
+        trainer.run(DATA, steps=2)
+        trainer.run(DATA, steps=3)
         state, parameters = trainer.state(), model.parameters()
         trainer.step(X, Y)
         expected = model.parameters()
@@ -469,94 +405,66 @@ def test_a_training_continues_from_a_restored_state() -> None:
         assert trainer.steps_done == 5
         trainer.step(X, Y)
     assert same(model.parameters(), expected)
+    again = lm.Model(network())
+    with training(again) as trainer:
+        trainer.run(DATA, steps=5)
+    assert same(again.parameters(), parameters)
 
 
-def test_a_state_is_a_copy() -> None:
-    with training(lm.Model(network())) as trainer:
-        state = trainer.state()
-        kept = {name: value.copy() for name, value in state.items()}
-        trainer.step(X, Y)
-        assert same(state, kept)
-
-
-def test_a_state_of_another_optimizer_is_refused_and_changes_nothing() -> None:
+def test_a_state_is_a_copy_and_one_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     model = lm.Model(network())
     with training(model, optimizer=lm.SGD(0.1, momentum=0.9)) as one, training(model) as other:
+        state = other.state()
+        kept = {name: value.copy() for name, value in state.items()}
         other.step(X, Y)
+        assert same(state, kept)
         before = other.state()
-        with pytest.raises(DefinitionError) as caught:
-            other.restore(one.state())
-        assert same(other.state(), before)
-    assert caught.value.problem == "the saved state belongs to another optimizer or network"
-    assert caught.value.advice == "Resume with the same network and the same optimizer."
-
-
-def test_a_state_of_another_shape_is_refused_and_changes_nothing() -> None:
-    with training(lm.Model(network())) as trainer:
-        trainer.step(X, Y)
-        before = trainer.state()
+        error = refused(DefinitionError, lambda: other.restore(one.state()))
         wrong = {name: value[..., None] for name, value in before.items()}
-        with pytest.raises(DefinitionError):
-            trainer.restore(wrong)
-        assert same(trainer.state(), before)
+        refused(DefinitionError, lambda: other.restore(wrong))
+        assert same(other.state(), before)
+    assert error.problem == "the saved state belongs to another optimizer or network"
+    assert error.advice == "Resume with the same network and the same optimizer."
 
 
-def test_two_runs_equal_one_run_of_as_many_training_steps() -> None:
-    found: list[Array] = []
-    for parts in ((4, 9), (13,)):
-        with training(lm.Model(network())) as trainer:
-            found.append(np.concatenate([trainer.run(DATA, steps=steps) for steps in parts]))
-    assert found[0].tobytes() == found[1].tobytes()
+@pytest.mark.parametrize(
+    ("examples", "size", "drop_last"),
+    [
+        *[(4, 4, False), (4, 1, False), (5, 2, False), (7, 7, False), (3, 8, False)],
+        *[(4, 4, True), (4, 1, True), (5, 2, True), (7, 7, True)],
+    ],
+)
+def test_a_run_takes_the_batches_of_one_epoch_after_another(
+    examples: int, size: int, drop_last: bool
+) -> None:
+    data = Dataset(np.zeros((examples, 2), "float32"), np.zeros((examples, 1), "float32"))
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+    with model.training(lm.MSE(), lm.SGD(0.1), size) as one:
+        epochs = [
+            [rows.tolist() for rows in chain.from_iterable(batches)]
+            for batches in (one.batches_of(data, 3, e, drop_last=drop_last) for e in range(30))
+        ]
+    skipped = len(epochs[0]) - 1
+    done = 2 * len(epochs[0]) + skipped
+    found = batches_after(data, size, done, 20, 3, drop_last=drop_last)
+    taken = [rows.tolist() for rows in chain.from_iterable(found)]
+    assert taken == list(chain.from_iterable(epochs[2:]))[skipped : skipped + 20]
 
 
-def test_losses_can_be_added_and_compared() -> None:
-    with training(lm.Model(network())) as trainer:
-        first, second = (trainer.step(X, Y) for _ in range(2))
-        assert sum([first, second]) == float(first) + float(second)
-        assert (first < second) == (float(first) < float(second))
-        assert first > -1
+def test_many_epochs_of_a_small_data_set_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+    calls: list[int] = []
+    with model.training(lm.MSE(), lm.SGD(0.1), 4) as one:
+        executable = one._program(4).executable
+        run_many = executable.run_many
 
+        def counted(resident: Any, rows: Array, names: Any) -> Any:
+            calls.append(len(rows))
+            return run_many(resident, rows, names)
 
-class TestSmallDataSets:
-    @pytest.mark.parametrize(
-        ("examples", "size", "drop_last"),
-        [
-            *[(4, 4, False), (4, 1, False), (5, 2, False), (7, 7, False), (3, 8, False)],
-            *[(4, 4, True), (4, 1, True), (5, 2, True), (7, 7, True)],
-        ],
-    )
-    def test_a_run_takes_the_batches_of_one_epoch_after_another(
-        self, examples: int, size: int, drop_last: bool
-    ) -> None:
-        data = Dataset(np.zeros((examples, 2), "float32"), np.zeros((examples, 1), "float32"))
-        model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
-        with model.training(lm.MSE(), lm.SGD(0.1), size) as one:
-            epochs = [
-                [rows.tolist() for rows in chain.from_iterable(batches)]
-                for batches in (one.batches_of(data, 3, e, drop_last=drop_last) for e in range(30))
-            ]
-        skipped = len(epochs[0]) - 1
-        done = 2 * len(epochs[0]) + skipped
-        found = batches_after(data, size, done, 20, 3, drop_last=drop_last)
-        taken = [rows.tolist() for rows in chain.from_iterable(found)]
-        assert taken == list(chain.from_iterable(epochs[2:]))[skipped : skipped + 20]
-
-    def test_many_epochs_of_a_small_data_set_are_one_call(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
-        calls: list[int] = []
-        with model.training(lm.MSE(), lm.SGD(0.1), 4) as one:
-            executable = one._program(4).executable
-            run_many = executable.run_many
-
-            def counted(resident: Any, rows: Array, names: Any) -> Any:
-                calls.append(len(rows))
-                return run_many(resident, rows, names)
-
-            monkeypatch.setattr(executable, "run_many", counted)
-            # An epoch of 4 examples is one training step.
-            losses = one.run((np.ones((4, 2), "float32"), np.ones((4, 1), "float32")), 10_000)
-        assert len(losses) == sum(calls) == 10_000
-        # One training step, two, four, ..., until they take as long as a piece should.
-        assert len(calls) < 40
+        monkeypatch.setattr(executable, "run_many", counted)
+        # An epoch of 4 examples is one training step.
+        losses = one.run((np.ones((4, 2), "float32"), np.ones((4, 1), "float32")), 10_000)
+    assert len(losses) == sum(calls) == 10_000
+    # One training step, two, four, ..., until they take as long as a piece should.
+    assert len(calls) < 40
