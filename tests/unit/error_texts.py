@@ -14,16 +14,26 @@ from lamina.program.program import Program
 Kind = TypeVar("Kind", bound=BaseException)
 
 
-def refused(kind: type[Kind] | tuple[type[Kind], ...], call: Callable[[], Any]) -> Kind:
+def refused(
+    kind: type[Kind] | tuple[type[Kind], ...],
+    call: Callable[..., Any],
+    *values: Any,
+    **options: Any,
+) -> Kind:
     """The error that a call raises."""
     with pytest.raises(kind) as caught:
-        call()
+        call(*values, **options)
     return caught.value
 
 
-def error_text(kind: type[Kind] | tuple[type[Kind], ...], call: Callable[[], Any]) -> str:
+def error_text(
+    kind: type[Kind] | tuple[type[Kind], ...],
+    call: Callable[..., Any],
+    *values: Any,
+    **options: Any,
+) -> str:
     """The text of the error that a call raises."""
-    return str(refused(kind, call))
+    return str(refused(kind, call, *values, **options))
 
 
 def check_refusal(kind: type[BaseException], call: Callable[[], Any], *parts: str) -> str:
@@ -37,4 +47,4 @@ def check_refusal(kind: type[BaseException], call: Callable[[], Any], *parts: st
 
 def problem_of(broken: Program) -> str:
     """The error of the check of programs."""
-    return error_text(InternalError, lambda: verify(broken))
+    return error_text(InternalError, verify, broken)

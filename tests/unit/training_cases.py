@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +31,30 @@ DATA = Dataset(normal(50, 4), labels(50))
 def training(model: lm.Model, batch_size: int = 8, **how: Any) -> Any:
     how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), **how}
     return model.training(batch_size=batch_size, **how)
+
+
+def in_threads(work: Callable[[int], object], count: int = 4) -> None:
+    """Runs `work(number)` in several threads that are switched often; raises their errors."""
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if errors:
+        raise errors[0]
 
 
 def losses_of(read: Callable[[Any], None]) -> list[float]:

@@ -21,20 +21,6 @@ def numbered(count: int) -> Dataset:
     return Dataset(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
 
 
-DTYPES = [
-    "float16",
-    "float32",
-    "float64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "bool",
-]
-
-
 class Exported:
     """An object that offers its memory by DLPack only."""
 
@@ -109,342 +95,280 @@ def test_bytes_are_numbers_and_buffers_are_not_copied() -> None:
     assert data.inputs.tolist() == [7, 2]
 
 
-class TestConstruction:
-    def test_repr_shows_examples_shapes_and_dtypes(self) -> None:
-        data = Dataset(np.zeros((5, 1, 8, 8), np.uint8), np.zeros(5, np.int64))
-        assert repr(data) == "5 examples: x u8[1, 8, 8], y i64[]"
-        assert len(data) == 5
-        assert data.input_shapes == ((1, 8, 8),)
-        assert [str(dtype) for dtype in data.input_dtypes] == ["u8"]
-        assert data.target_shapes == ((),)
-        assert [str(dtype) for dtype in data.target_dtypes] == ["i64"]
+# Construction -------------------------------------------------------------------------------------
 
-    def test_a_data_set_without_targets_has_no_target_shapes(self) -> None:
-        data = Dataset(np.zeros((1, 3), np.float64))
-        assert repr(data) == "1 example: x f64[3]"
-        assert data.target_shapes == ()
-        assert data.target_dtypes == ()
 
-    def test_several_inputs_have_a_shape_each(self) -> None:
-        data = Dataset((np.zeros((4, 3), np.float32), np.zeros((4, 2, 2), np.int32)))
-        assert repr(data) == "4 examples: x0 f32[3], x1 i32[2, 2]"
-        assert data.input_shapes == ((3,), (2, 2))
+@pytest.mark.parametrize(
+    ("arrays", "text", "inputs", "targets"),
+    [
+        (
+            *(
+                (np.zeros((5, 1, 8, 8), "u1"), np.zeros(5, "i8")),
+                "5 examples: x u8[1, 8, 8], y i64[]",
+            ),
+            *((((1, 8, 8),), ["u8"]), (((),), ["i64"])),
+        ),
+        ((np.zeros((1, 3)),), "1 example: x f64[3]", (((3,),), ["f64"]), ((), [])),
+        (
+            *(
+                ((np.zeros((4, 3), "f4"), np.zeros((4, 2, 2), "i4")),),
+                "4 examples: x0 f32[3], x1 i32[2, 2]",
+            ),
+            *((((3,), (2, 2)), ["f32", "i32"]), ((), [])),
+        ),
+    ],
+)
+def test_a_data_set_shows_examples_shapes_and_dtypes(
+    arrays: Any, text: str, inputs: Any, targets: Any
+) -> None:
+    data = Dataset(*arrays)
+    assert repr(data) == text
+    assert len(data) == int(text.split()[0])
+    assert (data.input_shapes, list(map(str, data.input_dtypes))) == inputs
+    assert (data.target_shapes, list(map(str, data.target_dtypes))) == targets
+    with pytest.raises(AttributeError):
+        data.targets = None
 
-    @pytest.mark.parametrize("dtype", DTYPES)
-    def test_arrays_are_kept_without_a_copy(self, dtype: str) -> None:
+
+def test_arrays_are_kept_without_a_copy() -> None:
+    names = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 bool"
+    for dtype in names.split():
         array = np.ones((3, 2), dtype)
         assert Dataset(array).inputs is array
 
-    def test_a_data_set_cannot_be_changed(self) -> None:
-        with pytest.raises(AttributeError):
-            numbered(3).targets = None
 
-    def test_inputs_and_targets_of_different_lengths_are_refused(self) -> None:
-        with pytest.raises(DataError) as caught:
-            Dataset(np.zeros((5, 2), np.float32), np.zeros(4, np.int64))
-        assert str(caught.value) == (
-            "the inputs and the targets differ in the number of examples\n"
-            "  inputs   5 examples, float32[5, 2]\n"
-            "  targets  4 examples, int64[4]\n"
-            "  The first axis counts the examples; its extent must be the same in all arrays. "
-            "Pass several inputs as a tuple, or as a dict by their names."
-        )
-
-    def test_inputs_of_different_lengths_are_named_by_their_index(self) -> None:
-        error = refused(DataError, lambda: Dataset((np.zeros(5), np.zeros(5), np.zeros(6))))
-        assert "inputs[0] and the inputs[2]" in error.problem
-
-    @pytest.mark.parametrize(
-        ("inputs", "kind", "problem"),
-        [
-            (np.zeros((0, 3), np.float32), DataError, "the inputs hold no data"),
-            (np.zeros((3, 0), np.float32), DataError, "the inputs hold no data"),
-            (np.array(1.0, np.float32), DataError, "the inputs have no axis of examples"),
-            ({"a": 1.0}, DataError, "the inputs['a'] are not an array"),
-            ({"a": {"b": [1.0]}}, DataError, "the inputs['a'] are not an array"),
-            ({"a": [[1.0], [1.0, 2.0]]}, DataError, "the inputs['a'] cannot be converted"),
-            ({}, DataError, "the dict of inputs is empty"),
-            ({0: [1.0]}, DataError, "the names of the inputs are words"),
-            ([[1.0], [1.0, 2.0]], DataError, "the inputs cannot be converted to an array"),
-            (
-                ([1.0], [[1.0], [1.0, 2.0]]),
-                DataError,
-                "the inputs[1] cannot be converted to an array",
-            ),
-            (["cat", "dog"], DTypeError, "the inputs have an unknown dtype"),
-            ((), DataError, "the tuple of inputs is empty"),
-            (np.array([[1], [1, 2]], object), DTypeError, "the inputs have an unknown dtype"),
-            (np.zeros(3, np.longdouble), DTypeError, "the inputs have an unknown dtype"),
-            (np.zeros(3, np.uint32), DTypeError, "the inputs have an unknown dtype"),
-            (np.zeros(3, np.complex64), DTypeError, "the inputs have an unknown dtype"),
-            (np.array(["cat", "dog"]), DTypeError, "the inputs have an unknown dtype"),
-            (np.zeros(3, ">f4" if np.little_endian else "<f4"), DTypeError, "the inputs have an"),
-        ],
+def test_arrays_of_different_lengths_are_refused() -> None:
+    assert error_text(DataError, Dataset, np.zeros((5, 2), np.float32), np.zeros(4, np.int64)) == (
+        "the inputs and the targets differ in the number of examples\n"
+        "  inputs   5 examples, float32[5, 2]\n"
+        "  targets  4 examples, int64[4]\n"
+        "  The first axis counts the examples; its extent must be the same in all arrays. "
+        "Pass several inputs as a tuple, or as a dict by their names."
     )
-    def test_wrong_arrays_are_refused(
-        self, inputs: Any, kind: type[LaminaError], problem: str
-    ) -> None:
-        error = refused(kind, lambda: Dataset(inputs))
-        assert error.problem.startswith(problem)
-        assert dict(error.facts).keys() == {"expected", "found"}
-        assert error.advice.endswith(".")
+    error = refused(DataError, Dataset, (np.zeros(5), np.zeros(5), np.zeros(6)))
+    assert "inputs[0] and the inputs[2]" in error.problem
 
-    def test_long_doubles_are_refused_with_the_conversion(self) -> None:
-        assert error_text(DTypeError, lambda: Dataset(np.zeros((2, 3), np.longdouble))) == (
-            "the inputs have an unknown dtype\n"
-            "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
-            "uint16, bool\n"
-            f"  found     {np.dtype(np.longdouble).name}[2, 3]\n"
-            "  Convert first: array.astype('float32')."
-        )
 
-    def test_from_arrays_takes_lists(self) -> None:
-        assert repr(Dataset.from_arrays([[1.0, 2.0]], [3])) == "1 example: x float[2], y i64[]"
+@pytest.mark.parametrize(
+    ("inputs", "kind", "problem"),
+    [
+        (np.zeros((0, 3), np.float32), DataError, "the inputs hold no data"),
+        (np.zeros((3, 0), np.float32), DataError, "the inputs hold no data"),
+        (np.array(1.0, np.float32), DataError, "the inputs have no axis of examples"),
+        ({"a": 1.0}, DataError, "the inputs['a'] are not an array"),
+        ({"a": {"b": [1.0]}}, DataError, "the inputs['a'] are not an array"),
+        ({"a": [[1.0], [1.0, 2.0]]}, DataError, "the inputs['a'] cannot be converted"),
+        ({}, DataError, "the dict of inputs is empty"),
+        ({0: [1.0]}, DataError, "the names of the inputs are words"),
+        ([[1.0], [1.0, 2.0]], DataError, "the inputs cannot be converted to an array"),
+        (([1.0], [[1.0], [1.0, 2.0]]), DataError, "the inputs[1] cannot be converted to an array"),
+        (["cat", "dog"], DTypeError, "the inputs have an unknown dtype"),
+        ((), DataError, "the tuple of inputs is empty"),
+        (np.array([[1], [1, 2]], object), DTypeError, "the inputs have an unknown dtype"),
+        (np.zeros(3, np.longdouble), DTypeError, "the inputs have an unknown dtype"),
+        (np.zeros(3, np.uint32), DTypeError, "the inputs have an unknown dtype"),
+        (np.zeros(3, np.complex64), DTypeError, "the inputs have an unknown dtype"),
+        (np.array(["cat", "dog"]), DTypeError, "the inputs have an unknown dtype"),
+        (np.zeros(3, ">f4" if np.little_endian else "<f4"), DTypeError, "the inputs have an"),
+    ],
+)
+def test_wrong_arrays_are_refused(inputs: Any, kind: type[LaminaError], problem: str) -> None:
+    error = refused(kind, lambda: Dataset(inputs))
+    assert error.problem.startswith(problem)
+    assert dict(error.facts).keys() == {"expected", "found"}
+    assert error.advice.endswith(".")
 
-    def test_lists_become_arrays(self) -> None:
-        assert repr(Dataset([[1.0, 2.0]], [3])) == "1 example: x float[2], y i64[]"
-        several = Dataset(([[1.0, 2.0]], [True]), ([0.5], np.array([0.5])))
-        assert repr(several) == "1 example: x0 float[2], x1 bool[], y0 float[], y1 f64[]"
 
-    def test_lists_of_arrays_keep_their_dtype(self) -> None:
-        rows = [np.array([0.1, 0.2]), np.array([0.3, 0.4])]
-        assert repr(Dataset(rows)) == "2 examples: x f64[2]"
-        assert repr(Dataset([np.float64(0.1)])) == "1 example: x f64[]"
-
-    def test_numbers_of_lists_are_exact(self) -> None:
-        for data in (Dataset([[0.1], [0.2]]), Dataset.from_arrays([[0.1], [0.2]])):
-            assert data.input_arrays[0].tolist() == [[0.1], [0.2]]
-            assert repr(data.take([1])) == "1 example: x float[1]"
-
-    def test_a_tensor_as_data_is_refused(self) -> None:
-        text = error_text(DefinitionError, lambda: Dataset(lm.Input(3), np.zeros(2)))
-        first, *others = text.splitlines()
-        assert first.startswith("in test_data_dataset.py:")
-        assert first.endswith(
-            ": data is an array, but this is a symbolic tensor, which holds no data"
-        )
-        assert others == [
-            "  expected  an array",
-            "  found     Tensor(f32[batch, 3], leaf)",
-            "  Arrays go here, and tensors to the network: model.network(x).",
-        ]
-
-    @pytest.mark.torch
-    def test_tensors_of_pytorch_become_arrays(self) -> None:
-        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-        data = Dataset(torch.zeros(2, 3, requires_grad=True), torch.tensor([1, 0]))
-        assert repr(data) == "2 examples: x f32[3], y i64[]"
-        half = torch.tensor([[0.5, 3.140625]], requires_grad=True).bfloat16()
-        assert repr(Dataset(half)) == "1 example: x f32[2]"
-        assert Dataset(half).inputs.tolist() == [[0.5, 3.140625]]
-
-    @pytest.mark.torch
-    @pytest.mark.parametrize(
-        ("make", "advice"),
-        [
-            ("zeros(2, 3).to_sparse()", "Make a dense tensor: tensor.to_dense()."),
-            ("zeros(2, 3).to_sparse_csr()", "Make a dense tensor: tensor.to_dense()."),
-            ("zeros(2, 3).to(torch.float8_e5m2)", "an array: tensor.float().cpu().numpy()."),
-            (
-                "nested.nested_tensor([torch.zeros(1), torch.zeros(2)], layout=torch.jagged)",
-                "Pad its rows: torch.nested.to_padded_tensor(tensor, 0.0).",
-            ),
-        ],
+def test_long_doubles_are_refused_with_the_conversion() -> None:
+    assert error_text(DTypeError, lambda: Dataset(np.zeros((2, 3), np.longdouble))) == (
+        "the inputs have an unknown dtype\n"
+        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
+        "uint16, bool\n"
+        f"  found     {np.dtype(np.longdouble).name}[2, 3]\n"
+        "  Convert first: array.astype('float32')."
     )
-    @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
-    def test_tensors_of_pytorch_without_an_array_have_advice_that_works(
-        self, make: str, advice: str
-    ) -> None:
-        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-        tensor = eval(f"torch.{make}", {"torch": torch})
-        error = refused(DataError, lambda: Dataset(tensor))
+
+
+def test_lists_become_arrays_of_exact_numbers() -> None:
+    for make in (Dataset, Dataset.from_arrays):
+        assert repr(make([[1.0, 2.0]], [3])) == "1 example: x float[2], y i64[]"
+        data = make([[0.1], [0.2]])
+        assert data.input_arrays[0].tolist() == [[0.1], [0.2]]
+        assert repr(data.take([1])) == "1 example: x float[1]"
+        error = refused(DataError, make, [[1.0], [2.0, 3.0]])
         assert error.problem == "the inputs cannot be converted to an array"
-        assert error.advice is not None
-        assert error.advice.endswith(advice)
-        call = error.advice.removesuffix(".").split(": ")[1]
-        assert len(Dataset(eval(call, {"torch": torch, "tensor": tensor}))) == 2
-
-    def test_from_arrays_refuses_uneven_rows(self) -> None:
-        error = refused(DataError, lambda: Dataset.from_arrays([[1.0], [2.0, 3.0]]))
-        assert error.problem == "the inputs cannot be converted to an array"
+    several = Dataset(([[1.0, 2.0]], [True]), ([0.5], np.array([0.5])))
+    assert repr(several) == "1 example: x0 float[2], x1 bool[], y0 float[], y1 f64[]"
+    # Lists of arrays keep their dtype.
+    assert repr(Dataset([np.array([0.1, 0.2]), np.array([0.3, 0.4])])) == "2 examples: x f64[2]"
+    assert repr(Dataset([np.float64(0.1)])) == "1 example: x f64[]"
 
 
-class TestAsDataset:
-    def test_data_sets_pairs_and_arrays_are_accepted(self) -> None:
-        x, y = np.zeros((2, 3), np.float32), np.zeros(2, np.int64)
-        data = Dataset(x, y)
-        assert as_dataset(data) is data
-        assert as_dataset((x, y)).targets is y
-        assert as_dataset(((x, x), y)).input_arrays == (x, x)
-        assert as_dataset((x, None)).targets is None
-        assert as_dataset(x).targets is None
-
-    @pytest.mark.parametrize("value", [None, 3, "digits", [1, 2], (1, 2, 3, 4), {}])
-    def test_other_values_are_refused(self, value: Any) -> None:
-        error = refused(DataError, lambda: as_dataset(value))
-        assert error.problem == "this is not a data set"
+def test_a_tensor_as_data_is_refused() -> None:
+    text = error_text(DefinitionError, lambda: Dataset(lm.Input(3), np.zeros(2)))
+    first, *others = text.splitlines()
+    assert first.startswith("in test_data_dataset.py:")
+    assert first.endswith(": data is an array, but this is a symbolic tensor, which holds no data")
+    assert others == [
+        "  expected  an array",
+        "  found     Tensor(f32[batch, 3], leaf)",
+        "  Arrays go here, and tensors to the network: model.network(x).",
+    ]
 
 
-class TestClasses:
-    def test_the_count_is_one_more_than_the_largest_label(self) -> None:
-        assert Dataset(np.zeros((3, 1)), np.array([0, 6, 2])).classes == 7
+@pytest.mark.torch
+def test_tensors_of_pytorch_become_arrays() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    data = Dataset(torch.zeros(2, 3, requires_grad=True), torch.tensor([1, 0]))
+    assert repr(data) == "2 examples: x f32[3], y i64[]"
+    half = torch.tensor([[0.5, 3.140625]], requires_grad=True).bfloat16()
+    assert repr(Dataset(half)) == "1 example: x f32[2]"
+    assert Dataset(half).inputs.tolist() == [[0.5, 3.140625]]
 
-    def test_negative_labels_are_found(self) -> None:
-        error = refused(DataError, lambda: Dataset(np.zeros((3, 1)), np.array([0, 1, -4])).classes)
-        assert dict(error.facts)["found"] == "-4 in example 2"
 
-    @pytest.mark.parametrize("targets", [None, np.zeros(3), np.zeros(3, bool)])
-    def test_classes_of_targets_that_are_no_labels_are_refused(self, targets: Any) -> None:
-        error = refused(DataError, lambda: Dataset(np.zeros((3, 1)), targets).classes)
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        ("zeros(2, 3).to_sparse()", "Make a dense tensor: tensor.to_dense()."),
+        ("zeros(2, 3).to_sparse_csr()", "Make a dense tensor: tensor.to_dense()."),
+        ("zeros(2, 3).to(torch.float8_e5m2)", "an array: tensor.float().cpu().numpy()."),
+        (
+            "nested.nested_tensor([torch.zeros(1), torch.zeros(2)], layout=torch.jagged)",
+            "Pad its rows: torch.nested.to_padded_tensor(tensor, 0.0).",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+def test_tensors_of_pytorch_without_an_array_have_advice_that_works(make: str, advice: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    tensor = eval(f"torch.{make}", {"torch": torch})
+    error = refused(DataError, lambda: Dataset(tensor))
+    assert error.problem == "the inputs cannot be converted to an array"
+    assert error.advice is not None
+    assert error.advice.endswith(advice)
+    call = error.advice.removesuffix(".").split(": ")[1]
+    assert len(Dataset(eval(call, {"torch": torch, "tensor": tensor}))) == 2
+
+
+def test_data_sets_pairs_and_arrays_are_data_sets() -> None:
+    x, y = np.zeros((2, 3), np.float32), np.zeros(2, np.int64)
+    data = Dataset(x, y)
+    assert as_dataset(data) is data
+    assert as_dataset((x, y)).targets is y
+    assert as_dataset(((x, x), y)).input_arrays == (x, x)
+    assert as_dataset((x, None)).targets is None
+    assert as_dataset(x).targets is None
+    for value in (None, 3, "digits", [1, 2], (1, 2, 3, 4), {}):
+        assert refused(DataError, as_dataset, value).problem == "this is not a data set"
+
+
+def test_classes_are_counted_by_the_largest_label() -> None:
+    def classes(targets: Any) -> int:
+        return Dataset(np.zeros((3, 1)), targets).classes
+
+    assert classes(np.array([0, 6, 2])) == 7
+    error = refused(DataError, classes, np.array([0, 1, -4]))
+    assert dict(error.facts)["found"] == "-4 in example 2"
+    for targets in (None, np.zeros(3), np.zeros(3, bool)):
+        error = refused(DataError, classes, targets)
         assert error.problem == "the targets are not class labels"
 
 
-class TestOrder:
-    def test_the_order_equals_the_recorded_one(self) -> None:
-        """The same on every machine and in every version: this row must never change."""
-        assert numbered(10).order(seed=0, epoch=0).tolist() == RECORDED_0_0
-        assert numbered(10).order(seed=7, epoch=3).tolist() == RECORDED_7_3
-
-    def test_the_order_of_many_examples_begins_with_the_same_keys(self) -> None:
-        """Long orders are made in pieces; the keys of the first examples do not change with it."""
-        count = 600_000
-        order = numbered(count).order(seed=1, epoch=0)
-        assert np.array_equal(np.sort(order), np.arange(count))
-        few = order[order < 50]
-        assert few.tolist() == numbered(50).order(seed=1, epoch=0).tolist()
-
-    def test_the_order_is_a_permutation_of_int64(self) -> None:
-        order = numbered(1000).order(seed=5, epoch=2)
-        assert order.dtype == np.int64
-        assert sorted(order.tolist()) == list(range(1000))
-
-    def test_the_order_depends_on_seed_and_epoch(self) -> None:
-        data = numbered(100)
-        orders = [data.order(seed, epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
-        assert all(a != b for i, a in enumerate(orders) for b in orders[i + 1 :])
-
-    def test_every_position_is_equally_likely(self) -> None:
-        data = numbered(4)
-        orders = np.array([data.order(seed=0, epoch=epoch) for epoch in range(2000)])
-        for position in range(4):
-            counts = np.bincount(orders[:, position], minlength=4)
-            assert np.all(np.abs(counts - 500) < 100)  # five standard deviations
-
-
-class TestSplit:
-    @pytest.mark.parametrize(
-        ("count", "fraction", "first"),
-        [(10, 0.9, 9), (10, 0.25, 3), (2, 0.001, 1), (2, 0.999, 1), (1797, 0.9, 1617)],
-    )
-    def test_parts_are_disjoint_and_complete(self, count: int, fraction: float, first: int) -> None:
-        a, b = numbered(count).split(fraction, seed=3)
-        assert (len(a), len(b)) == (first, count - first)
-        assert a.targets is not None
-        assert b.targets is not None
-        assert sorted([*a.targets.tolist(), *b.targets.tolist()]) == list(range(count))
-        assert np.array_equal(a.input_arrays[0][:, 0], a.targets)
-
-    def test_a_split_is_shuffled_and_repeatable(self) -> None:
-        data = numbered(50)
-        once, again, other = (data.split(0.5, seed=seed)[0].targets for seed in (0, 0, 1))
-        assert once is not None
-        assert again is not None
-        assert other is not None
-        assert once.tolist() == again.tolist()
-        assert once.tolist() != other.tolist()
-        assert once.tolist() != sorted(once.tolist())
-
-    def test_a_split_is_independent_of_the_order_of_epochs(self) -> None:
-        data = numbered(50)
-        first, _ = data.split(0.5, seed=0)
-        assert first.targets is not None
-        assert first.targets.tolist() != data.order(0, 0)[:25].tolist()
-
-    @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, 2, float("nan")])
-    def test_fractions_outside_0_to_1_are_refused(self, fraction: float) -> None:
-        error = refused(DataError, lambda: numbered(10).split(fraction))
-        assert dict(error.facts)["found"] == str(fraction)
-
-    def test_one_example_cannot_be_split(self) -> None:
-        error = refused(DataError, lambda: numbered(1).split(0.5))
-        assert error.problem == "a single example cannot be split"
-
-
-class TestBatches:
-    def test_stored_order_shares_memory(self) -> None:
-        data = numbered(7)
-        batches = list(data.batches(3))
-        assert [y.tolist() for _, y in batches if y is not None] == [[0, 1, 2], [3, 4, 5], [6]]
-        x = batches[0][0]
-        assert isinstance(x, np.ndarray)
-        assert np.shares_memory(x, data.input_arrays[0])
-
-    def test_drop_last_omits_the_smaller_last_batch(self) -> None:
-        assert [len(x) for x, _ in numbered(7).batches(3, drop_last=True)] == [3, 3]
-        assert [len(x) for x, _ in numbered(6).batches(3, drop_last=True)] == [3, 3]
-
-    def test_batches_follow_the_order_of_seed_and_epoch(self) -> None:
-        data = numbered(10)
-        seen = [y for _, y in data.batches(4, seed=2, epoch=5) if y is not None]
-        assert np.array_equal(np.concatenate(seen), data.order(2, 5))
-
-    def test_inputs_and_targets_stay_together(self) -> None:
-        for x, y in numbered(100).batches(7, seed=0):
-            assert isinstance(x, np.ndarray)
-            assert y is not None
-            assert np.array_equal(x[:, 0], y)
-
-    def test_several_inputs_come_as_a_tuple(self) -> None:
-        a, b = np.arange(4), np.arange(4) * 10
-        for x, y in Dataset((a, b)).batches(2, seed=0):
-            assert isinstance(x, tuple)
-            assert np.array_equal(x[0] * 10, x[1])
-            assert y is None
-
-    @pytest.mark.parametrize(("size", "drop_last"), [(0, False), (-1, False), (11, True)])
-    def test_bad_sizes_are_refused_at_the_call(self, size: int, drop_last: bool) -> None:
-        error = refused(DataError, lambda: numbered(10).batches(size, drop_last=drop_last))
-        assert dict(error.facts)["found"] == str(size)
-
-
-class TestTakeAndSubset:
-    def test_take_returns_examples_in_the_given_order(self) -> None:
-        part = numbered(5).take([4, 0, 0])
-        assert part.targets is not None
-        assert part.targets.tolist() == [4, 0, 0]
-
-    @pytest.mark.parametrize("indices", [[], [[0]], [0.5], [True, False]])
-    def test_take_refuses_positions_that_are_no_row_of_integers(self, indices: Any) -> None:
-        error = refused(DataError, lambda: numbered(5).take(indices))
-        assert error.problem == "the positions of examples must be a row of integers"
-
-    @pytest.mark.parametrize("index", [-1, 5])
-    def test_take_refuses_positions_outside(self, index: int) -> None:
-        error = refused(DataError, lambda: numbered(5).take([0, index]))
-        assert error.facts == (("expected", "0 to 4"), ("found", str(index)))
-
-    def test_subset_shares_memory(self) -> None:
-        data = numbered(5)
-        part = data.subset(1, 3)
-        assert part.input_arrays[0][:, 0].tolist() == [1, 2]
-        assert np.shares_memory(part.input_arrays[0], data.input_arrays[0])
-        assert len(data.subset(2)) == 3
-
-    @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 2), (3, 1), (0, 6), (5, None)])
-    def test_subset_refuses_bounds_outside_the_data_set(self, start: int, stop: int | None) -> None:
-        with pytest.raises(DataError):
-            numbered(5).subset(start, stop)
-
-
-def test_batches_of_all_sizes_cover_every_example_once() -> None:
-    for size in range(1, 12):
-        starts = [y for _, y in numbered(11).batches(size, seed=size) if y is not None]
-        assert sorted(np.concatenate(starts).tolist()) == list(range(11))
-        assert all(len(a) >= len(b) for a, b in pairwise(starts))
+# The order of examples ----------------------------------------------------------------------------
 
 
 RECORDED_0_0 = [3, 8, 5, 9, 1, 7, 2, 4, 6, 0]
 RECORDED_7_3 = [4, 2, 3, 7, 0, 5, 6, 1, 8, 9]
+
+
+def test_the_order_is_the_recorded_permutation() -> None:
+    """The same on every machine and in every version: these rows must never change."""
+    assert numbered(10).order(seed=0, epoch=0).tolist() == RECORDED_0_0
+    assert numbered(10).order(seed=7, epoch=3).tolist() == RECORDED_7_3
+    # Long orders are made in pieces; the keys of the first examples do not change with it.
+    order = numbered(600_000).order(seed=1, epoch=0)
+    assert order.dtype == np.int64
+    assert np.array_equal(np.sort(order), np.arange(600_000))
+    assert order[order < 50].tolist() == numbered(50).order(seed=1, epoch=0).tolist()
+    orders = {numbered(100).order(*key).tobytes() for key in ((0, 0), (0, 1), (1, 0), (1, 1))}
+    assert len(orders) == 4
+
+
+def test_every_position_is_equally_likely() -> None:
+    data = numbered(4)
+    orders = np.array([data.order(seed=0, epoch=epoch) for epoch in range(2000)])
+    for position in range(4):
+        counts = np.bincount(orders[:, position], minlength=4)
+        assert np.all(np.abs(counts - 500) < 100)  # five standard deviations
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "first"),
+    [(10, 0.9, 9), (10, 0.25, 3), (2, 0.001, 1), (2, 0.999, 1), (1797, 0.9, 1617)],
+)
+def test_parts_of_a_split_are_disjoint_and_complete(
+    count: int, fraction: float, first: int
+) -> None:
+    a, b = numbered(count).split(fraction, seed=3)
+    assert (len(a), len(b)) == (first, count - first)
+    assert sorted([*a.targets.tolist(), *b.targets.tolist()]) == list(range(count))
+    assert np.array_equal(a.input_arrays[0][:, 0], a.targets)
+
+
+def test_a_split_is_shuffled_and_repeatable() -> None:
+    data = numbered(50)
+    once, again, other = (data.split(0.5, seed=seed)[0].targets.tolist() for seed in (0, 0, 1))
+    assert once == again
+    assert once not in (other, sorted(once), data.order(0, 0)[:25].tolist())
+    for fraction in (0.0, 1.0, -0.5, 2, float("nan")):
+        error = refused(DataError, numbered(10).split, fraction)
+        assert dict(error.facts)["found"] == str(fraction)
+    error = refused(DataError, numbered(1).split, 0.5)
+    assert error.problem == "a single example cannot be split"
+
+
+def test_batches_cover_every_example_once() -> None:
+    for size in range(1, 12):
+        batches = [*numbered(11).batches(size, seed=size)]
+        targets = [y for _, y in batches]
+        assert sorted(np.concatenate(targets).tolist()) == list(range(11))
+        assert all(len(a) >= len(b) for a, b in pairwise(targets))
+        assert all(np.array_equal(x[:, 0], y) for x, y in batches)
+        whole = [y for _, y in numbered(11).batches(size, seed=size, drop_last=True)]
+        assert [y.tolist() for y in whole] == [y.tolist() for y in targets if len(y) == size]
+    seen = [y for _, y in numbered(10).batches(4, seed=2, epoch=5)]
+    assert np.array_equal(np.concatenate(seen), numbered(10).order(2, 5))
+    for size, drop_last in ((0, False), (-1, False), (11, True)):
+        error = refused(DataError, numbered(10).batches, size, drop_last=drop_last)
+        assert dict(error.facts)["found"] == str(size)
+
+
+def test_batches_in_the_stored_order_share_memory_and_several_inputs_are_a_tuple() -> None:
+    data = numbered(7)
+    batches = list(data.batches(3))
+    assert [y.tolist() for _, y in batches] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert np.shares_memory(batches[0][0], data.input_arrays[0])
+    for x, y in Dataset((np.arange(4), np.arange(4) * 10)).batches(2, seed=0):
+        assert np.array_equal(x[0] * 10, x[1])
+        assert y is None
+
+
+def test_examples_are_taken_by_position() -> None:
+    data = numbered(5)
+    assert data.take([4, 0, 0]).targets.tolist() == [4, 0, 0]
+    part = data.subset(1, 3)
+    assert part.input_arrays[0][:, 0].tolist() == [1, 2]
+    assert np.shares_memory(part.input_arrays[0], data.input_arrays[0])
+    assert len(data.subset(2)) == 3
+    for indices in ([], [[0]], [0.5], [True, False]):
+        error = refused(DataError, data.take, indices)
+        assert error.problem == "the positions of examples must be a row of integers"
+    for index in (-1, 5):
+        error = refused(DataError, data.take, [0, index])
+        assert error.facts == (("expected", "0 to 4"), ("found", str(index)))
+    for bounds in ((-1, 2), (2, 2), (3, 1), (0, 6), (5, None)):
+        refused(DataError, data.subset, *bounds)
 
 
 class MapStyle:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
+from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.data import Dataset, Stream
-from lamina.errors import DataError
+from lamina.errors import DataError, NonFiniteError, ShapeError
 
 pytestmark = pytest.mark.each_case
 
@@ -41,8 +41,12 @@ def model(engine: str = "interpreter") -> lm.Model:
     return lm.Model(network(), engine=engine, seed=0)
 
 
-def fault(call: Any) -> str:
-    return error_text(DataError, call)
+def without_names() -> lm.Model:
+    return lm.Model(lm.Sequential(lm.Input(2), lm.Linear(3)), engine="interpreter")
+
+
+def fault(call: Any, *values: Any, **options: Any) -> str:
+    return error_text(DataError, call, *values, **options)
 
 
 def rows(arrays: Any, some: slice) -> Any:
@@ -234,30 +238,43 @@ def test_a_data_set_keeps_the_names() -> None:
 def test_a_change_of_the_dict_does_not_change_the_data_set() -> None:
     inputs = dict(INPUTS)
     data = Dataset(inputs)
-    del inputs["age"]
-    assert len(data.input_arrays) == 2
-
-
-def test_inputs_of_different_lengths_are_named() -> None:
-    text = fault(lambda: Dataset({"image": IMAGE, "age": AGE[:7]}))
-    assert "the inputs['image'] and the inputs['age'] differ in the number of examples" in text
+    inputs["age"] = AGE[:7]
+    assert len(data.input_arrays[0]) == 20
+    text = fault(Dataset, inputs)
+    assert "the inputs['age'] and the inputs['image'] differ in the number of examples" in text
 
 
 # Refused ------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_input_is_refused() -> None:
-    assert fault(lambda: model().predict({"image": IMAGE, "ages": AGE})) == (
+def test_names_that_inputs_have_not_are_refused() -> None:
+    assert fault(model().predict, {"image": IMAGE, "ages": AGE}) == (
         "in inputs: the network has no input named 'ages'\n"
         "  expected  image, age\n"
         "  found     image, ages\n"
         "  Is it 'age'?"
     )
-    assert fault(lambda: model().predict(INPUTS | {"label": LABEL})) == (
+    assert fault(model().predict, INPUTS | {"label": LABEL}) == (
         "in inputs: the network has no input named 'label'\n"
         "  expected  image, age\n"
         "  found     age, image, label\n"
         "  Leave it out. Targets are given separately: (inputs, targets)."
+    )
+    assert fault(without_names().predict, {"box": BOX}) == (
+        "in inputs: the inputs are given by name, and the input has no name\n"
+        "  expected  an array\n"
+        "  found     a dict of box\n"
+        "  Give the array itself, or name the inputs: lm.Input(..., name='box'). A table by "
+        "columns is for a model that was trained on lm.data.from_frame(...). A predictor takes "
+        "model.coding.inputs(table)."
+    )
+    a, b = lm.Input(2, name="a"), lm.Input(2)
+    two = lm.Model(lm.Network([a, b], a + b), engine="interpreter")
+    assert fault(two.evaluate, ({"a": BOX, "b": BOX}, BOX), lm.MSE()).startswith(
+        "in inputs: the inputs are given by name, and input 1 has no name\n"
+        "  expected  a tuple of 2 arrays\n"
+        "  found     a dict of a, b\n"
+        "  Give a tuple in their order, or name the inputs: lm.Input(..., name='b')."
     )
 
 
@@ -279,36 +296,14 @@ def test_a_missing_input_is_refused() -> None:
         assert fault(call) == expected
 
 
-def test_names_for_inputs_without_names_are_refused() -> None:
-    one = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(3)), engine="interpreter")
-    assert fault(lambda: one.predict({"box": BOX})) == (
-        "in inputs: the inputs are given by name, and the input has no name\n"
-        "  expected  an array\n"
-        "  found     a dict of box\n"
-        "  Give the array itself, or name the inputs: lm.Input(..., name='box'). A table by "
-        "columns is for a model that was trained on lm.data.from_frame(...). A predictor takes "
-        "model.coding.inputs(table)."
-    )
-    a, b = lm.Input(2, name="a"), lm.Input(2)
-    two = lm.Model(lm.Network([a, b], a + b), engine="interpreter")
-    text = fault(lambda: two.evaluate(({"a": BOX, "b": BOX}, BOX), lm.MSE()))
-    assert text.startswith(
-        "in inputs: the inputs are given by name, and input 1 has no name\n"
-        "  expected  a tuple of 2 arrays\n"
-        "  found     a dict of a, b\n"
-        "  Give a tuple in their order, or name the inputs: lm.Input(..., name='b')."
-    )
-
-
 def test_unknown_and_missing_targets_are_refused() -> None:
-    own = model()
-    assert fault(lambda: own.evaluate((INPUTS, {"box": BOX, "labels": LABEL}), LOSS)) == (
+    assert fault(model().evaluate, (INPUTS, {"box": BOX, "labels": LABEL}), LOSS) == (
         "in targets: the network has no output named 'labels'\n"
         "  expected  label, box\n"
         "  found     box, labels\n"
         "  Is it 'label'?"
     )
-    assert fault(lambda: own.evaluate((INPUTS, {"box": BOX}), LOSS)) == (
+    assert fault(model().evaluate, (INPUTS, {"box": BOX}), LOSS) == (
         "in targets: the target 'label' is missing\n"
         "  expected  label, box\n"
         "  found     box\n"
@@ -316,34 +311,27 @@ def test_unknown_and_missing_targets_are_refused() -> None:
     )
 
 
-def test_targets_of_a_loss_of_all_outputs_may_have_no_names() -> None:
+def test_names_for_targets_without_names_are_refused() -> None:
     def first(outputs: Any, target: Any) -> lm.Tensor:
         return lm.CrossEntropy()(outputs[0], target)
 
-    with model().training(first, lm.SGD(0.1), 20, data=(INPUTS, LABEL)) as training:
-        assert fault(lambda: training.step(INPUTS, {"label": LABEL})) == (
-            "in targets: the targets are given by name, and the target has no name\n"
-            "  expected  an array\n"
-            "  found     a dict of label\n"
-            "  Give the array itself, or give a loss for each output: "
-            "loss={'label': lm.MSE(), ...}."
-        )
-
-
-def test_names_for_outputs_without_names_are_refused() -> None:
-    one = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(3)), engine="interpreter")
-    assert fault(lambda: one.evaluate((BOX, {"label": LABEL}), lm.CrossEntropy())) == (
+    text = (
         "in targets: the targets are given by name, and the target has no name\n"
         "  expected  an array\n"
         "  found     a dict of label\n"
-        "  Give the array itself, or name the outputs: "
-        "lm.Network(inputs, outputs={'label': ..., ...})."
+        "  Give the array itself, or "
     )
+    with model().training(first, lm.SGD(0.1), 20, data=(INPUTS, LABEL)) as training:
+        advice = "give a loss for each output: loss={'label': lm.MSE(), ...}."
+        assert fault(training.step, INPUTS, {"label": LABEL}) == text + advice
+    advice = "name the outputs: lm.Network(inputs, outputs={'label': ..., ...})."
+    data = (BOX, {"label": LABEL})
+    assert fault(without_names().evaluate, data, lm.CrossEntropy()) == text + advice
 
 
 def test_weights_are_given_for_all_losses() -> None:
     own, each = model(), generator.random(20)
-    assert fault(lambda: own.evaluate((*BY_NAME, {"box": each}), LOSS)) == (
+    assert fault(own.evaluate, (*BY_NAME, {"box": each}), LOSS) == (
         "in weights: the weights of output 'label' are missing\n"
         "  expected  label, box\n"
         "  found     box\n"
@@ -354,52 +342,33 @@ def test_weights_are_given_for_all_losses() -> None:
     assert found == own.evaluate((*BY_NAME, each), LOSS)
 
 
-def test_nothing_is_changed_by_a_fit_whose_data_is_refused(tmp_path: Path) -> None:
+def test_nothing_is_changed_by_a_fit_whose_data_is_refused() -> None:
     own = model()
     before, wrong = own.parameters(), (INPUTS, {"box": BOX})
     for train, validation in ((wrong, BY_NAME), (BY_NAME, wrong), (BY_NAME, [wrong])):
-        text = fault(lambda t=train, v=validation: own.fit(t, validation=v, **HOW))
+        text = fault(own.fit, train, validation=validation, **HOW)
         assert "the target 'label' is missing" in text
         same([*own.parameters().values()], [*before.values()])
-
-
-def test_a_batch_of_a_stream_that_lacks_a_name_is_named() -> None:
-    def source() -> Any:
-        yield BY_NAME
-        yield INPUTS, {"box": BOX}
-
-    text = fault(lambda: model().fit(source, **HOW))
+    text = fault(own.fit, lambda: iter([BY_NAME, wrong]), **HOW)
     assert text.startswith("in batch 1 of the stream, targets: the target 'label' is missing")
-    text = fault(lambda: model().predict([INPUTS, {"image": IMAGE}]))
+    text = fault(own.predict, [INPUTS, {"image": IMAGE}])
     assert text.startswith("in batch 1 of the stream, inputs: the input 'age' is missing")
 
 
 def test_errors_about_arrays_have_the_names_of_inputs_and_targets() -> None:
-    own = model()
+    own, age = model(), AGE.copy()
     for inputs in (INPUTS | {"image": IMAGE[:, :2]}, (IMAGE[:, :2], AGE)):
-        with pytest.raises(lm.errors.ShapeError) as caught:
-            own.predict(inputs)
-        assert str(caught.value).startswith(
+        assert error_text(ShapeError, own.predict, inputs).startswith(
             "in input 'image': input 'image' has another shape than the network expects"
         )
-    with pytest.raises(DataError) as caught, own.training(batch_size=20, **HOW) as training:
-        training.step((IMAGE, AGE), (LABEL[:9], BOX))
-    assert caught.value.facts == (
-        ("input 'image'", "20"),
-        ("input 'age'", "20"),
-        ("target 'label'", "9"),
-        ("target 'box'", "20"),
-    )
+    with own.training(batch_size=20, **HOW) as training:
+        error = refused(DataError, training.step, (IMAGE, AGE), (LABEL[:9], BOX))
+    counts = {"input 'image'": "20", "input 'age'": "20", "target 'label'": "9"}
+    assert dict(error.facts) == counts | {"target 'box'": "20"}
     words = lm.Input(5, dtype="int64", name="words")
     embedded = lm.Model(lm.Network(words, lm.Embedding(7, 2)(words)))
-    assert "found     9 at example 1 of input 'words'" in fault(
-        lambda: embedded.predict({"words": [[0] * 5, [9] * 5]})
-    )
-
-
-def test_a_value_that_is_not_finite_is_named() -> None:
-    age = AGE.copy()
+    text = fault(embedded.predict, {"words": [[0] * 5, [9] * 5]})
+    assert "found     9 at example 1 of input 'words'" in text
     age[4] = np.nan
-    with pytest.raises(lm.errors.NonFiniteError) as caught:
-        model().fit((INPUTS | {"age": age}, TARGETS), **HOW)
-    assert ("data", "input 'age' is not finite at example 4") in caught.value.facts
+    error = refused(NonFiniteError, own.fit, (INPUTS | {"age": age}, TARGETS), **HOW)
+    assert ("data", "input 'age' is not finite at example 4") in error.facts

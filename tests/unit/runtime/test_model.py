@@ -18,7 +18,7 @@ from random_arrays import normal
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
+from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.runtime import compile_for_batch
 
 
@@ -68,58 +68,36 @@ def test_no_examples_have_no_predictions() -> None:
     assert "there are no examples" in error_text(DataError, lambda: model.predictor()(normal(0, 4)))
 
 
-def test_lists_of_numbers_can_be_predicted() -> None:
-    model = lm.Model(network())
-    x = [[1, 2, 3, 4], [0.5, 0.25, 0, -1]]
-    np.testing.assert_array_equal(model.predict(x), model.predict(np.array(x, "float32")))
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(lambda x: x.tolist(), lambda x: x[::-1], lambda x: x[:, ::-1], np.asfortranarray),
+        *(lambda x: x.astype(x.dtype.newbyteorder()), lambda x: lm.data.Dataset(x, np.zeros(6))),
+    ],
+)
+def test_arrays_may_be_lists_and_have_any_order(given: Any) -> None:
+    model, x = lm.Model(network()), given(normal(6, 4))
+    plain = x.inputs if isinstance(x, lm.data.Dataset) else np.array(x, "float32", order="C")
+    np.testing.assert_array_equal(model.predict(x), model.predict(plain))
 
 
-@pytest.mark.parametrize("order", [lambda x: x[::-1], lambda x: x[:, ::2], np.asfortranarray])
-def test_arrays_may_have_any_memory_order(order: Any) -> None:
-    model = lm.Model(network())
-    x = order(normal(6, 8))[:, :4]
-    np.testing.assert_array_equal(model.predict(x), model.predict(x.copy()))
-
-
-def test_arrays_may_have_the_other_byte_order() -> None:
-    model = lm.Model(network())
-    x = normal(6, 4)
-    swapped = x.astype(x.dtype.newbyteorder())
-    np.testing.assert_array_equal(model.predict(swapped), model.predict(x))
-
-
-def test_inputs_are_not_changed() -> None:
-    x = normal(6, 4)
-    before = x.copy()
-    lm.Model(network()).predict(x)
-    np.testing.assert_array_equal(x, before)
-
-
-def test_predictions_are_copies() -> None:
-    model = lm.Model(network())
-    x = normal(6, 4)
-    first = model.predict(x)
+def test_inputs_are_not_changed_and_predictions_are_copies() -> None:
+    model, x = lm.Model(network()), normal(6, 4)
+    before, first = x.copy(), model.predict(x)
     kept = first.copy()
     model.predict(-x)
+    np.testing.assert_array_equal(x, before)
     np.testing.assert_array_equal(first, kept)
 
 
 def test_several_inputs_and_outputs_are_tuples() -> None:
-    a, b = lm.Input(4), lm.Input(2)
-    model = lm.Model(lm.Network([a, b], [lm.Linear(3)(a), lm.Linear(1)(b)]))
-    one, other = model.predict((normal(5, 4), normal(5, 2)))
-    assert (one.shape, other.shape) == ((5, 3), (5, 1))
-
-
-def test_a_scalar_for_each_example_can_be_given() -> None:
-    model = lm.Model(lm.Sequential(lm.Input(), lambda x: x * 2.0))
-    np.testing.assert_array_equal(model.predict([1.0, 2.0, 3.0]), [2.0, 4.0, 6.0])
-
-
-def test_dropout_is_off_in_predictions() -> None:
-    model = lm.Model(lm.Sequential(lm.Input(4), lm.Dropout(0.9)))
-    x = normal(5, 4)
-    np.testing.assert_array_equal(model.predict(x), x)
+    a, b = lm.Input(4), lm.Input()
+    model = lm.Model(lm.Network([a, b], [lm.Dropout(0.9)(a), b * 2.0]))
+    x = normal(3, 4)
+    # A scalar for each example, and dropout that is off.
+    one, other = model.predict((x, [1.0, 2.0, 3.0]))
+    np.testing.assert_array_equal(one, x)
+    np.testing.assert_array_equal(other, [2.0, 4.0, 6.0])
 
 
 @pytest.mark.parametrize(
@@ -135,8 +113,13 @@ def test_integers_are_converted_on_the_device(dtype: str) -> None:
     assert compiled.program.buffers["input0"].dtype.name == dtype
 
 
+def predicted(inputs: Any, *shape: int) -> Any:
+    net = lm.Sequential(lm.Input(*shape or (4,)), lm.Flatten(), lm.Linear(2))
+    return lm.Model(net).predict(inputs)
+
+
 def test_an_array_of_another_shape_is_refused() -> None:
-    assert error_text(ShapeError, lambda: lm.Model(network()).predict(normal(6, 5))) == (
+    assert error_text(ShapeError, predicted, normal(6, 5)) == (
         "in input 0: input 0 has another shape than the network expects\n"
         "  expected  f32[batch, 4]\n"
         "  found     f32[6, 5]\n"
@@ -144,41 +127,35 @@ def test_an_array_of_another_shape_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("expected", "found", "advice"),
+    [
+        ((4,), (4,), "The batch axis is missing: array[None] makes a batch of one."),
+        ((4,), (6, 2, 2), "The elements are right in number: array.reshape(-1, 4)."),
+        ((3, 8, 9), (2, 8, 9, 3), "Channels come first: array.transpose(0, 3, 1, 2)."),
+        (
+            (3, 8, 9),
+            (2, 9, 3, 8),
+            "The axes are in another order: array.transpose(...) puts them right.",
+        ),
+        ((3, 8, 9), (2, 216), "The elements are right in number: array.reshape(-1, 3, 8, 9)."),
+    ],
+)
+def test_a_missing_axis_or_another_order_is_recognised(
+    expected: Any, found: Any, advice: str
+) -> None:
+    assert refused(ShapeError, predicted, normal(*found), *expected).advice == advice
+
+
 def test_a_missing_axis_of_features_is_recognised() -> None:
     model, x = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1))), np.ones(6, "float32")
     how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
     for call in (model.predict, lambda x: model.fit((x, np.ones((6, 1), "float32")), **how)):
-        with pytest.raises(ShapeError) as caught:
-            call(x)
-        assert caught.value.advice == (
+        assert refused(ShapeError, call, x).advice == (
             "The axis of features is missing: x[:, None] makes one feature of an array, "
             "frame[['NAME']] of a column of a frame."
         )
         call(x[:, None])
-
-
-def test_a_missing_batch_axis_is_recognised() -> None:
-    error = refused(ShapeError, lambda: lm.Model(network()).predict(normal(4)))
-    assert error.advice == "The batch axis is missing: array[None] makes a batch of one."
-
-
-@pytest.mark.parametrize(
-    ("shape", "advice"),
-    [
-        ((2, 8, 9, 3), "Channels come first: array.transpose(0, 3, 1, 2)."),
-        ((2, 9, 3, 8), "The axes are in another order: array.transpose(...) puts them right."),
-        ((2, 216), "The elements are right in number: array.reshape(-1, 3, 8, 9)."),
-    ],
-)
-def test_images_in_another_order_are_not_reshaped(shape: tuple[int, ...], advice: str) -> None:
-    model = lm.Model(lm.Sequential(lm.Input(3, 8, 9), lm.Flatten(), lm.Linear(2)))
-    error = refused(ShapeError, lambda: model.predict(np.zeros(shape, "float32")))
-    assert error.advice == advice
-
-
-def test_examples_in_another_arrangement_are_recognised() -> None:
-    error = refused(ShapeError, lambda: lm.Model(network()).predict(normal(6, 2, 2)))
-    assert error.advice == "The elements are right in number: array.reshape(-1, 4)."
 
 
 def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_line() -> None:
@@ -197,121 +174,105 @@ def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_li
     np.testing.assert_array_equal(found[0], model.predict(x.astype("float32")))
 
 
-def test_double_precision_beyond_the_range_of_float32_is_refused() -> None:
-    with pytest.raises(DataError, match="input 0 has numbers that float32 cannot hold"):
-        lm.Model(network()).predict(np.full((6, 4), 1e39))
-
-
-def test_parameters_in_double_precision_are_refused_for_a_float32_model() -> None:
-    model = lm.Model(network())
-    with pytest.raises(DTypeError, match="has the wrong dtype"):
-        model.set_parameters({"1.bias": np.zeros(model.parameters()["1.bias"].shape)})
-
-
-def test_floats_for_integers_are_refused() -> None:
-    net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 3))
-    error = refused(DTypeError, lambda: lm.Model(net).predict(np.zeros(6, "float32")))
-    assert error.advice == "Convert it: array.astype('int64')."
-
-
 @pytest.mark.parametrize("dtype", ["longdouble", "uint64", "complex64", "U3", "O"])
 def test_a_dtype_that_lamina_does_not_have_is_refused_with_the_input(dtype: str) -> None:
-    error = refused(DTypeError, lambda: lm.Model(network()).predict(np.zeros((6, 4), dtype)))
+    error = refused(DTypeError, predicted, np.zeros((6, 4), dtype))
     assert error.where == "input 0"
     assert error.problem.startswith("there is no dtype")
 
 
-def test_rows_of_uneven_length_are_refused() -> None:
-    error = refused(DataError, lambda: lm.Model(network()).predict([[1.0, 2.0, 3.0, 4.0], [1.0]]))
+def test_inputs_that_cannot_be_converted_are_refused() -> None:
+    net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 3))
+    error = refused(DTypeError, lm.Model(net).predict, np.zeros(6, "float32"))
+    assert error.advice == "Convert it: array.astype('int64')."
+    error = refused(DataError, predicted, [[1.0, 2.0, 3.0, 4.0], [1.0]])
     assert error.problem == "input 0 cannot be converted to an array"
-
-
-@pytest.mark.parametrize(("given", "found"), [(None, "0"), ((), "0"), ((1, 2), "2")])
-def test_another_number_of_inputs_is_refused(given: object, found: str) -> None:
-    assert error_text(DataError, lambda: lm.Model(network()).predict(given)) == (
-        "the network has another number of inputs\n"
-        "  expected  1\n"
-        f"  found     {found}\n"
-        "  Give a tuple with one array for each input."
+    error = refused(DataError, predicted, np.full((6, 4), 1e39))
+    assert error.problem == "input 0 has numbers that float32 cannot hold"
+    assert error_text(DTypeError, predicted, np.ones((2, 4), "uint32")).endswith(
+        "input 0 has a dtype that data cannot have\n"
+        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
+        "uint16, bool\n"
+        "  found     uint32\n"
+        "  Convert it first: array.astype('int64')."
     )
 
 
-def test_inputs_that_differ_in_their_number_of_examples_are_refused() -> None:
+def test_inputs_and_outputs_that_do_not_fit_together_are_refused() -> None:
+    for given, found in ((None, "0"), ((), "0"), ((1, 2), "2")):
+        assert error_text(DataError, predicted, given) == (
+            "the network has another number of inputs\n"
+            "  expected  1\n"
+            f"  found     {found}\n"
+            "  Give a tuple with one array for each input."
+        )
     a, b = lm.Input(4), lm.Input(2)
     model = lm.Model(lm.Network([a, b], lm.concat([a, b])))
-    error = refused(DataError, lambda: model.predict((normal(5, 4), normal(6, 2))))
+    error = refused(DataError, model.predict, (normal(5, 4), normal(6, 2)))
     assert error.facts == (("input 0", "5"), ("input 1", "6"))
-
-
-def test_an_output_without_a_batch_axis_is_refused() -> None:
     model = lm.Model(lm.Sequential(lm.Input(4), lambda x: ops.mean(x)))
-    with pytest.raises(ShapeError, match="whose first axis is not the batch"):
-        model.predict(normal(4, 4))
+    assert "whose first axis is not the batch" in error_text(
+        ShapeError, model.predict, normal(4, 4)
+    )
 
 
 # Parameters ---------------------------------------------------------------------------------------
 
 
-def test_parameters_come_in_the_order_of_the_layers() -> None:
-    names = list(lm.Model(network()).parameters())
-    assert names == ["1.weight", "1.bias", "3.weight", "3.bias"]
-
-
-def test_parameters_are_copies() -> None:
+def test_parameters_come_in_the_order_of_the_layers_and_are_copies() -> None:
     model = lm.Model(network())
     before = model.parameters()
+    assert list(before) == ["1.weight", "1.bias", "3.weight", "3.bias"]
     model.parameters()["1.weight"][:] = 0
     assert same(model.parameters(), before)
 
 
-def test_parameters_that_are_set_are_copied() -> None:
-    model = lm.Model(network())
-    weight = np.ones((5, 4), "float32")
-    model.set_parameters({"1.weight": weight})
-    weight[:] = 0
-    assert (model.parameters()["1.weight"] == 1).all()
+def test_parameters_that_are_set_are_copied_and_used_at_once() -> None:
+    model, x = lm.Model(network()), normal(3, 4)
+    before, bias = model.parameters(), np.arange(5)
+    model.predict(x)
+    model.set_parameters({"1.bias": bias})
+    bias[:] = 0
+    changed = before | {"1.bias": np.arange(5, dtype="float32")}
+    assert same(model.parameters(), changed)
+    np.testing.assert_allclose(model.predict(x), forward(changed, x), rtol=1e-5, atol=1e-6)
 
 
-def test_some_parameters_can_be_set() -> None:
-    model = lm.Model(network())
-    before = model.parameters()
-    model.set_parameters({"1.bias": np.arange(5)})
-    assert same(model.parameters(), before | {"1.bias": np.arange(5, dtype="float32")})
-
-
-def test_parameters_that_are_set_are_used_at_once() -> None:
-    model = lm.Model(network())
-    model.predict(normal(3, 4))
-    model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
-    np.testing.assert_array_equal(model.predict(normal(3, 4)), np.zeros((3, 3)))
-
-
-WRONG: dict[str, tuple[dict[str, Any], type[Exception]]] = {
-    "an unknown name": ({"2.weight": np.zeros(3)}, DefinitionError),
-    "another shape": ({"3.bias": np.zeros(4, "float32")}, ShapeError),
-    "a transposed weight": ({"3.weight": np.zeros((5, 3), "float32")}, ShapeError),
-    "double precision": ({"3.bias": np.zeros(3)}, DTypeError),
-    "complex numbers": ({"3.bias": np.zeros(3, complex)}, DTypeError),
-    "uneven rows": ({"3.weight": [[1.0], [1.0, 2.0]]}, DataError),
-    "text": ({"3.bias": np.array(["a", "b", "c"])}, DTypeError),
-    "nothing": ({"3.bias": None}, DTypeError),
+UNKNOWN = (
+    "the network has no parameter '2.weight'\n"
+    "  expected  1.weight, 1.bias, 3.weight, 3.bias\n"
+    "  found     '2.weight'\n"
+    "  print(network) numbers the layers."
+)
+TRANSPOSED = (
+    "the parameter '3.weight' has another shape\n"
+    "  expected  [3, 5]\n"
+    "  found     [5, 3]\n"
+    "  Linear weights are (outputs, inputs)."
+)
+WRONG: dict[str, tuple[dict[str, Any], type[LaminaError], str]] = {
+    "an unknown name": ({"2.weight": np.zeros(3)}, DefinitionError, UNKNOWN),
+    "another shape": ({"3.bias": np.zeros(4, "float32")}, ShapeError, "has another shape"),
+    "a transposed weight": ({"3.weight": np.zeros((5, 3), "f4")}, ShapeError, TRANSPOSED),
+    "double precision": ({"3.bias": np.zeros(3)}, DTypeError, "has the wrong dtype"),
+    "complex numbers": ({"3.bias": np.zeros(3, complex)}, DTypeError, ""),
+    "uneven rows": ({"3.weight": [[1.0], [1.0, 2.0]]}, DataError, ""),
+    "text": ({"3.bias": np.array(["a", "b", "c"])}, DTypeError, ""),
+    "nothing": ({"3.bias": None}, DTypeError, ""),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_parameters_change_nothing(name: str) -> None:
-    wrong, error = WRONG[name]
+    wrong, kind, text = WRONG[name]
     model = lm.Model(network())
-    before = model.parameters()
-    with pytest.raises(error):
-        model.set_parameters({"1.bias": np.ones(5, "float32"), **wrong})
+    before, values = model.parameters(), {"1.bias": np.ones(5, "float32"), **wrong}
+    assert text in error_text(kind, model.set_parameters, values)
     assert same(model.parameters(), before)
 
 
 def test_parameters_without_names_are_refused() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Model(network()).set_parameters([np.zeros(3)])
-    assert str(caught.value) == (
+    assert error_text(DefinitionError, lm.Model(network()).set_parameters, [np.zeros(3)]) == (
         "in set_parameters: parameters are given by their names\n"
         "  expected  {'1.weight': array, ...}\n"
         "  found     list\n"
@@ -329,71 +290,31 @@ def test_tensors_of_pytorch_are_parameters() -> None:
     model.set_parameters({"1.weight": halves})
     expected = halves.float().detach().numpy()
     np.testing.assert_array_equal(model.parameters()["1.weight"], expected)
-    with pytest.raises(DataError) as caught:
-        model.set_parameters({"1.weight": linear.weight.to("meta")})
-    assert "parameter '1.weight' cannot be converted to an array" in str(caught.value)
-    assert str(caught.value).endswith("'meta' has no values: load them first.")
-
-
-def test_an_unknown_parameter_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Model(network()).set_parameters({"2.weight": np.zeros(3)})
-    assert str(caught.value) == (
-        "the network has no parameter '2.weight'\n"
-        "  expected  1.weight, 1.bias, 3.weight, 3.bias\n"
-        "  found     '2.weight'\n"
-        "  print(network) numbers the layers."
-    )
-
-
-def test_a_parameter_of_another_shape_is_refused_with_both_shapes() -> None:
-    with pytest.raises(ShapeError) as caught:
-        lm.Model(network()).set_parameters({"3.weight": np.zeros((5, 3), "float32")})
-    assert str(caught.value) == (
-        "the parameter '3.weight' has another shape\n"
-        "  expected  [3, 5]\n"
-        "  found     [5, 3]\n"
-        "  Linear weights are (outputs, inputs)."
-    )
+    text = error_text(DataError, model.set_parameters, {"1.weight": linear.weight.to("meta")})
+    assert "parameter '1.weight' cannot be converted to an array" in text
+    assert text.endswith("'meta' has no values: load them first.")
 
 
 # Seeds and precision ------------------------------------------------------------------------------
 
 
-def test_the_same_seed_makes_the_same_bits() -> None:
-    one, other = lm.Model(network(), seed=7), lm.Model(network(), seed=7)
-    assert same(one.parameters(), other.parameters())
-
-
-def test_another_seed_makes_other_parameters() -> None:
-    one, other = lm.Model(network(), seed=7).parameters(), lm.Model(network(), seed=8).parameters()
+def test_the_seed_decides_the_first_parameters_of_both_precisions() -> None:
+    one, again, other = (lm.Model(network(), seed=seed).parameters() for seed in (7, 7, 8))
+    assert same(one, again)
     assert all((one[name] != other[name]).all() for name in one)
-
-
-def test_equal_layers_begin_with_different_parameters() -> None:
-    p = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(4), lm.Linear(4))).parameters()
-    assert (p["1.weight"] != p["2.weight"]).all()
-
-
-def test_both_precisions_begin_with_the_same_parameters() -> None:
-    single = lm.Model(network()).parameters()
-    double = lm.Model(network(), dtype="float64").parameters()
-    rounded = {name: value.astype("float32") for name, value in double.items()}
-    assert same(single, rounded)
+    double = lm.Model(network(), seed=7, dtype="float64").parameters()
+    assert same(one, {name: value.astype("float32") for name, value in double.items()})
+    equal = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(4), lm.Linear(4))).parameters()
+    assert (equal["1.weight"] != equal["2.weight"]).all()
 
 
 def test_a_double_precision_model_computes_in_double_precision() -> None:
     model = lm.Model(network(), dtype="float64")
-    x = np.random.default_rng(0).normal(size=(6, 4))
+    x = normal(6, 4)
     found = model.predict(x)
     assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, model.predict(x.astype("float64")))
     np.testing.assert_allclose(found, forward(model.parameters(), x), rtol=1e-13, atol=1e-14)
-
-
-def test_a_double_precision_model_takes_float32() -> None:
-    model = lm.Model(network(), dtype="float64")
-    x = normal(6, 4)
-    np.testing.assert_array_equal(model.predict(x), model.predict(x.astype("float64")))
 
 
 @pytest.mark.parametrize("seed", [1.5, "1", None, True, 2**63])
@@ -422,40 +343,33 @@ def test_evaluation_is_the_mean_over_all_examples(count: int, batch_size: int) -
     shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     assert found["loss"] == pytest.approx(-np.log(shares[np.arange(count), y]).mean(), rel=1e-5)
     assert found["accuracy"] == pytest.approx((scores.argmax(axis=1) == y).mean())
+    summed = model.evaluate((x, x[:, :3]), lm.MSE(reduction="sum"), batch_size=batch_size)
+    assert summed["loss"] == pytest.approx(((scores - x[:, :3]) ** 2).sum(), rel=1e-5)
 
 
-def test_evaluation_changes_nothing() -> None:
-    model = lm.Model(network())
-    before = model.parameters()
-    model.evaluate((normal(10, 4), normal(10, 3)), lm.MSE())
-    assert same(model.parameters(), before)
-
-
-def test_evaluation_leaves_penalties_out() -> None:
+def test_evaluation_leaves_penalties_out_and_changes_nothing() -> None:
     net = lm.Sequential(lm.Input(4), lm.Linear(3, weight_regularizer=lm.L2(100.0)))
     model = lm.Model(net)
+    before = model.parameters()
     x, y = normal(10, 4), normal(10, 3)
     expected = np.mean((model.predict(x) - y) ** 2)
     assert model.evaluate((x, y), lm.MSE())["loss"] == pytest.approx(expected, rel=1e-5)
+    with model.training(lm.MSE(), lm.SGD(0.1), 10) as training:
+        penalty = 50.0 * np.sum(before["1.weight"] ** 2)
+        assert float(training.step(x, y)) == pytest.approx(expected + penalty, rel=1e-5)
+        assert not same(model.parameters(), before)
+    model.set_parameters(before)
+    model.evaluate((x, y), lm.MSE())
+    assert same(model.parameters(), before)
 
 
 def test_evaluation_returns_the_array_of_a_metric() -> None:
     model = lm.Model(network())
     x, y = normal(50, 4), np.random.default_rng(1).integers(0, 3, 50)
     found = model.evaluate((x, y), lm.CrossEntropy(), [lm.ConfusionMatrix()], 7)
-    (matrix,) = [value for value in found.values() if isinstance(value, np.ndarray)]
     expected = np.zeros((3, 3))
     np.add.at(expected, (y, model.predict(x).argmax(axis=1)), 1)
-    assert matrix.sum() == 50
-    assert {*map(tuple, (matrix, matrix.T)[0].tolist())} <= {
-        *map(tuple, expected.tolist()),
-        *map(tuple, expected.T.tolist()),
-    }
-
-
-def test_labels_out_of_range_are_refused_in_evaluation() -> None:
-    with pytest.raises(DataError, match="labels out of range"):
-        lm.Model(network()).evaluate((normal(4, 4), np.array([0, 1, 2, 3])), lm.CrossEntropy())
+    assert found["confusion_matrix"].tolist() in (expected.tolist(), expected.T.tolist())
 
 
 # Networks written down in float32, run in double precision ----------------------------------------
@@ -487,39 +401,24 @@ def test_programs_for_many_batch_sizes_are_not_all_kept() -> None:
     assert len(model._inference._programs._programs) == 16
 
 
-def test_a_summed_loss_is_the_sum_over_all_examples_for_every_batch_size() -> None:
-    model = lm.Model(network())
-    x, y = normal(10, 4), normal(10, 3, seed=1)
-    expected = float(((forward(model.parameters(), x) - y) ** 2).sum())
-    for batch_size in (1, 3, 10):
-        found = model.evaluate((x, y), loss=lm.MSE(reduction="sum"), batch_size=batch_size)
-        assert found["loss"] == pytest.approx(expected, rel=1e-5)
-
-
 def test_metrics_of_one_name_are_numbered() -> None:
-    model = lm.Model(network())
-    metrics = [lm.TopK(k=3), lm.TopK(k=3)]
-    y = np.zeros(5, "int64")
-    found = model.evaluate((normal(5, 4), y), loss=lm.CrossEntropy(), metrics=metrics)
+    metrics, data = [lm.TopK(k=3)] * 2, (normal(5, 4), np.zeros(5, "int64"))
+    found = lm.Model(network()).evaluate(data, loss=lm.CrossEntropy(), metrics=metrics)
     assert sorted(found) == ["loss", metrics[0].name, f"{metrics[0].name}_1"]
 
 
 # Copies and constants -----------------------------------------------------------------------------
 
 
-def test_a_copied_and_a_pickled_model_predict_the_same() -> None:
-    model = lm.Model(network())
-    x = normal(5, 4)
+def test_a_copied_and_a_pickled_model_predict_the_same_and_share_no_parameters() -> None:
+    model, x = lm.Model(network()), normal(5, 4)
     expected = model.predict(x)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert other.predict(x).tobytes() == expected.tobytes()
-
-
-def test_a_pickled_network_can_be_trained() -> None:
-    again = pickle.loads(pickle.dumps(network()))
-    model = lm.Model(again)
-    with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=2) as training:
-        assert float(training.step(normal(2, 4), normal(2, 3))) > 0
+        with other.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=5) as training:
+            training.step(x, normal(5, 3))
+        assert other.predict(x).tobytes() != expected.tobytes()
+        assert model.predict(x).tobytes() == expected.tobytes()
 
 
 def test_a_number_in_a_network_is_exact_in_a_float64_model(tmp_path: Path) -> None:
@@ -550,23 +449,5 @@ def test_the_inputs_of_a_function_keep_their_own_dtypes() -> None:
     assert narrowed.dtype == np.float32
 
 
-def test_a_data_set_can_be_predicted() -> None:
-    model = lm.Model(network())
-    x = normal(5, 4)
-    found = model.predict(lm.data.Dataset(x, np.zeros(5, "int64")))
-    np.testing.assert_array_equal(found, model.predict(x))
-
-
 def test_repr_shows_parameters_dtype_and_engine() -> None:
     assert repr(lm.Model(network())) == "Model(43 parameters, float32, engine='cpu')"
-
-
-def test_a_dtype_that_data_cannot_have_is_refused() -> None:
-    model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
-    assert error_text(DTypeError, lambda: model.predict(np.ones((2, 2), "uint32"))).endswith(
-        "input 0 has a dtype that data cannot have\n"
-        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
-        "uint16, bool\n"
-        "  found     uint32\n"
-        "  Convert it first: array.astype('int64')."
-    )

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from network_cases import raised_line
 from random_arrays import normal
+from training_cases import in_threads
 
 import lamina as lm
 from lamina.errors import DefinitionError, ShapeError
@@ -47,25 +49,21 @@ DECODER_NAMES = ["4.weight", "4.bias", "5.weight", "5.bias", "7.weight", "7.bias
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_chained_parts_of_a_model_predict_the_same_bits_as_the_whole(engine: str) -> None:
+def test_parts_share_the_parameters_of_the_whole(engine: str) -> None:
     network, encoder, decoder = coder()
-    whole = lm.Model(network, engine=engine)
-    x = normal(7, 6)
-    codes = whole.part(encoder).predict(x)
+    whole, x = lm.Model(network, engine=engine), normal(7, 6)
+    codes, part = whole.part(encoder).predict(x), whole.part(decoder)
     assert codes.shape == (7, 2)
-    assert whole.part(decoder).predict(codes).tobytes() == whole.predict(x).tobytes()
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_parameters_set_in_whole_or_part_are_set_in_both(engine: str) -> None:
-    network, _, decoder = coder()
-    whole = lm.Model(network, engine=engine)
-    part = whole.part(decoder)
+    assert part.predict(codes).tobytes() == whole.predict(x).tobytes()
     part.set_parameters({"1.weight": full(3, 5, 2), "2.running_mean": full(2, 5)})
     assert (whole.parameters()["4.weight"] == 3).all()
     assert (whole.states()["5.running_mean"] == 2).all()
     whole.set_parameters({"7.bias": list(range(6))})
     assert part.parameters()["4.bias"].tolist() == [0, 1, 2, 3, 4, 5]
+    last = lm.Network(z := lm.Input(5), decoder.nodes[-1].attributes["layer"](z))
+    innermost = part.part(last)
+    innermost.set_parameters({"1.bias": full(9, 6)})
+    assert (whole.parameters()["7.bias"] == 9).all()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -83,15 +81,6 @@ def test_a_fit_of_whole_or_part_changes_both(engine: str) -> None:
         assert same(part.parameters(), shared)
         moved = {name: whole.states()[name] for name in ("5.running_mean", "5.running_variance")}
         assert same(part.states(), moved)
-
-
-def test_a_part_of_a_part_shares_the_parameters_of_the_whole() -> None:
-    network, _, decoder = coder()
-    whole = lm.Model(network)
-    last = lm.Network(z := lm.Input(5), decoder.nodes[-1].attributes["layer"](z))
-    innermost = whole.part(decoder).part(last)
-    innermost.set_parameters({"1.bias": full(9, 6)})
-    assert (whole.parameters()["7.bias"] == 9).all()
 
 
 def test_packed_weights_follow_changes_through_whole_and_part() -> None:
@@ -158,25 +147,19 @@ def test_inner_layers_are_shared_between_whole_and_part() -> None:
 # Files and copies ---------------------------------------------------------------------------------
 
 
-def test_a_saved_part_is_complete(tmp_path: Path) -> None:
+def test_a_saved_part_and_a_saved_whole_are_complete(tmp_path: Path) -> None:
     network, _, decoder = coder()
     whole = lm.Model(network, seed=3)
     whole.fit((normal(8, 6), normal(8, 6)), loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8)
     part, codes = whole.part(decoder), normal(3, 2)
-    part.save(tmp_path / "decoder")
-    again = lm.load(tmp_path / "decoder")
-    assert same(again.parameters() | again.states(), part.parameters() | part.states())
+    part.set_parameters({"1.bias": full(1, 5)})
+    for number, model in enumerate((whole, part)):
+        model.save(tmp_path / str(number))
+        again = lm.load(tmp_path / str(number))
+        assert same(again.parameters() | again.states(), model.parameters() | model.states())
     assert again.predict(codes).tobytes() == part.predict(codes).tobytes()
     whole.set_parameters({"7.bias": full(0, 6)})
     assert again.predict(codes).tobytes() != part.predict(codes).tobytes()
-
-
-def test_a_saved_whole_is_complete(tmp_path: Path) -> None:
-    network, encoder, _ = coder()
-    whole = lm.Model(network)
-    whole.part(encoder).set_parameters({"1.bias": full(1, 5)})
-    whole.save(tmp_path / "whole")
-    assert same(lm.load(tmp_path / "whole").parameters(), whole.parameters())
 
 
 def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not() -> None:
@@ -218,11 +201,7 @@ def test_whole_and_part_may_be_used_in_several_threads() -> None:
             lambda: [part.predict(codes) for _ in range(100)],
             lambda: [whole.set_parameters({"7.bias": full(0, 6)}) for _ in range(100)],
         ]
-        threads = [threading.Thread(target=job) for job in jobs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(lambda number: jobs[number]())
         assert (first.steps_done, second.steps_done) == (200, 200)
     values = whole.parameters().values()
     assert all(np.isfinite(value).all() for value in values)
@@ -368,11 +347,8 @@ def test_names_of_returns_names_of_the_whole_in_the_order_of_the_part() -> None:
 def test_a_layer_that_is_only_equal_is_refused() -> None:
     network, _, _ = coder()
     other = lm.Sequential(lm.Input(6), lm.Linear(5))
-    uses = (lm.Model(network).part, network.names_of)
-    for use in uses:
-        with pytest.raises(DefinitionError) as error:
-            use(other)
-        where, _, text = str(error.value).partition(": ")
+    for use in (lm.Model(network).part, network.names_of):
+        where, _, text = error_text(DefinitionError, use, other).partition(": ")
         assert where.startswith("in net/1:Linear (test_parts.py:")
         assert text == (
             "the part has a parameter that the whole does not have\n"
@@ -387,9 +363,8 @@ def test_a_layer_that_is_only_equal_is_refused() -> None:
 def test_a_layer_in_another_shape_is_refused() -> None:
     shared = lm.Linear(3)
     whole = lm.Model(lm.Sequential(lm.Input(4), lm.Tanh(), shared))
-    with pytest.raises(ShapeError) as error:
-        whole.part(lm.Sequential(lm.Input(5), shared))
-    where, _, text = str(error.value).partition(": ")
+    part = lm.Sequential(lm.Input(5), shared)
+    where, _, text = error_text(ShapeError, whole.part, part).partition(": ")
     assert where.startswith("in net/1:Linear (test_parts.py:")
     assert text == (
         "the parameter '1.weight' of the part has another shape in the whole\n"
@@ -400,16 +375,13 @@ def test_a_layer_in_another_shape_is_refused() -> None:
 
 
 def test_a_part_of_anything_but_a_network_is_refused() -> None:
-    model = lm.Model(coder()[0])
+    network = coder()[0]
     with pytest.raises(DefinitionError) as error:
-        model.part(lm.Linear(3))
+        lm.Model(network).part(lm.Linear(3))
     origin = f"in Model.part (test_parts.py:{raised_line(error)})"
     assert str(error.value).startswith(f"{origin}: a model is made of a network")
-
-
-def test_names_of_anything_but_a_network_are_refused() -> None:
     with pytest.raises(DefinitionError) as error:
-        coder()[0].names_of(lm.Linear(3))
+        network.names_of(lm.Linear(3))
     origin = f"in Network.names_of (test_parts.py:{raised_line(error)})"
     assert str(error.value) == (
         f"{origin}: a part of a network is a network\n"

@@ -14,9 +14,17 @@ import pytest
 from error_texts import error_text
 from model_cases import Array, network
 from random_arrays import normal
+from training_cases import in_threads
 
 import lamina as lm
-from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
+from lamina.errors import (
+    DataError,
+    DefinitionError,
+    DTypeError,
+    LaminaError,
+    ReleasedError,
+    ShapeError,
+)
 from lamina.runtime import compile_for_batch
 
 
@@ -33,51 +41,48 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@dataclass(frozen=True)
-class CentredInBatch(lm.Layer):
-    """Subtracts the mean of the batch: it mixes the examples."""
-
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-        return x - lm.ops.mean(x, 0, keepdims=True)
+def centred(x: lm.Tensor) -> lm.Tensor:
+    return x - lm.ops.mean(x, 0, keepdims=True)
 
 
-@dataclass(frozen=True)
-class LargestInBatch(lm.Layer):
+def largest(x: lm.Tensor) -> lm.Tensor:
     """The largest element of the batch, for each example; NaN is ignored."""
-
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-        finite = lm.ops.where(lm.ops.equal(x, x), x, -1e9)
-        return x * 0.0 + lm.ops.max(finite, 0, keepdims=True)
+    finite = lm.ops.where(lm.ops.equal(x, x), x, -1e9)
+    return x * 0.0 + lm.ops.max(finite, 0, keepdims=True)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
-def test_predicts_what_the_model_predicts(size: int, engine_name: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, 1), (2, 2), (7, 7), (8, 1), (8, 2), (8, 5), (8, 7)]
+)
+def test_predicts_what_the_model_predicts_and_pads_smaller_batches(
+    size: int, count: int, engine_name: str, batches: list[int]
+) -> None:
     model = lm.Model(network(), engine=engine_name)
-    predict, x = model.predictor(size), normal(size, 4)
-    np.testing.assert_array_equal(predict(x), model.predict(x))
-    out = np.empty((size, 3), "float32")
+    predict, x = model.predictor(size), normal(count, 4)
+    predict(normal(size, 4))
+    found = predict(x)
+    np.testing.assert_allclose(found, model.predict(x), rtol=size != count and 1e-5, atol=1e-6)
+    out, strided = np.empty((count, 3), "float32"), np.zeros((3, 2 * count), "float32").T[::2]
     assert predict(x, out=out) is out
-    np.testing.assert_array_equal(out, model.predict(x))
+    predict(x, out=strided)
+    np.testing.assert_array_equal(out, found)
+    np.testing.assert_array_equal(strided, found)
+    assert batches == [size]
 
 
-def test_predicts_with_the_present_parameters(engine_name: str) -> None:
-    model = lm.Model(network(), engine=engine_name)
-    predict, x = model.predictor(4), normal(4, 4)
+# Products of the larger size read their weights from a packed copy.
+@pytest.mark.parametrize("size", [4, 300])
+def test_predicts_with_the_present_parameters(size: int, engine_name: str) -> None:
+    model = lm.Model(
+        lm.Sequential(lm.Input(size), lm.Linear(size), lm.Tanh(), lm.Linear(3)), engine=engine_name
+    )
+    predict, x = model.predictor(64), normal(64, size)
     before = predict(x)
-    with model.training(lm.MSE(), lm.SGD(0.1), batch_size=4) as training:
-        training.step(x, np.zeros((4, 3), "float32"))
+    with model.training(lm.MSE(), lm.SGD(0.1), batch_size=64) as training:
+        training.step(x, np.zeros((64, 3), "float32"))
         np.testing.assert_array_equal(predict(x), model.predict(x))
     assert not np.array_equal(predict(x), before)
-    model.set_parameters({"1.bias": np.full(5, 7, "float32")})
-    np.testing.assert_array_equal(predict(x), model.predict(x))
-
-
-def test_packed_parameters_are_packed_again_after_a_change() -> None:
-    # Products of this size read their weights from a packed copy.
-    model = lm.Model(lm.Sequential(lm.Input(300), lm.Linear(200), lm.Linear(100)))
-    predict, x = model.predictor(64), normal(64, 300)
-    predict(x)
-    model.set_parameters({"1.weight": normal(200, 300)})
+    model.set_parameters({"1.weight": normal(size, size)})
     np.testing.assert_array_equal(predict(x), model.predict(x))
 
 
@@ -96,21 +101,9 @@ def test_several_inputs_and_outputs(engine_name: str) -> None:
                 np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 7])
-def test_smaller_batches_are_padded(count: int, engine_name: str, batches: list[int]) -> None:
-    model = lm.Model(network(), engine=engine_name)
-    predict, x = model.predictor(8), normal(count, 4)
-    predict(normal(8, 4))
-    found = predict(x)
-    np.testing.assert_allclose(found, model.predict(x), rtol=1e-5, atol=1e-6)
-    out = np.empty((count, 3), "float32")
-    np.testing.assert_array_equal(predict(x, out=out), found)
-    assert batches == [8]
-
-
-@pytest.mark.parametrize("layer", [CentredInBatch(), LargestInBatch()])
+@pytest.mark.parametrize("layer", [centred, largest])
 def test_batches_are_not_padded_if_the_network_mixes_their_examples(
-    layer: lm.Layer, batches: list[int]
+    layer: Any, batches: list[int]
 ) -> None:
     model = lm.Model(lm.Sequential(lm.Input(3), layer, lm.Linear(2)))
     predict = model.predictor(8)
@@ -142,13 +135,6 @@ def test_other_dtypes_are_converted() -> None:
     np.testing.assert_array_equal(predict(transposed), expected)
     transposed.flags.writeable = False
     np.testing.assert_array_equal(predict(transposed), expected)
-
-
-def test_the_output_may_be_strided(engine_name: str) -> None:
-    predict, x = lm.Model(network(), engine=engine_name).predictor(2), normal(2, 4)
-    out = np.zeros((3, 4), "float32").T[::2]
-    predict(x, out=out)
-    np.testing.assert_array_equal(out, predict(x))
 
 
 def test_inputs_keep_their_memory_after_the_call() -> None:
@@ -225,9 +211,7 @@ def test_several_arrays_that_do_not_fit_are_checked(change: str) -> None:
         outs[1].flags.writeable = False
     else:
         outs.pop()
-    with pytest.raises((DTypeError, ShapeError, DataError)) as caught:
-        predict(x, out=tuple(outs))
-    assert "out" in str(caught.value)
+    assert "out" in error_text(LaminaError, predict, x, out=tuple(outs))
     lists = tuple(array.tolist() for array in x)
     for one, expected in zip(predict(lists), model.predict(x), strict=True):
         np.testing.assert_array_equal(one, expected)
@@ -235,52 +219,36 @@ def test_several_arrays_that_do_not_fit_are_checked(change: str) -> None:
 
 def test_threads_with_their_own_predictors_see_whole_sets_of_parameters() -> None:
     model = lm.Model(lm.Sequential(lm.Input(400), lm.Linear(400), lm.Linear(400), lm.Linear(1)))
-    x = np.ones((1, 400), "float32")
+    x, done = np.ones((1, 400), "float32"), threading.Event()
     sets = [{name: np.full_like(v, k) for name, v in model.parameters().items()} for k in (0, 1)]
     expected: list[Array] = []
     for values in sets:
         model.set_parameters(values)
         expected.append(model.predict(x))
-    wrong: list[Array] = []
-    done = threading.Event()
 
-    def reads() -> None:
+    def work(number: int) -> None:
         predict, out = model.predictor(), np.empty((1, 1), "float32")
-        while not done.is_set():
+        for _ in range(150 if number == 0 else 0):
+            for values in sets:
+                model.set_parameters(values)
+        while number and not done.is_set():
             predict(x, out=out)
-            if not any(np.array_equal(out, one) for one in expected):
-                wrong.append(out.copy())
+            assert any(np.array_equal(out, one) for one in expected)
+        done.set()
 
-    threads = [threading.Thread(target=reads) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(150):
-        for values in sets:
-            model.set_parameters(values)
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(work, 3)
 
 
 def test_one_predictor_may_be_called_by_several_threads() -> None:
-    model = lm.Model(network())
-    predict = model.predictor(1)
+    predict = lm.Model(network()).predictor(1)
     rows = [normal(1, 4) + n for n in range(4)]
     expected = [predict(row) for row in rows]
-    wrong: list[int] = []
 
-    def calls(number: int) -> None:
+    def work(number: int) -> None:
         for _ in range(500):
-            if not np.array_equal(predict(rows[number]), expected[number]):
-                wrong.append(number)
+            np.testing.assert_array_equal(predict(rows[number]), expected[number])
 
-    threads = [threading.Thread(target=calls, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(work)
 
 
 def test_a_change_that_was_interrupted_does_not_stop_predictions() -> None:
@@ -299,67 +267,51 @@ def test_a_change_that_was_interrupted_does_not_stop_predictions() -> None:
 # Errors -------------------------------------------------------------------------------------------
 
 
-def test_more_examples_than_the_batch_has() -> None:
-    assert error_text(ShapeError, lambda: lm.Model(network()).predictor(2)(normal(3, 4))) == (
-        "in predictor: there are more examples than the predictor was made for\n"
-        "  expected  at most 2\n"
-        "  found     3\n"
-        "  Make it with batch_size=3; model.predict takes any number."
-    )
+DTYPE = (
+    "in out 0: out has another dtype than the output\n"
+    "  expected  float32\n"
+    "  found     float64\n"
+    "  Make it by np.empty((2, 3), 'float32')."
+)
 
 
 @pytest.mark.parametrize(
     ("out", "kind", "text"),
     [
         ([0.0] * 3, DTypeError, "the outputs are written to arrays"),
-        (np.empty((2, 3)), DTypeError, "out has another dtype than the output"),
+        (np.empty((2, 3)), DTypeError, DTYPE),
         (np.empty((3, 2), "float32"), ShapeError, "out has another shape than the output"),
         (np.frombuffer(bytes(24), "float32").reshape(2, 3), ShapeError, "out cannot be written"),
         ((np.empty((2, 3)),) * 2, DataError, "the network has another number of outputs"),
     ],
 )
-def test_an_array_that_cannot_take_the_output(out: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=text):
-        lm.Model(network()).predictor(2)(normal(2, 4), out=out)
+def test_an_array_that_cannot_take_the_output(out: Any, kind: type[LaminaError], text: str) -> None:
+    assert text in error_text(kind, lm.Model(network()).predictor(2), normal(2, 4), out=out)
 
 
-def test_the_error_for_another_dtype_of_out() -> None:
-    with pytest.raises(DTypeError) as caught:
-        lm.Model(network()).predictor(2)(normal(2, 4), out=np.empty((2, 3)))
-    assert str(caught.value) == (
-        "in out 0: out has another dtype than the output\n"
-        "  expected  float32\n"
-        "  found     float64\n"
-        "  Make it by np.empty((2, 3), 'float32')."
+def test_batches_and_networks_that_cannot_be_predicted_are_refused() -> None:
+    assert error_text(ShapeError, lm.Model(network()).predictor(2), normal(3, 4)) == (
+        "in predictor: there are more examples than the predictor was made for\n"
+        "  expected  at most 2\n"
+        "  found     3\n"
+        "  Make it with batch_size=3; model.predict takes any number."
     )
-
-
-def test_indices_are_checked() -> None:
     model = lm.Model(lm.Sequential(lm.Input(2, dtype="int64"), lm.Embedding(10, 4)))
-    with pytest.raises(DataError, match="out of range"):
-        model.predictor(1)(np.array([[3, 10]]))
-
-
-def test_an_output_without_the_batch() -> None:
+    assert "out of range" in error_text(DataError, model.predictor(1), np.array([[3, 10]]))
     x = lm.Input(3)
-    model = lm.Model(lm.Network(x, lm.ops.sum(lm.Linear(2)(x), 0)))
-    with pytest.raises(ShapeError) as caught:
-        model.predictor(2)
-    assert "an output whose first axis is not the batch cannot be predicted" in str(caught.value)
+    text = error_text(ShapeError, lm.Model(lm.Network(x, lm.ops.sum(x, 0))).predictor, 2)
+    assert "an output whose first axis is not the batch cannot be predicted" in text
 
 
-def test_a_predictor_is_not_copied() -> None:
-    assert error_text(DefinitionError, lambda: copy.copy(lm.Model(network()).predictor())) == (
+def test_a_predictor_is_not_copied_and_is_refused_after_its_release() -> None:
+    model = lm.Model(network())
+    predict = model.predictor()
+    assert error_text(DefinitionError, copy.copy, predict) == (
         "in Predictor: a predictor cannot be copied or pickled\n"
         "  Copy the model, and make a new predictor: model.predictor(...)."
     )
-
-
-def test_a_predictor_that_was_released() -> None:
-    model = lm.Model(network())
-    predict = model.predictor()
     predict.release()
-    assert error_text(ReleasedError, lambda: predict(normal(1, 4))) == (
+    assert error_text(ReleasedError, predict, normal(1, 4)) == (
         "in Predictor: this predictor was released: its memory is gone\n"
         "  Make a new one with model.predictor(...); the model still works."
     )

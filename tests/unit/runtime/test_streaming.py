@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import refused
 from fit_cases import data, fit, network, same
 from random_arrays import normal
 
@@ -71,25 +72,23 @@ def trained(engine: str, **how: Any) -> tuple[dict[str, Any], History]:
     return model.parameters(), history
 
 
-@pytest.mark.parametrize("count", [1, 3, 100])
-@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("count", "how"),
+    [
+        *(
+            (count, {"drop_last": drop_last})
+            for count in (1, 3, 100)
+            for drop_last in (False, True)
+        ),
+        *((count, {"micro_batch": 3}) for count in (1, 3)),
+    ],
+)
 def test_a_streamed_data_set_gives_the_same_bits(
-    opencl_name: str, chunks: Callable[[int], None], count: int, drop_last: bool
+    opencl_name: str, chunks: Callable[[int], None], count: int, how: dict[str, Any]
 ) -> None:
-    resident, history = trained(opencl_name, drop_last=drop_last)
+    resident, history = trained(opencl_name, **how)
     chunks(count)
-    streamed, other = trained(opencl_name, drop_last=drop_last)
-    assert other.values == history.values
-    assert same(streamed, resident)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_micro_batches_of_a_stream_give_the_same_bits(
-    opencl_name: str, chunks: Callable[[int], None], count: int
-) -> None:
-    resident, history = trained(opencl_name, micro_batch=3)
-    chunks(count)
-    streamed, other = trained(opencl_name, micro_batch=3)
+    streamed, other = trained(opencl_name, **how)
     assert other.values == history.values
     assert same(streamed, resident)
 
@@ -113,25 +112,17 @@ def run_stream(engine: str, count: int, calls: list[str]) -> list[list[str]]:
     return found
 
 
-def test_every_chunk_is_uploaded_once_and_runs_do_not_wait_for_each_batch(
+def test_every_chunk_is_uploaded_once_while_the_device_works(
     opencl_name: str, chunks: Callable[[int], None], calls: list[str]
 ) -> None:
     chunks(4)
     for found in run_stream(opencl_name, 16, calls):
         # The first of four chunks, of an input and a target, was uploaded before.
-        assert found.count("upload send") == 3 * 2
-        assert found.count("run") == 16
-        assert found.count("finish") == 4
+        counts = {name: found.count(name) for name in ("upload send", "run", "finish")}
+        assert counts == {"upload send": 3 * 2, "run": 16, "finish": 4}
         assert found.count("upload finish") == 0
-
-
-def test_the_next_chunk_is_uploaded_while_the_device_works(
-    opencl_name: str, chunks: Callable[[int], None], calls: list[str]
-) -> None:
-    chunks(2)
-    for found in run_stream(opencl_name, 4, calls):
-        order = [one for one in found if one in ("run", "upload send", "finish")]
-        assert order[:5] == ["run", "run", "upload send", "upload send", "finish"]
+        order = [one for one in found if one in counts]
+        assert order[:7] == [*["run"] * 4, "upload send", "upload send", "finish"]
 
 
 def test_the_queue_of_kernels_waits_for_the_copies_of_each_chunk(
@@ -215,12 +206,8 @@ def test_a_fit_with_a_stream_releases_all_memory(
     fit(model, data(50), validation=data(20), epochs=2)
     gc.collect()
     assert driver.allocated.bytes == before
-
-    def fail(_: History) -> None:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        fit(model, data(50), epochs=2, callbacks=[fail])
+        fit(model, data(50), epochs=2, callbacks=[lambda _: 1 / 0])
     gc.collect()
     assert driver.allocated.bytes == before
 
@@ -252,25 +239,19 @@ def test_other_data_is_checked_before_it_is_streamed(
     opencl_name: str, chunks: Callable[[int], None]
 ) -> None:
     chunks(2)
-    model = lm.Model(network(), engine=opencl_name)
-    with pytest.raises(DataError):
-        fit(model, (normal(10, 4), np.full(10, 7)))
+    refused(DataError, fit, lm.Model(network(), engine=opencl_name), (normal(9, 4), np.full(9, 7)))
 
 
 @pytest.mark.parametrize("name", ["cpu", "interpreter"])
 def test_engines_without_memory_of_their_own_copy_no_data_set(name: str) -> None:
-    model = lm.Model(network(), engine=name)
-    examples = data(50)
+    model, examples = lm.Model(network(), engine=name), data(50)
     with (
         model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training,
         training.uploaded(examples) as resident,
     ):
-        assert all(
-            np.shares_memory(memory.array, array)
-            for memory, array in zip(
-                resident.values(), (examples.inputs, examples.targets), strict=True
-            )
-        )
+        arrays = (examples.inputs, examples.targets)
+        for memory, array in zip(resident.values(), arrays, strict=True):
+            assert np.shares_memory(memory.array, array)
 
 
 # Devices that share the memory of the computer ---------------------------------------------------

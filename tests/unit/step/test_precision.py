@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
+from fit_cases import same
 
 import lamina as lm
 from lamina import ops
@@ -67,14 +70,10 @@ def program_of(
 @pytest.mark.parametrize("network", [classifier, images])
 def test_temporaries_take_half_the_memory(network: Any, half: str) -> None:
     wide = program_of(network(), "float32").plan.arena_bytes
-    assert program_of(network(), f"mixed-{half}").plan.arena_bytes < 0.6 * wide
-
-
-def test_large_temporaries_are_stored_in_16_bits() -> None:
-    program = program_of(images(), "mixed-bfloat16")
-    large = [buffer for buffer in program.of_kind("temporary") if buffer.size > 512 * 8 * 16]
-    assert large
-    assert {buffer.dtype for buffer in large} <= {bfloat16, uint8}
+    program = program_of(network(), f"mixed-{half}")
+    assert program.plan.arena_bytes < 0.6 * wide
+    large = {one.dtype for one in program.of_kind("temporary") if one.size > 512 * 8 * 16}
+    assert large <= {as_dtype(half), uint8}
 
 
 def test_the_gradient_of_hardtanh_needs_no_masks() -> None:
@@ -104,20 +103,17 @@ def test_elements_at_the_bounds_of_hardtanh_have_no_gradient(low: float, high: f
     assert changed.tolist() == [False] * 3 + [True] * 2 + [False] * 3
 
 
-def test_parameters_states_and_results_stay_in_float32() -> None:
-    program = program_of(images(), "mixed-bfloat16")
-    kept = [*program.of_kind("parameter"), *program.of_kind("state")]
-    assert {one.dtype for one in kept if one.dtype.is_float} == {float32}
-    assert {program.buffers[buffer].dtype for _, buffer in program.outputs} == {float32}
-
-
 @pytest.mark.parametrize("network", [classifier, images])
-def test_all_operands_of_products_are_rounded(network: Any) -> None:
-    for step in program_of(network(), "mixed-bfloat16").steps:
+def test_all_operands_of_products_are_rounded_and_kept_values_are_not(network: Any) -> None:
+    program = program_of(network(), "mixed-bfloat16")
+    for step in program.steps:
         if isinstance(step, Contraction):
             assert step.dtype == float32
             for view in (step.left, step.right):
                 assert view.operands[0].dtype == bfloat16  # pyright: ignore[reportAttributeAccessIssue]
+    kept = [*program.of_kind("parameter"), *program.of_kind("state")]
+    kept += [program.buffers[buffer] for _, buffer in program.outputs]
+    assert {one.dtype for one in kept if one.dtype.is_float} == {float32}
 
 
 @pytest.mark.parametrize("network", [classifier, images])
@@ -170,16 +166,19 @@ def test_computed_constants_of_recurrences_are_rounded_on_all_devices(is_compute
     assert (constant.dtype == bfloat16 or constant in rounded) == is_computed
 
 
-def test_the_states_of_recurrences_are_rounded_on_all_devices() -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_multiplied_states_of_recurrences_are_rounded_on_all_devices(leaves: bool) -> None:
     net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
-    rounding = Rounding(bfloat16, leaves=False)
     targets = default_targets(net, LOSS, float32)
-    made = evaluation_graph(BatchSpecs(net, float32, rounding, targets=targets), LOSS)
-    (loop,) = [node for node in made.graph.nodes() if isinstance(node.op.lowering, Repeating)][:1]
-    inputs = loop.attributes["body"].inputs
-    assert [one.dtype for one in inputs].count(bfloat16) == 2  # The state and the sequence.
-    rounded = [x for x in loop.attributes["body"].nodes() if x.op.name == "rounded"]
-    assert not any(x.operands[0].op is LEAF for x in rounded)
+    specs = BatchSpecs(net, float32, Rounding(bfloat16, leaves=leaves), targets=targets)
+    nodes = evaluation_graph(specs, LOSS).graph.nodes()
+    loop = next(node for node in nodes if isinstance(node.op.lowering, Repeating))
+    body, count = loop.attributes["body"], loop.attributes["states"]
+    assert sorted(one.dtype.name for one in body.inputs[:count]) == ["bfloat16", "float32"]
+    if not leaves:
+        assert [one.dtype for one in body.inputs].count(bfloat16) == 2  # with the sequence
+        rounded = [x for x in body.nodes() if x.op.name == "rounded"]
+        assert not any(x.operands[0].op is LEAF for x in rounded)
 
 
 def test_gradients_of_parameters_are_not_rounded() -> None:
@@ -205,58 +204,55 @@ def rounded_paths(output: Tensor, x: Tensor) -> set[str]:
     return {node.origin.path for node in graph.nodes() if node.op.name == "rounded"}
 
 
-def test_a_sum_of_products_is_rounded_and_a_sum_with_data_is_not() -> None:
+def of_sum(total: Tensor) -> Tensor:
+    return lm.Linear(3)(lm.LayerNorm()(total)) + lm.Linear(3)(lm.Tanh()(total))
+
+
+def centred(hidden: Tensor) -> Tensor:
+    return lm.Linear(3)(hidden - ops.mean(hidden, 0, keepdims=True))
+
+
+def product(x: Tensor) -> Tensor:
+    return lm.Linear(8)(x)
+
+
+@pytest.mark.parametrize(
+    ("output", "rounded", "exact"),
+    [
+        (lambda x: of_sum(product(lm.ReLU()(product(x))) + product(x)), "add", "?"),
+        # A sum with data.
+        (lambda x: of_sum(x + product(x)), "", "add"),
+        # A product that one elementwise function uses.
+        (lambda x: lm.Linear(3)(lm.ReLU()(product(x))), "relu", "linear"),
+        # Results with a wide range.
+        (lambda x: lm.Linear(3)(ops.softmax(product(x), 1)), "", "softmax"),
+        (lambda x: lm.Linear(3)(ops.exp(product(x))), "", "exp"),
+        (lambda x: lm.Linear(3)(ops.logsumexp(product(x), 1, keepdims=True)), "", "logsumexp"),
+        # Means over the batch.
+        (lambda x: centred(lm.Tanh()(product(x))), "tanh", "mean"),
+    ],
+)
+def test_results_that_many_read_are_rounded_if_they_are_of_products(
+    output: Callable[[Tensor], Tensor], rounded: str, exact: str
+) -> None:
     x = lm.Input(8)
-    of_products = lm.Linear(8)(lm.ReLU()(lm.Linear(8)(x))) + lm.Linear(8)(x)
-    with_data = x + lm.Linear(8)(x)
-    for total, is_rounded in ((of_products, True), (with_data, False)):
-        output = lm.Linear(3)(lm.LayerNorm()(total)) + lm.Linear(3)(lm.Tanh()(total))
-        assert any("Add" in path for path in rounded_paths(output, x)) == is_rounded
+    paths = [path.lower() for path in rounded_paths(output(x), x)]
+    assert not rounded or any(rounded in path for path in paths)
+    assert not any(exact in path for path in paths)
 
 
-def test_a_product_that_one_elementwise_function_uses_is_not_rounded() -> None:
-    x = lm.Input(8)
-    output = lm.Linear(3)(lm.ReLU()(lm.Linear(8)(x)))
-    paths = rounded_paths(output, x)
-    assert any("ReLU" in path for path in paths)
-    assert not any("Linear" in path for path in paths)
-
-
-def test_results_with_a_wide_range_are_not_rounded() -> None:
-    x = lm.Input(8)
-    for name, wide in (
-        ("softmax", ops.softmax(lm.Linear(8)(x), 1)),
-        ("exp", ops.exp(lm.Linear(8)(x))),
-        ("logsumexp", ops.logsumexp(lm.Linear(8)(x), 1, keepdims=True)),
-    ):
-        paths = rounded_paths(lm.Linear(3)(wide), x)
-        assert not any(name in path.lower() for path in paths)
-
-
-def test_means_over_the_batch_are_not_rounded() -> None:
-    x = lm.Input(8)
-    hidden = lm.Tanh()(lm.Linear(8)(x))
-    mean = ops.mean(hidden, 0, keepdims=True)
-    output = lm.Linear(3)(hidden - mean)
-    paths = rounded_paths(output, x)
-    assert any("Tanh" in path for path in paths)
-    assert not any("mean" in path.lower() for path in paths)
-
-
-def test_a_result_of_the_network_is_not_rounded_if_other_ops_use_it_too() -> None:
-    x = lm.Input(8)
-    hidden = lm.Linear(8)(x)
-    model = lm.Model(lm.Network(x, [hidden, ops.softmax(hidden, 1)]), dtype="mixed-bfloat16")
-    found = model.predict(np.random.default_rng(0).standard_normal((4, 8), "float32"))[0]
-    assert (found.astype(bfloat16.numpy).astype("float32") != found).any()
-
-
-@pytest.mark.parametrize("moved", [False, True])
-def test_a_result_of_the_network_is_not_rounded_if_a_layer_multiplies_it_too(moved: bool) -> None:
+@pytest.mark.parametrize(
+    ("moved", "use"),
+    [
+        (False, lambda code: ops.softmax(code, 1)),
+        *((moved, lambda code: lm.Linear(4)(code)) for moved in (False, True)),
+    ],
+)
+def test_a_result_of_the_network_is_not_rounded_if_others_use_it_too(moved: bool, use: Any) -> None:
     x = lm.Input(8)
     code = lm.Linear(16)(x)
     code = lm.Flatten()(code) if moved else code
-    net = lm.Network(inputs=[x], outputs=[code, lm.Linear(4)(code)])
+    net = lm.Network(inputs=[x], outputs=[code, use(code)])
     model = lm.Model(net, engine="interpreter", dtype="mixed-bfloat16")
     found, _ = model.predict(np.random.default_rng(0).random((3, 8), "float32"))
     assert (found.view("uint32") & 0xFFFF).any()
@@ -284,19 +280,9 @@ def has_rounded_elements(tensor: Tensor) -> bool:
     return tensor.op.name == "rounded"
 
 
-def test_the_multiplied_state_of_a_recurrence_has_16_bits() -> None:
-    net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
-    targets = default_targets(net, LOSS, float32)
-    made = evaluation_graph(BatchSpecs(net, float32, ROUNDING, targets=targets), LOSS)
-    (loop,) = [node for node in made.graph.nodes() if isinstance(node.op.lowering, Repeating)][:1]
-    states = loop.attributes["body"].inputs[: loop.attributes["states"]]
-    assert sorted(state.dtype.name for state in states) == ["bfloat16", "float32"]
-
-
 def test_initial_parameters_keep_their_bits() -> None:
     one, other = (lm.Model(images(), dtype=dtype, seed=3) for dtype in ("float32", "mixed-float16"))
-    for name, value in one.parameters().items():
-        assert (other.parameters()[name] == value).all()
+    assert same(one.parameters(), other.parameters())
 
 
 def test_dropout_masks_keep_their_bits() -> None:
@@ -338,22 +324,21 @@ def device(**has: bool) -> Device:
     return Device("somewhere", "a small processor", None, **has)
 
 
-@pytest.mark.parametrize(
-    ("has", "half"),
-    [
-        ({"has_bfloat16": True, "has_float16": True}, bfloat16),
-        ({"has_bfloat16": True, "has_float16": False}, bfloat16),
-        ({"has_bfloat16": False, "has_float16": True}, float16),
-    ],
-)
-def test_mixed_takes_what_the_device_computes_with(has: dict[str, bool], half: Any) -> None:
-    assert precision_of("mixed", lambda: device(**has)) == Precision(float32, half)
+def test_mixed_takes_what_the_device_computes_with() -> None:
+    for bfloat, other, half in (
+        (True, True, bfloat16),
+        (True, False, bfloat16),
+        (False, True, float16),
+    ):
+        found = precision_of(
+            "mixed", lambda b=bfloat, f=other: device(has_bfloat16=b, has_float16=f)
+        )
+        assert found == Precision(float32, half)
 
 
 def test_mixed_without_instructions_is_refused_with_the_alternative() -> None:
-    with pytest.raises(EngineError) as caught:
-        precision_of("mixed", lambda: device(has_bfloat16=False, has_float16=False))
-    assert str(caught.value) == (
+    neither = device(has_bfloat16=False, has_float16=False)
+    assert error_text(EngineError, precision_of, "mixed", lambda: neither) == (
         "in somewhere: this device does not compute with floats of 16 bits\n"
         "  expected  instructions for bfloat16 or float16\n"
         "  found     a small processor\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from error_texts import error_text
 from fit_cases import same
+from model_cases import network
 
 import lamina as lm
 from lamina.base.shapes import as_dtype, promote
@@ -18,23 +18,12 @@ from lamina.errors import DataError, DTypeError, LaminaError
 
 INTEGERS = ("int8", "int16", "uint16", "uint8", "int32", "int64")
 TYPES = (*INTEGERS, "float16", "bool")
-ENGINES = ("cpu", "interpreter", "opencl")
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return request.getfixturevalue("opencl_name") if name == "opencl" else name
 
 
 def numbers(dtype: str, *shape: int) -> Any:
     low = 0 if dtype.startswith(("u", "b")) else -100
     high = 2 if dtype == "bool" else 100
     return np.random.default_rng(0).integers(low, high, shape).astype(dtype)
-
-
-def network() -> lm.Network:
-    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
 
 
 @pytest.mark.sampled
@@ -118,7 +107,7 @@ def test_integers_beyond_the_type_of_an_input_are_refused() -> None:
     targets = np.zeros((1, 2), "float32")
     for call in (model.predict, lambda rows: model.evaluate((rows, targets), lm.MSE())):
         for number in (300, -3):
-            text = error_text(DataError, partial(call, np.array([[1, number]])))
+            text = error_text(DataError, call, np.array([[1, number]]))
             assert text == (
                 "in input 0: input 0 has numbers that uint8 cannot hold\n"
                 "  expected  0 to 255\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +13,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from cli_cases import DIGITS, fail, namespace, succeed, write
+from error_texts import error_text
+from fit_cases import same
 
 import lamina as lm
 from lamina import ops
@@ -24,7 +26,7 @@ from lamina.engines.cuda.devices import _device
 from lamina.engines.engine import Device
 from lamina.errors import DefinitionError, DTypeError, FileFormatError
 from lamina.files.model_file import ModelFile, read_model, write_model
-from lamina.graph import Graph, leaf
+from lamina.graph import Graph, Tensor, leaf
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, postorder
@@ -207,45 +209,35 @@ def test_roundings_move_out_of_windows() -> None:
     assert unrounded(step) is not None
 
 
-def test_what_is_rounded_is_not_rounded_again() -> None:
+def test_what_is_rounded_depthwise_or_of_another_dtype_is_not_rounded() -> None:
+    def roundings(leaves: Sequence[Tensor], *outputs: Tensor) -> int:
+        graph = Graph((*leaves,), tuple((f"y{n}", one) for n, one in enumerate(outputs)))
+        return sum(map(roundings_in, program_of(with_tf32_products(graph)).steps))
+
     x, y = (leaf(name, "input", (8, 8), float32) for name in "xy")
     rounded = ops.round_to_tf32(ops.round_to_tf32(x))
-    graph = with_tf32_products(Graph((x, y), (("z", ops.matmul(rounded, y)),)))
-    (step,) = program_of(graph).steps
-    assert roundings_in(step) == 2
-
-
-def test_depthwise_convolutions_are_not_rounded() -> None:
-    x, weight = leaf("x", "input", (2, 6, 9, 9), float32), leaf("w", "input", (6, 1, 3, 3), float32)
-    result = ops.conv(x, weight, 1, 1, 1, 6)
-    both = [result, *gradients(ops.sum(result * result), [x, weight])]
-    graph = Graph((x, weight), tuple((f"y{n}", one) for n, one in enumerate(both)))
-    assert sum(map(roundings_in, program_of(with_tf32_products(graph)).steps)) == 0
-
-
-def test_products_of_other_dtypes_are_not_rounded() -> None:
-    x, y = (leaf(name, "input", (8, 8), float64) for name in "xy")
-    graph = with_tf32_products(Graph((x, y), (("z", ops.matmul(x, y)),)))
-    (step,) = program_of(graph).steps
-    assert roundings_in(step) == 0
+    assert roundings([x, y], ops.matmul(rounded, y)) == 2
+    wide = [leaf(name, "input", (8, 8), float64) for name in "xy"]
+    assert roundings(wide, ops.matmul(*wide)) == 0
+    images, weight = (
+        leaf(n, "input", s, float32) for n, s in (("x", (2, 6, 9, 9)), ("w", (6, 1, 3, 3)))
+    )
+    result = ops.conv(images, weight, 1, 1, 1, 6)
+    slopes = gradients(ops.sum(result * result), [images, weight])
+    assert roundings([images, weight], result, *slopes) == 0
 
 
 @pytest.mark.parametrize("rounded", [(), ("left",), ("right",), ("left", "right")], ids="".join)
 def test_a_contraction_is_in_tf32_if_both_operands_are_rounded(rounded: tuple[str, ...]) -> None:
     operands = {name: leaf(name, "input", (8, 8), float32) for name in ("left", "right")}
-    given = {n: ops.round_to_tf32(x) if n in rounded else x for n, x in operands.items()}
-    (step,) = program_of(
-        Graph(tuple(operands.values()), (("y", ops.matmul(given["left"], given["right"])),))
-    ).steps
+
+    def step_of(rounded: tuple[str, ...]) -> Step:
+        given = [ops.round_to_tf32(x) if n in rounded else x for n, x in operands.items()]
+        return program_of(Graph((*operands.values(),), (("y", ops.matmul(*given)),))).steps[0]
+
+    step = step_of(rounded)
     assert isinstance(step, Contraction)
-    found = unrounded(step)
-    if len(rounded) < 2:
-        assert found is None
-        return
-    (plain,) = program_of(
-        Graph(tuple(operands.values()), (("y", ops.matmul(*operands.values())),))
-    ).steps
-    assert found == plain
+    assert unrounded(step) == (step_of(()) if len(rounded) == 2 else None)
 
 
 # How users ask for it -----------------------------------------------------------------------------
@@ -260,11 +252,17 @@ def data() -> tuple[Array, Array]:
     return generator.standard_normal((64, 20), "float32"), generator.integers(0, 5, 64)
 
 
-@pytest.mark.parametrize("has", [True, False, None])
-def test_only_devices_that_multiply_tf32_round(has: bool | None) -> None:
-    precision = precision_of("float32", lambda: device(has_tf32=has), "tf32")
+def test_only_devices_that_multiply_tf32_round_if_they_are_asked_to() -> None:
+    def fails() -> Device:
+        raise AssertionError
+
+    precision = precision_of("float32", fails, "tf32")
     assert precision == Precision(float32, tf32=True)
-    assert rounding_of(precision, lambda: device(has_tf32=has)) == (TF32_PRODUCTS if has else None)
+    for has in (True, False, None):
+        found = rounding_of(precision, lambda has=has: device(has_tf32=has))
+        assert found == (TF32_PRODUCTS if has else None)
+    assert rounding_of(precision_of("float32", fails), fails) is None
+    assert precision_of("bfloat16", fails, "float32") == Precision(bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -290,19 +288,9 @@ def test_nvidia_gpus_multiply_tf32_since_compute_capability_8(
     assert found.record.has_tf32 is has
 
 
-def test_without_the_option_no_device_rounds() -> None:
-    def fails() -> Device:
-        raise AssertionError
-
-    assert rounding_of(precision_of("float32", fails), fails) is None
-    assert precision_of("bfloat16", fails, "float32") == Precision(bfloat16)
-
-
 @pytest.mark.parametrize("dtype", ["mixed", "mixed-bfloat16", "bfloat16", "float16", "float64"])
 def test_tf32_of_another_dtype_is_refused(dtype: str) -> None:
-    with pytest.raises(DTypeError) as caught:
-        lm.Model(classifier(), dtype=dtype, precision="tf32")
-    assert str(caught.value) == (
+    assert error_text(DTypeError, lm.Model, classifier(), dtype=dtype, precision="tf32") == (
         "only products of float32 are rounded to TF32\n"
         "  expected  dtype='float32'\n"
         f"  found     dtype='{dtype}'\n"
@@ -326,9 +314,7 @@ def test_tf32_of_another_dtype_is_refused(dtype: str) -> None:
     ids=str,
 )
 def test_other_spellings_are_refused_with_the_right_one(given: Any, advice: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        lm.Model(classifier(), precision=given)
-    text = str(caught.value)
+    text = error_text(DefinitionError, lm.Model, classifier(), precision=given)
     assert "precision must be 'float32' or 'tf32'\n" in text
     assert text.splitlines()[3:] == ([f"  {advice}"] if advice else [])
 
@@ -346,13 +332,10 @@ def test_a_model_in_tf32_rounds_and_one_in_float32_does_not() -> None:
 
 
 def test_on_other_devices_a_model_in_tf32_has_the_bits_of_float32() -> None:
-    x, y = data()
-    found: list[Any] = []
-    for precision in ("float32", "tf32"):
-        model = lm.Model(classifier(), precision=precision)
-        model.fit((x, y), loss=LOSS, optimizer=OPTIMIZER, batch_size=16)
-        found.append(model.predict(x).tolist())
-    assert found[0] == found[1]
+    models = [lm.Model(classifier(), precision=precision) for precision in ("float32", "tf32")]
+    for model in models:
+        model.fit(data(), loss=LOSS, optimizer=OPTIMIZER, batch_size=16)
+    assert same(models[0].parameters(), models[1].parameters())
 
 
 def test_a_pickled_model_rounds_if_the_new_device_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,18 +348,14 @@ def test_a_pickled_model_rounds_if_the_new_device_does(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("tensor_cores")
 def test_bill_and_explanation_show_it() -> None:
-    net, batch = classifier(), 32
-    bills = [
-        str(net.plan(batch, LOSS, OPTIMIZER, precision=precision))
-        for precision in ("float32", "tf32")
-    ]
-    assert "TF32" not in bills[0]
-    assert bills[1] == f"{bills[0]}; 5 of 5 contractions in TF32"
-    table = str(lm.Model(net, precision="tf32").explain(batch, LOSS, OPTIMIZER))
+    net, how = classifier(), (LOSS, OPTIMIZER)
+    plain, rounded = (str(net.plan(32, *how, precision=one)) for one in ("float32", "tf32"))
+    assert "TF32" not in plain
+    assert rounded == f"{plain}; 5 of 5 contractions in TF32"
+    table = str(lm.Model(net, precision="tf32").explain(32, *how))
     assert table.count("contraction in TF32") == 5
-    assert net.max_batch_size("1 MiB", LOSS, OPTIMIZER) == net.max_batch_size(
-        "1 MiB", LOSS, OPTIMIZER, precision="tf32"
-    )
+    sizes = {net.max_batch_size("1 MiB", *how, precision=one) for one in ("float32", "tf32")}
+    assert len(sizes) == 1
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -415,14 +394,13 @@ def test_a_file_with_products_that_do_not_fit_its_dtype_is_refused(tmp_path: Pat
 @pytest.mark.usefixtures("tensor_cores")
 def test_a_checkpoint_resumes_in_tf32_to_the_same_bits(tmp_path: Path) -> None:
     how: dict[str, Any] = {"loss": LOSS, "optimizer": lm.Adam(1e-2), "batch_size": 16}
-    whole = lm.Model(classifier(), precision="tf32")
+    whole, begun = (lm.Model(classifier(), precision="tf32") for _ in range(2))
     whole.fit(data(), epochs=2, **how)
     path = tmp_path / "checkpoint.safetensors"
-    lm.Model(classifier(), precision="tf32").fit(data(), epochs=1, checkpoint=path, **how)
+    begun.fit(data(), epochs=1, checkpoint=path, **how)
     resumed = lm.load(path)
     resumed.fit(data(), epochs=2, checkpoint=path, resume=True, **how)
-    for name, value in whole.parameters().items():
-        assert np.array_equal(resumed.parameters()[name], value), name
+    assert same(resumed.parameters(), whole.parameters())
 
 
 @pytest.mark.parametrize(("before", "here"), [("tf32", "float32"), ("float32", "tf32")])
@@ -432,21 +410,15 @@ def test_a_checkpoint_does_not_resume_in_another_precision(
     path = tmp_path / "checkpoint.safetensors"
     how: dict[str, Any] = {"loss": LOSS, "optimizer": OPTIMIZER, "checkpoint": path}
     lm.Model(classifier(), precision=before).fit(data(), epochs=1, **how)
-    with pytest.raises(DefinitionError) as caught:
-        lm.Model(classifier(), precision=here).fit(data(), epochs=2, resume=True, **how)
-    text = str(caught.value)
+    other, how = lm.Model(classifier(), precision=here), {**how, "epochs": 2, "resume": True}
+    text = error_text(DefinitionError, other.fit, data(), **how)
     assert f"precision  {before} in the file, {here} here" in text
     assert f"lm.load(path, precision='{here}')" in text
-
-
-def test_a_checkpoint_of_an_earlier_version_resumes_in_float32(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    how: dict[str, Any] = {"loss": LOSS, "optimizer": OPTIMIZER, "checkpoint": path}
-    lm.Model(classifier()).fit(data(), epochs=1, **how)
+    # An earlier version wrote no precision.
     saved = read_model(path)
     del saved.notes["terms"]["precision"]
     write_model(path, saved)
-    lm.Model(classifier()).fit(data(), epochs=2, resume=True, **how)
+    lm.Model(classifier()).fit(data(), **how)
 
 
 # The command line ---------------------------------------------------------------------------------

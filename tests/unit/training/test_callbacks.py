@@ -7,7 +7,6 @@ import json
 import math
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -489,8 +488,8 @@ CONVERT = "Convert it to one of these, and back in restore()."
 def test_a_state_that_a_file_cannot_hold_names_the_callback(
     own: Any, found: str, advice: str, tmp_path: Path
 ) -> None:
-    call = partial(fit, [Averages(own)], checkpoint=tmp_path / "checkpoint")
-    assert error_text(DefinitionError, call) == (
+    path = tmp_path / "checkpoint"
+    assert error_text(DefinitionError, fit, [Averages(own)], checkpoint=path) == (
         "the state of the callback Averages cannot be stored in a checkpoint\n"
         "  expected  numbers, text, None, arrays of numbers, and lists and dicts of them\n"
         f"  found     {found}\n"

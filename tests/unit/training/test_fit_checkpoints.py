@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,15 +199,15 @@ def test_a_checkpoint_of_another_fit_is_refused_and_the_model_kept(
 def test_resuming_from_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model"
     lm.Model(network()).save(path)
-    call = partial(fit, lm.Model(network()), checkpoint=path, resume=True)
-    assert error_text(FileFormatError, call) == (
+    how: Any = {"checkpoint": path, "resume": True}
+    assert error_text(FileFormatError, fit, lm.Model(network()), **how) == (
         f"in {path}: this file holds a model, not a checkpoint to resume from\n"
         "  expected  a file of fit(checkpoint=...)\n"
         "  found     a saved model\n"
         "  Start from its parameters: lm.load(path), and leave resume out."
     )
     path.write_bytes(b"something else")
-    refused(FileFormatError, call)
+    refused(FileFormatError, fit, lm.Model(network()), **how)
     assert path.read_bytes() == b"something else"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def test_an_unknown_name_lists_the_known_ones_and_says_what_it_is_called(
 ) -> None:
     early = History(measured=history.measured)  # before the first epoch has ended
     for one in (history, early):
-        assert error_text(UnknownNameError, lambda: one[name]) == (
+        assert error_text(UnknownNameError, one.__getitem__, name) == (
             f"in history: nothing named {name!r} was measured\n"
             "  expected  loss, accuracy, validation_loss, validation_accuracy\n"
             f"  found     {name!r}\n"
@@ -98,7 +97,7 @@ def test_a_metric_with_a_number_for_each_class_has_a_name_for_each(
         ("f1", "It has a number for each class: history['f1[0]']."),
         ("confusion_matrix", "It is a matrix: model.evaluate(data, loss, metrics) gives it."),
     ):
-        assert refused(UnknownNameError, partial(history.__getitem__, name)).advice == advice
+        assert refused(UnknownNameError, history.__getitem__, name).advice == advice
 
 
 def test_a_number_of_a_class_may_be_monitored(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_a_number_of_a_class_may_be_monitored(tmp_path: Path) -> None:
     assert len(values) == 4 or values[-1] <= max(values[:-1])
     for monitor in ("f1", "f1[3]"):
         saving = lm.callbacks.SaveModels(tmp_path, monitor)
-        error = refused(DefinitionError, partial(per_class, tmp_path / monitor, saving))
+        error = refused(DefinitionError, per_class, tmp_path / monitor, saving)
         assert error.advice == (
             "It has a number for each class: monitor 'f1[0]', or a mean over the classes."
         )

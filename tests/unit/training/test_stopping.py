@@ -108,7 +108,7 @@ def test_a_measure_that_is_not_there_is_named_before_the_training(
         callbacks.SaveModels(tmp_path, name),
     ):
         seen, metrics = Seen(), [lm.Accuracy()] if advice else []
-        error = refused(DefinitionError, lambda: fit([callback, seen], metrics=metrics))
+        error = refused(DefinitionError, fit, [callback, seen], metrics=metrics)
         assert error.where.startswith(type(callback).__name__)
         assert f"nothing named {name!r} is measured" in error.problem
         assert error.advice == advice or not advice

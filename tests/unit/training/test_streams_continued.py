@@ -43,6 +43,12 @@ def failing(step: int) -> Iterator[None]:
             yield
 
 
+def rows_of(order: Any) -> Iterator[Any]:
+    """Batches of 7 examples of `TRAIN` in an order."""
+    for start in range(0, len(order), 7):
+        yield TRAIN.inputs[order[start : start + 7]], TRAIN.targets[order[start : start + 7]]
+
+
 class Stateful:
     """A source with a state, as loaders of torchdata have one."""
 
@@ -66,10 +72,7 @@ class Stateful:
 
 def skipping(epoch: int, skip: int) -> Iterator[Any]:
     """A source that omits batches itself; every epoch has another order."""
-    order = np.random.default_rng(epoch).permutation(len(TRAIN))
-    for start in range(7 * skip, len(TRAIN), 7):
-        rows = order[start : start + 7]
-        yield TRAIN.inputs[rows], TRAIN.targets[rows]
+    return rows_of(np.random.default_rng(epoch).permutation(len(TRAIN))[7 * skip :])
 
 
 class Shuffled:
@@ -79,17 +82,15 @@ class Shuffled:
         self.generator = np.random.default_rng(5)
 
     def __iter__(self) -> Iterator[Any]:
-        order = self.generator.permutation(len(TRAIN))
-        for start in range(0, len(TRAIN), 7):
-            rows = order[start : start + 7]
-            yield TRAIN.inputs[rows], TRAIN.targets[rows]
+        return rows_of(self.generator.permutation(len(TRAIN)))
 
 
 def of_sizes(*sizes: int) -> list[Any]:
     """Batches of these sizes."""
-    starts = np.cumsum([0, *sizes])
-    rows = [slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
-    return [(TRAIN.inputs[one], TRAIN.targets[one]) for one in rows]
+    parts = zip(
+        *(np.split(a, np.cumsum(sizes)) for a in (TRAIN.inputs, TRAIN.targets)), strict=True
+    )
+    return [*parts][: len(sizes)]
 
 
 def of_epochs(epoch: int) -> Any:
@@ -97,9 +98,6 @@ def of_epochs(epoch: int) -> Any:
     return [of_sizes(7, 9), of_sizes(4, 4, 4)][epoch]
 
 
-# One for each method of continuing a source; the others are sampled.
-FEW = ("data set", "skip and window", "state and window", "shuffled", "batches as they are")
-FEW += ("steps_per_epoch", "epochs of its own", "iterator")
 CONTINUED: dict[str, Callable[[], Any]] = {
     "data set": lambda: TRAIN,
     "function": lambda: batches_of(TRAIN, 7),
@@ -144,17 +142,20 @@ class Halving(lm.Callback):
         fit.rate += 0.001
 
 
+# One for each method of continuing a source; the others are sampled.
+FEW = ("data set", "skip and window", "state and window", "shuffled", "batches as they are")
+FEW += ("steps_per_epoch", "epochs of its own", "iterator")
+DROPPED = ("window", "batches as they are")
+
+
 @pytest.mark.parametrize(
     ("name", "drop_last"),
     [
-        pytest.param(
-            name, drop_last, marks=() if name in FEW and not drop_last else pytest.mark.sampled
-        )
-        for name, drop_last in (
-            *((one, False) for one in CONTINUED),
-            ("window", True),
-            ("batches as they are", True),
-        )
+        *(
+            pytest.param(one, False, marks=[pytest.mark.sampled] * (one not in FEW))
+            for one in CONTINUED
+        ),
+        *(pytest.param(one, True, marks=pytest.mark.sampled) for one in DROPPED),
     ],
 )
 def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(
@@ -198,11 +199,8 @@ def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(tmp_path: P
 @pytest.mark.parametrize(
     "name",
     [
-        "skip and window",
-        *(
-            pytest.param(one, marks=pytest.mark.sampled)
-            for one in ("data set", "state", "shuffled")
-        ),
+        pytest.param(n, marks=[pytest.mark.sampled] * (n != FEW[1]))
+        for n in (*FEW[:2], *FEW[3:4], "state")
     ],
 )
 def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(

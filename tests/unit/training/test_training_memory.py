@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 import threading
 import tracemalloc
 import warnings
@@ -17,7 +16,7 @@ import pytest
 from error_texts import error_text, refused
 from fit_cases import same
 from random_arrays import normal
-from training_cases import DATA, Array, X, Y, labels, losses_of, network, training
+from training_cases import DATA, Array, X, Y, in_threads, labels, losses_of, network, training
 
 import lamina as lm
 from lamina.data import Dataset
@@ -297,30 +296,6 @@ def test_a_released_training_frees_its_arena() -> None:
 
 
 # Threads ------------------------------------------------------------------------------------------
-
-
-def in_threads(work: Callable[[int], None], count: int = 4) -> None:
-    """Runs `work(number)` in several threads that are switched often; raises their errors."""
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    if errors:
-        raise errors[0]
 
 
 def test_threads_with_one_model_or_function_get_their_own_results() -> None:
