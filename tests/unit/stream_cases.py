@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
+from error_texts import refused
 from fit_cases import data, fit, network
 
 import lamina as lm
@@ -35,7 +35,6 @@ def trained(train: Any, engine: str = "cpu", **how: Any) -> tuple[dict[str, Any]
 
 
 def fault(source: Any, kind: type[LaminaError], **how: Any) -> str:
-    with pytest.raises(LaminaError) as caught:
-        trained(source, **how)
-    assert type(caught.value) is kind
-    return str(caught.value)
+    error = refused(LaminaError, trained, source, **how)
+    assert type(error) is kind
+    return str(error)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from fit_cases import network, same
 from stream_cases import TRAIN, trained
 
@@ -17,42 +19,24 @@ scipy_sparse = pytest.importorskip("scipy.sparse")
 DENSE = np.where(TRAIN.inputs > 0.5, TRAIN.inputs, np.float32(0))
 
 
-@pytest.mark.parametrize("make", ["csr_matrix", "csc_matrix", "coo_matrix", "csr_array"])
+MAKERS = ("csr_matrix", "csc_matrix", "coo_matrix", "csr_array", "dok_matrix", "dok_array")
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_a_fit_on_a_sparse_matrix_gives_the_bits_of_the_dense_one(
     make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    matrix = getattr(scipy_sparse, make)(DENSE)
+    sparse = getattr(scipy_sparse, make)(DENSE), TRAIN.targets
+    dense, loss, model = (DENSE, TRAIN.targets), lm.CrossEntropy(), lm.Model(network(), seed=3)
     monkeypatch.setattr(stream, "_BATCH_BYTES", 7 * 4 * 4)
-    found = trained((matrix, TRAIN.targets), validation=(matrix, TRAIN.targets), epochs=3)
-    expected = trained((DENSE, TRAIN.targets), validation=(DENSE, TRAIN.targets), epochs=3)
+    found = trained(sparse, validation=sparse, epochs=3)
+    expected = trained(dense, validation=dense, epochs=3)
     assert same(found[0], expected[0])
     assert found[1]["loss"] == expected[1]["loss"]
-    model = lm.Model(network(), seed=3)
-    np.testing.assert_array_equal(model.predict(matrix), model.predict(DENSE))
-    loss = lm.CrossEntropy()
-    assert model.evaluate((matrix, TRAIN.targets), loss) == model.evaluate(
-        (DENSE, TRAIN.targets), loss
-    )
-
-
-@pytest.mark.parametrize("make", ["dok_matrix", "dok_array"])
-def test_a_matrix_that_is_a_dict_is_a_matrix(make: str) -> None:
-    matrix = getattr(scipy_sparse, make)(DENSE)
-    found = trained((matrix, TRAIN.targets), validation=(matrix, TRAIN.targets))
-    expected = trained((DENSE, TRAIN.targets), validation=(DENSE, TRAIN.targets))
-    assert same(found[0], expected[0])
-    batches = [(matrix, TRAIN.targets)]
-    assert same(trained(batches)[0], trained([(DENSE, TRAIN.targets)])[0])
-    assert lm.data.Dataset({"a": matrix}).is_sparse
-    assert repr(lm.data.Dataset(matrix, TRAIN.targets)).startswith("90 examples: x f32[4] sparse")
-    model = lm.Model(network(), seed=3)
-    np.testing.assert_array_equal(model.predict(matrix), model.predict(DENSE))
-    loss = lm.CrossEntropy()
-    assert model.evaluate((matrix, TRAIN.targets), loss) == model.evaluate(
-        (DENSE, TRAIN.targets), loss
-    )
-    with pytest.raises(DataError, match="the targets are a sparse matrix"):
-        lm.data.Dataset(DENSE, matrix)
+    np.testing.assert_array_equal(model.predict(sparse[0]), model.predict(DENSE))
+    assert model.evaluate(sparse, loss) == model.evaluate(dense, loss)
+    assert same(trained([sparse])[0], trained([dense])[0])
+    assert lm.data.Dataset({"a": sparse[0]}).is_sparse
 
 
 def test_few_rows_are_dense_at_a_time() -> None:
@@ -105,26 +89,33 @@ def test_examples_are_selected_as_those_of_the_dense_array() -> None:
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("is_tuple", [False, True])
-def test_a_fit_on_sparse_inputs_with_weights_gives_the_bits_of_the_dense_one(
-    is_tuple: bool,
-) -> None:
-    def pair(inputs: Any) -> Any:
-        if is_tuple:
-            return inputs, TRAIN.targets, WEIGHTS
-        return lm.data.Dataset(inputs, TRAIN.targets, weights=WEIGHTS)
+def weighted(inputs: Any) -> Any:
+    return inputs, TRAIN.targets, WEIGHTS
 
-    found = trained(pair(SPARSE), validation=pair(SPARSE), epochs=2)
-    expected = trained(pair(DENSE), validation=pair(DENSE), epochs=2)
+
+def of_dataset(inputs: Any) -> Any:
+    return lm.data.Dataset(inputs, TRAIN.targets, weights=WEIGHTS)
+
+
+def plain(inputs: Any) -> Any:
+    return inputs, TRAIN.targets
+
+
+@pytest.mark.parametrize(
+    ("given", "how"),
+    [
+        *((weighted, {}), (of_dataset, {}), (plain, {"shuffle": False})),
+        (plain, {"class_weights": "balanced"}),
+    ],
+)
+def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(
+    given: Callable[[Any], Any], how: dict[str, Any]
+) -> None:
+    found = trained(given(SPARSE), validation=given(SPARSE), epochs=2, **how)
+    expected = trained(given(DENSE), validation=given(DENSE), epochs=2, **how)
     assert same(found[0], expected[0])
     assert found[1]["validation_loss"] == expected[1]["validation_loss"]
-
-
-@pytest.mark.parametrize("how", [{"shuffle": False}, {"class_weights": "balanced"}])
-def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(how: dict[str, Any]) -> None:
-    found = trained((SPARSE, TRAIN.targets), epochs=2, **how)[0]
-    assert same(found, trained((DENSE, TRAIN.targets), epochs=2, **how)[0])
-    assert not same(found, trained((DENSE, TRAIN.targets), epochs=2)[0])
+    assert not same(found[0], trained(plain(DENSE), epochs=2)[0])
 
 
 def test_sparse_inputs_are_mixed_with_dense_ones() -> None:
@@ -179,73 +170,40 @@ def test_sparse_floats_are_converted() -> None:
     assert whole.inputs.dtype == np.bool_
 
 
-FAULTS: dict[str, tuple[Any, list[str]]] = {
-    "another number of targets": (
-        lambda: lm.data.Dataset(SPARSE, TRAIN.targets[:5]),
-        [
-            "the inputs and the targets differ in the number of examples",
-            "  inputs   90 examples, float32[90, 4]",
-            "  targets  5 examples, int64[5]",
-        ],
-    ),
-    "sparse targets": (
-        lambda: lm.data.Dataset(DENSE, SPARSE),
-        [
-            "the targets are a sparse matrix",
-            "  expected  a NumPy array",
-            "  found     a sparse matrix, float32[90, 4]",
-            "  Only inputs may be sparse. Make an array: matrix.toarray().",
-        ],
-    ),
-    "sparse weights": (
-        lambda: lm.data.Dataset(DENSE, TRAIN.targets, weights=SPARSE),
-        ["the weights are a sparse matrix"],
-    ),
-    "without features": (
-        lambda: lm.data.Dataset(scipy_sparse.coo_array(np.ones(3))),
-        [
-            "the inputs are sparse, and have no examples with features",
-            "  expected  two axes, examples and features, not of length 0",
-            "  found     a sparse matrix, float64[3]",
-        ],
-    ),
-    "infinite": (
-        lambda: lm.data.Dataset(scipy_sparse.csr_array([[1e300]]), dtype="float32"),
-        ["the sparse matrix inputs has numbers that float32 cannot hold"],
-    ),
-    "of a step": (
-        lambda: (
-            lm.Model(network())
-            .training(lm.CrossEntropy(), lm.SGD(0.1), 8)
-            .step(SPARSE[:8], TRAIN.targets[:8])
-        ),
-        [
-            "input 0 cannot be converted to an array",
-            "  expected  an array",
-            "  found     a sparse csr_array",
-            (
-                "  Make a dense array: matrix.toarray(). lm.data.Dataset, fit, evaluate and "
-                "predict take sparse inputs as they are."
-            ),
-        ],
-    ),
-}
+def test_faults_of_sparse_matrices_are_named() -> None:
+    def fault(*arrays: Any, **options: Any) -> str:
+        return error_text((DataError, DTypeError), lm.data.Dataset, *arrays, **options)
 
-
-@pytest.mark.parametrize("case", FAULTS)
-def test_faults_of_sparse_matrices_are_named(case: str) -> None:
-    make, lines = FAULTS[case]
-    with pytest.raises(DataError) as caught:
-        make()
-    assert str(caught.value).splitlines()[: len(lines)] == lines
-
-
-def test_floats_of_16_bits_are_refused() -> None:
-    with pytest.raises(DTypeError) as caught:
-        lm.data.Dataset(SPARSE, dtype="float16")
-    assert str(caught.value).splitlines() == [
-        "the sparse matrix inputs cannot have floats of 16 bits",
-        "  expected  dtype='float32' or 'float64'",
-        "  found     float16",
-        "  Leave dtype out: rows are converted when they become dense.",
-    ]
+    assert fault(SPARSE, TRAIN.targets[:5]).startswith(
+        "the inputs and the targets differ in the number of examples\n"
+        "  inputs   90 examples, float32[90, 4]\n"
+        "  targets  5 examples, int64[5]\n"
+    )
+    assert fault(DENSE, SPARSE) == (
+        "the targets are a sparse matrix\n"
+        "  expected  a NumPy array\n"
+        "  found     a sparse matrix, float32[90, 4]\n"
+        "  Only inputs may be sparse. Make an array: matrix.toarray()."
+    )
+    assert "the weights are a sparse matrix" in fault(DENSE, TRAIN.targets, weights=SPARSE)
+    assert fault(scipy_sparse.coo_array(np.ones(3))).startswith(
+        "the inputs are sparse, and have no examples with features\n"
+        "  expected  two axes, examples and features, not of length 0\n"
+        "  found     a sparse matrix, float64[3]"
+    )
+    text = "the sparse matrix inputs has numbers that float32 cannot hold"
+    assert text in fault(scipy_sparse.csr_array([[1e300]]), dtype="float32")
+    assert fault(SPARSE, dtype="float16") == (
+        "the sparse matrix inputs cannot have floats of 16 bits\n"
+        "  expected  dtype='float32' or 'float64'\n"
+        "  found     float16\n"
+        "  Leave dtype out: rows are converted when they become dense."
+    )
+    with lm.Model(network()).training(lm.CrossEntropy(), lm.SGD(0.1), 8) as training:
+        assert error_text(DataError, training.step, SPARSE[:8], TRAIN.targets[:8]) == (
+            "input 0 cannot be converted to an array\n"
+            "  expected  an array\n"
+            "  found     a sparse csr_array\n"
+            "  Make a dense array: matrix.toarray(). lm.data.Dataset, fit, evaluate and "
+            "predict take sparse inputs as they are."
+        )

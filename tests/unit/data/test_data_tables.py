@@ -15,18 +15,28 @@ import lamina as lm
 from lamina.data import load, read_table
 from lamina.errors import DataError, FileFormatError
 
+
+def table(folder: Path, text: str) -> Path:
+    path = folder / "a.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 TEXT = "size,town,new,rent\n30.5,Ulm,1,cheap\n52,Bonn,0,good\n41.5,,0,cheap\n"
 
 
 def test_a_table_with_words_is_loaded_without_pandas(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(TEXT, encoding="utf-8")
+    path = table(tmp_path, TEXT)
     data = load(path)
     assert data.coding.features == ("size", "town=", "town=Bonn", "town=Ulm", "new")
     assert data.coding.classes == ("cheap", "good")
     assert data.targets.tolist() == [0, 1, 0]
     assert load(path, "size").targets.tolist() == [[30.5], [52.0], [41.5]]
-    assert error_text(DataError, lambda: load(path, 1)) == (
+    assert load(path, 0).targets.tolist() == [[30.5], [52.0], [41.5]]
+    assert load(path, -1).coding.classes == ("cheap", "good")
+    for wrong in (4, "z"):
+        assert f"there is no column {wrong!r}" in error_text(DataError, load, path, wrong)
+    assert error_text(DataError, load, path, 1) == (
         f"in {path}: targets are missing in the column 'town'\n"
         "  missing  1 of 3\n"
         "  Leave out the rows that have none."
@@ -34,34 +44,17 @@ def test_a_table_with_words_is_loaded_without_pandas(tmp_path: Path) -> None:
 
 
 def test_columns_of_a_file_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("a;b\n 1 ;x\n;y\n", encoding="utf-8")
-    table = read_table(path)
-    assert list(table) == ["a", "b"]
-    np.testing.assert_array_equal(table["a"], [1.0, np.nan])
-    assert table["b"].tolist() == ["x", "y"]
-    path.write_text("1;2\n3;4\n", encoding="utf-8")
-    assert {name: one.tolist() for name, one in read_table(path).items()} == {
-        "0": [1.0, 3.0],
-        "1": [2.0, 4.0],
-    }
-    path.write_text("a,b\n1,2\n3\n", encoding="utf-8")
-    with pytest.raises(FileFormatError, match="line 3 has another number of columns"):
-        read_table(path)
-
-
-def test_empty_entries_of_a_file_are_refused_with_the_column(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("a,b\n1,2\n,4\n", encoding="utf-8")
-    text = error_text(DataError, lambda: load(path))
+    columns = read_table(table(tmp_path, "a;b\n 1 ;x\n;y\n"))
+    assert list(columns) == ["a", "b"]
+    np.testing.assert_array_equal(columns["a"], [1.0, np.nan])
+    assert columns["b"].tolist() == ["x", "y"]
+    columns = read_table(table(tmp_path, "1;2\n3;4\n"))
+    assert {n: one.tolist() for n, one in columns.items()} == {"0": [1.0, 3.0], "1": [2.0, 4.0]}
+    text = error_text(FileFormatError, read_table, table(tmp_path, "a,b\n1,2\n3\n"))
+    assert "line 3 has another number of columns" in text
+    text = error_text(DataError, load, table(tmp_path, "a,b\n1,2\n,4\n"))
     assert "numbers are missing in the column 'a'" in text
     assert "gaps='mean'" in text
-
-
-def table(folder: Path, text: str) -> Path:
-    path = folder / "a.csv"
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def test_marks_of_missing_values_are_gaps(tmp_path: Path) -> None:
@@ -73,10 +66,9 @@ def test_marks_of_missing_values_are_gaps(tmp_path: Path) -> None:
     assert data.inputs[2:].tolist() == [[4, 1, 0, 0]] * len(marks)
     # A table of numbers alone is refused too, and not trained with NaN.
     for mark in marks:
-        with pytest.raises(DataError, match="numbers are missing in the column '1'"):
-            load(table(tmp_path, f"1,2,3\n4,{mark},6\n"))
-        with pytest.raises(DataError, match="numbers are missing in the column '1'"):
-            load(table(tmp_path, f"1,{mark},3\n4,5,6\n"))
+        for text in (f"1,2,3\n4,{mark},6\n", f"1,{mark},3\n4,5,6\n"):
+            text = error_text(DataError, load, table(tmp_path, text))
+            assert "numbers are missing in the column '1'" in text
 
 
 def test_a_mark_is_a_word_if_it_was_one_in_training(tmp_path: Path) -> None:
@@ -105,9 +97,7 @@ def test_a_cell_that_spoils_a_column_is_named(tmp_path: Path) -> None:
     text = "a b,y\n\n" + "\n".join([*rows, "1.2.3,7"]) + "\n"
     path = table(tmp_path, text)
     for read in (load, read_table):
-        with pytest.raises(DataError) as caught:
-            read(path)
-        assert str(caught.value) == (
+        assert error_text(DataError, read, path) == (
             f"in {path}: nearly all cells of the column 'a b' are numbers\n"
             "  expected  numbers in all 50 cells\n"
             "  found     '1.2.3' in line 52\n"
@@ -115,14 +105,14 @@ def test_a_cell_that_spoils_a_column_is_named(tmp_path: Path) -> None:
             "say so: kinds={'a b': 'word'}, or --kind 'a b'=word."
         )
     assert load(path, kinds={"a b": "word"}).inputs.shape == (50, 50)
-    assert error_text(DataError, lambda: load(path, kinds={"a b": "number"})) == (
+    assert error_text(DataError, load, path, kinds={"a b": "number"}) == (
         f"in {path}: the column 'a b' is of another kind\n"
         "  expected  numbers\n"
         "  found     '1.2.3' in line 52\n"
         "  Correct it, or leave it empty if the number is missing."
     )
     days = "".join(f"2024-01-{day},{day}\n" for day in range(10, 20))
-    message = error_text(DataError, lambda: load(table(tmp_path, f"d,y\n{days}2024-02-30,1\n")))
+    message = error_text(DataError, load, table(tmp_path, f"d,y\n{days}2024-02-30,1\n"))
     assert "nearly all cells of the column 'd' are dates" in message
     assert "'2024-02-30' in line 12" in message
     # Below nine in ten, the column is of words.
@@ -132,9 +122,7 @@ def test_a_cell_that_spoils_a_column_is_named(tmp_path: Path) -> None:
 
 def test_names_in_a_header_are_distinct(tmp_path: Path) -> None:
     for text in ("a,b,a\n1,2,3\n", "a,b,a\n1,x,3\n"):
-        with pytest.raises(FileFormatError) as caught:
-            load(table(tmp_path, text))
-        assert str(caught.value) == (
+        assert error_text(FileFormatError, load, table(tmp_path, text)) == (
             f"in {tmp_path / 'a.csv'}: the header has the name 'a' more than once\n"
             "  expected  a name for each column\n"
             "  found     columns 0, 2, counted from 0\n"
@@ -150,8 +138,7 @@ def test_whole_numbers_are_targets_of_a_regression_if_it_is_said(tmp_path: Path)
     assert data.targets.tolist() == [[10], [20], [30]]
     assert data.inputs.dtype == np.float64
     assert data.coding.target.kind == "number"
-    with pytest.raises(DataError, match="there is no column 'z'"):
-        load(path, kinds={"z": "number"})
+    assert "there is no column 'z'" in error_text(DataError, load, path, kinds={"z": "number"})
 
 
 @pytest.mark.parametrize(
@@ -172,11 +159,18 @@ def test_a_file_is_coded_by_options(
     np.testing.assert_allclose(inputs, expected, rtol=1e-6)
 
 
-def test_words_of_a_file_may_be_indices(tmp_path: Path) -> None:
+def test_words_of_a_file_may_be_indices_and_other_files_have_no_options(tmp_path: Path) -> None:
     path = table(tmp_path, "a,w,y\n3,q,0.5\n,p,1.5\n")
     numbers, words = load(path, words="index", gaps=0).inputs
     assert words.tolist() == [[2], [1]]
     assert numbers.tolist() == [[3], [0]]
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.ones(2))
+    assert error_text(DataError, load, tmp_path / "a.npz", gaps="mean") == (
+        f"in {tmp_path / 'a.npz'}: gaps is for tables, and this is no table\n"
+        "  expected  gaps='error'\n"
+        "  found     gaps='mean'\n"
+        "  Only the columns of a .csv file are coded."
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,9 +207,7 @@ def test_whole_targets_that_are_not_exact_are_no_classes(tmp_path: Path) -> None
     path = table(tmp_path, "a,y\n" + "".join(f"{n},{n}\n" for n in numbers))
     for make in (load, lambda _, **o: lm.data.from_frame({"a": [1, 2], "y": numbers}, "y", **o)):
         for options in ({}, {"kinds": {"y": "class"}}):
-            with pytest.raises(DataError) as caught:
-                make(path, **options)
-            assert str(caught.value).endswith(
+            assert error_text(DataError, make, path, **options).endswith(
                 "  expected  whole numbers below 9,007,199,254,740,992 (2**53)\n"
                 "  found     9007199254740992 in row 0\n"
                 "  Targets that are numbers: kinds={'y': 'number'}. Targets that are words: "
@@ -224,25 +216,6 @@ def test_whole_targets_that_are_not_exact_are_no_classes(tmp_path: Path) -> None
         assert make(path, kinds={"y": "number"}).targets.dtype == np.float32
         assert make(path, kinds={"y": "word"}).coding.classes == tuple(map(str, numbers))
     assert load(table(tmp_path, f"a,y\n1,{2**53 - 1}\n")).targets.tolist() == [2**53 - 1]
-
-
-def test_options_of_tables_are_refused_for_other_files(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.ones(2))
-    assert error_text(DataError, lambda: load(tmp_path / "a.npz", gaps="mean")) == (
-        f"in {tmp_path / 'a.npz'}: gaps is for tables, and this is no table\n"
-        "  expected  gaps='error'\n"
-        "  found     gaps='mean'\n"
-        "  Only the columns of a .csv file are coded."
-    )
-
-
-def test_columns_of_targets_are_chosen_in_tables_with_words(tmp_path: Path) -> None:
-    path = table(tmp_path, "a,w,y\n3,q,0.5\n5,p,1.5\n")
-    assert load(path, 0).targets.tolist() == [3, 5]
-    assert load(path, -2).coding.classes == ("p", "q")
-    for wrong in (3, "z"):
-        with pytest.raises(DataError, match=f"there is no column {wrong!r}"):
-            load(path, wrong)
 
 
 # The command line --------------------------------------------------------------------------------
@@ -263,12 +236,16 @@ def network(features: int, outputs: int = 1, loss: str = "MSE") -> str:
     )
 
 
+def predicted(path: str, *options: str) -> str:
+    return succeed("predict", "net.safetensors", "--data", path, *options).output
+
+
 def test_the_command_line_takes_words(folder: Path) -> None:
     table(folder, TEXT + "35,Ulm,0,cheap\n")
     write("net.py", network(5, 2, "CrossEntropy"))
     succeed("train", "net.py", "--data", "a.csv", "--validation", "a.csv")
     write("b.csv", "town,new,size\nRom,1,20\n")
-    header, scores = succeed("predict", "net.safetensors", "--data", "b.csv").output.splitlines()
+    header, scores = predicted("b.csv").splitlines()
     assert header == "cheap,good"
     assert len(scores.split(",")) == 2
     succeed("predict", "net.safetensors", "--data", "b.csv", "--out", "s.csv")
@@ -287,7 +264,7 @@ def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder: Path) -
     model = lm.load("net.safetensors")
     expected = load("a.csv", gaps="mean", standardise=True, kinds={"rent": "number"})
     assert model.coding == expected.coding
-    header, *scores = succeed("predict", "net.safetensors", "--data", "a.csv").output.splitlines()
+    header, *scores = predicted("a.csv").splitlines()
     assert header == "rent"
     np.testing.assert_allclose(
         np.array(scores, "float32"), model.predict(expected.inputs)[:, 0], rtol=1e-6
@@ -320,7 +297,7 @@ def test_other_columns_of_new_rows_may_hold_anything(folder: Path) -> None:
     succeed("train", "net.py", "--data", "a.csv")
     rows = "".join(f"{number},{number},p,?\n" for number in range(20))
     write("b.csv", f"id,a,w,y\n{rows}x,1,q,\n")
-    assert len(succeed("predict", "net.safetensors", "--data", "b.csv").output.splitlines()) == 22
+    assert len(predicted("b.csv").splitlines()) == 22
 
 
 def test_one_column_is_a_table_for_a_model_of_one_feature(folder: Path) -> None:
@@ -328,8 +305,8 @@ def test_one_column_is_a_table_for_a_model_of_one_feature(folder: Path) -> None:
     write("net.py", network(1))
     succeed("train", "net.py", "--data", "a.csv")
     write("one.csv", "a\n1\n2\n")
-    with_targets = succeed("predict", "net.safetensors", "--data", "a.csv").output
-    assert succeed("predict", "net.safetensors", "--data", "one.csv").output == with_targets
+    with_targets = predicted("a.csv")
+    assert predicted("one.csv") == predicted("a.csv", "--targets", "y") == with_targets
     write("one.csv", "a\n1\n?\n")
     assert fail("predict", "net.safetensors", "--data", "one.csv") == (
         "DataError in one.csv: the column 'a' has an entry that is not a number, and the model was "
@@ -338,10 +315,8 @@ def test_one_column_is_a_table_for_a_model_of_one_feature(folder: Path) -> None:
         "  found     '?' in line 3\n"
         "  Correct it, or train on a table with such entries.\n"
     )
-    first = succeed("predict", "net.safetensors", "--data", "a.csv", "--targets", "y").output
-    assert first == with_targets
     succeed("train", "net.py", "--data", "a.csv", "--kind", "y=number")
-    assert succeed("predict", "net.safetensors", "--data", "a.csv").output.startswith("y\n")
+    assert predicted("a.csv").startswith("y\n")
 
 
 def test_wrong_options_of_tables_are_wrong_usage(folder: Path) -> None:
@@ -357,17 +332,16 @@ def test_wrong_options_of_tables_are_wrong_usage(folder: Path) -> None:
 
 
 def test_a_model_of_tables_predicts_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("zip,size\n01067,3\n53111,\n")
-    table = {"zip": ["01067", "53111"], "size": [1.0, 2.0], "y": [0.5, 1.5]}
-    data = lm.data.from_frame(table, target="y", gaps="mean")
+    path = table(tmp_path, "zip,size\n01067,3\n53111,\n")
+    columns = {"zip": ["01067", "53111"], "size": [1.0, 2.0], "y": [0.5, 1.5]}
+    data = lm.data.from_frame(columns, target="y", gaps="mean")
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(1)), seed=0)
     model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), epochs=1)
     expected = model.predict({"zip": ["01067", "53111"], "size": [3.0, None]})
     for given in (path, str(path)):
         np.testing.assert_array_equal(model.predict(given), expected)
     other = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(1)))
-    assert error_text(DataError, lambda: other.predict("rows.csv")) == (
+    assert error_text(DataError, other.predict, "rows.csv") == (
         "in predict: predict takes arrays, not the path of a file\n"
         "  expected  an array\n"
         "  found     'rows.csv'\n"
@@ -376,38 +350,28 @@ def test_a_model_of_tables_predicts_a_file(tmp_path: Path) -> None:
 
 
 def test_cells_that_are_infinite_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    text = (
-        "the column 'b' has a number that float32 cannot hold\n"
-        "  expected  numbers up to 3.4e+38\n"
-        "  found     inf in line 3\n"
-        "  Correct it, scale the column, or make it a missing number: NaN, or an empty cell."
-    )
-    path.write_text("a,b,y\n1,2,0.5\n3,inf,1.5\n")
     for options in ({}, {"standardise": True}):
-        with pytest.raises(DataError) as caught:
-            lm.data.load(path, **options)
-        assert text in str(caught.value)
-    path.write_text("a,b,y\n1,2,0.5\n3,1e39,1.5\nx,4,2.5\n")
-    with pytest.raises(DataError, match="the column 'b' has a number that float32"):
-        lm.data.load(path)
+        path = table(tmp_path, "a,b,y\n1,2,0.5\n3,inf,1.5\n")
+        assert error_text(DataError, load, path, **options).endswith(
+            "the column 'b' has a number that float32 cannot hold\n"
+            "  expected  numbers up to 3.4e+38\n"
+            "  found     inf in line 3\n"
+            "  Correct it, scale the column, or make it a missing number: NaN, or an empty cell."
+        )
+    text = error_text(DataError, load, table(tmp_path, "a,b,y\n1,2,0.5\n3,1e39,1.5\nx,4,2.5\n"))
+    assert "the column 'b' has a number that float32" in text
 
 
 def test_cells_that_are_bools_are_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text("b,c,y\nTrue,false,0.5\nFalse,,1.5\nTrue,true,2.5\n")
-    data = lm.data.load(path, gaps=0.5)
+    path = table(tmp_path, "b,c,y\nTrue,false,0.5\nFalse,,1.5\nTrue,true,2.5\n")
+    data = load(path, gaps=0.5)
     assert data.coding.features == ("b", "c")
     assert data.inputs.tolist() == [[1, 0], [0, 0.5], [1, 1]]
     frame = {"b": [True, False, True], "c": [False, None, True], "y": [0.5, 1.5, 2.5]}
     coding = lm.data.from_frame(frame, "y", gaps=0.5).coding
     assert coding == data.coding
     assert coding.inputs(path).tolist() == data.inputs.tolist()
-    targets = lm.data.load(path, "b", gaps=0.5)
-    assert targets.targets.tolist() == [1, 0, 1]
-    assert lm.data.load(path, "b", gaps=0.5, kinds={"b": "word"}).coding.classes == (
-        "False",
-        "True",
-    )
-    standardised = lm.data.load(path, gaps=0.5, standardise=True)
-    assert standardised.inputs[:, 0].tolist() == [1, 0, 1]
+    assert load(path, "b", gaps=0.5).targets.tolist() == [1, 0, 1]
+    words = load(path, "b", gaps=0.5, kinds={"b": "word"}).coding.classes
+    assert words == ("False", "True")
+    assert load(path, gaps=0.5, standardise=True).inputs[:, 0].tolist() == [1, 0, 1]
