@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import error_texts
 import numpy as np
-import pytest
 
 import lamina as lm
 from lamina import ops
@@ -38,10 +38,9 @@ def chain(*layers: Any) -> lm.Network:
 
 
 def refused(path: Path, **how: Any) -> FileFormatError:
-    with pytest.raises(FileFormatError) as caught:
-        lm.load(path, **how)
-    assert str(path) in caught.value.where
-    return caught.value
+    error = error_texts.refused(FileFormatError, lm.load, path, **how)
+    assert str(path) in error.where
+    return error
 
 
 Metadata = dict[str, Any]

@@ -11,6 +11,7 @@ from typing import Any
 import foreign_names as data
 import numpy as np
 import pytest
+from error_texts import refused
 
 import lamina as lm
 from lamina.errors import DefinitionError
@@ -39,10 +40,9 @@ def test_a_foreign_call_is_right_or_refused_with_the_right_spelling(
         row = next(row for row in rows_of_the_page() if f"`lm.{name}(" in row[1] and ours in row[1])
         assert called(call) is not None, row
         return
-    with pytest.raises(DefinitionError) as error:
-        called(call)
+    advice = refused(DefinitionError, called, call).advice
     # The whole call: after it a reason or the end of the sentence, or the other framework's.
-    assert re.search(rf"(Write |, or |Here it is called ){re.escape(ours)}", error.value.advice)
+    assert re.search(rf"(Write |, or |Here it is called ){re.escape(ours)}", advice)
     if ours.endswith(")"):
         name = call.split("(")[0].rpartition(".")[0]
         ours = ours.removesuffix(", ReLU()")
@@ -107,12 +107,8 @@ CLASSES = {
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("betas", (0.9, 0.99)),
-        ("etas", (0.5, 1.2)),
-        ("normalized_shape", (2, 2)),
-        ("num_parameters", 2),
-        ("return_sequences", True),
-        ("size_average", False),
+        *(("betas", (0.9, 0.99)), ("etas", (0.5, 1.2)), ("normalized_shape", (2, 2))),
+        *(("num_parameters", 2), ("return_sequences", True), ("size_average", False)),
         ("translate", (0.1, 0.1)),
     ],
 )
@@ -120,9 +116,8 @@ def test_a_call_in_advice_is_one_that_lamina_takes(option: str, value: Any) -> N
     for name, one in CLASSES.items():
         parameters = inspect.signature(one).parameters.values()
         given = {p.name: 2 for p in parameters if p.default is p.empty}
-        with pytest.raises(DefinitionError) as error:
-            one(**given, **{option: value})
-        found = re.search(r"Write (\w+)(\(.*?\))(\.|: |, or )", error.value.advice)
+        advice = refused(DefinitionError, one, **given, **{option: value}).advice
+        found = re.search(r"Write (\w+)(\(.*?\))(\.|: |, or )", advice)
         if found and "..." not in found[2]:
             assert found[1] == name.rpartition(".")[2]
             eval(f"one{found[2]}", {"one": one})
@@ -178,28 +173,18 @@ def test_probabilities_of_a_network_trained_on_scores_are_those_of_the_page() ->
     np.testing.assert_allclose(eval(call.strip("`"), names).sum(1), 1.0, rtol=1e-6)
 
 
-def test_degrees_below_one_are_refused_for_both_meanings() -> None:
-    with pytest.raises(DefinitionError, match="degrees must be a number of degrees, 0 or") as error:
-        lm.RandomRotation(0.1)
-    assert error.value.advice == (
+def test_calls_with_two_meanings_are_refused_for_both() -> None:
+    error = refused(DefinitionError, lm.RandomRotation, 0.1)
+    assert error.problem.startswith("degrees must be a number of degrees, 0 or")
+    assert error.advice == (
         "Write RandomRotation(36.0) for a share of a circle, as Keras' factor is. "
         "RandomAffine(degrees=0.1) takes less than a degree."
     )
-
-
-@pytest.mark.parametrize("values", [(2,), (2, 2), (24,)])
-def test_a_size_of_max_unpool_is_given_by_name(values: tuple[int, ...]) -> None:
-    with pytest.raises(DefinitionError) as error:
-        lm.MaxUnpool(*values)
-    assert error.value.advice.startswith(
-        "Write MaxUnpool(size=...): the extents before pooling, instead of the window."
-    )
-
-
-def test_the_hidden_features_of_a_block_are_given_by_name() -> None:
-    with pytest.raises(DefinitionError) as error:
-        lm.TransformerEncoderBlock(64, 8)
-    assert error.value.advice == (
+    for values in ((2,), (2, 2), (24,)):
+        assert refused(DefinitionError, lm.MaxUnpool, *values).advice.startswith(
+            "Write MaxUnpool(size=...): the extents before pooling, instead of the window."
+        )
+    assert refused(DefinitionError, lm.TransformerEncoderBlock, 64, 8).advice == (
         "Write TransformerEncoderBlock(8, hidden=2048): the input's features are inferred, leave "
         "them out; hidden is 2048 by default in PyTorch."
     )

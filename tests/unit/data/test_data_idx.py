@@ -212,11 +212,6 @@ def test_mnist_returns_training_and_test_set(folder: Path) -> None:
 
 
 def test_files_that_are_missing_or_do_not_fit_are_named(folder: Path) -> None:
-    labels = folder / "train-labels-idx1-ubyte"
-    labels.write_bytes(encode(np.zeros(5, np.uint8)))
-    error = refused(DataError, mnist, folder)
-    assert error.where == str(folder)
-    assert "6 examples" in str(error)
     (folder / "t10k-labels-idx1-ubyte").unlink()
     assert error_text(DataError, mnist, folder) == (
         f"in {folder}: the file t10k-labels-idx1-ubyte.gz is missing\n"
@@ -225,6 +220,11 @@ def test_files_that_are_missing_or_do_not_fit_are_named(folder: Path) -> None:
         " train-labels-idx1-ubyte\n"
         "  Put all four files of the data set into this folder."
     )
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(encode(np.arange(4, dtype=np.uint8)))
+    (folder / "train-labels-idx1-ubyte").write_bytes(encode(np.zeros(5, np.uint8)))
+    error = refused(DataError, mnist, folder)
+    assert error.where == str(folder)
+    assert "6 examples" in str(error)
     error = refused(DataError, mnist, folder / "absent")
     assert dict(error.facts)["found"] == "no such folder"
 

@@ -316,7 +316,7 @@ NO_ROW = "the first line is not a row of a table"
         ("a,b\n1,2,3\n", FileFormatError, f"line 2 {COUNT}", "3"),
         ("hello\n", FileFormatError, NO_ROW, "'hello'"),
         ("\n\n", FileFormatError, NO_ROW, "''"),
-        ("a,b\n", DataError, "the table has no rows", ""),
+        ("a,b\n", DataError, "the table has no rows", "only a header"),
     ],
 )
 def test_a_fault_is_named_with_its_position(
@@ -324,7 +324,7 @@ def test_a_fault_is_named_with_its_position(
 ) -> None:
     error = fault(csv(tmp_path, text), kind)
     assert error.problem == problem
-    assert dict(error.facts).get("found", "") == found
+    assert dict(error.facts)["found"] == found
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from files_cases import Array, chain, functional, metadata_of, refused
+from fit_cases import same
 from random_arrays import normal
 
 import lamina as lm
@@ -145,21 +147,17 @@ def test_a_loaded_model_predicts_the_same_bits(name: str, dtype: str, tmp_path: 
     model.save(tmp_path / "model")
     again = lm.load(tmp_path / "model", layers=OWN)
     assert again.seed == 3
-    given = inputs_of(model.network)
-    expected, found = model.predict(given), again.predict(given)
-    for one, other in zip(
-        expected if isinstance(expected, tuple) else (expected,),
-        found if isinstance(found, tuple) else (found,),
-        strict=True,
-    ):
+    found = [one.predict(inputs_of(model.network)) for one in (model, again)]
+    found = [one if isinstance(one, tuple) else (one,) for one in found]
+    for one, other in zip(*found, strict=True):
         assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_loaded_network_has_the_same_training_graph(name: str, tmp_path: Path) -> None:
+def test_a_loaded_model_has_the_same_training_graph_and_contents(name: str, tmp_path: Path) -> None:
     model = lm.Model(NETWORKS[name]())
-    model.save(tmp_path / "model")
-    again = lm.load(tmp_path / "model", layers=OWN)
+    model.save(tmp_path / "one")
+    again = lm.load(tmp_path / "one", layers=OWN)
 
     def training_graph(network: lm.Network) -> str:
         traced = network.trace(dtype=float32, training=True)
@@ -168,23 +166,24 @@ def test_a_loaded_network_has_the_same_training_graph(name: str, tmp_path: Path)
         return show(Graph(traced.inputs, (*outputs, *penalties)))
 
     assert training_graph(again.network) == training_graph(model.network)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_loaded_model_is_saved_with_the_same_contents(name: str, tmp_path: Path) -> None:
-    model = lm.Model(NETWORKS[name]())
-    model.save(tmp_path / "one")
-    lm.load(tmp_path / "one", layers=OWN).save(tmp_path / "other")
+    again.save(tmp_path / "other")
     one, other = metadata_of(tmp_path / "one"), metadata_of(tmp_path / "other")
     assert one == other  # with the checksum over all tensors
 
 
-def test_trained_parameters_are_loaded(tmp_path: Path) -> None:
-    model = lm.Model(chain(lm.Linear(2)))
-    model.fit((normal(8, 6), normal(8, 2)), loss=lm.MSE(), optimizer=lm.SGD(0.1))
-    model.save(tmp_path / "model")
-    found, expected = lm.load(tmp_path / "model").parameters(), model.parameters()
-    assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
+def test_trained_parameters_and_states_are_loaded_from_a_safetensors_file(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    dropout, path = lm.Dropout(np.float64(0.5)), tmp_path / "model"
+    model = lm.Model(chain(lm.Linear(3), lm.BatchNorm(), dropout, lm.Rescale(np.float32(0.1))))
+    model.fit((normal(8, 6), normal(8, 3)), loss=lm.MSE(), optimizer=lm.SGD(0.1))
+    model.save(path)
+    again = lm.load(path)
+    assert same(again.parameters() | again.states(), model.parameters() | model.states())
+    np.testing.assert_array_equal(again.predict(normal(5, 6)), model.predict(normal(5, 6)))
+    np.testing.assert_array_equal(
+        load_file(path)["values/1.weight"], again.parameters()["1.weight"]
+    )
 
 
 def test_loading_runs_no_initializer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,78 +195,28 @@ def test_loading_runs_no_initializer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert lm.load(tmp_path / "model", layers=OWN).predict(normal(5, 6)).shape == (5, 2)
 
 
-def test_states_of_layers_are_loaded(tmp_path: Path) -> None:
-    from test_network import Centred
-
-    model = lm.Model(chain(Centred()))
-    model.fit((normal(8, 6), normal(8, 3)), loss=lm.MSE(), optimizer=lm.SGD(0.1))
-    model.save(tmp_path / "model")
-    again = lm.load(tmp_path / "model", layers=[Centred])
-    np.testing.assert_array_equal(again.predict(normal(5, 6)), model.predict(normal(5, 6)))
-
-
-def test_the_file_is_a_safetensors_file(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
-
-    model = lm.Model(chain(lm.Linear(2)))
-    model.save(tmp_path / "model")
-    tensors = load_file(tmp_path / "model")
-    np.testing.assert_array_equal(tensors["values/1.weight"], model.parameters()["1.weight"])
-
-
-def test_numpys_numbers_in_fields_are_saved(tmp_path: Path) -> None:
-    model = lm.Model(chain(lm.Dropout(np.float64(0.5)), lm.Rescale(np.float32(0.1))))
-    model.save(tmp_path / "model")
-    found = lm.load(tmp_path / "model").predict(normal(5, 6))
-    np.testing.assert_array_equal(found, model.predict(normal(5, 6)))
-
-
 # Networks that cannot be saved --------------------------------------------------------------------
 
 
-def test_a_function_in_a_field_cannot_be_saved(tmp_path: Path) -> None:
-    model = lm.Model(chain(lm.Linear(2, weight_regularizer=lambda w: ops.sum(w * w))))
-    with pytest.raises(DefinitionError) as caught:
-        model.save(tmp_path / "model")
-    assert str(caught.value) == (
+def test_networks_that_are_no_plain_data_cannot_be_saved(tmp_path: Path) -> None:
+    def fault(*layers: lm.Layer) -> str:
+        return error_text(DefinitionError, lm.Model(chain(*layers)).save, tmp_path / "model")
+
+    assert fault(lm.Linear(2, weight_regularizer=lambda w: ops.sum(w * w))) == (
         "net/1:Linear.weight_regularizer cannot be saved\n"
         "  expected  numbers, text, tuples, layers, networks, or records of them\n"
         "  found     function\n"
         "  Keep layer fields plain: a file holds data, never code."
     )
-    assert list(tmp_path.iterdir()) == []
 
-
-def test_two_classes_of_one_name_cannot_be_saved(tmp_path: Path) -> None:
-    def make() -> type[lm.Layer]:
-        @dataclass(frozen=True)
-        class Same(lm.Layer):
-            def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-                return x
-
-        return Same
-
-    with pytest.raises(DefinitionError, match="two classes of the network are named Same"):
-        lm.Model(chain(make()(), make()())).save(tmp_path / "model")
-
-
-def test_a_layer_in_a_field_that_is_no_dataclass_cannot_be_saved(tmp_path: Path) -> None:
     class Plain(lm.Layer):
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
             return x
 
-    @dataclass(frozen=True)
-    class Outer(lm.Layer):
-        inner: lm.Layer
-
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-            return self.inner.forward(scope, x)
-
-    with pytest.raises(DefinitionError, match="inner cannot be saved"):
-        lm.Model(chain(Outer(Plain()))).save(tmp_path / "model")
-
-
-def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    assert "inner cannot be saved" in fault(Own(1.0, inner=Plain()))
+    twins = [dataclass(frozen=True)(type("Same", (Plain,), {})) for _ in range(2)]
+    assert "two classes of the network are named Same" in fault(*(twin() for twin in twins))
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(DataError, match="could not be written"):
         lm.Model(chain(lm.Linear(2))).save(tmp_path / "missing" / "model")
 
@@ -290,12 +239,9 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
 # Files that are no model files --------------------------------------------------------------------
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    error = refused(tmp_path / "missing")
-    assert error.problem == "the file cannot be read: No such file or directory"
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    problem = refused(tmp_path / "missing").problem
+    assert problem == "the file cannot be read: No such file or directory"
     assert refused(tmp_path).problem == "the file cannot be read: this is not a regular file"
 
 
@@ -320,10 +266,9 @@ def test_a_file_of_another_kind_is_refused(data: bytes, tmp_path: Path) -> None:
 def test_a_file_of_data_is_told_from_a_model(tmp_path: Path) -> None:
     path = tmp_path / "train.npz"
     np.savez(path, x=np.zeros((3, 2), "float32"))
-    with pytest.raises(FileFormatError) as caught:
-        lm.load(path)
-    assert caught.value.problem == "the file is damaged or of another kind"
-    assert caught.value.advice == (
+    error = refused(path)
+    assert error.problem == "the file is damaged or of another kind"
+    assert error.advice == (
         "The name is that of a data file: lm.data.load(path) reads those, and "
         "model.load_parameters takes dict(numpy.load(path))."
     )
@@ -342,9 +287,7 @@ def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_its_weights(
 ) -> None:
     path = tmp_path / "weights.pt"
     path.write_bytes(data)
-    with pytest.raises(FileFormatError) as caught:
-        read(path)
-    assert str(caught.value) == (
+    assert error_text(FileFormatError, read, path) == (
         f"in {path}: this is a file of PyTorch, or another pickle\n"
         "  expected  a model file, as Model.save writes it\n"
         f"  found     {found}\n"
@@ -376,18 +319,12 @@ def test_a_safetensors_file_of_someone_else_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_users_layer_must_be_passed(tmp_path: Path) -> None:
-    lm.Model(chain(Own(1.0))).save(tmp_path / "model")
-    error = refused(tmp_path / "model")
-    assert error.problem == "the network contains a Own, which is not a layer of Lamina"
-    assert error.advice == "If it is your own, pass its class: lm.load(path, layers=[Own])."
-
-
-def test_a_users_initializer_must_be_passed(tmp_path: Path) -> None:
-    lm.Model(chain(lm.Linear(2, weight_init=Ramp(0.5)))).save(tmp_path / "model")
-    assert "layers=[Ramp]" in refused(tmp_path / "model").advice
-
-
-def test_a_users_layer_is_never_taken_for_a_layer_of_lamina(tmp_path: Path) -> None:
-    lm.Model(chain(ReLU())).save(tmp_path / "model")
-    assert "layers=[ReLU]" in refused(tmp_path / "model").advice
+def test_a_users_class_must_be_passed_and_is_never_taken_for_a_class_of_lamina(
+    tmp_path: Path,
+) -> None:
+    initialised = lm.Linear(2, weight_init=Ramp(0.5))
+    for name, layer in (("Own", Own(1.0)), ("Ramp", initialised), ("ReLU", ReLU())):
+        lm.Model(chain(layer)).save(tmp_path / "model")
+        error = refused(tmp_path / "model")
+        assert error.problem == f"the network contains a {name}, which is not a layer of Lamina"
+        assert error.advice == f"If it is your own, pass its class: lm.load(path, layers=[{name}])."

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text
 from files_cases import metadata_of
 from test_files_hostile import forge
 from test_streams_continued import failing
@@ -98,9 +99,7 @@ def test_the_error_names_the_part(tmp_path: Path) -> None:
     coding["columns"][1]["words"][0] = {}
     path = tmp_path / "changed"
     forge(path, lambda m, *_: m.update(coding=json.dumps(coding)), tmp_path / "model")
-    with pytest.raises(FileFormatError) as caught:
-        lm.load(path)
-    assert str(caught.value) == (
+    assert error_text(FileFormatError, lm.load, path) == (
         f"in {path}: coding.columns[1].words[0] must be a text\n"
         '  expected  coding.columns[1].words[0]="..."\n'
         "  found     {}\n"
@@ -159,9 +158,7 @@ def test_an_unfinished_epoch_with_other_metrics(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     with failing(1):
         resumed(path, epochs=1, checkpoint_steps=1)
-    with pytest.raises(DefinitionError) as caught:
-        resumed(path, epochs=1, metrics=[lm.Accuracy()])
-    assert str(caught.value) == (
+    assert error_text(DefinitionError, resumed, path, epochs=1, metrics=[lm.Accuracy()]) == (
         f"in {path}: the unfinished epoch of the checkpoint was measured with other metrics\n"
         "  in the file  none\n"
         "  here         metric0.correct, metric0.count\n"
