@@ -141,135 +141,126 @@ def cases_of(lanes: int) -> list[Case]:
     """The cases of scalars, if lanes is 0, or of vectors."""
     found: list[Case] = []
 
-    def add(name: str, operands: Sequence[str], write: Write, meaning: Callable[..., Any]) -> None:
-        found.append(Case(f"{name}-{lanes}", tuple(operands), write, meaning, lanes))
+    def add(name: str, operands: str, write: Write, meaning: Callable[..., Any]) -> None:
+        """Adds a case; operands after the first one are of its type."""
+        element, first = operands.split(".")
+        names = tuple(f"{element}.{one}" for one in first.split())
+        found.append(Case(f"{name}-{lanes}", names, write, meaning, lanes))
 
-    for element in ("i8", "i32", "i64"):
+    def minimum(x: Array, y: Array) -> Array:
+        return np.minimum(_signed(x), _signed(y)).view(x.dtype)
+
+    def first_of_groups(x: Array) -> Array:
+        return _groups(x, lanes, lambda group: np.repeat(group[:1], len(group)))
+
+    for kind in ("i8", "i32", "i64"):
         for operation, (other, meaning) in INTEGERS.items():
-            names = (f"{element}.a", f"{element}.{other}")
-            add(f"{operation}-{element}", names, _binary(operation), meaning)
-        add(f"neg-{element}", (f"{element}.a",), lambda code, x: code.negate(x[0]), lambda x: 0 - x)
-        add(
-            f"minimum-{element}",
-            (f"{element}.a", f"{element}.b"),
-            lambda code, x: code.minimum(x[0], x[1]),
-            lambda x, y: np.minimum(_signed(x), _signed(y)).view(x.dtype),
-        )
+            add(f"{operation}-{kind}", f"{kind}.a {other}", _binary(operation), meaning)
+        add(f"neg-{kind}", f"{kind}.a", lambda code, x: code.negate(x[0]), lambda x: 0 - x)
+        add(f"minimum-{kind}", f"{kind}.a b", lambda code, x: code.minimum(x[0], x[1]), minimum)
         for relation, meaning in RELATIONS.items():
-            names = (f"{element}.a", f"{element}.b")
             if relation in ("eq", "ne"):
-                add(f"{relation}-{element}", names, _compare(relation), _as_bytes(meaning))
+                add(f"{relation}-{kind}", f"{kind}.a b", _compare(relation), _as_bytes(meaning))
                 continue
-            add(f"u{relation}-{element}", names, _compare(f"u{relation}"), _as_bytes(meaning))
-            add(f"s{relation}-{element}", names, _compare(f"s{relation}"), _on_signed(meaning))
-    for element in ("float", "double"):
-        pair = (f"{element}.a", f"{element}.b")
+            add(f"u{relation}-{kind}", f"{kind}.a b", _compare(f"u{relation}"), _as_bytes(meaning))
+            add(f"s{relation}-{kind}", f"{kind}.a b", _compare(f"s{relation}"), _on_signed(meaning))
+    for kind in ("float", "double"):
+        pair = f"{kind}.a b"
         for operation, meaning in FLOATS.items():
-            add(f"{operation}-{element}", pair, _binary(operation), meaning)
+            add(f"{operation}-{kind}", pair, _binary(operation), meaning)
         for relation in ("eq", "lt", "le", "gt", "ge"):
-            meaning = _as_bytes(RELATIONS[relation])
-            add(f"o{relation}-{element}", pair, _compare(f"o{relation}"), meaning)
-        add(f"une-{element}", pair, _compare("une"), _as_bytes(np.not_equal))
-        add(f"one-{element}", pair, _compare("one"), lambda x, y: _ordered(x, y) & (x != y))
-        add(f"ord-{element}", pair, _compare("ord"), _ordered)
-        add(f"uno-{element}", pair, _compare("uno"), lambda x, y: 1 - _ordered(x, y))
-        add(f"neg-{element}", pair[:1], lambda code, x: code.negate(x[0]), np.negative)
-        add(f"fabs-{element}", pair[:1], lambda code, x: code.intrinsic("fabs", x[0]), np.abs)
-        add(
-            f"sqrt-{element}",
-            (f"{element}.c",),
-            lambda code, x: code.intrinsic("sqrt", code.intrinsic("fabs", x[0])),
-            lambda x: np.sqrt(abs(x)),
-        )
-        add(
-            f"copysign-{element}",
-            pair,
-            lambda code, x: code.intrinsic("copysign", x[0], x[1]),
-            np.copysign,
-        )
-        add(
-            f"select-{element}",
-            pair,
-            lambda code, x: code.select(code.compare("olt", x[0], x[1]), x[0], x[1]),
-            lambda x, y: np.where(x < y, x, y),
-        )
+            add(
+                f"o{relation}-{kind}",
+                pair,
+                _compare(f"o{relation}"),
+                _as_bytes(RELATIONS[relation]),
+            )
+        add(f"une-{kind}", pair, _compare("une"), _as_bytes(np.not_equal))
+        add(f"one-{kind}", pair, _compare("one"), lambda x, y: _ordered(x, y) & (x != y))
+        add(f"ord-{kind}", pair, _compare("ord"), _ordered)
+        add(f"uno-{kind}", pair, _compare("uno"), lambda x, y: 1 - _ordered(x, y))
+        add(f"neg-{kind}", f"{kind}.a", lambda code, x: code.negate(x[0]), np.negative)
+        add(f"fabs-{kind}", f"{kind}.a", lambda code, x: code.intrinsic("fabs", x[0]), np.abs)
+        add(f"sqrt-{kind}", f"{kind}.c", _square_root, lambda x: np.sqrt(abs(x)))
+        add(f"copysign-{kind}", pair, lambda code, x: code.intrinsic("copysign", *x), np.copysign)
+        add(f"select-{kind}", pair, _smaller, lambda x, y: np.where(x < y, x, y))
         # The same with one rounding and with two, if the product is exact.
         add(
-            f"multiply_add-{element}",
-            (f"{element}.c", f"{element}.d"),
-            lambda code, x: code.multiply_add(x[0], constant(0.5, x[0].type), x[1]),
-            lambda x, y: x * x.dtype.type(0.5) + y,
+            f"multiply_add-{kind}", f"{kind}.c d", _half_and, lambda x, y: x * x.dtype.type(0.5) + y
         )
-        integer = "i32" if element == "float" else "i64"
-        add(
-            f"bitcast-{element}",
-            pair[:1],
-            _convert("bitcast", integer),
-            lambda x, integer=integer: x.view(DTYPES[integer]),
-        )
-        for target in ("i8", "i32", "i64"):
-            for name in ("a", "far", target):
+        add(f"splat-{kind}", f"{kind}.a", lambda code, x: _spread(code, x[0]), first_of_groups)
+    for kind, to in (("float", "i32"), ("double", "i64")):
+        add(f"bitcast-{kind}", f"{kind}.a", _convert("bitcast", to), _view(to))
+        for to in ("i8", "i32", "i64"):
+            for name in ("a", "far", to):
+                signed, unsigned = _saturating(DTYPES[to][1:]), _saturating(DTYPES[to])
                 add(
-                    f"fptosi-{element}-{target}-{name}",
-                    (f"{element}.{name}",),
-                    _convert("fptosi.sat", target),
-                    lambda x, target=target: _saturated(x, DTYPES[target][1:]).view(DTYPES[target]),
+                    f"fptosi-{kind}-{to}-{name}",
+                    f"{kind}.{name}",
+                    _convert("fptosi.sat", to),
+                    signed,
                 )
                 add(
-                    f"fptoui-{element}-{target}-{name}",
-                    (f"{element}.{name}",),
-                    _convert("fptoui.sat", target),
-                    lambda x, target=target: _saturated(x, DTYPES[target]),
+                    f"fptoui-{kind}-{to}-{name}",
+                    f"{kind}.{name}",
+                    _convert("fptoui.sat", to),
+                    unsigned,
                 )
             add(
-                f"sitofp-{target}-{element}",
-                (f"{target}.a",),
-                _convert("sitofp", element),
-                lambda x, element=element: _signed(x).astype(DTYPES[element]),
+                f"sitofp-{to}-{kind}", f"{to}.a", _convert("sitofp", kind), _cast(kind, signed=True)
             )
-            add(
-                f"uitofp-{target}-{element}",
-                (f"{target}.a",),
-                _convert("uitofp", element),
-                lambda x, element=element: x.astype(DTYPES[element]),
-            )
-        add(
-            f"splat-{element}",
-            pair[:1],
-            lambda code, x: _spread(code, x[0]),
-            lambda x: _groups(x, lanes, lambda group: np.repeat(group[:1], len(group))),
-        )
-    add("fpext", ("float.a",), _convert("fpext", "double"), lambda x: x.astype("float64"))
-    add("fptrunc", ("double.a",), _convert("fptrunc", "float"), lambda x: x.astype("float32"))
+            add(f"uitofp-{to}-{kind}", f"{to}.a", _convert("uitofp", kind), _cast(kind))
+    add("fpext", "float.a", _convert("fpext", "double"), _cast("double"))
+    add("fptrunc", "double.a", _convert("fptrunc", "float"), _cast("float"))
     for wide, narrow in (("i64", "i32"), ("i64", "i8"), ("i32", "i8")):
+        add(f"trunc-{wide}-{narrow}", f"{wide}.a", _convert("trunc", narrow), _cast(narrow))
+        add(f"zext-{narrow}-{wide}", f"{narrow}.a", _convert("zext", wide), _cast(wide))
         add(
-            f"trunc-{wide}-{narrow}",
-            (f"{wide}.a",),
-            _convert("trunc", narrow),
-            lambda x, narrow=narrow: x.astype(DTYPES[narrow]),
+            f"sext-{narrow}-{wide}", f"{narrow}.a", _convert("sext", wide), _cast(wide, signed=True)
         )
-        add(
-            f"zext-{narrow}-{wide}",
-            (f"{narrow}.a",),
-            _convert("zext", wide),
-            lambda x, wide=wide: x.astype(DTYPES[wide]),
-        )
-        add(
-            f"sext-{narrow}-{wide}",
-            (f"{narrow}.a",),
-            _convert("sext", wide),
-            lambda x, wide=wide: _signed(x).astype(DTYPES[wide][1:]).view(DTYPES[wide]),
-        )
-    add("conditions", ("i32.a", "i32.b"), _conditions, _meaning_of_conditions)
+    add("conditions", "i32.a b", _conditions, _meaning_of_conditions)
     if lanes:
-        add("lanes", ("float.c", "float.d"), _moved_lanes, lambda x, y: _lanes_moved(x, y, lanes))
-        add(
-            "constants",
-            ("i32.a",),
-            lambda code, x: code.add(x[0], constants(range(lanes), "i32")),
-            lambda x: x + np.tile(np.arange(lanes), COUNT // lanes).astype("uint32"),
-        )
+        add("lanes", "float.c d", _moved_lanes, lambda x, y: _lanes_moved(x, y, lanes))
+        numbers = np.tile(np.arange(lanes), COUNT // lanes).astype("uint32")
+        add("constants", "i32.a", _plus_lanes, lambda x: x + numbers)
     return found
+
+
+def _square_root(code: Builder, x: Sequence[Value]) -> Value:
+    return code.intrinsic("sqrt", code.intrinsic("fabs", x[0]))
+
+
+def _smaller(code: Builder, x: Sequence[Value]) -> Value:
+    return code.select(code.compare("olt", x[0], x[1]), x[0], x[1])
+
+
+def _half_and(code: Builder, x: Sequence[Value]) -> Value:
+    return code.multiply_add(x[0], constant(0.5, x[0].type), x[1])
+
+
+def _plus_lanes(code: Builder, x: Sequence[Value]) -> Value:
+    return code.add(x[0], constants(range(x[0].type.lanes), "i32"))
+
+
+def _view(element: str) -> Callable[[Array], Array]:
+    return lambda x: x.view(DTYPES[element])
+
+
+def _cast(element: str, *, signed: bool = False) -> Callable[[Array], Array]:
+    """A conversion; of signed integers to signed integers or floats."""
+    dtype = DTYPES[element].removeprefix("u" if signed else "")
+    return lambda x: (_signed(x) if signed else x).astype(dtype).view(DTYPES[element])
+
+
+def _saturating(dtype: str) -> Callable[[Array], Array]:
+    limits = np.iinfo(dtype)
+
+    def saturated(x: Array) -> Array:
+        numbers = [0 if np.isnan(n) else int(max(min(n, 2**70), -(2**70))) for n in x.astype("f8")]
+        result = np.array([max(min(n, limits.max), limits.min) for n in numbers], dtype)
+        return result.view(f"uint{limits.bits}")
+
+    return saturated
 
 
 def _as_bytes(meaning: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
@@ -282,12 +273,6 @@ def _on_signed(meaning: Callable[[Array, Array], Array]) -> Callable[[Array, Arr
 
 def _ordered(x: Array, y: Array) -> Array:
     return (~np.isnan(x) & ~np.isnan(y)).astype("uint8")
-
-
-def _saturated(x: Array, dtype: str) -> Array:
-    limits = np.iinfo(dtype)
-    numbers = [0 if np.isnan(n) else int(max(min(n, 2**70), -(2**70))) for n in x.astype("float64")]
-    return np.array([max(min(n, limits.max), limits.min) for n in numbers], dtype)
 
 
 def _groups(x: Array, lanes: int, change: Callable[[Array], Array]) -> Array:

@@ -28,7 +28,7 @@ Y = np.arange(16) % 3
 
 
 def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
-    return error_text(DefinitionError, call, *values, **options)
+    return error_text(DefinitionError, lambda: call(*values, **options))
 
 
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:

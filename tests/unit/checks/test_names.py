@@ -84,8 +84,10 @@ def test_layers_inside_a_layer_may_have_names() -> None:
 
 
 def test_two_layers_of_one_name() -> None:
-    layers = [lm.Linear(4, name="a"), lm.Linear(4, name="a")]
-    text = error_text(DefinitionError, lambda: lm.Sequential(lm.Input(3), *layers))
+    def make() -> lm.Network:
+        return lm.Sequential(lm.Input(3), lm.Linear(4, name="a"), lm.Linear(4, name="a"))
+
+    text = error_text(DefinitionError, make)
     line = text.split("(")[1].split(")")[0]
     assert text == (
         f"in Network ({line}): two layers or inputs of the network are named 'a'\n"

@@ -427,6 +427,7 @@ ROWS |= {
         {"network": Made(net), "engine": "interpreter"}, {"dtype": NOTHING, "precision": NOTHING}
     ),
     "Model.part": Row({"network": Made(lambda: model().network)}),
+    "Model.__call__": Row(),
     "Model.predict": Row(
         {"inputs": X},
         {"inputs": NOTHING, "others": NOTHING, "options": NOTHING},

@@ -122,5 +122,6 @@ def test_a_lazy_frame_is_refused_without_computing_it() -> None:
     lazy = polars.LazyFrame({"a": [1, 2]})
     for call in (from_frame, lambda frame: Dataset(frame, [1, 2])):
         assert refused(DataError, call, lazy).advice == "Collect it first: frame.collect()."
+    assert "this is not a data frame" in error_text(DataError, from_frame, lazy)
     for call in (as_data, lambda frame: as_inputs(frame, None)):
         assert "the columns of a data frame are not coded" in error_text(DataError, call, lazy)
