@@ -97,10 +97,10 @@ HUGE = header(0x0E, *[2**32 - 1] * 32) + bytes(100)
     ("content", "text"),
     [
         (gzip.compress(NOISE)[:5000], "size on disk  5,000 bytes, compressed"),
-        (gzip.compress(NOISE[:-1]), "found     7,855 bytes"),
+        (gzip.compress(NOISE[:-1]), "7,855 bytes"),
         *((packed(ZEROS + b"\0"), LONGER) for packed in (bytes, gzip.compress)),
         (gzip.compress(ZEROS) + b"tail", "the file is damaged"),
-        (with_flipped_byte(gzip.compress(ZEROS)), "found     BadGzipFile: CRC check failed"),
+        (with_flipped_byte(gzip.compress(ZEROS)), "BadGzipFile: CRC check failed"),
         *(
             (bytes([0, 0, 8, n]) + b"\0\0\0\1" * n, f"  expected  1 to 32\n  found     {n}\n")
             for n in (0, 33, 255)
