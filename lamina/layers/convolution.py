@@ -286,7 +286,7 @@ class Conv2d(_Convolution):
             group of the inputs. As many groups as channels make the convolution depthwise.
         bias: whether a number is added to each channel.
         padding_mode: `"zeros"`, `"reflect"`, `"replicate"` or `"circular"`.
-        weight_init, bias_init: first values, see `lamina.init`; by default those of PyTorch,
+        weight_init, bias_init: first values, see `lamina.init`; by default as in PyTorch,
             uniform within 1 / sqrt(inputs / groups * kh * kw).
         weight_regularizer, bias_regularizer: penalties, such as `lm.L2(1e-4)`.
 

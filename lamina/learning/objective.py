@@ -50,7 +50,7 @@ class Objective:
         leaves: the targets, `"target0"`.., and the weights of examples, `"weight0"`...
         loss: of the batch, a single number, without penalties.
         shares: of this loss; their sum is the loss.
-        terms: the losses of which it consists.
+        terms: the losses that are added.
         outputs: by name: `"loss.NAME"` for each term with a name; `"divisor.NAME"`, the sum of
             weights by which a term's mean is divided, if that is not its number of elements;
             `"metric0.NAME"`.. for the metrics.
@@ -289,7 +289,7 @@ def _with_classes(
     target: Any,
     weights: Tensor | None,
 ) -> Tensor:
-    """The weights of the examples times those of their classes."""
+    """The weights of the examples times the weights of their classes."""
     prediction = _prediction(term, outputs)
     if term.output is not None or not isinstance(target, Tensor) or len(outputs) != 1:
         raise DefinitionError(

@@ -57,8 +57,8 @@ class BCE(OfProbabilities):
         return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = matched(self, prediction, target)
-        each = (wanted - 1.0) * log1m(prediction) - wanted * log(prediction)
+        target = matched(self, prediction, target)
+        each = (target - 1.0) * log1m(prediction) - target * log(prediction)
         return Elements(_scaled(self, each, self.class_weights, prediction))
 
 
@@ -87,11 +87,11 @@ class BCEWithLogits(OfProbabilities):
     scores: ClassVar[Scores] = "sigmoid"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = matched(self, prediction, target)
+        target = matched(self, prediction, target)
         weight = self.positive_weight
         if weight is not None and not isinstance(weight, int | float):
             weight = weight_tensor(self, weight, prediction, axis=-1)
-        each = binary_cross_entropy(prediction, wanted, weight)
+        each = binary_cross_entropy(prediction, target, weight)
         return Elements(_scaled(self, each, self.class_weights, prediction))
 
 
@@ -120,13 +120,13 @@ class BinaryFocal(OfProbabilities):
     scores: ClassVar[Scores] = "sigmoid"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = matched(self, prediction, target)
-        each = binary_cross_entropy(prediction, wanted)
+        target = matched(self, prediction, target)
+        each = binary_cross_entropy(prediction, target)
         if self.focus:
-            wrong = ops.sigmoid(prediction) * (1.0 - wanted) + ops.sigmoid(-prediction) * wanted
+            wrong = ops.sigmoid(prediction) * (1.0 - target) + ops.sigmoid(-prediction) * target
             each = focused(each, wrong, self.focus)
         if self.balance is not None:
-            each = each * (wanted * self.balance + (1.0 - wanted) * (1.0 - self.balance))
+            each = each * (target * self.balance + (1.0 - target) * (1.0 - self.balance))
         return Elements(each)
 
 

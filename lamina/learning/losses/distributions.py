@@ -77,13 +77,13 @@ class KLDivergence(Loss):
         return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = matched(self, prediction, target)
+        target = matched(self, prediction, target)
         if self.log_target:
-            finite = ops.where(ops.equal(wanted, -math.inf), 0.0, wanted)
-            each = product(ops.exp(wanted), finite - prediction)
+            finite = ops.where(ops.equal(target, -math.inf), 0.0, target)
+            each = product(ops.exp(target), finite - prediction)
         else:
-            logarithm = ops.log(ops.where(ops.equal(wanted, 0.0), 1.0, wanted))
-            each = product(wanted, logarithm - prediction)
+            logarithm = ops.log(ops.where(ops.equal(target, 0.0), 1.0, target))
+            each = product(target, logarithm - prediction)
         if self.reduction == "batchmean" and each.rank > 1:
             each = ops.sum(each, tuple(range(1, each.rank)))
         return Elements(each)
@@ -121,7 +121,7 @@ class GaussianNLL(Loss):
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
         mean, variance = several(self, prediction, 2, "mean, variance")
-        wanted = matched(self, mean, target)
+        target = matched(self, mean, target)
         if variance.shape not in (mean.shape, (*mean.shape[:-1], 1)):
             raise ShapeError(
                 "the variance does not fit the mean",
@@ -130,7 +130,7 @@ class GaussianNLL(Loss):
                 advice="Give it the shape of the mean, or a last axis of extent 1.",
             )
         raised = variance + ops.stop_gradient(ops.relu(self.epsilon - variance))
-        difference = mean - wanted
+        difference = mean - target
         each = 0.5 * (ops.log(raised) + difference * difference / raised)
         return Elements(each + 0.5 * math.log(2 * math.pi) if self.full else each)
 
@@ -169,18 +169,18 @@ class PoissonNLL(Loss):
         )
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = matched(self, prediction, target)
+        target = matched(self, prediction, target)
         if self.log_input:
-            each = ops.exp(prediction) + product(wanted, -prediction)
+            each = ops.exp(prediction) + product(target, -prediction)
         else:
             mean = prediction + self.epsilon
-            never = ops.logical_and(ops.equal(wanted, 0.0), ops.equal(mean, 0.0))
-            each = prediction + product(wanted, -ops.log(ops.where(never, 1.0, mean)))
+            never = ops.logical_and(ops.equal(target, 0.0), ops.equal(mean, 0.0))
+            each = prediction + product(target, -ops.log(ops.where(never, 1.0, mean)))
         if self.full:
-            count = ops.where(wanted > 1, wanted, 1.0)
+            count = ops.where(target > 1, target, 1.0)
             logarithm = ops.log(count)
             stirling = count * logarithm - count + 0.5 * (logarithm + math.log(2 * math.pi))
-            each = each + ops.where(wanted > 1, stirling, 0.0)
+            each = each + ops.where(target > 1, stirling, 0.0)
         return Elements(each)
 
 
@@ -216,8 +216,8 @@ class EvidenceLowerBound(Loss):
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
         logits, mean, log_variance = self._outputs(prediction)
-        wanted, log_variance = matched(self, logits, target), matched(self, mean, log_variance)
-        each = binary_cross_entropy(logits, wanted)
+        target, log_variance = matched(self, logits, target), matched(self, mean, log_variance)
+        each = binary_cross_entropy(logits, target)
         squares = mean * mean + (ops.expm1(log_variance) - log_variance)
         divergence = 0.5 * ops.sum(squares, tuple(range(1, squares.rank)))
         missed = ops.sum(each, tuple(range(1, each.rank)))

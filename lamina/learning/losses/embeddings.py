@@ -182,8 +182,8 @@ class NegativeCosine(Reduced):
     """
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = matched(self, prediction, target)
-        return Elements(-ops.sum(_unit(prediction) * _unit(wanted), -1))
+        target = matched(self, prediction, target)
+        return Elements(-ops.sum(_unit(prediction) * _unit(target), -1))
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -158,8 +158,8 @@ class Loss(Sourced, ABC):
     # Whether the prediction is a tuple, for networks with several outputs.
     takes_several: ClassVar[bool] = False
 
-    # What raw scores the loss takes: those of which a sigmoid or a softmax makes probabilities, or
-    # margins, whose sign or order decides; "" for other predictions.
+    # The raw scores it takes: a sigmoid or a softmax makes probabilities of them, or they
+    # are margins, whose sign or order decides; "" for other predictions.
     scores: ClassVar[Scores] = ""
 
     def doubt(self, prediction: Any) -> str:
@@ -236,7 +236,7 @@ def product(share: Tensor, value: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(
-    scores: Tensor, wanted: Tensor, weight: Tensor | float | None = None
+    scores: Tensor, target: Tensor, weight: Tensor | float | None = None
 ) -> Tensor:
     """-(weight t log q + (1 - t) log(1 - q)) for q = sigmoid(x), also of infinite scores x.
 
@@ -245,10 +245,10 @@ def binary_cross_entropy(
     """
     positive = scores >= 0
     size = ops.where(positive, scores, -scores)  # unlike abs(x), with a slope at 0
-    right = wanted if weight is None else wanted * weight
-    missed = product(ops.where(positive, 1.0 - wanted, right), size)
+    right = target if weight is None else target * weight
+    missed = product(ops.where(positive, 1.0 - target, right), size)
     rest = ops.softplus(-size)
-    return missed + (rest if weight is None else (1.0 - wanted + right) * rest)
+    return missed + (rest if weight is None else (1.0 - target + right) * rest)
 
 
 def log(p: Tensor) -> Tensor:

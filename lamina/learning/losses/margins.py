@@ -59,8 +59,7 @@ class Hinge(Reduced, OfSigns):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = matched(self, prediction, target)
-        return Elements(ops.relu(1.0 - wanted * prediction))
+        return Elements(ops.relu(1.0 - matched(self, prediction, target) * prediction))
 
 
 @frozen_dataclass
@@ -154,8 +153,8 @@ class MarginRanking(OfSigns):
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
         first, second = several(self, prediction, 2, "first, second")
         difference = first - matched(self, first, second)
-        wanted = matched(self, first, target)
-        return Elements(ops.clip(self.margin - wanted * difference, low=0.0))
+        target = matched(self, first, target)
+        return Elements(ops.clip(self.margin - target * difference, low=0.0))
 
 
 @frozen_dataclass
@@ -300,7 +299,7 @@ class MultiLabelSoftMargin(OfProbabilities):
     scores: ClassVar[Scores] = "sigmoid"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = matched(self, prediction, target)
-        each = binary_cross_entropy(prediction, wanted)
+        target = matched(self, prediction, target)
+        each = binary_cross_entropy(prediction, target)
         weights = weight_tensor(self, self.class_weights, prediction, axis=-1)
         return Elements(ops.mean(each if weights is None else product(weights, each), -1))

@@ -172,8 +172,8 @@ class Quantile(Loss):
                 where=origin_text(self),
                 advice="Give the last layer as many features as there are quantiles.",
             )
-        wanted = ops.expand_dims(matched(self, prediction[..., 0], target), prediction.rank - 1)
-        difference = wanted - prediction
+        target = ops.expand_dims(matched(self, prediction[..., 0], target), prediction.rank - 1)
+        difference = target - prediction
         level = constant(np.array(levels), prediction.dtype)
         return Elements(ops.maximum(difference * level, difference * (level - 1.0)))
 
@@ -197,9 +197,9 @@ class MAPE(Loss):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = matched(self, prediction, target)
-        size = ops.maximum(ops.abs(wanted), self.epsilon)
-        return Elements(ops.abs(wanted - prediction) / size * 100.0)
+        target = matched(self, prediction, target)
+        size = ops.maximum(ops.abs(target), self.epsilon)
+        return Elements(ops.abs(target - prediction) / size * 100.0)
 
 
 @frozen_dataclass
@@ -227,7 +227,7 @@ class MSLE(Loss):
         )
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        wanted = ops.maximum(matched(self, prediction, target), self.epsilon)
+        target = ops.maximum(matched(self, prediction, target), self.epsilon)
         found = ops.maximum(prediction, self.epsilon)
-        difference = ops.log1p(wanted) - ops.log1p(found)
+        difference = ops.log1p(target) - ops.log1p(found)
         return Elements(difference * difference)

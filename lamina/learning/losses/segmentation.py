@@ -61,17 +61,17 @@ class Dice(Loss):
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         class_count(self, prediction, 1)
         if target.shape == label_shape(prediction):
-            wanted = ops.cast(hits(self, prediction, target), prediction.dtype)
+            target = ops.cast(hits(self, prediction, target), prediction.dtype)
         else:
-            wanted = matched(self, prediction, target)
+            target = matched(self, prediction, target)
         axes = tuple(range(2, prediction.rank))
 
         def total(x: Tensor) -> Tensor:
             return ops.sum(x, axes) if axes else x
 
         own = prediction * prediction if self.squared else prediction
-        both = total(own) + total(wanted * wanted if self.squared else wanted)
-        shared = 2.0 * total(prediction * wanted)
+        both = total(own) + total(target * target if self.squared else target)
+        shared = 2.0 * total(prediction * target)
         empty = ops.equal(both + self.smoothing, 0.0)
         divisor = ops.where(empty, 1.0, both + self.smoothing)
         overlap = (shared + self.smoothing) / divisor

@@ -39,8 +39,8 @@ class CTC(Loss):
     the input length on does not count. Lengths are at least 0, and at most the numbers of times and
     of labels.
 
-    Gradients are those of the formula with respect to the log-probabilities. PyTorch's are those of
-    the scores before a log-softmax; after `LogSoftmax` both give the same.
+    Gradients are with respect to the log-probabilities. PyTorch's are with respect to the scores
+    before a log-softmax; after `LogSoftmax` both give the same.
 
     Args:
         blank: the class number of the blank.

@@ -80,7 +80,7 @@ class ConfusionMatrix(OfClasses):
 class _OfConfusion(ByThreshold):
     """The base of metrics from a confusion matrix.
 
-    Predictions in the shape of the targets, with one number for each example, are those of two
+    Predictions in the shape of the targets, with one number for each example, are of two
     classes, by a threshold.
     """
 

@@ -102,7 +102,7 @@ class EMA(Averaging):
     It begins with the parameters after the first training step. Training itself is not affected;
     `Training.averaged_parameters` and the history of a `fit` have the average. From Polyak,
     Juditsky: Acceleration of stochastic approximation by averaging (1992); the exponential average
-    is that of PyTorch's `get_ema_multi_avg_fn`.
+    is as in PyTorch's `get_ema_multi_avg_fn`.
 
     Args:
         optimizer: changes the parameters.

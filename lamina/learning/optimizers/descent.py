@@ -81,7 +81,7 @@ class Lion(Optimizer):
     """w - rate (sign(c) + decay w), where c is a mean of g and the running mean of gradients.
 
     From Chen et al.: Symbolic discovery of optimization algorithms (2023), algorithm 2. All
-    elements move by the same length, so the rate is 3 to 10 times smaller than that of AdamW,
+    elements move by the same length, so the rate is 3 to 10 times smaller than AdamW's,
     and the weight decay as much larger.
 
     Args:
