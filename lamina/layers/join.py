@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
+from functools import reduce
+from operator import add, mul
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
@@ -77,10 +79,7 @@ class Add(Layer):
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         _check_branches("Add", operands)
-        total = operands[0]
-        for x in operands[1:]:
-            total = total + x
-        return total
+        return reduce(add, operands)
 
 
 @frozen_dataclass
@@ -98,10 +97,7 @@ class Multiply(Layer):
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:
         _check_branches("Multiply", operands, repeat=True)
-        product = operands[0]
-        for x in operands[1:]:
-            product = product * x
-        return product
+        return reduce(mul, operands)
 
 
 def _check_branches(

@@ -5,6 +5,9 @@ Each is a frozen record that takes all gradients and gives as many, in the same 
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.checks.kinds import Positive
@@ -69,10 +72,7 @@ class ClipGlobalNorm(Sourced):
     def __call__(self, gradients: Tensors) -> tuple[Tensor, ...]:
         if not gradients:
             return ()
-        total = _square_sum(gradients[0])
-        for gradient in gradients[1:]:
-            total = total + _square_sum(gradient)
-        factor = _factor(total, self.limit)
+        factor = _factor(reduce(add, map(_square_sum, gradients)), self.limit)
         return tuple(gradient * factor for gradient in gradients)
 
 

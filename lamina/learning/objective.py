@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, cast
 
 from lamina import ops
@@ -186,10 +186,7 @@ def _of_one_target(
 
 def added(terms: Sequence[Tensor]) -> Tensor:
     """The sum of some numbers, at least one."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = ops.add(total, term)
-    return total
+    return reduce(ops.add, terms)
 
 
 def _joined(shares: Sequence[Share]) -> tuple[Share, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
+from functools import reduce
+from operator import add
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -209,13 +211,7 @@ def _after_all_times(initial: Tensor, of_states: Tensor, skips: Tensor, lengths:
     return stack[-1]
 
 
-def _log_sum(first: Tensor, *others: Tensor) -> Tensor:
+def _log_sum(*values: Tensor) -> Tensor:
     """log(exp(x) + exp(y) + ...) of finite tensors, without overflow."""
-    largest = first
-    for one in others:
-        largest = ops.maximum(largest, one)
-    largest = ops.stop_gradient(largest)
-    total = ops.exp(first - largest)
-    for one in others:
-        total = total + ops.exp(one - largest)
-    return largest + ops.log(total)
+    largest = ops.stop_gradient(reduce(ops.maximum, values))
+    return largest + ops.log(reduce(add, [ops.exp(x - largest) for x in values]))
