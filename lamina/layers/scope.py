@@ -318,15 +318,10 @@ class Scope:
                 penalty = named(wide)
             result = cast(object, penalty)
             if not isinstance(result, Tensor) or result.shape or not result.dtype.is_float:
+                text = described(result) if isinstance(result, Tensor) else repr(result)
                 raise DefinitionError(
                     f"the regularizer of {name!r} does not return a number",
-                    facts=(
-                        ("expected", f"{self.dtype}[]"),
-                        (
-                            "found",
-                            described(result) if isinstance(result, Tensor) else repr(result),
-                        ),
-                    ),
+                    facts=(("expected", f"{self.dtype}[]"), ("found", text)),
                     advice="Sum over all axes: lambda w: 1e-4 * lm.ops.sum(w * w).",
                 )
             self._record.penalties.append(penalty)
