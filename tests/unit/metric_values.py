@@ -27,6 +27,7 @@ def measured(
     }
     given = {} if weights is None else {"weights": leaves["w"]}
     statistics = metric.statistics(leaves["x"], leaves["y"], **given)
+    assert all(tensor.dtype == leaves["x"].dtype for tensor in statistics.values())
     graph = Graph(tuple(leaves.values()), tuple(statistics.items()))
     found: dict[str, list[np.ndarray]] = {name: [] for name in statistics}
     for start in range(0, len(prediction), 7):

@@ -358,26 +358,6 @@ def test_a_gradient_penalty_trains_a_critic_as_in_pytorch(engine: str) -> None:
             assert float(training.step(arrays)) == pytest.approx(expected.item(), rel=1e-9)
 
 
-@pytest.mark.torch
-def test_a_differential_equation_is_learned_as_in_pytorch() -> None:
-    model = lm.Model(with_slopes(body()), dtype="float64", seed=0)
-    applied, optimizer = pytorch_of(model)
-    torch = pytest.importorskip("torch")
-    x, target = X.astype("float64"), Y.astype("float64")
-    sample = lm.data.Dataset(x, target)
-    with model.training(residual, lm.SGD(0.05), batch_size=24, data=sample) as training:
-        for _ in range(5):
-            given = torch.tensor(x, requires_grad=True)
-            y = applied(given)
-            (slope,) = torch.autograd.grad(y.sum(), given, create_graph=True)
-            (curve,) = torch.autograd.grad(slope[:, 0].sum(), given, create_graph=True)
-            loss = ((y - torch.tensor(target)) ** 2).mean() + ((curve + slope) ** 2).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            assert float(training.step(x, target)) == pytest.approx(loss.item(), rel=1e-9)
-
-
 # Functions without parameters, and errors ---------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ Values and gradients are compared with PyTorch's in test_layers_torch_attention.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -78,15 +77,6 @@ def test_the_result_may_have_other_features() -> None:
 # Masks --------------------------------------------------------------------------------------------
 
 
-def test_masked_positions_have_no_influence() -> None:
-    model = model_of(lm.TransformerEncoderBlock(2, hidden=16), (5, 8), masks=((5,),))
-    x, seen = sequences(3, 5, 8), np.array([[True] * 3 + [False] * 2] * 3)
-    other = x.copy()
-    other[:, 3:] = 100
-    one, another = model.predict((x, seen)), model.predict((other, seen))
-    np.testing.assert_array_equal(one[:, :3], another[:, :3])
-
-
 @pytest.mark.parametrize("layer", [lm.TransformerEncoderBlock(2, hidden=16, causal=True)], ids=repr)
 def test_a_causal_block_does_not_look_later(layer: Layer) -> None:
     model = model_of(layer, (6, 8))
@@ -96,63 +86,6 @@ def test_a_causal_block_does_not_look_later(layer: Layer) -> None:
     one, another = model.predict(x), model.predict(other)
     np.testing.assert_array_equal(one[:, :4], another[:, :4])
     assert (one[:, 4:] != another[:, 4:]).all()
-
-
-def test_a_decoder_takes_the_mask_of_its_memory_before_its_own() -> None:
-    model = model_of(lm.TransformerDecoderBlock(2, hidden=16), (5, 8), (4, 8), masks=((4,), (5,)))
-    x, memory = sequences(2, 5, 8), sequences(2, 4, 8, seed=1)
-    of_memory = np.array([[True, True, False, False]] * 2)
-    own = np.array([[True, False, True, True, True]] * 2)
-    expected = model.predict((x, memory, of_memory, own))
-    memory[:, 2:] = 50
-    np.testing.assert_array_equal(model.predict((x, memory, of_memory, own)), expected)
-    x[:, 1] = 50
-    kept = [0, 2, 3, 4]
-    changed = model.predict((x, memory, of_memory, own))
-    np.testing.assert_array_equal(changed[:, kept], expected[:, kept])
-
-
-def test_a_mask_of_floats_is_added_to_the_scores() -> None:
-    x, added = lm.Input(5, 8), lm.Input(1, 5, 5)
-    layer = lm.MultiHeadAttention(2)
-    model = lm.Model(lm.Network([x, added], layer(x, added)), seed=1)
-    allowed = np.random.default_rng(0).random((3, 1, 5, 5)) < 0.7
-    allowed[..., 0] = True
-    pairs = lm.Input(1, 5, 5, dtype="bool")
-    by_bool = model.part(lm.Network([x, pairs], layer(x, pairs)))
-    minus = np.where(allowed, 0, -np.inf).astype("float32")
-    np.testing.assert_allclose(
-        model.predict((sequences(3, 5, 8), minus)),
-        by_bool.predict((sequences(3, 5, 8), allowed)),
-        atol=1e-6,
-    )
-
-
-@pytest.mark.parametrize(
-    ("layer", "shapes", "sources", "keys"),
-    [
-        (lm.MultiHeadAttention(2), [(5, 8)], (0, 0, 0), 5),
-        (lm.MultiHeadAttention(2), [(5, 8), (4, 6)], (0, 1, 1), 4),
-        (lm.TransformerEncoderBlock(2, hidden=16), [(5, 8)], (0,), 5),
-        (lm.TransformerDecoderBlock(2, hidden=16), [(5, 8), (4, 6)], (0, 1), 4),
-    ],
-    ids=["itself", "two sequences", "encoder", "decoder"],
-)
-def test_floats_of_three_axes_are_a_mask_after_all_sequences(
-    layer: Layer, shapes: Any, sources: tuple[int, ...], keys: int
-) -> None:
-    inputs, added = [lm.Input(*shape) for shape in shapes], lm.Input(5, keys)
-    allowed = np.random.default_rng(0).random((3, 5, keys)) < 0.7
-    allowed[..., 0] = True
-    given = [inputs[n] for n in sources]
-    model = lm.Model(lm.Network([*inputs, added], layer(*given, added)), seed=1)
-    pairs = lm.Input(5, keys, dtype="bool")
-    by_bool = model.part(lm.Network([*inputs, pairs], layer(*given, pairs)))
-    arrays = [sequences(3, *shape, seed=n) for n, shape in enumerate(shapes)]
-    minus = np.where(allowed, 0, -np.inf).astype("float32")
-    np.testing.assert_allclose(
-        model.predict((*arrays, minus)), by_bool.predict((*arrays, allowed)), atol=1e-6
-    )
 
 
 def test_two_masks_allow_what_both_allow_and_floats_are_added_up() -> None:

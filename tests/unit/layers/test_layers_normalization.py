@@ -5,7 +5,6 @@ Their values and gradients are compared with PyTorch's in test_layers_torch_norm
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,27 +101,6 @@ def test_running_averages_are_the_same_on_both_engines() -> None:
         np.testing.assert_allclose(other.states()[name], value, rtol=1e-10)
 
 
-def test_running_averages_are_saved_with_the_model(tmp_path: Path) -> None:
-    model = fitted()
-    model.save(tmp_path / "model.safetensors")
-    again = lm.load(tmp_path / "model.safetensors")
-    assert again.states().keys() == {"2.running_mean", "2.running_variance"}
-    for name, value in model.states().items():
-        assert np.abs(value - (0 if "mean" in name else 1)).max() > 0.01
-        np.testing.assert_array_equal(again.states()[name], value)
-    x = examples()[0]
-    np.testing.assert_array_equal(again.predict(x), model.predict(x))
-
-
-def test_a_resumed_fit_has_the_running_averages_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    path = tmp_path / "run.safetensors"
-    whole = fitted(epochs=3)
-    fitted(epochs=1, checkpoint=path)
-    resumed = fitted(epochs=3, checkpoint=path, resume=True)
-    for name, value in {**whole.states(), **whole.parameters()}.items():
-        np.testing.assert_array_equal({**resumed.states(), **resumed.parameters()}[name], value)
-
-
 def test_a_batch_of_one_leaves_the_running_variance_as_it_is() -> None:
     x, y = examples(1)
     model = lm.Model(lm.Sequential(lm.Input(3), lm.BatchNorm(), lm.Linear(2)), dtype="float64")
@@ -143,41 +121,3 @@ def test_a_layer_that_is_applied_twice_averages_both_batches() -> None:
         training.step((x[:8], x[8:]), np.zeros((8, 1)))
     (mean,) = (value for name, value in model.states().items() if "mean" in name)
     np.testing.assert_allclose(mean, 0.25 * x[:8].mean(0) + 0.5 * x[8:].mean(0), rtol=1e-12)
-
-
-@pytest.mark.torch
-def test_a_training_with_batch_norm_follows_pytorch() -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    nn = torch.nn
-    model = lm.Model(network(), seed=1, dtype="float64")
-    theirs = nn.Sequential(
-        nn.Linear(3, 5), nn.BatchNorm1d(5, momentum=0.2), nn.ReLU(), nn.Linear(5, 2)
-    ).double()
-    pairs = {
-        "1.weight": theirs[0].weight,
-        "1.bias": theirs[0].bias,
-        "2.weight": theirs[1].weight,
-        "2.bias": theirs[1].bias,
-        "4.weight": theirs[3].weight,
-        "4.bias": theirs[3].bias,
-        "2.running_mean": theirs[1].running_mean,
-        "2.running_variance": theirs[1].running_var,
-    }
-    for name, value in model.parameters().items():
-        pairs[name].data = torch.tensor(value)
-    optimizer = torch.optim.SGD(theirs.parameters(), 0.1, momentum=0.9)
-    x, y = examples()
-    with model.training(loss=MSE, optimizer=SGD, batch_size=8) as training:
-        for step in range(20):
-            rows = slice(8 * (step % 5), 8 * (step % 5) + 8)
-            found = float(training.step(x[rows], y[rows]))
-            optimizer.zero_grad()
-            loss = nn.functional.mse_loss(theirs(torch.tensor(x[rows])), torch.tensor(y[rows]))
-            loss.backward()
-            optimizer.step()
-            assert found == pytest.approx(loss.item(), rel=1e-9)
-    for name, value in {**model.parameters(), **model.states()}.items():
-        np.testing.assert_allclose(value, pairs[name].detach().numpy(), rtol=1e-8, atol=1e-10)
-    theirs.eval()
-    expected = theirs(torch.tensor(x)).detach().numpy()
-    np.testing.assert_allclose(model.predict(x), expected, rtol=1e-8, atol=1e-10)

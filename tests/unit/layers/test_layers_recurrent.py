@@ -33,17 +33,6 @@ def with_lengths(layer: lm.Layer, dtype: str = "int64") -> lm.Model:
 
 
 @KINDS
-def test_elements_after_the_end_of_a_sequence_have_no_influence(kind: Any) -> None:
-    model = with_lengths(kind(4, layers=2, bidirectional=True))
-    x, lengths = sequences(), np.array([0, 1, 2, 3, 4, 5])
-    expected = model.predict((x, lengths))
-    for row, length in enumerate(lengths):
-        x[row, length:] = 100.0
-        assert not expected[row, length:].any()
-    np.testing.assert_array_equal(model.predict((x, lengths)), expected)
-
-
-@KINDS
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
 def test_a_padded_sequence_gives_the_result_of_the_short_sequence(kind: Any, dtype: str) -> None:
     layer = kind(4, layers=2, bidirectional=True, returns="last")
@@ -124,18 +113,6 @@ def test_dropout_does_nothing_in_inference_nor_after_the_last_layer() -> None:
 
 
 # The layer in a network ---------------------------------------------------------------------------
-
-
-@pytest.mark.sampled
-@pytest.mark.usefixtures("quick_verification")
-@KINDS
-def test_the_gradients_of_a_network_with_lengths_pass_verification(kind: Any) -> None:
-    x, lengths = lm.Input(4, INPUTS), lm.Input(dtype="int64")
-    hidden = kind(3, layers=2, bidirectional=True, returns="last")(x, lengths)
-    net = lm.Network([x, lengths], lm.Linear(2)(hidden))
-    data = ((sequences()[:, :4], np.array([4, 1, 0, 2, 3, 4])), np.array([0, 1, 1, 0, 1, 0]))
-    report = lm.verify(net, loss=lm.CrossEntropy(), data=data)
-    assert report.passed, str(report)
 
 
 def test_a_summary_counts_every_iteration_of_a_layer() -> None:

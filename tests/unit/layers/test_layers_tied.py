@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -65,32 +65,6 @@ def test_an_autoencoder_decodes_with_the_weights_of_its_encoder(engine: str) -> 
     assert set(known) == {"1.weight", "1.bias", "3.bias"}
     hidden = np.tanh(x @ known["1.weight"].T + known["1.bias"])
     np.testing.assert_allclose(model.predict(x), hidden @ known["1.weight"], rtol=1e-9)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
-def test_the_gradients_of_both_uses_are_added_as_in_pytorch(
-    dtype: str, tolerance: float, engine: str
-) -> None:
-    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
-    model = lm.Model(language_network(), engine=engine, dtype=dtype)
-    values = {name: torch.tensor(v, requires_grad=True) for name, v in model.parameters().items()}
-    optimizer = torch.optim.SGD(values.values(), lr=0.5, momentum=0.9)
-    tokens, labels = sequences()
-    with model.training(loss=LOSS, optimizer=SGD, batch_size=len(tokens)) as training:
-        for _ in range(5):
-            hidden = values["1.weight"][torch.tensor(tokens[:, -1])]
-            hidden = torch.tanh(hidden @ values["2.weight"].T + values["2.bias"])
-            scores = hidden @ values["1.weight"].T + values["4.bias"]
-            loss = torch.nn.functional.cross_entropy(scores, torch.tensor(labels))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            assert float(training.step(tokens, labels)) == pytest.approx(loss.item(), rel=tolerance)
-    for name, value in model.parameters().items():
-        expected = values[name].detach().numpy()
-        np.testing.assert_allclose(value, expected, rtol=tolerance, atol=tolerance / 100)
 
 
 def test_weights_are_tied_after_saving_and_loading(tmp_path: Path) -> None:

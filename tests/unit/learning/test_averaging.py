@@ -54,27 +54,6 @@ def test_swa_is_the_mean_of_the_sampled_parameters(start: int, every: int) -> No
         np.testing.assert_allclose(average, expected, rtol=1e-12)
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("decay", [0.9, None])
-def test_averages_agree_with_pytorch(decay: float | None) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    utilities = torch.optim.swa_utils
-    if decay is None:
-        mine, rule = optimizers.SWA(lm.SGD(0.1), start=1), utilities.get_swa_multi_avg_fn()
-    else:
-        mine, rule = optimizers.EMA(lm.SGD(0.1), decay=decay), utilities.get_ema_multi_avg_fn(decay)
-    parameters, averages = courses(mine)
-    module = torch.nn.Linear(4, 3, bias=False, dtype=torch.float64)
-    theirs = utilities.AveragedModel(module, multi_avg_fn=rule)
-    for parameter, average in zip(parameters, averages, strict=True):
-        with torch.no_grad():
-            module.weight.copy_(torch.tensor(parameter))
-        theirs.update_parameters(module)
-        found = theirs.module.weight.detach().numpy()
-        # PyTorch divides by the number of averages in float32.
-        np.testing.assert_allclose(average, found, rtol=1e-12, atol=0 if decay else 1e-7)
-
-
 # Reading averages ---------------------------------------------------------------------------------
 
 

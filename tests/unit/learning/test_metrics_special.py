@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,7 @@ EVERY: list[tuple[metrics.Metric, tuple[np.ndarray, np.ndarray]]] = [
     (metrics.MeanIoU(), OF_ELEMENTS),
     (metrics.MatthewsCorrelation(), OF_CLASSES),
     (metrics.CohenKappa(), OF_ELEMENTS),
+    (metrics.CohenKappa(), OF_CLASSES),
     (metrics.AUROC(), OF_ELEMENTS),
     (metrics.AUROC(average="weighted"), OF_LABELS),
     (metrics.AveragePrecision(), OF_CLASSES),
@@ -187,6 +189,38 @@ def test_nan_among_what_counts_gives_nan(
     if targets.dtype.kind == "f":
         targets[4] = np.nan
         assert np.isnan(measured(metric, scores, targets)).all()
+
+
+@pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda one: repr(one)[:60])
+def test_a_weight_of_two_counts_an_example_twice(
+    metric: metrics.Metric, arrays: tuple[np.ndarray, np.ndarray]
+) -> None:
+    weights = generator.integers(0, 3, 60)
+    repeated = (one[np.repeat(np.arange(60), weights)] for one in arrays)
+    found = measured(metric, *arrays, weights.astype(arrays[0].dtype))
+    np.testing.assert_allclose(found, measured(metric, *repeated), rtol=1e-5)
+
+
+OF_SCORES = metrics.AUROC | metrics.AveragePrecision | metrics.CalibrationError
+OF_INDICES = [
+    metric
+    for metric, arrays in EVERY
+    if arrays is OF_CLASSES
+    and not isinstance(metric, OF_SCORES)
+    and hasattr(metric, "ignore_index")
+]
+
+
+@pytest.mark.parametrize("metric", OF_INDICES, ids=lambda one: repr(one)[:60])
+def test_targets_of_the_ignored_class_do_not_count(metric: Any) -> None:
+    images, pixels = generator.normal(size=(8, 3, 4, 2)), generator.integers(0, 3, (8, 4, 2))
+    for scores, labels in (OF_CLASSES, (images, pixels)):
+        rows = np.moveaxis(scores, 1, -1).reshape(-1, scores.shape[1])
+        kept = labels.ravel() != 2
+        ignored = np.where(labels == 2, -1, labels)
+        found = measured(replace(metric, ignore_index=-1), scores, ignored)
+        expected = measured(metric, rows[kept], labels.ravel()[kept])
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda one: repr(one)[:60])
