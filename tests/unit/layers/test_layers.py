@@ -29,17 +29,42 @@ from lamina.layers import init
 from lamina.layers.layer import Layer
 from lamina.ops.differentiate import gradients
 
-# Linear -------------------------------------------------------------------------------------------
+# Values -------------------------------------------------------------------------------------------
+
+A, B, C = normal64(2, 3, 4), normal64(2, 3, 4) + 1, normal64(2, 3, 4) * 2
+IMAGES, SCALE, ROWS = normal64(2, 3, 4, 5), normal64(2, 3, 1, 1), normal64(2, 12)
+BYTES = np.array([[0, 255], [51, 102]], np.uint8)
+WEIGHT, BIAS = normal64(2, 5), normal64(2)
+VALUES: list[tuple[Layer, list[np.ndarray], np.ndarray]] = [
+    *(
+        (lm.Linear(2, bias=bias), [x], np.einsum("...i,oi->...o", x, WEIGHT) + bias * BIAS)
+        for x in (normal64(3, 5), normal64(3, 4, 5), normal64(2, 3, 4, 5))
+        for bias in (True, False)
+    ),
+    (lm.Flatten(), [IMAGES], IMAGES.reshape(2, 60)),
+    (lm.Flatten(), [normal64(3)], normal64(3)[:, None]),
+    (lm.Flatten(), [normal64(3, 7)], normal64(3, 7)),
+    (lm.Reshape(3, 4), [ROWS], ROWS.reshape(2, 3, 4)),
+    (lm.Reshape(2, -1), [ROWS], ROWS.reshape(2, 2, 6)),
+    (lm.Reshape(-1), [ROWS], ROWS),
+    (lm.Reshape(), [normal64(5, 1)], normal64(5, 1)[:, 0]),
+    (lm.Rescale(1 / 255, offset=-0.5), [BYTES], BYTES / 255 - 0.5),
+    (lm.Rescale(1.0), [BYTES], BYTES.astype(float)),
+    (lm.Add(), [A, B, C], A + B + C),
+    (lm.Multiply(), [A, B, C], A * B * C),
+    (lm.Multiply(), [IMAGES, SCALE], IMAGES * SCALE),
+    (lm.Concat(), [A, B, C], np.concatenate([A, B, C], 1)),
+    (lm.Concat(axis=2), [A, B], np.concatenate([A, B], 2)),
+]
 
 
-@pytest.mark.parametrize("shape", [(3, 5), (3, 4, 5), (2, 3, 4, 5)])
-def test_linear_multiplies_the_last_axis(shape: tuple[int, ...]) -> None:
-    x, weight, bias = normal64(*shape), normal64(2, 5), normal64(2)
-    variables = {"0.weight": weight, "0.bias": bias}
-    expected = np.einsum("...i,oi->...o", x, weight) + bias
-    np.testing.assert_allclose(run(lm.Linear(2), x, variables=variables), expected, rtol=1e-12)
-    no_bias = run(lm.Linear(2, bias=False), x, variables={"0.weight": weight})
-    np.testing.assert_allclose(no_bias, expected - bias, rtol=1e-11, atol=1e-12)
+@pytest.mark.parametrize(("layer", "arrays", "expected"), VALUES)
+def test_a_layer_is_its_formula(
+    layer: Layer, arrays: list[np.ndarray], expected: np.ndarray
+) -> None:
+    found = run(layer, *arrays, variables={"0.weight": WEIGHT, "0.bias": BIAS})
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
 def test_linear_names_its_parameters_and_starts_them_as_pytorch_does() -> None:
@@ -74,55 +99,38 @@ def test_linear_takes_initial_values_and_regularizers() -> None:
     np.testing.assert_allclose(found["1"], 0.2 * np.abs(normal64(3)).sum(), rtol=1e-12)
 
 
-# Shapes -------------------------------------------------------------------------------------------
-
-
-def test_flatten_keeps_the_order() -> None:
-    x = normal64(2, 3, 4, 5)
-    np.testing.assert_array_equal(run(lm.Flatten(), x), x.reshape(2, 60))
-    assert lm.Flatten()(lm.Input(3, 4)).shape == (BATCH, 12)
-    assert lm.Flatten()(lm.Input()).shape == (BATCH, 1)
-    assert lm.Flatten()(lm.Input(7)).shape == (BATCH, 7)
-
-
-def test_reshape_keeps_the_batch() -> None:
-    x = normal64(2, 12)
-    np.testing.assert_array_equal(run(lm.Reshape(3, 4), x), x.reshape(2, 3, 4))
-    np.testing.assert_array_equal(run(lm.Reshape(2, -1), x), x.reshape(2, 2, 6))
-    np.testing.assert_array_equal(run(lm.Reshape(-1), x), x)
-    np.testing.assert_array_equal(run(lm.Reshape(), normal64(5, 1)), normal64(5, 1)[:, 0])
-    assert lm.Reshape(shape=(3, 4)) == lm.Reshape(3, 4)
-
-
-def test_rescale_makes_floats_of_bytes() -> None:
-    x = np.array([[0, 255], [51, 102]], np.uint8)
-    y = run(lm.Rescale(1 / 255, offset=-0.5), x)
-    assert y.dtype == np.float64
-    np.testing.assert_allclose(y, x / 255 - 0.5, rtol=1e-12)
-    np.testing.assert_array_equal(run(lm.Rescale(1.0), x), x.astype(float))
-
-
 # Dropout ------------------------------------------------------------------------------------------
 
-
-def test_dropout_does_nothing_in_inference() -> None:
-    np.testing.assert_array_equal(run(lm.Dropout(0.5), normal64(3, 4)), normal64(3, 4))
-    np.testing.assert_array_equal(
-        run(lm.Dropout(0.0), normal64(3, 4), training=True), normal64(3, 4)
-    )
+RANDOM = [lm.Dropout(0.4), lm.SpatialDropout(0.4), lm.DropPath(0.4), lm.GaussianNoise(0.3)]
 
 
-def test_dropout_in_training_zeroes_some_and_scales_the_rest() -> None:
-    x = np.ones((100, 100))
-    y = run(lm.Dropout(0.2), x, training=True)
+@pytest.mark.parametrize("layer", RANDOM, ids=repr)
+def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
+    x = normal64(3, 4, 5)
+    np.testing.assert_array_equal(run(layer, x), x)
+    np.testing.assert_array_equal(run(type(layer)(0.0), x, training=True), x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "together"),
+    [(lm.Dropout(0.2), ()), (lm.SpatialDropout(0.2), (2, 3)), (lm.DropPath(0.2), (1, 2, 3))],
+)
+def test_dropout_keeps_or_drops_elements_channels_or_examples(
+    layer: Layer, together: tuple[int, ...]
+) -> None:
+    x = np.ones((60, 50, 2, 3))
+    y = run(layer, x, training=True)
     assert set(np.unique(y)) == {0.0, 1.0 / 0.8}
-    np.testing.assert_allclose((y == 0).mean(), 0.2, atol=0.02)
+    parts = y.min(together)
+    np.testing.assert_array_equal(parts, y.max(together))
+    np.testing.assert_allclose((parts == 0).mean(), 0.2, atol=4 * math.sqrt(0.16 / parts.size))
 
 
-def test_dropout_has_the_same_mask_in_the_backward_pass() -> None:
-    x = normal64(20, 10)
-    y = run(lm.Dropout(0.4), x, training=True)
-    slope = run(lm.Dropout(0.4), x, training=True, upstream=np.ones_like(x))
+@pytest.mark.parametrize("layer", RANDOM[:3], ids=repr)
+def test_dropout_has_the_same_mask_in_the_backward_pass(layer: Layer) -> None:
+    x = normal64(20, 10, 3)
+    y = run(layer, x, training=True)
+    slope = run(layer, x, training=True, upstream=np.ones_like(x))
     np.testing.assert_allclose(y, x * slope, rtol=1e-12)
 
 
@@ -159,39 +167,6 @@ def test_nothing_before_a_dropout_of_one_learns(layer: Layer, learns: str) -> No
     assert all(learns in name for name in changed)
 
 
-RANDOM = [lm.SpatialDropout(0.4), lm.DropPath(0.4), lm.GaussianNoise(0.3)]
-
-
-@pytest.mark.parametrize("layer", RANDOM, ids=repr)
-def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
-    x = normal64(3, 4, 5)
-    np.testing.assert_array_equal(run(layer, x), x)
-    gentle = type(layer)(0.0)
-    np.testing.assert_array_equal(run(gentle, x, training=True), x)
-
-
-@pytest.mark.parametrize(
-    ("layer", "together"), [(lm.SpatialDropout(0.2), (2, 3)), (lm.DropPath(0.2), (1, 2, 3))]
-)
-def test_structured_dropout_keeps_or_drops_whole_channels_or_examples(
-    layer: Layer, together: tuple[int, ...]
-) -> None:
-    x = np.ones((60, 50, 2, 3))
-    y = run(layer, x, training=True)
-    assert set(np.unique(y)) == {0.0, 1.0 / 0.8}
-    parts = y.min(together)
-    np.testing.assert_array_equal(parts, y.max(together))
-    np.testing.assert_allclose((parts == 0).mean(), 0.2, atol=4 * math.sqrt(0.16 / parts.size))
-
-
-@pytest.mark.parametrize("layer", RANDOM[:2], ids=repr)
-def test_structured_dropout_has_the_same_mask_in_the_backward_pass(layer: Layer) -> None:
-    x = normal64(20, 10, 3)
-    y = run(layer, x, training=True)
-    slope = run(layer, x, training=True, upstream=np.ones_like(x))
-    np.testing.assert_allclose(y, x * slope, rtol=1e-12)
-
-
 def test_gaussian_noise_has_its_deviation_and_passes_gradients_through() -> None:
     x = normal64(100, 100)
     noise = run(lm.GaussianNoise(0.3), x, training=True) - x
@@ -224,19 +199,6 @@ def test_a_gaussian_sample_passes_gradients_to_mean_and_variance() -> None:
 
 
 # Joins --------------------------------------------------------------------------------------------
-
-
-def test_joins_equal_numpy() -> None:
-    a, b, c = normal64(2, 3, 4), normal64(2, 3, 4) + 1, normal64(2, 3, 4) * 2
-    np.testing.assert_allclose(run(lm.Add(), a, b, c), a + b + c, rtol=1e-12)
-    np.testing.assert_allclose(run(lm.Multiply(), a, b, c), a * b * c, rtol=1e-12)
-    np.testing.assert_array_equal(run(lm.Concat(), a, b, c), np.concatenate([a, b, c], 1))
-    np.testing.assert_array_equal(run(lm.Concat(axis=2), a, b), np.concatenate([a, b], 2))
-
-
-def test_multiply_repeats_axes_of_extent_one() -> None:
-    a, scale = normal64(2, 3, 4, 5), normal64(2, 3, 1, 1)
-    np.testing.assert_allclose(run(lm.Multiply(), a, scale), a * scale, rtol=1e-12)
 
 
 def test_concat_function_applies_the_layer() -> None:
@@ -307,6 +269,7 @@ def test_layers_are_equal_by_their_hyper_parameters() -> None:
     assert lm.Linear(3) != lm.Linear(4)
     assert len({lm.Dropout(0.5), lm.Dropout(0.5), lm.Dropout(0.1)}) == 2
     assert lm.Linear(3).source.startswith("test_layers.py:")
+    assert lm.Reshape(shape=(3, 4)) == lm.Reshape(3, 4)
     assert lm.Rescale(0.5)(lm.Input(2)).dtype == float32
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,144 +14,107 @@ import pytest
 
 import lamina as lm
 from lamina.base.shapes import float32
-from lamina.errors import DefinitionError, LaminaWarning
+from lamina.errors import LaminaWarning
 from lamina.graph import Graph, evaluate, leaf
 from lamina.learning import schedules
 
 STEPS = [0, 1, 2, 9, 10, 11, 49, 50, 99, 100, 101, 1000]
 
 
-def check(schedule: schedules.Schedule, formula: object, rtol: float = 1e-12) -> None:
-    expected = [formula(step) for step in STEPS]
-    np.testing.assert_allclose([schedule.at(s) for s in STEPS], expected, rtol=rtol, atol=1e-16)
-    time = leaf("step", "state", (), float32)
-    rate = schedule(time)
+def half_cosine(share: float) -> float:
+    return (1 + math.cos(math.pi * share)) / 2
+
+
+def restarts(step: int, growth: int) -> float:
+    begin, length = 0, 10
+    while step >= begin + length:
+        begin, length = begin + length, length * growth
+    return 0.1 + 0.2 * half_cosine((step - begin) / length)
+
+
+def cyclic(step: int, factor: float) -> float:
+    cycle, position = divmod(step, 20)
+    return 0.1 + 0.2 * (1 - abs(position / 10 - 1)) * factor**cycle
+
+
+def one_cycle(step: int) -> float:
+    top, last = 0.25 * 100 - 1, 99
+    if step <= top:
+        return 0.012 + (0.3 - 0.012) * half_cosine(1 - step / top)
+    return 0.012 / 100 + (0.3 - 0.012 / 100) * half_cosine(min((step - top) / (last - top), 1))
+
+
+of = schedules
+FORMULAS: list[tuple[schedules.Schedule, Callable[[int], float]]] = [
+    (of.Constant(0.3), lambda step: 0.3),
+    (of.StepDecay(0.3, every=10, factor=0.5), lambda step: 0.3 * 0.5 ** (step // 10)),
+    (of.Exponential(0.3, factor=0.99), lambda step: 0.3 * 0.99**step),
+    (of.Exponential(0.3, factor=0.5, every=25), lambda step: 0.3 * 0.5 ** (step / 25)),
+    (of.Cosine(0.3, 100, final=0.1), lambda n: 0.1 + 0.2 * half_cosine(min(n, 100) / 100)),
+    (of.Linear(0.3, 100, final=0.1), lambda step: 0.3 - 0.2 * min(step, 100) / 100),
+    (
+        of.Polynomial(0.3, 100, power=1.5, final=0.1),
+        lambda step: 0.1 + 0.2 * (1 - min(step, 100) / 100) ** 1.5,
+    ),
+    (
+        of.PiecewiseConstant([10, 50], [0.3, 0.2, 0.1]),
+        lambda step: 0.3 if step < 10 else 0.2 if step < 50 else 0.1,
+    ),
+    (
+        of.Warmup(10, of.Exponential(0.3, factor=0.9)),
+        lambda step: 0.3 * (step + 1) / 10 if step < 10 else 0.3 * 0.9 ** (step - 10),
+    ),
+    (of.Warmup(10, 0.3), lambda step: 0.3 * min((step + 1) / 10, 1)),
+    *(
+        (of.CosineRestarts(0.3, 10, growth=growth, final=0.1), partial(restarts, growth=growth))
+        for growth in (1, 2, 3)
+    ),
+    *(
+        (of.Cyclic(0.3, 10, least=0.1, factor=factor), partial(cyclic, factor=factor))
+        for factor in (1.0, 0.5)
+    ),
+    (of.OneCycle(0.3, 100, rise=0.25, start=25, end=100), one_cycle),
+    (
+        of.Chain([10, 50], [0.1, of.Linear(0.3, 40), of.Constant(0.2)]),
+        lambda step: 0.1 if step < 10 else 0.3 * (1 - (step - 10) / 40) if step < 50 else 0.2,
+    ),
+]
+
+
+def in_float32(schedule: schedules.Schedule, steps: Iterable[int]) -> list[float]:
+    """The rates that programs compute."""
+    rate = schedule(leaf("step", "state", (), float32))
     assert (rate.shape, rate.dtype) == ((), float32)
-    single = [
-        evaluate(Graph((), (("rate", rate),)), {"step": np.float32(step)})[0]["rate"]
-        for step in STEPS
-    ]
-    np.testing.assert_allclose(single, expected, rtol=1e-4, atol=1e-8)
+    graph = Graph((), (("rate", rate),))
+    return [evaluate(graph, {"step": np.float32(step)})[0]["rate"] for step in steps]
 
 
-def test_constant() -> None:
-    check(schedules.Constant(0.3), lambda step: 0.3)
-
-
-def test_step_decay() -> None:
-    check(schedules.StepDecay(0.3, every=10, factor=0.5), lambda step: 0.3 * 0.5 ** (step // 10))
+@pytest.mark.parametrize(("schedule", "formula"), FORMULAS, ids=lambda one: repr(one)[:40])
+def test_a_schedule_is_its_formula(
+    schedule: schedules.Schedule, formula: Callable[[int], float]
+) -> None:
+    expected = [formula(step) for step in STEPS]
+    np.testing.assert_allclose([schedule.at(s) for s in STEPS], expected, rtol=1e-12, atol=1e-16)
+    np.testing.assert_allclose(in_float32(schedule, STEPS), expected, rtol=1e-4, atol=1e-8)
 
 
 def test_step_decay_changes_exactly_at_the_step_in_float32() -> None:
-    schedule = schedules.StepDecay(1.0, every=49, factor=0.5)
-    time = leaf("step", "state", (), float32)
-    graph = Graph((), (("rate", schedule(time)),))
-    for step in range(49 * 12):
-        outputs, _ = evaluate(graph, {"step": np.float32(step)})
-        assert outputs["rate"] == 0.5 ** (step // 49)
-
-
-def test_exponential() -> None:
-    check(schedules.Exponential(0.3, factor=0.99), lambda step: 0.3 * 0.99**step)
-    check(schedules.Exponential(0.3, factor=0.5, every=25), lambda step: 0.3 * 0.5 ** (step / 25))
-
-
-def test_cosine() -> None:
-    def formula(step: int) -> float:
-        return 0.1 + 0.2 * (1 + math.cos(math.pi * min(step, 100) / 100)) / 2
-
-    check(schedules.Cosine(0.3, 100, final=0.1), formula)
-
-
-def test_linear() -> None:
-    check(schedules.Linear(0.3, 100, final=0.1), lambda step: 0.3 - 0.2 * min(step, 100) / 100)
-
-
-def test_polynomial() -> None:
-    def formula(step: int) -> float:
-        return 0.1 + 0.2 * (1 - min(step, 100) / 100) ** 1.5
-
-    check(schedules.Polynomial(0.3, 100, power=1.5, final=0.1), formula)
-
-
-def test_piecewise_constant() -> None:
-    def formula(step: int) -> float:
-        return 0.3 if step < 10 else 0.2 if step < 50 else 0.1
-
-    check(schedules.PiecewiseConstant([10, 50], [0.3, 0.2, 0.1]), formula)
-
-
-def test_warmup() -> None:
-    def formula(step: int) -> float:
-        return 0.3 * (step + 1) / 10 if step < 10 else 0.3 * 0.9 ** (step - 10)
-
-    check(schedules.Warmup(10, schedules.Exponential(0.3, factor=0.9)), formula)
-    check(schedules.Warmup(10, 0.3), lambda step: 0.3 * min((step + 1) / 10, 1))
-
-
-def test_cosine_restarts() -> None:
-    def formula(step: int, growth: int) -> float:
-        begin, length = 0, 10
-        while step >= begin + length:
-            begin, length = begin + length, length * growth
-        return 0.1 + 0.2 * (1 + math.cos(math.pi * (step - begin) / length)) / 2
-
-    for growth in (1, 2, 3):
-        schedule = schedules.CosineRestarts(0.3, 10, growth=growth, final=0.1)
-        check(schedule, lambda step, growth=growth: formula(step, growth))
+    rates = in_float32(schedules.StepDecay(1.0, every=49, factor=0.5), range(49 * 12))
+    assert rates == [0.5 ** (step // 49) for step in range(49 * 12)]
 
 
 @pytest.mark.sampled
 def test_cosine_restarts_begin_exactly_at_the_step_in_float32() -> None:
-    schedule = schedules.CosineRestarts(1.0, 7, growth=2)
-    time = leaf("step", "state", (), float32)
-    graph = Graph((), (("rate", schedule(time)),))
     begins = {7 * (2**n - 1) for n in range(12)}
-    for step in range(7 * (2**9 - 1) + 2):
-        outputs, _ = evaluate(graph, {"step": np.float32(step)})
-        assert (outputs["rate"] > 0.999999) == (step in begins) or step - 1 in begins
-
-
-def test_cyclic() -> None:
-    def formula(step: int, factor: float) -> float:
-        cycle, position = divmod(step, 20)
-        return 0.1 + 0.2 * (1 - abs(position / 10 - 1)) * factor**cycle
-
-    for factor in (1.0, 0.5):
-        schedule = schedules.Cyclic(0.3, 10, least=0.1, factor=factor)
-        check(schedule, lambda step, factor=factor: formula(step, factor))
-
-
-def test_one_cycle() -> None:
-    def formula(step: int) -> float:
-        top, last = 0.25 * 100 - 1, 99
-        if step <= top:
-            return 0.012 + (0.3 - 0.012) * (1 - math.cos(math.pi * step / top)) / 2
-        falling = min((step - top) / (last - top), 1)
-        least = 0.012 / 100
-        return least + (0.3 - least) * (1 + math.cos(math.pi * falling)) / 2
-
-    check(schedules.OneCycle(0.3, 100, rise=0.25, start=25, end=100), formula)
-
-
-def test_chain() -> None:
-    falling = schedules.Linear(0.3, 40)
-    chain = schedules.Chain([10, 50], [0.1, falling, schedules.Constant(0.2)])
-
-    def formula(step: int) -> float:
-        if step < 10:
-            return 0.1
-        return 0.3 * (1 - (step - 10) / 40) if step < 50 else 0.2
-
-    check(chain, formula)
-    with pytest.raises(DefinitionError, match="one schedule more than boundaries"):
-        schedules.Chain([10], [0.1])
+    rates = in_float32(schedules.CosineRestarts(1.0, 7, growth=2), range(7 * (2**9 - 1) + 2))
+    for step, rate in enumerate(rates):
+        assert (rate > 0.999999) == (step in begins) or step - 1 in begins
 
 
 @pytest.mark.torch
 def test_agreement_with_pytorch() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    family = torch.optim.lr_scheduler
+    family, plain = torch.optim.lr_scheduler, {"cycle_momentum": False}
     pairs = [
         (schedules.StepDecay(0.3, 7), lambda o: family.StepLR(o, 7)),
         (schedules.Exponential(0.3, factor=0.97), lambda o: family.ExponentialLR(o, 0.97)),
@@ -166,18 +131,12 @@ def test_agreement_with_pytorch() -> None:
         ),
         (
             schedules.Cyclic(0.3, 7, least=0.01, factor=0.5),
-            lambda o: family.CyclicLR(o, 0.01, 0.3, 7, mode="triangular2", cycle_momentum=False),
+            lambda o: family.CyclicLR(o, 0.01, 0.3, 7, mode="triangular2", **plain),
         ),
         (
             schedules.OneCycle(0.3, 40, rise=0.4, start=20, end=100),
             lambda o: family.OneCycleLR(
-                o,
-                0.3,
-                total_steps=40,
-                pct_start=0.4,
-                div_factor=20,
-                final_div_factor=100,
-                cycle_momentum=False,
+                *(o, 0.3, 40), pct_start=0.4, div_factor=20, final_div_factor=100, **plain
             ),
         ),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +24,15 @@ def net(*layers: lm.Layer) -> lm.Network:
     return lm.Sequential(lm.Input(4), *layers)
 
 
-def shown_by(network: lm.Network, loss: Any) -> list[warnings.WarningMessage]:
+def warned(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
-        network.plan(batch_size=6, loss=loss, optimizer=lm.SGD(0.1))
+        call()
     return list(shown)
+
+
+def shown_by(network: lm.Network, loss: Any) -> list[warnings.WarningMessage]:
+    return warned(lambda: network.plan(batch_size=6, loss=loss, optimizer=lm.SGD(0.1)))
 
 
 WRONG = [
@@ -109,60 +114,37 @@ def of_labels(prediction: lm.Tensor, target: lm.Tensor) -> lm.Tensor:
 
 
 BINARY = lm.Precision(average="binary")
+RAW, SHARES, LOGS = "raw scores", "probabilities", "logarithms of probabilities"
+LOGITS, THRESHOLD, NO_LOGITS = "Write logits=True", "Write threshold=0.0", "Leave logits=True"
+NO_THRESHOLD = "Leave threshold=0.0"
+OF_LOGITS: dict[str, Any] = {"average": "binary", "logits": True}
 OF_METRICS = [
     # Class numbers.
-    (lm.AUROC(), [], lm.CrossEntropy(), LABELS, "raw scores", "Write logits=True"),
-    (lm.AveragePrecision(), [], lm.CrossEntropy(), LABELS, "raw scores", "Write logits=True"),
-    (lm.CalibrationError(), [], lm.CrossEntropy(), LABELS, "raw scores", "Write logits=True"),
-    (
-        lm.CalibrationError(),
-        [lm.LogSoftmax()],
-        lm.NLL(),
-        LABELS,
-        "logarithms of probabilities",
-        "Write logits=True",
+    *(
+        (metric, [], lm.CrossEntropy(), LABELS, RAW, LOGITS)
+        for metric in (lm.AUROC(), lm.AveragePrecision(), lm.CalibrationError())
     ),
+    (lm.CalibrationError(), [lm.LogSoftmax()], lm.NLL(), LABELS, LOGS, LOGITS),
     # Elements.
-    (lm.BinaryAccuracy(), [], lm.BCEWithLogits(), BITS, "raw scores", "Write threshold=0.0"),
-    (lm.BinaryAccuracy(), [], lm.Hinge(), SIGNS, "raw scores", "Write threshold=0.0"),
-    (lm.CalibrationError(), [], lm.BCEWithLogits(), BITS, "raw scores", "Write logits=True"),
-    (BINARY, [], lm.BCEWithLogits(), BITS, "raw scores", "Write logits=True"),
-    (lm.F1(average="binary"), [], lm.BinaryFocal(), BITS, "raw scores", "Write logits=True"),
-    (lm.Recall(average="binary"), [], lm.SoftMargin(), SIGNS, "raw scores", "Write logits"),
+    (lm.BinaryAccuracy(), [], lm.BCEWithLogits(), BITS, RAW, THRESHOLD),
+    (lm.BinaryAccuracy(), [], lm.Hinge(), SIGNS, RAW, THRESHOLD),
+    (lm.CalibrationError(), [], lm.BCEWithLogits(), BITS, RAW, LOGITS),
+    (BINARY, [], lm.BCEWithLogits(), BITS, RAW, LOGITS),
+    (lm.F1(average="binary"), [], lm.BinaryFocal(), BITS, RAW, LOGITS),
+    (lm.Recall(average="binary"), [], lm.SoftMargin(), SIGNS, RAW, LOGITS),
     # The reverse.
-    (
-        lm.AUROC(logits=True),
-        [lm.Softmax()],
-        of_labels,
-        LABELS,
-        "probabilities",
-        "Leave logits=True",
-    ),
-    (
-        lm.CalibrationError(logits=True),
-        [lm.Sigmoid()],
-        lm.BCE(),
-        BITS,
-        "probabilities",
-        "Leave logits=True",
-    ),
+    (lm.AUROC(logits=True), [lm.Softmax()], of_labels, LABELS, SHARES, NO_LOGITS),
+    (lm.CalibrationError(logits=True), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_LOGITS),
     (
         lm.BinaryAccuracy(threshold=0.0),
         [lm.Sigmoid()],
         lm.BCE(),
         BITS,
-        "probabilities",
+        SHARES,
         "Leave threshold=0.0",
     ),
-    (
-        lm.F1(average="binary", logits=True),
-        [lm.Sigmoid()],
-        lm.BCE(),
-        BITS,
-        "probabilities",
-        "Leave logits=True",
-    ),
-    (lm.Perplexity(), [lm.Softmax()], of_labels, LABELS, "probabilities", "Leave the layer before"),
+    (lm.F1(**OF_LOGITS), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_LOGITS),
+    (lm.Perplexity(), [lm.Softmax()], of_labels, LABELS, SHARES, "Leave the layer before"),
 ]
 
 
@@ -170,10 +152,7 @@ def shown_by_metric(
     metric: Any, layers: list[lm.Layer], loss: Any, targets: Any
 ) -> list[warnings.WarningMessage]:
     model = lm.Model(net(lm.Linear(3), *layers), engine="interpreter")
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("default")
-        model.evaluate((X, targets), loss, [metric])
-    return list(shown)
+    return warned(lambda: model.evaluate((X, targets), loss, [metric]))
 
 
 @pytest.mark.parametrize(("metric", "layers", "loss", "targets", "kind", "advice"), OF_METRICS)
@@ -267,10 +246,7 @@ def test_the_warning_of_a_metric_is_at_the_line_of_the_call(use: str) -> None:
     one, metrics = model(), [lm.BinaryAccuracy()]
     how: Any = {"loss": lm.BCEWithLogits(), "metrics": metrics}
     how |= {"optimizer": lm.SGD(0.1), "validation": (X, BITS)} if use == "fit" else {}
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("default")
-        getattr(one, use)((X, BITS), **how)  # here
-    (found,) = shown
+    (found,) = warned(lambda: getattr(one, use)((X, BITS), **how))  # here
     assert found.filename == __file__
     assert linecache.getline(__file__, found.lineno).endswith("# here\n")
 
@@ -292,9 +268,7 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 def test_the_warning_is_at_the_line_of_the_call(use: str) -> None:
     loss = lm.BCE()
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("default")
-        USES[use](loss)
+    shown = warned(lambda: USES[use](loss))
     # Building kernels for OpenCL changes the filters, so that Python shows a text again.
     texts = {str(one.message).partition(":")[0] for one in shown}
     assert texts == {"in BCE (test_loss_warnings.py"}
