@@ -198,6 +198,38 @@ def test_a_gaussian_sample_passes_gradients_to_mean_and_variance() -> None:
     np.testing.assert_allclose(found["log_variance"], (found["y"] - mean) / 2, rtol=1e-12)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_alpha_dropout_keeps_mean_and_variance(whole: bool) -> None:
+    x = normal64(200, 50, 8, seed=2)
+    layer = lm.AlphaDropout(0.3, whole_channels=whole)
+    y = run(layer, x, training=True)
+    assert abs(y.mean()) < 0.03
+    assert abs(y.var() - 1) < 0.05
+    same = (y == y[:, :, :1]).all(2)
+    assert (same.mean() > 0.2) == whole
+    np.testing.assert_array_equal(run(layer, x), x)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+def test_alpha_dropout_gives_the_two_values_of_pytorch(probability: float, whole: bool) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch.manual_seed(0)
+    x = np.full((400, 50, 2), 0.7)
+    kind = torch.nn.FeatureAlphaDropout if whole else torch.nn.AlphaDropout
+    expected = kind(probability)(torch.tensor(x)).numpy()
+    layer = lm.AlphaDropout(probability, whole_channels=whole)
+    found = run(layer, x, training=True)
+    # One for the elements that are dropped, and one for those that stay.
+    mine, theirs = (np.unique(y.round(9)) for y in (found, expected))
+    assert len(mine) == 2
+    np.testing.assert_allclose(mine, theirs, atol=1e-8)
+    for y in (found, expected):
+        assert abs((y < 0).mean() - probability) < 0.02
+        assert (y[..., 0] == y[..., 1]).all() == whole
+
+
 # Joins --------------------------------------------------------------------------------------------
 
 
@@ -236,6 +268,13 @@ def test_add_explains_shapes_that_differ(
     assert lines[2] == f"  right  f32[batch, {', '.join(map(str, right))}]   from net/1:Input"
     assert lines[3].startswith(f"  {difference}: {fix}")
     assert len(lines) == 4
+
+
+def test_a_tensor_of_zeros_has_the_similarity_zero_and_finite_gradients() -> None:
+    zeros, ones = np.zeros((1, 3)), np.ones((1, 3))
+    assert run(lm.CosineSimilarity(), zeros, ones) == 0
+    slope = run(lm.CosineSimilarity(), zeros, ones, upstream=np.ones(1))
+    assert np.isfinite(slope).all()
 
 
 # Regularizers -------------------------------------------------------------------------------------

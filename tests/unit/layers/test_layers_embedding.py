@@ -91,6 +91,38 @@ def test_indices_may_have_any_integer_type(dtype: str) -> None:
     np.testing.assert_array_equal(model.predict(x), model.parameters()["1.weight"][x])
 
 
+# Bags ---------------------------------------------------------------------------------------------
+
+BAGS = np.array([[1, 2, 3], [4, 4, 0], [5, 1, 2]])
+COUNTED = np.array([[True, True, False], [True, True, True], [False, False, False]])
+
+
+def bag_of(mode: Any, second: lm.Tensor, **options: Any) -> lm.Model:
+    x = lm.Input(3, dtype="int64")
+    layer = lm.EmbeddingBag(6, 4, mode=mode, **options)
+    return lm.Model(lm.Network([x, second], layer(x, second)), seed=0)
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum", "max"])
+@pytest.mark.parametrize("padding", [None, 2])
+def test_a_mask_chooses_the_indices_that_count(mode: str, padding: int | None) -> None:
+    model = bag_of(mode, lm.Input(3, dtype="bool"), padding=padding)
+    (table,) = model.parameters().values()
+    found = model.predict((BAGS, COUNTED))
+    for row, bag, counted in zip(found, BAGS, COUNTED, strict=True):
+        rows = table[bag[counted & (bag != padding)]]
+        expected = getattr(np, mode)(rows, 0) if len(rows) else np.zeros(4)
+        np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_of_a_bag_multiply_its_rows() -> None:
+    model = bag_of("sum", lm.Input(3))
+    (table,) = model.parameters().values()
+    weights = np.random.default_rng(1).normal(size=(3, 3)).astype("float32")
+    expected = np.einsum("bl,blf->bf", weights, table[BAGS])
+    np.testing.assert_allclose(model.predict((BAGS, weights)), expected, rtol=1e-5, atol=1e-6)
+
+
 # Indices out of range -----------------------------------------------------------------------------
 
 USES: dict[str, Callable[[lm.Model, np.ndarray, np.ndarray], Any]] = {

@@ -5,6 +5,7 @@ Their values and gradients are compared with PyTorch's in test_layers_torch_norm
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -121,3 +122,32 @@ def test_a_layer_that_is_applied_twice_averages_both_batches() -> None:
         training.step((x[:8], x[8:]), np.zeros((8, 1)))
     (mean,) = (value for name, value in model.states().items() if "mean" in name)
     np.testing.assert_allclose(mean, 0.25 * x[:8].mean(0) + 0.5 * x[8:].mean(0), rtol=1e-12)
+
+
+X = np.random.default_rng(0).normal(size=(6, 4, 3)).astype("float32")
+
+
+def test_without_momentum_the_averages_are_those_of_all_batches() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4, 3), lm.BatchNorm(momentum=None)))
+    batches = [X + n for n in range(3)]
+    with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.0), batch_size=6) as training:
+        for batch in batches:
+            training.step(batch, batch)
+    states = model.states()
+    assert states["1.batches"] == 3
+    means = [batch.mean((0, 2)) for batch in batches]
+    variances = [batch.var((0, 2), ddof=1) for batch in batches]
+    np.testing.assert_allclose(states["1.running_mean"], np.mean(means, 0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(states["1.running_variance"], np.mean(variances, 0), rtol=1e-5)
+
+
+def test_without_running_averages_there_are_no_states() -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4, 3), lm.BatchNorm(running=False)))
+    assert not model.states()
+    np.testing.assert_allclose(model.predict(X).mean((0, 2)), np.zeros(4), atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [lm.BatchNorm, lm.InstanceNorm, lambda **o: lm.GroupNorm(2, **o)])
+def test_a_weight_without_a_bias(layer: Callable[..., lm.Layer]) -> None:
+    model = lm.Model(lm.Sequential(lm.Input(4, 3), layer(affine=True, bias=False)))
+    assert list(model.parameters()) == ["1.weight"]

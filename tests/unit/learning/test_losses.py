@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import error_text, refused
 from loss_limits import LIMITS
+from random_arrays import normal
 
+import lamina
 from lamina import layers as lm
 from lamina import ops
 from lamina.base.shapes import BATCH, as_dtype, float32, int64
+from lamina.errors import DataError, DefinitionError
 from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
 from lamina.learning import losses, metrics
 from lamina.ops.differentiate import gradients
@@ -322,6 +327,197 @@ def test_dice_compares_regions_of_each_class() -> None:
 
 
 # Several outputs, and sequences -------------------------------------------------------------------
+
+
+# Sequences ----------------------------------------------------------------------------------------
+
+
+def ctc_losses(prediction: np.ndarray, labels: np.ndarray, **options: Any) -> np.ndarray:
+    x = lm.Input(*prediction.shape[1:], dtype="float64")
+    y = lm.Input(*labels.shape[1:], dtype="int64")
+    return lamina.compile([x, y], lamina.CTC(**options)(x, y), engine="interpreter")(
+        prediction, labels
+    )[0]
+
+
+def test_ctc_of_one_time_is_the_cross_entropy_of_its_label() -> None:
+    shares = np.log(np.random.default_rng(0).dirichlet(np.ones(4), (6, 1)))
+    labels = np.array([1, 3, 1, 1, 2, 3])
+    found = ctc_losses(shares, labels[:, None], reduction="none")
+    np.testing.assert_allclose(found, -shares[np.arange(6), 0, labels], rtol=1e-12)
+
+
+def test_ctc_adds_up_all_alignments() -> None:
+    # Labels a, a need a blank between them: in four times there are 5 alignments of probability
+    # 1/3 each time: a-a., a-.a and the like.
+    shares = np.log(np.full((1, 4, 3), 1 / 3))
+    labels = np.array([[1, 1, -1]])
+    found = ctc_losses(shares, labels, reduction="sum")
+    letters = np.array(np.meshgrid(*[range(3)] * 4)).reshape(4, -1).T
+    count = 0
+    for word in letters:
+        merged = [one for n, one in enumerate(word) if n == 0 or one != word[n - 1]]
+        count += [one for one in merged if one] == [1, 1]
+    np.testing.assert_allclose(found, -np.log(count / 3**4), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "problem", "expected", "found"),
+    [
+        (([8, 7], [1, 2]), "input lengths out of range", "0..7", "8 at example 0"),
+        (([7, -1], [1, 2]), "input lengths out of range", "0..7", "-1 at example 1"),
+        (([7, 7], [1, 4]), "target lengths out of range", "0..3", "4 at example 1"),
+        (([7, 7], [-1, 2]), "target lengths out of range", "0..3", "-1 at example 0"),
+        (([7, 7], [3, 2]), "targets out of range", "class numbers up to 3", "-1 at example 0"),
+    ],
+)
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_ctc_refuses_lengths_that_the_arrays_do_not_have(
+    lengths: Any, problem: str, expected: str, found: str, zero_infinity: bool
+) -> None:
+    loss = lamina.CTC(zero_infinity=zero_infinity)
+    model = lamina.Model(lamina.Sequential(lm.Input(7, 4), lm.LogSoftmax()))
+    x, labels = np.zeros((2, 7, 4), "float32"), np.array([[1, 2, -1], [3, 1, -1]])
+    target = (labels, *(np.array(one) for one in lengths))
+    text = error_text(DataError, lambda: model.evaluate((x, target), loss=loss))
+    assert f"{problem}\n" in text
+    assert f"expected  {expected}" in text
+    assert f"found     {found}" in text
+    # Without a check of data, as in a compiled function, such an example has no loss.
+    inputs = [lm.Input(7, 4), *(lm.Input(*shape, dtype="int64") for shape in ((3,), (), ()))]
+    each = lamina.CTC(zero_infinity=zero_infinity, reduction="none")
+    value = each(inputs[0], tuple(inputs[1:]))
+    (result,) = lamina.compile(inputs, value, engine="interpreter")(x, *target)
+    wrong = int(found[-1])
+    assert np.isnan(result[wrong])
+    assert not np.isnan(result[1 - wrong])
+
+
+@pytest.mark.sampled
+def test_a_network_learns_sequences_without_alignment() -> None:
+    random = np.random.default_rng(0)
+    labels = random.integers(1, 4, (12, 2))
+    # Each label is shown for some times; the network must name them in order.
+    shown = np.repeat(labels, 4, axis=1)
+    x = np.eye(4, dtype="float32")[shown]
+    net = lamina.Sequential(lm.Input(8, 4), lm.Linear(5), lm.LogSoftmax())
+    model = lamina.Model(net, engine="cpu", seed=0)
+    how: dict[str, Any] = {"optimizer": lamina.Adam(0.05), "batch_size": 12, "epochs": 150}
+    history = model.fit((x, (labels, np.full(12, 8))), loss=lamina.CTC(blank=4), **how)
+    assert history["loss"][0] > 3 > 1.5 > history["loss"][-1]
+    same = lamina.Model(net, engine="cpu", seed=0)
+    again = same.fit((x, labels), loss=lamina.CTC(blank=4), **how)
+    np.testing.assert_allclose(again["loss"], history["loss"], rtol=1e-5)
+
+
+# Targets ------------------------------------------------------------------------------------------
+
+
+def test_dice_is_trained_with_class_numbers() -> None:
+    """They are those of one-hot targets."""
+    x = normal(8, 1, 4, 4)
+    labels = np.random.default_rng(0).integers(0, 3, (8, 4, 4))
+    found: list[list[float]] = []
+    for y in (labels, np.moveaxis(np.eye(3, dtype="float32")[labels], -1, 1)):
+        layers = lm.Conv2d(3, 3, padding="same"), lm.Softmax(axis=1)
+        model = lamina.Model(lamina.Sequential(lm.Input(1, 4, 4), *layers), seed=0)
+        how: Any = {"optimizer": lamina.Adam(0.1), "epochs": 3, "batch_size": 4, "seed": 0}
+        losses_ = model.fit((x, y), loss=losses.Dice(), **how)["loss"]
+        found.append([*losses_, model.evaluate((x, y), losses.Dice())["loss"]])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+    assert found[0][2] < found[0][0]
+
+
+THIRDS = np.full((6, 3), 1 / 3, "float32")
+
+
+@pytest.mark.parametrize(
+    ("targets", "problem", "found"),
+    [
+        (THIRDS * 255, "targets out of range", "85.0 at example 0"),
+        (-THIRDS, "targets out of range", "at example 0"),
+        (np.eye(3, dtype="float32")[[0, 1, 2, 0, 1, 2]] + THIRDS, "targets out", "at example 0"),
+        (np.float32([[1, 0, 0]] * 5 + [[1, 0, 1]]), "no shares of classes", "2.0 at example 5"),
+    ],
+)
+def test_cross_entropy_takes_shares_of_classes(targets: Any, problem: str, found: str) -> None:
+    model = lamina.Model(lamina.Sequential(lm.Input(3), lm.Linear(3)), engine="interpreter")
+    error = refused(DataError, lambda: model.evaluate((THIRDS, targets), losses.CrossEntropy()))
+    assert problem in error.problem
+    assert found in str(error)
+
+
+def test_shares_may_be_rounded_and_an_example_may_have_none() -> None:
+    model = lamina.Model(lamina.Sequential(lm.Input(3), lm.Linear(3)), engine="interpreter")
+    rounded = THIRDS.astype("float16")
+    rounded[2] = 0
+    assert model.evaluate((THIRDS, rounded), losses.CrossEntropy())["loss"] > 0
+
+
+def test_a_loss_that_takes_the_target_first_is_refused() -> None:
+    def divergence(y_true: Any, y_pred: Any) -> Any:
+        return y_true - y_pred
+
+    model = lamina.Model(lamina.Sequential(lm.Input(3), lm.Linear(3)), engine="interpreter")
+    for call in (
+        lambda: model.evaluate((THIRDS, THIRDS), divergence),
+        lambda: model.evaluate((THIRDS, THIRDS), losses.MSE(), [divergence]),
+    ):
+        with pytest.raises(DefinitionError) as caught:
+            call()
+        assert str(caught.value).endswith(
+            "the function takes the target first, and gets the prediction first\n"
+            "  expected  (prediction, target)\n"
+            "  found     (y_true, y_pred)\n"
+            "  Swap them: lambda y_pred, y_true: divergence(y_true, y_pred)."
+        )
+
+
+def _by_layer(prediction: Any, target: Any) -> Any:
+    return ops.mean((prediction - lm.OneHot(3)(target)) ** 2)
+
+
+def _by_op(prediction: Any, target: Any) -> Any:
+    chosen = ops.take_along_axis(prediction, ops.expand_dims(ops.cast(target, "int64"), 1), 1)
+    return -ops.mean(chosen)
+
+
+def _by_row(prediction: Any, target: Any) -> Any:
+    return ops.mean(prediction[:, 0] * ops.take(np.ones(3, "float32"), target, 0))
+
+
+@pytest.mark.parametrize("function", [_by_layer, _by_op, _by_row])
+@pytest.mark.parametrize("as_metric", [False, True])
+@pytest.mark.parametrize("wrong", [3, -1])
+def test_targets_that_index_in_a_function_of_the_user_are_checked(
+    function: Any, as_metric: bool, wrong: int
+) -> None:
+    """Programs clamp indices: the function would compare with another class."""
+    how: dict[str, Any] = {"loss": losses.CrossEntropy(ignore_index=wrong)}
+    how |= {"metrics": [lamina.FunctionMetric(function)]} if as_metric else {"loss": function}
+    model, x = lamina.Model(lamina.Sequential(lm.Input(2), lm.Linear(3)), seed=0), normal(4, 2)
+    before = model.parameters()
+    calls = [
+        lambda y: model.evaluate((x, y), **how),
+        lambda y: model.fit((x, y), optimizer=lamina.Adam(), epochs=1, **how),
+        lambda y: model.fit([(x, y)], optimizer=lamina.Adam(), epochs=1, **how),
+    ]
+    for call in calls:
+        text = error_text(DataError, lambda call=call: call(np.array([0, 2, wrong, 1])))
+        assert "indices out of range" in text
+        assert f"expected  0..2\n  found     {wrong} at example 2 of target 0" in text
+    for name, value in model.parameters().items():
+        np.testing.assert_array_equal(value, before[name])
+    for call in calls:
+        call(np.array([0, 2, 2, 1]))
+
+
+def test_computed_indices_of_targets_are_not_checked() -> None:
+    def loss(prediction: Any, target: Any) -> Any:
+        return _by_op(prediction, ops.clip(target, 0, 2))
+
+    model = lamina.Model(lamina.Sequential(lm.Input(2), lm.Linear(3)), seed=0)
+    assert np.isfinite(model.evaluate((normal(2, 2), np.array([5, -5])), loss)["loss"])
 
 
 def test_the_page_of_losses_lists_every_loss_and_metric() -> None:

@@ -176,28 +176,11 @@ def test_padding_equals_numpy(mode: Any, widths: list[Any]) -> None:
     np.testing.assert_array_equal(run(x, ops.pad_with(x, widths, mode, 7.0), value, 1), expected)
 
 
-KEYS = [
-    0,
-    -1,
-    (1, 2),
-    (-2, -3),
-    slice(1, 3),
-    slice(None, None, 2),
-    slice(None, None, -1),
-    slice(3, 0, -2),
-    slice(-1, -10, -3),
-    slice(5, 1),
-    slice(2, 2, -1),
-    slice(-100, 100),
-    Ellipsis,
-    (Ellipsis, 0),
-    (0, Ellipsis, 1),
-    (None, 1),
-    (slice(None), None, 2, None),
-    (Ellipsis, None),
-    (slice(1, None), slice(None, None, -2), slice(0, 1)),
-    (),
-    None,
+KEYS: list[Any] = [
+    *(0, -1, (1, 2), (-2, -3), slice(1, 3), slice(None, None, 2), slice(None, None, -1)),
+    *(slice(3, 0, -2), slice(-1, -10, -3), slice(5, 1), slice(2, 2, -1), slice(-100, 100)),
+    *(Ellipsis, (Ellipsis, 0), (0, Ellipsis, 1), (None, 1), (slice(None), None, 2, None)),
+    *((Ellipsis, None), (slice(1, None), slice(None, None, -2), slice(0, 1)), (), None),
     (np.int64(1), slice(np.int64(1), None)),
 ]
 

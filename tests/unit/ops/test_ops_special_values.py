@@ -314,65 +314,36 @@ def tensor(dtype: Any) -> Tensor:
 def test_dtypes_of_results() -> None:
     small, whole, wide = tensor(uint8), tensor(int32), tensor(int64)
     single, double, truth = tensor(float32), tensor(float64), tensor(bool_)
-    for y, expected in (
-        (single + 1, float32),
-        (double * 2.5, float64),
-        (whole + 1, int32),
-        (whole + 1.5, float32),
-        (truth + 1, int64),
-        (truth * 0.5, float32),
-        (small + whole, int32),
-        (wide + single, float32),
-        (1 - double, float64),
-        (whole / 2, float32),
-        (single > 0, bool_),
-        (whole**2, int32),
-        (whole**wide, int64),
-        (2**small, uint8),
-        (whole**0, int32),
-        (whole**-1, float32),
-        (truth**truth, int64),
-        (whole % small, int32),
-        (whole // 2.0, float32),
-        (truth & truth, bool_),
-        (truth | small, uint8),
-        (wide ^ whole, int64),
-        (~small, uint8),
-        (whole << 2, int32),
-        (ops.clip(whole, wide), int64),
-        (ops.clip(whole, 0, single), float32),
-        (ops.cumprod(small, 0), int64),
-        (ops.cummax(small, 0), uint8),
-        (ops.cummax(truth, 0), bool_),
-        (ops.tril(truth[None]), bool_),
-        (ops.triu(truth[None]), bool_),
-        (ops.abs(truth), bool_),
-        (ops.floor(truth), bool_),
-        (ops.einsum("i->", small), int64),
-        (ops.einsum("i->", truth), int64),
-        (ops.einsum("i...->...i", truth[None]), bool_),
-        (ops.einsum("i,i->", small, small), uint8),
-        (small**-1, float32),
-        (truth ** np.int64(-2), float32),
-        (ops.ceil(whole), int32),
-        (ops.atan2(whole, single), float32),
-        (ops.isnan(whole), bool_),
-        (single ** np.float64(2), float32),
-        (single + np.float64(2), float32),
-        (single + np.ones(3, np.float32), float32),
-        (ops.exp(whole), float32),
-        (ops.exp(double), float64),
-        (ops.sum(small), int64),
-        (ops.sum(truth), int64),
-        (ops.mean(whole), float32),
-        (ops.argmax(single, 0), int64),
-        (ops.cumsum(truth, 0), int64),
-        (ops.where(truth, single, 0), float32),
-        (ops.one_hot(small, 4), float32),
-        (constant(1.5), float32),
-        (ops.maximum(1, 2.5), float32),
-    ):
-        assert y.dtype == expected, y
+    results: dict[Any, list[Tensor]] = {
+        float64: [double * 2.5, 1 - double, ops.exp(double)],
+        float32: [
+            *(single + 1, whole + 1.5, truth * 0.5, wide + single, whole / 2, whole**-1),
+            *(whole // 2.0, ops.clip(whole, 0, single), small**-1, truth ** np.int64(-2)),
+            *(ops.atan2(whole, single), single ** np.float64(2), single + np.float64(2)),
+            *(single + np.ones(3, np.float32), ops.exp(whole), ops.mean(whole), constant(1.5)),
+            *(ops.where(truth, single, 0), ops.one_hot(small, 4), ops.maximum(1, 2.5)),
+        ],
+        int64: [
+            *(truth + 1, whole**wide, truth**truth, wide ^ whole, ops.clip(whole, wide)),
+            *(ops.cumprod(small, 0), ops.einsum("i->", small), ops.einsum("i->", truth)),
+            *(ops.sum(small), ops.sum(truth), ops.argmax(single, 0), ops.cumsum(truth, 0)),
+        ],
+        int32: [
+            *(whole + 1, small + whole, whole**2, whole**0, whole % small, whole << 2),
+            ops.ceil(whole),
+        ],
+        uint8: [
+            *(2**small, truth | small, ~small, ops.cummax(small, 0)),
+            ops.einsum("i,i->", small, small),
+        ],
+        bool_: [
+            *(single > 0, truth & truth, ops.cummax(truth, 0), ops.tril(truth[None])),
+            *(ops.triu(truth[None]), ops.abs(truth), ops.floor(truth), ops.isnan(whole)),
+            ops.einsum("i...->...i", truth[None]),
+        ],
+    }
+    for dtype, tensors in results.items():
+        assert {one.dtype for one in tensors} == {dtype}
 
 
 def test_operators_are_those_of_python() -> None:
