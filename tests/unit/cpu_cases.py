@@ -1,9 +1,10 @@
-"""Made-up processors, and equal bits with every number of threads, for tests of the cpu engine."""
+"""Made-up processors, and equal bits with every number of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.program.program import Program
 
-_FEATURES = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,avx,fma,f16c,sse4.2"
+FEATURES = ["avx2", "avx", "fma", "f16c", "sse4.2", "avx512bf16"]
+FEATURES += [f"avx512{part}" for part in ("f", "bw", "dq", "vl")]
 # With AVX-512 and instructions on bfloat16, also where there is none.
 ZEN_4 = HostProcessor(
     name="znver4",
     triple="x86_64-unknown-linux-gnu",
-    features=",".join(f"+{feature}" for feature in _FEATURES.split(",")),
+    features=",".join(f"+{feature}" for feature in FEATURES),
     description="made up",
     vectors="avx512",
     halves=True,
@@ -61,12 +63,17 @@ def check_threads(
 
 
 def same_for_threads(
-    engine: CpuEngine, program: Program, feeds: Mapping[str, Array], *threads: int
+    program: Program,
+    feeds: Mapping[str, Array],
+    threads: Sequence[int] = (1, 2, 3),
+    engine: CpuEngine | None = None,
+    schedule: Callable[[HostProcessor], Any] = lambda _: None,
 ) -> None:
     """A program gives the same outputs with each number of threads."""
+    engine = engine or CpuEngine()
     found: list[dict[str, bytes]] = []
     for count in threads:
         engine.processor = replace(engine.processor, threads=count)
-        outputs, _ = run_program(program, engine, feeds)
+        outputs, _ = run_program(program, engine, feeds, schedule=schedule(engine.processor))
         found.append({name: np.asarray(value).tobytes() for name, value in outputs.items()})
     assert all(one == found[0] for one in found[1:])

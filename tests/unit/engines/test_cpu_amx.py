@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from cpu_cases import FEATURES, SAPPHIRE_RAPIDS, check_threads
 from emulated import emulate
+from error_texts import error_text
 from harness import Leaves, check
 from simd_alternatives import legal_schedules
-from test_cpu_pairs import FEATURES, check_with_threads, processor, program_of, rounded
+from test_cpu_pairs import program_of, rounded
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import bfloat16, float32
+from lamina.base.shapes import Array, bfloat16, float32
 from lamina.engines.cpu import tile_permission
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.machine_code import compiled, listing
@@ -38,14 +39,6 @@ from lamina.program.steps import Contraction
 from lamina.step.rounding import with_rounded_products
 
 pytestmark = pytest.mark.sampled
-
-SAPPHIRE_RAPIDS = replace(
-    processor(),
-    name="sapphirerapids",
-    features=",".join(f"+{feature}" for feature in [*FEATURES, "amx-tile", "amx-bf16"]),
-    vectors="amx",
-    bfloat16_tiles=True,
-)
 
 
 @pytest.fixture
@@ -72,6 +65,7 @@ def assembly() -> str:
 
 
 def test_a_micro_kernel_loads_each_operand_once_for_four_products(assembly: str) -> None:
+    check_configurations(assembly)
     body = re.search(
         r"^amx_24x2_\d+_over_kx32_from_zero:(.*?)\tretq", assembly, re.MULTILINE | re.DOTALL
     )
@@ -87,10 +81,6 @@ def test_a_micro_kernel_loads_each_operand_once_for_four_products(assembly: str)
         "tdpbf16ps": ["640", "741", "652", "753"],
         "tilestored": ["0", "1", "2", "3"],
     }
-
-
-def test_each_function_that_uses_tiles_configures_and_releases_them(assembly: str) -> None:
-    check_configurations(assembly)
 
 
 def check_configurations(assembly: str) -> None:
@@ -198,32 +188,31 @@ def test_epilogues_and_fused_column_sums_read_the_sums_of_tiles(engine: CpuEngin
     assert "fused after it" in str(decide(program, engine.processor))
 
 
-def test_float32_operands_are_rounded_when_they_are_packed(engine: CpuEngine) -> None:
+def check_rounded(x: Array, y: Array, engine: CpuEngine, *, exact: bool) -> None:
     leaves = Leaves()
+    graph = leaves.graph([ops.matmul(leaves.add(x), leaves.add(y))])
+    check(with_rounded_products(graph, bfloat16), engine, leaves.feeds, exact=exact)
+
+
+def test_float32_operands_are_rounded_when_they_are_packed(engine: CpuEngine) -> None:
     x, y = np.random.default_rng(0).standard_normal((2, 45, 45), "float32")
-    graph = with_rounded_products(
-        leaves.graph([ops.matmul(leaves.add(x), leaves.add(y))]), bfloat16
-    )
-    check(graph, engine, leaves.feeds)
+    check_rounded(x, y, engine, exact=False)
 
 
 def test_infinite_numbers_next_to_zeros_along_k_give_no_nan(engine: CpuEngine) -> None:
     x, y = np.ones((2, 20, 33, 33), "float32")[:, 0]
     x[-1, :], y[:, -1] = np.inf, 2
-    leaves = Leaves()
-    graph = with_rounded_products(
-        leaves.graph([ops.matmul(leaves.add(x), leaves.add(y))]), bfloat16
-    )
-    check(graph, engine, leaves.feeds, exact=True)
+    check_rounded(x, y, engine, exact=True)
 
 
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     emulate(monkeypatch, "amx")
-    check_with_threads(
+    check_threads(
         lm.Sequential(lm.Input(100), lm.Linear(70), lm.ReLU(), lm.Linear(33)),
         np.random.default_rng(0).standard_normal((150, 100), "float32"),
         np.ones((150, 33), "float32"),
         monkeypatch,
+        "mixed-bfloat16",
     )
 
 
@@ -253,9 +242,9 @@ def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch: pytest.MonkeyPat
 def tile_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processor has AMX."""
     flags = dict.fromkeys([*FEATURES, "amx-tile", "amx-bf16"], True)
-    target = ("sapphirerapids", flags, "x86_64-unknown-linux-gnu")
     monkeypatch.setattr(
-        "lamina.engines.cpu.llvm.host_target", lambda: (target[0], dict(flags), target[2])
+        "lamina.engines.cpu.llvm.host_target",
+        lambda: ("sapphirerapids", dict(flags), "x86_64-unknown-linux-gnu"),
     )
     monkeypatch.delenv("LAMINA_VECTORS", raising=False)
 
@@ -278,11 +267,7 @@ def test_a_refusal_of_the_system_is_shown(monkeypatch: pytest.MonkeyPatch) -> No
         "threads, avx512 (the system refuses the tile registers of AMX: Invalid argument)"
     )
     monkeypatch.setenv("LAMINA_VECTORS", "amx")
-    with pytest.raises(EngineError) as caught:
-        CpuEngine()
-    lines = str(caught.value).splitlines()
-    assert lines[0] == "LAMINA_VECTORS names vectors that this processor does not have"
-    assert lines[2:4] == [
+    assert error_text(EngineError, CpuEngine).splitlines()[2:4] == [
         "  found     'amx'",
         "  system    refuses tile registers: Invalid argument",
     ]

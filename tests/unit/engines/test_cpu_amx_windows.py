@@ -10,12 +10,13 @@ from functools import partial
 import numpy as np
 import pytest
 from alternatives import schedules_of
+from cpu_cases import SAPPHIRE_RAPIDS, ZEN_4, same_for_threads
 from emulated import emulate
-from harness import Leaves, check, run_program
+from harness import Leaves, check
 from program_cases import compiled
 from simd_alternatives import legal_schedules
-from test_cpu_amx import SAPPHIRE_RAPIDS, check_configurations
-from test_cpu_pairs import processor, program_of
+from test_cpu_amx import check_configurations
+from test_cpu_pairs import program_of
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
@@ -113,12 +114,9 @@ def assembly() -> str:
 
 
 def test_a_convolution_multiplies_in_tile_registers(assembly: str) -> None:
+    check_configurations(assembly)
     assert "tdpbf16ps" in assembly
     assert "vdpbf16ps" not in assembly
-
-
-def test_each_function_that_uses_tiles_configures_and_releases_them(assembly: str) -> None:
-    check_configurations(assembly)
 
 
 # Schedules ----------------------------------------------------------------------------------------
@@ -142,11 +140,6 @@ def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(
             work += b * m * n * k * is_forward
             tiled += b * m * n * k * how.amx
     assert tiled > 0.9 * work
-
-
-def test_without_tile_registers_a_convolution_is_of_pairs() -> None:
-    (found,) = windows_of(Case((16, 16), (3, 3), padding=1).program(), processor())
-    assert (found.algorithm, found.paired, found.amx) == ("implicit GEMM", True, False)
 
 
 @pytest.mark.parametrize(
@@ -179,18 +172,25 @@ def test_tile_registers_that_would_be_half_empty_are_not_used(case: Case) -> Non
         assert not found.amx
 
 
-def test_gradients_of_strided_convolutions_are_pairs() -> None:
-    case = Case((16, 16), (3, 3), n=32, stride=2, padding=1)
-    (found,) = windows_of(case.program(gradient=True), SAPPHIRE_RAPIDS)
-    assert (found.algorithm, found.paired, found.amx) == (COL2IM, True, False)
+SAME = Case((16, 16), (3, 3), padding=1)
 
 
-def test_gathering_in_tile_registers_is_preferred_to_col2im_in_pairs() -> None:
-    case = Case((12, 12), (5, 5), n=32)
-    for tiles, algorithm in ((False, COL2IM), (True, IMPLICIT_GEMM)):
-        of = replace(SAPPHIRE_RAPIDS, bfloat16_tiles=tiles)
-        (found,) = windows_of(case.program(gradient=True), of)
-        assert (found.algorithm, found.amx) == (algorithm, tiles)
+@pytest.mark.parametrize(
+    ("case", "gradient", "processor", "expected"),
+    [
+        (SAME, False, ZEN_4, (IMPLICIT_GEMM, True, False)),
+        # Pairs are not gathered from positions that lie a stride apart.
+        (replace(SAME, n=32, stride=2), True, SAPPHIRE_RAPIDS, (COL2IM, True, False)),
+        (Case((12, 12), (5, 5), n=32), True, ZEN_4, (COL2IM, True, False)),
+        (Case((12, 12), (5, 5), n=32), True, SAPPHIRE_RAPIDS, (IMPLICIT_GEMM, True, True)),
+    ],
+    ids=["without tiles", "strided gradient", "gradient without tiles", "gradient"],
+)
+def test_algorithms_depend_on_tile_registers(
+    case: Case, gradient: bool, processor: HostProcessor, expected: tuple[str, bool, bool]
+) -> None:
+    (found,) = windows_of(case.program(gradient=gradient), processor)
+    assert (found.algorithm, found.paired, found.amx) == expected
 
 
 # Results ------------------------------------------------------------------------------------------
@@ -218,17 +218,18 @@ CASES = {
 }
 
 
+def check_tiles(graph: Graph, leaves: Leaves, engine: CpuEngine) -> None:
+    """The results of both schedules in tile registers equal the oracle's."""
+    others = partial(in_tile_registers, engine=engine)
+    program = check(graph, engine, leaves.feeds, schedules=others)
+    assert [one.amx for one in windows_of(program, engine.processor)] == [True]
+    assert len([*others(program)]) == 2
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions_equal_the_oracles(name: str, engine: CpuEngine) -> None:
     leaves = Leaves()
-    program = check(
-        CASES[name].graph(leaves),
-        engine,
-        leaves.feeds,
-        schedules=lambda one: in_tile_registers(one, engine),
-    )
-    assert [one.amx for one in windows_of(program, engine.processor)] == [True]
-    assert len([*in_tile_registers(program, engine)]) == 2
+    check_tiles(CASES[name].graph(leaves), leaves, engine)
 
 
 @pytest.mark.parametrize(
@@ -240,12 +241,7 @@ def test_convolutions_equal_the_oracles(name: str, engine: CpuEngine) -> None:
 )
 def test_gradients_of_images_equal_the_oracles(case: Case, engine: CpuEngine) -> None:
     leaves = Leaves()
-    graph = case.graph(leaves, forward=False, gradient=True)
-    program = check(
-        graph, engine, leaves.feeds, schedules=lambda one: in_tile_registers(one, engine)
-    )
-    assert [one.amx for one in windows_of(program, engine.processor)] == [True]
-    assert len([*in_tile_registers(program, engine)]) == 2
+    check_tiles(case.graph(leaves, forward=False, gradient=True), leaves, engine)
 
 
 def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(engine: CpuEngine) -> None:
@@ -264,14 +260,8 @@ def test_results_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> No
     leaves = Leaves()
     graph = Case((5, 9), (3, 3), batch=5, n=32, padding=1).graph(leaves, gradient=True)
     program = compiled(graph)
-    found: list[dict[str, bytes]] = []
-    for threads in (1, 2, 3):
-        engine.processor = replace(engine.processor, threads=threads)
-        assert all(one.amx for one in windows_of(program, engine.processor))
-        outputs, _ = run_program(program, engine, leaves.feeds)
-        found.append({name: value.tobytes() for name, value in outputs.items()})
-    assert len(found[0]) == 2
-    assert found[0] == found[1] == found[2]
+    assert [one.amx for one in windows_of(program, engine.processor)] == [True, True]
+    same_for_threads(program, leaves.feeds, engine=engine)
 
 
 def test_a_contraction_without_k_has_schedules(engine: CpuEngine) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from cpu_cases import ZEN_4, check_threads
 from emulated import emulate
 from harness import Leaves
 from program_cases import compiled
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, bfloat16
+from lamina.base.shapes import bfloat16
 from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.native_program import write_program
-from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.cpu.processor import host
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import GemmSchedule, LoopSchedule, WindowSchedule
 from lamina.engines.simd.decide.windows import paired_readings
@@ -26,43 +28,6 @@ from lamina.program.steps import Contraction, Loop, stores_of
 from lamina.workloads import WORKLOADS
 
 pytestmark = pytest.mark.sampled
-
-FEATURES = [
-    "avx512f",
-    "avx512bw",
-    "avx512dq",
-    "avx512vl",
-    "avx512bf16",
-    "avx2",
-    "avx",
-    "fma",
-    "f16c",
-    "sse4.2",
-]
-
-
-def processor(*, pairs: bool = True) -> HostProcessor:
-    """A processor with AVX-512 and instructions on bfloat16, also where there is none."""
-    return HostProcessor(
-        name="znver4",
-        triple="x86_64-unknown-linux-gnu",
-        features=",".join(f"+{feature}" for feature in FEATURES),
-        description="made up",
-        vectors="avx512",
-        halves=True,
-        refusal="",
-        vector_bytes=64,
-        registers=32,
-        fused=True,
-        bfloat16_pairs=pairs,
-        bfloat16_tiles=False,
-        level1_bytes=32 << 10,
-        level2_bytes=1 << 20,
-        level3_bytes=32 << 20,
-        threads=2,
-        registers_at_once=4,
-        winograd_saving=0.0,
-    )
 
 
 def rounded(network: lm.Network, *how: Any) -> Program:
@@ -78,7 +43,7 @@ def program_of(workload: str) -> Program:
 def shares(workload: str) -> tuple[float, float]:
     """The shares of multiply-adds in pairs, and by Winograd's algorithms with tiles of 4x4."""
     program = program_of(workload)
-    schedule = decide(program, processor())
+    schedule = decide(program, ZEN_4)
     work = paired = filtered = 0
     for step, how in zip(program.steps, schedule.steps, strict=True):
         if isinstance(step, Contraction) and not isinstance(how, LoopSchedule):
@@ -108,7 +73,7 @@ def test_convolutions_of_3x3_have_tiles_of_4x4_instead_of_pairs(
 
 def test_without_the_instructions_no_product_is_of_pairs() -> None:
     program = program_of("lenet")
-    for how in decide(program, processor(pairs=False)).steps:
+    for how in decide(program, replace(ZEN_4, bfloat16_pairs=False)).steps:
         assert not getattr(how, "paired", False)
 
 
@@ -124,8 +89,8 @@ def test_an_outer_product_has_no_pairs() -> None:
 
 @pytest.mark.parametrize("workload", ["mlp", "lenet"])
 def test_the_machine_code_multiplies_pairs(workload: str) -> None:
-    native = write_program(program_of(workload), processor())
-    assembly = listing(native.text, processor())
+    native = write_program(program_of(workload), ZEN_4)
+    assembly = listing(native.text, ZEN_4)
     assert re.search(r"vdpbf16ps\s+.*\{1to16\}", assembly)
     assert re.search(r"vdpbf16ps\s+.*zmm", assembly)
 
@@ -149,26 +114,12 @@ def _is_cast(value: object) -> bool:
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     if not host().bfloat16_pairs:
         emulate(monkeypatch, "avx512")
-    check_with_threads(
+    check_threads(
         lm.Sequential(
             lm.Input(8, 20, 20), lm.Conv2d(33, 3), lm.ReLU(), lm.Flatten(), lm.Linear(70)
         ),
         np.random.default_rng(0).standard_normal((40, 8, 20, 20), "float32"),
         np.ones((40, 70), "float32"),
         monkeypatch,
+        "mixed-bfloat16",
     )
-
-
-def check_with_threads(
-    net: lm.Network, x: Array, y: Array, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A training step of one to three threads gives the first weight the same bits."""
-    found: list[Array] = []
-    for threads in ("1", "2", "3"):
-        monkeypatch.setenv("LAMINA_THREADS", threads)
-        model = lm.Model(net, dtype="mixed-bfloat16")
-        with model.training(lm.MSE(), lm.SGD(0.1), len(x)) as training:
-            training.step(x, y)
-        found.append(model.parameters()["1.weight"])
-    assert (found[0] == found[1]).all()
-    assert (found[0] == found[2]).all()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from cpu_cases import same_for_threads
 from emulated import emulate
 from harness import Leaves, check, compare, run_program
 from program_cases import compiled
@@ -70,7 +73,7 @@ def windows_of(
     program: Program, schedule: Schedule | None = None
 ) -> list[tuple[WindowSchedule, Windowed]]:
     """The schedules of contractions over windows, and how their algorithms read them."""
-    schedule = schedule or decide(program, CpuEngine().processor)
+    schedule = schedule or decide(program, host())
     return [
         (one, readings(step)[one.algorithm])
         for step, one in zip(program.steps, schedule.steps, strict=True)
@@ -78,28 +81,20 @@ def windows_of(
     ]
 
 
-def algorithms_of(program: Program, schedule: Schedule | None = None) -> list[str]:
-    return sorted(one.algorithm for one, _ in windows_of(program, schedule))
-
-
 def winograd(program: Program, processor: HostProcessor | None = None) -> Schedule:
     """A schedule with Winograd's algorithms wherever possible, whether they pay or not.
 
     Rounded operands have the larger tiles.
     """
-    processor = processor or CpuEngine().processor
-    forced: dict[int, WindowSchedule] = {}
-    for number, step in enumerate(program.steps):
-        for algorithm, windowed in readings(step).items() if isinstance(step, Contraction) else ():
-            if is_winograd(algorithm):
-                panels = panels_of(step, processor)
-                forced[number] = schedule_by(windowed, algorithm, panels, processor)
+    processor = processor or host()
+    forced = {
+        number: schedule_by(windowed, algorithm, panels_of(step, processor), processor)
+        for number, step in enumerate(program.steps)
+        if isinstance(step, Contraction)
+        for algorithm, windowed in readings(step).items()
+        if is_winograd(algorithm)
+    }
     return decide(program, processor, forced)
-
-
-def with_winograd(engine: CpuEngine) -> Any:
-    """The `schedules` argument of `check`."""
-    return lambda program: [winograd(program, engine.processor)]
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +216,7 @@ def test_graphs_with_winograd_equal_their_evaluation(
     engine = engine_of(vectors, monkeypatch)
     made = FilteredGraph(seed)
     graph = made.graph if half is None else with_rounded_products(made.graph, half)
-    check(graph, engine, made.feeds, schedules=with_winograd(engine))
+    check(graph, engine, made.feeds, schedules=lambda one: [winograd(one, engine.processor)])
 
 
 # The transforms, and the dtype of the numbers; ROUNDED numbers are float32 with bfloat16's digits,
@@ -254,6 +249,13 @@ def convolution(
         weight = ops.rounded(weight, bfloat16) if dtype == ROUNDED else weight
     y = ops.conv(x, weight, [1, 1], [padding, padding], [1, 1])
     return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
+
+
+def by_winograd(graph: Graph, feeds: dict[str, Any]) -> list[Array]:
+    """The result and both gradients of a convolution."""
+    program = compiled(graph)
+    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
+    return [outputs[name] for name, _ in program.outputs]
 
 
 @pytest.mark.parametrize("rounded", [(), ("x",), ("weight",), ("x", "weight")], ids="".join)
@@ -340,7 +342,7 @@ def test_errors_of_winograd_are_those_of_its_roundings(filtering: Filtering, dty
     program = compiled(graph)
     schedule = winograd(program)
     wanted = [WINOGRAD[filtering]] * 2 + [WINOGRAD_WEIGHT_GRADIENT[filtering]]
-    assert algorithms_of(program, schedule) == sorted(wanted)
+    assert sorted(one.algorithm for one, _ in windows_of(program, schedule)) == sorted(wanted)
     found, _ = run_program(program, CpuEngine(), feeds, schedule=schedule)
     expected, _ = evaluate(graph, feeds)
     # The sums are over channels, outputs, and the tiles of images of 9x11.
@@ -369,66 +371,65 @@ def test_tolerances_of_windows_are_those_of_winograd(
         assert max(forward, gradient) <= amplifications[size] <= 1.1 * max(forward, gradient)
 
 
-def _only(array: Array, *index: Any) -> None:
-    """Zeros everywhere but at an index."""
-    kept = array[index].copy()
-    array[:] = 0
-    array[index] = kept
-
-
-def _thinned(array: Array, share: float) -> None:
+def thinned(array: Array, share: float) -> Array:
     """Zeros at random indices; `share` of the elements stay."""
-    array *= np.random.default_rng(array.size).random(array.shape) < share
+    return array * (np.random.default_rng(array.size).random(array.shape) < share)
 
 
-def _one_position(x: Array, weight: Array, upstream: Array) -> None:
-    _only(upstream, np.s_[:], np.s_[:], 0, 0)
+def only(array: Array, *index: Any) -> Array:
+    """Zeros everywhere but at an index."""
+    kept = np.zeros_like(array)
+    kept[index] = array[index]
+    return kept
 
 
-def _corners(x: Array, weight: Array, upstream: Array) -> None:
-    _only(x, np.s_[:], np.s_[:], -1, -1)
-    _only(upstream, np.s_[:], np.s_[1::2], np.s_[-2:], np.s_[-1:])
+def scaled(array: Array, share: float) -> Array:
+    """Few numbers, of all sizes."""
+    factors = 10.0 ** np.random.default_rng(0).integers(-6, 7, array.shape)
+    return (thinned(array, share) * factors).astype(array.dtype)
 
 
-def _channels(x: Array, weight: Array, upstream: Array) -> None:
-    x[:, ::2] = 0
-    upstream[:, 1::3] = 0
-    weight[4:7] = 0
-
-
-def _masks(x: Array, weight: Array, upstream: Array) -> None:
-    upstream[:, :, 4:] = 0
-    x[:, :, :4] = 0
-    x[0, 3:9, :, 2:] = 0
-
-
-def _elements(x: Array, weight: Array, upstream: Array) -> None:
-    weight[:, :, 0] = 0
-    weight[3, :, :, -1] = 0
-    _only(x, np.s_[:], np.s_[:], 4)
-    _only(upstream, np.s_[:], np.s_[:], np.s_[:], 3)
-
-
-def _identity(x: Array, weight: Array, upstream: Array) -> None:
+def identity(weight: Array) -> Array:
+    """Each output is a channel."""
     middle = weight.shape[-1] // 2
-    for channel in range(len(weight)):
-        _only(weight[channel], channel, middle, middle)
-    _thinned(x, 0.3)
-    _thinned(upstream, 0.3)
+    channels = np.arange(len(weight))
+    return only(weight, channels, channels, middle, middle)
 
 
-def _islands(x: Array, weight: Array, upstream: Array) -> None:
-    """Single positions between zeros; no weight is zero."""
-    for array in (x, upstream):
-        kept = array[:, :, ::5, 1::4].copy()
-        array[:] = 0
-        array[:, :, ::5, 1::4] = kept
-
-
-def _few(x: Array, weight: Array, upstream: Array) -> None:
-    for array, share in ((x, 0.03), (weight, 0.02), (upstream, 0.03)):
-        _thinned(array, share)
-        array *= 10.0 ** np.random.default_rng(0).integers(-6, 7, array.shape)
+EVERY = np.s_[:]
+# (image, weight, upstream gradient) -> the same with zeros.
+Change = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
+CHANGES: dict[str, Change] = {
+    "one position": lambda x, w, g: (x, w, only(g, EVERY, EVERY, 0, 0)),
+    "corners": lambda x, w, g: (
+        only(x, EVERY, EVERY, -1, -1),
+        w,
+        only(g, EVERY, np.s_[1::2], np.s_[-2:], np.s_[-1:]),
+    ),
+    "channels": lambda x, w, g: (
+        only(x, EVERY, np.s_[1::2]),
+        only(w, np.r_[:4, 7 : len(w)]),
+        only(g, EVERY, np.flatnonzero(np.arange(g.shape[1]) % 3 != 1)),
+    ),
+    "masks": lambda x, w, g: (
+        only(x, EVERY, np.r_[:3, 9 : x.shape[1]], np.s_[4:]),
+        w,
+        only(g, EVERY, EVERY, np.s_[:4]),
+    ),
+    "elements": lambda x, w, g: (
+        only(x, EVERY, EVERY, 4),
+        only(w, EVERY, EVERY, np.s_[1:]),
+        only(g, EVERY, EVERY, EVERY, 3),
+    ),
+    "identity": lambda x, w, g: (thinned(x, 0.3), identity(w), thinned(g, 0.3)),
+    "few": lambda x, w, g: (scaled(x, 0.03), scaled(w, 0.02), scaled(g, 0.03)),
+    # Single positions between zeros; no weight is zero.
+    "islands": lambda x, w, g: (
+        only(x, EVERY, EVERY, np.s_[::5], np.s_[1::4]),
+        w,
+        only(g, EVERY, EVERY, np.s_[::5], np.s_[1::4]),
+    ),
+}
 
 
 @pytest.mark.parametrize("vectors", SMALL)
@@ -441,17 +442,15 @@ def test_winograd_gives_zeros_where_all_terms_are_zero(
     program = compiled(graph)
     executable = engine.compile(program, {}, schedule=winograd(program, engine.processor))
     noise: dict[tuple[str, str], int] = {}
-    changes = (_one_position, _corners, _channels, _masks, _elements, _identity, _few, _islands)
-    for change in changes:
-        feeds = {name: value.copy() for name, value in original.items()}
-        change(*feeds.values())
+    for change, change_of in CHANGES.items():
+        feeds = dict(zip(original, change_of(*original.values()), strict=True))
         # The number of nonzero terms of each result.
         counts, _ = evaluate(graph, {name: abs(np.sign(feed)) for name, feed in feeds.items()})
         expected = expected_of(graph, feeds).outputs
         executable.run([feeds[buffer.name] for buffer in program.of_kind("input")])
         for name, count in counts.items():
             found = executable.output(name)
-            noise[change.__name__, name] = np.count_nonzero(found[count == 0])
+            noise[change, name] = np.count_nonzero(found[count == 0])
             assert np.count_nonzero(found) <= np.count_nonzero(count), (change, name)
             compare(name, found, *expected[name])
     executable.release()
@@ -464,10 +463,8 @@ def test_nonfinite_values_count_as_nonzero(filtering: Filtering, dtype: str) -> 
     feeds["x0"][1, 3, 4, 5] = np.inf
     feeds["x1"][:] = feeds["x2"][:] = 0
     feeds["x1"][7] = 1
-    program = compiled(graph)
-    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     # Infinity times zero.
-    y, _, of_weight = (outputs[name] for name, _ in program.outputs)
+    y, _, of_weight = by_winograd(graph, feeds)
     assert np.isnan(y[1, :7, 4, 5]).all()
     assert np.isnan(of_weight[:, 3]).any(axis=(1, 2)).all()
     assert not np.delete(of_weight, 3, axis=1).any()
@@ -477,15 +474,7 @@ def test_nonfinite_values_count_as_nonzero(filtering: Filtering, dtype: str) -> 
 def test_winograd_does_not_depend_on_the_number_of_threads(dtype: str) -> None:
     graph, feeds = convolution(dtype, channels=64)
     program = compiled(graph)
-    found: list[dict[str, Any]] = []
-    for threads in (1, 2, 5):
-        engine = CpuEngine()
-        engine.processor = replace(engine.processor, threads=threads)
-        schedule = winograd(program, engine.processor)
-        found.append(dict(run_program(program, engine, feeds, schedule=schedule)[0]))
-    for outputs in found[1:]:
-        for name, value in outputs.items():
-            np.testing.assert_array_equal(value, found[0][name], name)
+    same_for_threads(program, feeds, (1, 2, 5), schedule=partial(winograd, program))
 
 
 @pytest.mark.parametrize("padding", [0, 2])
@@ -500,28 +489,20 @@ def test_gradients_of_few_weights_have_partial_sums_for_every_number_of_threads(
     y = ops.conv(x, weight, [1, 1], [(padding, padding)] * 2, [1, 1])
     graph = leaves.graph(gradients(ops.sum(y * upstream), [weight]))
     program = check(graph, CpuEngine(), leaves.feeds)
-    assert algorithms_of(program) == [WEIGHT_GRADIENT]
-    found: list[bytes] = []
     for threads in (1, 2, 5):
-        engine = CpuEngine()
-        engine.processor = replace(engine.processor, threads=threads)
-        ((schedule, _),) = windows_of(program, decide(program, engine.processor))
+        ((one, _),) = windows_of(program, decide(program, replace(host(), threads=threads)))
         # A kernel for the partial sums, and one that adds them up.
-        assert len(schedule.works) == 2
-        assert schedule.partial_sums > 1
-        assert schedule.works[0].items >= 7
-        outputs, _ = run_program(program, engine, leaves.feeds)
-        found.append(outputs[program.outputs[0][0]].tobytes())
-    assert len(set(found)) == 1
+        assert (one.algorithm, len(one.works)) == (WEIGHT_GRADIENT, 2)
+        assert one.partial_sums > 1
+        assert one.works[0].items >= 7
+    same_for_threads(program, leaves.feeds, (1, 2, 5))
 
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_nan_reaches_the_results_whose_windows_contain_it(size: int) -> None:
     graph, feeds = convolution(size=size)
     feeds["x0"][1, 3, 4, 5] = np.nan
-    program = compiled(graph)
-    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
-    y = outputs[program.outputs[0][0]]
+    y, _, _ = by_winograd(graph, feeds)
     reached = np.zeros(y.shape, bool)
     reach = size // 2
     reached[1, :, 4 - reach : 5 + reach, 5 - reach : 6 + reach] = True
@@ -531,9 +512,7 @@ def test_a_nan_reaches_the_results_whose_windows_contain_it(size: int) -> None:
 def test_with_tiles_of_4x4_a_nan_reaches_results_of_its_tiles_only() -> None:
     graph, feeds = convolution(ROUNDED)
     feeds["x0"][1, 3, 4, 5] = np.nan
-    program = compiled(graph)
-    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
-    y = outputs[program.outputs[0][0]]
+    y, _, _ = by_winograd(graph, feeds)
     # Rows 3 and 4 to 5 are in two tiles; columns 4 to 6 in one.
     possible, certain = np.zeros((2, *y.shape), bool)
     possible[1, :, :8, 4:8] = True
@@ -550,9 +529,7 @@ def test_nonfinite_values_reach_only_gradients_of_the_weights_of_their_channel(
 ) -> None:
     graph, feeds = convolution(size=size)
     feeds["x0"][(1, 3, *pixel)] = value
-    program = compiled(graph)
-    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
-    lost = ~np.isfinite(outputs[program.outputs[2][0]])
+    lost = ~np.isfinite(by_winograd(graph, feeds)[2])
     assert lost[:, 3].any(axis=(1, 2)).all()
     assert not np.delete(lost, 3, axis=1).any()
 
