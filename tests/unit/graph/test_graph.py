@@ -29,7 +29,6 @@ from lamina.graph import (
     described,
     evaluate,
     leaf,
-    path_after,
     rebuild,
     rewrite,
     show,
@@ -90,35 +89,27 @@ def test_a_tensor_is_described_with_the_layer_it_comes_from() -> None:
 # The type check -----------------------------------------------------------------------------------
 
 
-def test_a_sound_graph_passes_the_check() -> None:
-    x = data(4)
-    verify(Graph((x,), (("y", ops.tanh(x)),)))
+X, W = data(4), leaf("w", "parameter", (4,), float32)
+TANH = ops.tanh(X)
+UNSOUND = {
+    "a shape": (
+        Graph((X,), (("y", dataclasses.replace(TANH, shape=(BATCH, 5))),)),
+        "tanh has f32[batch, 5], its shape rule gives f32[batch, 4]",
+    ),
+    "a dtype": (
+        Graph((X,), (("y", dataclasses.replace(TANH, dtype=float64)),)),
+        "tanh has f64[batch, 4], its shape rule gives f32[batch, 4]",
+    ),
+    "a name": (Graph((X,), (("y", X + data(4)),)), "two leaves are named x"),
+    "an update": (Graph((), (), ((W, ops.sum(W)),)), "w f32[4] is updated with f32[]"),
+}
 
 
-def test_a_wrong_shape_is_found() -> None:
-    x = data(4)
-    wrong = dataclasses.replace(ops.tanh(x), shape=(BATCH, 5))
-    error = refused(InternalError, lambda: verify(Graph((x,), (("y", wrong),))))
-    assert error.problem == ("tanh has f32[batch, 5], its shape rule gives f32[batch, 4]")
-
-
-def test_a_wrong_dtype_is_found() -> None:
-    x = data(4)
-    wrong = dataclasses.replace(ops.tanh(x), dtype=float64)
-    with pytest.raises(InternalError, match=r"tanh has f64\[batch, 4\]"):
-        verify(Graph((x,), (("y", wrong),)))
-
-
-def test_two_leaves_of_one_name_are_found() -> None:
-    x, other = data(4), data(4)
-    with pytest.raises(InternalError, match="two leaves are named x"):
-        verify(Graph((x, other), (("y", x + other),)))
-
-
-def test_an_update_of_another_shape_is_found() -> None:
-    w = leaf("w", "parameter", (4,), float32)
-    error = refused(InternalError, lambda: verify(Graph((), (), ((w, ops.sum(w)),))))
-    assert error.problem == "w f32[4] is updated with f32[]"
+@pytest.mark.parametrize("name", UNSOUND)
+def test_faults_of_graphs_are_found(name: str) -> None:
+    verify(Graph((X,), (("y", TANH),)))
+    graph, problem = UNSOUND[name]
+    assert refused(InternalError, lambda: verify(graph)).problem == problem
 
 
 # Values -------------------------------------------------------------------------------------------
@@ -176,40 +167,22 @@ OPERATORS: dict[str, Callable] = {
     "less or equal": lambda a, b: a <= b,
     "greater": lambda a, b: a > b,
     "greater or equal": lambda a, b: a >= b,
+    "power": lambda a, b: abs(a) ** abs(b),
 }
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_on_tensors_equal_numpy(name: str) -> None:
-    operator = OPERATORS[name]
-    found = value_of(operator(data(3, name="a"), data(3, name="b")), a=LEFT, b=RIGHT)
+def test_operators_of_tensors_numbers_and_arrays_equal_numpy(name: str) -> None:
+    operator, x, number = OPERATORS[name], data(3), np.float32(2)
+    found = value_of(operator(x, data(3, name="b")), x=LEFT, b=RIGHT)
     np.testing.assert_array_equal(found, operator(LEFT, RIGHT))
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_numbers_may_be_right_operands(name: str) -> None:
-    operator = OPERATORS[name]
-    found = value_of(operator(data(3), 2.0), x=LEFT)
-    np.testing.assert_array_equal(found, operator(LEFT, np.float32(2)))
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_numbers_may_be_left_operands(name: str) -> None:
-    operator = OPERATORS[name]
-    found = value_of(operator(2.0, data(3)), x=LEFT)
-    np.testing.assert_array_equal(found, operator(np.float32(2), LEFT))
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_arrays_may_be_left_operands(name: str) -> None:
-    operator = OPERATORS[name]
-    found = value_of(operator(RIGHT[0], data(3)), x=LEFT)
-    np.testing.assert_array_equal(found, operator(RIGHT[0], LEFT))
-
-
-def test_tensors_may_be_bases_and_exponents() -> None:
-    found = value_of(data(3) ** 2 + 2.0 ** data(3), x=LEFT)
-    np.testing.assert_allclose(found, LEFT**2 + 2**LEFT, rtol=1e-6)
+    for made, expected in (
+        (operator(x, 2.0), operator(LEFT, number)),
+        (operator(2.0, x), operator(number, LEFT)),
+        (operator(number, x), operator(number, LEFT)),
+        (operator(RIGHT[0], x), operator(RIGHT[0], LEFT)),
+    ):
+        np.testing.assert_allclose(value_of(made, x=LEFT), expected, rtol=1e-6)
 
 
 def test_negation_and_absolute_value() -> None:
@@ -293,20 +266,6 @@ def test_an_open_batch_size_is_no_number() -> None:
     )
 
 
-def test_operators_with_arrays_of_numpy_make_tensors() -> None:
-    x, array = data(3), np.full(3, 2.0, "float32")
-    for both, op in (
-        (array + x, "add"),
-        (array - x, "sub"),
-        (array * x, "mul"),
-        (np.float32(2) / x, "div"),
-        (array**x, "pow"),
-        (array < x, "less"),
-    ):
-        assert both.op.name == op
-        assert both.operands[1] is x
-
-
 def test_an_array_cannot_be_changed_by_a_tensor() -> None:
     x, array = data(3), np.full(3, 2.0, "float32")
     with pytest.raises(LaminaError) as caught:
@@ -321,12 +280,6 @@ def test_a_tensor_cannot_be_iterated_over() -> None:
     error = refused(LaminaError, lambda: list(data(3)))
     assert error.problem == "a tensor cannot be iterated over"
     assert "ops.unstack" in error.advice
-
-
-def test_a_tensor_is_equal_to_itself_only() -> None:
-    x = data(3)
-    assert x == x
-    assert x != data(3)
 
 
 def test_a_tensor_cannot_be_changed() -> None:
@@ -365,11 +318,6 @@ def test_a_label_ends_with_its_block_even_after_an_error() -> None:
     assert ops.tanh(data(3)).origin.path == ""
 
 
-def test_a_path_counts_preceding_nodes_and_no_constants() -> None:
-    x = data(3)
-    assert path_after([ops.tanh(x * 2.0)], "Add") == "net/3:Add"
-
-
 # Rewriting ----------------------------------------------------------------------------------------
 
 
@@ -378,14 +326,6 @@ def test_rewriting_with_the_same_operands_keeps_the_tensors() -> None:
     graph = Graph((x,), (("y", ops.tanh(x * 2.0)),))
     again = rewrite(graph, rebuild)
     assert again == graph
-
-
-def test_rewriting_keeps_origins() -> None:
-    x = data(3)
-    with labelled(Origin("net/1:Own", "file.py:1")):
-        y = ops.tanh(x)
-    bound = bind_batch(Graph((x,), (("y", y),)), 2)
-    assert bound.outputs[0][1].origin == y.origin
 
 
 def test_tensors_made_by_a_rule_take_the_origin_of_the_tensor_they_replace() -> None:
@@ -405,13 +345,6 @@ def test_topological_order_puts_operands_before_results() -> None:
     y = ops.tanh(x) * ops.exp(x) + x
     order = topological([y])
     assert all(order.index(o) < order.index(node) for node in order for o in node.operands)
-
-
-def test_a_very_deep_graph_is_ordered() -> None:
-    y = x = data(3)
-    for _ in range(20_000):
-        y = Tensor(x.op, (y,), x.attributes, x.shape, x.dtype, x.origin)
-    assert len(topological([y])) == 20_001
 
 
 def test_unused_inputs_belong_to_a_graph() -> None:

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from itertools import product
 
 import pytest
+from index_values import points_of, value_at
 
-from lamina.program.index import Axis, Index, Quotient, Remainder, axis_index
+from lamina.program.index import Axis, Index, axis_index
 from lamina.program.ranges import range_of
 from lamina.program.scalar import Bound
 
 
-def value(index: Index, point: Mapping[Axis, int]) -> int:
-    """An index at a point."""
-    total = index.constant
-    for atom, step in index.terms:
-        if isinstance(atom, Axis):
-            total += step * point[atom]
-        else:
-            assert isinstance(atom, Quotient | Remainder)
-            whole, rest = divmod(value(atom.index, point), atom.divisor)
-            total += step * (whole if isinstance(atom, Quotient) else rest)
-    return total
-
-
 def values(index: Index, bounds: list[Bound], axes: list[Axis]) -> list[int]:
     """The values of an index at all points where bounds hold."""
-    points = [
-        dict(zip(axes, point, strict=True))
-        for point in product(*(range(axis.extent) for axis in axes))
-    ]
     return [
-        value(index, point)
-        for point in points
-        if all(one.low <= value(one.index, point) < one.high for one in bounds)
+        value_at(index, point)
+        for point in points_of(axes)
+        if all(one.low <= value_at(one.index, point) < one.high for one in bounds)
     ]
 
 
