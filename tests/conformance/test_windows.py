@@ -48,6 +48,10 @@ CONVOLUTIONS: tuple[tuple[int, int, int, int, int, int, tuple[int, ...]], ...] =
     (8, 12, 2, 2, 1, 2, (8, 9)),
     (33, 5, 1, 1, 1, 1, (7, 19)),
     (6, 6, 3, 1, 1, 6, (9, 10)),
+    (19, 19, 3, 1, 1, 19, (9, 40)),
+    (32, 32, 3, 2, 1, 32, (9, 16)),
+    (5, 5, 6, 1, 1, 5, (9, 20)),
+    (33, 33, 3, 1, 2, 33, (9, 12)),
     (2, 50, 4, 3, 1, 1, (16, 31)),
     (5, 50, 5, 1, 1, 1, (31,)),
     (17, 5, 3, 3, 1, 1, (61,)),
@@ -70,10 +74,14 @@ def test_every_element_of_a_window_counts(
         def numbers(*shape: int) -> np.ndarray:
             return generator.integers(-3, 4, shape).astype(dtype)
 
-        x = leaves.add(numbers(3, channels, *extents))
+        rank, padding = len(extents), (size // 2, size // 2)
+        if groups == channels:  # channels last, as in networks
+            x = leaves.add(numbers(3, *extents, channels))
+            x = ops.transpose(x, (0, rank + 1, *range(1, rank + 1)))
+        else:
+            x = leaves.add(numbers(3, channels, *extents))
         values = numbers(outputs, channels // groups, *(size for _ in extents))
         weight = leaves.add(values, "parameter")
-        rank, padding = len(extents), (size // 2, size // 2)
         y = ops.conv(x, weight, [stride] * rank, [padding] * rank, [dilation] * rank, groups)
         # With a mask, the upstream gradient is an expression instead of a stored array.
         y = ops.relu(y) if masked else y

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from program_cases import program_of
 from random_arrays import normal
 
 import lamina as lm
 from lamina.base.shapes import Array, float32
-from lamina.compiler.pipeline import compile_graph
-from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import open_engine
 from lamina.engines.host import HostArena, aligned
-from lamina.graph import Graph, leaf
+from lamina.graph import leaf
 from lamina.runtime import compiled
 
 ENGINES = ("cpu", "interpreter")
@@ -57,32 +56,20 @@ class Tenant:
 
 
 def test_an_arena_is_as_large_as_the_largest_of_its_tenants() -> None:
-    arena, small, large = HostArena(), Tenant(), Tenant()
+    arena, small, large, third = HostArena(), Tenant(), Tenant(), Tenant()
     arena.enter(small, 100)
     arena.enter(large, 300)
-    assert arena.bytes == 300
+    # It is large enough: no tenant is moved.
+    arena.enter(third, 200)
+    assert (arena.bytes, large.moves) == (300, 1)
     assert small.block is large.block
     assert small.block.ctypes.data % 64 == 0
+    # A tenant without references is not counted.
+    del third
     arena.leave(large)
     assert (arena.bytes, small.block.size) == (100, 100)
     arena.leave(small)
     assert arena.bytes == 0
-
-
-def test_tenants_are_not_moved_if_the_arena_is_large_enough() -> None:
-    arena, small, large = HostArena(), Tenant(), Tenant()
-    arena.enter(large, 300)
-    arena.enter(small, 100)
-    arena.leave(small)
-    assert (large.moves, arena.bytes) == (1, 300)
-
-
-def test_tenants_without_references_are_not_counted() -> None:
-    arena = HostArena()
-    arena.enter(Tenant(), 300)
-    other = Tenant()
-    arena.enter(other, 100)
-    assert arena.bytes == other.block.size == 100
 
 
 def test_a_tenant_whose_allocation_fails_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,21 +107,16 @@ def test_the_programs_of_a_model_share_one_arena(engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_programs_that_share_an_arena_compute_the_same_as_alone(engine: str) -> None:
     """Each program moves the others when it is compiled, and leaves its numbers in their memory."""
-    x = {size: normal(size, 5, seed=size) for size in (2, 33, 5, 64)}
-    y = {size: np.arange(size) % 3 for size in x}
     results: list[list[Any]] = []
     for shared in (True, False):
-        one = model(engine)
-        found: list[Any] = []
+        one, found = model(engine), list[Any]()
         with attach(one, 64) as training:
-            for _ in range(3):
-                for size in x:
-                    found.append(float(training.step(x[size], y[size])))
-                    if not shared:
-                        found.append(copy.deepcopy(one).predict(x[size]))
-                        continue
-                    found.append(one.predict(x[size]))
-                    one.predict(x[size][:1])
+            for size in (2, 33, 5, 64) * 3:
+                x = normal(size, 5, seed=size)
+                found.append(float(training.step(x, np.arange(size) % 3)))
+                found.append((one if shared else copy.deepcopy(one)).predict(x))
+                if shared:
+                    one.predict(x[:1])
         results.append(found)
     for first, second in zip(*results, strict=True):
         np.testing.assert_array_equal(first, second)
@@ -149,9 +131,7 @@ def test_runs_over_a_data_set_continue_after_the_arena_moves() -> None:
             losses = [training.run(data, steps=3)]
             if moved:
                 one.predict(normal(4000, 5))
-                training.step(data[0][:16], data[1][:16])
-            else:
-                training.step(data[0][:16], data[1][:16])
+            training.step(data[0][:16], data[1][:16])
             losses.append(training.run(data, steps=3))
         results.append(np.concatenate(losses))
     np.testing.assert_array_equal(*results)
@@ -209,14 +189,11 @@ def test_a_training_keeps_programs_for_few_batch_sizes(
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_program_without_an_arena_has_one_of_its_own(engine: str) -> None:
-    x = leaf("x", "input", (2,), float32)
-    program = compile_graph(
-        Graph((x,), (("y", x * 2),)), batch=1, name="test", target=DEFAULT_TARGET
-    )
+    program = program_of(leaf("x", "input", (2,), float32) * 2)
     one, other = (open_engine(engine).compile(program, {}) for _ in range(2))
     one.run([np.ones(2, "float32")])
     other.run([np.full(2, 5, "float32")])
-    np.testing.assert_array_equal(one.output("y"), [2, 2])
+    np.testing.assert_array_equal(one.output("y0"), [2, 2])
 
 
 def test_a_copy_has_an_arena_of_its_own() -> None:

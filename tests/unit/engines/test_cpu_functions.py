@@ -91,6 +91,14 @@ def ulps(found: Array, expected: Array) -> Array:
     return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance)).astype(float)
 
 
+def check_units(found: Array, expected: Array, *arguments: Array) -> None:
+    """The results are right to four units in the last place."""
+    error = ulps(found, expected)
+    worst = int(np.argmax(error))
+    named = ", ".join(repr(one[worst]) for one in arguments)
+    assert error[worst] <= MOST_ULP, f"of {named}: {error[worst]:.2f} units off"
+
+
 def arguments(dtype: str, low: float, high: float) -> Array:
     """Numbers from low to high: evenly, and of every size down to denormals."""
     generator = np.random.default_rng(0)
@@ -154,10 +162,7 @@ def test_functions_are_right_to_four_units(
     x = arguments(dtype, low, high)
     with np.errstate(all="ignore"):
         expected = reference(wide(x))
-    found = apply(functions.FUNCTIONS[name], x, fused=fused, doubles=doubles)
-    error = ulps(found, expected)
-    worst = int(np.argmax(error))
-    assert error[worst] <= MOST_ULP, f"{name}({x[worst]!r}) is {error[worst]:.2f} units off"
+    check_units(apply(functions.FUNCTIONS[name], x, fused=fused, doubles=doubles), expected, x)
 
 
 @pytest.mark.parametrize("fused", FUSED)
@@ -190,9 +195,7 @@ def test_powers_are_right_to_four_units(dtype: str, doubles: bool, fused: bool) 
     y = np.concatenate([y, steep]).astype(dtype)
     with np.errstate(all="ignore"):
         expected = np.power(wide(x), wide(y))
-    error = ulps(apply(powers.power, x, y, fused=fused, doubles=doubles), expected)
-    worst = int(np.argmax(error))
-    assert error[worst] <= MOST_ULP, f"{x[worst]!r} ** {y[worst]!r}: {error[worst]:.2f} units off"
+    check_units(apply(powers.power, x, y, fused=fused, doubles=doubles), expected, x, y)
 
 
 @needs_precise
@@ -206,9 +209,7 @@ def test_angles_are_right_to_four_units(dtype: str, fused: bool) -> None:
     y, x = np.concatenate([near, sizes * generator.choice([-1, 1], sizes.shape)], 1).astype(dtype)
     with np.errstate(all="ignore"):
         expected = np.arctan2(wide(y), wide(x))
-    error = ulps(apply(circular.atan2, y, x, fused=fused), expected)
-    worst = int(np.argmax(error))
-    assert error[worst] <= MOST_ULP, f"atan2({y[worst]!r}, {x[worst]!r}): {error[worst]:.2f} units"
+    check_units(apply(circular.atan2, y, x, fused=fused), expected, y, x)
 
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0]

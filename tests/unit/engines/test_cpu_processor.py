@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
+from cpu_cases import ZEN_4
 from emulated import emulate
 from error_texts import error_text
+from llvmlite import binding
 
 import lamina as lm
 from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.native.scheduler import emit_scheduler
 from lamina.engines.cpu.native.waiting import Waiting
 from lamina.engines.cpu.native_program import write_program
-from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.cpu.processor import host
 from lamina.errors import EngineError
 from lamina.program.program import Program
 
@@ -53,28 +56,15 @@ def test_code_uses_the_requested_vectors(
 
 
 def test_code_can_be_generated_for_neon() -> None:
-    processor = HostProcessor(
+    processor = replace(
+        ZEN_4,
         name="neoverse-n1",
         triple="aarch64-unknown-linux-gnu",
         features="+neon",
-        description="",
         vectors="neon",
         vector_bytes=16,
-        registers=32,
-        halves=True,
-        refusal="",
-        fused=True,
         bfloat16_pairs=False,
-        bfloat16_tiles=False,
-        level1_bytes=64 << 10,
-        level2_bytes=1 << 20,
-        level3_bytes=0,
-        threads=4,
-        registers_at_once=4,
-        winograd_saving=0.0,
     )
-    from llvmlite import binding
-
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     assembly = listing(write_program(step_program(), processor).text, processor)
@@ -165,11 +155,3 @@ def test_threads_follow_the_variable_and_the_affinity_mask(monkeypatch: pytest.M
         assert host().threads == 1
     finally:
         os.sched_setaffinity(0, allowed)
-
-
-def test_a_processor_describes_itself() -> None:
-    device = lm.devices()[0]
-    assert device.engine == "cpu"
-    assert f"{HOST.threads} threads, {HOST.vectors}" in device.description
-    assert HOST.level1_bytes >= 16 << 10
-    assert HOST.level2_bytes >= HOST.level1_bytes
