@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from gpu_cases import TRAITS
-from program_cases import compiled
+from program_cases import program_of
 
 from lamina import ops
 from lamina.base.shapes import DType, bfloat16, float16, float32, int64
 from lamina.engines.gpu.decisions import candidates, decide, promising
 from lamina.engines.gpu.gpus import target_for
+from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
     LoopSchedule,
@@ -22,7 +24,7 @@ from lamina.engines.gpu.schedule import (
     TreeSchedule,
     WinogradSchedule,
 )
-from lamina.graph import Graph, Tensor, leaf
+from lamina.graph import Tensor, leaf
 from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Literal, Load
@@ -38,11 +40,9 @@ def scattered(index: Index) -> Program:
     position = gathered_index(Load("k", index, int64), 4)
     store = Store("y", position, Literal(1.0, float32), accumulate=True)
     step = Loop("0.step", (), (Write((ROWS,), (store,), sequential=True),))
-    buffers = {
-        "k": Buffer("k", "input", (4 * FAR,), int64),
-        "y": Buffer("y", "state", (4,), float32),
-    }
-    return Program("test", buffers, (step,), (("y", "y"),), {}, Plan((), 0, ()))
+    buffers = Buffer("k", "input", (4 * FAR,), int64), Buffer("y", "state", (4,), float32)
+    named = {one.name: one for one in buffers}
+    return Program("test", named, (step,), (("y", "y"),), {}, Plan((), 0, ()))
 
 
 @pytest.mark.parametrize(("stride", "bits"), [(1, 32), (FAR, 64)])
@@ -59,14 +59,16 @@ def product(m: int, k: int, n: int, batch: int = 1, half: DType | None = None) -
     """The step of a matrix product; of casts of floats of 16 bits, if their dtype is given."""
     left = leaf("x", "input", (batch, m, k), half or float32)
     right = leaf("w", "input", (batch, k, n), half or float32)
-    wide = (ops.cast(one, float32) for one in (left, right))
-    return only_step([left, right], ops.matmul(*wide))
+    return only_step(ops.matmul(ops.cast(left, float32), ops.cast(right, float32)))
 
 
-def only_step(leaves: list[Tensor], result: Tensor) -> Step:
-    graph = Graph(tuple(leaves), (("y", result),))
-    (step,) = compiled(graph, TARGET).steps
+def only_step(result: Tensor) -> Step:
+    (step,) = program_of(result, target=TARGET).steps
     return step
+
+
+def tiles_of(step: Step, traits: Traits) -> list[TiledSchedule]:
+    return [one for one in candidates(step, TARGET, traits) if isinstance(one, TiledSchedule)]
 
 
 def chosen(step: Step) -> StepSchedule:
@@ -80,9 +82,29 @@ def test_a_large_product_is_tiled_with_large_blocks() -> None:
     assert schedule.left.lanes == schedule.right.lanes == 4
 
 
-def test_a_product_with_a_vector_shares_k() -> None:
-    assert isinstance(chosen(product(1, 4096, 256)), TreeSchedule | PassesSchedule)
-    assert isinstance(chosen(product(256, 4096, 1)), TreeSchedule | PassesSchedule)
+def rows(*shape: int) -> Tensor:
+    return leaf("x", "input", shape, float32)
+
+
+ALONE = replace(TRAITS, local_bytes=0, largest_group=1)
+
+
+@pytest.mark.parametrize(
+    ("step", "traits", "kinds"),
+    [
+        (product(1, 4096, 256), LARGE_GPU, TreeSchedule | PassesSchedule),
+        (product(256, 4096, 1), LARGE_GPU, TreeSchedule | PassesSchedule),
+        (product(64, 64, 64), ALONE, ContractionSchedule),
+        (only_step(ops.softmax(rows(2048, 512), 1)), LARGE_GPU, RowSchedule),
+    ],
+    ids=["row", "column", "without groups", "long rows"],
+)
+def test_the_first_candidate_is_of_a_kind(step: Step, traits: Traits, kinds: Any) -> None:
+    assert isinstance(next(candidates(step, TARGET, traits)), kinds)
+
+
+def test_small_products_of_a_batch_share_a_group() -> None:
+    assert any(one.tile_b > 1 for one in tiles_of(product(8, 8, 8, batch=512), LARGE_GPU))
 
 
 def test_a_small_result_with_a_long_k_is_split() -> None:
@@ -90,24 +112,17 @@ def test_a_small_result_with_a_long_k_is_split() -> None:
     assert isinstance(schedule, PassesSchedule)
     (only,) = schedule.passes
     assert only.splits >= 16
+    assert str(schedule).startswith("split into ")
 
 
 def test_a_convolution_of_many_channels_is_transformed() -> None:
-    x = leaf("x", "input", (32, 256, 32, 32), float32)
     weight = leaf("w", "input", (256, 256, 3, 3), float32)
-    result = ops.conv(x, weight, strides=1, padding=((1, 1), (1, 1)), dilations=1, groups=1)
-    leaves = [x, weight]
-    graph = Graph(tuple(leaves), (("y", result),))
-    steps = compiled(graph, TARGET).steps
+    padding = ((1, 1), (1, 1))
+    result = ops.conv(rows(32, 256, 32, 32), weight, 1, padding, dilations=1, groups=1)
+    steps = program_of(result, target=TARGET).steps
     (step,) = [one for one in steps if isinstance(one, Contraction)]
-    found = list(candidates(step, TARGET, LARGE_GPU))
-    assert isinstance(found[0], WinogradSchedule)
-    assert sum(isinstance(one, WinogradSchedule) for one in found) == 1
-
-
-def test_small_products_of_a_batch_share_a_group() -> None:
-    schedules = list(candidates(product(8, 8, 8, batch=512), TARGET, LARGE_GPU))
-    assert any(isinstance(one, TiledSchedule) and one.tile_b > 1 for one in schedules)
+    found = [isinstance(one, WinogradSchedule) for one in candidates(step, TARGET, LARGE_GPU)]
+    assert (found[0], sum(found)) == (True, 1)
 
 
 @pytest.mark.parametrize("m", [1, 7, 64, 1000])
@@ -141,10 +156,6 @@ def test_tiles_of_floats_of_16_bits_are_kept_so_or_in_32_bits(half: DType) -> No
         assert str(one).count("kept in 16 bits") == 2 * kept_in_halves(one)
 
 
-def test_tiles_of_float32_are_kept_in_32_bits() -> None:
-    assert not any(map(kept_in_halves, candidates(product(512, 512, 512), TARGET, LARGE_GPU)))
-
-
 def test_a_device_with_float16_multiplies_from_tiles_of_16_bits() -> None:
     with_half = replace(LARGE_GPU, has_float16=True)
     step = product(4096, 1024, 4096, half=float16)
@@ -156,49 +167,31 @@ def test_a_device_with_float16_multiplies_from_tiles_of_16_bits() -> None:
 
 def test_tiles_of_16_bits_may_be_larger_than_those_of_32_bits() -> None:
     small = replace(LARGE_GPU, local_bytes=1 << 13)
-    step = product(512, 512, 512, half=float16)
-    found = [one for one in candidates(step, TARGET, small) if isinstance(one, TiledSchedule)]
+    found = tiles_of(product(512, 512, 512, half=float16), small)
     assert all(one.local_bytes(4) <= small.local_bytes for one in found)
-
-    def largest(*, halves: bool) -> int:
-        return max(
-            one.tile_m * one.tile_n * one.tile_k * one.buffers
-            for one in found
-            if kept_in_halves(one) == halves
-        )
-
-    assert largest(halves=True) == 2 * largest(halves=False)
+    largest = {False: 0, True: 0}
+    for one in found:
+        size = one.tile_m * one.tile_n * one.tile_k * one.buffers
+        largest[kept_in_halves(one)] = max(size, largest[kept_in_halves(one)])
+    assert largest[True] == 2 * largest[False]
 
 
 def test_only_the_operand_of_16_bits_is_kept_in_16_bits() -> None:
     left, right = leaf("x", "input", (64, 64), float16), leaf("w", "input", (64, 64), float32)
-    step = only_step([left, right], ops.matmul(ops.cast(left, float32), right))
-    found = [one for one in candidates(step, TARGET, LARGE_GPU) if isinstance(one, TiledSchedule)]
+    found = tiles_of(only_step(ops.matmul(ops.cast(left, float32), right)), LARGE_GPU)
     kept = {(one.swapped, one.left.is_half, one.right.is_half) for one in found}
     assert kept == {(False, False, False), (False, True, False)}
-
-
-def test_without_groups_a_work_item_computes_a_tile() -> None:
-    alone = replace(TRAITS, local_bytes=0, largest_group=1)
-    step = product(64, 64, 64)
-    assert isinstance(next(candidates(step, TARGET, alone)), ContractionSchedule)
+    assert not any(map(kept_in_halves, tiles_of(product(512, 512, 512), LARGE_GPU)))
 
 
 def test_neighbouring_points_of_a_large_loop_are_a_vector() -> None:
-    x = leaf("x", "input", (1024, 1024), float32)
-    schedules = list(candidates(only_step([x], ops.exp(x) + 1), TARGET, LARGE_GPU))
-    assert schedules == [LoopSchedule(4, 32), LoopSchedule(1, 32)]
-
-
-def test_long_rows_have_a_group_each() -> None:
-    x = leaf("x", "input", (2048, 512), float32)
-    assert isinstance(chosen(only_step([x], ops.softmax(x, 1))), RowSchedule)
+    step = only_step(ops.exp(rows(1024, 1024)) + 1)
+    assert [*candidates(step, TARGET, LARGE_GPU)] == [LoopSchedule(4, 32), LoopSchedule(1, 32)]
 
 
 @pytest.mark.parametrize("columns", [32, 27])
 def test_sums_of_columns_are_split(columns: int) -> None:
-    x = leaf("x", "input", (1 << 16, columns), float32)
-    schedule = chosen(only_step([x], ops.sum(x, 0)))
+    schedule = chosen(only_step(ops.sum(rows(1 << 16, columns), 0)))
     assert isinstance(schedule, PassesSchedule)
     assert schedule.passes[0].splits >= 256
     # Neighbouring work items read neighbouring columns.
@@ -206,24 +199,15 @@ def test_sums_of_columns_are_split(columns: int) -> None:
 
 
 def test_a_long_scan_is_divided_into_blocks() -> None:
-    x = leaf("x", "input", (1 << 18,), float32)
-    schedule = chosen(only_step([x], ops.cumsum(x, 0)))
+    schedule = chosen(only_step(ops.cumsum(rows(1 << 18), 0)))
     assert isinstance(schedule, PassesSchedule)
     assert len(schedule.passes[0].kernels) == 3
 
 
 @pytest.mark.parametrize(("count", "kernels"), [(4096, 1), (4097, 6), (1 << 16, 9)])
 def test_a_long_sort_merges_runs(count: int, kernels: int) -> None:
-    x = leaf("x", "input", (count, 3), float32)
     indices = leaf("i", "input", (count,), int64)
-    graph = Graph((x, indices), (("y", ops.scatter_add(x, indices, 9)),))
-    sort, _ = compiled(graph, TARGET).steps
+    sort, _ = program_of(ops.scatter_add(rows(count, 3), indices, 9), target=TARGET).steps
     schedule = chosen(sort)
     found = schedule.passes[0].kernels if isinstance(schedule, PassesSchedule) else (schedule,)
     assert len(found) == kernels
-
-
-def test_schedules_say_what_they_do() -> None:
-    text = str(chosen(product(64, 1 << 16, 64)))
-    assert text.startswith("split into ")
-    assert "a point for each work item" in text or "work items each" in text

@@ -16,16 +16,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from alternatives import schedules_of
 from gpu_cases import CASES, LARGE, TRAITS, Case, assert_close, compiled
 from harness import run_program
+from opencl_cases import for_gpus
 
 from lamina.engines.engine import Engine
 from lamina.engines.gpu.decisions import decide
-from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
-from lamina.engines.gpu.gpus import GpuFamily, target_for
+from lamina.engines.gpu.gpus import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.engines.opencl.opening import open_device
 from lamina.errors import EngineError
 
 pytestmark = pytest.mark.sampled
@@ -33,20 +33,10 @@ pytestmark = pytest.mark.sampled
 TARGET = target_for(TRAITS, "opencl")
 LARGE_GPU = replace(TRAITS, compute_units=104, local_bytes=1 << 16)
 HERE = Path(__file__).parents[1]
+RUNNER = str(HERE / "oclgrind_kernels.py")
 # They use every kind of kernel; the others are run by samples.
-FIRST = (
-    "matmul-7x13x5",
-    "layer",
-    "conv",
-    "softmax",
-    "argmax",
-    "normalized",
-    "cumsum",
-    "conv-3x3",
-    "matmul-bf16",
-    "written",
-    "sorted",
-)
+FIRST = ["matmul-7x13x5", "layer", "conv", "softmax", "argmax", "normalized", "cumsum", "conv-3x3"]
+FIRST += ["matmul-bf16", "written", "sorted"]
 UNDER_OCLGRIND = [
     pytest.param(one.name, id=one.name, marks=() if one.name in FIRST else pytest.mark.sampled)
     for one in CASES
@@ -54,36 +44,17 @@ UNDER_OCLGRIND = [
 
 
 @cache
-def engine() -> Engine:
+def gpu_engine() -> Engine:
     """The first device of OpenCL, with the family of kernels for GPUs."""
-    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
-    from lamina.engines.opencl.opening import open_device
-
-    def family(driver: Driver) -> GpuFamily:
-        return GpuFamily(driver.traits, driver.words, driver.record.engine)
-
     try:
-        return GpuEngine("opencl", lambda: open_device("opencl"), family)
+        return GpuEngine("opencl", lambda: open_device("opencl"), for_gpus)
     except EngineError as error:
         pytest.skip(f"there is no device of OpenCL: {error}")
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_schedule_gives_the_results_of_the_interpreter(case: Case) -> None:
-    own = engine()
-    program = compiled(case, own.target)
-    feeds = case.feeds()
-    expected, _ = run_program(program, InterpreterEngine(), feeds)
-    for schedule in (None, *schedules_of(own, program)):
-        found, _ = run_program(program, own, feeds, schedule=schedule)
-        for name, value in expected.items():
-            assert_close(found[name], value, 2e-5, f"{name}\n{schedule}")
-
-
 @pytest.mark.parametrize("case", LARGE, ids=lambda case: case.name)
 def test_the_schedules_of_a_large_gpu_give_the_results_of_the_interpreter(case: Case) -> None:
-    own = engine()
+    own = gpu_engine()
     program = compiled(case, TARGET)
     schedule = decide(program, TARGET, LARGE_GPU)
     feeds = case.feeds()
@@ -95,21 +66,16 @@ def test_the_schedules_of_a_large_gpu_give_the_results_of_the_interpreter(case: 
 
 def under_oclgrind(names: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Runs cases under oclgrind."""
-    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
     oclgrind = shutil.which("oclgrind")
     if oclgrind is None:
         pytest.skip("oclgrind is not installed")
     folders = (HERE, HERE.parent / "conformance", HERE.parent.parent)
     return subprocess.run(
-        [*(oclgrind, "--data-races", "--uninitialized"), sys.executable, *_runner(names)],
+        [*(oclgrind, "--data-races", "--uninitialized"), sys.executable, RUNNER, *names],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
         capture_output=True,
         text=True,
     )
-
-
-def _runner(names: Sequence[str]) -> list[str]:
-    return [str(HERE / "oclgrind_kernels.py"), *names]
 
 
 @pytest.mark.parametrize("name", UNDER_OCLGRIND)
@@ -138,7 +104,7 @@ def test_oclgrind_finds_races_between_calls_that_depend_on_each_other() -> None:
 
 
 def test_a_listing_has_a_kernel_after_each_comment() -> None:
-    own = engine()
+    own = gpu_engine()
     for case in CASES:
         program = compiled(case, own.target)
         for number in range(len(program.steps)):
