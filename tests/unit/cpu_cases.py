@@ -8,13 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import run_program
+from harness import Leaves, run_program
+from program_cases import compiled
 
 import lamina as lm
-from lamina.base.shapes import Array
+from lamina import ops
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, bfloat16
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import HostProcessor
+from lamina.engines.simd.decide.program import decide
+from lamina.engines.simd.decide.schedule import Schedule, WindowSchedule
+from lamina.engines.simd.processor import Processor
+from lamina.graph import Graph, Tensor
+from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
+from lamina.program.steps import Contraction
 
 FEATURES = ["avx2", "avx", "fma", "f16c", "sse4.2", "avx512bf16"]
 FEATURES += [f"avx512{part}" for part in ("f", "bw", "dq", "vl")]
@@ -77,3 +86,69 @@ def same_for_threads(
         outputs, _ = run_program(program, engine, feeds, schedule=schedule(engine.processor))
         found.append({name: np.asarray(value).tobytes() for name, value in outputs.items()})
     assert all(one == found[0] for one in found[1:])
+
+
+@frozen_dataclass
+class Convolution:
+    """A convolution of numbers of bfloat16, with contiguous channels of results.
+
+    Attributes:
+        image: the extents of an image.
+        window: the extents of a window.
+        batch, channels, n, groups: the numbers of images, of their channels, of results, of groups.
+        stride, dilation: along each axis, or along all axes.
+        padding: before and after all axes.
+        last: whether channels are contiguous in the image.
+        whole: whether the numbers are small integers.
+    """
+
+    image: tuple[int, ...]
+    window: tuple[int, ...]
+    batch: int = 2
+    channels: int = 32
+    n: int = 16
+    groups: int = 1
+    stride: int | tuple[int, ...] = 1
+    dilation: int | tuple[int, ...] = 1
+    padding: tuple[int, int] = (0, 0)
+    last: bool = True
+    whole: bool = False
+
+    def graph(self, leaves: Leaves, *results: str) -> Graph:
+        """The convolution, or any of `"y"`, and the gradients of `"x"` and of the `"weight"`."""
+        generator, rank = np.random.default_rng(0), len(self.image)
+        to_last, to_first = (0, *range(2, rank + 2), 1), (0, rank + 1, *range(1, rank + 1))
+
+        def leaf(*shape: int, last: bool = True) -> Tensor:
+            """[images, channels, ...]; the last or the second axis of the leaf has the channels."""
+            shape = (shape[0], *shape[2:], shape[1]) if last else shape
+            drawn = generator.integers(-4, 5, shape) if self.whole else generator.normal(size=shape)
+            x = ops.cast(leaves.add(drawn.astype(bfloat16.numpy)), "float32")
+            return ops.transpose(x, to_first) if last else x
+
+        x = leaf(self.batch, self.channels, *self.image, last=self.last)
+        weight = leaf(self.n, self.channels // self.groups, *self.window)
+        padding = [self.padding] * rank
+        y = ops.conv(x, weight, self.stride, padding, self.dilation, groups=self.groups)
+        found = {"y": y}
+        if results:
+            total = ops.sum(y * leaf(self.batch, *y.shape[1:]))
+            slopes = gradients(total, [x, weight])
+            found |= dict(zip(("x", "weight"), slopes, strict=True))
+        made = [ops.transpose(found[name], to_last) for name in results or ("y",)]
+        return leaves.graph(made)
+
+    def program(self, *results: str) -> Program:
+        return compiled(self.graph(Leaves(), *results))
+
+
+def windows_of(
+    program: Program, processor: Processor, schedule: Schedule | None = None
+) -> list[tuple[Contraction, WindowSchedule]]:
+    """The contractions over windows, and their schedules."""
+    schedule = schedule or decide(program, processor)
+    return [
+        (step, one)
+        for step, one in zip(program.steps, schedule.steps, strict=True)
+        if isinstance(step, Contraction) and isinstance(one, WindowSchedule)
+    ]

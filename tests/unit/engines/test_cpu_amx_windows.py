@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 from alternatives import schedules_of
-from cpu_cases import SAPPHIRE_RAPIDS, ZEN_4, same_for_threads
+from cpu_cases import SAPPHIRE_RAPIDS, ZEN_4, Convolution, same_for_threads, windows_of
 from emulated import emulate
 from harness import Leaves, check
 from program_cases import compiled
@@ -19,8 +19,6 @@ from test_cpu_amx import check_configurations
 from test_cpu_pairs import program_of
 
 from lamina import ops
-from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import bfloat16
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.native_program import write_program
@@ -28,8 +26,7 @@ from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import Schedule, WindowSchedule
 from lamina.engines.simd.decide.windows import COL2IM, IMPLICIT_GEMM, WINOGRAD
-from lamina.graph import Graph, Tensor
-from lamina.ops.differentiate import gradients
+from lamina.graph import Graph
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
@@ -45,60 +42,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
     return engine
 
 
-@frozen_dataclass
-class Case:
-    """A convolution of random numbers.
-
-    Attributes:
-        image: the extents of an image.
-        window: the extents of a window.
-        batch, channels, n, groups: the numbers of images, of their channels, of results, of groups.
-        stride: along each axis, or along all axes.
-        dilation, padding: along all axes.
-    """
-
-    image: tuple[int, ...]
-    window: tuple[int, ...]
-    batch: int = 2
-    channels: int = 32
-    n: int = 16
-    groups: int = 1
-    stride: int | tuple[int, ...] = 1
-    dilation: int = 1
-    padding: int = 0
-
-    def graph(self, leaves: Leaves, *, forward: bool = True, gradient: bool = False) -> Graph:
-        """The convolution, the gradient of its image, or both. Channels are contiguous."""
-        generator, rank = np.random.default_rng(0), len(self.image)
-
-        def leaf(*shape: int) -> Tensor:
-            numbers = generator.standard_normal(shape, "float32").astype(bfloat16.numpy)
-            x = ops.cast(leaves.add(numbers), "float32")
-            return ops.transpose(x, (0, rank + 1, *range(1, rank + 1)))
-
-        x = leaf(self.batch, *self.image, self.channels)
-        weight = leaf(self.n, *self.window, self.channels // self.groups)
-        padding = [(self.padding, self.padding)] * rank
-        y = ops.conv(x, weight, self.stride, padding, self.dilation, groups=self.groups)
-        found = [ops.transpose(y, (0, *range(2, rank + 2), 1))] if forward else []
-        if gradient:
-            upstream = leaf(self.batch, *y.shape[2:], self.n)
-            (of_x,) = gradients(ops.sum(y * upstream), [x])
-            found.append(ops.transpose(of_x, (0, *range(2, rank + 2), 1)))
-        return leaves.graph(found)
-
-    def program(self, *, gradient: bool = False) -> Program:
-        """The program of the convolution, or of the gradient of its image."""
-        graph = self.graph(Leaves(), forward=not gradient, gradient=gradient)
-        return compiled(graph)
-
-
-def windows_of(program: Program, processor: HostProcessor) -> list[WindowSchedule]:
-    """The schedules of contractions over windows."""
-    steps = decide(program, processor).steps
-    return [one for one in steps if isinstance(one, WindowSchedule)]
-
-
 def kernels_of(program: Program, processor: HostProcessor = SAPPHIRE_RAPIDS) -> set[str]:
     """The rows and the tile registers along N of each micro-kernel: `"32x2"`."""
     return set(re.findall(r"@amx_(\d+x\d)_", write_program(program, processor).text))
@@ -109,7 +52,7 @@ def kernels_of(program: Program, processor: HostProcessor = SAPPHIRE_RAPIDS) -> 
 
 @pytest.fixture(scope="module")
 def assembly() -> str:
-    program = Case((8, 40), (3, 3), n=48, padding=1).program()
+    program = Convolution((8, 40), (3, 3), n=48, padding=(1, 1)).program()
     return listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
 
 
@@ -120,11 +63,6 @@ def test_a_convolution_multiplies_in_tile_registers(assembly: str) -> None:
 
 
 # Schedules ----------------------------------------------------------------------------------------
-
-
-def test_the_schedule_says_so() -> None:
-    (found,) = windows_of(Case((16, 16), (3, 3), padding=1).program(), SAPPHIRE_RAPIDS)
-    assert "; AMX tiles of up to 32 rows; " in str(found)
 
 
 @pytest.mark.parametrize("workload", ["vgg", "resnet-18"])
@@ -145,52 +83,53 @@ def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(
 @pytest.mark.parametrize(
     ("case", "kernels"),
     [
-        (Case((4, 64), (1, 3), padding=0, n=48), {"31x2", "31x1"}),
+        (Convolution((4, 64), (1, 3), padding=(0, 0), n=48), {"31x2", "31x1"}),
         # Three rows of positions with two rows of padding between them, and the last two rows.
-        (Case((8, 8), (3, 3), padding=1, n=32), {"28x2", "18x2"}),
+        (Convolution((8, 8), (3, 3), padding=(1, 1), n=32), {"28x2", "18x2"}),
         # Rows of positions are further apart than they are long: each has its own tiles.
-        (Case((25, 25), (3, 3), stride=2, n=32), {"12x2"}),
+        (Convolution((25, 25), (3, 3), stride=2, n=32), {"12x2"}),
     ],
     ids=["pieces of rows", "several rows", "strided"],
 )
-def test_tiles_have_the_fewest_registers(case: Case, kernels: set[str]) -> None:
+def test_tiles_have_the_fewest_registers(case: Convolution, kernels: set[str]) -> None:
     assert kernels_of(case.program()) == kernels
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        Case((16, 16), (3, 3), channels=48, padding=1),
-        Case((16, 16), (3, 3), n=15, padding=1),
+        Convolution((16, 16), (3, 3), channels=48, padding=(1, 1)),
+        Convolution((16, 16), (3, 3), n=15, padding=(1, 1)),
         # Rows of two positions, far apart: tiles would be nearly empty.
-        Case((32, 32), (3, 31)),
+        Convolution((32, 32), (3, 31)),
     ],
     ids=["half a tile of channels", "few results", "short rows"],
 )
-def test_tile_registers_that_would_be_half_empty_are_not_used(case: Case) -> None:
-    for found in windows_of(case.program(), SAPPHIRE_RAPIDS):
+def test_tile_registers_that_would_be_half_empty_are_not_used(case: Convolution) -> None:
+    for _, found in windows_of(case.program(), SAPPHIRE_RAPIDS):
         assert not found.amx
 
 
-SAME = Case((16, 16), (3, 3), padding=1)
+SAME = Convolution((16, 16), (3, 3), padding=(1, 1))
 
 
 @pytest.mark.parametrize(
-    ("case", "gradient", "processor", "expected"),
+    ("case", "result", "processor", "expected"),
     [
-        (SAME, False, ZEN_4, (IMPLICIT_GEMM, True, False)),
+        (SAME, "y", ZEN_4, (IMPLICIT_GEMM, True, False)),
         # Pairs are not gathered from positions that lie a stride apart.
-        (replace(SAME, n=32, stride=2), True, SAPPHIRE_RAPIDS, (COL2IM, True, False)),
-        (Case((12, 12), (5, 5), n=32), True, ZEN_4, (COL2IM, True, False)),
-        (Case((12, 12), (5, 5), n=32), True, SAPPHIRE_RAPIDS, (IMPLICIT_GEMM, True, True)),
+        (replace(SAME, n=32, stride=2), "x", SAPPHIRE_RAPIDS, (COL2IM, True, False)),
+        (Convolution((12, 12), (5, 5), n=32), "x", ZEN_4, (COL2IM, True, False)),
+        (Convolution((12, 12), (5, 5), n=32), "x", SAPPHIRE_RAPIDS, (IMPLICIT_GEMM, True, True)),
     ],
     ids=["without tiles", "strided gradient", "gradient without tiles", "gradient"],
 )
 def test_algorithms_depend_on_tile_registers(
-    case: Case, gradient: bool, processor: HostProcessor, expected: tuple[str, bool, bool]
+    case: Convolution, result: str, processor: HostProcessor, expected: tuple[str, bool, bool]
 ) -> None:
-    (found,) = windows_of(case.program(gradient=gradient), processor)
+    ((_, found),) = windows_of(case.program(result), processor)
     assert (found.algorithm, found.paired, found.amx) == expected
+    assert ("; AMX tiles of up to 32 rows; " in str(found)) == found.amx
 
 
 # Results ------------------------------------------------------------------------------------------
@@ -206,15 +145,15 @@ def in_tile_registers(program: Program, engine: CpuEngine) -> Iterator[Schedule]
 
 CASES = {
     # Two panels of N, the last one not full; blocks of rows that leave a rest.
-    "several rows": Case((5, 7), (3, 3), n=41, padding=1),
-    "pieces of rows": Case((3, 37), (2, 3), batch=1, channels=64, n=20),
-    "one axis": Case((45,), (5,), n=17, padding=2),
-    "three axes": Case((3, 3, 6), (2, 2, 3), n=16, padding=1),
-    "stride": Case((9, 17), (3, 3), stride=2, n=33),
-    "stride and padding": Case((9, 15), (3, 3), stride=2, padding=1),
-    "uneven strides": Case((6, 13), (3, 3), stride=(1, 2), padding=1),
-    "dilation": Case((7, 18), (2, 3), dilation=2, padding=1),
-    "groups": Case((4, 10), (2, 2), channels=64, n=38, groups=2, padding=1),
+    "several rows": Convolution((5, 7), (3, 3), n=41, padding=(1, 1)),
+    "pieces of rows": Convolution((3, 37), (2, 3), batch=1, channels=64, n=20),
+    "one axis": Convolution((45,), (5,), n=17, padding=(2, 2)),
+    "three axes": Convolution((3, 3, 6), (2, 2, 3), n=16, padding=(1, 1)),
+    "stride": Convolution((9, 17), (3, 3), stride=2, n=33),
+    "stride and padding": Convolution((9, 15), (3, 3), stride=2, padding=(1, 1)),
+    "uneven strides": Convolution((6, 13), (3, 3), stride=(1, 2), padding=(1, 1)),
+    "dilation": Convolution((7, 18), (2, 3), dilation=2, padding=(1, 1)),
+    "groups": Convolution((4, 10), (2, 2), channels=64, n=38, groups=2, padding=(1, 1)),
 }
 
 
@@ -222,7 +161,7 @@ def check_tiles(graph: Graph, leaves: Leaves, engine: CpuEngine) -> None:
     """The results of both schedules in tile registers equal the oracle's."""
     others = partial(in_tile_registers, engine=engine)
     program = check(graph, engine, leaves.feeds, schedules=others)
-    assert [one.amx for one in windows_of(program, engine.processor)] == [True]
+    assert [one.amx for _, one in windows_of(program, engine.processor)] == [True]
     assert len([*others(program)]) == 2
 
 
@@ -235,19 +174,19 @@ def test_convolutions_equal_the_oracles(name: str, engine: CpuEngine) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case((5, 9), (3, 3), n=32, channels=35, padding=1),
-        Case((6, 11), (2, 3), n=64, channels=16, dilation=2),
+        Convolution((5, 9), (3, 3), n=32, channels=35, padding=(1, 1)),
+        Convolution((6, 11), (2, 3), n=64, channels=16, dilation=2),
     ],
 )
-def test_gradients_of_images_equal_the_oracles(case: Case, engine: CpuEngine) -> None:
+def test_gradients_of_images_equal_the_oracles(case: Convolution, engine: CpuEngine) -> None:
     leaves = Leaves()
-    check_tiles(case.graph(leaves, forward=False, gradient=True), leaves, engine)
+    check_tiles(case.graph(leaves, "x"), leaves, engine)
 
 
 def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(engine: CpuEngine) -> None:
     """Not those that follow in the image after the rows between."""
     leaves = Leaves()
-    graph = Case((5, 7), (3, 3), padding=1).graph(leaves)
+    graph = Convolution((5, 7), (3, 3), padding=(1, 1)).graph(leaves)
     for feed in leaves.feeds.values():
         feed[:] = np.random.default_rng(0).integers(-4, 5, feed.shape)
     leaves.feeds["x0"][0, 2, 6, 3] = np.inf
@@ -258,9 +197,9 @@ def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(engine: 
 
 def test_results_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> None:
     leaves = Leaves()
-    graph = Case((5, 9), (3, 3), batch=5, n=32, padding=1).graph(leaves, gradient=True)
+    graph = Convolution((5, 9), (3, 3), batch=5, n=32, padding=(1, 1)).graph(leaves, "y", "x")
     program = compiled(graph)
-    assert [one.amx for one in windows_of(program, engine.processor)] == [True, True]
+    assert [one.amx for _, one in windows_of(program, engine.processor)] == [True, True]
     same_for_threads(program, leaves.feeds, engine=engine)
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from cpu_cases import ZEN_4, same_for_threads
+from cpu_cases import ZEN_4, Convolution, same_for_threads, windows_of
 from emulated import emulate
 from harness import Leaves, check
 from program_cases import compiled
 from simd_alternatives import alternatives_of
 
-from lamina import ops
-from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import bfloat16, float32
+from lamina.base.shapes import float32
 from lamina.codegen.matrix import stored
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import host
@@ -24,8 +23,6 @@ from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import Schedule, WindowSchedule
 from lamina.engines.simd.decide.windows import WEIGHT_GRADIENT, reading
 from lamina.engines.simd.processor import Processor
-from lamina.graph import Graph, Tensor
-from lamina.ops.differentiate import gradients
 from lamina.program.index import Axis
 from lamina.program.program import Program
 from lamina.program.scalar import Literal
@@ -45,62 +42,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
     return engine
 
 
-@frozen_dataclass
-class Case:
-    """The gradient of the weights of a convolution of small integers.
-
-    Attributes:
-        image: the extents of an image.
-        window: the extents of a window.
-        stride, dilation: along each axis, or along all axes.
-        padding: before and after all axes.
-        batch, channels, n, groups: the numbers of images, of their channels, of results, of groups.
-        last: whether channels are contiguous in the image.
-    """
-
-    image: tuple[int, ...]
-    window: tuple[int, ...]
-    stride: int | tuple[int, ...] = 2
-    dilation: int | tuple[int, ...] = 1
-    padding: tuple[int, int] = (0, 0)
-    batch: int = 3
-    channels: int = 8
-    n: int = 20
-    groups: int = 1
-    last: bool = True
-
-    def graph(self, leaves: Leaves) -> Graph:
-        generator, rank = np.random.default_rng(0), len(self.image)
-
-        def leaf(*shape: int, last: bool = True) -> Tensor:
-            """[images, channels, ...]; the last or the second axis of the leaf has the channels."""
-            if last:
-                shape = (shape[0], *shape[2:], shape[1])
-            numbers = generator.integers(-4, 5, shape).astype(bfloat16.numpy)
-            x = ops.cast(leaves.add(numbers), "float32")
-            return ops.transpose(x, (0, rank + 1, *range(1, rank + 1))) if last else x
-
-        x = leaf(self.batch, self.channels, *self.image, last=self.last)
-        weight = leaf(self.n, self.channels // self.groups, *self.window)
-        padding = [self.padding] * rank
-        y = ops.conv(x, weight, self.stride, padding, self.dilation, groups=self.groups)
-        found = gradients(ops.sum(y * leaf(self.batch, *y.shape[1:])), [weight])
-        return leaves.graph([ops.transpose(found[0], (0, *range(2, rank + 2), 1))])
-
-    def program(self) -> Program:
-        return compiled(self.graph(Leaves()))
-
-
-def windows_of(
-    program: Program, processor: Processor, schedule: Schedule | None = None
-) -> list[tuple[Contraction, WindowSchedule]]:
-    """The contractions over windows."""
-    steps = (schedule or decide(program, processor)).steps
-    return [
-        (step, one)
-        for step, one in zip(program.steps, steps, strict=True)
-        if isinstance(step, Contraction) and isinstance(one, WindowSchedule)
-    ]
+strided = partial(Convolution, stride=2, batch=3, channels=8, n=20, whole=True)
 
 
 # Schedules ----------------------------------------------------------------------------------------
@@ -109,27 +51,27 @@ def windows_of(
 @pytest.mark.parametrize(
     ("case", "paired"),
     [
-        (Case((16, 16), (3, 3), padding=(1, 1)), True),
-        (Case((16, 16), (1, 1)), True),
-        (Case((16, 16), (1, 1), padding=(2, 2)), True),
-        (Case((20, 20), (5, 5), stride=3), True),
-        (Case((4, 8, 8), (3, 3, 3), padding=(1, 1)), True),
+        (strided((16, 16), (3, 3), padding=(1, 1)), True),
+        (strided((16, 16), (1, 1)), True),
+        (strided((16, 16), (1, 1), padding=(2, 2)), True),
+        (strided((20, 20), (5, 5), stride=3), True),
+        (strided((4, 8, 8), (3, 3, 3), padding=(1, 1)), True),
         # Odd numbers of positions.
-        (Case((18, 18), (3, 3), padding=(1, 1)), False),
-        (Case((18, 18), (1, 1)), False),
-        (Case((64,), (3,)), False),
+        (strided((18, 18), (3, 3), padding=(1, 1)), False),
+        (strided((18, 18), (1, 1)), False),
+        (strided((64,), (3,)), False),
     ],
     ids=str,
 )
-def test_strided_gradients_of_weights_are_pairs_if_positions_are(case: Case, paired: bool) -> None:
-    ((_, found),) = windows_of(case.program(), ZEN_4)
+def test_strided_gradients_of_weights_are_pairs(case: Convolution, paired: bool) -> None:
+    ((_, found),) = windows_of(case.program("weight"), ZEN_4)
     assert (found.algorithm, found.paired) == (WEIGHT_GRADIENT, paired)
     assert found.transposed >= paired
 
 
 def test_images_of_1x1_have_the_positions_alone() -> None:
-    for case in (Case((16, 16), (1, 1)), Case((16, 16), (1, 1), padding=(2, 2))):
-        ((step, found),) = windows_of(case.program(), ZEN_4)
+    for case in (strided((16, 16), (1, 1)), strided((16, 16), (1, 1), padding=(2, 2))):
+        ((step, found),) = windows_of(case.program("weight"), ZEN_4)
         windowed = reading(step, WEIGHT_GRADIENT, paired=True)
         _, high, wide = step.k
         assert windowed.image.size(high.extent) == high.extent * wide.extent * case.channels
@@ -138,7 +80,7 @@ def test_images_of_1x1_have_the_positions_alone() -> None:
 
 def test_an_image_is_not_read_after_the_last_window() -> None:
     """Of 17 columns, 9 are even and 8 odd: the copy has an odd one more, of zeros."""
-    ((step, _),) = windows_of(Case((17, 17), (3, 3)).program(), ZEN_4)
+    ((step, _),) = windows_of(strided((17, 17), (3, 3)).program("weight"), ZEN_4)
     load = stored(reading(step, WEIGHT_GRADIENT, paired=True).image.view)
     assert load is not None
     (bound,) = load.load.bounds
@@ -170,27 +112,27 @@ def pairs_along_positions(program: Program, processor: Processor) -> Iterator[Sc
 
 CASES = {
     # Blocks of rows that leave a rest, two panels of N, the last one not full.
-    "3x3": Case((9, 20), (3, 3), padding=(1, 1), channels=17, n=41),
-    "no padding": Case((9, 13), (3, 3)),
-    "padding before": Case((7, 15), (3, 3), padding=(2, 0)),
-    "padding after": Case((7, 15), (3, 3), padding=(0, 2)),
-    "1x1": Case((13, 12), (1, 1), batch=5, channels=19, n=33),
-    "1x1 with padding": Case((9, 13), (1, 1), padding=(2, 1), batch=5),
-    "2x2": Case((10, 15), (2, 2), padding=(1, 0)),
-    "5x5": Case((12, 16), (5, 5), padding=(1, 2), channels=3),
-    "one channel": Case((12, 21), (3, 7), channels=1),
-    "one row": Case((8, 17), (1, 5), padding=(1, 1)),
-    "one column": Case((17, 16), (5, 1)),
-    "channels first": Case((9, 20), (3, 3), padding=(1, 1), channels=5, last=False),
-    "stride of 3": Case((13, 20), (3, 5), stride=3, channels=5),
-    "longer stride than window": Case((13, 18), (2, 2), stride=(2, 5)),
-    "stride of columns": Case((8, 13), (3, 3), stride=(1, 2)),
-    "stride of rows": Case((13, 8), (3, 3), stride=(2, 1)),
-    "dilation": Case((16, 21), (3, 4), dilation=(2, 3)),
-    "dilation by the stride": Case((12, 17), (3, 3), dilation=2, padding=(1, 1)),
-    "three axes": Case((4, 8, 12), (2, 3, 3), padding=(1, 1), batch=2, channels=3),
-    "groups": Case((9, 12), (3, 3), padding=(1, 1), channels=12, n=24, groups=2),
-    "one axis": Case((41,), (3,), n=40),
+    "3x3": strided((9, 20), (3, 3), padding=(1, 1), channels=17, n=41),
+    "no padding": strided((9, 13), (3, 3)),
+    "padding before": strided((7, 15), (3, 3), padding=(2, 0)),
+    "padding after": strided((7, 15), (3, 3), padding=(0, 2)),
+    "1x1": strided((13, 12), (1, 1), batch=5, channels=19, n=33),
+    "1x1 with padding": strided((9, 13), (1, 1), padding=(2, 1), batch=5),
+    "2x2": strided((10, 15), (2, 2), padding=(1, 0)),
+    "5x5": strided((12, 16), (5, 5), padding=(1, 2), channels=3),
+    "one channel": strided((12, 21), (3, 7), channels=1),
+    "one row": strided((8, 17), (1, 5), padding=(1, 1)),
+    "one column": strided((17, 16), (5, 1)),
+    "channels first": strided((9, 20), (3, 3), padding=(1, 1), channels=5, last=False),
+    "stride of 3": strided((13, 20), (3, 5), stride=3, channels=5),
+    "longer stride than window": strided((13, 18), (2, 2), stride=(2, 5)),
+    "stride of columns": strided((8, 13), (3, 3), stride=(1, 2)),
+    "stride of rows": strided((13, 8), (3, 3), stride=(2, 1)),
+    "dilation": strided((16, 21), (3, 4), dilation=(2, 3)),
+    "dilation by the stride": strided((12, 17), (3, 3), dilation=2, padding=(1, 1)),
+    "three axes": strided((4, 8, 12), (2, 3, 3), padding=(1, 1), batch=2, channels=3),
+    "groups": strided((9, 12), (3, 3), padding=(1, 1), channels=12, n=24, groups=2),
+    "one axis": strided((41,), (3,), n=40),
 }
 
 
@@ -198,7 +140,7 @@ CASES = {
 def test_gradients_of_weights_equal_the_oracles(name: str, engine: CpuEngine) -> None:
     leaves, of = Leaves(), engine.processor
     program = check(
-        CASES[name].graph(leaves),
+        CASES[name].graph(leaves, "weight"),
         engine,
         leaves.feeds,
         exact=True,
@@ -211,7 +153,7 @@ def test_gradients_of_weights_equal_the_oracles(name: str, engine: CpuEngine) ->
 
 def test_results_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> None:
     generator, leaves = np.random.default_rng(0), Leaves()
-    program = compiled(CASES["3x3"].graph(leaves))
+    program = compiled(CASES["3x3"].graph(leaves, "weight"))
     feeds = {
         name: generator.standard_normal(feed.shape, "float32").astype(feed.dtype)
         for name, feed in leaves.feeds.items()

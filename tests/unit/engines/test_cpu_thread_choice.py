@@ -29,6 +29,11 @@ def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[f
     return passed / runs, alone / runs
 
 
+def steady(together: float, alone: float) -> Machine:
+    """A machine whose runs always take as long."""
+    return lambda _, is_alone: alone if is_alone else together
+
+
 def busy_machine(generator: random.Random, together: float, alone: float) -> Machine:
     """Another process takes a core for 4 milliseconds after as much work of each thread."""
 
@@ -43,10 +48,7 @@ def busy_machine(generator: random.Random, together: float, alone: float) -> Mac
 def test_the_faster_choice_is_taken_and_the_other_costs_little(
     together: float, alone: float
 ) -> None:
-    def machine(passed: float, is_alone: bool) -> float:
-        return alone if is_alone else together
-
-    mean, share = simulated(ThreadChoice(SECOND), machine, 2.0)
+    mean, share = simulated(ThreadChoice(SECOND), steady(together, alone), 2.0)
     assert mean < 1.02 * min(together, alone)
     assert (share > 0.5) == (alone < together)
 
@@ -92,9 +94,9 @@ def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again() -> None:
 def test_waits_of_the_past_do_not_keep_a_choice_that_has_become_slow(seed: int) -> None:
     """Other processes go, and spinning threads of another library in this process come."""
     choice = ThreadChoice(SECOND)
-    simulated(choice, lambda _, is_alone: 33e-6 if is_alone else 20e-6, 0.5)
+    simulated(choice, steady(20e-6, 33e-6), 0.5)
     simulated(choice, busy_machine(random.Random(seed), 20e-6, 33e-6), 1.0)
-    mean, _ = simulated(choice, lambda _, is_alone: 33e-6 if is_alone else 100e-6, 0.1)
+    mean, _ = simulated(choice, steady(100e-6, 33e-6), 0.1)
     assert mean < 1.3 * 33e-6
 
 
@@ -102,7 +104,7 @@ def test_waits_of_the_past_do_not_keep_a_choice_that_has_become_slow(seed: int) 
 def test_helpers_that_find_no_core_cost_little_from_the_first_runs_on(together: float) -> None:
     choice = ThreadChoice(SECOND)
     choice.record(int(together * SECOND), 1)
-    mean, _ = simulated(choice, lambda _, is_alone: 10e-6 if is_alone else together, 0.1)
+    mean, _ = simulated(choice, steady(together, 10e-6), 0.1)
     assert mean < 1.1 * 10e-6
 
 
@@ -118,7 +120,7 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
     choice = ThreadChoice(SECOND)
 
     def mean(together: float, alone: float, seconds: float) -> float:
-        return simulated(choice, lambda _, is_alone: alone if is_alone else together, seconds)[0]
+        return simulated(choice, steady(together, alone), seconds)[0]
 
     assert mean(23e-6, 35e-6, 0.3) < 1.02 * 23e-6
     assert mean(46e-6, 35e-6, 0.03) < 1.15 * 35e-6
@@ -131,11 +133,7 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
 @pytest.mark.parametrize("runs", [0, 1, 2, 1000])
 def test_a_reset_counter_and_a_stopped_process_change_nothing(reading: int, runs: int) -> None:
     """As when the machine sleeps, or a user presses Ctrl-Z."""
-
-    def machine(_: float, is_alone: bool) -> float:
-        return 30e-6 if is_alone else 20e-6
-
-    choice = ThreadChoice(SECOND)
+    choice, machine = ThreadChoice(SECOND), steady(20e-6, 30e-6)
     for _ in range(runs):
         choice.record(int(20 * machine(0.0, choice.alone) * SECOND), 20)
     choice.record(reading, 20)
@@ -145,7 +143,7 @@ def test_a_reset_counter_and_a_stopped_process_change_nothing(reading: int, runs
 
 def test_runs_that_try_one_thread_are_marked_as_trials() -> None:
     choice = ThreadChoice(SECOND)
-    simulated(choice, lambda _, is_alone: 20e-6 if is_alone else 10e-6, 0.01)
+    simulated(choice, steady(10e-6, 20e-6), 0.01)
     tried = 0
     for _ in range(1000):
         if choice.trial and choice.alone:

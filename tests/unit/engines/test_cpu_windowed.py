@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import cpu_cases
 import numpy as np
 import pytest
 from cpu_cases import same_for_threads
@@ -73,12 +74,8 @@ def windows_of(
     program: Program, schedule: Schedule | None = None
 ) -> list[tuple[WindowSchedule, Windowed]]:
     """The schedules of contractions over windows, and how their algorithms read them."""
-    schedule = schedule or decide(program, host())
-    return [
-        (one, readings(step)[one.algorithm])
-        for step, one in zip(program.steps, schedule.steps, strict=True)
-        if isinstance(step, Contraction) and isinstance(one, WindowSchedule)
-    ]
+    found = cpu_cases.windows_of(program, host(), schedule)
+    return [(one, readings(step)[one.algorithm]) for step, one in found]
 
 
 def winograd(program: Program, processor: HostProcessor | None = None) -> Schedule:

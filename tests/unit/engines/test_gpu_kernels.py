@@ -12,6 +12,7 @@ import pytest
 from c99 import C99, C99_WITH_HALF, library_of
 from gpu_cases import TRAITS
 from harness import run_program
+from program_cases import program_of
 
 import lamina as lm
 from lamina import ops
@@ -19,7 +20,6 @@ from lamina.base.shapes import Array, bfloat16, float16, float32, int64
 from lamina.codegen.c import Module
 from lamina.codegen.values import I64
 from lamina.codegen.words import NATIVE_HALF, OPENCL, Words
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.decisions import candidates, decide
 from lamina.engines.gpu.gpus import GpuFamily, target_for
 from lamina.engines.gpu.kernels import write_kernels
@@ -27,7 +27,7 @@ from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.gpu.schedule import Schedule, TiledSchedule
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
-from lamina.graph import Graph, Tensor, leaf
+from lamina.graph import Tensor, leaf
 from lamina.program.program import Program
 
 TARGET = target_for(TRAITS, "opencl")
@@ -39,15 +39,14 @@ def written(program: Program, traits: Traits) -> Launches:
     return write_kernels(program, decide(program, TARGET, traits), traits, OPENCL)
 
 
-def compiled(leaves: list[Tensor], result: Tensor) -> Program:
-    graph = Graph(tuple(leaves), (("y", result),))
-    return compile_graph(graph, batch=1, name="test", target=TARGET)
+def compiled(result: Tensor) -> Program:
+    return program_of(result, target=TARGET)
 
 
 @pytest.mark.parametrize(("size", "width"), [(1 << 20, "uint"), (1 << 31, "ulong")])
 def test_positions_have_32_bits_where_all_of_them_fit(size: int, width: str) -> None:
     x = leaf("x", "input", (2, size), float32)
-    text = written(compiled([x], ops.sum(ops.exp(x), 1)), ITEMS_ALONE).text
+    text = written(compiled(ops.sum(ops.exp(x), 1)), ITEMS_ALONE).text
     loops = [line.strip() for line in text.splitlines() if line.strip().startswith("for (")]
     assert loops
     assert all(loop.startswith(f"for ({width} ") for loop in loops)
@@ -67,7 +66,7 @@ def test_the_iterations_of_a_work_item_are_counted(
     shape: tuple[int, ...], axes: int | tuple[int, ...], needed: int
 ) -> None:
     x = leaf("x", "input", shape, float32)
-    program = compiled([x], ops.sum(ops.exp(x), axes))
+    program = compiled(ops.sum(ops.exp(x), axes))
     written(program, replace(ITEMS_ALONE, most_iterations=needed))
     if needed:
         with pytest.raises(EngineError) as caught:
@@ -110,14 +109,14 @@ def test_equal_steps_share_their_kernels() -> None:
 def test_kernels_use_doubles_only_on_devices_that_have_them() -> None:
     without = replace(TRAITS, has_float64=False)
     x = leaf("x", "input", (8,), float32)
-    program = compiled([x], ops.sin(x) ** x + ops.cos(x))
+    program = compiled(ops.sin(x) ** x + ops.cos(x))
     assert "double" in written(program, TRAITS).text
     assert "double" not in written(program, without).text
 
 
 def test_divisions_are_made_in_64_bits_where_32_are_not_rounded_correctly() -> None:
     x = leaf("x", "input", (8,), float32)
-    program = compiled([x], ops.sqrt(x) / (x + 1))
+    program = compiled(ops.sqrt(x) / (x + 1))
     assert "double" not in written(program, TRAITS).text
     text = written(program, replace(TRAITS, exact_division=False)).text
     divided = [line for line in text.splitlines() if " / " in line or "sqrt(" in line]
@@ -131,7 +130,7 @@ NATIVE = replace(OPENCL, half=NATIVE_HALF)
 def test_only_kernels_with_float16_need_its_extension() -> None:
     x, y = (leaf("x", "input", (8,), one) for one in (float16, float32))
     for leaf_, expected in ((x, 1), (y, 0)):
-        program = compiled([leaf_], ops.exp(leaf_))
+        program = compiled(ops.exp(leaf_))
         schedule = decide(program, TARGET, TRAITS)
         for words, count in ((NATIVE, expected), (OPENCL, 0)):
             text = write_kernels(program, schedule, TRAITS, words).text
@@ -140,7 +139,7 @@ def test_only_kernels_with_float16_need_its_extension() -> None:
 
 def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it() -> None:
     x = leaf("x", "input", (8,), float16)
-    program = compiled([x], (x * x + 0.5 - x) / (x + 0.1))
+    program = compiled((x * x + 0.5 - x) / (x + 0.1))
     schedule = decide(program, TARGET, TRAITS)
     text = write_kernels(program, schedule, TRAITS, NATIVE).text
     (kernel,) = (one for one in text.split("\n\n") if "void step0(" in one)
@@ -157,7 +156,7 @@ def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it() -> N
 @pytest.mark.sampled
 def test_tiles_of_floats_of_16_bits_take_16_bits_of_local_memory() -> None:
     x, weight = (leaf(name, "input", (64, 64), bfloat16) for name in "xw")
-    program = compiled([x, weight], ops.matmul(x, weight))
+    program = compiled(ops.matmul(x, weight))
     (step,) = program.steps
     texts = {
         one.left.is_half: write_kernels(program, Schedule((one,)), TRAITS, OPENCL).text
@@ -178,12 +177,12 @@ def test_kernels_of_devices_with_float16_are_cached_on_their_own() -> None:
 
 def test_nothing_is_launched_for_a_step_without_elements() -> None:
     x = leaf("x", "input", (0, 4), float32)
-    assert not written(compiled([x], x * 2), TRAITS).launches
+    assert not written(compiled(x * 2), TRAITS).launches
 
 
 def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values() -> None:
     x, indices = leaf("x", "input", (100, 3), float32), leaf("i", "input", (100,), int64)
-    launches = written(compiled([x, indices], ops.scatter_add(x, indices, 7)), TRAITS).launches
+    launches = written(compiled(ops.scatter_add(x, indices, 7)), TRAITS).launches
     assert [one.items for one in launches] == [100, 7 * 3]
 
 
@@ -203,11 +202,11 @@ def test_a_training_step_runs_in_c99(words: Words, dtype: str, tmp_path: Path) -
     net = lm.Sequential(lm.Input(6, 4), lm.LSTM(5), lm.Dropout(0.5), lm.Linear(3))
     program = net.plan(4, lm.CrossEntropy(), lm.Adam(), engine="interpreter", dtype=dtype).program
     generator = np.random.default_rng(0)
-    feeds: dict[str, Array] = {}
-    for kind in ("input", "parameter", "state"):
-        for one in program.of_kind(kind):
-            drawn = generator.uniform(0, 2, one.shape)
-            feeds[one.name] = np.asarray(drawn, one.dtype.numpy)
+    feeds = {
+        one.name: np.asarray(generator.uniform(0, 2, one.shape), one.dtype.numpy)
+        for kind in ("input", "parameter", "state")
+        for one in program.of_kind(kind)
+    }
     if "loss_scale" in feeds:
         feeds["loss_scale"] = np.array(256, "float32")
     outputs, after = run_program(program, InterpreterEngine(), feeds)
@@ -225,28 +224,24 @@ def _run_in_c99(
 ) -> dict[str, Array]:
     """Runs kernels item by item; returns the contents of all buffers."""
     library = library_of(launches.text, folder)
+    given = {**program.constants, **feeds}
     arrays = {
-        name: np.array(feeds[name])
-        if name in feeds
-        else np.array(program.constants.get(name, np.zeros(one.shape, one.dtype.numpy)))
+        name: np.array(given.get(name, np.zeros(one.shape, one.dtype.numpy)))
         for name, one in program.buffers.items()
     }
 
-    def run(number: int, *iteration: ctypes.c_int) -> None:
-        launch = launches.launches[number]
-        buffers = [ctypes.c_void_p(arrays[name].ctypes.data) for name in launch.buffers]
-        for item in range(launch.items):
-            library["begin_item"](ctypes.c_uint64(item))
-            library[launch.kernel](*buffers, *iteration)
+    def run(numbers: range, *iteration: ctypes.c_int) -> None:
+        for launch in launches.launches[numbers.start : numbers.stop]:
+            buffers = [ctypes.c_void_p(arrays[name].ctypes.data) for name in launch.buffers]
+            for item in range(launch.items):
+                library["begin_item"](ctypes.c_uint64(item))
+                library[launch.kernel](*buffers, *iteration)
 
     first = 0
     for repeated in launches.repeats:
-        for number in range(first, repeated.first):
-            run(number)
+        run(range(first, repeated.first))
         for iteration in range(repeated.count):
-            for number in range(repeated.first, repeated.last):
-                run(number, ctypes.c_int(iteration))
+            run(range(repeated.first, repeated.last), ctypes.c_int(iteration))
         first = repeated.last
-    for number in range(first, len(launches.launches)):
-        run(number)
+    run(range(first, len(launches.launches)))
     return arrays

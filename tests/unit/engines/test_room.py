@@ -47,21 +47,38 @@ def every_allocation_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Limits the available memory, and fails where memory is allocated or a program compiled."""
+def available(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    """Sets the available memory."""
+    return lambda count: monkeypatch.setattr(machine_memory, "available_bytes", lambda: count)
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("this must not be reached")
+
+@pytest.fixture
+def fits_exactly(available: Any) -> Callable[..., None]:
+    """Checks that a call fits into so many bytes, and not into fewer."""
+
+    def check(needed: int, call: Callable[[], Any], subject: str = "this model") -> None:
+        available(needed)
+        call()
+        available(needed - 1)
+        with pytest.raises(EngineError, match=f"{subject} needs more memory than there is"):
+            call()
+
+    return check
+
+
+@pytest.fixture
+def leave(available: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Limits the available memory, and fails where memory is allocated or a program compiled."""
 
     def only_scalars(_: Any, shape: tuple[int, ...], dtype: Any) -> host.HostMemory:
         assert not shape
         return host.HostMemory(shape, dtype)
 
     def only(count: int) -> None:
-        monkeypatch.setattr(machine_memory, "available_bytes", lambda: count)
+        available(count)
         for engine in (CpuEngine, InterpreterEngine):
             monkeypatch.setattr(engine, "allocate", only_scalars)
-            monkeypatch.setattr(engine, "compile", refuse)
+            monkeypatch.setattr(engine, "compile", None)
 
     return only
 
@@ -69,13 +86,10 @@ def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_small_allocations_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "NOT_ASKED_BYTES", 1000)
 
-    def require(count: int, ask: Callable[[], int | None]) -> None:
+    def require(count: int, ask: Any) -> None:
         room.require_room("this needs", [room.Need("arena", count)], ask, where="cpu", advice="")
 
-    def not_asked() -> int:
-        raise AssertionError
-
-    require(1000, not_asked)
+    require(1000, None)
     with pytest.raises(EngineError, match="this needs more memory than there is"):
         require(1001, lambda: 1000)
 
@@ -83,9 +97,8 @@ def test_small_allocations_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_model_that_does_not_fit_is_refused(engine: str, leave: Callable[[int], None]) -> None:
     leave(10 << 20)
-    with pytest.raises(EngineError) as caught:
-        lm.Model(lm.Sequential(lm.Input(1 << 20), lm.BatchNorm(), lm.Linear(1 << 20)), engine)
-    assert str(caught.value) == (
+    net = lm.Sequential(lm.Input(1 << 20), lm.BatchNorm(), lm.Linear(1 << 20))
+    assert error_text(EngineError, lambda: lm.Model(net, engine)) == (
         f"in {engine}: this model needs more memory than there is\n"
         "  available   10 MiB\n"
         "  needed      12 TiB\n"
@@ -93,17 +106,6 @@ def test_a_model_that_does_not_fit_is_refused(engine: str, leave: Callable[[int]
         "  largest     parameter 2.weight f32[1048576, 1048576], 4 TiB\n"
         "  Make the layer of the largest tensor smaller."
     )
-
-
-def test_a_model_that_needs_one_byte_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 40 parameters of 4 bytes, and the 32 of the largest drawn in 8 bytes each.
-    needed = 4 * 40 + 8 * 32
-    net = lm.Sequential(lm.Input(4), lm.Linear(8))
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed)
-    lm.Model(net)
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed - 1)
-    with pytest.raises(EngineError, match="this model needs more memory than there is"):
-        lm.Model(net)
 
 
 INITIALIZERS = (lm.init.Uniform(0.5, 1.0), lm.init.XavierUniform(), lm.init.KaimingUniform())
@@ -126,23 +128,20 @@ def test_initial_values_are_counted_once_while_they_are_drawn(initializer: Any) 
 @pytest.mark.parametrize(
     ("layer", "arrays"),
     [
+        # The largest parameter is drawn in 8 bytes each.
+        (lm.Linear(8), 1),
         (lm.Linear(8, weight_init=lm.init.Orthogonal()), 5),
         (lm.Embedding(8, 4, padding=0), 2),
         (lm.Embedding(8, 4, padding=0, weight_init=lm.init.Orthogonal()), 5),
     ],
-    ids=["orthogonal", "padding", "orthogonal with padding"],
+    ids=["uniform", "orthogonal", "padding", "orthogonal with padding"],
 )
 def test_all_that_an_initializer_holds_at_once_is_counted(
-    layer: lm.Layer, arrays: int, monkeypatch: pytest.MonkeyPatch
+    layer: lm.Layer, arrays: int, fits_exactly: Any
 ) -> None:
     embeds = isinstance(layer, lm.Embedding)
     net = lm.Sequential(lm.Input(4, dtype="int64" if embeds else None), layer)
-    needed = 4 * net.parameter_count() + arrays * 8 * 32
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed)
-    lm.Model(net)
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed - 1)
-    with pytest.raises(EngineError, match="this model needs more memory than there is"):
-        lm.Model(net)
+    fits_exactly(4 * net.parameter_count() + arrays * 8 * 32, lambda: lm.Model(net))
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps], ids=lambda one: one.__name__)
@@ -153,19 +152,9 @@ def test_a_copy_that_does_not_fit_is_refused(copied: Any, leave: Callable[[int],
         copied(model)
 
 
-def test_a_model_in_a_file_draws_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_in_a_file_draws_no_values(tmp_path: Path, fits_exactly: Any) -> None:
     lm.Model(lm.Sequential(lm.Input(4), lm.Linear(8))).save(tmp_path / "model")
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 4 * 40)
-    lm.load(tmp_path / "model")
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 4 * 40 - 1)
-    with pytest.raises(EngineError, match="this model needs more memory than there is"):
-        lm.load(tmp_path / "model")
-
-
-def test_parameters_that_no_machine_has_room_for_are_refused() -> None:
-    with pytest.raises(EngineError, match="more memory than there is") as caught:
-        lm.Model(lm.Sequential(lm.Input(dtype="int64"), lm.Embedding(10**10, 64)))
-    assert dict(caught.value.facts).keys() == {"available", "needed", "needed for", "largest"}
+    fits_exactly(4 * 40, lambda: lm.load(tmp_path / "model"))
 
 
 # More bytes than there are addresses.
@@ -223,18 +212,12 @@ def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[i
 
 
 def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(
-    monkeypatch: pytest.MonkeyPatch,
+    available: Any, on_call: Any
 ) -> None:
     model = lm.Model(network(100), "interpreter")
     sizes: list[int] = []
-    compiled = runtime.compile_cached
-
-    def counted(graph: Any, *, batch: int, **options: Any) -> Any:
-        sizes.append(batch)
-        return compiled(graph, batch=batch, **options)
-
-    monkeypatch.setattr(runtime, "compile_cached", counted)
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 300_000)
+    on_call(runtime, "compile_cached", lambda _, *, batch, **__: sizes.append(batch))
+    available(300_000)
     with pytest.raises(EngineError, match="a batch of 50,000 examples needs more") as caught:
         attach(model, 50_000)
     found = re.fullmatch(DIVIDED, caught.value.advice)
@@ -256,13 +239,13 @@ def test_the_state_of_an_optimizer_is_counted(leave: Callable[[int], None]) -> N
     )
 
 
-def test_a_training_needs_exactly_the_memory_of_its_bill(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_needs_exactly_the_memory_of_its_bill(available: Any) -> None:
     bill = network().plan(64, lm.CrossEntropy(), lm.Adam(0.01))
     needed = bill.peak_bytes - bill.parameter_bytes - bill.constant_bytes
     model = lm.Model(network(), "interpreter")
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed)
+    available(needed)
     attach(model, 64).release()
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed - 32)
+    available(needed - 32)
     with pytest.raises(EngineError, match="a batch of 64 examples needs more memory"):
         attach(model, 64)
 
@@ -290,36 +273,35 @@ def test_every_use_of_a_model_is_checked_against_the_available_memory(
         USES[subject](model, run)
 
 
-def test_workspaces_count_before_they_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workspaces_count_before_they_are_allocated(
+    available: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = lm.Sequential(lm.Input(64, 16, 16), lm.Conv2d(64, 3, padding=1))
     model, x = lm.Model(net), np.ones((4, 64, 16, 16), "float32")
     bill = net.plan(4)
-    needed = bill.arena_bytes + bill.input_bytes
     workspaces = CpuEngine().workspace_bytes(bill.program)
     assert workspaces > 100_000
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: needed + workspaces)
+    available(bill.arena_bytes + bill.input_bytes + workspaces)
     model.predict(x)
     other = lm.Model.part(model, net)
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: 1000)
+    available(1000)
     # The allocated arena serves the same program again, but has no room for its packed operands.
     monkeypatch.setattr(executable, "aligned", None)
     error = refused(EngineError, lambda: other.predict(x))
     assert "workspaces: " in dict(error.facts)["needed for"]
 
 
-def test_an_allocated_arena_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lm.Model(network(), "interpreter")
-    with attach(model, 4000) as training:
-        monkeypatch.setattr(machine_memory, "available_bytes", lambda: 8000 * 4)
+def test_an_allocated_arena_is_not_counted_again(available: Any) -> None:
+    with attach(lm.Model(network(), "interpreter"), 4000) as training:
+        available(8000 * 4)
         training.step(np.ones((2000, 4), "float32"), np.zeros(2000, int))
 
 
-def test_failed_allocations_are_engine_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_memory, "available_bytes", lambda: None)
-    for size in (1 << 62, 1 << 63, 1 << 70):
-        with pytest.raises(EngineError) as caught:
-            host.aligned(size)
-        assert caught.value.problem == "the system refuses more memory"
+@pytest.mark.parametrize("size", [1 << 62, 1 << 63, 1 << 70])
+def test_failed_allocations_are_engine_errors(size: int, available: Any) -> None:
+    available(None)
+    error = refused(EngineError, lambda: host.aligned(size))
+    assert error.problem == "the system refuses more memory"
 
 
 # The system's figures -----------------------------------------------------------------------------
@@ -354,52 +336,35 @@ V1 = {
         "31 23 0:27 /docker/abc GROUPS/memory rw shared:8 - cgroup cgroup rw,memory,hugetlb\n"
     ),
 }
+INNER, OUTER = "GROUPS/outer/inner/memory.", "GROUPS/outer/memory."
 SYSTEMS: dict[str, tuple[dict[str, str], int]] = {
     "without groups": ({"PROC/meminfo": MEMINFO}, 900 << 10),
-    "groups without limits": (V2 | {"GROUPS/outer/memory.max": "max\n"}, 900 << 10),
-    "a limit": (
-        V2 | {"GROUPS/outer/inner/memory.max": "5000", "GROUPS/outer/inner/memory.current": "3000"},
-        2000,
-    ),
+    "groups without limits": (V2 | {f"{OUTER}max": "max\n"}, 900 << 10),
+    "a limit": (V2 | {f"{INNER}max": "5000", f"{INNER}current": "3000"}, 2000),
     "a limit further out": (
         V2
-        | {
-            "GROUPS/outer/inner/memory.max": "5000",
-            "GROUPS/outer/inner/memory.current": "3000",
-            "GROUPS/outer/memory.max": "6000",
-            "GROUPS/outer/memory.current": "5500",
-        },
+        | {f"{INNER}max": "5000", f"{INNER}current": "3000"}
+        | {f"{OUTER}max": "6000", f"{OUTER}current": "5500"},
         500,
     ),
     "cache of files": (
         V2
-        | {
-            "GROUPS/outer/inner/memory.max": "5000",
-            "GROUPS/outer/inner/memory.current": "4800",
-            "GROUPS/outer/inner/memory.stat": "anon 300\ninactive_file 1000\nactive_file 500\n",
-        },
+        | {f"{INNER}max": "5000", f"{INNER}current": "4800"}
+        | {f"{INNER}stat": "anon 300\ninactive_file 1000\nactive_file 500\n"},
         1700,
     ),
-    "more than the limit": (
-        V2 | {"GROUPS/outer/inner/memory.max": "50", "GROUPS/outer/inner/memory.current": "90"},
-        0,
-    ),
+    "more than the limit": (V2 | {f"{INNER}max": "50", f"{INNER}current": "90"}, 0),
     "the first version": (
         V1
-        | {
-            "GROUPS/memory/memory.limit_in_bytes": "5000",
-            "GROUPS/memory/memory.usage_in_bytes": "4000",
-            "GROUPS/memory/memory.stat": "inactive_file 1\ntotal_inactive_file 70\n",
-        },
+        | {"GROUPS/memory/memory.limit_in_bytes": "5000"}
+        | {"GROUPS/memory/memory.usage_in_bytes": "4000"}
+        | {"GROUPS/memory/memory.stat": "inactive_file 1\ntotal_inactive_file 70\n"},
         1070,
     ),
     "a group outside of what is seen": (
         V2
-        | {
-            "PROC/self/cgroup": "0::/../../outer\n",
-            "GROUPS/memory.max": "5000",
-            "GROUPS/memory.current": "1000",
-        },
+        | {"PROC/self/cgroup": "0::/../../outer\n"}
+        | {"GROUPS/memory.max": "5000", "GROUPS/memory.current": "1000"},
         4000,
     ),
 }
