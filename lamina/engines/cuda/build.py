@@ -7,7 +7,7 @@ from functools import cache
 from lamina.base.cache import find, keep, key_of
 from lamina.base.garbage import without_collections
 from lamina.engines.cuda.calls import Cuda, CudaError
-from lamina.engines.cuda.requirements import no_compiler
+from lamina.engines.cuda.requirements import no_package, without_library
 from lamina.engines.gpu.driver import refused_kernel
 
 # Multiplications and additions are rounded separately, except in fma. Divisions and square roots
@@ -49,18 +49,14 @@ def architecture_of(capability: tuple[int, int], known: tuple[int, ...]) -> str:
 
 @cache
 def _known(api: Cuda) -> tuple[int, ...]:
-    """The capabilities that NVRTC knows.
-
-    Raises:
-        EngineError: if NVRTC is missing.
-    """
+    """The capabilities that NVRTC knows."""
     try:
         return tuple(api.nvrtc.nvrtcGetSupportedArchs())
     except CudaError:
         raise
     # The package raises different exceptions if the library is missing.
     except Exception as error:
-        raise no_compiler(error) from error
+        raise no_package("nvidia-cuda-nvrtc", without_library(error)) from error
 
 
 def compiled(api: Cuda, architecture: str, text: str) -> bytes:

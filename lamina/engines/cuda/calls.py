@@ -9,16 +9,16 @@ theirs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, final
 
 from lamina.base.records import cached_property, frozen_dataclass
 from lamina.engines.cuda.requirements import (
     cublaslt_package,
     missing_packages,
-    no_cublaslt,
     no_device,
     no_library,
+    no_package,
     no_start,
     packages,
     too_old,
@@ -95,7 +95,7 @@ class RaisingCalls:
                 raise CudaError(name, status, "") from error
             # The package has other exceptions if it cannot load the library.
             except RuntimeError as error:
-                raise no_cublaslt(str(error)) from error
+                raise no_package("nvidia-cublas", str(error)) from error
 
         setattr(self, name, call)
         return call
@@ -126,16 +126,13 @@ def made_of(
     `missing` returns the packages that cannot be loaded.
     """
 
-    def of_driver(status: Any) -> str:
-        failed, text = driver.cuGetErrorString(status)
+    def explain(error_string: Callable[[Any], tuple[Any, bytes | None]], status: Any) -> str:
+        failed, text = error_string(status)
         return "" if int(failed) or text is None else text.decode()
 
-    def of_nvrtc(status: Any) -> str:
-        failed, text = nvrtc.nvrtcGetErrorString(status)
-        return "" if int(failed) or text is None else text.decode()
-
-    own = Calls(driver, of_driver), Calls(nvrtc, of_nvrtc), RaisingCalls(cublaslt)
-    return Cuda(*own, missing)
+    of_driver = Calls(driver, partial(explain, driver.cuGetErrorString))
+    of_nvrtc = Calls(nvrtc, partial(explain, nvrtc.nvrtcGetErrorString))
+    return Cuda(of_driver, of_nvrtc, RaisingCalls(cublaslt), missing)
 
 
 @cache

@@ -15,6 +15,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -172,11 +173,8 @@ class CublasLt:
 class _Description:
     """The descriptors of a product, destroyed with the last reference or by `destroy`.
 
-    Attributes:
-        product: what is computed.
-        operation: the descriptor of the operation.
-        layouts: the descriptors of the left, the right, what is added, and the result. The last two
-            are the same one if their matrices have the same layout.
+    The layouts are those of the left, the right, what is added, and the result. The last two are
+    the same one if their matrices have the same layout.
     """
 
     def __init__(self, calls: RaisingCalls, product: MatrixProduct, buffers: Addresses) -> None:
@@ -188,7 +186,10 @@ class _Description:
                 for one in (product.left, product.right, product.result)
             )
             added = result
-            if product.added is not None and _shape(product.added) != _shape(product.result):
+            # A matrix of the same layout may begin elsewhere.
+            if product.added is not None and replace(product.added, start=product.result.start) != (
+                product.result
+            ):
                 added = _layout(calls, stack, product.added, product.batch)
             self.layouts = left, right, added, result
             self.destroy = weakref.finalize(self, stack.pop_all().close)
@@ -198,11 +199,6 @@ class _Description:
 
     def __exit__(self, *_: object) -> None:
         self.destroy()
-
-
-def _shape(matrix: Matrix) -> tuple[object, ...]:
-    sizes = matrix.rows, matrix.columns, matrix.leading, matrix.batch_stride
-    return (matrix.dtype, *sizes)
 
 
 def _operation(calls: RaisingCalls, stack: ExitStack, product: MatrixProduct, bias: int) -> int:

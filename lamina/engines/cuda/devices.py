@@ -143,11 +143,7 @@ def attribute(api: Cuda, handle: Any, name: str) -> int:
 
 
 def chosen(name: str, found: Sequence[Found]) -> Found:
-    """The device of that name, among the found devices.
-
-    Raises:
-        EngineError: if there is none, or it cannot be used.
-    """
+    """The device of a name, among the found devices: `"cuda"`, `"cuda:1"`, or `"cuda:a100"`."""
     return chosen_device(
         name,
         found,

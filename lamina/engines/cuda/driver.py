@@ -61,13 +61,7 @@ _RESTART = (
 
 @final
 class _Buffer:
-    """Memory on the device.
-
-    Attributes:
-        address: of its first byte.
-        whole: the allocation that it is a range of; None if it is one itself.
-        released: frees an allocation, once.
-    """
+    """Memory on the device: an allocation, or a range of a whole one; `released` frees it, once."""
 
     def __init__(self, address: int, whole: _Buffer | None) -> None:
         self.address, self.whole = address, whole
@@ -75,32 +69,18 @@ class _Buffer:
 
 
 @final
-class _Module:
-    """Compiled kernels on the device, unloaded with the last reference.
+class _Owner:
+    """Owns a module, or the graph of launches with their numbers, which keep buffers alive."""
 
-    Attributes:
-        handle: the driver's object.
-    """
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
+    def __init__(self, handle: Any, launches: _Launches = ()) -> None:
+        self.handle, self.launches = handle, launches
 
 
 @frozen_dataclass
 class _Kernel:
-    """A kernel that has its arguments.
+    """A kernel that has its arguments; a group has `local_bytes` besides those it declares."""
 
-    Attributes:
-        module: contains its function.
-        function: the driver's object.
-        groups: the number of work groups.
-        group: the number of work items in each.
-        buffers: its first arguments.
-        numbers: the arguments after them.
-        local_bytes: the shared memory of a group in addition to what the function declares.
-    """
-
-    module: _Module
+    module: _Owner
     function: Any
     groups: int
     group: int
@@ -124,12 +104,7 @@ class _Kernel:
 
 @frozen_dataclass
 class _Product:
-    """A product by cuBLASLt that has its arguments.
-
-    Attributes:
-        call: enqueues it in a stream.
-        buffers: that it uses.
-    """
+    """A product by cuBLASLt that has its arguments; a call enqueues it in a stream."""
 
     call: Callable[[int], None]
     buffers: tuple[_Buffer | None, ...]
@@ -140,19 +115,6 @@ class _Product:
 
 
 _Launches = tuple[tuple[_Kernel | _Product, int | None], ...]
-
-
-@final
-class _Sequence:
-    """Launches that are run many times.
-
-    Attributes:
-        launches: kernels and products, each with its number if it has one. They keep buffers alive.
-        graph: the executable graph; None if there are no launches.
-    """
-
-    def __init__(self, launches: _Launches, graph: Any) -> None:
-        self.launches, self.graph = launches, graph
 
 
 @final
@@ -189,10 +151,10 @@ class _Queue:
         with self._driver.current() as calls:
             kernel.enqueue(calls, number, self.handle)
 
-    def run(self, sequence: _Sequence) -> None:
-        if sequence.graph is not None:
+    def run(self, sequence: _Owner) -> None:
+        if sequence.handle is not None:
             with self._driver.current() as calls:
-                calls.cuGraphLaunch(sequence.graph, self.handle)
+                calls.cuGraphLaunch(sequence.handle, self.handle)
 
     def copy(self, target: _Buffer, offset: int, source: _Buffer, size: int) -> None:
         with self._driver.current() as calls:
@@ -337,7 +299,6 @@ class CudaDriver:
         buffer.released()
 
     def _finish(self) -> None:
-        """Waits for all commands."""
         self.queue.finish()
         if self._uploads is not None:
             self._uploads.finish()
@@ -361,17 +322,17 @@ class CudaDriver:
 
     # Kernels
 
-    def build(self, text: str) -> _Module:
+    def build(self, text: str) -> _Owner:
         with self.errors("building a program"):
             code = build(self._api, self._found.capability, text)
             with self.current() as calls:
-                module = _Module(calls.cuModuleLoadData(code))
+                module = _Owner(calls.cuModuleLoadData(code))
         self.destroyed_with(module, "cuModuleUnload", module.handle)
         return module
 
     def kernel(
         self,
-        module: _Module,
+        module: _Owner,
         name: str,
         buffers: Sequence[_Buffer | None],
         items: int,
@@ -403,11 +364,7 @@ class CudaDriver:
             return self._cublaslt
 
     def library_workspace_bytes(self, product: MatrixProduct) -> int | None:
-        """The workspace that cuBLASLt needs for a product; None if it cannot compute it.
-
-        Raises:
-            EngineError: if the library is missing.
-        """
+        """The workspace that cuBLASLt needs for a product; None if it cannot compute it."""
         with self.errors("looking for an algorithm of cuBLASLt"), self.current():
             return self._library().workspace_bytes(product)
 
@@ -440,20 +397,20 @@ class CudaDriver:
         return _Product(found, tuple(buffers))
 
     @without_collections
-    def sequence(self, launches: Sequence[tuple[_Kernel | _Product, int | None]]) -> _Sequence:
+    def sequence(self, launches: Sequence[tuple[_Kernel | _Product, int | None]]) -> _Owner:
         # No garbage is collected: destroying a handle could end the capture.
         row = tuple(launches)
         if not row:
-            return _Sequence(row, None)
+            return _Owner(None, row)
         own_process.require()
         with self.current() as calls:
             enqueue = [partial(one.enqueue, calls, number) for one, number in row]
             executable = captured(calls, enqueue)
-        sequence = _Sequence(row, executable)
+        sequence = _Owner(executable, row)
         self.destroyed_with(sequence, "cuGraphExecDestroy", executable)
         return sequence
 
-    def timed(self, sequence: _Sequence) -> list[float]:
+    def timed(self, sequence: _Owner) -> list[float]:
         queue, launches = self.queue, sequence.launches
         with self.current() as calls:
             events = [_Event(self, queue.handle, is_timed=True)]

@@ -47,6 +47,13 @@ _ADVICE: Mapping[str, str] = {
         "module nvidia_uvm again, or restart the machine."
     ),
 }
+# The least version of each package, and its purpose unless everything needs it.
+_PACKAGES: Mapping[str, tuple[str, str]] = {
+    "cuda-bindings": (f"{LEAST_CUDA}.0", ""),
+    "nvidia-cuda-nvrtc": (f"{LEAST_CUDA}.0", ", the compiler of its kernels"),
+    "nvidia-cublas": (f"{LEAST_CUDA}.0", ", for products of matrices"),
+    "nvmath-python": ("0.6", ", for products of matrices"),
+}
 # The libraries of packages, as cuda-pathfinder names them.
 _LIBRARIES = (("nvrtc", "nvidia-cuda-nvrtc"), ("cublasLt", "nvidia-cublas"))
 # Where Linux shows the loaded driver of the kernel.
@@ -66,16 +73,12 @@ def packages() -> tuple[Any, Any]:
     except ImportError as error:
         found = _found(error, "cuda", "cuda.bindings", "cuda.bindings.driver")
         advice = f"{INSTALL} It also needs Nvidia's driver, but no CUDA toolkit."
-        raise _no_bindings(found, advice) from error
+        raise no_package("cuda-bindings", found, advice) from error
     return driver, nvrtc
 
 
 def _refuse_other_module() -> None:
-    """Refuses a module `cuda` that hides the packages of cuda-bindings. It is not run.
-
-    Raises:
-        EngineError: with its file.
-    """
+    """Refuses a module `cuda` that hides the packages of cuda-bindings. It is not run."""
     module = importlib.util.find_spec("cuda")
     # The packages of cuda-bindings share a folder without a file of its own.
     if module is None or module.origin is None:
@@ -88,17 +91,12 @@ def _refuse_other_module() -> None:
         importlib.metadata.distribution("cuda-bindings")
     except importlib.metadata.PackageNotFoundError:
         advice = f"{advice} {INSTALL}"
-    raise _no_bindings(f"another module cuda: {module.origin}", advice)
+    raise no_package("cuda-bindings", f"another module cuda: {module.origin}", advice)
 
 
-def _no_bindings(found: str, advice: str) -> EngineError:
-    return _no_package("cuda-bindings", f"{LEAST_CUDA}.0", found, advice=advice)
-
-
-def _no_package(
-    package: str, version: str, found: str, purpose: str = "", advice: str = INSTALL
-) -> EngineError:
-    """The error for a package; `version` is the least that is needed."""
+def no_package(package: str, found: str, advice: str = INSTALL) -> EngineError:
+    """The error for a package of the engine, and what was found instead."""
+    version, purpose = _PACKAGES[package]
     return EngineError(
         f"the cuda engine needs the package {package}{purpose}",
         facts=(("expected", f"{package} {version} or later"), ("found", found)),
@@ -130,22 +128,15 @@ def _problem_of(library: str) -> str:
     try:
         importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(library)
     except (ImportError, OSError, RuntimeError) as error:
-        return _without_library(error)
+        return without_library(error)
     return ""
 
 
-def _without_library(error: Exception) -> str:
+def without_library(error: Exception) -> str:
     """What is found instead of a library: "none", or why it cannot be loaded."""
     # The package's error lists all folders in which it has looked.
     kinds = [kind.__name__ for kind in type(error).__mro__]
     return "none" if "DynamicLibNotFoundError" in kinds else str(error).partition("\n")[0]
-
-
-def no_compiler(error: Exception) -> EngineError:
-    """The error if the library of NVRTC cannot be loaded."""
-    found = _without_library(error)
-    purpose = ", the compiler of its kernels"
-    return _no_package("nvidia-cuda-nvrtc", f"{LEAST_CUDA}.0", found, purpose)
 
 
 def cublaslt_package() -> Any:
@@ -158,21 +149,12 @@ def cublaslt_package() -> Any:
         return importlib.import_module("nvmath.bindings.cublasLt")
     except ImportError as error:
         found = _found(error, "nvmath", "nvmath.bindings", "nvmath.bindings.cublasLt")
-        raise _no_products("nvmath-python", "0.6", found) from error
-
-
-def no_cublaslt(found: str) -> EngineError:
-    """The error if the library cuBLASLt cannot be loaded."""
-    return _no_products("nvidia-cublas", f"{LEAST_CUDA}.0", found)
-
-
-def _no_products(package: str, version: str, found: str) -> EngineError:
-    return _no_package(package, version, found, ", for products of matrices")
+        raise no_package("nvmath-python", found) from error
 
 
 def no_library(error: Exception, missing: Sequence[str]) -> EngineError:
     """The error for a machine on which the library of CUDA's driver cannot be loaded."""
-    facts = [("expected", "libcuda.so.1 or nvcuda.dll"), ("found", _without_library(error))]
+    facts = [("expected", "libcuda.so.1 or nvcuda.dll"), ("found", without_library(error))]
     advice = f"{UPDATE} Without an Nvidia GPU, use the cpu engine or the opencl engine."
     kernel = _kernel_driver()
     if kernel:

@@ -127,7 +127,6 @@ class DeviceArena:
         return True
 
     def _clear(self, tenants: Sequence[Tenant]) -> None:
-        """Releases all blocks."""
         for tenant in tenants:
             tenant.detach()
         blocks, self._blocks, self._sizes = self._blocks, [], ()

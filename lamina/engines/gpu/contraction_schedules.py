@@ -229,7 +229,6 @@ def for_share(decided: KernelSchedule, k: int) -> KernelSchedule:
 
 
 def _matrix_load(load: MatrixLoad, k: int) -> MatrixLoad:
-    """How a tile is copied for a share of K."""
     if not load.along_k:
         return load
     lanes = _fitting(load.lanes, k)

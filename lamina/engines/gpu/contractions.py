@@ -42,13 +42,7 @@ def write_contraction(module: Module, name: str, signature: Signature[Contractio
 
 @frozen_dataclass
 class _TiledAxis:
-    """The m or the n of a contraction, split into tiles.
-
-    Attributes:
-        axis: M or N of the contraction, all of its axes merged to one.
-        tiles: counts the tiles along it.
-        size: the extent of a tile.
-    """
+    """The merged m or n of a contraction, the axis that counts its tiles, and their size."""
 
     axis: Axis
     tiles: Axis
@@ -62,8 +56,6 @@ class _TiledAxis:
 
 @final
 class _Tile:
-    """Writes one tile of a contraction."""
-
     def __init__(self, points: ItemPoints, step: Contraction, m: _TiledAxis, n: _TiledAxis) -> None:
         self._points = points
         self._code = points.code
@@ -80,7 +72,6 @@ class _Tile:
         self._store(totals)
 
     def _first(self, side: _TiledAxis) -> Value:
-        """The first m or n of the tile."""
         points = self._points
         return self._code.multiply(points.axis(side.tiles), points.position(side.size))
 

@@ -82,7 +82,6 @@ def promising(step: Step, target: Target, traits: Traits) -> Sequence[StepSchedu
 
 
 def _halves(one: StepSchedule) -> tuple[bool, bool]:
-    """Which operands are kept in 16 bits in local memory."""
     if isinstance(one, PassesSchedule):
         return _halves(one.passes[0].kernels[0])
     if isinstance(one, PackedSchedule):
@@ -113,7 +112,6 @@ def position_bits(step: Step, target: Target) -> int:
 
 
 def _is_narrow(step: Step) -> bool:
-    """Whether all positions of a step fit into 32 bits."""
     axes: Iterable[Axis]
     if isinstance(step, Contraction):
         axes = (*step.batch, *step.m, *step.n, *step.k)

@@ -213,7 +213,6 @@ def _dtypes_of(program: Program) -> Iterator[DType]:
 
 
 def _functions(text: str) -> dict[str, str]:
-    """The functions of a text, by name."""
     written = re.findall(r"^\w[^\n]*\{\n.*?^\}", text, re.MULTILINE | re.DOTALL)
     # A name is followed by the parameters, the last parentheses before the body. The head of a text
     # may have structures, too.

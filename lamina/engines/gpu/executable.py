@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -136,8 +136,11 @@ class GpuProgram:
             self._inputs = [self._buffers[name] for name in names]
             if upload_buffers(self._program, driver.traits):
                 self._early = [self._buffers.get(upload_name(name)) for name in names]
+            # A kernel that is repeated takes the number of the iteration.
+            repeated = {number for number, iteration in self._order if iteration is not None}
             kernels = [
-                self._kernel(one, numbered=numbered) for one, numbered in _numbered(self._launches)
+                self._kernel(one, numbered=number in repeated)
+                for number, one in enumerate(self._launches.launches)
             ]
             self._load = driver.sequence(
                 [(self._kernel(one, numbered=False), None) for one in self._launches.load]
@@ -263,7 +266,6 @@ class GpuProgram:
         return begin, read
 
     def _begin_of(self, data: DataSet) -> Begin:
-        """Begins runs over a data set."""
         driver, counter = self._driver, self._counter
         given = driver, self._module, self._launches, data, self._buffers
         if counter is None:
@@ -276,7 +278,7 @@ class GpuProgram:
         return self._counted[1]
 
     def _run_pieces(self, count: int, begin: Begin) -> None:
-        """Does the runs in pieces. Signals are handled between the pieces."""
+        # Signals are handled between the pieces.
         done = 0
         while done < count:
             piece = range(done, min(done + self._piece, count))
@@ -336,12 +338,6 @@ def needs_of(program: Program, launches: Launches, traits: Traits) -> tuple[Need
     uploads = upload_buffers(program, traits).values()
     early = Need("inputs that are uploaded early", sum(uploads)) if uploads else None
     return (*needs_of_program(program), *filter(None, [early]), workspaces)
-
-
-def _numbered(launches: Launches) -> Iterator[tuple[Launch, bool]]:
-    """Each launch, and whether its kernel takes the number of an iteration."""
-    for number, one in enumerate(launches.launches):
-        yield one, any(repeat.first <= number < repeat.last for repeat in launches.repeats)
 
 
 def _order_of(launches: Launches) -> tuple[tuple[int, int | None], ...]:

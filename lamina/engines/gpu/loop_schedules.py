@@ -175,7 +175,6 @@ def _pass_ends(stages: Sequence[Stage]) -> list[int]:
 
 
 def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:
-    """The pass of some stages."""
     points = points_of(loop)
     splits = 1
     if leading_reductions(loop.stages):

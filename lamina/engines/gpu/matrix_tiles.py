@@ -113,7 +113,6 @@ class _Matrices:
         return found
 
     def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:
-        """The sums over K."""
         code, points, stages = self._code, self._points, self._schedule.stages
         last = self._stretch.extent - 1
         with ExitStack() as bound:

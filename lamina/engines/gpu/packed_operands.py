@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from lamina.base.shapes import size_of
 from lamina.codegen.matrix import half_of
-from lamina.engines.gpu.products import Product
+from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.workspaces import StepWorkspaces
+from lamina.program.index import Axis
 from lamina.program.scalar import Apply, Scalar
 from lamina.program.steps import Contraction, Loop, Write
 from lamina.program.windows import loaded
@@ -27,11 +28,8 @@ def packed_steps(
     Conversions to the dtype of the products are done by the contraction, as before: floats of 16
     bits are packed as such, and float32 that will be rounded to TF32 as they are.
     """
-    view = step.left if operand == "left" else step.right
-    outer = step.m if operand == "left" else step.n
-    single = Product(step)
-    distances = (single.left if operand == "left" else single.right).distances
-    is_along_k = 0 < distances[1] < distances[0]
+    view, outer, side = _operand(step, operand)
+    is_along_k = 0 < side.distances[1] < side.distances[0]
     axes = (*step.batch, *outer, *step.k) if is_along_k else (*step.batch, *step.k, *outer)
     kept = _kept(view)
     store, load = workspaces.kept(axes, kept)
@@ -47,17 +45,21 @@ def packed_steps(
 
 def gains_by_packing(step: Contraction, operand: str) -> bool:
     """Whether an operand is a load without runs of neighbours, and has each element only once."""
-    view = step.left if operand == "left" else step.right
-    outer = step.m if operand == "left" else step.n
+    view, outer, side = _operand(step, operand)
     load = loaded(view)
     windows = step.left_windows if operand == "left" else step.right_windows
     if load is None or load.bounds or windows:
         return False
-    single = Product(step)
-    side = single.left if operand == "left" else single.right
     low, high = load.index.bounds
     size = size_of([axis.extent for axis in (*step.batch, *outer, *step.k)])
     return side.runs == (1, 1) and size <= high - low + 1
+
+
+def _operand(step: Contraction, operand: str) -> tuple[Scalar, tuple[Axis, ...], Operand]:
+    """The view of an operand, its axes besides batch and K, and what is known about it."""
+    if operand == "left":
+        return step.left, step.m, Product(step).left
+    return step.right, step.n, Product(step).right
 
 
 def _kept(view: Scalar) -> Scalar:

@@ -265,6 +265,5 @@ def leading_reductions(stages: Sequence[Stage]) -> list[Reduce]:
 
 
 def _locals_of(stages: Iterable[Stage]) -> set[str]:
-    """The names of the locals that stages use."""
     values = [value for stage in stages for value in stage_values(stage)]
     return {one.name for one in postorder(*values) if isinstance(one, Local)}

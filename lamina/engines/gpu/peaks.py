@@ -13,6 +13,7 @@ from lamina.engines.engine import Peaks
 from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.memory import Block
+from lamina.engines.gpu.schedule import WARP
 from lamina.engines.gpu.work_item import items_below
 
 # The fastest of several runs counts, because other processes may use the machine too.
@@ -67,13 +68,11 @@ def measured_peaks(driver: Driver, dtype: DType, *, tf32: bool = False) -> Peaks
         group = _GROUP if has_matrices else int(driver.traits.is_processor)
         add = runs_a_second("multiply_add", [items * width], items, group)
         copy = runs_a_second("copy", [copies * width] * 2, copies)
-    products = _matrix_products(items, kind) if has_matrices else items * lanes * _CHAINS
+    products = items * lanes * _CHAINS
+    if has_matrices:
+        # A warp multiplies 16x8 sums over 32 bytes of K.
+        products = items // WARP * _MATRICES * 16 * 8 * (8 if kind == "tf32" else 16)
     return Peaks(2.0 * add * products * _CALLS, 2.0 * copy * copies * width)
-
-
-def _matrix_products(items: int, kind: str) -> int:
-    """The multiply-adds of all items in an iteration: of 16x8 sums over 32 bytes of K, by warps."""
-    return items // 32 * _MATRICES * 16 * 8 * (8 if kind == "tf32" else 16)
 
 
 def _write_multiply_add(module: Module, type: Type, items: int) -> None:

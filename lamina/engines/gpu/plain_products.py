@@ -47,14 +47,7 @@ class PlainProduct:
 
 @frozen_dataclass
 class _Strided:
-    """Elements of a buffer whose indices are sums of axes.
-
-    Attributes:
-        buffer: their buffer.
-        dtype: of the elements.
-        start: the constant part of the indices.
-        strides: of the axes on which the indices depend.
-    """
+    """Elements of a buffer whose indices are a start, and strides times the values of axes."""
 
     buffer: str
     dtype: DType

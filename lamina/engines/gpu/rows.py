@@ -53,7 +53,6 @@ class _Rows:
         self._here = Rewrite(self._coordinates(self._point))
 
     def _coordinates(self, point: Index) -> dict[Axis, Index]:
-        """The axes of the loop at a point."""
         axes = self._loop.axes
         return dict(zip(axes, unflatten(point, [axis.extent for axis in axes]), strict=True))
 
@@ -142,7 +141,6 @@ class _Rows:
 
 
 def _with_one_axis(stage: Reduce | Write) -> tuple[Stage, Axis]:
-    """The stage with its inner axes as one axis."""
     axis, replaced = flattened(stage.axes, "inner")
     one = Rewrite(replaced).stage(stage)
     assert isinstance(one, Reduce | Write)
@@ -150,7 +148,6 @@ def _with_one_axis(stage: Reduce | Write) -> tuple[Stage, Axis]:
 
 
 def _loaded(stages: Sequence[Stage]) -> set[str]:
-    """The buffers that stages read."""
     values: list[Scalar] = [value for stage in stages for value in stage_values(stage)]
     values += [Position(store.index) for stage in stages for store in stage_stores(stage)]
     return {load.buffer for load in loads(*values)}

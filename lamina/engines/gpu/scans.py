@@ -38,8 +38,6 @@ def write_scan(module: Module, name: str, signature: Signature[ScanSchedule]) ->
 
 @final
 class _Scan:
-    """Writes the kernel of a scan."""
-
     def __init__(self, points: ItemPoints, scan: Scan, item: Axis) -> None:
         self._points, self._code = points, points.code
         self._scan, self._item = scan, item

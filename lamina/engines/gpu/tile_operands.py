@@ -195,12 +195,9 @@ class Tiling:
 class _Vector:
     """A vector of a tile that a work item copies.
 
-    Attributes:
-        view: the operand over the kernel's axes and k.
-        batch: the number of its product within the tile.
-        outer: its location along m or n in the tile, the first one if it runs along these.
-        k: its location in the stretch of K, in vectors if they run along K.
-        number: its number in the tile, if some work items have none; otherwise None.
+    It has the operand over the kernel's axes and k, the number of its product within the tile, its
+    location in the tile along m or n, and that in the stretch of K, in vectors if they run along K.
+    Its number in the tile is known if some work items have none.
     """
 
     view: Scalar

@@ -78,7 +78,6 @@ class _Tiles:
         TileResults(self._points, self._step, self._batch, self._left, right).write(totals)
 
     def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:
-        """The sums over K."""
         with ExitStack() as bound:
             tiling = Tiling(
                 *(self._points, self._batch, self._k, self._tiled.tile_k, self._tiled.group),
@@ -165,7 +164,6 @@ class _Tiles:
         following: int,
         totals: Sequence[Value],
     ) -> Sequence[Value]:
-        """The sums after one k."""
         code = self._code
         left, right = (
             one.vectors(start, k, following) for one, start in zip(operands, starts, strict=True)

@@ -193,7 +193,6 @@ class _Tree:
 
 
 def _across(total: Value, points: ItemPoints) -> Value:
-    """The sum of all lanes."""
     code, lanes = points.code, total.type.lanes
     while lanes > 1:
         lanes //= 2

@@ -237,57 +237,55 @@ def timed_candidates(
     texts = [family.text_of_candidate(one) for one in schedules]
     if len(schedules) < 2:
         return tuple(Candidate(text, None) for text in texts), True
+    trials = _Trials(program, family, timer)
     try:
         with _memories(program, opened()) as memories:
-            trials = _Trials(program, family, opened, timer, memories)
             try:
-                complete = trials.run(schedules, texts, deadline)
+                complete = trials.run(schedules, texts, memories, DeviceArena(opened), deadline)
             finally:
                 trials.release()
     except EngineError as error:
         # The memory of the step itself does not fit.
         return tuple(Candidate(text, None, error.problem) for text in texts), False
-    found = zip(range(len(texts)), texts, strict=True)
-    return (
-        tuple(
-            Candidate(text, trials.seconds.get(number), trials.problems.get(number, ""))
-            for number, text in found
-        ),
-        complete,
+    found = (
+        Candidate(text, trials.seconds.get(number), trials.problems.get(number, ""))
+        for number, text in enumerate(texts)
     )
+    return tuple(found), complete
 
 
 @final
 class _Trials:
-    """Runs of candidates on a device.
+    """Runs of candidates on a device: their seconds, and the problems of those that fail."""
 
-    Attributes:
-        seconds: of a run, by the numbers of candidates.
-        problems: of those that fail.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        family: Family,
-        opened: Callable[[], Driver],
-        timer: Timer,
-        memories: Mapping[str, DeviceMemory],
-    ) -> None:
+    def __init__(self, program: Program, family: Family, timer: Timer) -> None:
         self._program, self._family, self._timer = program, family, timer
-        self._memories, self._arena = memories, DeviceArena(opened)
         (step,) = program.steps
         self._changing = reads_of(step) & writes_of(step)
         self._executables: dict[int, GpuProgram] = {}
         self.seconds: dict[int, float] = {}
         self.problems: dict[int, str] = {}
 
-    def run(self, schedules: Sequence[Any], texts: Sequence[str], deadline: float) -> bool:
+    def run(
+        self,
+        schedules: Sequence[Any],
+        texts: Sequence[str],
+        memories: Mapping[str, DeviceMemory],
+        arena: DeviceArena,
+        deadline: float,
+    ) -> bool:
         """Begins candidates until the deadline; returns whether all were begun."""
+        self._filled = [memories[name] for name in self._changing]
+        bound = with_memories(self._program)
         begun = 0
         while begun < len(schedules) and time.monotonic() < deadline:
             try:
-                self._begin(begun, schedules[begun])
+                decided = self._family.decide(self._program, {0: schedules[begun]})
+                launches = self._family.write(self._program, decided)
+                executable = GpuProgram(bound, launches, memories, arena)
+                self._executables[begun] = executable
+                # Many drivers compile at the first launch.
+                executable.repeat(1)
                 for _ in range(2):
                     self._sample(begun, texts[begun], 1)
             except LaminaError as error:
@@ -308,18 +306,9 @@ class _Trials:
                 runs = int(SAMPLE_SECONDS / max(seconds, 1e-9))
                 self._sample(number, texts[number], min(max(runs, 1), MOST_RUNS))
 
-    def _begin(self, number: int, schedule: Any) -> None:
-        """Compiles a candidate and runs it once: many drivers compile at the first launch."""
-        decided = self._family.decide(self._program, {0: schedule})
-        launches = self._family.write(self._program, decided)
-        bound = with_memories(self._program)
-        executable = GpuProgram(bound, launches, self._memories, self._arena)
-        self._executables[number] = executable
-        executable.repeat(1)
-
     def _sample(self, number: int, text: str, runs: int) -> None:
-        for name in self._changing:
-            _fill(self._memories[name])
+        for memory in self._filled:
+            _fill(memory)
         seconds = self._timer(text, self._executables[number].repeat, runs)
         self.seconds[number] = min(seconds, self.seconds.get(number, seconds))
 

@@ -35,7 +35,8 @@ class Uploads:
     def __init__(self, driver: Driver, inputs: Sequence[Input]) -> None:
         self._driver = driver
         self._inputs = [(number, one) for number, one in enumerate(inputs) if one.bytes]
-        ends = [*accumulate(_padded(one.bytes) for _, one in self._inputs)]
+        padded = (-(-one.bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for _, one in self._inputs)
+        ends = [*accumulate(padded)]
         self._starts, self._size = [0, *ends][:-1], ends[-1] if ends else 0
         fitting = _BYTES_OF_SLOTS // self._size if self._size else 0
         self._count = min(max(fitting, _LEAST_SLOTS), _MOST_SLOTS)
@@ -106,10 +107,6 @@ class Uploads:
         finally:
             for slot in slots:
                 slot.release()
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 @final

@@ -192,7 +192,6 @@ def _transformed(tile: _Tile, transform: Transform) -> _Tile:
 
 
 def _combined(factors: Sequence[float], values: Sequence[Scalar]) -> Scalar:
-    """A sum of products with numbers."""
     total: Scalar | None = None
     for factor, value in zip(factors, values, strict=True):
         if not factor:
@@ -209,7 +208,6 @@ def _combined(factors: Sequence[float], values: Sequence[Scalar]) -> Scalar:
 
 
 def _stores(tile: _Tile, name: str, side: int, at: Callable[[int, Index], Index]) -> Write:
-    """Stores a transformed tile in a workspace."""
     stores = (
         Store(name, at(side, Index(row * _TILE + column)), value)
         for (row, column), value in tile.items()
@@ -218,7 +216,6 @@ def _stores(tile: _Tile, name: str, side: int, at: Callable[[int, Index], Index]
 
 
 def _epilogue(found: Convolution, coordinates: tuple[int, int], total: Scalar) -> Sequence[Store]:
-    """The stores of one of the 2x2 results of a tile."""
     axes = {
         position: axis_index(_tiles_along(position)) * _RESULTS + number
         for position, number in zip(found.positions, coordinates, strict=True)

@@ -178,11 +178,7 @@ def command_buffers(device: cl.Device) -> CommandBuffers | None:
 
 
 def _command_buffers(device: cl.Device) -> CommandBuffers | None:
-    """The functions of the extension; None if it has other limits.
-
-    Raises:
-        pyopencl.Error: if the driver lacks a function or a property.
-    """
+    """The functions of the extension; None if it has other limits."""
     library = loader()
     try:
         address, information = (
@@ -217,7 +213,6 @@ def _command_buffers(device: cl.Device) -> CommandBuffers | None:
 
 
 def _has_known_version(device: cl.Device) -> bool:
-    """Whether the device has a version of the extension that Lamina knows."""
     try:
         found = {one.name: one.version for one in device.extensions_with_version}
     except cl.Error:

@@ -38,11 +38,7 @@ class Found:
 
 
 def chosen(name: str, found: Sequence[Found]) -> Found:
-    """The device of that name, among the found devices.
-
-    Raises:
-        EngineError: if there is none, or it cannot be used.
-    """
+    """The device of that name, among the found devices."""
     return chosen_device(
         name,
         found,

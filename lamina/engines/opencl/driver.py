@@ -48,12 +48,7 @@ _Launches = tuple[tuple[Kernel, int | None], ...]
 
 @frozen_dataclass
 class _Sequence:
-    """Launches that are run many times.
-
-    Attributes:
-        launches: the kernels, each with its number if it has one.
-        run: enqueues all of them; no handler of a signal runs in between.
-    """
+    """Launches that are run many times; `run` enqueues all of them, without Python in between."""
 
     launches: _Launches
     run: Callable[[], object]

@@ -28,7 +28,6 @@ def opencl_engine(name: str = "opencl") -> GpuEngine:
 
 
 def _family_for(driver: Driver) -> Family:
-    """The family of kernels that suits a device."""
     # Kernels for processors have long loops.
     if driver.traits.is_processor and driver.traits.most_iterations is None:
         words = replace(OPENCL_PROCESSOR, half=driver.words.half)

@@ -118,14 +118,7 @@ def _padded(launch: Launch, count: int) -> Launch:
 
 @frozen_dataclass
 class _CallInCase:
-    """A call within a case of the kernel.
-
-    Attributes:
-        function: that it calls.
-        work: the work items of the call.
-        items: the work items of the launch that share them.
-        arguments: the positions of its buffers among those of the launch.
-    """
+    """A call within a case: its work, the items that share it, and which buffers it takes."""
 
     function: str
     work: int
@@ -135,13 +128,7 @@ class _CallInCase:
 
 @frozen_dataclass
 class _Case:
-    """What the kernel does for a number.
-
-    Attributes:
-        in_order: whether one work item runs the calls in order.
-        calls: of functions.
-        loops: the ranges of calls that are repeated: (first, last, iterations).
-    """
+    """What the kernel does for a number; loops are ranges of calls: (first, last, iterations)."""
 
     in_order: bool
     calls: tuple[_CallInCase, ...]

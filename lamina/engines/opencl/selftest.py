@@ -62,7 +62,6 @@ def _faults_of(driver: OpenClDriver) -> Iterator[Fault]:
 
 
 def _results(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> Array:
-    """The results of a kernel."""
     result = np.zeros(kernel.length, kernel.dtype)
     with driver.errors(f"the self-test {kernel.name}"):
         made, buffer = _bound(driver, module, kernel)
