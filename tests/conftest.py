@@ -262,7 +262,7 @@ def _with_gpu_kernels(name: str) -> Engine:
     from lamina.engines.gpu.driver import Driver
     from lamina.engines.gpu.engine import GpuEngine
     from lamina.engines.gpu.gpus import GpuFamily
-    from lamina.engines.opencl.opening import open_device
+    from lamina.engines.opencl.engine import open_device
 
     def family(driver: Driver) -> GpuFamily:
         return GpuFamily(driver.traits, driver.words, driver.record.engine)

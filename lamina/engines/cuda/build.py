@@ -17,12 +17,7 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 
 @without_collections
 def build(api: Cuda, capability: tuple[int, int], text: str) -> bytes:
-    """The machine code of a text: a cubin, or PTX if NVRTC does not know the device.
-
-    Raises:
-        EngineError: if NVRTC is missing.
-        InternalError: with the compiler's log, if it refuses the text.
-    """
+    """The machine code of a text: a cubin, or PTX if NVRTC does not know the device."""
     architecture = architecture_of(capability, _known(api))
     version = ".".join(map(str, api.nvrtc.nvrtcVersion()))
     key = key_of(("cuda", text, architecture, *OPTIONS, version))

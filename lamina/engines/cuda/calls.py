@@ -103,13 +103,9 @@ class RaisingCalls:
 
 @frozen_dataclass
 class Cuda:
-    """What the engine calls.
+    """What the engine calls: the driver, the compiler NVRTC, and cuBLASLt.
 
-    Attributes:
-        driver: functions of the driver, `cuMemAlloc` and others.
-        nvrtc: functions of the compiler, `nvrtcCompileProgram` and others.
-        cublaslt: functions of cuBLASLt, `matmul` and others.
-        missing: returns the packages that cannot be loaded.
+    `missing` returns the packages that cannot be loaded.
     """
 
     driver: Calls

@@ -36,12 +36,7 @@ _NOT_SUPPORTED = "CUBLAS_STATUS_NOT_SUPPORTED"
 
 @frozen_dataclass
 class Addresses:
-    """Where the matrices of a product begin on the device.
-
-    Attributes:
-        left, right, result: of the first matrices.
-        bias, added: of what is added; 0 for none.
-    """
+    """Where the matrices of a product begin on the device; 0 if nothing is added."""
 
     left: int
     right: int
@@ -51,12 +46,7 @@ class Addresses:
 
 
 def addresses_of(product: MatrixProduct, buffers: Sequence[int]) -> Addresses:
-    """Where the matrices begin.
-
-    Args:
-        product: of the matrices.
-        buffers: the addresses of the left, the right, the result, the bias and what is added.
-    """
+    """Where the matrices begin in buffers, in the order in which drivers take them."""
     left, right, result, bias, added = buffers
     bias_bytes = (product.bias_start or 0) * np.dtype(np.float32).itemsize
     return Addresses(

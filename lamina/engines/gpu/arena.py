@@ -42,9 +42,6 @@ class DeviceArena:
     Each block is as large as the executable that needs most of it. Blocks are released before
     larger or smaller ones are allocated, so that both need not fit at once. If the device then
     refuses the new blocks, the arena has none, and executables call `restore` when they are run.
-
-    Args:
-        opened: returns the driver of the device, always the same one.
     """
 
     def __init__(self, opened: Callable[[], Driver]) -> None:

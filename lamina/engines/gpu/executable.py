@@ -36,14 +36,8 @@ class GpuProgram:
     """A program as kernels, with its constants and its share of an arena.
 
     The arena holds the temporaries, the inputs, and the workspaces whose contents need not stay
-    from one run to the next.
-
-    Args:
-        program: the program to run.
-        launches: its kernels.
-        memories: of its parameters and states.
-        arena: shared with programs that never run at the same time.
-        timed: whether its steps are timed.
+    from one run to the next. Programs that never run at the same time share it. Parameters and
+    states have other memories. Steps may be timed.
     """
 
     synchronous = False

@@ -29,9 +29,7 @@ class Family(ABC):
     def decide(self, program: Program, forced: Mapping[int, Any] | None = None) -> Any:
         """The schedule of a program: a frozen record that can be printed.
 
-        Args:
-            program: the program.
-            forced: candidates for the schedules of some steps, by the steps' numbers.
+        Some steps, by their numbers, have forced candidates for their schedules.
         """
 
     @abstractmethod

@@ -37,7 +37,7 @@ def finite_check(driver: Driver, memories: Sequence[DeviceMemory]) -> Callable[[
                 values = memory.buffer
                 if length < memory.bytes:
                     values = driver.sub_buffer(values, start, length)
-                count, name = length // size, _name(dtype)
+                count, name = length // size, f"finite_{dtype.name}"
                 buffers = (values, found.buffer)
                 kernel = driver.kernel(built, name, buffers, count, numbered=True)
                 launches.append((kernel, count))
@@ -52,15 +52,11 @@ def finite_check(driver: Driver, memories: Sequence[DeviceMemory]) -> Callable[[
     return are_finite
 
 
-def _name(dtype: DType) -> str:
-    return f"finite_{dtype.name}"
-
-
 def _write(module: Module, dtype: DType) -> None:
     """A kernel that stores 1 if one of the first elements of an array is not finite."""
     type = Type(f"i{8 * dtype.itemsize}")
     buffers = [("values", type.element), ("found", "i32")]
-    code = module.kernel(_name(dtype), buffers, [("count", I32)])
+    code = module.kernel(f"finite_{dtype.name}", buffers, [("count", I32)])
     values, found, count = code.parameters
     item, exponent = code.item(), constant(_EXPONENTS[dtype], type)
     with code.when(code.compare("ult", item, code.convert("zext", count, "i64"))):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import I32, I64, Type, Value, constant
-from lamina.engines.gpu.launches import Gather, Recorder
+from lamina.engines.gpu.launches import Gather
 from lamina.engines.gpu.schedule import NARROW
 from lamina.engines.gpu.work_item import items_below
 from lamina.program.program import Buffer, Program
@@ -30,21 +30,9 @@ def _write_gather(module: Module, buffer: Buffer, *, counted: bool) -> Gather:
     # Examples are whole, aligned words.
     element, words = _words(buffer.bytes // batch)
     name = f"gather_{batch}_{words}_{element.element}"
-    items = batch * words
-    if not module.has(name):
-        _write(module, name, element, batch, words, counted=counted)
-    return Gather(name, buffer.name, items)
-
-
-def _words(size: int) -> tuple[Type, int]:
-    """The largest word whose size divides some bytes, and how many they are."""
-    element = next(Type(f"i{bits}") for bits in (64, 32, 8) if size % (bits // 8) == 0)
-    return element, size // element.bytes
-
-
-def _write(
-    module: Module, name: str, element: Type, batch: int, words: int, *, counted: bool
-) -> None:
+    gather = Gather(name, buffer.name, batch * words)
+    if module.has(name):
+        return gather
     buffers = [("examples", element.element), ("batch", element.element), ("rows", "i64")]
     buffers += [("run", "i32")] if counted else []
     code = module.kernel(name, buffers, [] if counted else [("run", I32)])
@@ -67,13 +55,20 @@ def _write(
         value = code.load(_at(code, examples, source, element), element)
         code.store(value, _at(code, target, item, element))
     code.finish()
+    return gather
+
+
+def _words(size: int) -> tuple[Type, int]:
+    """The largest word whose size divides some bytes, and how many they are."""
+    element = next(Type(f"i{bits}") for bits in (64, 32, 8) if size % (bits // 8) == 0)
+    return element, size // element.bytes
 
 
 def _at(code: Function, buffer: Value, index: Value, type: Type) -> Value:
     return code.offset(buffer, index, type.element)
 
 
-def write_recorders(module: Module, program: Program) -> tuple[dict[str, Recorder], str]:
+def write_recorders(module: Module, program: Program) -> tuple[dict[str, tuple[str, int]], str]:
     """Writes the kernels that record the outputs of a run, and the one that counts it.
 
     Returns:
@@ -89,7 +84,7 @@ def write_recorders(module: Module, program: Program) -> tuple[dict[str, Recorde
     return found, code.name
 
 
-def _write_recorder(module: Module, size: int) -> Recorder:
+def _write_recorder(module: Module, size: int) -> tuple[str, int]:
     """Writes the kernel of an output; outputs of one size share it."""
     element, words = _words(size)
     name = f"record_{words}_{element.element}"
@@ -103,4 +98,4 @@ def _write_recorder(module: Module, size: int) -> Recorder:
             value = code.load(_at(code, output, item, element), element)
             code.store(value, _at(code, records, target, element))
         code.finish()
-    return Recorder(name, words)
+    return name, words

@@ -166,21 +166,6 @@ class Gather:
 
 
 @frozen_dataclass
-class Recorder:
-    """The kernel that copies an output of a run to its record, on a device that counts the runs.
-
-    Its arguments are the records of all runs, the output, and the number of the run.
-
-    Attributes:
-        kernel: the name of its function in the text.
-        items: the number of work items that have work.
-    """
-
-    kernel: str
-    items: int
-
-
-@frozen_dataclass
 class Launches:
     """A program as kernels.
 
@@ -193,7 +178,9 @@ class Launches:
         kept: the bytes of workspaces whose contents stay from one run to the next, by name.
         load: launches that fill the kept workspaces. They run before the first of the `launches`,
             once after the parameters were changed.
-        recorders: on a device that counts the runs, for each output with elements, by name.
+        recorders: on a device that counts the runs, for each output with elements, by its name, the
+            kernel that copies it to its record, and the number of its work items. The arguments are
+            the records of all runs, the output, and the number of the run.
         count: on such a device the name of the kernel that counts a run; otherwise "".
     """
 
@@ -204,7 +191,7 @@ class Launches:
     workspaces: Mapping[str, Workspace] = field(default_factory=dict[str, Workspace])
     kept: Mapping[str, int] = field(default_factory=dict[str, int])
     load: tuple[Launch, ...] = ()
-    recorders: Mapping[str, Recorder] = field(default_factory=dict[str, Recorder])
+    recorders: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     count: str = ""
 
     @property

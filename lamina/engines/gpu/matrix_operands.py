@@ -39,16 +39,8 @@ def copied_apart(row_bytes: int) -> int:
 class MatrixOperand:
     """Copies the tiles of one operand, and loads its matrices.
 
-    Args:
-        tiling: of both operands.
-        side: of the contraction.
-        view: the operand as it is kept in local memory.
-        load: how its tiles are copied.
-        element_bytes: of an element in local memory.
-        begin: where its tiles begin in local memory, in bytes.
-        first: where the warp's rows of the tile begin.
-        is_left: whether it is the left operand.
-        words: the functions of the language.
+    Its view is the operand as it is kept in local memory, where its tiles begin at some bytes. The
+    warp's rows of a tile begin at `first`.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from lamina.codegen.matrix import half_of
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import FLOAT, Value, constant
 from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
-from lamina.engines.gpu.schedule import WARP, MatrixLoad, MatrixSchedule, TileLoad
+from lamina.engines.gpu.schedule import WARP, MatrixSchedule
 from lamina.engines.gpu.tile_operands import Batch, Side, Tiling, write_in_tiles, write_over_tiles
 from lamina.engines.gpu.tile_results import TileResults
 from lamina.engines.gpu.work_item import ItemPoints
@@ -62,11 +62,11 @@ class _Matrices:
         self._batch = Batch(batch, groups[0], 1, Index())
         # An item has two neighbouring sums of every eighth row and column.
         self._left = Side(
-            *(step.left, m, groups[1], schedule.tile_m, _as_tile(schedule.left)),
+            *(step.left, m, groups[1], schedule.tile_m, schedule.left),
             *(self._warp_m // EDGE, EDGE, self._first_m + lane // 4, 1),
         )
         self._right = Side(
-            *(step.right, n, groups[2], schedule.tile_n, _as_tile(schedule.right)),
+            *(step.right, n, groups[2], schedule.tile_n, schedule.right),
             *(self._warp_n // EDGE * 2, EDGE // 2, self._first_n // 2 + lane % 4, 2),
         )
 
@@ -194,8 +194,3 @@ class _Matrices:
                 for total, (left, pair) in zip(totals, operations, strict=True)
             ]
         return totals
-
-
-def _as_tile(load: MatrixLoad) -> TileLoad:
-    """How vectors are read from the buffer, as other kernels state it."""
-    return TileLoad(load.along_k, load.lanes, load.padding, is_half=True)

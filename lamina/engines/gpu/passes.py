@@ -46,11 +46,9 @@ from lamina.program.steps import (
 
 @frozen_dataclass
 class Passes:
-    """A step as several steps that run one after the other.
+    """A step as steps that run one after the other, each with its schedule, and their workspaces.
 
-    Attributes:
-        steps: what each kernel does, one or two steps, with its schedule.
-        workspaces: the buffers that they use in addition to the step's own.
+    A kernel does one or two steps.
     """
 
     steps: tuple[tuple[tuple[Step, ...], KernelSchedule], ...]

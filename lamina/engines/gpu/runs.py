@@ -84,9 +84,9 @@ def counted_runs(
     first = [(kernel, None) for kernel in gathers]
     last: list[tuple[Kernel, None]] = []
     for record, output in data.records:
-        one = launches.recorders[output.name]
+        name, items = launches.recorders[output.name]
         arguments = record, buffers[output.name], counter
-        last.append((driver.kernel(module, one.kernel, arguments, one.items, numbered=False), None))
+        last.append((driver.kernel(module, name, arguments, items, numbered=False), None))
     last.append((driver.kernel(module, launches.count, (counter,), 1, numbered=False), None))
     rows = [[*first, *program, *last]] if program is not None else [first, last]
     sequences: list[LaunchSequence] = [driver.sequence(row) for row in rows]

@@ -24,7 +24,7 @@ from lamina.codegen.primitives import element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.products import run_along
-from lamina.engines.gpu.schedule import MatrixSchedule, TiledSchedule, TileLoad
+from lamina.engines.gpu.schedule import MatrixLoad, MatrixSchedule, TiledSchedule, TileLoad
 from lamina.engines.gpu.work_item import (
     ItemPoints,
     clamped,
@@ -121,7 +121,7 @@ class Side:
     axis: Axis
     tiles: Axis
     tile: int
-    load: TileLoad
+    load: TileLoad | MatrixLoad
     block: int
     items: int
     position: Index
@@ -212,8 +212,8 @@ class TileVectors:
     """The vectors of a tile of one operand that a work item reads from a buffer.
 
     Args:
-        tiling: of both operands.
-        side: of the contraction.
+        tiling: the tiles of both operands.
+        side: the side of the contraction.
         view: the operand, as it is kept in local memory.
         apart: the distance of the rows that work items copy one after the other, among eight rows;
             it divides 8, and the rows are a multiple of 8 unless it is 1.
@@ -343,7 +343,8 @@ class TileOperand:
     def __init__(self, tiling: Tiling, side: Side, type: Type, buffers: int) -> None:
         self._points, self._code = tiling.points, tiling.points.code
         self._side, self._tile_k = side, tiling.tile_k
-        self._view = half_of(side.view) if side.load.is_half else None
+        is_half = isinstance(side.load, TileLoad) and side.load.is_half
+        self._view = half_of(side.view) if is_half else None
         self._type = type if self._view is None else Type(element(self._view.dtype))
         self.size = tiling.batch.tile * tiling.tile_k * side.row
         self._array = self._code.local(self._type.element, buffers * self.size)

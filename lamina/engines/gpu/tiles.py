@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import final
 
 from lamina.codegen.builder import OpenLoop
-from lamina.codegen.c import Function, Module
+from lamina.codegen.c import Module
 from lamina.codegen.primitives import element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
@@ -169,12 +169,10 @@ class _Tiles:
             one.vectors(start, k, following) for one, start in zip(operands, starts, strict=True)
         )
         lanes = right[0].type.lanes
-        scalars = [one for vector in left for one in _elements(code, vector)]
+        scalars = [
+            code.extract(vector, lane) if vector.type.lanes else vector
+            for vector in left
+            for lane in range(vector.type.lanes or 1)
+        ]
         pairs = ((code.splat(one, lanes), other) for one in scalars for other in right)
         return with_products(code, totals, pairs)
-
-
-def _elements(code: Function, vector: Value) -> list[Value]:
-    if not vector.type.lanes:
-        return [vector]
-    return [code.extract(vector, lane) for lane in range(vector.type.lanes)]

@@ -114,9 +114,6 @@ class DeviceStaging:
     """Examples of a data set that does not fit: host arrays, and memories of a device.
 
     A second queue copies them while the device works.
-
-    Raises:
-        EngineError: if there is not enough memory.
     """
 
     def __init__(self, driver: Driver, sizes: Mapping[str, int]) -> None:

@@ -33,12 +33,7 @@ _Tile = Mapping[tuple[int, int], Scalar]
 
 @frozen_dataclass
 class Convolution:
-    """A contraction over windows of 3x3, with the windows in its left operand.
-
-    Attributes:
-        step: the contraction.
-        windows: along both dimensions.
-    """
+    """A contraction over windows of 3x3, which are in its left operand, along both dimensions."""
 
     step: Contraction
     windows: tuple[Sliding, Sliding]

@@ -28,13 +28,7 @@ _filters = Lock()
 
 @without_collections
 def build(context: cl.Context, handle: cl.Device, text: str, *, keeps: bool) -> cl.Program:
-    """The program of a text in OpenCL C; `keeps` says whether binaries are kept in Lamina's cache.
-
-    Raises:
-        InternalError: with the compiler's log, if it refuses the text.
-        EngineError: if the compiler has too little memory.
-        pyopencl.Error: if the driver fails otherwise.
-    """
+    """The program of a text in OpenCL C; `keeps` says whether Lamina's cache keeps binaries."""
     options = _options_for(handle)
     is_kept = keeps and not has_src_build_cache(handle)
     key = key_of(("opencl", text, options, *identity_of(handle)))

@@ -34,14 +34,9 @@ _FLAGS, _IS_ENQUEUED_AGAIN = 0x1293, 1
 
 @frozen_dataclass
 class Kernel:
-    """A kernel that has its arguments.
+    """A kernel that has its arguments: buffers, then numbers, and one that launches set.
 
-    Attributes:
-        handle: the driver's object.
-        size: the number of work items, including those without work.
-        group: the number of work items in a work group.
-        buffers: its first arguments.
-        numbers: the arguments after them. One that launches set follows, if it has one.
+    Its size is the number of work items, including those without work.
     """
 
     handle: cl.Kernel

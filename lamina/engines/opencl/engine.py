@@ -1,17 +1,23 @@
-"""The OpenCL engine: programs as kernels for any device with a driver for OpenCL 1.2."""
+"""The OpenCL engine: programs as kernels for any device with a driver for OpenCL 1.2.
+
+Each device is opened once in a process, by its name, and only after its self-test.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from threading import Lock
 
 from lamina.codegen.words import OPENCL_PROCESSOR
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.gpus import GpuFamily
-from lamina.engines.opencl.opening import open_device
+from lamina.engines.opencl.devices import Found, chosen, found_devices
+from lamina.engines.opencl.driver import OpenClDriver
 from lamina.engines.opencl.processors import ProcessorFamily
+from lamina.engines.opencl.verdicts import verdict_of
 
 
 def opencl_engine(name: str = "opencl") -> GpuEngine:
@@ -25,6 +31,41 @@ def opencl_engine(name: str = "opencl") -> GpuEngine:
         EngineError: if there is none.
     """
     return GpuEngine("opencl", partial(open_device, name), _family_for)
+
+
+def open_device(name: str) -> OpenClDriver:
+    """The driver of a device: `"opencl"` (the first usable one), `"opencl:1"`, `"opencl:radeon"`.
+
+    It is opened once, and stays open until the process ends. Before its first use the self-test is
+    run, unless its verdict is on disk.
+
+    Raises:
+        EngineError: if there is none, or it cannot be used.
+    """
+    with _opening:
+        while True:
+            found = chosen(name, found_devices())
+            assert found.handle is not None
+            if verdict_of(found.handle) is not None:
+                return _opened(found)
+            # Imported only here: later processes find the verdict on disk.
+            from lamina.engines.opencl.selftest import run_selftest
+
+            # A device that fails is not chosen again.
+            run_selftest(found)
+
+
+@cache
+def _opened(found: Found) -> OpenClDriver:
+    # `chosen` returns no device without a handle, and `open_device` one with a verdict.
+    assert found.handle is not None
+    verdict = verdict_of(found.handle)
+    assert verdict is not None
+    return OpenClDriver(found, verdict)
+
+
+# Without it, threads that call at the same time would get different drivers.
+_opening = Lock()
 
 
 def _family_for(driver: Driver) -> Family:

@@ -17,7 +17,7 @@ from lamina.engines.opencl.devices import Found
 from lamina.engines.opencl.driver import OpenClDriver
 from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel, halves_for, program_for
 from lamina.engines.opencl.verdicts import BINARIES, RECORDED, TIMERS, Fault, Verdict, remember
-from lamina.errors import EngineError, InternalError, LaminaError
+from lamina.errors import EngineError, InternalError
 
 _ROUNDS = 8
 # A launch takes at least this share of the time that the host sees, which includes making a queue.
@@ -32,18 +32,16 @@ def run_selftest(found: Found) -> Verdict:
         driver = OpenClDriver(found, Verdict((BINARIES,)))
         verdict, on_disk = Verdict(tuple(_faults_of(driver))), True
     except (EngineError, InternalError) as error:
+        # The first message of the driver, or of its compiler, follows.
+        names = ("driver reported", "compiler")
+        messages = [value for name, value in error.facts if name in names]
+        text = ": ".join([error.problem, *messages[:1]])
         # It may be for lack of memory, so later processes try again.
-        verdict, on_disk = Verdict((Fault(_text_of(error)),)), False
+        verdict, on_disk = Verdict((Fault(text),)), False
     # `chosen` returns no device without a handle.
     assert found.handle is not None
     remember(found.handle, verdict, on_disk=on_disk)
     return verdict
-
-
-def _text_of(error: LaminaError) -> str:
-    """The error in one line, with the first message of the driver or of its compiler."""
-    messages = [value for name, value in error.facts if name in ("driver reported", "compiler")]
-    return ": ".join([error.problem, *messages[:1]])
 
 
 def _faults_of(driver: OpenClDriver) -> Iterator[Fault]:

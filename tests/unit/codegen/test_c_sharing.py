@@ -62,7 +62,7 @@ def test_functions_that_differ_in_numbers_call_one_function() -> None:
 
 
 def test_shared_functions_compute_what_each_did(opencl_name: str) -> None:
-    from lamina.engines.opencl.opening import open_device
+    from lamina.engines.opencl.engine import open_device
 
     driver, numbers = open_device(opencl_name), (3, 5, 7)
     x, y = normal(LENGTH * 7 + 1), np.zeros(3, "float32")

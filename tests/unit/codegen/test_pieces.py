@@ -33,7 +33,7 @@ def result_of(
     name: str, write: Callable[[PieceFunction, Value], Value], x: Array, result: Array
 ) -> Array:
     """Runs `write(code, vector)` on a device, in a function that another one calls."""
-    from lamina.engines.opencl.opening import open_device
+    from lamina.engines.opencl.engine import open_device
 
     driver = open_device(name)
     inner = Module(OPENCL_PROCESSOR, fused=driver.traits.fused)

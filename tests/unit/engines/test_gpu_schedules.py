@@ -25,7 +25,7 @@ from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import target_for
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.engines.opencl.opening import open_device
+from lamina.engines.opencl.engine import open_device
 from lamina.errors import EngineError
 
 pytestmark = pytest.mark.sampled

@@ -24,8 +24,9 @@ from opencl_cases import cl, failure, refusing
 import lamina as lm
 from lamina.base.shapes import float32, float64
 from lamina.engines.engine import Device
-from lamina.engines.opencl import devices, opening, requirements
+from lamina.engines.opencl import devices, requirements
 from lamina.engines.opencl import driver as driver_module
+from lamina.engines.opencl import engine as engine_module
 from lamina.engines.opencl.devices import Found, chosen
 from lamina.errors import EngineError
 
@@ -237,7 +238,7 @@ def test_a_device_whose_properties_cannot_be_read_is_listed(
 def test_threads_that_open_a_device_at_once_share_it(
     opencl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opening.open_device(opencl_name)
+    engine_module.open_device(opencl_name)
     opened: list[Any] = []
 
     def open_slowly(found: Any) -> object:
@@ -245,12 +246,12 @@ def test_threads_that_open_a_device_at_once_share_it(
         time.sleep(0.2)
         return object()
 
-    monkeypatch.setattr(opening, "_opened", cache(open_slowly))
+    monkeypatch.setattr(engine_module, "_opened", cache(open_slowly))
     start = threading.Barrier(4)
 
     def work(_: int) -> object:
         start.wait()
-        return opening.open_device(opencl_name)
+        return engine_module.open_device(opencl_name)
 
     with ThreadPoolExecutor(4) as pool:
         drivers = {*pool.map(work, range(4))}

@@ -16,12 +16,13 @@ from opencl_cases import cl, failure, refusing
 import lamina as lm
 from lamina import ops
 from lamina.engines.discovery import devices, open_engine
-from lamina.engines.opencl import build, opening, selftest, verdicts
+from lamina.engines.opencl import build, selftest, verdicts
 from lamina.engines.opencl import devices as devices_module
 from lamina.engines.opencl import driver as driver_module
+from lamina.engines.opencl import engine as engine_module
 from lamina.engines.opencl.devices import Found, chosen, found_devices
 from lamina.engines.opencl.driver import OpenClDriver
-from lamina.engines.opencl.opening import open_device
+from lamina.engines.opencl.engine import open_device
 from lamina.engines.opencl.selftest import _failed, _faults_of
 from lamina.engines.opencl.selftest_kernels import program_for
 from lamina.engines.opencl.verdicts import (
@@ -50,7 +51,7 @@ def first_use(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     monkeypatch.setattr(verdicts, "_known", {})
     monkeypatch.setattr(verdicts, "find", disk.get)
     monkeypatch.setattr(verdicts, "keep", disk.__setitem__)
-    monkeypatch.setattr(opening, "_opened", cache(opening._opened.__wrapped__))
+    monkeypatch.setattr(engine_module, "_opened", cache(engine_module._opened.__wrapped__))
     return disk
 
 
@@ -251,7 +252,7 @@ def test_the_test_runs_once_and_its_verdict_stays_on_disk(
     assert _state(opencl_name) == "passed"
     # As in another process.
     verdicts._known.clear()
-    opening._opened.cache_clear()
+    engine_module._opened.cache_clear()
     monkeypatch.setattr(selftest, "run_selftest", _never)
     assert _state(opencl_name) == "passed"
     assert open_engine(opencl_name).device.self_test == "passed"
@@ -364,10 +365,10 @@ def test_the_first_device_that_passes_is_chosen(
 
     monkeypatch.setattr(devices_module, "_found", lambda: rows)
     monkeypatch.setattr("lamina.engines.opencl.selftest.run_selftest", run)
-    monkeypatch.setattr(opening, "_opened", lambda one: one)
-    chosen: Any = opening.open_device("opencl")
+    monkeypatch.setattr(engine_module, "_opened", lambda one: one)
+    chosen: Any = engine_module.open_device("opencl")
     assert (chosen.record.engine, tested) == ("opencl:1", ["Broken", "Sound"])
-    opening.open_device("opencl")
+    engine_module.open_device("opencl")
     assert tested == ["Broken", "Sound"]
 
 
