@@ -191,15 +191,11 @@ def _split(
     results = one.batch * one.m * one.n
     # The shares are in one workspace, which is at most as large as one allocation may be.
     most = min(MOST_SHARES, min(NARROW, traits.block_bytes // one.element_bytes) // results)
-    possible = [
-        shares
-        for shares in range(2, most + 1)
-        if one.k % shares == 0 and one.k // shares >= LEAST_SHARE
-    ]
-    # Each about twice as many as the one before.
     chosen: list[int] = []
-    for shares in possible:
-        if not chosen or shares >= 2 * chosen[-1]:
+    for shares in range(2, most + 1):
+        is_whole = one.k % shares == 0 and one.k // shares >= LEAST_SHARE
+        # Each about twice as many as the one before.
+        if is_whole and (not chosen or shares >= 2 * chosen[-1]):
             chosen.append(shares)
     for decided in whole:
         if not isinstance(decided, TiledSchedule | TreeSchedule | MatrixSchedule):
@@ -216,22 +212,16 @@ def for_share(decided: KernelSchedule, k: int) -> KernelSchedule:
     """The schedule for a share of K: its vectors along K must fit into the share."""
     if isinstance(decided, TreeSchedule):
         return replace(decided, lanes=_fitting(decided.lanes, k))
-    if isinstance(decided, TiledSchedule):
-        left, right = (
-            replace(one, lanes=_fitting(one.lanes, k)) if one.along_k else one
-            for one in (decided.left, decided.right)
-        )
-        return replace(decided, left=left, right=right)
-    if isinstance(decided, MatrixSchedule):
-        left, right = (_matrix_load(one, k) for one in (decided.left, decided.right))
+    if isinstance(decided, TiledSchedule | MatrixSchedule):
+        left, right = (_load_of_share(one, k) for one in (decided.left, decided.right))
         return replace(decided, left=left, right=right)
     return decided
 
 
-def _matrix_load(load: MatrixLoad, k: int) -> MatrixLoad:
-    if not load.along_k:
-        return load
-    lanes = _fitting(load.lanes, k)
+def _load_of_share(load: TileLoad | MatrixLoad, k: int) -> TileLoad | MatrixLoad:
+    lanes = _fitting(load.lanes, k) if load.along_k else load.lanes
+    if isinstance(load, TileLoad):
+        return replace(load, lanes=lanes)
     return replace(load, lanes=lanes, is_asynchronous=load.is_asynchronous and lanes == load.lanes)
 
 

@@ -7,13 +7,13 @@ edges of the result, work items compute the last row or column again, and store 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import product
 from typing import final
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
-from lamina.codegen.builder import BasicBlock
 from lamina.codegen.c import Module
 from lamina.codegen.primitives import element
 from lamina.codegen.signatures import Signature
@@ -126,11 +126,13 @@ class _Tile:
             m = code.add(self._first(self._m), points.position(row))
             n = code.add(self._first(self._n), points.position(column))
             inside = self._inside(m, n)
-            if inside is None:
-                self._store_at(m, n, total, None)
-            else:
-                with code.when(inside) as before:
-                    self._store_at(m, n, total, before)
+            with (
+                nullcontext() if inside is None else code.when(inside) as before,
+                points.bound(self._m.axis, m, before=before),
+                points.bound(self._n.axis, n),
+            ):
+                points.define(self._step.result, total)
+                points.store_all(self._step.stores)
 
     def _inside(self, m: Value, n: Value) -> Value | None:
         """Whether the result has an element (m, n); None if it always has."""
@@ -142,9 +144,3 @@ class _Tile:
         if len(found) < 2:
             return found[0] if found else None
         return code.binary("and", *found)
-
-    def _store_at(self, m: Value, n: Value, total: Value, before: BasicBlock | None) -> None:
-        points, step = self._points, self._step
-        with points.bound(self._m.axis, m, before=before), points.bound(self._n.axis, n):
-            points.define(step.result, total)
-            points.store_all(step.stores)

@@ -239,13 +239,7 @@ def refused_kernel(
 ) -> InternalError:
     """The error for a text that a compiler refuses, with the source lines named in its log.
 
-    Args:
-        compiler: its name, for people.
-        fact: for what it compiles.
-        text: of the kernels.
-        log: the compiler's messages.
-        location: a regular expression of a line's number in a message.
-        where: the name of the engine.
+    `location` is a regular expression of a line's number in a message, `where` names the engine.
     """
     messages = log.strip().splitlines()
     shown = [line for line in messages if re.search(r"\berror\b", line)] or messages

@@ -117,13 +117,14 @@ class _Writer:
             return self._library(number, step, decided, iteration)
         if not isinstance(decided, PassesSchedule | WinogradSchedule | PackedSchedule):
             return self._launches(number, f"step{number}", [step], decided, iteration, ())
-        passes = passes_of(step, decided)
-        self.workspaces |= workspaces_in_blocks(passes.workspaces, self._traits)
+        workspaces = StepWorkspaces(step.name)
+        passes = passes_of(step, decided, workspaces)
+        self.workspaces |= workspaces_in_blocks(workspaces.made(), self._traits)
         return [
             launch
-            for share, (own, schedule) in enumerate(passes.steps)
+            for share, (own, schedule) in enumerate(passes)
             for launch in self._launches(
-                *(number, f"step{number}_{share}", own, schedule, iteration, passes.workspaces)
+                *(number, f"step{number}_{share}", own, schedule, iteration, workspaces.made())
             )
         ]
 

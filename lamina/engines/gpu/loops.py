@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from lamina.base.shapes import size_of
 from lamina.codegen.c import Module
 from lamina.codegen.signatures import Signature
@@ -23,12 +25,9 @@ def write_loop(module: Module, name: str, signature: Signature[LoopSchedule]) ->
     items = size_of([axis.extent for axis in axes])
     if not items:
         return 0
-    with work_item(module, name, signature, axes) as points:
-        stages = Stages(points, STYLE)
-        if lanes == 1:
-            stages.write(loop.stages)
-            return items
-        first = points.code.multiply(points.axis(axes[-1]), points.position(lanes))
-        with points.along(loop.axes[-1], first, lanes, multiple=lanes):
-            stages.write(loop.stages)
+    with work_item(module, name, signature, axes) as points, ExitStack() as across:
+        if lanes > 1:
+            first = points.code.multiply(points.axis(axes[-1]), points.position(lanes))
+            across.enter_context(points.along(loop.axes[-1], first, lanes, multiple=lanes))
+        Stages(points, STYLE).write(loop.stages)
     return items

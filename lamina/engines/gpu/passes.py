@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import int64, size_of
 from lamina.codegen.axes import flattened
 from lamina.codegen.matrix import with_single_axes
@@ -25,7 +24,6 @@ from lamina.engines.gpu.schedule import (
 from lamina.engines.gpu.winograd import winograd_steps
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.index import Axis, axis_index, gathered_index, row_major
-from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Bound, Load, Local, Scalar, Within, postorder
 from lamina.program.steps import (
@@ -44,20 +42,12 @@ from lamina.program.steps import (
 )
 
 
-@frozen_dataclass
-class Passes:
-    """A step as steps that run one after the other, each with its schedule, and their workspaces.
-
-    A kernel does one or two steps.
-    """
-
-    steps: tuple[tuple[tuple[Step, ...], KernelSchedule], ...]
-    workspaces: tuple[Buffer, ...]
-
-
-def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule | PackedSchedule) -> Passes:
-    """The passes of a step."""
-    workspaces = StepWorkspaces(step.name)
+def passes_of(
+    step: Step,
+    decided: PassesSchedule | WinogradSchedule | PackedSchedule,
+    workspaces: StepWorkspaces,
+) -> Sequence[tuple[tuple[Step, ...], KernelSchedule]]:
+    """A step as passes that run one after the other: the one or two steps of each kernel."""
     found: Iterable[tuple[tuple[Step, ...], KernelSchedule]]
     if isinstance(decided, WinogradSchedule):
         assert isinstance(step, Contraction)
@@ -76,7 +66,7 @@ def passes_of(step: Step, decided: PassesSchedule | WinogradSchedule | PackedSch
     else:
         passes = _loop_passes(ordered(step), decided.passes, workspaces)
         found = [((one,), own) for one, own in passes]
-    return Passes(tuple(found), workspaces.made())
+    return tuple(found)
 
 
 def _products(

@@ -161,7 +161,6 @@ class Recording:
         return read_buffer(self._driver, buffer, shape, dtype)
 
     def release(self) -> None:
-        """Releases the memory."""
         while self._memories:
             self._memories.popitem()[1].release()
 

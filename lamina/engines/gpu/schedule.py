@@ -54,7 +54,6 @@ class RowSchedule:
 
     @property
     def group(self) -> int:
-        """The number of work items in a group."""
         return self.items * self.rows
 
     def __str__(self) -> str:
@@ -100,7 +99,6 @@ class ScanSchedule:
 
     @property
     def group(self) -> int:
-        """The number of work items in a group."""
         return self.items
 
     def __str__(self) -> str:
@@ -185,7 +183,6 @@ class TiledSchedule:
 
     @property
     def group(self) -> int:
-        """The number of work items in a group."""
         return self.tile_b * (self.tile_m // self.item_m) * (self.tile_n // self.item_n)
 
     def local_bytes(self, element_bytes: int) -> int:
@@ -235,7 +232,6 @@ class TreeSchedule:
 
     @property
     def group(self) -> int:
-        """The number of work items in a group."""
         return self.items * self.results
 
     def __str__(self) -> str:
@@ -303,7 +299,6 @@ class MatrixSchedule:
 
     @property
     def group(self) -> int:
-        """The number of work items in a group."""
         return WARP * self.warps_m * self.warps_n
 
     @property

@@ -16,7 +16,7 @@ import pyopencl as cl
 from lamina.base.records import frozen_dataclass
 from lamina.engines.engine import Device
 from lamina.engines.gpu.selection import OwnProcess, chosen_device
-from lamina.engines.opencl.requirements import RUSTICL, no_device, rusticl_advice
+from lamina.engines.opencl.requirements import RUSTICL, RUSTICL_ADVICE, no_device
 from lamina.engines.opencl.verdicts import HALF_TYPE, verdict_of
 from lamina.foreign import nearest
 
@@ -97,7 +97,7 @@ def _found() -> tuple[Found, ...]:
                 continue
         handles += own
         if not own and platform.name == RUSTICL:
-            hidden.append((platform.name, "Mesa's driver shows no device", rusticl_advice()))
+            hidden.append((platform.name, "Mesa's driver shows no device", RUSTICL_ADVICE))
     if not handles and not broken:
         names = [one.name for one in platforms]
         raise no_device(f"drivers without one: {', '.join(names)}", names)

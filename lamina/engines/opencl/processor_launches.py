@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import final
 
@@ -249,18 +250,11 @@ def _write_side_by_side(code: Function, case: _Case, tables: _Tables, item: Valu
     """Writes the calls of a case; each work item does its share of each."""
     most = max(call.items for call in case.calls)
     for call in case.calls:
-        if call.items == most:
-            _write_share(code, call, tables, item)
-            continue
-        with code.when(code.compare("ult", item, constant(call.items, I64))):
-            _write_share(code, call, tables, item)
-
-
-def _write_share(code: Function, call: _CallInCase, tables: _Tables, item: Value) -> None:
-    """Writes the call of a function for a work item's share of the work."""
-    work, count = constant(call.work, I64), constant(call.items, I64)
-    following = code.add(item, constant(1, I64))
-    first, last = (
-        code.binary("udiv", code.multiply(one, work), count) for one in (item, following)
-    )
-    code.call_void(call.function, tables.of(call), constant(0, I64), first, last)
+        work, count = constant(call.work, I64), constant(call.items, I64)
+        is_shared = call.items < most
+        with code.when(code.compare("ult", item, count)) if is_shared else nullcontext():
+            following = code.add(item, constant(1, I64))
+            first, last = (
+                code.binary("udiv", code.multiply(one, work), count) for one in (item, following)
+            )
+            code.call_void(call.function, tables.of(call), constant(0, I64), first, last)

@@ -18,6 +18,11 @@ _DRIVERS = (
 _DEV = Path("/dev")
 # The name of the platform of Mesa's driver.
 RUSTICL = "rusticl"
+# What to do if Mesa's driver shows no device.
+RUSTICL_ADVICE = (
+    "Mesa shows only the devices of drivers that RUSTICL_ENABLE names: set it to radeonsi for "
+    "AMD, iris for Intel, panfrost for ARM."
+)
 
 
 def require_package() -> None:
@@ -58,7 +63,7 @@ def no_device(found: str, platforms: Sequence[str] = ()) -> EngineError:
         )
     elif RUSTICL in platforms:
         facts.append(("RUSTICL_ENABLE", os.environ.get("RUSTICL_ENABLE") or "not set"))
-        advice = f"{rusticl_advice()} Or install {_DRIVERS}"
+        advice = f"{RUSTICL_ADVICE} Or install {_DRIVERS}"
     elif named is not None:
         facts.append(("OCL_ICD_VENDORS", named))
         advice = (
@@ -70,14 +75,6 @@ def no_device(found: str, platforms: Sequence[str] = ()) -> EngineError:
         facts=tuple(facts),
         where="opencl",
         advice=advice,
-    )
-
-
-def rusticl_advice() -> str:
-    """What to do if Mesa's driver shows no device."""
-    return (
-        "Mesa shows only the devices of drivers that RUSTICL_ENABLE names: set it to radeonsi for "
-        "AMD, iris for Intel, panfrost for ARM."
     )
 
 
