@@ -42,16 +42,9 @@ _STATIC_SHARED_BYTES = 48 << 10
 _FREEING = ("cuMemFree", "cuMemFreeHost", "cuModuleUnload")
 # After such an error, every call in the process fails.
 _FATAL = (
-    "ILLEGAL_ADDRESS",
-    "MISALIGNED_ADDRESS",
-    "LAUNCH_FAILED",
-    "ILLEGAL_INSTRUCTION",
-    "INVALID_ADDRESS_SPACE",
-    "INVALID_PC",
-    "HARDWARE_STACK_ERROR",
-    "LAUNCH_TIMEOUT",
-    "ASSERT",
-    "ECC_UNCORRECTABLE",
+    *("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION"),
+    *("INVALID_ADDRESS_SPACE", "INVALID_PC", "HARDWARE_STACK_ERROR", "LAUNCH_TIMEOUT"),
+    *("ASSERT", "ECC_UNCORRECTABLE"),
 )
 _RESTART = (
     "The device stays unusable in this process: restart the process, with another engine to "
@@ -95,7 +88,7 @@ class _Kernel:
         types = (ctypes.c_void_p,) * len(addresses) + (ctypes.c_int,) * len(numbers)
         return (*addresses, *numbers), types
 
-    def enqueue(self, calls: Any, number: int | None, stream: Any) -> None:
+    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
         calls.cuLaunchKernel(
             *(self.function, self.groups, 1, 1, self.group, 1, 1),
             *(self.local_bytes, stream, self.arguments(number), 0),
@@ -109,7 +102,7 @@ class _Product:
     call: Callable[[int], None]
     buffers: tuple[_Buffer | None, ...]
 
-    def enqueue(self, calls: Any, number: int | None, stream: Any) -> None:
+    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
         with library_call(calls):
             self.call(int(stream))
 
@@ -149,7 +142,7 @@ class _Queue:
 
     def launch(self, kernel: _Kernel | _Product, number: int | None = None) -> None:
         with self._driver.current() as calls:
-            kernel.enqueue(calls, number, self.handle)
+            kernel.enqueue(calls, self.handle, number)
 
     def run(self, sequence: _Owner) -> None:
         if sequence.handle is not None:
@@ -404,7 +397,7 @@ class CudaDriver:
             return _Owner(None, row)
         own_process.require()
         with self.current() as calls:
-            enqueue = [partial(one.enqueue, calls, number) for one, number in row]
+            enqueue = [partial(one.enqueue, calls, number=number) for one, number in row]
             executable = captured(calls, enqueue)
         sequence = _Owner(executable, row)
         self.destroyed_with(sequence, "cuGraphExecDestroy", executable)
@@ -415,7 +408,7 @@ class CudaDriver:
         with self.current() as calls:
             events = [_Event(self, queue.handle, is_timed=True)]
             for kernel, number in launches:
-                kernel.enqueue(calls, number, queue.handle)
+                kernel.enqueue(calls, queue.handle, number)
                 events.append(_Event(self, queue.handle, is_timed=True))
             calls.cuStreamSynchronize(queue.handle)
             return [

@@ -69,7 +69,13 @@ class GpuProgram:
             for kind in ("parameter", "state")
             for buffer in program.of_kind(kind)
         }
-        self._constants = self._kept_constants()
+        constants = {name: program.buffers[name] for name in program.constants}
+        self._constants = {
+            name: DeviceMemory(driver, one.shape, one.dtype.numpy)
+            for name, one in constants.items()
+        }
+        for name, value in program.constants.items():
+            self._constants[name].write(value)
         self._kept = {
             name: DeviceMemory(driver, (size,), np.dtype(np.uint8))
             for name, size in launches.kept.items()
@@ -92,14 +98,6 @@ class GpuProgram:
         self._layout = arena_layout(program, launches, driver.traits)
         self.detach()
         arena.enter(self, self._layout.blocks)
-
-    def _kept_constants(self) -> dict[str, DeviceMemory]:
-        found: dict[str, DeviceMemory] = {}
-        for name, value in self._program.constants.items():
-            buffer = self._program.buffers[name]
-            found[name] = DeviceMemory(self._driver, buffer.shape, buffer.dtype.numpy)
-            found[name].write(value)
-        return found
 
     def detach(self) -> None:
         self._buffers: dict[str, Buffer] = {}

@@ -24,13 +24,7 @@ _LARGEST = 2**31 - 1
 
 @frozen_dataclass
 class PlainProduct:
-    """A contraction as a product of matrices.
-
-    Attributes:
-        product: the product.
-        left, right, result: the buffers of its matrices.
-        bias, added: the buffers of what is added; "" for none.
-    """
+    """A contraction as a product of matrices, and their buffers; "" if nothing is added."""
 
     product: MatrixProduct
     left: str

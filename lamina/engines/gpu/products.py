@@ -158,12 +158,8 @@ def _split_axis(axis: Axis, run: int) -> tuple[Rewrite, Axis]:
 def contiguous(scalar: Scalar, axis: Axis, run: int, small: int = 0) -> bool:
     """Whether every load within a scalar has runs of contiguous, or equal, elements.
 
-    Args:
-        scalar: the loads within it are read.
-        axis: along which the runs are.
-        run: the length of the runs. If it does not divide the axis, neighbours must be contiguous
-            along the whole axis.
-        small: loads from fewer elements than this may have any distance; they stay in a cache.
+    If a run does not divide the axis, neighbours must be contiguous along the whole axis. Loads
+    from fewer than `small` elements may have any distance; they stay in a cache.
     """
     lane = axis
     if axis.extent % run == 0 and run > 1:

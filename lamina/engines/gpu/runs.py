@@ -28,10 +28,8 @@ _SCALARS = 256
 class DataSet:
     """What runs over a data set read and write, besides the program's buffers.
 
-    Attributes:
-        examples: the memory of each input's examples, by the input's name.
-        rows: the numbers of the examples of all runs; None without examples.
-        records: for each recorded output its buffer, and the output.
+    The examples are by the names of inputs, and their numbers in all runs are `rows`; None without
+    examples. Each recorded output has a buffer for its records.
     """
 
     examples: Mapping[str, Buffer]

@@ -29,15 +29,11 @@ def chosen_device(
     nearest: Callable[[str, Sequence[Device]], str],
     more: str = "",
 ) -> Found:
-    """The device of that name.
+    """The device of the name of an engine, as `"opencl:1"`, or as `"opencl:radeon"`.
 
-    Args:
-        name: of an engine, with a number or some letters of a text after a colon: `"opencl:1"`.
-        found: all devices.
-        language: the driver's API, for people.
-        text_of: the text of a device that may contain the letters.
-        nearest: the name of a usable device similar to the wanted one; "" for none.
-        more: follows "lists all devices" in the advice.
+    The letters after the colon are a part of the text of a device. `nearest` returns the name of
+    a usable device that is similar to the wanted one; "" for none. `more` follows "lists all
+    devices" in the advice.
 
     Raises:
         EngineError: if there is none, or it cannot be used.

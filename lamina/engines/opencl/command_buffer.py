@@ -18,7 +18,7 @@ import numpy as np
 import pyopencl as cl
 
 from lamina.base.records import frozen_dataclass
-from lamina.engines.opencl.direct import failed, loader, require_success
+from lamina.engines.opencl.direct import failed, function, require_success
 
 _NAME = "cl_khr_command_buffer"
 # From the first version to before the last one: (major, minor).
@@ -57,14 +57,11 @@ class Kernel:
 class CommandBuffers:
     """The functions of the extension, found by name, and OpenCL's own functions for kernels."""
 
-    def __init__(self, library: ctypes.CDLL, function: Callable[[str], int]) -> None:
+    def __init__(self, address: Callable[[str], int]) -> None:
         pointer, number, size = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
 
         def typed(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-            return ctypes.CFUNCTYPE(result, *arguments)(function(name))
-
-        def plain(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-            return ctypes.CFUNCTYPE(result, *arguments)((name, library))
+            return ctypes.CFUNCTYPE(result, *arguments)(address(name))
 
         code = ctypes.c_int
         sizes = ctypes.POINTER(size)
@@ -79,9 +76,11 @@ class CommandBuffers:
         self._enqueue = typed(
             "clEnqueueCommandBufferKHR", code, number, pointer, pointer, number, pointer, pointer
         )
-        self._create_kernel = plain("clCreateKernel", pointer, pointer, ctypes.c_char_p, pointer)
-        self._set_argument = plain("clSetKernelArg", code, pointer, number, size, pointer)
-        self._release_kernel = plain("clReleaseKernel", code, pointer)
+        self._create_kernel: Any = function(
+            "clCreateKernel", pointer, pointer, ctypes.c_char_p, pointer
+        )
+        self._set_argument: Any = function("clSetKernelArg", code, pointer, number, size, pointer)
+        self._release_kernel: Any = function("clReleaseKernel", code, pointer)
 
     def record(
         self, queue: cl.CommandQueue, launches: Sequence[tuple[Kernel, int | None]]
@@ -174,22 +173,16 @@ def command_buffers(device: cl.Device) -> CommandBuffers | None:
 
 def _command_buffers(device: cl.Device) -> CommandBuffers | None:
     """The functions of the extension; None if it has other limits."""
-    library = loader()
-    try:
-        address, information = (
-            library.clGetExtensionFunctionAddressForPlatform,
-            library.clGetDeviceInfo,
-        )
-    except AttributeError:
-        return None  # Windows does not look there.
-    address.restype = ctypes.c_void_p
-    address.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    found = function("clGetExtensionFunctionAddressForPlatform", pointer, pointer, ctypes.c_char_p)
+    types = (pointer, ctypes.c_uint, size, pointer, pointer)
+    information = function("clGetDeviceInfo", ctypes.c_int, *types)
+    if found is None or information is None:
+        return None
 
     def property_of(name: int) -> int:
         value = ctypes.c_uint64()
-        target = ctypes.byref(value)
-        handle, size = ctypes.c_void_p(device.int_ptr), ctypes.c_size_t(8)
-        code = information(handle, ctypes.c_uint(name), size, target, None)
+        code = information(device.int_ptr, name, ctypes.sizeof(value), ctypes.byref(value), None)
         require_success(code, "clGetDeviceInfo")
         return value.value
 
@@ -198,13 +191,13 @@ def _command_buffers(device: cl.Device) -> CommandBuffers | None:
     if property_of(_REQUIRED_QUEUE_PROPERTIES):
         return None
 
-    def function(name: str) -> int:
-        found: int | None = address(device.platform.int_ptr, name.encode())
-        if found is None:
+    def address(name: str) -> int:
+        own: int | None = found(device.platform.int_ptr, name.encode())
+        if own is None:
             raise failed(cl.status_code.INVALID_VALUE, name)
-        return found
+        return own
 
-    return CommandBuffers(library, function)
+    return CommandBuffers(address)
 
 
 def _has_known_version(device: cl.Device) -> bool:

@@ -32,16 +32,10 @@ _REGISTERS = {64: 32}
 # Compiling one of Winograd's kernels takes about a second for a window of 5 x 5 elements.
 _WINOGRAD_SAVING = 3e5
 
-
 SOURCES = Sources(
-    *(
-        "lamina.base",
-        "lamina.program",
-        "lamina.codegen",
-        "lamina.engines.gpu",
-        "lamina.engines.opencl",
-    ),
-    *("lamina.engines.simd", "lamina.engines.simd.decide", "lamina.engines.simd.emit"),
+    *("lamina.base", "lamina.program", "lamina.codegen", "lamina.engines.gpu"),
+    *("lamina.engines.opencl", "lamina.engines.simd"),
+    *("lamina.engines.simd.decide", "lamina.engines.simd.emit"),
 )
 
 
