@@ -69,12 +69,10 @@ class GpuProgram:
             for kind in ("parameter", "state")
             for buffer in program.of_kind(kind)
         }
-        constants = {name: program.buffers[name] for name in program.constants}
-        self._constants = {
-            name: DeviceMemory(driver, one.shape, one.dtype.numpy)
-            for name, one in constants.items()
-        }
+        self._constants: dict[str, DeviceMemory] = {}
         for name, value in program.constants.items():
+            buffer = program.buffers[name]
+            self._constants[name] = DeviceMemory(driver, buffer.shape, buffer.dtype.numpy)
             self._constants[name].write(value)
         self._kept = {
             name: DeviceMemory(driver, (size,), np.dtype(np.uint8))

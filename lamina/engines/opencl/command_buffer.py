@@ -76,9 +76,8 @@ class CommandBuffers:
         self._enqueue = typed(
             "clEnqueueCommandBufferKHR", code, number, pointer, pointer, number, pointer, pointer
         )
-        self._create_kernel: Any = function(
-            "clCreateKernel", pointer, pointer, ctypes.c_char_p, pointer
-        )
+        text = ctypes.c_char_p
+        self._create_kernel: Any = function("clCreateKernel", pointer, pointer, text, pointer)
         self._set_argument: Any = function("clSetKernelArg", code, pointer, number, size, pointer)
         self._release_kernel: Any = function("clReleaseKernel", code, pointer)
 
