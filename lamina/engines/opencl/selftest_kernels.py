@@ -38,13 +38,7 @@ _LANES = 4
 
 @frozen_dataclass
 class Check:
-    """Results of a kernel that show a fault.
-
-    Attributes:
-        fault: the driver has it if the results differ.
-        expected: unsigned integers.
-        tolerance: the most by which they may differ.
-    """
+    """Results of a kernel, unsigned integers, that show a fault if they differ by more."""
 
     fault: Fault
     expected: Array
@@ -55,11 +49,8 @@ class Check:
 class Kernel:
     """A kernel of the self-test: its arguments are the inputs and the results.
 
-    Attributes:
-        name: of its function.
-        inputs: arrays.
-        checks: their results follow each other; all have one dtype.
-        group: the number of work items in a work group; 0 if it may have any size.
+    The results of the checks follow each other; all have one dtype. A work group of 0 work items
+    may have any size.
     """
 
     name: str

@@ -33,11 +33,7 @@ class Fault:
 
 @frozen_dataclass
 class Verdict:
-    """The result of the self-test of a device.
-
-    Attributes:
-        faults: of the driver; none if it is sound.
-    """
+    """The result of the self-test of a device: the faults of its driver, none if it is sound."""
 
     faults: tuple[Fault, ...]
 
