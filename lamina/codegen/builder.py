@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lamina.codegen.values import Type, Value, constant, constants
+from lamina.codegen.values import Operand, Type, Value, alike, as_value, constant, constants
 from lamina.errors import InternalError
 
 
@@ -158,7 +158,7 @@ class Builder(ABC):
     # Instructions
 
     @abstractmethod
-    def binary(self, operation: str, left: Value, right: Value) -> Value:
+    def binary(self, operation: str, left: Operand, right: Operand) -> Value:
         """An operation on two values of one type."""
 
     @abstractmethod
@@ -166,11 +166,11 @@ class Builder(ABC):
         """The value with the opposite sign."""
 
     @abstractmethod
-    def compare(self, relation: str, left: Value, right: Value) -> Value:
+    def compare(self, relation: str, left: Operand, right: Operand) -> Value:
         """An i1 for each lane."""
 
     @abstractmethod
-    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+    def select(self, condition: Value, yes: Operand, no: Operand) -> Value:
         """One of two values, in each lane."""
 
     @abstractmethod
@@ -231,12 +231,12 @@ class Builder(ABC):
         """An intrinsic whose operands and result have one type."""
 
     @abstractmethod
-    def call(self, name: str, type: Type, *operands: Value) -> Value:
-        """Calls a function of the module that returns a value."""
+    def call(self, name: str, type: Type, *operands: Value | int) -> Value:
+        """Calls a function of the module that returns a value; a number is an i64."""
 
     @abstractmethod
-    def call_void(self, name: str, *operands: Value) -> None:
-        """Calls a function of the module that returns nothing."""
+    def call_void(self, name: str, *operands: Value | int) -> None:
+        """Calls a function of the module that returns nothing; a number is an i64."""
 
     # Lanes
 
@@ -284,29 +284,33 @@ class Builder(ABC):
 
     # Instructions composed of these; a language may have shorter ones.
 
-    def add(self, left: Value, right: Value) -> Value:
+    def add(self, left: Operand, right: Operand) -> Value:
+        left, right = alike(left, right)
         if left.is_integer(0) or right.is_integer(0):
             return left if right.is_integer(0) else right
         return self.binary("fadd" if left.type.is_float else "add", left, right)
 
-    def subtract(self, left: Value, right: Value) -> Value:
+    def subtract(self, left: Operand, right: Operand) -> Value:
+        left, right = alike(left, right)
         return self.binary("fsub" if left.type.is_float else "sub", left, right)
 
-    def multiply(self, left: Value, right: Value) -> Value:
+    def multiply(self, left: Operand, right: Operand) -> Value:
+        left, right = alike(left, right)
         if left.is_integer(1) or right.is_integer(1):
             return left if right.is_integer(1) else right
         return self.binary("fmul" if left.type.is_float else "mul", left, right)
 
-    def divide(self, left: Value, right: Value) -> Value:
+    def divide(self, left: Operand, right: Operand) -> Value:
         return self.binary("fdiv", left, right)
 
-    def multiply_add(self, left: Value, right: Value, added: Value) -> Value:
+    def multiply_add(self, left: Value, right: Operand, added: Operand) -> Value:
         """Left * right + added, in one rounding if the module is fused, otherwise in two."""
         if self.module.fused:
+            right, added = as_value(right, left.type), as_value(added, left.type)
             return self.intrinsic("fma", left, right, added)
         return self.add(self.multiply(left, right), added)
 
-    def minimum(self, left: Value, right: Value) -> Value:
+    def minimum(self, left: Value, right: Operand) -> Value:
         """The smaller of two integers."""
         return self.select(self.compare("slt", left, right), left, right)
 
@@ -370,7 +374,7 @@ class BlockBuilder(Builder):
 
     def __init__(self, name: str, parameters: Sequence[Value], entry: BasicBlock) -> None:
         self.name = name
-        self.parameters = tuple(parameters)
+        self.parameters = tuple(Value(one.name, one.type, code=self) for one in parameters)
         self.blocks = [entry]
         self.block = entry
         self._count = 0
@@ -378,6 +382,10 @@ class BlockBuilder(Builder):
     def _name(self, prefix: str) -> str:
         self._count += 1
         return f"{prefix}{self._count}"
+
+    def _value(self, prefix: str, type: Type) -> Value:
+        """A new value of this function."""
+        return Value(self._name(prefix), type, code=self)
 
     @contextmanager
     def at(self, block: BasicBlock) -> Generator[None]:

@@ -221,11 +221,11 @@ class Function(Expressions):
         before = self.block
         received: list[Value] = []
         for value in carried:
-            received.append(Value(self._name("c"), value.type))
+            received.append(self._value("c", value.type))
             self._line(
                 f"{self.module.type(value.type)} {received[-1].name} = {self._operand(value)}"
             )
-        index = Value(self._name("i"), first.type)
+        index = self._value("i", first.type)
         signed = self.module.signed(first.type)
         sums_floats = any(value.type.is_float for value in carried)
         entry = self._new_block(
@@ -291,7 +291,7 @@ class Function(Expressions):
     def address_in(self, table: Value, number: int) -> Value:
         """One of the addresses of a table."""
         self.module.addresses = max(self.module.addresses, number + 1)
-        value = Value(self._name("p"), POINTER)
+        value = self._value("p", POINTER)
         self._line(f"{self.module.pointer('i8')}{value.name} = {table.name}->buffers[{number}]")
         return value
 
@@ -329,7 +329,7 @@ class Function(Expressions):
         return self._local_array(self.module.groups.launched, element, offset=offset)
 
     def _local_array(self, declaration: str, element: str, **fields: int) -> Value:
-        value = Value(self._name("l"), POINTER)
+        value = self._value("l", POINTER)
         stored = stored_as(element)
         self.elements[value.name] = stored
         self._local.add(value.name)
@@ -360,7 +360,7 @@ class Function(Expressions):
         position = constant(index, I64) if isinstance(index, int) else index
         if position.is_integer(0):
             return pointer
-        value = Value(self._name("p"), POINTER)
+        value = self._value("p", POINTER)
         self.elements[value.name] = stored_as(element)
         local = pointer.name in self._local
         if local:

@@ -15,7 +15,7 @@ from lamina.codegen.c_text import (
     number_text,
 )
 from lamina.codegen.c_types import Types
-from lamina.codegen.values import POINTER, Type, Value, constant
+from lamina.codegen.values import I64, POINTER, Operand, Type, Value, alike, as_value, constant
 from lamina.codegen.words import HalfWords
 from lamina.errors import InternalError
 
@@ -46,7 +46,7 @@ class Expressions(BlockBuilder):
 
     def _made(self, text: str, type: Type) -> Value:
         """The value of an expression."""
-        value = Value(self._name("v"), type)
+        value = self._value("v", type)
         self._line(f"const {self._types.type(type)} {value.name} = {text}")
         return value
 
@@ -113,7 +113,8 @@ class Expressions(BlockBuilder):
 
     # Instructions
 
-    def binary(self, operation: str, left: Value, right: Value) -> Value:
+    def binary(self, operation: str, left: Operand, right: Operand) -> Value:
+        left, right = alike(left, right)
         if operation == "fdiv" and self._is_widened(left.type):
             wide = (self.convert("fpext", one, "double") for one in (left, right))
             return self.convert("fptrunc", self.binary("fdiv", *wide), "float")
@@ -126,7 +127,8 @@ class Expressions(BlockBuilder):
     def negate(self, value: Value) -> Value:
         return self._made(f"-{self._operand(value)}", value.type)
 
-    def compare(self, relation: str, left: Value, right: Value) -> Value:
+    def compare(self, relation: str, left: Operand, right: Operand) -> Value:
+        left, right = alike(left, right)
         first, second = self._operand(left), self._operand(right)
         if relation in FLOAT_RELATIONS:
             text = FLOAT_RELATIONS[relation].format(first, second)
@@ -144,7 +146,8 @@ class Expressions(BlockBuilder):
             text = self._mask(text, left.type)
         return self._made(text, result)
 
-    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+    def select(self, condition: Value, yes: Operand, no: Operand) -> Value:
+        yes, no = alike(yes, no)
         mask, first, second = (self._operand(value) for value in (condition, yes, no))
         if not condition.type.lanes:
             return self._made(f"{mask} ? {first} : {second}", yes.type)
@@ -221,7 +224,7 @@ class Expressions(BlockBuilder):
         )
 
     def to_half(self, value: Value) -> Value:
-        result = Value(self._name("v"), value.type.of("i16"))
+        result = self._value("v", value.type.of("i16"))
         self._line(f"{self._types.type(result.type)} {result.name}")
         text, lanes = self._operand(value), value.type.lanes or ""
         self._line(self._halves.stored.format(lanes=lanes, value=text, name=result.name))
@@ -256,27 +259,29 @@ class Expressions(BlockBuilder):
         word = self._types.words.float_function[type.element]
         return self.call(word.format(name=name), type, *operands)
 
-    def call(self, name: str, type: Type, *operands: Value) -> Value:
+    def call(self, name: str, type: Type, *operands: Value | int) -> Value:
         return self._made(self._called(name, operands), type)
 
-    def call_void(self, name: str, *operands: Value) -> None:
+    def call_void(self, name: str, *operands: Value | int) -> None:
         self._line(self._called(name, operands))
 
     def call_several(
         self, name: str, types: Sequence[Type], operands: Sequence[Value]
     ) -> list[Value]:
         """Calls a function with several results."""
-        results = [Value(self._name("v"), type) for type in types]
+        results = [self._value("v", type) for type in types]
         for one in results:
             self._line(f"{self._types.type(one.type)} {one.name}")
         targets = [f"&{one.name}" for one in results]
         self._line(self._called(name, operands, targets))
         return results
 
-    def _called(self, name: str, operands: Sequence[Value], further: Sequence[str] = ()) -> str:
+    def _called(
+        self, name: str, operands: Sequence[Value | int], further: Sequence[str] = ()
+    ) -> str:
         texts = [
             self._pointer(one, "i8") if one.type == POINTER else self._operand(one)
-            for one in operands
+            for one in (as_value(operand, I64) for operand in operands)
         ]
         return f"{name}({', '.join([*texts, *further])})"
 
@@ -333,6 +338,6 @@ class Expressions(BlockBuilder):
         if len(known) == count:
             return self._made(self._of_lanes(vector.type, known), vector.type)
         # One expression makes the vector when all of its lanes are known.
-        begun = Value(self._name("u"), vector.type)
+        begun = self._value("u", vector.type)
         self._begun[begun.name] = lanes
         return begun

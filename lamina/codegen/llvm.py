@@ -18,8 +18,11 @@ from lamina.codegen.values import (
     NUMBERS,
     POINTER,
     TABLE,
+    Operand,
     Type,
     Value,
+    alike,
+    as_value,
     constant,
     constants,
     single,
@@ -49,6 +52,11 @@ def operand(value: Value) -> str:
 def typed(value: Value) -> str:
     """A value after its type."""
     return f"{type_text(value.type)} {operand(value)}"
+
+
+def _listed(operands: Sequence[Value | int]) -> str:
+    """The operands of a call."""
+    return ", ".join(typed(as_value(one, I64)) for one in operands)
 
 
 def _number(value: float, type: Type) -> str:
@@ -241,8 +249,8 @@ class Function(BlockBuilder):
         entry = self.block
         body = self.new_block()
         entry.jump = f"br label %{body.label}"
-        index = Value(self._name("%i"), first.type)
-        received = tuple(Value(self._name("%c"), value.type) for value in carried)
+        index = self._value("%i", first.type)
+        received = tuple(self._value("%c", value.type) for value in carried)
         return OpenLoop(
             index, received, before, entry, first, last, step, tuple(carried), body, guarded
         )
@@ -263,7 +271,7 @@ class Function(BlockBuilder):
         if loop.guarded is None:
             return tuple(carried)
         loop.guarded.jump += f"%{after.label}"
-        results = tuple(Value(self._name("%v"), value.type) for value in carried)
+        results = tuple(self._value("%v", value.type) for value in carried)
         self._receive(after, results, (loop.guarded, loop.initial), (end, carried))
         return results
 
@@ -284,7 +292,7 @@ class Function(BlockBuilder):
             lanes = value.type.lanes
             wide = value
             if lanes & (lanes - 1):
-                wide = Value(self._name("%w"), value.type.wide(1 << lanes.bit_length()))
+                wide = self._value("%w", value.type.wide(1 << lanes.bit_length()))
                 narrowed.append(f"{value.name} = {_shuffled(wide, None, range(lanes))}")
             operands: list[str] = []
             for (source, _), one in zip(sources, handed, strict=True):
@@ -301,7 +309,7 @@ class Function(BlockBuilder):
 
     def instruction(self, text: str, type: Type) -> Value:
         """Any instruction with a result."""
-        value = Value(self._name("%v"), type)
+        value = self._value("%v", type)
         self.block.lines.append(f"{value.name} = {text}")
         return value
 
@@ -309,7 +317,8 @@ class Function(BlockBuilder):
         """Any instruction without a result."""
         self.block.lines.append(text)
 
-    def binary(self, operation: str, left: Value, right: Value) -> Value:
+    def binary(self, operation: str, left: Operand, right: Operand) -> Value:
+        left, right = alike(left, right)
         return self.instruction(f"{operation} {typed(left)}, {operand(right)}", left.type)
 
     def negate(self, value: Value) -> Value:
@@ -317,13 +326,15 @@ class Function(BlockBuilder):
             return self.instruction(f"fneg {typed(value)}", value.type)
         return self.binary("sub", constant(0, value.type), value)
 
-    def compare(self, relation: str, left: Value, right: Value) -> Value:
+    def compare(self, relation: str, left: Operand, right: Operand) -> Value:
+        left, right = alike(left, right)
         word = "fcmp" if left.type.is_float else "icmp"
         return self.instruction(
             f"{word} {relation} {typed(left)}, {operand(right)}", left.type.of("i1")
         )
 
-    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+    def select(self, condition: Value, yes: Operand, no: Operand) -> Value:
+        yes, no = alike(yes, no)
         return self.instruction(f"select {typed(condition)}, {typed(yes)}, {typed(no)}", yes.type)
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
@@ -395,13 +406,11 @@ class Function(BlockBuilder):
         self.module.declare(full, type_text(type), [one.type for one in operands])
         return self.call(full, type, *operands)
 
-    def call(self, name: str, type: Type, *operands: Value) -> Value:
-        return self.instruction(
-            f"call {type_text(type)} @{name}({', '.join(map(typed, operands))})", type
-        )
+    def call(self, name: str, type: Type, *operands: Value | int) -> Value:
+        return self.instruction(f"call {type_text(type)} @{name}({_listed(operands)})", type)
 
-    def call_void(self, name: str, *operands: Value) -> None:
-        self.line(f"call void @{name}({', '.join(map(typed, operands))})")
+    def call_void(self, name: str, *operands: Value | int) -> None:
+        self.line(f"call void @{name}({_listed(operands)})")
 
     def splat(self, value: Value, lanes: int) -> Value:
         if not lanes:

@@ -15,7 +15,7 @@ from typing import final
 
 from lamina.codegen import c
 from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
-from lamina.codegen.values import Type, Value, constant
+from lamina.codegen.values import I64, Operand, Type, Value, alike, as_value, constant
 
 # The lanes of pieces, the widest first; a piece of one lane is a scalar.
 _SIZES = (16, 8, 4, 2, 1)
@@ -114,7 +114,7 @@ class PieceFunction(Builder):
             (whole,) = pieces
             return whole
         self._count += 1
-        value = Value(f"w{self._count}", type)
+        value = Value(f"w{self._count}", type, code=self)
         self._pieces[value.name] = list(pieces)
         return value
 
@@ -137,8 +137,8 @@ class PieceFunction(Builder):
             first += max(type.lanes, 1)
         return pieces
 
-    def _flat(self, values: Sequence[Value]) -> list[Value]:
-        return [piece for value in values for piece in self._split(value)]
+    def _flat(self, values: Sequence[Value | int]) -> list[Value]:
+        return [piece for value in values for piece in self._split(as_value(value, I64))]
 
     def _lane(self, value: Value, lane: int) -> tuple[Value, int]:
         """The piece that holds a lane, and the lane's number in it."""
@@ -198,18 +198,20 @@ class PieceFunction(Builder):
         pieces = [write(*each) for each in zip(*map(self._split, operands), strict=True)]
         return self._joined(pieces, type)
 
-    def binary(self, operation: str, left: Value, right: Value) -> Value:
-        write = partial(self.inner.binary, operation)
-        return self._each([left, right], left.type, write)
+    def binary(self, operation: str, left: Operand, right: Operand) -> Value:
+        operands = alike(left, right)
+        return self._each(operands, operands[0].type, partial(self.inner.binary, operation))
 
     def negate(self, value: Value) -> Value:
         return self._each([value], value.type, self.inner.negate)
 
-    def compare(self, relation: str, left: Value, right: Value) -> Value:
-        write = partial(self.inner.compare, relation)
-        return self._each([left, right], left.type.of("i1"), write)
+    def compare(self, relation: str, left: Operand, right: Operand) -> Value:
+        operands = alike(left, right)
+        type = operands[0].type.of("i1")
+        return self._each(operands, type, partial(self.inner.compare, relation))
 
-    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+    def select(self, condition: Value, yes: Operand, no: Operand) -> Value:
+        yes, no = alike(yes, no)
         if condition.type.lanes:
             return self._each([condition, yes, no], yes.type, self.inner.select)
         return self._each([yes, no], yes.type, partial(self.inner.select, condition))
@@ -231,13 +233,13 @@ class PieceFunction(Builder):
     def intrinsic(self, name: str, *operands: Value) -> Value:
         return self._each(operands, operands[0].type, partial(self.inner.intrinsic, name))
 
-    def call(self, name: str, type: Type, *operands: Value) -> Value:
+    def call(self, name: str, type: Type, *operands: Value | int) -> Value:
         flat = self._flat(operands)
         if _is_whole(type):
             return self.inner.call(name, type, *flat)
         return self._joined(self.inner.call_several(name, pieces_of(type), flat), type)
 
-    def call_void(self, name: str, *operands: Value) -> None:
+    def call_void(self, name: str, *operands: Value | int) -> None:
         self.inner.call_void(name, *self._flat(operands))
 
     # Lanes

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lamina.codegen.builder import Builder
 
 # The bits of elements that are no integers; addresses count as 64.
 _BITS = {"float": 32, "double": 64, "ptr": 64, "table": 64, "numbers": 64}
@@ -65,20 +69,73 @@ FLOAT, DOUBLE, POINTER = Type("float"), Type("double"), Type("ptr")
 TABLE, NUMBERS = Type("table"), Type("numbers")
 
 
+# An operator of values, and the same one with a number on the left.
+_Operators = tuple[Callable[["Value", "Operand"], "Value"], Callable[["Value", float], "Value"]]
+
+
+def _operators(write: Callable[[Builder, Value, Value], Value]) -> _Operators:
+
+    def operator(left: Value, right: Operand) -> Value:
+        code = left.code or (right.code if isinstance(right, Value) else None)
+        assert code is not None, "an operator needs an operand that is no constant"
+        return write(code, *alike(left, right))
+
+    return operator, lambda right, left: operator(constant(left, right.type), right)
+
+
+def _integer(operation: str) -> _Operators:
+    """An operator of integers."""
+    return _operators(lambda code, left, right: code.binary(operation, left, right))
+
+
+def _comparison(of_integers: str, of_floats: str) -> Callable[[Value, Operand], Value]:
+    """An operator that compares values."""
+
+    def write(code: Builder, left: Value, right: Value) -> Value:
+        return code.compare(of_floats if left.type.is_float else of_integers, left, right)
+
+    return _operators(write)[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """An operand: a register, a parameter or a constant.
+
+    Its operators write instructions; a number beside a value becomes a constant of its type. `//`,
+    `%` and `>>` read integers without a sign, `<`, `<=`, `>` and `>=` with a sign. Comparisons with
+    NaN are false, except `differs`.
 
     Attributes:
         name: its name in the language. A constant is named by its exact number, because values of
             equal names are equal: 0.0 and -0.0 have different names.
         type: of the value.
         number: of a constant: one number for all lanes, or one for each lane.
+        code: the function whose instruction or parameter it is; None for a constant.
     """
 
     name: str
     type: Type
     number: float | tuple[float, ...] | None = None
+    code: Builder | None = field(default=None, compare=False, repr=False)
+
+    __add__, __radd__ = _operators(lambda code, left, right: code.add(left, right))
+    __sub__, __rsub__ = _operators(lambda code, left, right: code.subtract(left, right))
+    __mul__, __rmul__ = _operators(lambda code, left, right: code.multiply(left, right))
+    __truediv__, __rtruediv__ = _operators(lambda code, left, right: code.divide(left, right))
+    __floordiv__, __rfloordiv__ = _integer("udiv")
+    __mod__, __rmod__ = _integer("urem")
+    __and__, __rand__ = _integer("and")
+    __or__, __ror__ = _integer("or")
+    __xor__, __rxor__ = _integer("xor")
+    __lshift__, __rlshift__ = _integer("shl")
+    __rshift__, __rrshift__ = _integer("lshr")
+    __lt__, __le__ = _comparison("slt", "olt"), _comparison("sle", "ole")
+    __gt__, __ge__ = _comparison("sgt", "ogt"), _comparison("sge", "oge")
+    equals, differs = _comparison("eq", "oeq"), _comparison("ne", "une")
+
+    def __neg__(self) -> Value:
+        assert self.code is not None, "an operator needs an operand that is no constant"
+        return self.code.negate(self)
 
     @property
     def is_number(self) -> bool:
@@ -91,6 +148,23 @@ class Value:
     def is_integer(self, number: int) -> bool:
         """Whether it is this constant, a scalar integer."""
         return self.number == number and not self.type.is_float and not self.type.lanes
+
+
+# A value, or a number that becomes a constant of the type of a value beside it.
+Operand = Value | float
+
+
+def as_value(operand: Operand, type: Type) -> Value:
+    """The operand; a number as a constant of a type."""
+    return operand if isinstance(operand, Value) else constant(operand, type)
+
+
+def alike(left: Operand, right: Operand) -> tuple[Value, Value]:
+    """Two operands of one type; at most one of them is a number."""
+    if isinstance(left, Value):
+        return left, as_value(right, left.type)
+    assert isinstance(right, Value)
+    return constant(left, right.type), right
 
 
 def constant(value: float, type: Type) -> Value:
