@@ -87,7 +87,7 @@ def with_functions(text: str) -> str:
 
 def _wrapper(module: LlvmModule, name: str) -> str:
     """A function with the operands of an instruction of LLVM; "" for other instructions."""
-    operation = {name: operation for operation, name in _TILE_INSTRUCTIONS.items()}.get(name)
+    operation = {name: operation for operation, (name, _) in _TILE_INSTRUCTIONS.items()}.get(name)
     if operation is not None:
         function = emulated_tile_instruction(module, operation)
         types = [type.element for type in _OPERATIONS[operation][0]]
@@ -238,7 +238,6 @@ def emulated_tile_instruction(module: Module, operation: str) -> str:
     parameters = [("memory", POINTER), *((f"x{n}", type) for n, type in enumerate(types))]
     code = module.function(name, parameters)
     write(code, *code.parameters)
-    code.finish()
     return name
 
 

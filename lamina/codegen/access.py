@@ -9,7 +9,7 @@ from lamina.codegen.builder import Builder, Module
 from lamina.codegen.nest import Nest
 from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import element, from_memory, memory_element, to_memory
-from lamina.codegen.values import I64, POINTER, Type, Value, constant, undefined
+from lamina.codegen.values import I64, POINTER, Type, Value, undefined
 from lamina.program.index import Index
 from lamina.program.scalar import Load
 from lamina.program.steps import Store
@@ -59,12 +59,12 @@ class Access:
         lanes = self._nest.lanes.count
         self.loaded.add(load.buffer)
         if not self._sizes[load.buffer]:
-            return constant(0, Type(element(load.dtype)))
+            return self._code.constant(0, Type(element(load.dtype)))
         inside = self._positions.within(load.bounds) if load.bounds else None
         if inside is not None and inside.number is not None:
             # LLVM 22.1 compiles loads with some constant masks as if they had others.
             if not inside.number:
-                return constant(0, Type(element(load.dtype)))
+                return self._code.constant(0, Type(element(load.dtype)))
             inside = None
         indices = self._positions.indices(load.index)
         mask_varies = inside is not None and bool(inside.type.lanes)
@@ -78,12 +78,11 @@ class Access:
 
     def address(self, load: Load) -> tuple[Value, Value | None]:
         """The address of the contiguous elements of a load, and whether its bounds hold there."""
-        code = self._code
         start = self._positions.indices(load.index).start
         inside = self._positions.within(load.bounds) if load.bounds else None
-        if inside is not None:
-            start = self._or_zero(inside, start)
-        return code.offset(self.bases[load.buffer], start, memory_element(load.dtype)), inside
+        start = self._or_zero(inside, start)
+        element = memory_element(load.dtype)
+        return self._code.offset(self.bases[load.buffer], start, element), inside
 
     def _run(self, load: Load, indices: LaneIndices, inside: Value | None, lanes: int) -> Value:
         """Contiguous elements, forwards or backwards."""
@@ -93,15 +92,12 @@ class Access:
         backwards = range(lanes - 1, -1, -1)
         start = indices.start
         if not forwards:
-            start = code.subtract(start, constant(lanes - 1, start.type))
+            start = start - (lanes - 1)
+        selected = None
         uniform = inside is not None and not inside.type.lanes
         if self._whole_vectors and uniform and self._sizes[load.buffer] >= lanes:
-            assert inside is not None
-            start = self._or_zero(inside, start)
-            address = code.offset(self.bases[load.buffer], start, type.element)
-            loaded = code.load(address, type.wide(lanes), self._alignment(load.index, type))
-            loaded = loaded if forwards else code.shuffle(loaded, None, backwards)
-            return self._or_zero(inside, from_memory(code, loaded, load.dtype))
+            selected, inside = inside, None
+            start = self._or_zero(selected, start)
         address = code.offset(self.bases[load.buffer], start, type.element)
         if inside is None:
             loaded = code.load(address, type.wide(lanes), self._alignment(load.index, type))
@@ -110,7 +106,7 @@ class Access:
             mask = mask if forwards else code.shuffle(mask, None, backwards)
             loaded = self._masked_load(address, mask, type.wide(lanes))
         loaded = loaded if forwards else code.shuffle(loaded, None, backwards)
-        return from_memory(code, loaded, load.dtype)
+        return self._or_zero(selected, from_memory(code, loaded, load.dtype))
 
     def _alignment(self, index: Index, type: Type) -> int:
         """The known alignment of a vector that begins at an index; 0 if only of an element."""
@@ -126,22 +122,18 @@ class Access:
     def _load_one(self, load: Load, index: Value, inside: Value | None) -> Value:
         code = self._code
         type = Type(memory_element(load.dtype))
-        if inside is not None:
-            # Element 0 always exists.
-            index = self._or_zero(inside, index)
+        # Element 0 always exists.
+        index = self._or_zero(inside, index)
         address = code.offset(self.bases[load.buffer], index, type.element)
-        value = from_memory(code, code.load(address, type), load.dtype)
-        if inside is None:
-            return value
-        return self._or_zero(inside, value)
+        return self._or_zero(inside, from_memory(code, code.load(address, type), load.dtype))
 
     def _mask(self, inside: Value, lanes: int) -> Value:
         """Whether bounds hold, for each lane."""
         return inside if inside.type.lanes else self._code.splat(inside, lanes)
 
-    def _or_zero(self, inside: Value, value: Value) -> Value:
+    def _or_zero(self, inside: Value | None, value: Value) -> Value:
         """The value where bounds hold, zero elsewhere."""
-        return self._code.select(inside, value, constant(0, value.type))
+        return value if inside is None else self._code.select(inside, value, 0)
 
     def _masked_load(self, address: Value, mask: Value, type: Type) -> Value:
         code = self._code
@@ -158,7 +150,7 @@ class Access:
         result = undefined(type.wide(lanes))
         if self._calling:
             function = _write_strided_load(code.module, result.type)
-            result = code.call(function, result.type, start, constant(indices.stride, I64))
+            result = code.call(function, result.type, start, indices.stride)
         else:
             for lane in range(lanes):
                 address = code.offset(start, lane * indices.stride, type.element)
@@ -182,10 +174,7 @@ class Access:
             index = code.extract(each, lane)
             address = code.offset(self.bases[load.buffer], index, type.element)
             result = code.insert(result, code.load(address, type), lane)
-        value = from_memory(code, result, load.dtype)
-        if inside is None:
-            return value
-        return self._or_zero(inside, value)
+        return self._or_zero(inside, from_memory(code, result, load.dtype))
 
     # Stores
 
@@ -201,7 +190,7 @@ class Access:
             align = self._alignment(store.index, type) if lanes else 0
             if store.accumulate:
                 old = from_memory(code, code.load(address, type.wide(lanes), align), dtype)
-                value = code.add(old, value)
+                value = old + value
             code.store(to_memory(code, value, dtype), address, align)
             return
         each = indices.each
@@ -209,14 +198,14 @@ class Access:
         start = code.offset(base, indices.start, type.element) if each is None else base
         if each is None and self._calling and not store.accumulate:
             function = _write_strided_store(code.module, stored.type)
-            code.call_void(function, stored, start, constant(indices.stride, I64))
+            code.call_void(function, stored, start, indices.stride)
             return
         for lane in range(lanes):
             offset = lane * indices.stride if each is None else code.extract(each, lane)
             address = code.offset(start, offset, type.element)
             one = code.extract(stored, lane)
             if store.accumulate:
-                one = code.add(code.load(address, type), one)
+                one = code.load(address, type) + one
             code.store(one, address)
 
 
@@ -246,5 +235,4 @@ def _write_strided_store(module: Module, type: Type) -> str:
             code.store(code.extract(vector, lane), address)
             if lane + 1 < type.lanes:
                 address = code.offset(address, stride, type.element)
-        code.finish()
     return name

@@ -77,7 +77,7 @@ class BlockedLoop:
         first, last = points.loop_bound(start), points.loop_bound(stop)
         opened = code.begin_loop(first, last, step, carried, most=-(-most // size))
         with points.bound(Axis("block", size), opened.index, before=opened.before):
-            end = code.minimum(code.add(opened.index, points.position(step)), opened.stop)
+            end = code.minimum(opened.index + points.position(step), opened.stop)
             of_block = self.write(inner, opened.index, end, size, self.begin(opened.carried))
             return code.end_loop(opened, self.merged(opened.carried, of_block))
 

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lamina.codegen.values import Operand, Type, Value, alike, as_value, constant, constants
+from lamina.codegen.values import I64, Operand, Type, Value, alike, as_value, constant, constants
 from lamina.errors import InternalError
 
 
@@ -89,7 +89,7 @@ class Module(Protocol):
         """Whether a function of that name was begun; shared functions are written once."""
         ...
 
-    def table_once(self, name: str, values: Sequence[Value]) -> Value:
+    def table_once(self, name: str, values: Sequence[int]) -> Value:
         """A constant array of 64-bit integers, made once for each name; for `Builder.picked`.
 
         Tables of one name must have the same values.
@@ -151,11 +151,24 @@ class Builder(ABC):
         With a condition `going`, the loop ends after the first iteration where it is false.
         """
 
+    @contextmanager
+    def loop(
+        self, start: Value | int, stop: Value | int, step: int = 1, *, most: int | None = None
+    ) -> Generator[OpenLoop]:
+        """A loop without loop-carried values, as `begin_loop` begins it."""
+        opened = self.begin_loop(start, stop, step, most=most)
+        yield opened
+        self.end_loop(opened)
+
     @abstractmethod
-    def finish(self, value: Value | None = None) -> None:
-        """Returns from the function."""
+    def finish(self, value: Value) -> None:
+        """Returns a value from the function, at its end; other functions return nothing."""
 
     # Instructions
+
+    def constant(self, number: float, type: Type = I64) -> Value:
+        """A constant, for operators; for a vector type the same number in every lane."""
+        return constant(number, type, self)
 
     @abstractmethod
     def binary(self, operation: str, left: Operand, right: Operand) -> Value:
@@ -217,12 +230,11 @@ class Builder(ABC):
 
     # Tile registers, for processors with AMX.
 
-    def tile_instruction(self, operation: str, *operands: Value) -> None:
+    def tile_instruction(self, operation: str, *operands: Value | int) -> None:
         """An instruction on tile registers.
 
         `"configure"` (address), `"release"`, `"zero"` (tile), `"load"` and `"store"` (tile,
-        address, bytes between rows), `"multiply"` (tile of sums, left tile, right tile). Tiles are
-        constants of 8 bits.
+        address, bytes between rows), `"multiply"` (tile of sums, left tile, right tile).
         """
         raise _without_tiles()
 

@@ -122,10 +122,10 @@ class Module(Types):
             return f"const {_ADDRESSES} *"
         return self.words.numbers if type == NUMBERS else f"{self.type(type)} "
 
-    def table_once(self, name: str, values: Sequence[Value]) -> Value:
+    def table_once(self, name: str, values: Sequence[int]) -> Value:
         """A constant array of 64-bit integers, made once for each name; for `Function.picked`."""
         suffix = self.words.integer_suffix["i64"]
-        numbers = ", ".join(f"{one.number}{suffix}" for one in values)
+        numbers = ", ".join(f"{one}{suffix}" for one in values)
         text = self.words.array.format(name=name, count=len(values), numbers=numbers)
         self._arrays.setdefault(name, text)
         return Value(name, NUMBERS)
@@ -215,8 +215,8 @@ class Function(Expressions):
             start, stop, step, carried, most: as in `Builder.begin_loop`.
             rolled: compilers must not unroll it. Its body is long already.
         """
-        first = constant(start, I64) if isinstance(start, int) else start
-        last = constant(stop, I64) if isinstance(stop, int) else stop
+        first = self.constant(start) if isinstance(start, int) else start
+        last = self.constant(stop) if isinstance(stop, int) else stop
         self.iterations.begin(first, last, step, most)
         before = self.block
         received: list[Value] = []
@@ -259,9 +259,8 @@ class Function(Expressions):
         self.iterations.end()
         return loop.carried
 
-    def finish(self, value: Value | None = None) -> None:
-        if value is not None:
-            self._line(f"return {self._operand(value)}")
+    def finish(self, value: Value) -> None:
+        self._line(f"return {self._operand(value)}")
 
     def finish_several(self, values: Sequence[Value]) -> None:
         """Returns several values from the function."""

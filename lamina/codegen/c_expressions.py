@@ -292,7 +292,7 @@ class Expressions(BlockBuilder):
             return value
         type = value.type.wide(lanes)
         if value.number is not None and not isinstance(value.number, tuple):
-            return constant(value.number, type)
+            return self.constant(value.number, type)
         text = self._operand(value)
         if is_condition(value.type):
             text = f"{text} ? -1 : 0"

@@ -15,7 +15,7 @@ from lamina.codegen.floats import (
     two_product,
     two_sum,
 )
-from lamina.codegen.values import Value, constant
+from lamina.codegen.values import Value
 
 # (sin(r) - r) / r**3 and (cos(r) - 1 + r**2 / 2) / r**4 in powers of r**2, for abs(r) <= pi / 4.
 _SIN = (
@@ -54,30 +54,28 @@ def tan(code: Builder, x: Value) -> Value:
         return _in_float64(code, tan, x)
     r, quarter = _reduced(code, x)
     sine, cosine = _sine_and_cosine(code, r)
-    odd = _has_bit(code, quarter, 1)
-    top = code.select(odd, code.negate(cosine), sine)
-    result = code.divide(top, code.select(odd, sine, cosine))
+    odd = (quarter & 1).differs(0)
+    top = code.select(odd, -cosine, sine)
+    result = top / code.select(odd, sine, cosine)
     if x.type.element == "float":
         result = _undefined_at_infinity(code, result, x)
-    return code.select(code.compare("oeq", x, constant(0, x.type)), x, result)
+    return code.select(x.equals(0), x, result)
 
 
 def _circular(code: Builder, x: Value, quarters: int) -> Value:
     """sin(x + quarters * pi / 2), in float64 if available."""
     if _is_widened(code, x):
         return _in_float64(code, lambda code, x: _circular(code, x, quarters), x)
-    type = x.type
     r, quarter = _reduced(code, x)
     sine, cosine = _sine_and_cosine(code, r)
-    quadrant = code.add(quarter, constant(quarters, quarter.type))
-    odd = _has_bit(code, quadrant, 1)
-    result = code.select(odd, cosine, sine)
-    result = code.select(_has_bit(code, quadrant, 2), code.negate(result), result)
+    quadrant = quarter + quarters
+    result = code.select((quadrant & 1).differs(0), cosine, sine)
+    result = code.select((quadrant & 2).differs(0), -result, result)
     result = clamped(code, result, -1.0, 1.0)
-    if type.element == "float":
+    if x.type.element == "float":
         result = _undefined_at_infinity(code, result, x)
     if quarters == 0:
-        result = code.select(code.compare("oeq", x, constant(0, type)), x, result)
+        result = code.select(x.equals(0), x, result)
     return result
 
 
@@ -92,37 +90,34 @@ def _in_float64(code: Builder, function: Callable[[Builder, Value], Value], x: V
 
 def _reduced(code: Builder, x: Value) -> tuple[Value, Value]:
     """(r, n) with x = r + n pi / 2, abs(r) about pi / 4 or less."""
-    type = x.type
-    is_single = type.element == "float"
+    is_single = x.type.element == "float"
     if is_single:
         # Beyond this, no digit of the result is right, and products would overflow.
         x = clamped(code, x, -(2.0**30), 2.0**30)
-    count, quarter = rounded(code, code.multiply(x, constant(2 / math.pi, type)))
+    count, quarter = rounded(code, x * (2 / math.pi))
     if is_single:
         return _less_half_pis(code, x, count), quarter
     r = x
     for term in _HALF_PI:
-        r = code.subtract(r, code.multiply(count, constant(term, type)))
+        r = r - count * term
     return r, quarter
 
 
 def _sine_and_cosine(code: Builder, r: Value) -> tuple[Value, Value]:
     """For abs(r) about pi / 4 or less."""
-    type = r.type
-    z = code.multiply(r, r)
-    sine = code.multiply_add(code.multiply(r, z), polynomial(code, z, _SIN), r)
+    z = r * r
+    sine = code.multiply_add(r * z, polynomial(code, z, _SIN), r)
     # 1 - z / 2 and its rounding error.
-    half = code.multiply(z, constant(0.5, type))
-    one = constant(1, type)
-    near = code.subtract(one, half)
-    lost = code.subtract(code.subtract(one, near), half)
-    tail = code.multiply_add(code.multiply(z, z), polynomial(code, z, _COS), lost)
-    return sine, code.add(near, tail)
+    half = z * 0.5
+    near = 1 - half
+    lost = 1 - near - half
+    tail = code.multiply_add(z * z, polynomial(code, z, _COS), lost)
+    return sine, near + tail
 
 
 def _undefined_at_infinity(code: Builder, result: Value, x: Value) -> Value:
     """The result, but NaN where x is infinite."""
-    return code.add(result, code.subtract(x, x))
+    return result + (x - x)
 
 
 def _less_half_pis(code: Builder, x: Value, count: Value) -> Value:
@@ -130,17 +125,12 @@ def _less_half_pis(code: Builder, x: Value, count: Value) -> Value:
 
     Each product is a sum of two numbers; the rounding errors of differences are added at the end.
     """
-    r, lost = x, constant(0, x.type)
+    r, lost = x, code.constant(0, x.type)
     for piece in _HALF_PI_SINGLE:
-        for term in two_product(code, count, constant(piece, x.type)):
-            r, rounding = two_sum(code, r, code.negate(term))
-            lost = code.add(lost, rounding)
-    return code.add(r, lost)
-
-
-def _has_bit(code: Builder, integer: Value, bit: int) -> Value:
-    masked = code.binary("and", integer, constant(bit, integer.type))
-    return code.compare("ne", masked, constant(0, integer.type))
+        for term in two_product(code, count, code.constant(piece, x.type)):
+            r, rounding = two_sum(code, r, -term)
+            lost = lost + rounding
+    return r + lost
 
 
 def atan2(code: Builder, y: Value, x: Value) -> Value:
@@ -150,35 +140,31 @@ def atan2(code: Builder, y: Value, x: Value) -> Value:
     pi / 4 if that is smaller, the angle is a multiple of pi / 4 plus or minus atan(t). Special
     cases are those of C.
     """
-    type, shape = x.type, format_of(x)
-    zero, one = constant(0, type), constant(1, type)
+    shape = format_of(x)
     swapped, small, large = _sorted(code, code.intrinsic("fabs", y), code.intrinsic("fabs", x))
-    shifted = code.compare("ogt", small, code.multiply(large, constant(_TANGENT, type)))
-    top = code.select(shifted, code.subtract(small, large), small)
-    bottom = code.select(shifted, code.add(small, large), large)
-    t = code.divide(top, code.select(code.compare("oeq", bottom, zero), one, bottom))
-    z = code.multiply(t, t)
-    angle = code.multiply_add(code.multiply(t, z), polynomial(code, z, shape.atan), t)
-    quarters = code.select(shifted, one, zero)
-    negative = code.compare("slt", bits_of(code, x), constant(0, type.of(shape.integer)))
+    shifted = small > large * _TANGENT
+    top = code.select(shifted, small - large, small)
+    bottom = code.select(shifted, small + large, large)
+    t = top / code.select(bottom.equals(0), 1, bottom)
+    z = t * t
+    angle = code.multiply_add(t * z, polynomial(code, z, shape.atan), t)
+    quarters = code.select(shifted, code.constant(1, x.type), 0)
+    negative = bits_of(code, x) < 0
     for mirrored, line in ((swapped, 2), (negative, 4)):
-        other = code.subtract(constant(line, type), quarters)
-        quarters = code.select(mirrored, other, quarters)
-        angle = code.select(mirrored, code.negate(angle), angle)
-    angle = code.multiply_add(quarters, constant(shape.quarter_pi[1], type), angle)
-    angle = code.multiply_add(quarters, constant(shape.quarter_pi[0], type), angle)
+        quarters = code.select(mirrored, line - quarters, quarters)
+        angle = code.select(mirrored, -angle, angle)
+    angle = code.multiply_add(quarters, shape.quarter_pi[1], angle)
+    angle = code.multiply_add(quarters, shape.quarter_pi[0], angle)
     angle = code.intrinsic("copysign", angle, y)
-    return code.select(code.compare("uno", x, y), code.add(x, y), angle)
+    return code.select(code.compare("uno", x, y), x + y, angle)
 
 
 def _sorted(code: Builder, y: Value, x: Value) -> tuple[Value, Value, Value]:
     """(whether y is larger, the smaller, the larger), scaled so that their sum is finite."""
-    type = x.type
-    swapped = code.compare("ogt", y, x)
+    swapped = y > x
     large, small = code.select(swapped, y, x), code.select(swapped, x, y)
-    one = constant(1, type)
-    endless = code.compare("oeq", small, constant(math.inf, type))
-    large, small = code.select(endless, one, large), code.select(endless, one, small)
-    past = code.compare("ogt", large, constant(2.0 ** (format_of(x).bias - 2), type))
-    scale = code.select(past, constant(0.25, type), one)
-    return swapped, code.multiply(small, scale), code.multiply(large, scale)
+    endless = small.equals(math.inf)
+    large, small = code.select(endless, 1, large), code.select(endless, 1, small)
+    past = large > 2.0 ** (format_of(x).bias - 2)
+    scale = code.select(past, code.constant(0.25, x.type), 1)
+    return swapped, small * scale, large * scale

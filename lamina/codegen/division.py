@@ -10,7 +10,7 @@ import math
 
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.floats import Format, bits_of, format_of, scaled
-from lamina.codegen.values import Type, Value, constant, undefined
+from lamina.codegen.values import Type, Value, undefined
 
 
 def quotient(code: Builder, x: Value, y: Value, *, signed: bool) -> Value:
@@ -18,20 +18,11 @@ def quotient(code: Builder, x: Value, y: Value, *, signed: bool) -> Value:
 
     The smallest integer divided by -1 wraps around. Processors stop at both.
     """
-    zero = constant(0, x.type)
-    if not signed:
-        return _unsigned_quotient(code, x, y)
-    sizes = (code.select(code.compare("slt", one, zero), code.negate(one), one) for one in (x, y))
-    result = _unsigned_quotient(code, *sizes)
-    negative = code.compare("slt", code.binary("xor", x, y), zero)
-    return code.select(negative, code.negate(result), result)
-
-
-def _unsigned_quotient(code: Builder, x: Value, y: Value) -> Value:
-    zero, one = constant(0, x.type), constant(1, x.type)
-    nothing = code.compare("eq", y, zero)
-    found = code.binary("udiv", x, code.select(nothing, one, y))
-    return code.select(nothing, zero, found)
+    if signed:
+        result = quotient(code, *(code.select(z < 0, -z, z) for z in (x, y)), signed=False)
+        return code.select((x ^ y) < 0, -result, result)
+    nothing = y.equals(0)
+    return code.select(nothing, 0, x // code.select(nothing, 1, y))
 
 
 def each_lane(code: Builder, function: str, x: Value, y: Value) -> Value:
@@ -64,38 +55,33 @@ def _remainder(module: Module, type: Type) -> str:
     x, y = code.parameters
     shape = format_of(x)
     (top, top_exponent), (bottom, exponent) = (_mantissa(code, shape, one) for one in (x, y))
-    whole = top.type
-    zero = constant(0, whole)
-    nothing = code.compare("eq", bottom, zero)
-    bottom = code.select(nothing, constant(1, whole), bottom)
-    distance = code.subtract(top_exponent, exponent)
-    width = whole.bits - shape.mantissa - 1
+    nothing = bottom.equals(0)
+    bottom = code.select(nothing, 1, bottom)
+    distance = top_exponent - exponent
+    width = top.type.bits - shape.mantissa - 1
     loop = code.begin_loop(0, -(-2 * shape.bias // width), 1, (top, distance))
     rest, left = loop.carried
-    taken = code.minimum(left, constant(width, whole))
-    taken = code.select(code.compare("sgt", taken, zero), taken, zero)
-    rest = code.binary("urem", code.binary("shl", rest, taken), bottom)
-    left = code.subtract(left, taken)
-    rest, _ = code.end_loop(loop, (rest, left), code.compare("sgt", left, zero))
-    power = code.subtract(exponent, constant(shape.bias + shape.mantissa, whole))
+    taken = code.minimum(left, width)
+    taken = code.select(taken > 0, taken, 0)
+    rest = (rest << taken) % bottom
+    left = left - taken
+    rest, _ = code.end_loop(loop, (rest, left), left > 0)
+    power = exponent - (shape.bias + shape.mantissa)
     result = scaled(code, code.convert("uitofp", rest, type.element), power)
     result = code.intrinsic("copysign", result, x)
     # If x has the smaller exponent, it is smaller than y; so is every finite x if y is infinite.
-    result = code.select(code.compare("slt", distance, zero), x, result)
-    endless = code.compare("oeq", code.intrinsic("fabs", x), constant(math.inf, type))
-    undefined_here = code.binary(
-        "or", code.binary("or", endless, nothing), code.compare("uno", x, y)
-    )
-    code.finish(code.select(undefined_here, constant(math.nan, type), result))
+    result = code.select(distance < 0, x, result)
+    endless = code.intrinsic("fabs", x).equals(math.inf)
+    undefined_here = endless | nothing | code.compare("uno", x, y)
+    code.finish(code.select(undefined_here, math.nan, result))
     return name
 
 
 def _mantissa(code: Builder, shape: Format, x: Value) -> tuple[Value, Value]:
     """(m, e) with abs(x) = m 2**(e - bias - mantissa): two integers, e at least 1."""
     bits = bits_of(code, code.intrinsic("fabs", x))
-    type = bits.type
-    exponent = code.binary("lshr", bits, constant(shape.mantissa, type))
-    fraction = code.binary("and", bits, constant(2**shape.mantissa - 1, type))
-    normal = code.compare("ne", exponent, constant(0, type))
-    whole = code.binary("or", fraction, constant(2**shape.mantissa, type))
-    return (code.select(normal, whole, fraction), code.select(normal, exponent, constant(1, type)))
+    exponent = bits >> shape.mantissa
+    fraction = bits & (2**shape.mantissa - 1)
+    normal = exponent.differs(0)
+    whole = fraction | 2**shape.mantissa
+    return (code.select(normal, whole, fraction), code.select(normal, exponent, 1))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
-from lamina.codegen.values import Type, Value, constant
+from lamina.codegen.values import Type, Value
 
 
 @frozen_dataclass
@@ -185,9 +185,9 @@ def format_of(x: Value) -> Format:
 
 def polynomial(code: Builder, x: Value, coefficients: Sequence[float]) -> Value:
     """Horner's rule; the constant coefficient comes first."""
-    total = constant(coefficients[-1], x.type)
+    total = code.constant(coefficients[-1], x.type)
     for coefficient in reversed(coefficients[:-1]):
-        total = code.multiply_add(total, x, constant(coefficient, x.type))
+        total = code.multiply_add(total, x, coefficient)
     return total
 
 
@@ -198,9 +198,8 @@ def bits_of(code: Builder, x: Value) -> Value:
 
 def clamped(code: Builder, x: Value, low: float, high: float) -> Value:
     """The number clamped to low .. high; NaN stays."""
-    bottom, top = constant(low, x.type), constant(high, x.type)
-    x = code.select(code.compare("olt", x, bottom), bottom, x)
-    return code.select(code.compare("ogt", x, top), top, x)
+    x = code.select(x < low, low, x)
+    return code.select(x > high, high, x)
 
 
 def rounded(code: Builder, x: Value) -> tuple[Value, Value]:
@@ -209,54 +208,51 @@ def rounded(code: Builder, x: Value) -> tuple[Value, Value]:
     Adding 1.5 * 2**mantissa leaves the integer in the lowest bits.
     """
     shape = format_of(x)
-    magic = constant(1.5 * 2.0**shape.mantissa, x.type)
-    lifted = code.add(x, magic)
-    integer = code.subtract(bits_of(code, lifted), bits_of(code, magic))
-    return code.subtract(lifted, magic), integer
+    magic = code.constant(1.5 * 2.0**shape.mantissa, x.type)
+    lifted = x + magic
+    integer = bits_of(code, lifted) - bits_of(code, magic)
+    return lifted - magic, integer
 
 
 def as_float(code: Builder, integer: Value, type: Type) -> Value:
     """A small integer of the float's size as a float: the inverse of `rounded`."""
     shape = FORMATS[type.element]
-    magic = constant(1.5 * 2.0**shape.mantissa, type)
-    lifted = code.add(integer, bits_of(code, magic))
-    return code.subtract(code.convert("bitcast", lifted, type.element), magic)
+    magic = code.constant(1.5 * 2.0**shape.mantissa, type)
+    lifted = integer + bits_of(code, magic)
+    return code.convert("bitcast", lifted, type.element) - magic
 
 
 def power_of_two(code: Builder, exponent: Value, type: Type) -> Value:
     """2**exponent, within the normal numbers."""
     shape = FORMATS[type.element]
-    biased = code.add(exponent, constant(shape.bias, exponent.type))
-    bits = code.binary("shl", biased, constant(shape.mantissa, exponent.type))
-    return code.convert("bitcast", bits, type.element)
+    return code.convert("bitcast", (exponent + shape.bias) << shape.mantissa, type.element)
 
 
 def scaled(code: Builder, x: Value, exponent: Value) -> Value:
     """The product x * 2**exponent by two multiplications: it may be denormal or infinite."""
-    half = code.binary("ashr", exponent, constant(1, exponent.type))
-    other = code.subtract(exponent, half)
-    x = code.multiply(x, power_of_two(code, half, x.type))
-    return code.multiply(x, power_of_two(code, other, x.type))
+    half = code.binary("ashr", exponent, 1)
+    other = exponent - half
+    x = x * power_of_two(code, half, x.type)
+    return x * power_of_two(code, other, x.type)
 
 
 def split_exponent(code: Builder, x: Value) -> tuple[Value, Value]:
     """(m, e) with x = m * 2**e and m from sqrt(1/2) to sqrt(2), for positive normal x."""
     shape = format_of(x)
-    root = bits_of(code, constant(math.sqrt(0.5), x.type))
-    past = code.subtract(bits_of(code, x), root)
-    width = constant(shape.mantissa, past.type)
-    exponent = code.binary("ashr", past, width)
-    m = code.subtract(bits_of(code, x), code.binary("shl", exponent, width))
+    root = bits_of(code, code.constant(math.sqrt(0.5), x.type))
+    past = bits_of(code, x) - root
+    exponent = code.binary("ashr", past, shape.mantissa)
+    m = bits_of(code, x) - (exponent << shape.mantissa)
     return code.convert("bitcast", m, x.type.element), exponent
 
 
 def mantissa_and_exponent(code: Builder, x: Value) -> tuple[Value, Value]:
     """(m, e) with x = m * 2**e and m from sqrt(1/2) to sqrt(2), for positive finite x."""
     shape = format_of(x)
-    tiny = code.compare("olt", x, constant(2.0 ** (1 - shape.bias), x.type))
-    raised = code.multiply(x, constant(2.0 ** (shape.mantissa + 2), x.type))
+    tiny = x < 2.0 ** (1 - shape.bias)
+    raised = x * 2.0 ** (shape.mantissa + 2)
     m, exponent = split_exponent(code, code.select(tiny, raised, x))
-    lowered = code.subtract(exponent, constant(shape.mantissa + 2, exponent.type))
+    lowered = exponent - (shape.mantissa + 2)
     return m, code.select(tiny, lowered, exponent)
 
 
@@ -265,27 +261,23 @@ def mantissa_and_exponent(code: Builder, x: Value) -> tuple[Value, Value]:
 
 def round_half_even(code: Builder, x: Value) -> Value:
     """The nearest integer, the even one of two; not every processor has an instruction for it."""
-    large = constant(2.0 ** format_of(x).mantissa, x.type)
+    large = 2.0 ** format_of(x).mantissa
     size = code.intrinsic("fabs", x)
-    near = code.intrinsic("copysign", _nearest_whole(code, size, large), x)
+    # For numbers below 2**mantissa, adding and subtracting that rounds.
+    near = code.intrinsic("copysign", size + large - large, x)
     # NaN and numbers without fraction stay.
-    return code.select(code.compare("olt", size, large), near, x)
-
-
-def _nearest_whole(code: Builder, size: Value, large: Value) -> Value:
-    """The integer nearest to a number below 2**mantissa: adding and subtracting that rounds."""
-    return code.subtract(code.add(size, large), large)
+    return code.select(size < large, near, x)
 
 
 def floor(code: Builder, x: Value) -> Value:
     """The largest integer not above x; not every processor has an instruction for it."""
-    large = constant(2.0 ** format_of(x).mantissa, x.type)
+    large = 2.0 ** format_of(x).mantissa
     size = code.intrinsic("fabs", x)
-    near = code.intrinsic("copysign", _nearest_whole(code, size, large), x)
-    down = code.subtract(near, constant(1, x.type))
-    down = code.select(code.compare("ogt", near, x), down, near)
+    near = code.intrinsic("copysign", size + large - large, x)
+    down = near - 1
+    down = code.select(near > x, down, near)
     # NaN and numbers without fraction stay, zeros with their sign.
-    return code.select(code.compare("olt", size, large), down, x)
+    return code.select(size < large, down, x)
 
 
 # Sums and products with their rounding errors -----------------------------------------------------
@@ -293,27 +285,24 @@ def floor(code: Builder, x: Value) -> Value:
 
 def two_sum(code: Builder, a: Value, b: Value) -> tuple[Value, Value]:
     """The sum a + b and its rounding error (Knuth, TAOCP 2, 4.2.2)."""
-    total = code.add(a, b)
-    back = code.subtract(total, a)
-    lost = code.add(code.subtract(a, code.subtract(total, back)), code.subtract(b, back))
+    total = a + b
+    back = total - a
+    lost = a - (total - back) + (b - back)
     return total, lost
 
 
 def two_product(code: Builder, a: Value, b: Value) -> tuple[Value, Value]:
     """The product a * b and its rounding error (Dekker, 1971)."""
-    product = code.multiply(a, b)
+    product = a * b
     if code.module.fused:
-        return product, code.intrinsic("fma", a, b, code.negate(product))
+        return product, code.intrinsic("fma", a, b, -product)
     (a_high, a_low), (b_high, b_low) = (_halves(code, a), _halves(code, b))
-    lost = code.subtract(code.multiply(a_high, b_high), product)
-    lost = code.add(lost, code.multiply(a_high, b_low))
-    lost = code.add(lost, code.multiply(a_low, b_high))
-    return product, code.add(lost, code.multiply(a_low, b_low))
+    return product, a_high * b_high - product + a_high * b_low + a_low * b_high + a_low * b_low
 
 
 def _halves(code: Builder, a: Value) -> tuple[Value, Value]:
     """Two numbers of half as many bits whose sum is a."""
     bits = (format_of(a).mantissa + 2) // 2
-    scaled = code.multiply(a, constant(2.0**bits + 1, a.type))
-    high = code.subtract(scaled, code.subtract(scaled, a))
-    return high, code.subtract(a, high)
+    scaled = a * (2.0**bits + 1)
+    high = scaled - (scaled - a)
+    return high, a - high

@@ -7,12 +7,14 @@ which hoists loop-invariant code.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import final
 
 from lamina.codegen.builder import BasicBlock, BlockBuilder, OpenLoop
 from lamina.codegen.values import (
+    I8,
     I32,
     I64,
     NUMBERS,
@@ -77,14 +79,14 @@ def _shuffled(left: Value, right: Value | None, picks: Sequence[int]) -> str:
     return f"shufflevector {typed(left)}, {other}, <{len(picks)} x i32> <{mask}>"
 
 
-# LLVM's names of the instructions on tiles.
-_TILE_INSTRUCTIONS = {
-    "configure": "ldtilecfg",
-    "release": "tilerelease",
-    "zero": "tilezero",
-    "load": "tileloadd64",
-    "store": "tilestored64",
-    "multiply": "tdpbf16ps",
+# LLVM's names of the instructions on tiles, and the types of their operands.
+_TILE_INSTRUCTIONS: Mapping[str, tuple[str, tuple[Type, ...]]] = {
+    "configure": ("ldtilecfg", (POINTER,)),
+    "release": ("tilerelease", ()),
+    "zero": ("tilezero", (I8,)),
+    "load": ("tileloadd64", (I8, POINTER, I64)),
+    "store": ("tilestored64", (I8, POINTER, I64)),
+    "multiply": ("tdpbf16ps", (I8, I8, I8)),
 }
 # The least and the most lanes of instructions on pairs of bfloat16.
 _LEAST_PAIRS, _MOST_PAIRS = 4, 16
@@ -135,23 +137,18 @@ class Module:
         text = f"declare {result} @{name}({', '.join(map(type_text, parameters))})"
         self._declared.setdefault(name, text)
 
-    def table(self, name: str, values: Sequence[Value]) -> Value:
-        """A constant array in the module; returns a pointer to it."""
-        kind = f"[{len(values)} x {type_text(values[0].type)}]"
-        listed = ", ".join(map(typed, values))
-        text = f"@{name} = internal unnamed_addr constant {kind} [{listed}], align 64"
-        self._globals.append(text)
-        return Value(f"@{name}", NUMBERS)
-
     def export_functions(self, name: str, functions: Sequence[str]) -> None:
         """An exported table, of this name, of the addresses of functions."""
         entries = ", ".join(f"ptr @{function}" for function in functions)
         self._globals.append(f"@{name} = constant [{len(functions)} x ptr] [{entries}], align 64")
 
-    def table_once(self, name: str, values: Sequence[Value]) -> Value:
+    def table_once(self, name: str, values: Sequence[int]) -> Value:
         """The table of this name, made once; tables of one name must have the same values."""
         if name not in self._tables:
-            self._tables[name] = self.table(name, values)
+            kind, listed = f"[{len(values)} x i64]", ", ".join(f"i64 {one}" for one in values)
+            text = f"@{name} = internal unnamed_addr constant {kind} [{listed}], align 64"
+            self._globals.append(text)
+            self._tables[name] = Value(f"@{name}", NUMBERS)
         return self._tables[name]
 
     def text(self) -> str:
@@ -237,8 +234,8 @@ class Function(BlockBuilder):
         *,
         most: int | None = None,
     ) -> OpenLoop:
-        first = constant(start, I64) if isinstance(start, int) else start
-        last = constant(stop, I64) if isinstance(stop, int) else stop
+        first = self.constant(start) if isinstance(start, int) else start
+        last = self.constant(stop) if isinstance(stop, int) else stop
         guarded: BasicBlock | None = None
         before = self.block
         if not (isinstance(start, int) and isinstance(stop, int)):
@@ -302,8 +299,8 @@ class Function(BlockBuilder):
             phis.append(f"{wide.name} = phi {type_text(wide.type)} {', '.join(operands)}")
         block.lines[:0] = phis + narrowed
 
-    def finish(self, value: Value | None = None) -> None:
-        self.block.jump = f"ret {typed(value)}" if value else "ret void"
+    def finish(self, value: Value) -> None:
+        self.block.jump = f"ret {typed(value)}"
 
     # Instructions
 
@@ -392,10 +389,11 @@ class Function(BlockBuilder):
     def as_pairs(self, numbers: Value) -> Value:
         return self._bitcast(numbers, Type("i32", numbers.type.lanes // 2))
 
-    def tile_instruction(self, operation: str, *operands: Value) -> None:
-        name = f"llvm.x86.{_TILE_INSTRUCTIONS[operation]}"
-        self.module.declare(name, "void", [one.type for one in operands])
-        self.call_void(name, *operands)
+    def tile_instruction(self, operation: str, *operands: Value | int) -> None:
+        instruction, types = _TILE_INSTRUCTIONS[operation]
+        name = f"llvm.x86.{instruction}"
+        self.module.declare(name, "void", types)
+        self.call_void(name, *map(as_value, operands, types))
 
     def _bitcast(self, value: Value, type: Type) -> Value:
         return self.instruction(f"bitcast {typed(value)} to {type_text(type)}", type)
@@ -417,7 +415,7 @@ class Function(BlockBuilder):
             return value
         vector = value.type.wide(lanes)
         if value.number is not None and not isinstance(value.number, tuple):
-            return constants([value.number] * lanes, value.type.element)
+            return replace(constants([value.number] * lanes, value.type.element), code=self)
         first = self.instruction(
             f"insertelement {type_text(vector)} poison, {typed(value)}, i64 0", vector
         )
@@ -501,6 +499,6 @@ class Function(BlockBuilder):
         for block in self.blocks:
             lines.append(f"{block.label}:")
             lines += ["  " + line for line in block.lines]
-            lines.append("  " + block.jump)
+            lines.append("  " + (block.jump or "ret void"))
         lines.append("}")
         return "\n".join(lines)

@@ -72,7 +72,7 @@ class PieceModule:
         """Whether a function of that name was begun; shared functions are written once."""
         return self.inner.has(name)
 
-    def table_once(self, name: str, values: Sequence[Value]) -> Value:
+    def table_once(self, name: str, values: Sequence[int]) -> Value:
         """A constant array of 64-bit integers, made once for each name."""
         return self.inner.table_once(name, values)
 
@@ -185,11 +185,11 @@ class PieceFunction(Builder):
         self.inner.end_loop(self._open.pop(), self._flat(carried), going)
         return loop.carried
 
-    def finish(self, value: Value | None = None) -> None:
-        if value is not None and not _is_whole(value.type):
-            self.inner.finish_several(self._split(value))
-        else:
+    def finish(self, value: Value) -> None:
+        if _is_whole(value.type):
             self.inner.finish(value)
+        else:
+            self.inner.finish_several(self._split(value))
 
     # Instructions
 

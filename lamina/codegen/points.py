@@ -16,7 +16,7 @@ from lamina.codegen.half_arithmetic import HalfOperation, half_operation
 from lamina.codegen.nest import Lanes, Nest
 from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, literal, random_words
-from lamina.codegen.values import I64, Type, Value, constant
+from lamina.codegen.values import I64, Type, Value
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Apply, Literal, Load, Local, Position, Scalar, Within, indices_of
 from lamina.program.steps import Store
@@ -71,6 +71,16 @@ class Points(Generic[Code]):
             self._nest.bind(axis, value)
             yield
 
+    def inside(self, before: BasicBlock) -> AbstractContextManager[None]:
+        """Inside, there is a further level; code of the outer level goes to the block `before`."""
+        return self._nest.level(before)
+
+    @contextmanager
+    def counting(self, start: Value | int, stop: Value | int, step: int = 1) -> Generator[Value]:
+        """A loop over numbers on which no expression depends."""
+        with self.code.loop(start, stop, step) as loop, self.inside(loop.before):
+            yield loop.index
+
     def reading(self) -> AbstractContextManager[None]:
         """Inside, no load is hoisted out of the innermost level of now.
 
@@ -101,27 +111,30 @@ class Points(Generic[Code]):
     def loop(
         self,
         axis: Axis,
-        carried: Sequence[Value] = (),
+        carried: Sequence[Value] | None = None,
         start: Value | int = 0,
         stop: Value | int | None = None,
         most: int | None = None,
     ) -> Generator[OpenLoop]:
-        """A loop over an axis, one point at a time; close it with `code.end_loop` inside.
+        """A loop over an axis, one point at a time.
 
-        `most` is the largest number of iterations, by default of the whole axis.
+        With loop-carried values, `code.end_loop` ends it inside. `most` is the largest number of
+        iterations, by default of the whole axis.
         """
         stop = axis.extent if stop is None else stop
         bounds = self.loop_bound(start), self.loop_bound(stop)
-        opened = self.code.begin_loop(*bounds, 1, carried, most=most or axis.extent)
+        opened = self.code.begin_loop(*bounds, 1, carried or (), most=most or axis.extent)
         with self.bound(axis, opened.index, before=opened.before):
             yield opened
+            if carried is None:
+                self.code.end_loop(opened)
 
     @contextmanager
     def vectors(
         self,
         axis: Axis,
         lanes: int,
-        carried: Sequence[Value] = (),
+        carried: Sequence[Value] | None = None,
         start: Value | int = 0,
         stop: Value | int | None = None,
         most: int | None = None,
@@ -129,10 +142,12 @@ class Points(Generic[Code]):
         """A loop over the full vectors of an axis; `start` and `stop` are numbers of vectors."""
         stop = axis.extent // lanes if stop is None else stop
         bounds = self.loop_bound(start), self.loop_bound(stop)
-        opened = self.code.begin_loop(*bounds, 1, carried, most=most or axis.extent // lanes)
-        first = self.code.multiply(opened.index, self.position(lanes))
+        opened = self.code.begin_loop(*bounds, 1, carried or (), most=most or axis.extent // lanes)
+        first = opened.index * self.position(lanes)
         with self.along(axis, first, lanes, multiple=lanes, before=opened.before):
             yield opened
+            if carried is None:
+                self.code.end_loop(opened)
 
     def loop_bound(self, number: Value | int) -> Value | int:
         """A bound of a loop, in the type of indices."""
@@ -161,7 +176,7 @@ class Points(Generic[Code]):
 
     def position(self, number: int) -> Value:
         """A constant of the type of indices."""
-        return constant(number, self._positions.type)
+        return self.code.constant(number, self._positions.type)
 
     # Values
 
@@ -212,7 +227,7 @@ class Points(Generic[Code]):
 
     def _computed(self, scalar: Scalar) -> Value:
         if isinstance(scalar, Literal):
-            return literal(scalar)
+            return literal(self.code, scalar)
         if isinstance(scalar, Local):
             return self._nest.local(scalar.name)
         if isinstance(scalar, Position):

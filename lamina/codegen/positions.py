@@ -8,7 +8,7 @@ from typing import final
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.nest import Nest
-from lamina.codegen.values import I1, I64, Type, Value, constant, constants
+from lamina.codegen.values import I1, I64, Type, Value, constants
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder
 from lamina.program.scalar import Bound, Scalar
 from lamina.program.steps import loads_in_index
@@ -54,7 +54,7 @@ class Positions:
 
     def indices(self, index: Index) -> LaneIndices:
         """The value of an index expression in each lane."""
-        nest, code = self._nest, self._code
+        nest = self._nest
         known = nest.known(nest.index_depth(index))
         key = ("start", index)
         if key in known:
@@ -81,8 +81,8 @@ class Positions:
         # Neighbouring elements share all but the constant, so that is added last.
         uniform.sort(key=lambda entry: entry[0])
         innermost = uniform[-1][0] if uniform else 0
-        start = constant(0, self.type)
-        for depth, term in (*uniform, (innermost, constant(index.constant, self.type))):
+        start = self._code.constant(0, self.type)
+        for depth, term in (*uniform, (innermost, self._code.constant(index.constant, self.type))):
             start = self._sum(depth, start, term)
         if not vectors:
             # A store may change an index that is read from data.
@@ -92,21 +92,20 @@ class Positions:
         with nest.at(nest.index_depth(index)):
             each = self.counted(start, stride)
             for vector in vectors:
-                each = code.add(each, vector)
+                each = each + vector
         return LaneIndices(start, 0, each)
 
     def _product(self, depth: int, value: Value, factor: int) -> Value:
         """A value of a level of the nest times a number."""
         if isinstance(value.number, int):
-            return constant(value.number * factor, value.type)
-        by = constant(factor, value.type)
-        return self._remembered(depth, ("times", value, by), lambda: self._code.multiply(value, by))
+            return self._code.constant(value.number * factor, value.type)
+        return self._remembered(depth, ("times", value, factor), lambda: value * factor)
 
     def _sum(self, depth: int, left: Value, right: Value) -> Value:
         """The sum of two values of a level of the nest."""
         if isinstance(left.number, int) and isinstance(right.number, int):
-            return constant(left.number + right.number, left.type)
-        return self._remembered(depth, ("plus", left, right), lambda: self._code.add(left, right))
+            return self._code.constant(left.number + right.number, left.type)
+        return self._remembered(depth, ("plus", left, right), lambda: left + right)
 
     def _remembered(self, depth: int, key: object, write: Callable[[], Value]) -> Value:
         """The value that `write` writes in a level of the nest, once for each key."""
@@ -123,7 +122,7 @@ class Positions:
         if not stride:
             return spread
         steps = constants([lane * stride for lane in range(lanes)], self.type.element)
-        return self._code.add(spread, steps)
+        return spread + steps
 
     def position(self, index: Index) -> Value:
         """The value of an index expression, a vector if it depends on the lanes."""
@@ -160,17 +159,17 @@ class Positions:
         # Adding a multiple of the divisor makes the dividend positive. It is subtracted afterwards.
         lift = -(low // atom.divisor) if low < 0 else 0
         if lift:
-            whole = code.add(whole, constant(lift * atom.divisor, whole.type))
+            whole = whole + lift * atom.divisor
         word = "udiv" if isinstance(atom, Quotient) else "urem"
         fits = high + lift * atom.divisor < _SMALL
         if whole.type.lanes and whole.type.element == "i64" and fits:
             small = code.convert("trunc", whole, "i32")
-            divided = code.binary(word, small, constant(atom.divisor, small.type))
+            divided = code.binary(word, small, atom.divisor)
             result = code.convert("zext", divided, "i64")
         else:
-            result = code.binary(word, whole, constant(atom.divisor, whole.type))
+            result = code.binary(word, whole, atom.divisor)
         if lift and isinstance(atom, Quotient):
-            result = code.subtract(result, constant(lift, result.type))
+            result = result - lift
         return result
 
     def within(self, bounds: Sequence[Bound]) -> Value:
@@ -184,7 +183,7 @@ class Positions:
                 tests.append((depth, self._test(depth, "sge", position, bound.low)))
             if high >= bound.high:
                 tests.append((depth, self._test(depth, "slt", position, bound.high)))
-        result = constant(True, I1)
+        result = self._code.constant(True, I1)
         for depth, test in sorted(tests, key=lambda entry: entry[0]):
             result = test if result.is_integer(True) else self._both(depth, result, test)
         return result
@@ -192,20 +191,16 @@ class Positions:
     def _test(self, depth: int, relation: str, position: Value, limit: int) -> Value:
         """Whether a relation between a position and a number holds."""
         if isinstance(position.number, int):
-            return constant(
+            return self._code.constant(
                 position.number < limit if relation == "slt" else position.number >= limit, I1
             )
-        bound = constant(limit, position.type)
-        return self._remembered(
-            depth,
-            (relation, position, limit),
-            lambda: self._code.compare(relation, position, bound),
-        )
+        key = (relation, position, limit)
+        return self._remembered(depth, key, lambda: self._code.compare(relation, position, limit))
 
     def _both(self, depth: int, left: Value, right: Value) -> Value:
         """Whether two conditions hold."""
         if left.is_integer(False) or right.is_integer(False):
-            return constant(False, I1)
+            return self._code.constant(False, I1)
         if right.is_integer(True):
             return left
         code, lanes = self._code, max(left.type.lanes, right.type.lanes)

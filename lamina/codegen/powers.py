@@ -19,7 +19,7 @@ from lamina.codegen.floats import (
     two_sum,
 )
 from lamina.codegen.functions import exp_minus_one, reduced_exp
-from lamina.codegen.values import Type, Value, constant
+from lamina.codegen.values import Type, Value
 
 
 def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
@@ -32,34 +32,30 @@ def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
     type = x.type
     m, exponent = mantissa_and_exponent(code, x)
     count = as_float(code, exponent, type)
-    f = code.subtract(m, constant(1, type))
-    below, below_low = two_sum(code, m, constant(1, type))
-    s = code.divide(f, below)
+    f = m - 1
+    below, below_low = two_sum(code, m, code.constant(1, type))
+    s = f / below
     # f - s * (m + 1) is the remainder of the division.
     product, lost = two_product(code, s, below)
-    rest = code.subtract(code.subtract(f, product), lost)
-    rest = code.subtract(rest, code.multiply(s, below_low))
-    s_low = code.divide(rest, below)
+    s_low = (f - product - lost - s * below_low) / below
     z, z_low = two_product(code, s, s)
-    z_low = code.multiply_add(code.add(s, s), s_low, z_low)
+    z_low = code.multiply_add(s + s, s_low, z_low)
     cube, cube_low = two_product(code, s, z)
     cube_low = code.multiply_add(s, z_low, cube_low)
     cube_low = code.multiply_add(z, s_low, cube_low)
-    third = 2 / 3
-    term, term_low = two_product(code, cube, constant(third, type))
-    term_low = code.multiply_add(cube_low, constant(third, type), term_low)
+    term, term_low = two_product(code, cube, code.constant(2 / 3, type))
+    term_low = code.multiply_add(cube_low, 2 / 3, term_low)
     # No float equals 2/3, so the difference is added.
-    lacking = constant(_TWO_THIRDS_LACK[type.element], type)
-    term_low = code.multiply_add(cube, lacking, term_low)
-    tail = code.multiply(code.multiply(cube, z), polynomial(code, z, _POWER_LOG))
-    high, low = two_sum(code, code.add(s, s), term)
-    low = code.add(code.add(low, code.add(term_low, tail)), code.add(s_low, s_low))
-    far, far_low = two_sum(code, code.multiply(count, constant(shape.ln2[0], type)), high)
-    low = code.add(low, far_low)
+    term_low = code.multiply_add(cube, _TWO_THIRDS_LACK[type.element], term_low)
+    tail = cube * z * polynomial(code, z, _POWER_LOG)
+    high, low = two_sum(code, s + s, term)
+    low = low + (term_low + tail) + (s_low + s_low)
+    far, far_low = two_sum(code, count * shape.ln2[0], high)
+    low = low + far_low
     # exponent * log(2): the first summand is exact, the second in twice the precision.
-    second, second_low = two_product(code, count, constant(shape.ln2[1], type))
+    second, second_low = two_product(code, count, code.constant(shape.ln2[1], type))
     far, more = two_sum(code, far, second)
-    return two_sum(code, far, code.add(low, code.add(more, second_low)))
+    return two_sum(code, far, low + (more + second_low))
 
 
 # log((1 + s) / (1 - s)) is 2 s + 2/3 s**3 + s**5 times this, in powers of s**2.
@@ -83,8 +79,6 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     if x.type.element == "float" and code.module.doubles:
         wide = (code.convert("fpext", operand, "double") for operand in (x, y))
         return code.convert("fptrunc", power(code, *wide), "float")
-    type = x.type
-    zero, one = constant(0, type), constant(1, type)
     size = code.intrinsic("fabs", x)
     high, low = _precise_log(code, size)
     # With larger exponents every power is zero or infinite, except powers of 1.
@@ -93,40 +87,32 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     rest = code.multiply_add(bounded, low, lost)
     shape = format_of(x)
     inside = clamped(code, total, shape.exp_low, shape.exp_high)
-    rest = code.select(code.compare("oeq", inside, total), rest, zero)
+    rest = code.select(inside.equals(total), rest, 0)
     r, exponent = reduced_exp(code, inside)
-    r = code.add(r, rest)
-    result = scaled(code, code.add(exp_minus_one(code, r), one), exponent)
+    result = scaled(code, exp_minus_one(code, r + rest) + 1, exponent)
     # Zero and infinity have no finite logarithm that could be multiplied.
-    infinite = constant(math.inf, type)
-    rising = code.compare("ogt", y, zero)
-    at_zero = code.select(rising, zero, infinite)
-    at_infinity = code.select(rising, infinite, zero)
-    result = code.select(code.compare("oeq", size, zero), at_zero, result)
-    result = code.select(code.compare("oeq", size, infinite), at_infinity, result)
+    infinite = code.constant(math.inf, x.type)
+    rising = y > 0
+    at_zero = code.select(rising, 0, infinite)
+    at_infinity = code.select(rising, infinite, 0)
+    result = code.select(size.equals(0), at_zero, result)
+    result = code.select(size.equals(infinite), at_infinity, result)
     # An infinite power of a finite number.
-    endless = code.compare("oeq", code.intrinsic("fabs", y), infinite)
-    grows = code.binary("xor", code.compare("ogt", size, one), code.compare("olt", y, zero))
-    limit = code.select(grows, infinite, zero)
-    limit = code.select(code.compare("oeq", size, one), one, limit)
+    endless = code.intrinsic("fabs", y).equals(infinite)
+    limit = code.select((size > 1) ^ (y < 0), infinite, 0)
+    limit = code.select(size.equals(1), 1, limit)
     result = code.select(endless, limit, result)
     # Signs.
-    whole = code.compare("oeq", floor(code, y), y)
-    half = code.multiply(y, constant(0.5, type))
-    odd = code.binary("and", whole, code.compare("une", floor(code, half), half))
-    negative = code.compare("slt", bits_of(code, x), constant(0, type.of(format_of(x).integer)))
-    flipped = code.select(code.binary("and", negative, odd), code.negate(result), result)
-    below = code.compare("olt", x, zero)
-    finite = code.compare("olt", size, infinite)
-    undefined = code.binary("and", code.binary("and", below, finite), _not(code, whole))
-    result = code.select(undefined, constant(math.nan, type), flipped)
-    result = code.select(code.compare("uno", x, y), code.add(x, y), result)
-    ones = code.binary("or", code.compare("oeq", y, zero), code.compare("oeq", x, one))
-    return code.select(ones, one, result)
-
-
-def _not(code: Builder, condition: Value) -> Value:
-    return code.binary("xor", condition, constant(True, condition.type))
+    whole = floor(code, y).equals(y)
+    half = y * 0.5
+    odd = whole & floor(code, half).differs(half)
+    negative = bits_of(code, x) < 0
+    flipped = code.select(negative & odd, -result, result)
+    below = x < 0
+    finite = size < infinite
+    result = code.select(below & finite & (whole ^ True), math.nan, flipped)
+    result = code.select(code.compare("uno", x, y), x + y, result)
+    return code.select(y.equals(0) | x.equals(1), 1, result)
 
 
 def integer_power(code: Builder, x: Value, y: Value, *, signed: bool) -> Value:
@@ -137,11 +123,10 @@ def integer_power(code: Builder, x: Value, y: Value, *, signed: bool) -> Value:
     result = each_lane(code, _squaring(code.module, x.type.scalar), x, y)
     if not signed:
         return result
-    one, zero = constant(1, x.type), constant(0, x.type)
-    is_one = code.compare("eq", code.select(code.compare("slt", x, zero), code.negate(x), x), one)
-    odd = code.compare("ne", code.binary("and", y, one), zero)
-    inverse = code.select(is_one, code.select(odd, x, one), zero)
-    return code.select(code.compare("slt", y, zero), inverse, result)
+    is_one = code.select(x < 0, -x, x).equals(1)
+    odd = (y & 1).differs(0)
+    inverse = code.select(is_one, code.select(odd, x, 1), 0)
+    return code.select(y < 0, inverse, result)
 
 
 def _squaring(module: Module, type: Type) -> str:
@@ -151,13 +136,12 @@ def _squaring(module: Module, type: Type) -> str:
         return name
     code = module.function(name, (("x", type), ("y", type)), result=type)
     x, y = code.parameters
-    one, zero = constant(1, type), constant(0, type)
-    loop = code.begin_loop(0, type.bits, 1, (one, x, y))
+    loop = code.begin_loop(0, type.bits, 1, (code.constant(1, type), x, y))
     result, square, rest = loop.carried
-    odd = code.compare("ne", code.binary("and", rest, one), zero)
-    result = code.select(odd, code.multiply(result, square), result)
-    rest = code.binary("lshr", rest, one)
-    going = code.compare("ne", rest, zero)
-    result, *_ = code.end_loop(loop, (result, code.multiply(square, square), rest), going)
+    odd = (rest & 1).differs(0)
+    result = code.select(odd, result * square, result)
+    rest = rest >> 1
+    going = rest.differs(0)
+    result, *_ = code.end_loop(loop, (result, square * square, rest), going)
     code.finish(result)
     return name

@@ -14,7 +14,7 @@ import numpy as np
 from lamina.base.shapes import DType, converted, float32
 from lamina.codegen import circular, division, floats, functions, halves, powers, tf32
 from lamina.codegen.builder import Builder
-from lamina.codegen.values import Type, Value, constant, constants
+from lamina.codegen.values import Type, Value, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 from lamina.program.scalar import Apply, Literal
 
@@ -48,14 +48,14 @@ def memory_element(dtype: DType) -> str:
     return _BOOL_IN_MEMORY if dtype.kind == "bool" else element(dtype)
 
 
-def literal(scalar: Literal) -> Value:
+def literal(code: Builder, scalar: Literal) -> Value:
     """The constant of a literal."""
     type = Type(element(scalar.dtype))
     if not scalar.dtype.is_half:
-        return constant(scalar.value, type)
+        return code.constant(scalar.value, type)
     with np.errstate(over="ignore"):
         number = converted(np.asarray(scalar.value, np.float64), scalar.dtype.numpy)
-    return constant(int(number.view(np.uint16)), type)
+    return code.constant(int(number.view(np.uint16)), type)
 
 
 def is_unsigned(dtype: DType) -> bool:
@@ -67,7 +67,7 @@ def from_memory(code: Builder, value: Value, dtype: DType) -> Value:
     """A loaded value, converted to its element in registers."""
     if dtype.kind != "bool":
         return value
-    return code.compare("ne", value, constant(0, value.type))
+    return value.differs(0)
 
 
 def to_memory(code: Builder, value: Value, dtype: DType) -> Value:
@@ -87,7 +87,7 @@ def cast(code: Builder, value: Value, source: DType, target: DType) -> Value:
     if target.is_half:
         return halves.rounded(code, value, source, target)
     if target.kind == "bool":
-        return code.compare("une" if source.is_float else "ne", value, constant(0, value.type))
+        return code.compare("une" if source.is_float else "ne", value, 0)
     if source.is_float and target.is_float:
         return code.convert("fpext" if target.itemsize > 4 else "fptrunc", value, wanted)
     if source.is_float:
@@ -157,21 +157,19 @@ def _absolute(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value
         return code.intrinsic("fabs", value)
     if is_unsigned(dtype):
         return value
-    below = code.compare("slt", value, constant(0, value.type))
-    return code.select(below, code.negate(value), value)
+    return code.select(value < 0, -value, value)
 
 
 def _sign(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     (value,) = operands
-    zero, one = constant(0, value.type), constant(1, value.type)
+    zero = code.constant(0, value.type)
     if not dtype.is_float and is_unsigned(dtype):
-        return code.select(code.compare("ne", value, zero), one, zero)
-    above, below = ("ogt", "olt") if dtype.is_float else ("sgt", "slt")
+        return code.select(value.differs(0), 1, zero)
     middle = zero
     if dtype.is_float:
-        middle = code.select(code.compare("uno", value, value), value, zero)
-    negative = code.select(code.compare(below, value, zero), constant(-1, value.type), middle)
-    return code.select(code.compare(above, value, zero), one, negative)
+        middle = code.select(code.compare("uno", value, value), value, 0)
+    negative = code.select(value < 0, -1, middle)
+    return code.select(value > 0, 1, negative)
 
 
 def _floor(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
@@ -199,53 +197,48 @@ def _bitwise(operation: str) -> Emitter:
 
 def _logical_not(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     (value,) = operands
-    return code.binary("xor", value, constant(1, value.type))
+    return value ^ 1
 
 
 def _shift_right(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     if is_unsigned(dtype):
         return _shifted(code, "lshr", *operands)
     value, count = operands
-    most = constant(value.type.bits - 1, value.type)
+    most = value.type.bits - 1
     count = code.select(code.compare("ult", count, most), count, most)
     return code.binary("ashr", value, count)
 
 
 def _shifted(code: Builder, operation: str, value: Value, count: Value) -> Value:
     """The shifted value; 0 if the count is negative, or not below the number of bits."""
-    type = value.type
-    if isinstance(count.number, int) and 0 <= count.number < type.bits:
+    bits = value.type.bits
+    if isinstance(count.number, int) and 0 <= count.number < bits:
         return code.binary(operation, value, count)
     # The instruction is undefined for other counts.
-    inside = code.compare("ult", count, constant(type.bits, type))
-    low = code.binary("and", count, constant(type.bits - 1, type))
-    return code.select(inside, code.binary(operation, value, low), constant(0, type))
+    inside = code.compare("ult", count, bits)
+    low = count & (bits - 1)
+    return code.select(inside, code.binary(operation, value, low), 0)
 
 
 def _sort_key(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     """The key of `lamina.program.sort_keys`."""
     (value,) = operands
     bits = code.convert("bitcast", value, element(dtype))
-    sign = code.binary("ashr", bits, constant(bits.type.bits - 1, bits.type))
-    inverted = code.binary("lshr", sign, constant(1, bits.type))
-    ordered = code.binary("xor", bits, inverted)
-    is_zero = code.compare("oeq", value, constant(0, value.type))
-    ordered = code.select(is_zero, constant(0, bits.type), ordered)
-    largest = constant((1 << (bits.type.bits - 1)) - 1, bits.type)
+    sign = code.binary("ashr", bits, bits.type.bits - 1)
+    ordered = bits ^ (sign >> 1)
+    ordered = code.select(value.equals(0), 0, ordered)
+    largest = (1 << (bits.type.bits - 1)) - 1
     return code.select(code.compare("uno", value, value), largest, ordered)
 
 
 def _random_bits(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     """Philox 4x32-10 as in `lamina.program.philox`: one word of one block in each lane."""
     seed, step, position, stream = operands
-    wide = position.type
-    block = code.binary("lshr", position, constant(2, wide))
-    words = _philox(code, block, seed, step, stream)
-    word = code.binary("and", position, constant(3, wide))
+    words = _philox(position >> 2, seed, step, stream)
+    word = position & 3
     result = words[0]
     for number in (1, 2, 3):
-        chosen = code.compare("eq", word, constant(number, wide))
-        result = code.select(chosen, words[number], result)
+        result = code.select(word.equals(number), words[number], result)
     return code.convert("trunc", result, "i32")
 
 
@@ -256,42 +249,31 @@ def random_words(
     blocks = -(-lanes // 4)
     # A power of two, because halves are joined by shuffles.
     width = 1 << (blocks - 1).bit_length() if blocks > 1 else 2
-    first = code.binary("lshr", start, constant(2, start.type))
-    block = code.add(code.splat(first, width), constants(range(width), "i64"))
+    block = code.splat(start >> 2, width) + constants(range(width), "i64")
     spread = [code.splat(value, width) for value in (seed, step, stream)]
-    words = [code.convert("trunc", word, "i32") for word in _philox(code, block, *spread)]
+    words = [code.convert("trunc", word, "i32") for word in _philox(block, *spread)]
     pairs = [code.shuffle(words[number], words[number + 1], range(2 * width)) for number in (0, 2)]
     picks = [lane % 4 * width + lane // 4 for lane in range(lanes)]
     return code.shuffle(pairs[0], pairs[1], picks)
 
 
-def _philox(code: Builder, block: Value, seed: Value, step: Value, stream: Value) -> list[Value]:
+def _philox(block: Value, seed: Value, step: Value, stream: Value) -> list[Value]:
     """The four words of each block, in the low halves of integers of 64 bits."""
-    wide = block.type
-    low = constant(0xFFFFFFFF, wide)
-    shift = constant(32, wide)
-
-    def low_word(value: Value) -> Value:
-        return code.binary("and", value, low)
-
-    def high_word(value: Value) -> Value:
-        return code.binary("lshr", value, shift)
-
-    counter = [low_word(block), low_word(step), high_word(step), low_word(stream)]
-    keys = [low_word(seed), high_word(seed)]
+    low = 0xFFFFFFFF
+    counter = [block & low, step & low, step >> 32, stream & low]
+    keys = [seed & low, seed >> 32]
     for number in range(ROUNDS):
         if number:
             keys = [
-                low_word(code.add(key, constant(increment, wide)))
-                for key, increment in zip(keys, KEY_INCREMENTS, strict=True)
+                (key + increment) & low for key, increment in zip(keys, KEY_INCREMENTS, strict=True)
             ]
-        left = code.multiply(counter[0], constant(MULTIPLIERS[0], wide))
-        right = code.multiply(counter[2], constant(MULTIPLIERS[1], wide))
+        left = counter[0] * MULTIPLIERS[0]
+        right = counter[2] * MULTIPLIERS[1]
         counter = [
-            code.binary("xor", code.binary("xor", high_word(right), counter[1]), keys[0]),
-            low_word(right),
-            code.binary("xor", code.binary("xor", high_word(left), counter[3]), keys[1]),
-            low_word(left),
+            (right >> 32) ^ counter[1] ^ keys[0],
+            right & low,
+            (left >> 32) ^ counter[3] ^ keys[1],
+            left & low,
         ]
     return counter
 
@@ -317,7 +299,7 @@ EMITTERS: Mapping[str, Emitter] = {
     "round": _function(floats.round_half_even),
     "copysign": lambda code, dtype, operands: code.intrinsic("copysign", *operands),
     "square_root": lambda code, dtype, operands: code.intrinsic("sqrt", *operands),
-    "reciprocal": _function(lambda code, x: code.divide(constant(1, x.type), x)),
+    "reciprocal": _function(lambda code, x: 1 / x),
     **{name: _function(emit) for name, emit in functions.FUNCTIONS.items()},
     "equal": _compare("eq"),
     "not_equal": _compare("ne"),

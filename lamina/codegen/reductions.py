@@ -11,7 +11,7 @@ from lamina.base.shapes import int64, size_of
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import EMITTERS, element
-from lamina.codegen.values import Type, Value, constant, constants
+from lamina.codegen.values import Type, Value, constants
 from lamina.program.index import row_major
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Position
@@ -81,7 +81,7 @@ class _Plain(Combiner):
         return dtype.limits[combine == "minimum"]
 
     def start(self, lanes: int) -> tuple[Value, ...]:
-        return (constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
+        return (self._code.constant(self._neutral(), Type(element(self._stage.dtype), lanes)),)
 
     def accumulate(
         self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
@@ -128,8 +128,8 @@ class _Position(Combiner):
         # A position below zero means that there was no value yet.
         dtype = self._stage.value.dtype
         return (
-            constant(0, Type(element(dtype), lanes)),
-            constant(-1, Type(self._position_type(), lanes)),
+            self._code.constant(0, Type(element(dtype), lanes)),
+            self._code.constant(-1, Type(self._position_type(), lanes)),
         )
 
     def accumulate(
@@ -148,12 +148,9 @@ class _Position(Combiner):
             present = constants([1 if lane < own else 0 for lane in range(lanes)], "i1")
         else:
             present = None
-        better = self._better(value, best)
-        better = self._code.binary(
-            "or", better, self._code.compare("slt", position, constant(0, position.type))
-        )
+        better = self._better(value, best) | (position < 0)
         if present is not None:
-            better = self._code.binary("and", better, present)
+            better = better & present
         return (self._code.select(better, value, best), self._code.select(better, found, position))
 
     def result(self, carried: tuple[Value, ...]) -> Value:
@@ -172,26 +169,16 @@ class _Position(Combiner):
         better = EMITTERS[name](code, dtype, (value, best))
         if not dtype.is_float:
             return better
-        first_nan = code.binary(
-            "and", code.compare("uno", value, value), code.compare("ord", best, best)
-        )
-        return code.binary("or", better, first_nan)
+        return better | (code.compare("uno", value, value) & code.compare("ord", best, best))
 
     def merged(self, left: Sequence[Value], right: Sequence[Value]) -> tuple[Value, ...]:
         code = self._code
         (best, position), (value, found) = left, right
-        filled = code.compare("sge", found, constant(0, found.type))
+        filled = found >= 0
         # If neither value is better than the other, the earlier one is taken.
         worse = self._better(best, value)
-        earlier = code.binary(
-            "and",
-            code.binary("xor", worse, constant(1, worse.type)),
-            code.compare("slt", found, position),
-        )
-        chosen = code.binary("or", self._better(value, best), earlier)
-        chosen = code.binary("and", chosen, filled)
-        empty = code.compare("slt", position, constant(0, position.type))
-        chosen = code.binary("or", chosen, empty)
+        earlier = (worse ^ 1) & (found < position)
+        chosen = ((self._better(value, best) | earlier) & filled) | (position < 0)
         return code.select(chosen, value, best), code.select(chosen, found, position)
 
     def finish(self, carried: tuple[Value, ...]) -> Value:

@@ -14,7 +14,7 @@ from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
 from lamina.codegen.reductions import Combiner, combiner
-from lamina.codegen.values import Type, Value, constant
+from lamina.codegen.values import Type, Value
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
@@ -70,9 +70,8 @@ def write_nest(points: Points[Builder], runs: Sequence[Run], body: Callable[[], 
         for _ in _over_vectors(points, run):
             write_nest(points, rest, body)
         return
-    with points.loop(run.axis, (), run.start, run.stop) as opened:
+    with points.loop(run.axis, start=run.start, stop=run.stop):
         write_nest(points, rest, body)
-        points.code.end_loop(opened)
 
 
 def _over_vectors(points: Points[Builder], run: Run) -> Iterator[None]:
@@ -85,9 +84,8 @@ def _over_vectors(points: Points[Builder], run: Run) -> Iterator[None]:
             last = min(stop, full)
         elif rest:
             last = code.minimum(stop, points.position(full))
-        with points.vectors(axis, lanes, (), run.start, last) as opened:
+        with points.vectors(axis, lanes, start=run.start, stop=last):
             yield
-            code.end_loop(opened)
     if not rest:
         return
     base = points.position(full * lanes)
@@ -96,7 +94,7 @@ def _over_vectors(points: Points[Builder], run: Run) -> Iterator[None]:
             yield
         return
     with (
-        code.when(code.compare("sgt", stop, points.position(full))) as before,
+        code.when(stop > points.position(full)) as before,
         points.along(axis, base, rest, multiple=lanes, before=before),
     ):
         yield
@@ -253,13 +251,13 @@ class Stages(Generic[Code]):
     def _segment_sum(self, stage: SegmentSum) -> Value:
         """The sum over the ranks from the first one with the key to the first one above it."""
         points, code = self._points, self._code
-        zero = constant(0, Type(element(stage.dtype)))
+        zero = code.constant(0, Type(element(stage.dtype)))
         if not stage.axis.extent:
             return zero
         first, last = (self._slots_before(stage, relation) for relation in ("slt", "sle"))
         with points.loop(stage.axis, (zero,), first, last) as opened:
             (total,) = opened.carried
-            (total,) = code.end_loop(opened, (code.add(total, points.value(stage.value)),))
+            (total,) = code.end_loop(opened, (total + points.value(stage.value),))
         return total
 
     def _slots_before(self, stage: SegmentSum, relation: str) -> Value:
@@ -270,14 +268,14 @@ class Stages(Generic[Code]):
         carried = (points.position(0), points.position(extent))
         with points.loop(halvings, carried) as opened:
             low, high = opened.carried
-            middle = code.binary("lshr", code.add(low, high), constant(1, low.type))
+            middle = low + high >> 1
             # If no rank is left, the last one is read again, without effect.
             seen = code.minimum(middle, points.position(extent - 1))
             with points.bound(stage.axis, seen):
                 key = points.value(Apply("cast", (stage.key,), int64))
                 before = code.compare(relation, key, points.value(Position(stage.segment)))
-            before = code.binary("and", before, code.compare("slt", low, high))
-            following = code.add(middle, constant(1, middle.type))
+            before = before & (low < high)
+            following = middle + 1
             received = (code.select(before, following, low), code.select(before, high, middle))
             low, _ = code.end_loop(opened, received)
         return low

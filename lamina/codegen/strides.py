@@ -1,9 +1,17 @@
-"""The stride of an index expression along an axis."""
+"""The strides of arrays, and of index expressions along an axis."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from lamina.base.shapes import size_of
 from lamina.program.index import Axis, Index, Quotient, Remainder
 from lamina.program.scalar import indices_of, postorder
+
+
+def row_major_strides(extents: Sequence[int]) -> list[int]:
+    """The strides of the axes of an array, the last of which is contiguous."""
+    return [size_of(extents[number + 1 :]) for number in range(len(extents))]
 
 
 def stride_along(index: Index, axis: Axis) -> int | None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from lamina.codegen.builder import Builder
-from lamina.codegen.values import Value, constant
+from lamina.codegen.values import Value
 from lamina.program.tf32 import HALF_DIGIT, KEPT_BITS, QUIET
 
 
 def rounded(code: Builder, value: Value) -> Value:
     """Floats of 32 bits rounded to TF32."""
     bits = code.convert("bitcast", value, "i32")
-    nearest = code.add(bits, constant(HALF_DIGIT, bits.type))
+    nearest = bits + HALF_DIGIT
     # The carry could make a NaN a number.
     is_nan = code.compare("uno", value, value)
-    quiet = code.binary("or", bits, constant(QUIET, bits.type))
+    quiet = bits | QUIET
     found = code.select(is_nan, quiet, nearest)
-    return code.convert(
-        "bitcast", code.binary("and", found, constant(KEPT_BITS, bits.type)), "float"
-    )
+    return code.convert("bitcast", found & KEPT_BITS, "float")

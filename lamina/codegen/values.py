@@ -80,7 +80,7 @@ def _operators(write: Callable[[Builder, Value, Value], Value]) -> _Operators:
         assert code is not None, "an operator needs an operand that is no constant"
         return write(code, *alike(left, right))
 
-    return operator, lambda right, left: operator(constant(left, right.type), right)
+    return operator, lambda right, left: operator(constant(left, right.type, right.code), right)
 
 
 def _integer(operation: str) -> _Operators:
@@ -110,7 +110,7 @@ class Value:
             equal names are equal: 0.0 and -0.0 have different names.
         type: of the value.
         number: of a constant: one number for all lanes, or one for each lane.
-        code: the function whose instruction or parameter it is; None for a constant.
+        code: the function in which it is an operand; None for some constants.
     """
 
     name: str
@@ -154,23 +154,23 @@ class Value:
 Operand = Value | float
 
 
-def as_value(operand: Operand, type: Type) -> Value:
+def as_value(operand: Operand, type: Type, code: Builder | None = None) -> Value:
     """The operand; a number as a constant of a type."""
-    return operand if isinstance(operand, Value) else constant(operand, type)
+    return operand if isinstance(operand, Value) else constant(operand, type, code)
 
 
 def alike(left: Operand, right: Operand) -> tuple[Value, Value]:
     """Two operands of one type; at most one of them is a number."""
     if isinstance(left, Value):
-        return left, as_value(right, left.type)
+        return left, as_value(right, left.type, left.code)
     assert isinstance(right, Value)
-    return constant(left, right.type), right
+    return constant(left, right.type, right.code), right
 
 
-def constant(value: float, type: Type) -> Value:
+def constant(value: float, type: Type, code: Builder | None = None) -> Value:
     """A constant; for a vector type the same number in every lane."""
     number = float(value) if type.is_float else int(value)
-    return Value(repr(number), type, number)
+    return Value(repr(number), type, number, code)
 
 
 def constants(values: Sequence[float], element: str) -> Value:

@@ -270,7 +270,6 @@ class Blocking:
         done = code.offset(code.load(table, POINTER), loop.index, "i64")
         code.instruction(f"atomicrmw add {typed(done)}, i64 1 seq_cst", I64)
         code.end_loop(loop)
-        code.finish()
         module.export_functions("kernels", ["work"])
         self._library = Library(compiled(module.text(), host()), ("kernels",))
         self.done, self.latch = np.zeros(64, np.int64), np.zeros(16, np.int64)
@@ -329,7 +328,6 @@ def test_every_item_is_done_once_whichever_thread_does_it(
     code.instruction(f"atomicrmw add {typed(address)}, i64 1 monotonic", I64)
     code.end_loop(inner)
     code.end_loop(loop)
-    code.finish()
     module.export_functions("kernels", ["work"])
     library = Library(compiled(module.text(), host()), ("kernels",))
     done = np.zeros(items, np.int64)
@@ -405,7 +403,6 @@ def copying_kernel(count: int) -> Library:
     value = code.load(code.offset(source, loop.index, "i8"), I64.of("i8"))
     code.store(value, code.offset(target, loop.index, "i8"))
     code.end_loop(loop)
-    code.finish()
     module.export_functions("kernels", ["program"])
     return Library(compiled(module.text(), host()), ("kernels",))
 

@@ -29,7 +29,6 @@ def each_item(module: Module, name: str) -> Generator[tuple[Function, Value, Val
     loop = code.begin_loop(first, last)
     yield code, table, loop.index
     code.end_loop(loop)
-    code.finish()
 
 
 def cell(code: Function, table: Value, buffer: int, item: Value) -> Value:

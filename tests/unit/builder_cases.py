@@ -433,7 +433,6 @@ def write(code: Builder, bases: Mapping[str, Value], out: Value, cases: Sequence
         masked = code.offset(structures, len(STRUCTURES) * len(NUMBERS), "i64")
         mask = constants(MASK, "i1")
         code.store(code.masked_load(bases["numbers"], mask, Type("i64", len(MASK))), masked)
-    code.finish()
 
 
 def _write_structures(code: Builder, numbers: Value, out: Value) -> None:

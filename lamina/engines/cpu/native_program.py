@@ -199,4 +199,3 @@ def _write_sequence(
         if number + 1 in last and opened is not None:
             code.end_loop(opened)
             opened = None
-    code.finish()

@@ -63,4 +63,3 @@ def _write(module: Module, dtype: DType) -> None:
         value = code.load(code.offset(values, item, type.element), type)
         with code.when(code.compare("eq", code.binary("and", value, exponent), exponent)):
             code.store(constant(1, I32), code.offset(found, constant(0, I64), "i32"))
-    code.finish()

@@ -54,7 +54,6 @@ def _write_gather(module: Module, buffer: Buffer, *, counted: bool) -> Gather:
         source = code.add(code.multiply(row, constant(words, I64)), wide(word))
         value = code.load(_at(code, examples, source, element), element)
         code.store(value, _at(code, target, item, element))
-    code.finish()
     return gather
 
 
@@ -80,7 +79,6 @@ def write_recorders(module: Module, program: Program) -> tuple[dict[str, tuple[s
     (run,) = code.parameters
     with items_below(code, 1):
         code.store(code.add(code.load(run, I32), constant(1, I32)), run)
-    code.finish()
     return found, code.name
 
 
@@ -97,5 +95,4 @@ def _write_recorder(module: Module, size: int) -> tuple[str, int]:
             target = code.add(code.multiply(number, constant(words, I64)), item)
             value = code.load(_at(code, output, item, element), element)
             code.store(value, _at(code, records, target, element))
-        code.finish()
     return name, words

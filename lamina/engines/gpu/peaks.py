@@ -88,7 +88,6 @@ def _write_multiply_add(module: Module, type: Type, items: int) -> None:
         loop = code.begin_loop(0, _CALLS, carried=first)
         found = code.end_loop(loop, [code.multiply_add(one, x, y) for one in loop.carried])
         _store_sum(code, found, code.offset(sums, own, type.element))
-    code.finish()
 
 
 def _write_matrix_multiply_add(module: Module, words: Words, kind: str, items: int) -> None:
@@ -108,7 +107,6 @@ def _write_matrix_multiply_add(module: Module, words: Words, kind: str, items: i
             loop, [code.call(multiply, one.type, operand, low, high, one) for one in loop.carried]
         )
         _store_sum(code, found, code.offset(sums, own, FLOAT.element))
-    code.finish()
 
 
 def _store_sum(code: Function, values: Sequence[Value], address: Value) -> None:
@@ -128,7 +126,6 @@ def _write_copy(module: Module, type: Type, items: int) -> None:
 
         target, source = code.parameters
         code.store(code.load(at(source), type), at(target))
-    code.finish()
 
 
 def _runs_a_second(driver: Driver, kernel: Kernel) -> float:

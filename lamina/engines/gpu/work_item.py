@@ -111,7 +111,6 @@ def work_item(
         for number, (axis, value) in enumerate(_coordinates(points, item, axes)):
             bound.enter_context(points.bound(axis, value, before=None if number else before))
         yield points
-    code.finish()
 
 
 @contextmanager
@@ -129,7 +128,6 @@ def work_group(
     for axis, value in _coordinates(points, code.item_in_group(), [item]):
         points.fix(axis, value)
     yield points
-    code.finish()
 
 
 def clamped(points: ItemPoints, axis: Axis, location: Index, bound: ExitStack) -> Index:

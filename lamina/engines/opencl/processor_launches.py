@@ -205,7 +205,6 @@ class _Writer:
                     _write_in_order(code, case, tables)
                 else:
                     _write_side_by_side(code, case, tables, item)
-        code.finish()
 
 
 @final

@@ -147,7 +147,6 @@ def _written(
                     wide = bits if bits.type == I64 else code.convert("zext", bits, "i64")
                     code.store(wide, code.offset(results, position, "i64"))
                     checks.append(Check(fault, _expected(np.roll(expected, -lane)), tolerance))
-    code.finish()
     more = max(lanes)
     arrays = tuple(np.append(array, array[:more]) for array in inputs.values())
     return Kernel(name, arrays, tuple(checks))

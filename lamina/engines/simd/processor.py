@@ -8,6 +8,17 @@ from lamina.base.records import frozen_dataclass
 LINE_BYTES = 64
 
 
+def whole_lines(size: int) -> int:
+    """At least `size` bytes, in whole cache lines."""
+    return -(-size // LINE_BYTES) * LINE_BYTES
+
+
+def odd_lines(size: int, itemsize: int) -> int:
+    """At least `size` elements, an odd number of cache lines: a stride that uses all cache sets."""
+    line = LINE_BYTES // itemsize
+    return (-(-size // line) | 1) * line
+
+
 @frozen_dataclass
 class Processor:
     """A processor, as far as kernels depend on it.

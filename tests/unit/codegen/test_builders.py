@@ -167,7 +167,6 @@ def test_a_vector_of_several_registers_is_carried_whole() -> None:
         terms = code.load(code.offset(x, loop.index, "ptr"), type)
         (total,) = code.end_loop(loop, (code.add(loop.carried[0], terms),))
         code.store(total, y)
-        code.finish()
         return listing(module.text(), host()).count("\n\t")
 
     # Lane by lane it would be hundreds.

@@ -42,7 +42,6 @@ def module_of(
     for index in range(len(numbers)):
         result = kernel.call(f"sum{index}", FLOAT, x)
         kernel.store(result, kernel.offset(y, index, "float"))
-    kernel.finish()
     return module
 
 

@@ -37,7 +37,6 @@ def run(
     *sources, out = code.parameters
     result = emit(code, *(code.load(*one) for one in zip(sources, types, strict=True)))
     code.store(result, out)
-    code.finish()
     library = Library(assemble(module.text(), processor))
     found = np.zeros(result.type.lanes * result.type.bytes, np.uint8)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(types) + 1))

@@ -108,7 +108,6 @@ def test_operations_in_c99_have_the_bits_of_numpy(tmp_path: Path) -> None:
         x, y = (code.load(code.offset(one, loop.index, "i16"), I16) for one in given)
         code.store(code.half_binary(operation, x, y), code.offset(result, loop.index, "i16"))
         code.end_loop(loop)
-        code.finish()
     library = library_of(module.text(), tmp_path)
     x, y = pairs()
     found = np.empty_like(x)

@@ -45,10 +45,8 @@ def result_of(
     source, target = code.parameters
     vector = code.load(source, type)
     code.store(code.call("made", Type("float", len(result)), vector), target)
-    code.finish()
     kernel = inner.kernel("run", [("x", "float"), ("y", "float")], [])
     kernel.call_void("work", *kernel.parameters)
-    kernel.finish()
     buffers = [driver.allocate(max(one.nbytes, 1)) for one in (x, result)]
     driver.queue.write(buffers[0], x)
     built = driver.build(inner.text())
@@ -123,7 +121,7 @@ def test_functions_are_written_once_and_constant_arrays_too() -> None:
     inner = Module(OPENCL_PROCESSOR, fused=True)
     module = PieceModule(inner)
     code = module.function("f", [("n", Type("i64"))], result=Type("i64"))
-    table = module.table_once("numbers", [constant(n, Type("i64")) for n in (3, 1)])
+    table = module.table_once("numbers", [3, 1])
     assert module.table_once("numbers", []) == table
     code.finish(code.picked(table, code.parameters[0]))
     assert module.has("f")

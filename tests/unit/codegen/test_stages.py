@@ -77,7 +77,6 @@ def _run(style: Style, position: Type) -> dict[str, Array]:
     sizes = {name: array.size for name, array in arrays.items()}
     points = Points(code, bases, sizes, position=position)
     write_nest(points, [whole(ROW)], lambda: Stages(points, style).write(STAGES))
-    code.finish()
     library = Library(compiled(module.text(), processor), ("stages",))
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arrays))
     function(library.address("stages"))(*(array.ctypes.data for array in arrays.values()))
@@ -114,6 +113,5 @@ def test_positions_that_are_read_from_data_are_read_again_after_a_store() -> Non
     assert points.value(halved) == before
     points.store(Store("indices", Index(0), Literal(5, int64)), constant(5, I64))
     points.store(Store("x", Index(0), halved), points.value(halved))
-    code.finish()
     text = code.written().text
     assert text.count("/ 2ul") == text.count("= *indices") == 2

@@ -52,7 +52,6 @@ def module_of(
     values = [code.load(code.offset(s, loop.index, element), type) for s in sources]
     code.store(emit(code, *values), code.offset(out, loop.index, element))
     code.end_loop(loop)
-    code.finish()
     return module
 
 

@@ -111,7 +111,7 @@ def set_word(code: Function, record: Value, number: int, value: Value) -> None:
 
 
 def _record(code: Function, base: Value, number: Value, words: int) -> Value:
-    return code.offset(base, code.multiply(number, constant(words, I64)), "i64")
+    return code.offset(base, number * words, "i64")
 
 
 def phase_of(code: Function, job: Value, number: Value) -> Value:
@@ -124,13 +124,11 @@ def _emit_copy(module: Module) -> None:
     parameters = (("target", POINTER), ("source", POINTER), ("bytes", I64))
     code = module.function("copy", parameters)
     target, source, size = code.parameters
-    whole = code.binary("and", size, constant(-64, I64))
+    whole = size & -64
     for start, stop, step, type in ((ZERO, whole, 64, I8.wide(64)), (whole, size, 1, I8)):
-        loop = code.begin_loop(start, stop, step)
-        value = code.load(code.offset(source, loop.index, "i8"), type)
-        code.store(value, code.offset(target, loop.index, "i8"))
-        code.end_loop(loop)
-    code.finish()
+        with code.loop(start, stop, step) as loop:
+            value = code.load(code.offset(source, loop.index, "i8"), type)
+            code.store(value, code.offset(target, loop.index, "i8"))
 
 
 def _entry(code: Function, entries: Value, number: Value) -> tuple[Value, Value, Value]:
@@ -147,22 +145,19 @@ def _emit_gather(module: Module) -> None:
     """`gather(job, thread, first, last)`: copies the run's examples into the inputs' buffers."""
     code = module.function("gather", KERNEL_PARAMETERS, internal=False)
     job, _, first, last = code.parameters
-    start = code.multiply(word_of(code, job, RUN), word_of(code, job, BATCH))
+    start = word_of(code, job, RUN) * word_of(code, job, BATCH)
     rows = code.offset(word_of(code, job, ROWS, POINTER), start, "i64")
     entries = word_of(code, job, INPUT_LIST, POINTER)
-    each = code.begin_loop(ZERO, word_of(code, job, INPUTS))
-    source, target, size = _entry(code, entries, each.index)
-    examples = code.begin_loop(first, last)
-    example = code.load(code.offset(rows, examples.index, "i64"), I64)
-    code.call_void(
-        "copy",
-        code.offset(target, code.multiply(examples.index, size), "i8"),
-        code.offset(source, code.multiply(example, size), "i8"),
-        size,
-    )
-    code.end_loop(examples)
-    code.end_loop(each)
-    code.finish()
+    with code.loop(ZERO, word_of(code, job, INPUTS)) as each:
+        source, target, size = _entry(code, entries, each.index)
+        with code.loop(first, last) as examples:
+            example = code.load(code.offset(rows, examples.index, "i64"), I64)
+            code.call_void(
+                "copy",
+                code.offset(target, examples.index * size, "i8"),
+                code.offset(source, example * size, "i8"),
+                size,
+            )
 
 
 def _emit_record(module: Module) -> None:
@@ -170,11 +165,9 @@ def _emit_record(module: Module) -> None:
     code = module.function("record", (_JOB,))
     (job,) = code.parameters
     run, entries = word_of(code, job, RUN), word_of(code, job, OUTPUT_LIST, POINTER)
-    each = code.begin_loop(ZERO, word_of(code, job, OUTPUTS))
-    source, target, size = _entry(code, entries, each.index)
-    code.call_void("copy", code.offset(target, code.multiply(run, size), "i8"), source, size)
-    code.end_loop(each)
-    code.finish()
+    with code.loop(ZERO, word_of(code, job, OUTPUTS)) as each:
+        source, target, size = _entry(code, entries, each.index)
+        code.call_void("copy", code.offset(target, run * size, "i8"), source, size)
 
 
 def _call_kernel(code: Function, kernel: Value, thread: Value, first: Value, last: Value) -> None:
@@ -192,11 +185,9 @@ def _emit_run_phase(module: Module) -> None:
     job, thread = code.parameters
     phase = phase_of(code, job, word_of(code, job, PHASE))
     kernels = word_of(code, job, KERNELS, POINTER)
-    each = code.begin_loop(word_of(code, phase, FIRST), word_of(code, phase, LAST))
-    kernel = _record(code, kernels, each.index, KERNEL_WORDS)
-    _call_kernel(code, kernel, thread, ZERO, word_of(code, kernel, ITEMS))
-    code.end_loop(each)
-    code.finish()
+    with code.loop(word_of(code, phase, FIRST), word_of(code, phase, LAST)) as each:
+        kernel = _record(code, kernels, each.index, KERNEL_WORDS)
+        _call_kernel(code, kernel, thread, ZERO, word_of(code, kernel, ITEMS))
 
 
 def _emit_next_phase(module: Module) -> None:
@@ -206,12 +197,12 @@ def _emit_next_phase(module: Module) -> None:
     number = word_of(code, job, PHASE)
     phase = phase_of(code, job, number)
     following = code.allocate(1, "i64")
-    code.store(code.add(number, ONE), following)
+    code.store(number + ONE, following)
     iterations = word_of(code, phase, ITERATIONS)
-    with code.when(code.compare("ne", iterations, ZERO)):
+    with code.when(iterations.differs(ZERO)):
         iteration = word_of(code, job, ITERATION, POINTER)
-        done = code.add(code.load(iteration, I64), ONE)
-        again = code.compare("slt", done, iterations)
+        done = code.load(iteration, I64) + ONE
+        again = done < iterations
         code.store(code.select(again, done, ZERO), iteration)
         back, on = word_of(code, phase, BACK), code.load(following, I64)
         code.store(code.select(again, back, on), following)
@@ -237,24 +228,18 @@ def _emit_run_chunk(module: Module) -> None:
             word_of(code, kernel, SLICE_COUNT),
             word_of(code, kernel, CHUNK_ITEMS),
         )
-        distance = code.subtract(code.add(slot, threads), word_of(code, kernel, FIRST_SLOT))
-        slice_number = code.binary("urem", distance, threads)
+        distance = slot + threads - word_of(code, kernel, FIRST_SLOT)
+        slice_number = distance % threads
         items = word_of(code, kernel, ITEMS)
-        first, last = (
-            code.binary("udiv", code.multiply(items, edge), slice_count)
-            for edge in (slice_number, code.add(slice_number, ONE))
-        )
-        rounded = code.subtract(code.add(code.subtract(last, first), chunk_items), ONE)
-        chunks = code.binary("udiv", rounded, chunk_items)
-        chunks = code.select(code.compare("slt", slice_number, slice_count), chunks, ZERO)
+        first, last = (items * edge // slice_count for edge in (slice_number, slice_number + ONE))
+        rounded = last - first + chunk_items - ONE
+        chunks = rounded // chunk_items
+        chunks = code.select(slice_number < slice_count, chunks, ZERO)
         chunk = code.load(remaining, I64)
-        is_found = code.compare("slt", chunk, chunks)
+        is_found = chunk < chunks
         with code.when(is_found):
-            start = code.add(first, code.multiply(chunk, chunk_items))
-            _call_kernel(
-                code, kernel, thread, start, code.minimum(code.add(start, chunk_items), last)
-            )
+            start = first + chunk * chunk_items
+            _call_kernel(code, kernel, thread, start, code.minimum(start + chunk_items, last))
         code.leave_when(is_found, after)
-        code.store(code.subtract(chunk, chunks), remaining)
-        code.store(code.add(code.load(kernel_number, I64), ONE), kernel_number)
-    code.finish()
+        code.store(chunk - chunks, remaining)
+        code.store(code.load(kernel_number, I64) + ONE, kernel_number)

@@ -131,7 +131,7 @@ def _store_atomic(code: Function, value: Value, address: Value, order: str) -> N
 
 def _slot(code: Function, state: Value, number: Value) -> Value:
     first = _byte(code, state, SLOTS)
-    return code.offset(first, code.multiply(number, constant(SLOT_BYTES, I64)), "i8")
+    return code.offset(first, number * SLOT_BYTES, "i8")
 
 
 def _emit_wake_sleeper(module: Module) -> None:
@@ -140,11 +140,10 @@ def _emit_wake_sleeper(module: Module) -> None:
     state, slot = code.parameters
     address = _byte(code, slot, ASLEEP)
     asleep = _load_atomic(code, address, I32, "seq_cst")
-    with code.when(code.compare("ne", asleep, constant(0, I32))):
+    with code.when(asleep.differs(0)):
         # Waking takes a while. Other threads need not do it meanwhile.
         _store_atomic(code, constant(0, I32), address, "monotonic")
         code.call_void("wake", _byte(code, state, CALLS), _byte(code, slot, SIGNAL))
-    code.finish()
 
 
 def _emit_publish(module: Module) -> None:
@@ -153,25 +152,22 @@ def _emit_publish(module: Module) -> None:
     state, job = code.parameters
     threads = word_of(code, job, JOB_THREADS)
     # A row of counts: the chunks of each slot, and of all slots.
-    columns = code.add(threads, ONE)
-    row = code.multiply(word_of(code, job, PHASE), columns)
+    columns = threads + ONE
+    row = word_of(code, job, PHASE) * columns
     counts = code.offset(word_of(code, job, CHUNK_COUNTS, POINTER), row, "i64")
     total = code.load(code.offset(counts, threads, "i64"), I64)
     _store_atomic(code, total, _byte(code, state, PENDING_CHUNKS), "monotonic")
-    allowed = code.binary("shl", threads, constant(_THREADS_SHIFT, I64))
-    each = code.begin_loop(ZERO, threads)
-    chunks = code.load(code.offset(counts, each.index, "i64"), I64)
-    shifted = code.binary("shl", chunks, constant(_CHUNKS_SHIFT, I64))
-    word = code.binary("or", allowed, shifted)
-    _store_atomic(code, word, _byte(code, _slot(code, state, each.index), CLAIMS), "release")
-    code.end_loop(each)
+    allowed = threads << _THREADS_SHIFT
+    with code.loop(ZERO, threads) as each:
+        chunks = code.load(code.offset(counts, each.index, "i64"), I64)
+        shifted = chunks << _CHUNKS_SHIFT
+        word = allowed | shifted
+        _store_atomic(code, word, _byte(code, _slot(code, state, each.index), CLAIMS), "release")
     code.instruction(f"atomicrmw add {typed(_byte(code, state, GENERATION))}, i64 1 seq_cst", I64)
-    each = code.begin_loop(ZERO, threads)
-    chunks = code.load(code.offset(counts, each.index, "i64"), I64)
-    with code.when(code.compare("ne", chunks, ZERO)):
-        code.call_void("wake_sleeper", state, _slot(code, state, each.index))
-    code.end_loop(each)
-    code.finish()
+    with code.loop(ZERO, threads) as each:
+        chunks = code.load(code.offset(counts, each.index, "i64"), I64)
+        with code.when(chunks.differs(ZERO)):
+            code.call_void("wake_sleeper", state, _slot(code, state, each.index))
 
 
 def _emit_advance(module: Module, machine: str) -> None:
@@ -183,32 +179,30 @@ def _emit_advance(module: Module, machine: str) -> None:
     code = module.function("advance", (_STATE, _JOB, _THREAD))
     state, job, thread = code.parameters
     last = code.allocate(1, "i64")
-    alone = code.compare("ne", word_of(code, job, ALONE), ZERO)
+    alone = word_of(code, job, ALONE).differs(ZERO)
     count = word_of(code, job, PHASE_COUNT)
     with code.forever() as after:
         ticks = word_of(code, job, TICKS, POINTER)
         with code.when(code.instruction(f"icmp ne {typed(ticks)}, null", Type("i1"))):
             now = emit_ticks(code, machine)
             address = code.offset(ticks, word_of(code, job, PHASE), "i64")
-            spent = code.subtract(now, word_of(code, job, PHASE_START_TICKS))
-            code.store(code.add(code.load(address, I64), spent), address)
+            spent = now - word_of(code, job, PHASE_START_TICKS)
+            code.store(code.load(address, I64) + spent, address)
             set_word(code, job, PHASE_START_TICKS, now)
         following = code.call("next_phase", I64, job)
         set_word(code, job, PHASE, following)
-        over = code.compare("eq", following, count)
+        over = following.equals(count)
         with code.when(over):
             code.call_void("record", job)
-            run = code.add(word_of(code, job, RUN), ONE)
+            run = word_of(code, job, RUN) + ONE
             set_word(code, job, RUN, run)
             set_word(code, job, PHASE, word_of(code, job, PHASE_BEFORE_RUN))
             code.store(word_of(code, job, RUNS), last)
-            with code.when(code.compare("ne", word_of(code, job, WINDOW_TICKS), ZERO)):
-                late = code.compare(
-                    "sge", emit_ticks(code, machine), word_of(code, job, WINDOW_END)
-                )
+            with code.when(word_of(code, job, WINDOW_TICKS).differs(ZERO)):
+                late = emit_ticks(code, machine) >= word_of(code, job, WINDOW_END)
                 code.store(code.select(late, run, code.load(last, I64)), last)
-            finished = code.compare("eq", run, code.load(last, I64))
-            with code.when(code.binary("and", finished, _not(code, alone))):
+            finished = run.equals(code.load(last, I64))
+            with code.when(finished & _not(code, alone)):
                 _store_atomic(code, ONE, _byte(code, state, FINISHED), "release")
                 generation = _byte(code, state, GENERATION)
                 code.instruction(f"atomicrmw add {typed(generation)}, i64 1 seq_cst", I64)
@@ -216,30 +210,28 @@ def _emit_advance(module: Module, machine: str) -> None:
             code.leave_when(finished, after)
         with code.when(_not(code, over)):
             phase = phase_of(code, job, following)
-            shared = code.compare("ne", word_of(code, phase, SHARED), ZERO)
-            shared = code.binary("and", shared, _not(code, alone))
+            shared = word_of(code, phase, SHARED).differs(ZERO)
+            shared = shared & _not(code, alone)
             with code.when(shared):
                 code.call_void("publish", state, job)
             code.leave_when(shared, after)
             code.call_void("run_phase", job, thread)
-    code.finish()
 
 
 def _not(code: Function, value: Value) -> Value:
-    return code.binary("xor", value, constant(True, value.type))
+    return value ^ True
 
 
 def _emit_complete(module: Module) -> None:
     """`complete(state, thread, chunks)`: counts completed chunks; advances after the last one."""
     code = module.function("complete", (_STATE, _THREAD, ("chunks", I64)))
     state, thread, chunks = code.parameters
-    with code.when(code.compare("ne", chunks, ZERO)):
+    with code.when(chunks.differs(ZERO)):
         job = code.load(_byte(code, state, JOB), POINTER)
         left = _byte(code, state, PENDING_CHUNKS)
         before = code.instruction(f"atomicrmw sub {typed(left)}, {typed(chunks)} acq_rel", I64)
-        with code.when(code.compare("eq", before, chunks)):
+        with code.when(before.equals(chunks)):
             code.call_void("advance", state, job, thread)
-    code.finish()
 
 
 def _emit_yield_if_due(module: Module, machine: str) -> None:
@@ -252,7 +244,7 @@ def _emit_yield_if_due(module: Module, machine: str) -> None:
     left = code.allocate(1, "i64")
     code.store(chunks, left)
     yielded_at = _byte(code, _slot(code, state, thread), YIELDED_AT)
-    since = code.subtract(emit_ticks(code, machine), code.load(yielded_at, I64))
+    since = emit_ticks(code, machine) - code.load(yielded_at, I64)
     patience = code.load(_byte(code, state, YIELD_TICKS), I64)
     with code.when(code.compare("ugt", since, patience)):
         code.call_void("complete", state, thread, chunks)
@@ -270,31 +262,30 @@ def _emit_work(module: Module) -> None:
     code.store(ZERO, uncounted)
     code.store(ZERO, found)
     threads = _load_atomic(code, _byte(code, state, THREADS), I64, "monotonic")
-    slots = code.begin_loop(ZERO, threads)
-    number = code.binary("urem", code.add(thread, slots.index), threads)
-    address = _byte(code, _slot(code, state, number), CLAIMS)
-    mask = constant(MOST_CHUNKS, I64)
-    with code.forever() as after:
-        word = _load_atomic(code, address, I64, "acquire")
-        following = code.binary("and", word, mask)
-        chunks = code.binary("lshr", word, constant(_CHUNKS_SHIFT, I64))
-        chunks = code.binary("and", chunks, mask)
-        allowed = code.binary("lshr", word, constant(_THREADS_SHIFT, I64))
-        nothing = code.compare("uge", following, chunks)
-        code.leave_when(code.binary("or", nothing, code.compare("uge", thread, allowed)), after)
-        claimed = code.add(word, ONE)
-        pair = code.instruction(
-            f"cmpxchg {typed(address)}, {typed(word)}, {typed(claimed)} acq_rel acquire",
-            Type("{ i64, i1 }"),
-        )
-        with code.when(code.instruction(f"extractvalue {typed(pair)}, 1", Type("i1"))):
-            job = code.load(_byte(code, state, JOB), POINTER)
-            code.call_void("run_chunk", job, thread, number, following)
-            code.store(code.add(code.load(uncounted, I64), ONE), uncounted)
-            done = code.load(uncounted, I64)
-            code.store(code.call("yield_if_due", I64, state, thread, done), uncounted)
-            code.store(ONE, found)
-    code.end_loop(slots)
+    with code.loop(ZERO, threads) as slots:
+        number = (thread + slots.index) % threads
+        address = _byte(code, _slot(code, state, number), CLAIMS)
+        mask = constant(MOST_CHUNKS, I64)
+        with code.forever() as after:
+            word = _load_atomic(code, address, I64, "acquire")
+            following = word & mask
+            chunks = word >> _CHUNKS_SHIFT
+            chunks = chunks & mask
+            allowed = word >> _THREADS_SHIFT
+            nothing = code.compare("uge", following, chunks)
+            code.leave_when(nothing | code.compare("uge", thread, allowed), after)
+            claimed = word + ONE
+            pair = code.instruction(
+                f"cmpxchg {typed(address)}, {typed(word)}, {typed(claimed)} acq_rel acquire",
+                Type("{ i64, i1 }"),
+            )
+            with code.when(code.instruction(f"extractvalue {typed(pair)}, 1", Type("i1"))):
+                job = code.load(_byte(code, state, JOB), POINTER)
+                code.call_void("run_chunk", job, thread, number, following)
+                code.store(code.load(uncounted, I64) + ONE, uncounted)
+                done = code.load(uncounted, I64)
+                code.store(code.call("yield_if_due", I64, state, thread, done), uncounted)
+                code.store(ONE, found)
     code.call_void("complete", state, thread, code.load(uncounted, I64))
     code.finish(code.load(found, I64))
 
@@ -316,7 +307,7 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     left, before = code.allocate(1, "i64"), code.allocate(1, "i64")
     code.store(emit_ticks(code, waiting.machine), before)
     code.store(spins, left)
-    since = code.subtract(code.load(before, I64), code.load(busy_since, I64))
+    since = code.load(before, I64) - code.load(busy_since, I64)
     busy = code.compare("ult", since, busy_ticks)
     awake_ticks = code.select(busy, ZERO, code.load(_byte(code, state, AWAKE_TICKS), I64))
     with code.when(busy):
@@ -325,28 +316,27 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     with code.forever() as after:
         now = _load_atomic(code, generation, I64, "acquire")
         remaining = code.load(left, I64)
-        over = code.compare("sle", remaining, ZERO)
-        code.leave_when(code.binary("or", code.compare("ne", now, seen), over), after)
+        over = remaining <= ZERO
+        code.leave_when(now.differs(seen) | over, after)
         emit_pause(code, waiting.machine)
         ticks = emit_ticks(code, waiting.machine)
-        since = code.subtract(ticks, _load_atomic(code, awake_since, I64, "monotonic"))
+        since = ticks - _load_atomic(code, awake_since, I64, "monotonic")
         counted = code.convert("zext", code.compare("uge", since, awake_ticks), "i64")
-        code.store(code.subtract(remaining, counted), left)
-        gap = code.subtract(ticks, code.load(before, I64))
+        code.store(remaining - counted, left)
+        gap = ticks - code.load(before, I64)
         code.store(ticks, before)
         # The thread was preempted.
         with code.when(code.compare("ugt", gap, code.load(_byte(code, state, GAP_TICKS), I64))):
             code.store(ticks, busy_since)
             code.store(ZERO, left)
-    with code.when(code.compare("sle", code.load(left, I64), ZERO)):
+    with code.when(code.load(left, I64) <= ZERO):
         old = _load_atomic(code, signal, I32, "seq_cst")
         code.instruction(f"atomicrmw xchg {typed(asleep)}, i32 1 seq_cst", I32)
         now = _load_atomic(code, generation, I64, "seq_cst")
-        with code.when(code.compare("eq", now, seen)):
+        with code.when(now.equals(seen)):
             code.call_void("sleep", calls, signal, old)
         _store_atomic(code, constant(0, I32), asleep, "seq_cst")
         code.store(emit_ticks(code, waiting.machine), _byte(code, slot, YIELDED_AT))
-    code.finish()
 
 
 def _emit_join(module: Module, machine: str) -> None:
@@ -358,21 +348,18 @@ def _emit_join(module: Module, machine: str) -> None:
     with code.forever() as after:
         seen = _load_atomic(code, _byte(code, state, GENERATION), I64, "acquire")
         over = _load_atomic(code, end, I64, "acquire")
-        code.leave_when(code.compare("ne", over, ZERO), after)
+        code.leave_when(over.differs(ZERO), after)
         word = _load_atomic(code, own, I64, "monotonic")
-        own_chunks = code.binary("lshr", word, constant(_CHUNKS_SHIFT, I64))
-        own_chunks = code.binary("and", own_chunks, constant(MOST_CHUNKS, I64))
-        with code.when(code.compare("eq", own_chunks, ZERO)):
-            delay = code.begin_loop(0, _SPINS_WITHOUT_SLICE)
+        own_chunks = word >> _CHUNKS_SHIFT
+        own_chunks = own_chunks & MOST_CHUNKS
+        with code.when(own_chunks.equals(ZERO)), code.loop(0, _SPINS_WITHOUT_SLICE):
             emit_pause(code, machine)
-            code.end_loop(delay)
         found = code.call("work", I64, state, thread)
-        with code.when(code.compare("eq", found, ZERO)):
+        with code.when(found.equals(ZERO)):
             # A thread without a slot in this job need not be awake for the next phase.
             threads = _load_atomic(code, _byte(code, state, THREADS), I64, "monotonic")
-            has_slot = code.compare("slt", thread, threads)
+            has_slot = thread < threads
             code.call_void("wait", state, thread, seen, code.select(has_slot, spins, ZERO))
-    code.finish()
 
 
 def _emit_run_job(module: Module, machine: str) -> None:
@@ -383,11 +370,11 @@ def _emit_run_job(module: Module, machine: str) -> None:
     set_word(code, job, PHASE, word_of(code, job, PHASE_BEFORE_RUN))
     set_word(code, job, RUN, word_of(code, job, FIRST_RUN))
     set_word(code, job, PHASE_START_TICKS, started)
-    left = code.subtract(word_of(code, job, WINDOW_TICKS), word_of(code, job, ELAPSED))
-    set_word(code, job, WINDOW_END, code.add(started, left))
+    left = word_of(code, job, WINDOW_TICKS) - word_of(code, job, ELAPSED)
+    set_word(code, job, WINDOW_END, started + left)
     # In a forked child, the word may hold the iteration of a run that the parent continues.
     code.store(ZERO, word_of(code, job, ITERATION, POINTER))
-    shared = code.compare("eq", word_of(code, job, ALONE), ZERO)
+    shared = word_of(code, job, ALONE).equals(ZERO)
     with code.when(shared):
         code.store(job, _byte(code, state, JOB))
         threads = word_of(code, job, JOB_THREADS)
@@ -395,20 +382,19 @@ def _emit_run_job(module: Module, machine: str) -> None:
         _store_atomic(code, ZERO, _byte(code, state, FINISHED), "monotonic")
         # After a while without jobs the thread has most likely slept, so its period restarts.
         yielded_at = _byte(code, _slot(code, state, ZERO), YIELDED_AT)
-        since = code.subtract(started, code.load(yielded_at, I64))
+        since = started - code.load(yielded_at, I64)
         patience = code.load(_byte(code, state, YIELD_TICKS), I64)
-        many = code.multiply(patience, constant(_IDLE_PERIODS, I64))
+        many = patience * _IDLE_PERIODS
         with code.when(code.compare("ugt", since, many)):
             code.store(started, yielded_at)
     code.call_void("advance", state, job, ZERO)
     with code.when(shared):
         end, spins = _byte(code, state, FINISHED), constant(OWNER_SPINS, I64)
         code.call_void("join", state, ZERO, end, spins)
-    spent = code.subtract(emit_ticks(code, machine), started)
-    set_word(code, job, ELAPSED, code.add(word_of(code, job, ELAPSED), spent))
-    runs = code.subtract(word_of(code, job, RUN), word_of(code, job, FIRST_RUN))
-    set_word(code, job, DONE, code.add(word_of(code, job, DONE), runs))
-    code.finish()
+    spent = emit_ticks(code, machine) - started
+    set_word(code, job, ELAPSED, word_of(code, job, ELAPSED) + spent)
+    runs = word_of(code, job, RUN) - word_of(code, job, FIRST_RUN)
+    set_word(code, job, DONE, word_of(code, job, DONE) + runs)
 
 
 def _emit_help(module: Module) -> None:
@@ -416,7 +402,6 @@ def _emit_help(module: Module) -> None:
     state, thread = code.parameters
     end, spins = _byte(code, state, LEAVING), constant(HELPER_SPINS, I64)
     code.call_void("join", state, thread, end, spins)
-    code.finish()
 
 
 def _emit_leave(module: Module) -> None:
@@ -425,13 +410,10 @@ def _emit_leave(module: Module) -> None:
     state, threads = code.parameters
     _store_atomic(code, ONE, _byte(code, state, LEAVING), "seq_cst")
     code.instruction(f"atomicrmw add {typed(_byte(code, state, GENERATION))}, i64 1 seq_cst", I64)
-    each = code.begin_loop(ZERO, threads)
-    code.call_void("wake_sleeper", state, _slot(code, state, each.index))
-    code.end_loop(each)
-    code.finish()
+    with code.loop(ZERO, threads) as each:
+        code.call_void("wake_sleeper", state, _slot(code, state, each.index))
 
 
 def _emit_read_ticks(module: Module, machine: str) -> None:
     code = module.function("read_ticks", (("address", POINTER),), internal=False)
     code.store(emit_ticks(code, machine), code.parameters[0])
-    code.finish()

@@ -14,7 +14,7 @@ from typing import Any
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.llvm import Function, Module, typed
-from lamina.codegen.values import I32, I64, POINTER, Value, constant
+from lamina.codegen.values import I32, POINTER, Value, constant
 
 # The words of a table: functions of the C library, then a mutex and a condition variable.
 YIELD, FUTEX, LOCK, UNLOCK, WAIT, BROADCAST, MUTEX, CONDITION = range(8)
@@ -134,12 +134,11 @@ def emit_sleep(module: Module, waiting: Waiting) -> None:
         mutex, condition = _call(code, calls, MUTEX), _call(code, calls, CONDITION)
         code.line(f"call i32 {_call(code, calls, LOCK).name}({typed(mutex)})")
         seen = code.instruction(f"load atomic i32, {typed(word)} seq_cst, align 4", I32)
-        with code.when(code.compare("eq", seen, old)):
+        with code.when(seen.equals(old)):
             code.line(
                 f"call i32 {_call(code, calls, WAIT).name}({typed(condition)}, {typed(mutex)})"
             )
         code.line(f"call i32 {_call(code, calls, UNLOCK).name}({typed(mutex)})")
-    code.finish()
 
 
 def emit_wake(module: Module, waiting: Waiting) -> None:
@@ -155,7 +154,6 @@ def emit_wake(module: Module, waiting: Waiting) -> None:
         code.instruction(f"atomicrmw add {typed(word)}, i32 1 seq_cst", I32)
         code.line(f"call i32 {_call(code, calls, BROADCAST).name}({typed(condition)})")
         code.line(f"call i32 {_call(code, calls, UNLOCK).name}({typed(mutex)})")
-    code.finish()
 
 
 def _call_futex(code: Function, waiting: Waiting, operation: int, value: Value) -> None:
@@ -169,4 +167,4 @@ def _call_futex(code: Function, waiting: Waiting, operation: int, value: Value) 
 
 
 def _call(code: Function, calls: Value, number: int) -> Value:
-    return code.load(code.offset(calls, constant(number, I64), "ptr"), POINTER)
+    return code.load(code.offset(calls, number, "ptr"), POINTER)

@@ -75,16 +75,14 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     starts = (0, kernel.left, kernel.left + kernel.right)
     each = starts[-1] + kernel.sums
     base = code.load(table, POINTER)
-    own = code.offset(base, code.multiply(thread, constant(each, I64)), name)
+    own = code.offset(base, thread * each, name)
     left, right, sums = (code.offset(own, start, name) for start in starts)
     if tiled:
         begin_tiles(code, AMX_M)
-    loop = code.begin_loop(0, _CALLS)
-    code.call_void(kernel.name, left, right, sums, *kernel.more)
-    code.end_loop(loop)
+    with code.loop(0, _CALLS):
+        code.call_void(kernel.name, left, right, sums, *kernel.more)
     if tiled:
         end_tiles(code)
-    code.finish()
     library = Library(compiled(module.text(), processor))
     memory = HostMemory((processor.threads, each), (float32 if dtype.is_half else dtype).numpy)
     memory.array[:] = 1.0 / _K

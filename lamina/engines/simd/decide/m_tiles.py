@@ -84,10 +84,6 @@ class MTiles:
         """The rows of a tile from the first of a run to the first of the next run."""
         return self.pitch or self.extents[-1]
 
-    def pitches(self, width: int) -> list[int]:
-        """The strides of the axes if rows of `width` elements are contiguous."""
-        return [size_of(self.extents[number + 1 :]) * width for number in range(len(self.extents))]
-
 
 def merged(loops: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """(extent, stride) of nested loops; neighbours are merged if one loop can replace them."""

@@ -81,6 +81,20 @@ class Panel:
             lanes //= 2
         return lanes
 
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The vectors, the lanes of each, and the lanes of the last one."""
+        return self.vectors, self.lanes, self.last_lanes
+
+    @property
+    def label(self) -> str:
+        """For names of functions."""
+        return f"{self.vectors}x{self.lanes}_{self.last_lanes}"
+
+    def lanes_of(self, number: int) -> int:
+        """The lanes of vector `number`."""
+        return self.last_lanes if number == self.vectors - 1 else self.lanes
+
     def runs(self, *, wide: bool) -> list[tuple[int, int]]:
         """(first column, lanes) of each vector; one vector of the whole panel if `wide`."""
         if wide and self.last == self.lanes:

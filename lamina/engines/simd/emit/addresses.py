@@ -43,7 +43,7 @@ class AddressesInMemory:
         base = _entry(code, table, _OWN)
         # The size is in the table, because it is known only after all steps are written.
         size = code.load(code.offset(table, _OWN_BYTES, "ptr"), I64)
-        return code.offset(base, code.multiply(size, thread), "i8")
+        return code.offset(base, size * thread, "i8")
 
     def iteration(self, code: Builder, table: Value) -> Value:
         return code.load(self.iteration_address(code, table), I64)

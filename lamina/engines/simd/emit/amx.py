@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.builder import Builder, Module
-from lamina.codegen.values import I8, I64, POINTER, Value, constant
+from lamina.codegen.values import Value
 from lamina.engines.simd.decide.tiles import AMX_STEPS
+from lamina.engines.simd.emit.tiles import begun_kernel
 
 # The rows of a tile register, their bytes, and their columns of floats or pairs.
 _ROWS, _ROW_BYTES, _COLUMNS = 16, 64, 16
@@ -71,8 +72,7 @@ def begin_tiles(code: Builder, m: int) -> None:
     """Configures the thread's tiles for micro-kernels of `m` rows."""
     each = [*_rows(m), 0][:2]
     rows = [each[0], each[0], each[1], each[1], *each, _ROWS, _ROWS]
-    numbers = [constant(number, I64) for number in _configuration(rows)]
-    table = code.module.table_once(f"tile_rows_{each[0]}_{each[1]}", numbers)
+    table = code.module.table_once(f"tile_rows_{each[0]}_{each[1]}", _configuration(rows))
     code.tile_instruction("configure", table)
 
 
@@ -98,15 +98,11 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
     """
     if module.has(tile.name):
         return tile.name
-    open_loops = [number for number, (extent, _) in enumerate(tile.loops) if not extent]
-    pointers = [(name, POINTER) for name in ("left", "right", "sums")]
-    counts = [(f"count{number}", I64) for number in open_loops]
-    code = module.function(tile.name, (*pointers, *counts))
-    left, right, sums, *given = code.parameters
-    row_stride = constant(tile.width * 4, I64)
+    code, counts = begun_kernel(module, tile.name, tile.loops)
+    left, right, sums, *_ = code.parameters
     # A tile register's number, and the address of its sums.
     targets = [
-        (constant(2 * m + n, I8), code.offset(sums, m * _ROWS * tile.width + n * _COLUMNS, "float"))
+        (2 * m + n, code.offset(sums, m * _ROWS * tile.width + n * _COLUMNS, "float"))
         for m in range(len(tile.rows))
         for n in range(tile.vectors)
     ]
@@ -114,12 +110,10 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
         if tile.fresh:
             code.tile_instruction("zero", number)
         else:
-            code.tile_instruction("load", number, target, row_stride)
-    kernel = _Kernel(code, tile, dict(zip(open_loops, given, strict=True)))
-    kernel.over(0, left, right)
+            code.tile_instruction("load", number, target, tile.width * 4)
+    _Kernel(code, tile, counts).over(0, left, right)
     for number, target in targets:
-        code.tile_instruction("store", number, target, row_stride)
-    code.finish()
+        code.tile_instruction("store", number, target, tile.width * 4)
     return tile.name
 
 
@@ -143,32 +137,26 @@ class _Kernel:
         if depth == len(loops):
             self._multiply(left, right)
             return
-        loop = code.begin_loop(constant(0, I64), self._count(depth))
-        skipped = code.multiply(loop.index, constant(loops[depth][1], I64))
-        # In the right operand, pairs.
-        inner = size_of([extent or 1 for extent, _ in loops[depth + 1 :]])
-        step = constant(inner * AMX_STEPS * self.tile.width, I64)
-        for number in self.counts:
-            if number > depth:
-                step = code.multiply(step, self.counts[number])
-        of_right = code.offset(right, code.multiply(loop.index, step), "i32")
-        self.over(depth + 1, code.offset(left, skipped, "i16"), of_right)
-        code.end_loop(loop)
-
-    def _count(self, depth: int) -> Value:
-        return self.counts.get(depth) or constant(self.tile.loops[depth][0], I64)
+        count = self.counts.get(depth) or code.constant(loops[depth][0])
+        with code.loop(0, count) as loop:
+            skipped = loop.index * loops[depth][1]
+            # In the right operand, pairs.
+            inner = size_of([extent or 1 for extent, _ in loops[depth + 1 :]])
+            step = code.constant(inner * AMX_STEPS * self.tile.width)
+            for number in self.counts:
+                if number > depth:
+                    step = step * self.counts[number]
+            of_right = code.offset(right, loop.index * step, "i32")
+            self.over(depth + 1, code.offset(left, skipped, "i16"), of_right)
 
     def _multiply(self, left: Value, right: Value) -> None:
         """Adds the products of 32 k."""
         code, tile = self.code, self.tile
         for n in range(tile.vectors):
             source = code.offset(right, n * _COLUMNS, "i32")
-            stride = constant(tile.width * 4, I64)
-            code.tile_instruction("load", constant(_RIGHT + n, I8), source, stride)
+            code.tile_instruction("load", _RIGHT + n, source, tile.width * 4)
         for m in range(len(tile.rows)):
             source = code.offset(left, m * _ROWS * tile.m_stride, "i16")
-            one, stride = constant(_LEFT + m, I8), constant(tile.m_stride * 2, I64)
-            code.tile_instruction("load", one, source, stride)
+            code.tile_instruction("load", _LEFT + m, source, tile.m_stride * 2)
             for n in range(tile.vectors):
-                operands = constant(2 * m + n, I8), one, constant(_RIGHT + n, I8)
-                code.tile_instruction("multiply", *operands)
+                code.tile_instruction("multiply", 2 * m + n, _LEFT + m, _RIGHT + n)

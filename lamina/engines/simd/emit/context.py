@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -10,7 +10,8 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, uint8
 from lamina.codegen import points
 from lamina.codegen.builder import Builder, Module
-from lamina.codegen.values import I64, TABLE, Type, Value
+from lamina.codegen.values import I64, POINTER, TABLE, Type, Value
+from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.addresses import Addresses
 from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.engines.simd.processor import Processor
@@ -37,6 +38,22 @@ class WrittenKernel:
     function: str
     reads: frozenset[str]
     writes: frozenset[str]
+
+
+def vectors_along(
+    points: Points, axis: Axis, start: Value, panel: Panel, read: Callable[[], Value]
+) -> Iterator[Value]:
+    """What `read` gives for each vector of a panel whose columns along an axis begin at `start`."""
+    for number in range(panel.vectors):
+        with points.along(axis, start + number * panel.lanes, panel.present(number)):
+            value = read()
+        yield value
+
+
+def parameters(addresses: str, numbers: str = "") -> tuple[tuple[str, Type], ...]:
+    """The parameters of a function: the names of its addresses, and those of its numbers."""
+    pointers = ((name, POINTER) for name in addresses.split())
+    return (*pointers, *((name, I64) for name in numbers.split()))
 
 
 @dataclass
@@ -81,6 +98,11 @@ class Context:
     def address(self, code: Builder, name: str) -> Value:
         """The address of a buffer; the function's first parameter is the table."""
         return self.addresses.buffer(code, code.parameters[0], list(self.buffers).index(name))
+
+    def own(self, code: Builder) -> Value:
+        """The address of the thread's memory; a function's first parameters are table, thread."""
+        table, thread, *_ = code.parameters
+        return self.addresses.own(code, table, thread)
 
     def begin(
         self,

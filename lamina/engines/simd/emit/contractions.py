@@ -15,7 +15,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.matrix import Plain, as_loop, as_matrix, as_plain
 from lamina.codegen.primitives import element
-from lamina.codegen.values import I64, TABLE, Type, Value, constant
+from lamina.codegen.values import TABLE, Value
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import (
     ALONG_K,
@@ -28,12 +28,18 @@ from lamina.engines.simd.decide.schedule import (
 )
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.emit.amx import AmxTile, begin_tiles, emit_amx_tile, end_tiles
-from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
+from lamina.engines.simd.emit.context import (
+    ITEM_RANGE_PARAMETERS,
+    Context,
+    Points,
+    WrittenKernel,
+    parameters,
+)
 from lamina.engines.simd.emit.convolutions import emit_windows
 from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.simd.emit.loops import emit_nest
+from lamina.engines.simd.emit.m_tiles import over_kinds
 from lamina.engines.simd.emit.packing import (
-    TILE,
     RightPanel,
     m_stride_along_k,
     panel_address,
@@ -41,6 +47,7 @@ from lamina.engines.simd.emit.packing import (
     write_pack_left,
 )
 from lamina.engines.simd.emit.tiles import Dots, Tile, call_tile, emit_dots
+from lamina.engines.simd.processor import whole_lines
 from lamina.program.steps import Contraction, reads_of, writes_of
 
 
@@ -120,7 +127,7 @@ class _Gemm:
         panel_bytes = schedule.chunk * panels.width * step.dtype.itemsize if packs else 0
         tiles = 1 if schedule.chunk == schedule.k_steps else schedule.m_tiles
         sums_bytes = tiles * schedule.tile_m * panels.width * step.dtype.itemsize
-        self._sums_offset = -(-panel_bytes // 64) * 64
+        self._sums_offset = whole_lines(panel_bytes)
         context.workspaces.need_own(self._sums_offset + sums_bytes)
 
     # Kernels
@@ -150,36 +157,21 @@ class _Gemm:
             product = replace(product, reads=reads, writes=writes)
         return [*kernels, product]
 
-    def _begin(self, name: str, parameters: Sequence[tuple[str, Type]]) -> Points:
-        """Begins a function of this step."""
-        step = self._matrix.step
-        return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
-
     def _write_compute(self) -> None:
         """The kernel that multiplies: work items are (batch, panel of N, piece of M)."""
         code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
         table, thread, first, last = code.parameters
-        loop = code.begin_loop(first, last)
-        pieces = constant(self._schedule.split_m, I64)
-        piece = code.binary("urem", loop.index, pieces)
-        panel_of_all = code.binary("udiv", loop.index, pieces)
-        count = constant(self._panels.count, I64)
-        batch = code.binary("udiv", panel_of_all, count)
-        panel = code.binary("urem", panel_of_all, count)
-        tiles = constant(self._schedule.m_tiles, I64)
-        begin = code.binary("udiv", code.multiply(piece, tiles), pieces)
-        following = code.add(piece, constant(1, I64))
-        end = code.binary("udiv", code.multiply(following, tiles), pieces)
-        operands = (table, thread, batch, panel, begin, end)
-        for kind, _, condition, limit in self._panels.kinds():
-            with code.when(code.compare(condition, panel, constant(limit, I64))):
-                code.call_void(f"{self._name}_{kind}", *operands)
-        if self._schedule.split_m == 1:
-            following = code.add(panel, constant(1, I64))
-            for one in self._column_sums:
-                code.call_void(one.function, table, thread, panel, following)
-        code.end_loop(loop)
-        code.finish()
+        with code.loop(first, last) as loop:
+            pieces, tiles = self._schedule.split_m, self._schedule.m_tiles
+            piece, panel_of_all = loop.index % pieces, loop.index // pieces
+            batch, panel = panel_of_all // self._panels.count, panel_of_all % self._panels.count
+            begin, end = piece * tiles // pieces, (piece + 1) * tiles // pieces
+            for kind in over_kinds(code, self._panels, panel):
+                code.call_void(f"{self._name}_{kind}", table, thread, batch, panel, begin, end)
+            if pieces == 1:
+                following = panel + 1
+                for one in self._column_sums:
+                    code.call_void(one.function, table, thread, panel, following)
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
         """Writes the function of a panel: packs it if necessary, then computes its tiles."""
@@ -188,12 +180,13 @@ class _Gemm:
         wide, around = self._schedule.wide_epilogue, (matrix.batch,)
         epilogue = Epilogue(matrix.step, around, (matrix.m,), (panel.width,), panel, wide)
         write_epilogue(self._context, name, epilogue, ("batch", "m_start", "count", "n_start"))
-        points = self._begin(name, _PANEL_PARAMETERS)
+        step = matrix.step
+        points = self._context.begin(name, _PANEL_PARAMETERS, reads_of(step) | writes_of(step))
         code = points.code
-        table, thread, batch, number, begin, end = code.parameters
-        own = self._context.addresses.own(code, table, thread)
+        table, _, batch, number, begin, end = code.parameters
+        own = self._context.own(code)
         sums = code.offset(own, self._sums_offset, "i8")
-        n_start = code.multiply(number, constant(self._panels.width, I64))
+        n_start = number * self._panels.width
         k, longest = self._schedule.k_steps, self._schedule.chunk
         with points.bound(matrix.batch, batch):
             for start in range(0, k, longest):
@@ -201,7 +194,6 @@ class _Gemm:
                 right, stride = self._right_address(points, panel, own, n_start, chunk)
                 one = _Pass(name, panel, chunk, table, right, stride, sums, n_start)
                 self._tiles(points, one, begin, end)
-        code.finish()
 
     def _right_address(
         self, points: Points, panel: Panel, own: Value, n_start: Value, chunk: range
@@ -211,8 +203,7 @@ class _Gemm:
         _, _, batch, number, *_ = code.parameters
         packed = self._schedule.prepacked
         if packed is not None:
-            before = code.multiply(batch, constant(self._panels.count, I64))
-            panel_of_all = code.add(before, number)
+            panel_of_all = batch * self._panels.count + number
             whole = panel_address(self._context, code, packed, panel_of_all, self._element)
             return code.offset(whole, chunk.start * panel.width, self._element), panel.width
         plain = self._right_in_place(panel)
@@ -222,7 +213,7 @@ class _Gemm:
         packing = self._schedule.packing
         assert packing is not None
         packed = RightPanel(points, self._matrix, packing, panel, n_start, own)
-        packed.write_some(constant(chunk.start, I64), len(chunk))
+        packed.write_some(code.constant(chunk.start), len(chunk))
         return own, panel.width
 
     def _right_in_place(self, panel: Panel) -> Plain | None:
@@ -235,53 +226,40 @@ class _Gemm:
         code, matrix = points.code, self._matrix
         whole, rest = divmod(matrix.m.extent, self._schedule.tile_m)
         if whole:
-            limit = constant(whole, I64)
-            stop = code.select(code.compare("slt", end, limit), end, limit) if rest else end
+            stop = code.minimum(end, whole) if rest else end
             if self._amx:
                 begin_tiles(code, self._schedule.tile_m)
-            loop = code.begin_loop(begin, stop)
-            with points.bound(TILE, loop.index, before=loop.before):
-                self._tile(points, one, loop.index, self._schedule.tile_m)
-                code.end_loop(loop)
+            with points.counting(begin, stop) as number:
+                self._tile(points, one, number, self._schedule.tile_m)
         if rest:
-            number = constant(whole, I64)
-            with (
-                code.when(code.compare("sgt", end, number)) as before,
-                points.bound(TILE, number, before=before),
-            ):
+            with code.when(end > whole) as before, points.inside(before):
                 if self._amx:
                     begin_tiles(code, rest)
-                self._tile(points, one, number, rest)
+                self._tile(points, one, code.constant(whole), rest)
         if self._amx:
             end_tiles(code)
 
     def _tile(self, points: Points, one: _Pass, number: Value, tile_m: int) -> None:
         """One tile over one chunk: sums begin at zero or in the last chunk; epilogue at the end."""
         code, matrix = points.code, self._matrix
-        m_start = code.multiply(number, constant(self._schedule.tile_m, I64))
+        m_start = number * self._schedule.tile_m
         left, m_stride, k_stride = self._left_address(points, number, m_start, one.chunk.start)
         sums = one.sums
         if self._schedule.chunk < self._schedule.k_steps:
-            skipped = code.multiply(number, constant(self._schedule.tile_m * one.panel.width, I64))
+            skipped = number * (self._schedule.tile_m * one.panel.width)
             sums = code.offset(sums, skipped, self._of_sums)
         fresh = one.chunk.start == 0
         if self._dots:
             self._dot_tiles(code, one, left, m_stride, tile_m)
         elif self._amx:
             tile = AmxTile(tile_m, one.panel.vectors, m_stride, fresh)
-            count = constant(len(one.chunk) // AMX_STEPS, I64)
             kernel = emit_amx_tile(self._context.module, tile)
-            code.call_void(kernel, left, one.right, sums, count)
+            code.call_void(kernel, left, one.right, sums, len(one.chunk) // AMX_STEPS)
         else:
+            rows = range(tile_m)
             tile = Tile(
-                tuple(m * m_stride for m in range(tile_m)),
-                tuple(m * one.panel.width for m in range(tile_m)),
-                one.panel.vectors,
-                one.panel.lanes,
-                one.panel.last_lanes,
-                self._of_sums,
-                ((0, k_stride),),
-                one.right_stride,
+                *(tuple(m * m_stride for m in rows), tuple(m * one.panel.width for m in rows)),
+                *(*one.panel.sizes, self._of_sums, ((0, k_stride),), one.right_stride),
                 fresh=fresh,
                 prefetch=self._schedule.prefetch,
                 paired=matrix.paired,
@@ -289,7 +267,7 @@ class _Gemm:
             call_tile(code, tile, left, one.right, sums, len(one.chunk))
         if one.chunk.stop == self._schedule.k_steps:
             batch = points.axis(matrix.batch)
-            operands = (one.table, sums, batch, m_start, constant(tile_m, I64), one.n_start)
+            operands = (one.table, sums, batch, m_start, tile_m, one.n_start)
             code.call_void(f"{one.name}_epilogue", *operands)
 
     def _dot_tiles(
@@ -300,20 +278,11 @@ class _Gemm:
         assert plain is not None
         for first in range(0, one.panel.n, self._schedule.tile_n):
             tile_n = min(self._schedule.tile_n, one.panel.n - first)
-            kernel = emit_dots(
-                self._context.module,
-                Dots(
-                    tile_m,
-                    tile_n,
-                    one.panel.lanes,
-                    self._of_sums,
-                    len(one.chunk),
-                    m_stride,
-                    plain.stride,
-                    one.panel.width,
-                    self._matrix.paired,
-                ),
+            dots = Dots(
+                *(tile_m, tile_n, one.panel.lanes, self._of_sums, len(one.chunk)),
+                *(m_stride, plain.stride, one.panel.width, self._matrix.paired),
             )
+            kernel = emit_dots(self._context.module, dots)
             memory = "i16" if self._matrix.paired else self._element
             right = code.offset(one.right, first * plain.stride, memory)
             code.call_void(kernel, left, right, code.offset(one.sums, first, self._of_sums))
@@ -335,29 +304,21 @@ class _Gemm:
         batch = points.axis(matrix.batch)
         if self._schedule.left == ALONG_K:
             stride = m_stride_along_k(matrix)
-            m_of_all = code.add(code.multiply(batch, constant(matrix.m.extent, I64)), m_start)
-            offset = code.multiply(m_of_all, constant(stride, I64))
-            offset = code.add(offset, constant(k_start, I64))
+            offset = (batch * matrix.m.extent + m_start) * stride + k_start
             return code.offset(whole, offset, self._element), per_step * stride, per_step
-        tile = code.add(code.multiply(batch, constant(self._schedule.m_tiles, I64)), number)
+        tile = batch * self._schedule.m_tiles + number
         tile_m = self._schedule.tile_m
-        offset = code.multiply(tile, constant(k * tile_m, I64))
         # The last tile may have fewer rows, but has the same strides.
-        offset = code.add(offset, constant(k_start * tile_m, I64))
+        offset = tile * (k * tile_m) + k_start * tile_m
         return code.offset(whole, offset, self._element), per_step, per_step * tile_m
 
     def _address(self, points: Points, plain: Plain, outer: Value, k_start: int) -> Value:
         """The address of a plain operand at a row (left) or column (right) and a step."""
         code, paired = points.code, self._matrix.paired
-        first = points.indices(plain.start).start
-        offset = code.add(first, code.multiply(outer, constant(plain.stride, I64)))
         k = 2 * k_start if paired else k_start
-        offset = code.add(offset, constant(k * plain.k_stride, I64))
+        first = points.indices(plain.start).start
+        offset = first + outer * plain.stride + k * plain.k_stride
         return code.offset(points.base(plain.buffer), offset, "i16" if paired else self._element)
 
 
-_PANEL_PARAMETERS = (
-    ("table", TABLE),
-    ("thread", I64),
-    *((name, I64) for name in ("batch", "panel", "begin", "end")),
-)
+_PANEL_PARAMETERS = (("table", TABLE), *parameters("", "thread batch panel begin end"))

@@ -56,7 +56,6 @@ def write_epilogue(context: Context, name: str, epilogue: Epilogue, numbers: Seq
         for axis, value in zip(epilogue.around, around, strict=True):
             stack.enter_context(points.bound(axis, value))
         _write_loops(points, epilogue, ranges, sums, n_start)
-    points.code.finish()
 
 
 def _write_loops(
@@ -73,19 +72,18 @@ def _write_loops(
         return
     (first, count), *rest = ranges
     number = len(epilogue.m_axes) - len(ranges)
-    end = code.add(first, count)
-    with points.loop(epilogue.m_axes[number], (), first, end) as loop:
-        past = code.subtract(loop.index, first)
-        skipped = code.multiply(past, points.position(epilogue.pitches[number]))
+    end = first + count
+    with points.loop(epilogue.m_axes[number], start=first, stop=end) as loop:
+        past = loop.index - first
+        skipped = past * points.position(epilogue.pitches[number])
         _write_loops(points, epilogue, rest, code.offset(source, skipped, kind), n_start)
-        code.end_loop(loop)
 
 
 def _write_vectors(points: Points, epilogue: Epilogue, source: Value, n_start: Value) -> None:
     code, step, panel = points.code, epilogue.step, epilogue.panel
     kind = element(step.dtype)
     for first, lanes in panel.runs(wide=epilogue.wide):
-        base = code.add(n_start, points.position(first))
+        base = n_start + points.position(first)
         sums = code.offset(source, first, kind)
         with points.along(step.n[0], base, lanes, multiple=panel.lanes):
             points.define(step.result, code.load(sums, Type(kind, lanes)))

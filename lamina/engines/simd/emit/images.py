@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.primitives import element
-from lamina.codegen.values import I64, Value, constant
+from lamina.codegen.values import Value
 from lamina.engines.simd.decide.images import Image
 from lamina.engines.simd.emit import pairs
 from lamina.engines.simd.emit.context import Points
-from lamina.engines.simd.emit.packing import TILE, transposed
+from lamina.engines.simd.emit.packing import transposed
 
 
 @frozen_dataclass
@@ -39,7 +39,7 @@ class ImageCopy:
     def write(self) -> None:
         """Writes the loops."""
         others = [number for number in range(len(self.lengths)) if number != self.along]
-        self._over(others, constant(0, I64))
+        self._over(others, self.points.code.constant(0))
 
     def _over(self, sides: Sequence[int], offset: Value) -> None:
         """Copies inside loops over some sides, to an offset of the image."""
@@ -48,25 +48,20 @@ class ImageCopy:
             return
         number, *rest = sides
         code = self.points.code
-        opened = code.begin_loop(0, self.lengths[number])
-        value = self._absolute(number, opened.index)
-        axis = self.image.sides[number].axis
-        with self.points.bound(axis, value, before=opened.before):
-            skipped = code.multiply(opened.index, constant(self._pitch(number), I64))
-            self._over(rest, code.add(offset, skipped))
-            code.end_loop(opened)
+        with code.loop(0, self.lengths[number]) as loop:
+            value = self._absolute(number, loop.index)
+            with self.points.bound(self.image.sides[number].axis, value, before=loop.before):
+                self._over(rest, offset + loop.index * self._pitch(number))
 
     def _vectors(self, offset: Value) -> None:
         """Copies all elements along the side of the vectors."""
         code, length = self.points.code, self.lengths[self.along]
         whole = length - length % self.lanes
         if whole:
-            opened = code.begin_loop(0, whole, self.lanes)
-            with self.points.bound(TILE, opened.index, before=opened.before):
-                self._vector(opened.index, self.lanes, offset)
-                code.end_loop(opened)
+            with self.points.counting(0, whole, self.lanes) as start:
+                self._vector(start, self.lanes, offset)
         if whole < length:
-            self._vector(constant(whole, I64), length - whole, offset)
+            self._vector(code.constant(whole), length - whole, offset)
 
     def _vector(self, start: Value, width: int, offset: Value) -> None:
         """Copies one vector of `width` lanes."""
@@ -75,8 +70,7 @@ class ImageCopy:
         coordinate = self._absolute(self.along, start)
         with self.points.along(self.image.sides[self.along].axis, coordinate, width):
             value = self.points.vector(self.image.view)
-        offset = code.add(offset, code.multiply(start, constant(pitch, I64)))
-        address = code.offset(self.target, offset, kind)
+        address = code.offset(self.target, offset + start * pitch, kind)
         if pitch == 1:
             code.store(value, address)
             return
@@ -92,8 +86,7 @@ class ImageCopy:
         side = self.image.sides[number]
         if not self.image.positions or side.position != self.image.positions[0]:
             return value
-        code = self.points.code
-        return code.add(value, code.multiply(self.first, constant(side.windows.stride, I64)))
+        return value + self.first * side.windows.stride
 
 
 # The pairs of a block that is transposed in registers, the largest first.
@@ -110,36 +103,36 @@ class TransposedImageCopy(ImageCopy):
 
     def write(self) -> None:
         """Writes the loops."""
-        self._over(range(len(self.lengths) - 2), constant(0, I64))
+        self._over(range(len(self.lengths) - 2), self.points.code.constant(0))
 
     def _vector(self, start: Value, width: int, offset: Value) -> None:
         """Copies all elements along the last side of `width` coordinates of the side before it."""
         code = self.points.code
-        pitch = constant(self._pitch(self.along), I64)
-        target = code.offset(self.target, code.add(offset, code.multiply(start, pitch)), "i16")
+        target = code.offset(self.target, offset + start * self._pitch(self.along), "i16")
         done, length = 0, self.lengths[-1]
         for count in _PAIRS:
             blocks = (length - done) // (2 * count)
             if blocks > 1:
-                loop = code.begin_loop(constant(done, I64), done + blocks * 2 * count, 2 * count)
-                with self.points.bound(TILE, loop.index, before=loop.before):
-                    self._block(loop.index, count, start, width, target)
-                    code.end_loop(loop)
+                first, stop = code.constant(done), done + blocks * 2 * count
+                with self.points.counting(first, stop, 2 * count) as here:
+                    self._block(here, count, start, width, target)
             elif blocks:
-                self._block(constant(done, I64), count, start, width, target)
+                self._block(code.constant(done), count, start, width, target)
             done += blocks * 2 * count
         if done < length:
-            last = constant(done, I64)
-            self._store_lanes(self._read(last, start, width), last, target)
+            last = code.constant(done)
+            numbers = self._read(last, start, width)
+            for lane in range(width):
+                address = code.offset(target, lane * self._pitch(self.along), "i16")
+                code.store(code.extract(numbers, lane), code.offset(address, last, "i16"))
 
     def _block(self, first: Value, count: int, start: Value, width: int, target: Value) -> None:
         """Copies `count` pairs along the last side."""
         code = self.points.code
         found: list[Value] = []
         for number in range(count):
-            position = code.add(first, constant(2 * number, I64))
-            following = code.add(position, constant(1, I64))
-            both = (self._read(one, start, width) for one in (position, following))
+            position = first + 2 * number
+            both = (self._read(one, start, width) for one in (position, position + 1))
             found.append(pairs.zipped(code, *both))
         for lane in range(0, width, count):
             present = min(count, width - lane)
@@ -157,9 +150,3 @@ class TransposedImageCopy(ImageCopy):
         coordinate = self._absolute(self.along, start)
         with self.points.bound(last.axis, value), self.points.along(across.axis, coordinate, width):
             return self.points.vector(self.image.view)
-
-    def _store_lanes(self, numbers: Value, position: Value, target: Value) -> None:
-        code = self.points.code
-        for lane in range(numbers.type.lanes):
-            address = code.offset(target, lane * self._pitch(self.along), "i16")
-            code.store(code.extract(numbers, lane), code.offset(address, position, "i16"))

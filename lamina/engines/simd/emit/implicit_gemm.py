@@ -10,15 +10,16 @@ from typing import final
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
-from lamina.codegen.values import I64, Value, constant
+from lamina.codegen.values import Value
 from lamina.engines.simd.decide.amx import amx_tiles
 from lamina.engines.simd.decide.m_tiles import MTiles
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.emit.amx import AmxTile, begin_tiles, emit_amx_tile, end_tiles
-from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, WrittenKernel
+from lamina.engines.simd.emit.context import WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, offsets, over_pieces, over_tiles
-from lamina.engines.simd.emit.tiles import Tile, call_tile
+from lamina.engines.simd.emit.tiles import call_tile
 from lamina.engines.simd.emit.windows import WindowWriter
+from lamina.engines.simd.processor import whole_lines
 
 
 @frozen_dataclass
@@ -49,36 +50,26 @@ class ImplicitGemm(WindowWriter):
     def write(self) -> list[WrittenKernel]:
         image = self._image
         block, images = self._schedule.block, self._schedule.images
-        first = image.positions[0]
-        whole, rest = divmod(first.extent, block)
-        outer_blocks = self._outer.extent // images
-        each = whole + bool(rest)
+        whole, rest = divmod(image.positions[0].extent, block)
         sizes = {"whole": block} | ({"rest": rest} if rest else {})
         # The worker's memory: images, and the sums of a tile.
-        images_bytes = images * max(image.size(size) for size in sizes.values()) * self._left_bytes
-        sums_at = -(-images_bytes // 64) * 64
+        largest = max(map(image.size, sizes.values()))
+        sums_at = whole_lines(images * largest * self._left_bytes)
         tile_bytes = self._schedule.tile_m * self._panels.width * self._bytes
         self._context.workspaces.need_own(sums_at + tile_bytes)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_tile_epilogue(kind, panel)
         for label, size in sizes.items():
             self._write_block(label, size, sums_at)
-        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
-        table, thread, begin, end = code.parameters
-        loop = code.begin_loop(begin, end)
-        number = code.binary("urem", loop.index, constant(each, I64))
-        remaining = code.binary("udiv", loop.index, constant(each, I64))
-        outer = code.binary("urem", remaining, constant(outer_blocks, I64))
-        batch = code.binary("udiv", remaining, constant(outer_blocks, I64))
-        outer = code.multiply(outer, constant(images, I64))
-        start = code.multiply(number, constant(block, I64))
-        for label, condition in (("whole", "slt"), ("rest", "eq")):
-            if label in sizes:
-                with code.when(code.compare(condition, number, constant(whole, I64))):
-                    operands = (table, thread, batch, outer, start)
-                    code.call_void(f"{self._name}_{label}", *operands)
-        code.end_loop(loop)
-        code.finish()
+        extents = whole + bool(rest), self._outer.extent // images
+        with self._items(self._name, *extents) as (code, _, (number, group, batch)):
+            table, thread, *_ = code.parameters
+            outer, start = group * images, number * block
+            for label, condition in (("whole", "slt"), ("rest", "eq")):
+                if label in sizes:
+                    with code.when(code.compare(condition, number, whole)):
+                        operands = (table, thread, batch, outer, start)
+                        code.call_void(f"{self._name}_{label}", *operands)
         return [self._kernel(self._name)]
 
     def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
@@ -90,38 +81,30 @@ class ImplicitGemm(WindowWriter):
 
     def _write_block(self, label: str, block: int, sums_at: int) -> None:
         image = self._image
-        points = self._begin(f"{self._name}_{label}", ("thread", "batch", "outer", "start"))
+        points = self._begin(f"{self._name}_{label}", "thread batch outer start")
         code = points.code
         _, _, batch, outer, start = code.parameters
-        own = self._own(code)
+        own = self._context.own(code)
         sums = code.offset(own, sums_at, "i8")
-        end = code.add(outer, constant(self._schedule.images, I64))
-        size = image.size(block)
+        end = outer + self._schedule.images
         with points.bound(self._batch, batch):
             if not image.is_direct:
-                with points.loop(self._outer, (), outer, end) as loop:
-                    past = code.subtract(loop.index, outer)
-                    target = address(code, own, [(past, size)], self._of_left)
-                    self._copy_image(points, block, start, target)
-                    code.end_loop(loop)
+                self._copy_images(points, block, outer, end, start, own)
             strides, skipped = image.layout(block)
             first = strides[image.positions[0]]
             for kind, panel, number, n_start in self._over_panels(points):
                 right = self._right(code, number)
-                with points.loop(self._outer, (), outer, end) as loop:
+                with points.loop(self._outer, start=outer, stop=end) as loop:
                     if image.is_direct:
-                        begin = self._image_start(points)
-                        left = address(code, begin, [(start, first)], self._of_left)
+                        left = code.offset(self._image_start(points), start * first, self._of_left)
                     else:
-                        past = code.subtract(loop.index, outer)
-                        left = address(code, own, [(past, size)], self._of_left)
+                        past = (loop.index - outer) * image.size(block)
+                        left = code.offset(own, past, self._of_left)
                         left = code.offset(left, skipped, self._of_left)
                     at = _At(kind, panel, left, right, sums, loop.index, n_start)
                     self._write_tiles(code, block, at)
-                    code.end_loop(loop)
             if self._schedule.amx:
                 end_tiles(code)
-        code.finish()
 
     def _tiles(self, block: int) -> MTiles:
         """The tiles of a block."""
@@ -134,8 +117,7 @@ class ImplicitGemm(WindowWriter):
         """All tiles of a block, each with its epilogue."""
         tiles = self._tiles(block)
         if not self._schedule.amx:
-            all_ = constant(0, I64), constant(tiles.count, I64)
-            for size, firsts in over_tiles(code, tiles, *all_):
+            for size, firsts in over_tiles(code, tiles, 0, code.constant(tiles.count)):
                 self._write_tile(code, block, at, size, firsts)
             return
         # Tiles of one size come one after the other, because registers are configured for it.
@@ -153,7 +135,7 @@ class ImplicitGemm(WindowWriter):
         strides, _ = image.layout(block)
         along = [strides[axis] for axis in image.positions]
         loops = self._loops([(axis.extent, strides[axis]) for axis in self._step.k])
-        left = address(code, at.left, list(zip(firsts, along, strict=True)), self._of_left)
+        left = address(code, at.left, zip(firsts, along, strict=True), self._of_left)
         if self._schedule.amx:
             height = self._tiles(block).height(size)
             one = AmxTile(height, panel.vectors, along[-1], fresh=True, loops=loops)
@@ -161,23 +143,10 @@ class ImplicitGemm(WindowWriter):
             code.call_void(kernel, left, at.right, at.sums)
         else:
             left_offsets = offsets(size, along)
-            tile = Tile(
-                left_offsets,
-                tuple(m * panel.width for m in range(len(left_offsets))),
-                panel.vectors,
-                panel.lanes,
-                panel.last_lanes,
-                self._element,
-                loops,
-                panel.width,
-                self._schedule.unrolled,
-                fresh=True,
-                paired=self._windowed.paired,
-            )
+            sums = tuple(m * panel.width for m in range(len(left_offsets)))
+            tile = self._register_tile(panel, left_offsets, sums, loops, fresh=True)
             call_tile(code, tile, left, at.right, at.sums)
-        counts = [constant(1, I64)] * (len(firsts) - 2)
-        counts += [constant(size[0], I64)] * (len(firsts) > 1)
-        counts.append(constant(size[1], I64))
-        absolute = [code.add(firsts[0], start), *firsts[1:]]
+        counts = [*[1] * (len(firsts) - 2), *size][-len(firsts) :]
+        absolute = [firsts[0] + start, *firsts[1:]]
         operands = (table, at.sums, batch, at.outer, *absolute, *counts, at.n_start)
         code.call_void(f"{self._name}_{at.kind}_epilogue", *operands)

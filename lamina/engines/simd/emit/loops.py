@@ -32,7 +32,6 @@ def emit_nest(context: Context, name: str, loop: Loop, nest: NestSchedule) -> Wr
     reads, writes = reads_of(loop), writes_of(loop)
     points = context.begin(name, ITEM_RANGE_PARAMETERS, reads | writes, calling=True)
     _write(context, points, loop, nest)
-    points.code.finish()
     return WrittenKernel(name, reads, writes)
 
 

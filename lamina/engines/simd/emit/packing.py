@@ -8,28 +8,31 @@ read through their views, so transposes, gathers, conversions and padding need n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import bfloat16, float32, size_of
+from lamina.base.shapes import bfloat16, float32
 from lamina.codegen.builder import BasicBlock, Builder, Module
 from lamina.codegen.matrix import Matrix, Stored, as_plain, stored
 from lamina.codegen.primitives import conversion, element, from_memory, memory_element
-from lamina.codegen.strides import stride_along
-from lamina.codegen.values import I64, NUMBERS, POINTER, Type, Value, constant
+from lamina.codegen.strides import row_major_strides, stride_along
+from lamina.codegen.values import I64, NUMBERS, POINTER, Type, Value
 from lamina.engines.simd.decide.packing import Packing, k_axes_in_memory_order
 from lamina.engines.simd.decide.panels import PackedRight, Panel
 from lamina.engines.simd.emit import pairs
-from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
-from lamina.engines.simd.processor import LINE_BYTES
+from lamina.engines.simd.emit.context import (
+    ITEM_RANGE_PARAMETERS,
+    Context,
+    Points,
+    WrittenKernel,
+    vectors_along,
+)
+from lamina.engines.simd.processor import odd_lines
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Scalar, loads
-
-# The number of the current tile in a loop over tiles; no expression depends on it.
-TILE = Axis("tile", 1 << 40)
 
 
 @frozen_dataclass
@@ -52,14 +55,23 @@ class RightPanel:
     n_start: Value
     target: Value
 
+    @property
+    def _code(self) -> Builder:
+        return self.points.code
+
+    @property
+    def _kind(self) -> str:
+        return self.matrix.element
+
     def write_all(self, count: int) -> None:
         """Packs all `count` steps."""
+        zero = self._code.constant(0)
         if not self.packing.in_memory_order:
-            self.write_some(constant(0, I64), count)
+            self.write_some(zero, count)
         elif self.packing.transposed:
             self._transpose_in_memory_order()
         else:
-            self._pack_in_memory_order(k_axes_in_memory_order(self.matrix), constant(0, I64))
+            self._pack_in_memory_order(k_axes_in_memory_order(self.matrix), zero)
 
     def write_some(self, start: Value, count: int) -> None:
         """Packs `count` steps in the order of K, from `start` on, and zeros after the last step."""
@@ -73,36 +85,30 @@ class RightPanel:
         done = whole - whole % self.panel.lanes if self.packing.transposed else 0
         if done:
             self._transpose(start, done)
-        code = self.points.code
         if done < whole:
             self._pack_steps(start, done, whole)
         if whole < count:
-            k_offset = constant(whole * self.panel.width, I64)
-            number = code.add(start, constant(whole, I64))
-            self._pack_pair(number, code.offset(self.target, k_offset, self._kind), single=True)
+            number = start + whole
+            target = self._code.offset(self.target, whole * self.panel.width, self._kind)
+            self._pack_pair(number, target, single=True)
 
     def write_zeros(self, first: int, last: int) -> None:
         """Packs zeros from step number `first` of the target up to `last`."""
-        code, width, lanes = self.points.code, self.panel.width, self.panel.lanes
+        width, lanes = self.panel.width, self.panel.lanes
         for offset in range(first * width, last * width, lanes):
-            zeros = constant(0, Type(self._kind, lanes))
-            code.store(zeros, code.offset(self.target, offset, self._kind))
+            zeros = self._code.constant(0, Type(self._kind, lanes))
+            self._code.store(zeros, self._code.offset(self.target, offset, self._kind))
 
     def _pack_steps(self, start: Value, done: int, count: int) -> None:
         """Packs the steps from number `done` up to `count`, counted from `start`."""
-        points, code = self.points, self.points.code
-        first = code.add(start, constant(done, I64))
-        last = code.add(start, constant(count, I64))
-        loop = code.begin_loop(first, last)
-        past = code.subtract(loop.index, start)
-        k_offset = code.multiply(past, constant(self.panel.width, I64))
-        target = code.offset(self.target, k_offset, self._kind)
-        if self.matrix.paired:
-            self._pack_pair(loop.index, target, before=loop.before)
-        else:
-            with points.bound(self.matrix.k, loop.index, before=loop.before):
-                self._pack_k(self.matrix.right, target)
-        code.end_loop(loop)
+        with self._code.loop(start + done, start + count) as loop:
+            k_offset = (loop.index - start) * self.panel.width
+            target = self._code.offset(self.target, k_offset, self._kind)
+            if self.matrix.paired:
+                self._pack_pair(loop.index, target, before=loop.before)
+            else:
+                with self.points.bound(self.matrix.k, loop.index, before=loop.before):
+                    self._pack_k(self.matrix.right, target)
 
     def _pack_pair(
         self,
@@ -113,123 +119,101 @@ class RightPanel:
         before: BasicBlock | None = None,
     ) -> None:
         """Packs the columns of the panel at a pair of k; a `single` k is paired with zeros."""
-        points, code, panel = self.points, self.points.code, self.panel
-        k = code.multiply(number, constant(2, I64))
+        points = self.points
+        k = number * 2
         found: list[list[Value]] = []
         for offset in (0,) if single else (0, 1):
-            with points.bound(self.matrix.k, code.add(k, constant(offset, I64)), before=before):
-                found.append(self._vectors(self.matrix.right))
+            with points.bound(self.matrix.k, k + offset, before=before):
+                read = partial(pairs.numbers, points, self.matrix.right)
+                found.append(list(self._vectors(read)))
         for vector, first in enumerate(found[0]):
-            pair = pairs.zipped(code, first, None if single else found[1][vector])
-            pair = code.padded(pair, panel.lanes, 0)
-            code.store(pair, code.offset(target, vector * panel.lanes, self._kind))
-
-    def _vectors(self, view: Scalar) -> list[Value]:
-        """The vectors of the panel at the current k, as bfloat16 or floats to be rounded."""
-        points, code, panel = self.points, self.points.code, self.panel
-        found: list[Value] = []
-        for vector in range(panel.vectors):
-            base = code.add(self.n_start, constant(vector * panel.lanes, I64))
-            with points.along(self.matrix.n, base, panel.present(vector)):
-                found.append(pairs.numbers(points, view))
-        return found
-
-    @property
-    def _kind(self) -> str:
-        return self.matrix.element
+            pair = pairs.zipped(self._code, first, None if single else found[1][vector])
+            self._store(vector, pair, target)
 
     def _pack_k(self, view: Scalar, target: Value) -> None:
         """Packs the columns of the panel at the current k, read through a view of the operand."""
-        points, code, panel = self.points, self.points.code, self.panel
-        for number in range(panel.vectors):
-            base = code.add(self.n_start, constant(number * panel.lanes, I64))
-            with points.along(self.matrix.n, base, panel.present(number)):
-                value = points.vector(view)
-            value = code.padded(value, panel.lanes, 0)
-            code.store(value, code.offset(target, number * panel.lanes, self._kind))
+        for number, value in enumerate(self._vectors(partial(self.points.vector, view))):
+            self._store(number, value, target)
+
+    def _vectors(self, read: Callable[[], Value]) -> Iterator[Value]:
+        return vectors_along(self.points, self.matrix.n, self.n_start, self.panel, read)
+
+    def _store(self, number: int, value: Value, target: Value) -> None:
+        """Stores one of the panel's vectors at the current k."""
+        value = self._code.padded(value, self.panel.lanes, 0)
+        offset = number * self.panel.lanes
+        self._code.store(value, self._code.offset(target, offset, self._kind))
 
     def _transpose(self, start: Value, count: int) -> None:
         """Packs `count` contiguous k by register transposes."""
-        code, matrix = self.points.code, self.matrix
+        matrix = self.matrix
         plain = as_plain(matrix.right, matrix.n, matrix, below_conversions=True)
         assert plain is not None
-        first = self.points.indices(plain.start).start
-        first = code.add(first, code.multiply(self.n_start, constant(plain.stride, I64)))
-        k = code.multiply(start, constant(2 if matrix.paired else 1, I64))
-        base = self.points.base(plain.buffer)
-        source = code.offset(base, code.add(first, k), self._reading.element)
-        numbers = [constant(number, I64) for number in (plain.stride, self.panel.width, count)]
-        self._transpose_panel(source, plain.stride, numbers, listed=False)
-
-    @property
-    def _reading(self) -> Reading:
-        """How vectors along K are read."""
-        view = stored(self.matrix.right)
-        assert view is not None
-        return Reading(view, self.panel.lanes, self.matrix.paired)
-
-    def _transpose_panel(
-        self, source: Value, stride: int, numbers: Sequence[Value], *, listed: bool
-    ) -> None:
-        """Calls `transpose` for each vector of the panel, whose first n is at `source`."""
-        code, panel, reading = self.points.code, self.panel, self._reading
-        for number in range(panel.vectors):
-            function = _emit_transpose(code.module, reading, panel.present(number), listed=listed)
-            start = code.offset(source, number * panel.lanes * stride, reading.element)
-            target = code.offset(self.target, number * panel.lanes, self._kind)
-            code.call_void(function, start, target, *numbers)
-
-    def _pitches(self) -> dict[Axis, int]:
-        """The stride of each axis of K, in k."""
-        axes = self.matrix.k_axes
-        return {
-            axis: size_of([later.extent for later in axes[number + 1 :]])
-            for number, axis in enumerate(axes)
-        }
-
-    def _pack_in_memory_order(self, axes: Sequence[tuple[Axis, int]], k_offset: Value) -> None:
-        """Packs inside loops over some axes of K; `k_offset` is their offset in the target."""
-        code = self.points.code
-        if not axes:
-            self._pack_k(self.matrix.right_by_axes, code.offset(self.target, k_offset, self._kind))
-            return
-        (axis, _), *rest = axes
-        with self.points.loop(axis) as loop:
-            pitch = constant(self._pitches()[axis] * self.panel.width, I64)
-            skipped = code.multiply(loop.index, pitch)
-            self._pack_in_memory_order(rest, code.add(k_offset, skipped))
-            code.end_loop(loop)
+        first = self._first(plain.start, plain.stride)
+        k = start * (2 if matrix.paired else 1)
+        self._transpose_panel(plain.buffer, first + k, plain.stride, self.panel.width, count)
 
     def _transpose_in_memory_order(self) -> None:
         """Packs all k, which are one run of memory; a table has the target offset of each."""
-        code, matrix = self.points.code, self.matrix
+        matrix, width = self.matrix, self.panel.width
         view = stored(matrix.right_by_axes)
         assert view is not None
         load = view.load
         stride = stride_along(load.index, matrix.n)
         assert stride is not None
-        ordered = [(axis, self._pitches()[axis]) for axis, _ in k_axes_in_memory_order(matrix)]
+        ordered = [(axis, self._pitches[axis]) for axis, _ in k_axes_in_memory_order(matrix)]
         order = [
             sum(index * pitch for index, (_, pitch) in zip(indices, ordered, strict=True))
             for indices in np.ndindex(*(axis.extent for axis, _ in ordered))
         ]
         # Operands with equal extents and pitches share the table.
         key = "_".join(f"{axis.extent}x{pitch}" for axis, pitch in ordered)
-        width = self.panel.width
-        table = code.module.table_once(
-            f"k_offsets_{key}_{width}", [constant(k * width, I64) for k in order]
-        )
+        table = self._code.module.table_once(f"k_offsets_{key}_{width}", [k * width for k in order])
         moving = {axis for axis, _ in ordered} | {matrix.n}
         terms = tuple(term for term in load.index.terms if term[0] not in moving)
-        first = self.points.indices(Index(load.index.constant, terms)).start
-        first = code.add(first, code.multiply(self.n_start, constant(stride, I64)))
-        source = code.offset(self.points.base(load.buffer), first, self._reading.element)
-        numbers = [constant(stride, I64), table, constant(len(order), I64)]
-        self._transpose_panel(source, stride, numbers, listed=True)
+        first = self._first(Index(load.index.constant, terms), stride)
+        self._transpose_panel(load.buffer, first, stride, table, len(order))
+
+    def _first(self, start: Index, stride: int) -> Value:
+        """The index of the panel's first column, along which elements are `stride` apart."""
+        return self.points.indices(start).start + self.n_start * stride
+
+    def _transpose_panel(
+        self, buffer: str, first: Value, stride: int, width: Value | int, count: int
+    ) -> None:
+        """Calls `transpose` for each vector of the panel, whose first column begins at `first`."""
+        code, matrix, panel = self._code, self.matrix, self.panel
+        view = stored(matrix.right)
+        assert view is not None
+        reading = _Reading(view, panel.lanes, matrix.paired)
+        source = code.offset(self.points.base(buffer), first, reading.element)
+        for number in range(panel.vectors):
+            listed = isinstance(width, Value)
+            function = _emit_transpose(code.module, reading, panel.present(number), listed=listed)
+            start = code.offset(source, number * panel.lanes * stride, reading.element)
+            target = code.offset(self.target, number * panel.lanes, self._kind)
+            code.call_void(function, start, target, stride, width, count)
+
+    @property
+    def _pitches(self) -> dict[Axis, int]:
+        """The stride of each axis of K, in k."""
+        axes = self.matrix.k_axes
+        return dict(zip(axes, row_major_strides([axis.extent for axis in axes]), strict=True))
+
+    def _pack_in_memory_order(self, axes: Sequence[tuple[Axis, int]], k_offset: Value) -> None:
+        """Packs inside loops over some axes of K; `k_offset` is their offset in the target."""
+        if not axes:
+            target = self._code.offset(self.target, k_offset, self._kind)
+            self._pack_k(self.matrix.right_by_axes, target)
+            return
+        (axis, _), *rest = axes
+        with self.points.loop(axis) as loop:
+            skipped = loop.index * (self._pitches[axis] * self.panel.width)
+            self._pack_in_memory_order(rest, k_offset + skipped)
 
 
 @frozen_dataclass
-class Reading:
+class _Reading:
     """How a vector along K is read.
 
     Attributes:
@@ -254,8 +238,8 @@ class Reading:
             one.dtype.short if one.primitive == "cast" else one.primitive
             for one in self.view.conversions
         )
-        texts = [self.view.dtypes[0].short, *names]
-        return "_".join([*texts, str(self.lanes), *(["pairs"] if self.paired else [])])
+        ending = ["pairs"] if self.paired else []
+        return "_".join([self.view.dtypes[0].short, *names, str(self.lanes), *ending])
 
     @property
     def type(self) -> Type:
@@ -265,8 +249,7 @@ class Reading:
     def read(self, code: Builder, address: Value) -> Value:
         """The vector at an address."""
         vector = Type(self.element, self.lanes * (2 if self.paired else 1))
-        value = code.load(address, vector)
-        value = from_memory(code, value, self.view.dtypes[0])
+        value = from_memory(code, code.load(address, vector), self.view.dtypes[0])
         if self.paired and self.view.dtypes == (float32, bfloat16):
             return pairs.neighbours(code, value)
         for one in self.view.conversions:
@@ -274,7 +257,7 @@ class Reading:
         return pairs.neighbours(code, value) if self.paired else value
 
 
-def _emit_transpose(module: Module, reading: Reading, present: int, *, listed: bool) -> str:
+def _emit_transpose(module: Module, reading: _Reading, present: int, *, listed: bool) -> str:
     """Writes `transpose(source, target, stride, width, count)`, once in a module; gives its name.
 
     It reads `present` columns of `count` steps each, at a distance of `stride` elements. It stores
@@ -288,43 +271,33 @@ def _emit_transpose(module: Module, reading: Reading, present: int, *, listed: b
     numbers = (("stride", I64), ("width", NUMBERS if listed else I64), ("count", I64))
     code = module.function(name, (("source", POINTER), ("target", POINTER), *numbers))
     source, target, stride, width, count = code.parameters
-    loop = code.begin_loop(constant(0, I64), count, reading.lanes)
-    first = code.multiply(loop.index, constant(2 if reading.paired else 1, I64))
-    start = code.offset(source, first, reading.element)
-    vectors: list[Value] = []
-    for lane in range(present):
-        skipped = code.multiply(stride, constant(lane, I64))
-        vectors.append(reading.read(code, code.offset(start, skipped, reading.element)))
-    vectors += [constant(0, reading.type)] * (reading.lanes - present)
-    for number, values in enumerate(transposed(code, vectors)):
-        k = code.add(loop.index, constant(number, I64))
-        offset = code.picked(width, k) if listed else code.multiply(k, width)
-        code.store(values, code.offset(target, offset, reading.type.element))
-    code.end_loop(loop)
-    code.finish()
+    with code.loop(0, count, reading.lanes) as loop:
+        first = loop.index * (2 if reading.paired else 1)
+        start = code.offset(source, first, reading.element)
+        vectors = [
+            reading.read(code, code.offset(start, stride * lane, reading.element))
+            for lane in range(present)
+        ]
+        vectors += [code.constant(0, reading.type)] * (reading.lanes - present)
+        for number, values in enumerate(transposed(code, vectors)):
+            k = loop.index + number
+            offset = code.picked(width, k) if listed else k * width
+            code.store(values, code.offset(target, offset, reading.type.element))
     return name
 
 
 def transposed(code: Builder, vectors: Sequence[Value]) -> list[Value]:
     """The columns of a square block of rows: log2(lanes) rounds of exchanging halves."""
-    lanes = len(vectors)
-    current = list(vectors)
-    distance = lanes // 2
+    current, lanes = list(vectors), range(len(vectors))
+    distance = len(lanes) // 2
     while distance:
-        following = list(current)
-        for first in range(lanes):
-            if first & distance:
-                continue
-            second = first + distance
-            low = [
-                lane if not lane & distance else lane - distance + lanes for lane in range(lanes)
-            ]
-            high = [
-                lane + distance if not lane & distance else lane + lanes for lane in range(lanes)
-            ]
-            following[first] = code.shuffle(current[first], current[second], low)
-            following[second] = code.shuffle(current[first], current[second], high)
-        current = following
+        low = [lane + len(lanes) - distance if lane & distance else lane for lane in lanes]
+        high = [lane + len(lanes) if lane & distance else lane + distance for lane in lanes]
+        for first in lanes:
+            if not first & distance:
+                rows = current[first], current[first + distance]
+                current[first] = code.shuffle(*rows, low)
+                current[first + distance] = code.shuffle(*rows, high)
         distance //= 2
     return current
 
@@ -334,91 +307,79 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) ->
 
     Work items are (batch, tile).
     """
+    full, rest = divmod(matrix.m.extent, tile_m)
+    size = matrix.k_steps * tile_m
+
+    def write(points: Points, whole: Value, item: Value, number: Value) -> None:
+        code = points.code
+        m_start = number * tile_m
+        target = code.offset(whole, item * size, matrix.element)
+        for condition, present in (("slt", tile_m * bool(full)), ("eq", rest)):
+            if present:
+                with (
+                    code.when(code.compare(condition, number, full)) as before,
+                    points.inside(before),
+                ):
+                    _write_left_tile(points, matrix, m_start, present, tile_m, target)
+
+    return _write_left(context, name, matrix, full + bool(rest), size, write)
+
+
+def _write_left(
+    context: Context,
+    name: str,
+    matrix: Matrix,
+    count: int,
+    size: int,
+    write: Callable[[Points, Value, Value, Value], None],
+) -> WrittenKernel:
+    """A kernel that packs the left operand in `count` parts for each matrix of the batch.
+
+    `write` packs one of them, given the address of all, which take `size` elements each, the number
+    of the work item, and the number of the part.
+    """
     reads = frozenset(load.buffer for load in loads(matrix.left))
     points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
-    code = points.code
-    _, _, first, last = code.parameters
-    full, rest = divmod(matrix.m.extent, tile_m)
-    tiles = full + bool(rest)
-    size = matrix.k_steps * tile_m
-    context.need_shared(matrix.batch.extent * tiles * size * Type(matrix.element).bytes)
-    whole = context.address(code, context.SHARED)
-    loop = code.begin_loop(first, last)
-    batch = code.binary("udiv", loop.index, constant(tiles, I64))
-    number = code.binary("urem", loop.index, constant(tiles, I64))
-    m_start = code.multiply(number, constant(tile_m, I64))
-    target = code.offset(whole, code.multiply(loop.index, constant(size, I64)), matrix.element)
-    with points.bound(matrix.batch, batch):
-        for condition, present, limit in (("slt", tile_m, full), ("eq", rest, full)):
-            if not present or (condition == "slt" and not full):
-                continue
-            with (
-                code.when(code.compare(condition, number, constant(limit, I64))) as before,
-                points.bound(TILE, number, before=before),
-            ):
-                one = _LeftTile(points, matrix, m_start, present, tile_m, target)
-                one.write()
-    code.end_loop(loop)
-    code.finish()
+    *_, first, last = points.code.parameters
+    context.need_shared(matrix.batch.extent * count * size * Type(matrix.element).bytes)
+    whole = context.address(points.code, context.SHARED)
+    with points.code.loop(first, last) as loop:
+        batch, number = loop.index // count, loop.index % count
+        with points.bound(matrix.batch, batch):
+            write(points, whole, loop.index, number)
     return WrittenKernel(name, reads, frozenset([context.SHARED]))
 
 
-@frozen_dataclass
-class _LeftTile:
-    """A tile of a left operand, while its packing is written.
+def _write_left_tile(
+    points: Points, matrix: Matrix, m_start: Value, present: int, tile_m: int, target: Value
+) -> None:
+    """Packs all steps of `present` rows from `m_start` on, in a tile of `tile_m` rows."""
+    code = points.code
 
-    Attributes:
-        points: of the function that packs it.
-        matrix: the contraction.
-        m_start: its first row.
-        present: its rows.
-        tile_m: the rows of a full tile.
-        target: the address of the packed tile.
-    """
+    def vector() -> Value:
+        with points.along(matrix.m, m_start, present):
+            return pairs.numbers(points, matrix.left, paired=matrix.paired)
 
-    points: Points
-    matrix: Matrix
-    m_start: Value
-    present: int
-    tile_m: int
-    target: Value
+    def store(value: Value, step: Value) -> None:
+        code.store(value, code.offset(target, step * tile_m, matrix.element))
 
-    def write(self) -> None:
-        """Packs all steps."""
-        points, code, matrix = self.points, self.points.code, self.matrix
-        if not matrix.paired:
-            with points.loop(matrix.k) as loop:
-                self._store(self._vector(), loop.index)
-                code.end_loop(loop)
-            return
-        whole, single = divmod(matrix.k.extent, 2)
-        if whole:
-            loop = code.begin_loop(0, whole)
-            k = code.multiply(loop.index, constant(2, I64))
+    if not matrix.paired:
+        with points.loop(matrix.k) as loop:
+            store(vector(), loop.index)
+        return
+    whole, single = divmod(matrix.k.extent, 2)
+    if whole:
+        with code.loop(0, whole) as loop:
+            k = loop.index * 2
             vectors: list[Value] = []
             for offset in (0, 1):
-                position = code.add(k, constant(offset, I64))
-                with points.bound(matrix.k, position, before=loop.before):
-                    vectors.append(self._vector())
-            self._store(pairs.zipped(code, *vectors), loop.index)
-            code.end_loop(loop)
-        if single:
-            with points.bound(matrix.k, constant(2 * whole, I64)):
-                vector = self._vector()
-            self._store(pairs.zipped(code, vector, None), constant(whole, I64))
-
-    def _vector(self) -> Value:
-        """All m of the tile at the current k."""
-        points, matrix = self.points, self.matrix
-        with points.along(matrix.m, self.m_start, self.present):
-            if matrix.paired:
-                return pairs.numbers(points, matrix.left)
-            return points.vector(matrix.left)
-
-    def _store(self, vector: Value, step: Value) -> None:
-        code = self.points.code
-        offset = code.multiply(step, constant(self.tile_m, I64))
-        code.store(vector, code.offset(self.target, offset, self.matrix.element))
+                with points.bound(matrix.k, k + offset, before=loop.before):
+                    vectors.append(vector())
+            store(pairs.zipped(code, *vectors), loop.index)
+    if single:
+        with points.bound(matrix.k, code.constant(2 * whole)):
+            last = vector()
+        store(pairs.zipped(code, last, None), code.constant(whole))
 
 
 def write_left_along_k(
@@ -429,119 +390,43 @@ def write_left_along_k(
     Work items are (batch, m). Vectors along K have `lanes` steps. With `filled`, the last one is
     stored with zeros in place of missing steps.
     """
-    reads = frozenset(load.buffer for load in loads(matrix.left))
-    points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
-    code = points.code
-    _, _, first, last = code.parameters
-    count, stride = matrix.m.extent, m_stride_along_k(matrix)
-    context.need_shared(matrix.batch.extent * count * stride * Type(matrix.element).bytes)
-    whole = context.address(code, context.SHARED)
-    loop = code.begin_loop(first, last)
-    batch = code.binary("udiv", loop.index, constant(count, I64))
-    m = code.binary("urem", loop.index, constant(count, I64))
-    target = code.offset(whole, code.multiply(loop.index, constant(stride, I64)), matrix.element)
-    with points.bound(matrix.batch, batch), points.bound(matrix.m, m):
-        _AlongK(points, matrix, lanes, target, filled).write()
-    code.end_loop(loop)
-    code.finish()
-    return WrittenKernel(name, reads, frozenset([context.SHARED]))
+    stride = m_stride_along_k(matrix)
+    count = lanes * (2 if matrix.paired else 1)
+    full, rest = divmod(matrix.k.extent, count)
+
+    def vector(points: Points) -> Value:
+        value = pairs.numbers(points, matrix.left, paired=matrix.paired)
+        if not matrix.paired:
+            return value
+        wide = value.type.lanes + value.type.lanes % 2
+        return pairs.neighbours(points.code, points.code.padded(value, wide, 0))
+
+    def write(points: Points, whole: Value, item: Value, m: Value) -> None:
+        code = points.code
+        target = code.offset(whole, item * stride, matrix.element)
+        with points.bound(matrix.m, m):
+            if full:
+                with points.vectors(matrix.k, count) as loop:
+                    value = vector(points)
+                    code.store(value, code.offset(target, loop.index * lanes, matrix.element))
+            if rest:
+                start = code.constant(full * count)
+                with points.along(matrix.k, start, rest, multiple=count):
+                    value = vector(points)
+                value = code.padded(value, lanes, 0) if filled else value
+                code.store(value, code.offset(target, full * lanes, matrix.element))
+
+    return _write_left(context, name, matrix, matrix.m.extent, stride, write)
 
 
 def m_stride_along_k(matrix: Matrix) -> int:
-    """The steps between two m of such a copy: an odd number of cache lines.
-
-    So neighbouring m map to different sets of the L1 cache.
-    """
-    line = LINE_BYTES // Type(matrix.element).bytes
-    return (-(-matrix.k_steps // line) | 1) * line
-
-
-@frozen_dataclass
-class _AlongK:
-    """All k of one m of a left operand, while their packing is written.
-
-    Attributes:
-        points: of the function that packs them; m is bound.
-        matrix: the contraction.
-        lanes: the steps of a vector.
-        target: the address to which they are packed.
-        filled: whether the last vector is stored with zeros in place of missing steps.
-    """
-
-    points: Points
-    matrix: Matrix
-    lanes: int
-    target: Value
-    filled: bool
-
-    def write(self) -> None:
-        """Packs all steps."""
-        points, code, matrix = self.points, self.points.code, self.matrix
-        count = self.lanes * (2 if matrix.paired else 1)
-        full, rest = divmod(matrix.k.extent, count)
-        if full:
-            with points.vectors(matrix.k, count) as loop:
-                self._store(self._vector(), code.multiply(loop.index, constant(self.lanes, I64)))
-                code.end_loop(loop)
-        if rest:
-            start = constant(full * count, I64)
-            with points.along(matrix.k, start, rest, multiple=count):
-                vector = self._vector()
-                if self.filled:
-                    vector = points.code.padded(vector, self.lanes, 0)
-                self._store(vector, constant(full * self.lanes, I64))
-
-    def _vector(self) -> Value:
-        points, matrix = self.points, self.matrix
-        if not matrix.paired:
-            return points.vector(matrix.left)
-        numbers = pairs.numbers(points, matrix.left)
-        lanes = numbers.type.lanes
-        return pairs.neighbours(points.code, points.code.padded(numbers, lanes + lanes % 2, 0))
-
-    def _store(self, vector: Value, step: Value) -> None:
-        code = self.points.code
-        code.store(vector, code.offset(self.target, step, self.matrix.element))
+    """The steps between two m of such a copy, which map to different sets of the L1 cache."""
+    return odd_lines(matrix.k_steps, Type(matrix.element).bytes)
 
 
 def panel_address(
     context: Context, code: Builder, packed: PackedRight, number: Value, kind: str
 ) -> Value:
     """The address of a panel of a prepacked operand; panels are numbered over the whole batch."""
-    size = constant(packed.panel_size, I64)
     whole = context.address(code, packed.buffer)
-    return code.offset(whole, code.multiply(number, size), kind)
-
-
-class Fill(Protocol):
-    """Writes the packing of a panel."""
-
-    def write(self, points: Points, panel: Panel, n_start: Value, target: Value) -> None:
-        """Packs all k of the panel whose first column is `n_start` to the address `target`."""
-        ...
-
-
-def write_prepacking(
-    context: Context, name: str, packed: PackedRight, matrix: Matrix, fill: Fill
-) -> WrittenKernel:
-    """A kernel that packs a right operand as a whole; work items are (batch, panel)."""
-    reads = frozenset(load.buffer for load in loads(matrix.right))
-    points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
-    code = points.code
-    _, _, first, last = code.parameters
-    loop = code.begin_loop(first, last)
-    count = constant(packed.panels.count, I64)
-    batch = code.binary("udiv", loop.index, count)
-    number = code.binary("urem", loop.index, count)
-    n_start = code.multiply(number, constant(packed.panels.width, I64))
-    target = panel_address(context, code, packed, loop.index, matrix.element)
-    with points.bound(matrix.batch, batch):
-        for _, panel, condition, limit in packed.panels.kinds():
-            with (
-                code.when(code.compare(condition, number, constant(limit, I64))) as before,
-                points.bound(TILE, number, before=before),
-            ):
-                fill.write(points, panel, n_start, target)
-    code.end_loop(loop)
-    code.finish()
-    return WrittenKernel(name, reads, frozenset([packed.buffer]))
+    return code.offset(whole, number * packed.panel_size, kind)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from lamina.base.shapes import float32
 from lamina.codegen.builder import Builder
-from lamina.codegen.values import Value, constant
+from lamina.codegen.values import Value
 from lamina.engines.simd.emit.context import Points
 from lamina.program.scalar import Apply, Scalar
 
 
-def numbers(points: Points, view: Scalar) -> Value:
-    """A vector of an operand: bfloat16 as i16, or floats that `zipped` rounds."""
-    if isinstance(view, Apply) and view.primitive == "cast":
+def numbers(points: Points, view: Scalar, *, paired: bool = True) -> Value:
+    """A vector of an operand; if it is paired, bfloat16 as i16, or floats that `zipped` rounds."""
+    if paired and isinstance(view, Apply) and view.primitive == "cast":
         (source,) = view.operands
         if source.dtype == float32:
             return points.vector(source)
@@ -20,14 +20,14 @@ def numbers(points: Points, view: Scalar) -> Value:
 
 def zipped(code: Builder, first: Value, second: Value | None) -> Value:
     """Pairs of the same lanes of two vectors of one type; None for zeros."""
-    second = constant(0, first.type) if second is None else second
+    second = code.constant(0, first.type) if second is None else second
     lanes = first.type.lanes
     if first.type.is_float:
         rounded = code.rounded_to_bfloat16(first, second)
         picks = [lane + half for lane in range(lanes) for half in (0, lanes)]
         return code.as_pairs(code.shuffle(rounded, None, picks))
     low, high = (code.convert("zext", one, "i32") for one in (first, second))
-    return code.binary("or", low, code.binary("shl", high, constant(16, high.type)))
+    return low | (high << 16)
 
 
 def neighbours(code: Builder, vector: Value) -> Value:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from typing import final
 
-from lamina.codegen.builder import Builder
 from lamina.codegen.primitives import element
-from lamina.codegen.values import I64, Type, Value, constant
+from lamina.codegen.values import Type, Value
 from lamina.engines.simd.decide.loops import runs_of_sort
 from lamina.engines.simd.emit.context import Context, Points
-from lamina.engines.simd.processor import LINE_BYTES
+from lamina.engines.simd.processor import whole_lines
 from lamina.program.steps import Sort, Store
 
 
@@ -38,10 +37,9 @@ class MergeSort:
         self._key, self._position = element(sort.key.dtype), element(sort.dtype)
         # Both have two halves; a pass reads one and writes the other.
         copies = 2 if self._merges else 1
-        keys = -(-copies * self._length * Type(self._key).bytes // LINE_BYTES) * LINE_BYTES
+        keys = whole_lines(copies * self._length * Type(self._key).bytes)
         context.workspaces.need_own(keys + copies * self._length * Type(self._position).bytes)
-        table, thread, *_ = self._code.parameters
-        own = context.addresses.own(self._code, table, thread)
+        own = context.own(self._code)
         self._keys = self._code.offset(own, 0, "i8")
         self._positions = self._code.offset(own, keys, "i8")
 
@@ -51,105 +49,91 @@ class MergeSort:
             return
         self._read_keys()
         self._sort_runs()
-        source = self._merge_runs()
-        self._store_positions(source)
+        self._store_positions(self._merge_runs())
 
     def _read_keys(self) -> None:
         code, points, sort = self._code, self._points, self._sort
-        with points.loop(sort.axis) as opened:
-            index = opened.index
+        with points.loop(sort.axis) as loop:
+            index = loop.index
             code.store(points.value(sort.key), code.offset(self._keys, index, self._key))
             position = index
             if self._position != "i64":
                 position = code.convert("trunc", index, self._position)
             code.store(position, code.offset(self._positions, index, self._position))
-            code.end_loop(opened)
         if self._length > sort.axis.extent:
-            opened = code.begin_loop(sort.axis.extent, self._length)
-            type = Type(self._key)
-            largest = constant((1 << (type.bits - 1)) - 1, type)
-            code.store(largest, code.offset(self._keys, opened.index, self._key))
-            none = constant(0, Type(self._position))
-            code.store(none, code.offset(self._positions, opened.index, self._position))
-            code.end_loop(opened)
+            with code.loop(sort.axis.extent, self._length) as loop:
+                type = Type(self._key)
+                largest = code.constant((1 << (type.bits - 1)) - 1, type)
+                self._write(loop.index, largest, code.constant(0, Type(self._position)))
 
     def _sort_runs(self) -> None:
         """Odd-even transposition sort of each run, in registers: it is stable."""
         code, run = self._code, self._run
-        opened = code.begin_loop(0, self._length // run)
-        first = code.multiply(opened.index, constant(run, I64))
-        here = [code.add(first, constant(number, I64)) for number in range(run)]
-        pairs = [self._read(at) for at in here]
-        for round in range(run):
-            for left in range(round % 2, run - 1, 2):
-                (a, at), (b, before) = pairs[left], pairs[left + 1]
-                swapped = code.compare("slt", b, a)
-                lower = code.select(swapped, b, a), code.select(swapped, before, at)
-                upper = code.select(swapped, a, b), code.select(swapped, at, before)
-                pairs[left : left + 2] = [lower, upper]
-        for at, pair in zip(here, pairs, strict=True):
-            self._write(at, *pair)
-        code.end_loop(opened)
+        with code.loop(0, self._length // run) as loop:
+            first = loop.index * run
+            here = [first + number for number in range(run)]
+            pairs = [self._read(at) for at in here]
+            for round in range(run):
+                for left in range(round % 2, run - 1, 2):
+                    (a, at), (b, before) = pairs[left], pairs[left + 1]
+                    swapped = b < a
+                    lower = code.select(swapped, b, a), code.select(swapped, before, at)
+                    upper = code.select(swapped, a, b), code.select(swapped, at, before)
+                    pairs[left : left + 2] = [lower, upper]
+            for at, pair in zip(here, pairs, strict=True):
+                self._write(at, *pair)
 
     def _merge_runs(self) -> Value:
         """Merges runs of rising length; returns the start of the half with the result."""
         code = self._code
-        start, length = constant(0, I64), constant(self._length, I64)
+        start = code.constant(0)
         if not self._merges:
             return start
-        passes = code.begin_loop(0, self._merges, 1, (constant(self._run, I64), start))
+        passes = code.begin_loop(0, self._merges, 1, (code.constant(self._run), start))
         width, source = passes.carried
-        target = code.subtract(length, source)
-        double = code.add(width, width)
-        count = code.binary("udiv", length, double)
-        merges = code.begin_loop(constant(0, I64), count, 1, most=self._length // (2 * self._run))
-        first = code.multiply(merges.index, double)
-        self._merge(code.add(source, first), code.add(target, first), width)
-        code.end_loop(merges)
+        target = self._length - source
+        double = width + width
+        count = self._length // double
+        with code.loop(0, count, most=self._length // (2 * self._run)) as merges:
+            first = merges.index * double
+            self._merge(source + first, target + first, width)
         _, source = code.end_loop(passes, (double, target))
         return source
 
     def _merge(self, source: Value, target: Value, width: Value) -> None:
         """Merges two runs: `width` elements from the front, and as many from the back."""
-        code, one = self._code, constant(1, I64)
-        middle = code.add(source, width)
-        last = code.subtract(code.add(middle, width), one)
-        ends = (source, middle, code.subtract(middle, one), last)
-        final = code.subtract(code.add(code.add(target, width), width), one)
-        opened = code.begin_loop(constant(0, I64), width, 1, ends, most=self._length // 2)
+        code = self._code
+        middle = source + width
+        last = middle + width - 1
+        ends = (source, middle, middle - 1, last)
+        final = target + width + width - 1
+        opened = code.begin_loop(0, width, 1, ends, most=self._length // 2)
         left, right, left_end, right_end = opened.carried
         # Of equal keys, that of the left run is the lower one.
-        is_right = self._is_right_lower(code, left, right)
-        self._move(code.select(is_right, right, left), code.add(target, opened.index))
-        is_left = self._is_right_lower(code, left_end, right_end)
-        self._move(code.select(is_left, left_end, right_end), code.subtract(final, opened.index))
+        is_right = self._is_right_lower(left, right)
+        self._move(code.select(is_right, right, left), target + opened.index)
+        is_left = self._is_right_lower(left_end, right_end)
+        self._move(code.select(is_left, left_end, right_end), final - opened.index)
         step, step_end = (code.convert("zext", taken, "i64") for taken in (is_right, is_left))
         code.end_loop(
             opened,
-            (
-                code.add(left, code.subtract(one, step)),
-                code.add(right, step),
-                code.subtract(left_end, step_end),
-                code.subtract(right_end, code.subtract(one, step_end)),
-            ),
+            (left + (1 - step), right + step, left_end - step_end, right_end - (1 - step_end)),
         )
 
-    def _is_right_lower(self, code: Builder, left: Value, right: Value) -> Value:
-        type = Type(self._key)
-        a = code.load(code.offset(self._keys, left, self._key), type)
-        b = code.load(code.offset(self._keys, right, self._key), type)
-        return code.compare("slt", b, a)
+    def _is_right_lower(self, left: Value, right: Value) -> Value:
+        a, b = self._key_of(left), self._key_of(right)
+        return b < a
+
+    def _key_of(self, at: Value) -> Value:
+        return self._code.load(self._code.offset(self._keys, at, self._key), Type(self._key))
 
     def _move(self, source: Value, target: Value) -> None:
         self._write(target, *self._read(source))
 
     def _read(self, at: Value) -> tuple[Value, Value]:
         """The key and the position of an element."""
-        code = self._code
-        return (
-            code.load(code.offset(self._keys, at, self._key), Type(self._key)),
-            code.load(code.offset(self._positions, at, self._position), Type(self._position)),
-        )
+        key, start = self._key_of(at), self._code.offset(self._positions, at, self._position)
+        return key, self._code.load(start, Type(self._position))
 
     def _write(self, at: Value, key: Value, position: Value) -> None:
         code = self._code
@@ -159,7 +143,6 @@ class MergeSort:
     def _store_positions(self, source: Value) -> None:
         code, points, sort = self._code, self._points, self._sort
         store = Store(sort.buffer, sort.index, sort.positions)
-        with points.loop(sort.axis) as opened:
-            at = code.offset(self._positions, code.add(source, opened.index), self._position)
+        with points.loop(sort.axis) as loop:
+            at = code.offset(self._positions, source + loop.index, self._position)
             points.store(store, code.load(at, Type(self._position)))
-            code.end_loop(opened)

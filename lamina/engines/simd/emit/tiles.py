@@ -11,13 +11,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.points import Points
-from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.codegen.values import Type, Value
+from lamina.engines.simd.emit.context import parameters
 from lamina.engines.simd.processor import LINE_BYTES
 
 # The most products that a tile adds up before it adds them to its sums.
@@ -125,73 +127,44 @@ def emit_dots(module: Module, tile: Dots) -> str:
     """Writes the kernel `(left, right, sums)`, once in a module; gives its name."""
     if module.has(tile.name):
         return tile.name
-    code = module.function(tile.name, (("left", POINTER), ("right", POINTER), ("sums", POINTER)))
+    code = module.function(tile.name, parameters("left right sums"))
     left, right, sums = code.parameters
-    dots = _DotKernel(code, tile, left, right)
-    totals = [constant(0, Type(tile.element, tile.lanes)) for _ in range(tile.m * tile.n)]
-    whole = tile.k - tile.k % tile.lanes
-    if whole:
-        totals = list(dots.over(whole, tuple(totals)))
-    if whole < tile.k:
-        totals = dots.added(constant(whole, I64), tile.k - whole, totals)
+    element, step = ("i32", "i16") if tile.paired else (tile.element, tile.element)
+    multiply = code.multiply_add_pairs if tile.paired else code.multiply_add
+
+    def vectors(base: Value, count: int, stride: int, k_start: Value, lanes: int) -> list[Value]:
+        """`lanes` k of each row of the left operand, or of each column of the right one."""
+        found: list[Value] = []
+        for number in range(count):
+            source = code.offset(code.offset(base, k_start, element), number * stride, step)
+            vector = code.load(source, Type(element, lanes), Type(step).bytes)
+            found.append(code.padded(vector, tile.lanes, 0))
+        return found
+
+    def added(k_start: Value, lanes: int, totals: Carried) -> Carried:
+        """The sums with the products of `lanes` more k."""
+        of_right = vectors(right, tile.n, tile.n_stride, k_start, lanes)
+        of_left = vectors(left, tile.m, tile.m_stride, k_start, lanes)
+        factors = product(of_left, of_right)
+        return tuple(multiply(a, b, total) for (a, b), total in zip(factors, totals, strict=True))
+
+    def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
+        opened = code.begin_loop(start, stop, tile.lanes, received, most=most)
+        return code.end_loop(opened, added(opened.index, tile.lanes, opened.carried))
+
+    totals = (code.constant(0, Type(tile.element, tile.lanes)),) * (tile.m * tile.n)
+    full, rest = divmod(tile.k, tile.lanes)
+    if full:
+        blocks = blocks_of(full, 2 if tile.paired else 1)
+        totals = write_sums(Points(code, {}, {}), blocks, full, totals, loop, tile.lanes)
+    if rest:
+        totals = added(code.constant(full * tile.lanes), rest, totals)
     for m in range(tile.m):
         of_m = totals[m * tile.n : (m + 1) * tile.n]
         for first in range(0, tile.n, tile.lanes):
             target = code.offset(sums, m * tile.width + first, tile.element)
             code.store(_sums_of_lanes(code, of_m[first : first + tile.lanes]), target)
-    code.finish()
     return tile.name
-
-
-@frozen_dataclass
-class _DotKernel:
-    """A tile of dot products, while its kernel is written.
-
-    Attributes:
-        code: of the kernel.
-        tile: the tile.
-        left, right: the addresses of the operands.
-    """
-
-    code: Builder
-    tile: Dots
-    left: Value
-    right: Value
-
-    def over(self, whole: int, totals: Carried) -> Carried:
-        """The sums of the products of the full vectors along K, up to `whole`."""
-        code, lanes = self.code, self.tile.lanes
-
-        def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
-            opened = code.begin_loop(start, stop, lanes, received, most=most)
-            return code.end_loop(opened, self.added(opened.index, lanes, opened.carried))
-
-        most = whole // lanes
-        blocks = blocks_of(most, 2 if self.tile.paired else 1)
-        return write_sums(Points(code, {}, {}), blocks, most, totals, loop, lanes)
-
-    def added(self, k_start: Value, lanes: int, totals: Sequence[Value]) -> list[Value]:
-        """The sums with the products of `lanes` more k."""
-        tile = self.tile
-        right = self._vectors(self.right, tile.n, tile.n_stride, k_start, lanes)
-        left = self._vectors(self.left, tile.m, tile.m_stride, k_start, lanes)
-        factors = ((a, b) for a in left for b in right)
-        multiply = self.code.multiply_add_pairs if tile.paired else self.code.multiply_add
-        return [multiply(a, b, total) for (a, b), total in zip(factors, totals, strict=True)]
-
-    def _vectors(
-        self, base: Value, count: int, stride: int, k_start: Value, lanes: int
-    ) -> list[Value]:
-        """`lanes` k of each row of the left operand, or of each column of the right one."""
-        code, tile = self.code, self.tile
-        element, step = ("i32", "i16") if tile.paired else (tile.element, tile.element)
-        found: list[Value] = []
-        for number in range(count):
-            source = code.offset(base, k_start, element)
-            source = code.offset(source, number * stride, step)
-            vector = code.load(source, Type(element, lanes), Type(step).bytes)
-            found.append(code.padded(vector, tile.lanes, 0))
-        return found
 
 
 def _sums_of_lanes(code: Builder, vectors: Sequence[Value]) -> Value:
@@ -200,14 +173,13 @@ def _sums_of_lanes(code: Builder, vectors: Sequence[Value]) -> Value:
     Neighbouring lanes of two vectors are added at once. There are at most as many vectors as lanes.
     """
     count, current = len(vectors), list(vectors)
-    lanes = current[0].type.lanes
+    lanes = remaining = current[0].type.lanes
     evens, odds = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
-    remaining = lanes
     while remaining > 1:
         if len(current) % 2:
             current.append(current[-1])
         current = [
-            code.add(code.shuffle(one, other, evens), code.shuffle(one, other, odds))
+            code.shuffle(one, other, evens) + code.shuffle(one, other, odds)
             for one, other in zip(current[::2], current[1::2], strict=True)
         ]
         remaining //= 2
@@ -232,19 +204,15 @@ def call_tile(
     iterations = iterations or extent
     if extent > most:
         tile = replace(tile, loops=((0, left_step), *deeper))
-
-    counts = () if tile.loops[0][0] else (constant(min(most, iterations), I64),)
+    counts = () if tile.loops[0][0] else (min(most, iterations),)
     code.call_void(emit_tile(code.module, tile), left, right, sums, *counts)
     if iterations > most:
         kernel = emit_tile(code.module, replace(tile, fresh=False))
-        loop = code.begin_loop(most, iterations, most)
-        skipped = code.multiply(loop.index, constant(left_step, I64))
-        left = code.offset(left, skipped, tile.of_left)
-        skipped = code.multiply(loop.index, constant(k * tile.right_stride, I64))
-        right = code.offset(right, skipped, tile.operand)
-        count = code.subtract(constant(iterations, I64), loop.index)
-        code.call_void(kernel, left, right, sums, code.minimum(count, constant(most, I64)))
-        code.end_loop(loop)
+        with code.loop(most, iterations, most) as loop:
+            left = code.offset(left, loop.index * left_step, tile.of_left)
+            right = code.offset(right, loop.index * (k * tile.right_stride), tile.operand)
+            count = iterations - loop.index
+            code.call_void(kernel, left, right, sums, code.minimum(count, most))
 
 
 def emit_tile(module: Module, tile: Tile) -> str:
@@ -254,16 +222,8 @@ def emit_tile(module: Module, tile: Tile) -> str:
     """
     if module.has(tile.name):
         return tile.name
-    open_loops = [number for number, (extent, _) in enumerate(tile.loops) if not extent]
-    code = module.function(
-        tile.name,
-        (
-            *(("left", POINTER), ("right", POINTER), ("sums", POINTER)),
-            *((f"count{number}", I64) for number in open_loops),
-        ),
-    )
-    left, right, sums, *given = code.parameters
-    counts = dict(zip(open_loops, given, strict=True))
+    code, counts = begun_kernel(module, tile.name, tile.loops)
+    left, right, sums, *_ = code.parameters
     targets = [
         (code.offset(sums, m_offset + number * tile.lanes, tile.element), tile.vector(number))
         for m_offset in tile.sums
@@ -271,16 +231,25 @@ def emit_tile(module: Module, tile: Tile) -> str:
     ]
     added_later = tile.is_long and not tile.fresh
     starts = [
-        constant(0, vector) if tile.fresh or added_later else code.load(target, vector)
+        code.constant(0, vector) if tile.fresh or added_later else code.load(target, vector)
         for target, vector in targets
     ]
     totals = _TileKernel(code, tile, counts).over(0, left, right, starts)
     for (target, vector), total in zip(targets, totals, strict=True):
         if added_later:
-            total = code.add(code.load(target, vector), total)
+            total = code.load(target, vector) + total
         code.store(total, target)
-    code.finish()
     return tile.name
+
+
+def begun_kernel(
+    module: Module, name: str, loops: Sequence[tuple[int, int]]
+) -> tuple[Builder, dict[int, Value]]:
+    """A kernel `(left, right, sums, counts...)`, with a count for each loop without an extent."""
+    open_loops = [number for number, (extent, _) in enumerate(loops) if not extent]
+    counts = " ".join(f"count{number}" for number in open_loops)
+    code = module.function(name, parameters("left right sums", counts))
+    return code, dict(zip(open_loops, code.parameters[3:], strict=True))
 
 
 class _TileKernel:
@@ -303,13 +272,12 @@ class _TileKernel:
         if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
             for iteration in range(extent):
                 one = code.offset(left, iteration * left_step, tile.of_left)
-                another = self._advanced(right, constant(iteration, I64), right_step)
+                another = self._advanced(right, code.constant(iteration), right_step)
                 totals = self.over(depth + 1, one, another, totals)
             return totals
-        count = self._counts.get(depth) or constant(extent, I64)
-        loop = code.begin_loop(constant(0, I64), count, 1, totals)
-        skipped = code.multiply(loop.index, constant(left_step, I64))
-        one = code.offset(left, skipped, tile.of_left)
+        count = self._counts.get(depth) or code.constant(extent)
+        loop = code.begin_loop(0, count, 1, totals)
+        one = code.offset(left, loop.index * left_step, tile.of_left)
         if tile.prefetch and depth == len(tile.loops) - 1:
             _prefetch(code, tile, code.offset(one, tile.prefetch, tile.of_left), loop.index)
         another = self._advanced(right, loop.index, right_step)
@@ -317,42 +285,35 @@ class _TileKernel:
 
     def _right_step(self, depth: int) -> Value:
         """The elements of the right operand between two iterations of a loop."""
-        step = constant(self._tile.right_stride, I64)
+        step = self._code.constant(self._tile.right_stride)
         for number in range(depth + 1, len(self._tile.loops)):
-            extent = self._tile.loops[number][0]
-            count = constant(extent, I64) if extent else self._counts[number]
-            step = self._code.multiply(step, count)
+            step = step * (self._tile.loops[number][0] or self._counts[number])
         return step
 
     def _advanced(self, right: Value, iteration: Value, step: Value) -> Value:
         """The address in the right operand at an iteration of a loop."""
         if iteration.is_integer(0):
             return right
-        return self._code.offset(right, self._code.multiply(iteration, step), self._tile.element)
+        return self._code.offset(right, iteration * step, self._tile.element)
 
     def _products(self, left: Value, right: Value, totals: Sequence[Value]) -> list[Value]:
         """The totals after one k."""
         code, tile = self._code, self._tile
-        vectors = [
-            code.load(
-                code.offset(right, number * tile.lanes, tile.operand),
-                tile.vector(number).of(tile.operand),
-            )
-            for number in range(tile.vectors)
-        ]
+        vectors: list[Value] = []
+        for number in range(tile.vectors):
+            source = code.offset(right, number * tile.lanes, tile.operand)
+            vectors.append(code.load(source, tile.vector(number).of(tile.operand)))
         multiply = code.multiply_add_pairs if tile.paired else code.multiply_add
         received: list[Value] = []
         for m, skipped in enumerate(tile.left):
             source = code.offset(left, skipped, tile.of_left)
             # Pairs in the operand's own buffer are aligned to bfloat16.
             scalar = code.load(source, Type(tile.operand), 2 if tile.paired else 0)
-            broadcast = {
-                lanes: code.splat(scalar, lanes) for lanes in (tile.lanes, tile.last_lanes)
-            }
+            sizes = (tile.lanes, tile.last_lanes)
+            broadcast = {lanes: code.splat(scalar, lanes) for lanes in sizes}
             for number, vector in enumerate(vectors):
                 total = totals[m * tile.vectors + number]
-                factor = broadcast[vector.type.lanes]
-                received.append(multiply(factor, vector, total))
+                received.append(multiply(broadcast[vector.type.lanes], vector, total))
         return received
 
 
@@ -368,8 +329,7 @@ def _prefetch(code: Builder, tile: Tile, start: Value, k: Value) -> None:
     if m_stride == step:
         code.prefetch(start, level=1)
         return
-    within_line = code.binary("and", k, constant(line - 1, I64))
+    within_line = k & (line - 1)
     for first in range(0, len(tile.left), line):
-        m = code.add(within_line, constant(first, I64))
-        skipped = code.multiply(m, constant(m_stride, I64))
+        skipped = (within_line + first) * m_stride
         code.prefetch(code.offset(start, skipped, tile.of_left), level=2)

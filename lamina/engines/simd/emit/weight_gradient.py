@@ -10,7 +10,8 @@ from lamina.base.shapes import size_of
 from lamina.codegen.axes import flattened
 from lamina.codegen.builder import Builder
 from lamina.codegen.matrix import as_plain
-from lamina.codegen.values import I64, POINTER, TABLE, Type, Value, constant
+from lamina.codegen.strides import row_major_strides
+from lamina.codegen.values import Type, Value
 from lamina.engines.simd.decide.convolutions import (
     m_runs_of,
     m_tiles_of,
@@ -20,19 +21,13 @@ from lamina.engines.simd.decide.convolutions import (
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed
-from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
-from lamina.engines.simd.emit.m_tiles import (
-    address,
-    m_start_of,
-    offsets,
-    over_tiles,
-    start_of_piece,
-)
+from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
+from lamina.engines.simd.emit.m_tiles import address, m_start_of, offsets, over_kinds, over_tiles
 from lamina.engines.simd.emit.packing import RightPanel
-from lamina.engines.simd.emit.tiles import Tile, call_tile
+from lamina.engines.simd.emit.tiles import call_tile
 from lamina.engines.simd.emit.windows import WindowWriter
+from lamina.engines.simd.processor import whole_lines
 from lamina.program.rewrite import Rewrite
-from lamina.program.steps import reads_of, writes_of
 
 
 @final
@@ -60,10 +55,9 @@ class WeightGradient(WindowWriter):
         # The worker's memory: images, a chunk of a panel, and the sums of all M.
         images = max(image.size(size) for size, _ in self._sizes.values())
         packed = schedule.images * block * self._positions_of_run // self._per_step
-        self._right_offset = -(-schedule.images * images * self._left_bytes // 64) * 64
-        self._sums_offset = (
-            self._right_offset + -(-packed * self._panels.width * self._bytes // 64) * 64
-        )
+        self._right_offset = whole_lines(schedule.images * images * self._left_bytes)
+        packed_bytes = whole_lines(packed * self._panels.width * self._bytes)
+        self._sums_offset = self._right_offset + packed_bytes
 
     def write(self) -> list[WrittenKernel]:
         schedule = self._schedule
@@ -77,9 +71,8 @@ class WeightGradient(WindowWriter):
             for label, (size, _) in self._sizes.items():
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, size)
             self._write_panel(kind, panel)
-        partial_sums = schedule.partial_sums
-        sums = self._over_items(self._name, "sums", schedule.split_m, partial_sums)
-        if partial_sums == 1:
+        sums = self._over_items(self._name, "sums", schedule.split_m, schedule.partial_sums)
+        if schedule.partial_sums == 1:
             return [sums]
         for kind, panel, _, _ in self._panels.kinds():
             self._write_total(kind, panel)
@@ -92,23 +85,14 @@ class WeightGradient(WindowWriter):
 
         `low` and `high` are the first tile of the item's piece of M, and the tile after the last.
         """
-        code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
-        table, thread, begin, end = code.parameters
-        loop = code.begin_loop(begin, end)
-        remaining = loop.index
-        numbers: list[Value] = []
-        for extent in (blocks, split_m, self._panels.count):
-            numbers.append(code.binary("urem", remaining, constant(extent, I64)))
-            remaining = code.binary("udiv", remaining, constant(extent, I64))
-        block, piece, panel = numbers
-        low = start_of_piece(code, piece, self._tiles.count, split_m)
-        high = start_of_piece(code, code.add(piece, constant(1, I64)), self._tiles.count, split_m)
-        for kind, _, condition, limit in self._panels.kinds():
-            with code.when(code.compare(condition, panel, constant(limit, I64))):
-                operands = (table, thread, remaining, panel, low, high, block)
+        with self._items(name, blocks, split_m, self._panels.count) as (code, _, numbers):
+            table, thread, *_ = code.parameters
+            block, piece, panel, batch = numbers
+            tiles = self._tiles.count
+            low, high = piece * tiles // split_m, (piece + 1) * tiles // split_m
+            for kind in over_kinds(code, self._panels, panel):
+                operands = (table, thread, batch, panel, low, high, block)
                 code.call_void(f"{self._name}_{kind}_{function}", *operands)
-        code.end_loop(loop)
-        code.finish()
         return self._kernel(name)
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
@@ -120,58 +104,48 @@ class WeightGradient(WindowWriter):
         points = self._begin(f"{name}_sums", _ITEM_NUMBERS)
         code = points.code
         table, thread, batch, number, low, high, block = code.parameters
-        n_start = code.multiply(number, constant(self._panels.width, I64))
-        first, end = self._m_range(code, low, high)
+        n_start = number * self._panels.width
+        first, end = (m_start_of(self._tiles, tile) for tile in (low, high))
         if self._schedule.partial_sums == 1:
-            sums = code.offset(self._own(code), self._sums_offset, "i8")
+            sums = code.offset(self._context.own(code), self._sums_offset, "i8")
         else:
             sums = self._partial_sums(code, batch, number, block)
-        zero = constant(0, Type(self._element, panel.lanes))
-        loop = code.begin_loop(first, end)
-        here = address(code, sums, [(loop.index, panel.width)], self._element)
-        for vector in range(panel.vectors):
-            code.store(zero, code.offset(here, vector * panel.lanes, self._element))
-        code.end_loop(loop)
+        zero = code.constant(0, Type(self._element, panel.lanes))
+        with code.loop(first, end) as loop:
+            here = code.offset(sums, loop.index * panel.width, self._element)
+            for vector in range(panel.vectors):
+                code.store(zero, code.offset(here, vector * panel.lanes, self._element))
         groups = self._outer.extent // self._schedule.images
-        following = code.add(block, constant(1, I64))
-        loop = code.begin_loop(
-            start_of_piece(code, block, groups, self._schedule.partial_sums),
-            start_of_piece(code, following, groups, self._schedule.partial_sums),
-        )
-        outer = code.multiply(loop.index, constant(self._schedule.images, I64))
-        for label, (_, count) in self._sizes.items():
-            chunk = f"{name}_{label}"
+        edges = (block, block + 1)
+        with code.loop(*(edge * groups // self._schedule.partial_sums for edge in edges)) as loop:
+            outer = loop.index * self._schedule.images
             operands = (table, thread, batch, outer)
-            if label == "whole":
-                inside = code.begin_loop(0, count)
-                start = code.multiply(inside.index, constant(self._schedule.block, I64))
-                code.call_void(chunk, *operands, start, n_start, low, high, sums)
-                code.end_loop(inside)
-            else:
-                start = constant(self._sizes["whole"][1] * self._schedule.block, I64)
-                code.call_void(chunk, *operands, start, n_start, low, high, sums)
-        code.end_loop(loop)
+            further = (n_start, low, high, sums)
+            _, whole = self._sizes["whole"]
+            with code.loop(0, whole) as inside:
+                start = inside.index * self._schedule.block
+                code.call_void(f"{name}_whole", *operands, start, *further)
+            if "rest" in self._sizes:
+                start = whole * self._schedule.block
+                code.call_void(f"{name}_rest", *operands, start, *further)
         if self._schedule.partial_sums == 1:
             self._call_epilogue(code, name, panel, sums, first, end)
-        code.finish()
 
     def _call_epilogue(
         self, code: Builder, name: str, panel: Panel, sums: Value, first: Value, end: Value
     ) -> None:
         """Calls the epilogue for rows from `first` up to `end`."""
         table, _, batch, number, *_ = code.parameters
-        n_start = code.multiply(number, constant(self._panels.width, I64))
-        start = address(code, sums, [(first, panel.width)], self._element)
-        numbers = (batch, constant(0, I64), first, code.subtract(end, first), n_start)
+        n_start = number * self._panels.width
+        start = code.offset(sums, first * panel.width, self._element)
+        numbers = (batch, 0, first, end - first, n_start)
         code.call_void(f"{name}_epilogue", table, start, *numbers)
 
     def _partial_sums(self, code: Builder, batch: Value, panel: Value, block: Value) -> Value:
         """The address of the partial sums of a block."""
-        number = code.add(code.multiply(batch, constant(self._panels.count, I64)), panel)
-        number = code.add(code.multiply(number, constant(self._schedule.partial_sums, I64)), block)
+        number = (batch * self._panels.count + panel) * self._schedule.partial_sums + block
         shared = self._context.address(code, self._context.SHARED)
-        size = self._m.extent * self._panels.width
-        return address(code, shared, [(number, size)], self._element)
+        return code.offset(shared, number * (self._m.extent * self._panels.width), self._element)
 
     def _write_total(self, kind: str, panel: Panel) -> None:
         """Writes `total(table, thread, batch, panel, low, high, block)`: adds up partial sums."""
@@ -179,26 +153,20 @@ class WeightGradient(WindowWriter):
         code = self._begin(f"{name}_total", _ITEM_NUMBERS).code
         _, _, batch, number, low, high, zero = code.parameters
         blocks = self._partial_sums(code, batch, number, zero)
-        totals = code.offset(self._own(code), self._sums_offset, "i8")
-        first, end = self._m_range(code, low, high)
-        m = code.begin_loop(first, end)
-        vector = Type(self._element, panel.lanes)
-        source = address(code, blocks, [(m.index, panel.width)], self._element)
-        target = address(code, totals, [(m.index, panel.width)], self._element)
-        size = self._m.extent * self._panels.width
-        for skipped in range(0, panel.vectors * panel.lanes, panel.lanes):
-            total = constant(0, vector)
-            for block in range(self._schedule.partial_sums):
-                partial = code.offset(source, block * size + skipped, self._element)
-                total = code.add(total, code.load(partial, vector))
-            code.store(total, code.offset(target, skipped, self._element))
-        code.end_loop(m)
+        totals = code.offset(self._context.own(code), self._sums_offset, "i8")
+        first, end = (m_start_of(self._tiles, tile) for tile in (low, high))
+        with code.loop(first, end) as m:
+            vector = Type(self._element, panel.lanes)
+            source = code.offset(blocks, m.index * panel.width, self._element)
+            target = code.offset(totals, m.index * panel.width, self._element)
+            size = self._m.extent * self._panels.width
+            for skipped in range(0, panel.vectors * panel.lanes, panel.lanes):
+                total = code.constant(0, vector)
+                for block in range(self._schedule.partial_sums):
+                    partial = code.offset(source, block * size + skipped, self._element)
+                    total = total + code.load(partial, vector)
+                code.store(total, code.offset(target, skipped, self._element))
         self._call_epilogue(code, name, panel, totals, first, end)
-        code.finish()
-
-    def _m_range(self, code: Builder, low: Value, high: Value) -> tuple[Value, Value]:
-        """The first row of the tiles from `low` up to `high`, and the row after the last."""
-        return m_start_of(code, self._tiles, low), m_start_of(code, self._tiles, high)
 
     def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
         """Writes `chunk(table, thread, batch, outer, start, n_start, low, high, sums)`.
@@ -206,31 +174,23 @@ class WeightGradient(WindowWriter):
         It adds the products of a chunk of output positions to the sums.
         """
         image = self._image
-        numbers = ("thread", "batch", "outer", "start", "n_start", "low", "high")
-        parameters = (("table", TABLE), *((number, I64) for number in numbers))
-        used = reads_of(self._step) | writes_of(self._step)
-        points = self._context.begin(name, (*parameters, ("sums", POINTER)), used)
+        points = self._begin(name, "thread batch outer start n_start low high", "sums")
         code = points.code
         _, _, batch, outer, start, n_start, low, high, sums = code.parameters
-        own = self._own(code)
-        size, run = image.size(block), self._positions_of_run // self._per_step
+        own = self._context.own(code)
+        run = self._positions_of_run // self._per_step
         strides, skipped = image.layout(block)
-        end = code.add(outer, constant(self._schedule.images, I64))
-        whole_run = constant(image.positions[0].extent * run, I64)
-        first = code.add(code.multiply(outer, whole_run), code.multiply(start, constant(run, I64)))
+        end = outer + self._schedule.images
+        first = outer * (image.positions[0].extent * run) + start * run
         with points.bound(self._batch, batch):
             if image.is_direct:
                 with points.bound(self._outer, outer):
                     left = self._image_start(points)
-                left = address(code, left, [(start, strides[image.positions[0]])], self._of_left)
+                left = code.offset(left, start * strides[image.positions[0]], self._of_left)
                 image_stride = outer_stride(self._windowed) or 0
             else:
-                with points.loop(self._outer, (), outer, end) as loop:
-                    past = code.subtract(loop.index, outer)
-                    target = address(code, own, [(past, size)], self._of_left)
-                    self._copy_image(points, block, start, target)
-                    code.end_loop(loop)
-                left, image_stride = code.offset(own, skipped, self._of_left), size
+                self._copy_images(points, block, outer, end, start, own)
+                left, image_stride = code.offset(own, skipped, self._of_left), image.size(block)
             count = self._schedule.images * block * run
             right, right_stride = self._right_of_chunk(points, panel, own, n_start, first, count)
         loops = self._loops(
@@ -242,28 +202,19 @@ class WeightGradient(WindowWriter):
         )
         runs, split = m_runs_of(self._windowed, block)
         along = [stride for _, stride in runs]
-        pitches = self._tiles.pitches(panel.width)
-
+        pitches = [stride * panel.width for stride in row_major_strides(self._tiles.extents)]
         for size, firsts in over_tiles(code, self._tiles, low, high):
-            tile = Tile(
-                self._offsets_of_left(size, along, split, block),
-                offsets(size, pitches),
-                panel.vectors,
-                panel.lanes,
-                panel.last_lanes,
-                self._element,
-                loops,
-                right_stride,
-                self._schedule.unrolled,
-                paired=self._windowed.paired,
-            )
+            rows = self._offsets_of_left(size, along, split, block), offsets(size, pitches)
+            tile = self._register_tile(panel, *rows, loops, right_stride)
             moves = list(zip(firsts, along, strict=True))
             if split is not None:
-                moves[split] = self._split_offset(code, firsts[split], block), 1
+                found = self._image.split_offsets(block)
+                name = "split_offsets_" + "_".join(map(str, found))
+                table = code.module.table_once(name, found)
+                moves[split] = code.picked(table, firsts[split]), 1
             at = address(code, left, moves, self._of_left)
-            to = address(code, sums, list(zip(firsts, pitches, strict=True)), self._element)
+            to = address(code, sums, zip(firsts, pitches, strict=True), self._element)
             call_tile(code, tile, at, right, to)
-        code.finish()
 
     def _offsets_of_left(
         self, size: tuple[int, int], along: Sequence[int], split: int | None, block: int
@@ -274,12 +225,6 @@ class WeightGradient(WindowWriter):
         runs, length = size
         starts = self._image.split_offsets(block)[:runs]
         return tuple(start - starts[0] + m * along[-1] for start in starts for m in range(length))
-
-    def _split_offset(self, code: Builder, element: Value, block: int) -> Value:
-        """The offset of a split element in the image."""
-        found = self._image.split_offsets(block)
-        name = "split_offsets_" + "_".join(map(str, found))
-        return code.picked(code.module.table_once(name, [constant(n, I64) for n in found]), element)
 
     def _right_of_chunk(
         self, points: Points, panel: Panel, own: Value, n_start: Value, first: Value, count: int
@@ -301,4 +246,4 @@ class WeightGradient(WindowWriter):
 
 
 # The parameters, after the table, of functions that do a work item.
-_ITEM_NUMBERS = ("thread", "batch", "panel", "low", "high", "block")
+_ITEM_NUMBERS = "thread batch panel low high block"

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.primitives import element
-from lamina.codegen.values import I64, TABLE, Value, constant
+from lamina.codegen.values import TABLE, Type, Value
 from lamina.engines.simd.decide.m_tiles import merged
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.decide.windows import Windowed
-from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
+from lamina.engines.simd.emit.context import (
+    ITEM_RANGE_PARAMETERS,
+    Context,
+    Points,
+    WrittenKernel,
+    parameters,
+)
 from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
 from lamina.engines.simd.emit.images import ImageCopy, TransposedImageCopy
-from lamina.engines.simd.emit.packing import TILE, panel_address
+from lamina.engines.simd.emit.packing import panel_address
+from lamina.engines.simd.emit.tiles import Tile
 from lamina.program.index import Axis
 from lamina.program.scalar import Load
 from lamina.program.steps import reads_of, writes_of
@@ -50,10 +58,30 @@ class WindowWriter(ABC):
     def write(self) -> list[WrittenKernel]:
         """Writes the functions; gives the kernels."""
 
-    def _begin(self, name: str, numbers: Sequence[str]) -> Points:
-        step = self._step
-        parameters = (("table", TABLE), *((number, I64) for number in numbers))
-        return self._context.begin(name, parameters, reads_of(step) | writes_of(step))
+    def _begin(
+        self, name: str, numbers: str, addresses: str = "", used: frozenset[str] | None = None
+    ) -> Points:
+        """Begins a function `(table, numbers.., addresses..)`, by default of the step's buffers."""
+        given = (("table", TABLE), *parameters("", numbers), *parameters(addresses))
+        if used is None:
+            used = reads_of(self._step) | writes_of(self._step)
+        return self._context.begin(name, given, used)
+
+    @contextmanager
+    def _items(self, name: str, *extents: int) -> Generator[tuple[Builder, Value, list[Value]]]:
+        """The loop of a kernel over its work items: gives its code, and the number of an item.
+
+        Also the numbers along each of the item's dimensions, innermost first; `extents` are all but
+        the outermost one's.
+        """
+        code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
+        *_, begin, end = code.parameters
+        with code.loop(begin, end) as loop:
+            numbers, remaining = list[Value](), loop.index
+            for extent in extents:
+                numbers.append(remaining % extent)
+                remaining = remaining // extent
+            yield code, loop.index, [*numbers, remaining]
 
     def _kernel(self, name: str) -> WrittenKernel:
         reads = reads_of(self._step)
@@ -61,33 +89,23 @@ class WindowWriter(ABC):
             reads |= {self._schedule.prepacked.buffer}
         return WrittenKernel(name, reads, writes_of(self._step))
 
-    def _own(self, code: Builder) -> Value:
-        """The address of the thread's memory; the function's second parameter is the thread."""
-        table, thread, *_ = code.parameters
-        return self._context.addresses.own(code, table, thread)
-
     def _over_panels(self, points: Points) -> Iterator[tuple[str, Panel, Value, Value]]:
         """Opens a loop over the panels of each kind; yields (kind, panel, number, first column)."""
         code = points.code
-        full = self._panels.n // self._panels.width
-        width = constant(self._panels.width, I64)
-        for kind, panel, condition, _ in self._panels.kinds():
+        width = self._panels.width
+        for kind, panel, condition, full in self._panels.kinds():
             if condition == "slt":
-                loop = code.begin_loop(0, full)
-                with points.bound(TILE, loop.index, before=loop.before):
-                    yield kind, panel, loop.index, code.multiply(loop.index, width)
-                    code.end_loop(loop)
+                with points.counting(0, full) as number:
+                    yield kind, panel, number, number * width
             else:
-                number = constant(full, I64)
-                yield kind, panel, number, constant(full * self._panels.width, I64)
+                yield kind, panel, code.constant(full), code.constant(full * width)
 
     def _right(self, code: Builder, number: Value) -> Value:
         """The address of a panel of the prepacked right operand."""
         packed = self._schedule.prepacked
         assert packed is not None
-        batch = code.parameters[2]
-        before = code.multiply(batch, constant(self._panels.count, I64))
-        return panel_address(self._context, code, packed, code.add(before, number), self._of_right)
+        panel = code.parameters[2] * self._panels.count + number
+        return panel_address(self._context, code, packed, panel, self._of_right)
 
     def _copy_image(self, points: Points, block: int, first: Value, target: Value) -> None:
         """Copies the image of a block of positions from `first` on, inside the outer axes."""
@@ -96,6 +114,39 @@ class WindowWriter(ABC):
         lengths = self._image.lengths(block)
         copy = TransposedImageCopy if self._schedule.transposed else ImageCopy
         copy(points, self._image, lengths, first, target, along, self._panels.lanes).write()
+
+    def _copy_images(
+        self, points: Points, block: int, outer: Value, end: Value, first: Value, target: Value
+    ) -> None:
+        """Copies the images of a block for outer positions, one after the other."""
+        with points.loop(self._outer, start=outer, stop=end) as loop:
+            past = (loop.index - outer) * self._image.size(block)
+            own = points.code.offset(target, past, self._of_left)
+            self._copy_image(points, block, first, own)
+
+    def _fill_with_zeros(self, code: Builder, start: Value, count: int, lanes: int) -> None:
+        """Stores zeros from an address on, in vectors."""
+        with code.loop(0, count, lanes) as loop:
+            zero = code.constant(0, Type(self._element, lanes))
+            code.store(zero, code.offset(start, loop.index, self._element))
+
+    def _register_tile(
+        self,
+        panel: Panel,
+        left: tuple[int, ...],
+        sums: tuple[int, ...],
+        loops: tuple[tuple[int, int], ...],
+        right_stride: int | None = None,
+        *,
+        fresh: bool = False,
+    ) -> Tile:
+        """A register tile, by the offsets of its rows in the left operand and in the sums."""
+        return Tile(
+            *(left, sums, *panel.sizes, self._element, loops, right_stride or panel.width),
+            self._schedule.unrolled,
+            fresh=fresh,
+            paired=self._windowed.paired,
+        )
 
     def _loops(self, axes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """The loops of a tile over k: (extent, stride), innermost last, of single k."""
@@ -109,9 +160,8 @@ class WindowWriter(ABC):
         """The address of the first element of a view that is read directly."""
         load = self._image.view
         assert isinstance(load, Load)
-        return points.code.offset(
-            points.base(load.buffer), points.indices(load.index).start, self._of_left
-        )
+        start = points.indices(load.index).start
+        return points.code.offset(points.base(load.buffer), start, self._of_left)
 
     def _write_epilogue(
         self, name: str, panel: Panel, m_axes: Sequence[Axis], pitches: Sequence[int]

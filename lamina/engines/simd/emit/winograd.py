@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
-from lamina.codegen.filtering import Filtering
-from lamina.codegen.values import I64, Type, Value, constant
+from lamina.codegen.values import Type, Value
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.tiles import balanced_tile_m
@@ -21,10 +20,10 @@ from lamina.engines.simd.decide.windows import Windowed, filtering_of
 from lamina.engines.simd.decide.winograd import chunks_of
 from lamina.engines.simd.emit.context import Context, Points
 from lamina.engines.simd.emit.m_tiles import address
-from lamina.engines.simd.emit.tiles import Tile, call_tile
+from lamina.engines.simd.emit.tiles import call_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.engines.simd.emit.winograd_transforms import emit_data_transform
-from lamina.engines.simd.processor import LINE_BYTES
+from lamina.engines.simd.processor import odd_lines
 
 
 @frozen_dataclass
@@ -65,32 +64,17 @@ class TransformedTiles(WindowWriter):
         self._channels = schedule.channels
         self._wide = windowed.tiles[1]
         self._chunks = chunks_of(windowed, schedule.block, schedule.images)
-
-    @property
-    def _filtering(self) -> Filtering:
-        return filtering_of(self._windowed)
-
-    @property
-    def _tile(self) -> int:
-        """The positions of a tile along an axis."""
-        return self._filtering.results
-
-    @property
-    def _window(self) -> int:
-        return self._filtering.window
-
-    @property
-    def _products(self) -> int:
-        """The products of a tile for each channel: the number of matrices."""
-        return self._filtering.products
+        self._filtering = filtering_of(windowed)
+        self._window = self._filtering.window
+        # The positions of a tile along an axis, and its products for each channel: the matrices.
+        self._tile, self._products = self._filtering.results, self._filtering.products
 
     def _matrix_stride(self, size: int) -> int:
-        """The stride between matrices of `size` elements: an odd number of cache lines.
+        """The stride between matrices of `size` elements.
 
-        The elements of a transformed tile, one in each matrix, then map to different cache sets.
+        The elements of a transformed tile, one in each matrix, map to different cache sets.
         """
-        line = LINE_BYTES // self._bytes
-        return (-(-size // line) | 1) * line
+        return odd_lines(size, self._bytes)
 
     def _own_offsets(self, sizes: Sequence[int]) -> list[int]:
         """Requests thread memory of these sizes; gives the offset of each, and of the end."""
@@ -103,11 +87,10 @@ class TransformedTiles(WindowWriter):
     def _over_chunk(self, code: Builder, number: Value) -> Iterator[tuple[str, Value, Value]]:
         """Branches by the size of a chunk; yields (label, first outer position, first row)."""
         chunks = self._chunks
-        row, outer = divided(code, number, chunks.each)
-        outer = code.multiply(outer, constant(chunks.images, I64))
-        start = code.multiply(row, constant(chunks.block, I64))
+        row, group = number % chunks.each, number // chunks.each
+        outer, start = group * chunks.images, row * chunks.block
         for label, _, condition in chunks.sizes():
-            with code.when(code.compare(condition, row, constant(chunks.whole, I64))):
+            with code.when(code.compare(condition, row, chunks.whole)):
                 yield label, outer, start
 
     def _transform_chunk(
@@ -115,41 +98,34 @@ class TransformedTiles(WindowWriter):
     ) -> None:
         """Copies the images of a chunk and transforms them."""
         code, positions = points.code, self._tile * chunk.block
-        end = code.add(chunk.outer, constant(chunk.images, I64))
-        first = code.multiply(chunk.start, constant(self._tile, I64))
-        with points.loop(self._outer, (), chunk.outer, end) as loop:
-            past = code.subtract(loop.index, chunk.outer)
-            image = address(code, copied, [(past, self._image.size(positions))], self._element)
+        end = chunk.outer + chunk.images
+        first = chunk.start * self._tile
+        with points.loop(self._outer, start=chunk.outer, stop=end) as loop:
+            past = loop.index - chunk.outer
+            image = code.offset(copied, past * self._image.size(positions), self._element)
             self._copy_image(points, positions, first, image)
-            skipped = chunk.block * self._wide * self._channels
-            target = address(code, inputs.start, [(past, skipped)], self._element)
+            skipped = past * (chunk.block * self._wide * self._channels)
+            target = code.offset(inputs.start, skipped, self._element)
             self._transform(code, image, chunk.block, Matrices(target, inputs.stride))
-            code.end_loop(loop)
 
     def _transform(self, code: Builder, copied: Value, block: int, inputs: Matrices) -> None:
         """Transforms the tiles of an image."""
         strides, _ = self._image.layout(self._tile * block)
         down, right = (strides[axis] for axis in self._image.positions)
-        rows = code.begin_loop(0, block)
-        columns = code.begin_loop(0, self._wide)
-        moves = [(rows.index, self._tile * down), (columns.index, self._tile * right)]
-        source = address(code, copied, moves, self._element)
-        tile = code.add(code.multiply(rows.index, constant(self._wide, I64)), columns.index)
-        target = address(code, inputs.start, [(tile, self._channels)], self._element)
-
-        lanes = self._panels.lanes
-        whole = self._channels - self._channels % lanes
-        for first, count, vector in (
-            (0, whole, Type(self._element, lanes)),
-            (whole, self._channels - whole, Type(self._element, self._channels - whole)),
-        ):
-            if count:
-                starts = [code.offset(one, first, self._element) for one in (source, target)]
-                function = emit_data_transform(self._context.module, self._filtering, vector)
-                numbers = (down, right, inputs.stride, count)
-                code.call_void(function, *starts, *(constant(one, I64) for one in numbers))
-        code.end_loop(columns)
-        code.end_loop(rows)
+        with code.loop(0, block) as rows, code.loop(0, self._wide) as columns:
+            moves = [(rows.index, self._tile * down), (columns.index, self._tile * right)]
+            source = address(code, copied, moves, self._element)
+            tile = rows.index * self._wide + columns.index
+            target = code.offset(inputs.start, tile * self._channels, self._element)
+            lanes = self._panels.lanes
+            rest = self._channels % lanes
+            whole = self._channels - rest
+            for first, count, wide in ((0, whole, lanes), (whole, rest, rest)):
+                if count:
+                    starts = [code.offset(one, first, self._element) for one in (source, target)]
+                    vector = Type(self._element, wide)
+                    function = emit_data_transform(self._context.module, self._filtering, vector)
+                    code.call_void(function, *starts, down, right, inputs.stride, count)
 
     def _multiply(
         self,
@@ -173,37 +149,20 @@ class TransformedTiles(WindowWriter):
         """
         m, stride = m_loop
         tile_m = balanced_tile_m(m, self._schedule.tile_m)
-        tile = Tile(
-            tuple(row * stride for row in range(tile_m)),
-            tuple(row * panel.width for row in range(tile_m)),
-            panel.vectors,
-            panel.lanes,
-            panel.last_lanes,
-            self._element,
-            (k_loop,),
-            panel.width,
-            self._schedule.unrolled,
-            fresh=fresh,
-        )
-        pairs = code.begin_loop(0, self._products)
-        left, right, sums = (
-            address(code, one.start, [(pairs.index, one.stride)], self._element) for one in operands
-        )
-        whole, rest = divmod(m, tile_m)
-        loop = code.begin_loop(0, whole)
-        at = address(code, left, [(loop.index, tile_m * stride)], self._element)
-        to = address(code, sums, [(loop.index, tile_m * panel.width)], self._element)
-        call_tile(code, tile, at, right, to)
-        code.end_loop(loop)
-        if rest:
-            at = code.offset(left, whole * tile_m * stride, self._element)
-            to = code.offset(sums, whole * tile_m * panel.width, self._element)
-            last = replace(tile, left=tile.left[:rest], sums=tile.sums[:rest])
-            call_tile(code, last, at, right, to)
-        code.end_loop(pairs)
-
-
-def divided(code: Builder, number: Value, by: int) -> tuple[Value, Value]:
-    """The remainder and the quotient."""
-    divisor = constant(by, I64)
-    return code.binary("urem", number, divisor), code.binary("udiv", number, divisor)
+        rows = range(tile_m)
+        offsets = tuple(row * stride for row in rows), tuple(row * panel.width for row in rows)
+        tile = self._register_tile(panel, *offsets, (k_loop,), fresh=fresh)
+        with code.loop(0, self._products) as pairs:
+            left, right, sums = (
+                code.offset(one.start, pairs.index * one.stride, self._element) for one in operands
+            )
+            whole, rest = divmod(m, tile_m)
+            with code.loop(0, whole) as loop:
+                at = code.offset(left, loop.index * (tile_m * stride), self._element)
+                to = code.offset(sums, loop.index * (tile_m * panel.width), self._element)
+                call_tile(code, tile, at, right, to)
+            if rest:
+                at = code.offset(left, whole * tile_m * stride, self._element)
+                to = code.offset(sums, whole * tile_m * panel.width, self._element)
+                last = replace(tile, left=tile.left[:rest], sums=tile.sums[:rest])
+                call_tile(code, last, at, right, to)

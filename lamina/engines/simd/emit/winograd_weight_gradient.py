@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import final
 
-from lamina.base.records import frozen_dataclass
 from lamina.codegen.axes import flattened
 from lamina.codegen.builder import Builder
-from lamina.codegen.values import I32, I64, POINTER, TABLE, Type, Value, constant
+from lamina.codegen.values import I32, Type, Value
 from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed, tiled
 from lamina.engines.simd.decide.winograd import SumsAtOnce
-from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, WrittenKernel
-from lamina.engines.simd.emit.m_tiles import address, start_of_piece
-from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles, divided
+from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
+from lamina.engines.simd.emit.m_tiles import address, over_kinds
+from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles
 from lamina.engines.simd.emit.winograd_transforms import (
     emit_factor_transform,
     emit_gradient_transform,
 )
-from lamina.engines.simd.emit.zeros import cleared, nonzero_n_of_any, panel_vectors, write_narrowing
+from lamina.engines.simd.emit.zeros import clear, nonzero_n_of_any, panel_vectors, write_narrowing
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound, Scalar
@@ -48,14 +47,9 @@ class WinogradWeightGradient(TransformedTiles):
         self._piece = Axis("piece", self._all_channels // schedule.channels)
         within = Axis(channels.axis.name, schedule.channels)
         channel = axis_index(self._piece) * schedule.channels + axis_index(within)
-        self._image = replace(
-            windowed.image,
-            view=Rewrite({channels.axis: channel}).scalar(windowed.image.view),
-            sides=(
-                *plane,
-                replace(channels, axis=within, windows=replace(channels.windows, element=within)),
-            ),
-        )
+        view = Rewrite({channels.axis: channel}).scalar(windowed.image.view)
+        side = replace(channels, axis=within, windows=replace(channels.windows, element=within))
+        self._image = replace(windowed.image, view=view, sides=(*plane, side))
         self._blocks = schedule.partial_sums
         at_once = SumsAtOnce(schedule.channels, schedule.panels_at_once)
         self._groups = at_once.groups(self._panels)
@@ -76,102 +70,72 @@ class WinogradWeightGradient(TransformedTiles):
         for label, block, _ in chunks.sizes():
             self._write_chunk(label, block)
         self._write_item(count)
-        summing = self._summing()
+        extents = (self._blocks, self._piece.extent, self._groups)
+        with self._items(self._name, *extents) as (code, item, (block, piece, group, batch)):
+            table, thread, *_ = code.parameters
+            operands = (table, thread, batch, group, piece, block, item)
+            code.call_void(f"{self._name}_item", *operands)
+        summing = self._kernel(self._name)
         if self._blocks == 1:
             return [summing]
         return [replace(summing, writes=frozenset([self._context.SHARED])), self._finishing()]
 
-    def _summing(self) -> WrittenKernel:
-        """The kernel that sums products."""
-        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
-        table, thread, begin, end = code.parameters
-        loop = code.begin_loop(begin, end)
-        block, remaining = divided(code, loop.index, self._blocks)
-        piece, remaining = divided(code, remaining, self._piece.extent)
-        group, batch = divided(code, remaining, self._groups)
-        operands = (table, thread, batch, group, piece, block, loop.index)
-        code.call_void(f"{self._name}_item", *operands)
-        code.end_loop(loop)
-        code.finish()
-        return self._kernel(self._name)
-
     def _write_item(self, chunks: int) -> None:
         """Writes `item(table, thread, batch, group, piece, block, number)`: sums over chunks."""
-        numbers = ("thread", "batch", "group", "piece", "block", "number")
-        code = self._begin(f"{self._name}_item", numbers).code
+        code = self._begin(f"{self._name}_item", "thread batch group piece block number").code
         table, thread, batch, group, piece, block, number = code.parameters
         if self._blocks == 1:
-            sums = self._own(code)
+            sums = self._context.own(code)
         else:
             sums = self._context.address(code, self._context.SHARED)
-            sums = address(code, sums, [(number, self._item_sums)], self._element)
-        lanes = self._panels.lanes
-        fill = code.begin_loop(0, self._item_sums, lanes)
-        zero = constant(0, Type(self._element, lanes))
-        code.store(zero, code.offset(sums, fill.index, self._element))
-        code.end_loop(fill)
-        at_once = constant(self._schedule.panels_at_once, I64)
-        first = code.multiply(group, at_once)
-        last = code.minimum(code.add(first, at_once), constant(self._panels.count, I64))
-        following = code.add(block, constant(1, I64))
-        begin, end = (start_of_piece(code, one, chunks, self._blocks) for one in (block, following))
-        loop = code.begin_loop(begin, end)
-        for label, outer, start in self._over_chunk(code, loop.index):
-            operands = (table, thread, batch, outer, start, first, last, piece, sums)
-            code.call_void(f"{self._name}_{label}", *operands)
-        code.end_loop(loop)
+            sums = code.offset(sums, number * self._item_sums, self._element)
+        lanes, at_once = self._panels.lanes, self._schedule.panels_at_once
+        self._fill_with_zeros(code, sums, self._item_sums, lanes)
+        first = group * at_once
+        last = code.minimum(first + at_once, self._panels.count)
+        begin, end = (edge * chunks // self._blocks for edge in (block, block + 1))
+        with code.loop(begin, end) as loop:
+            for label, outer, start in self._over_chunk(code, loop.index):
+                operands = (table, thread, batch, outer, start, first, last, piece, sums)
+                code.call_void(f"{self._name}_{label}", *operands)
         if self._blocks == 1:
             each = -(-self._schedule.channels // lanes)
-            start = code.multiply(piece, constant(each, I64))
-            panels = code.begin_loop(first, last)
-            past = code.subtract(panels.index, first)
-            of_panel = address(code, sums, [(past, self._panel_sums)], self._element)
-            vectors = code.begin_loop(start, code.add(start, constant(each, I64)))
-            self._call_gradients(code, (batch, panels.index, vectors.index), of_panel)
-            code.end_loop(vectors)
-            code.end_loop(panels)
-        code.finish()
-
-    def _over_kinds(self, code: Builder, panel: Value) -> Iterator[str]:
-        """Branches by the kind of a panel; yields its name."""
-        for kind, _, condition, limit in self._panels.kinds():
-            with code.when(code.compare(condition, panel, constant(limit, I64))):
-                yield kind
+            start = piece * each
+            with code.loop(first, last) as panels:
+                past = (panels.index - first) * self._panel_sums
+                of_panel = code.offset(sums, past, self._element)
+                with code.loop(start, start + each) as vectors:
+                    self._call_gradients(code, (batch, panels.index, vectors.index), of_panel)
 
     def _write_chunk(self, label: str, block: int) -> None:
         """Writes `chunk(table, thread, batch, outer, start, first, last, piece, sums)`.
 
         It adds the products of a chunk of tiles to the sums of some panels.
         """
-        numbers = ("thread", "batch", "outer", "start", "first", "last", "piece")
-        parameters = (("table", TABLE), *((one, I64) for one in numbers), ("sums", POINTER))
-        points = self._context.begin(f"{self._name}_{label}", parameters, reads_of(self._step))
+        numbers = "thread batch outer start first last piece"
+        points = self._begin(f"{self._name}_{label}", numbers, "sums", reads_of(self._step))
         code = points.code
         table, thread, batch, outer, start, first, last, piece, sums = code.parameters
         copied, left, _ = self._memory(code, block)
         chunk = Chunk(outer, start, self._chunks.images, block)
         with points.bound(self._batch, batch), points.bound(self._piece, piece):
             self._transform_chunk(points, chunk, copied, left)
-        loop = code.begin_loop(first, last)
-        past = code.subtract(loop.index, first)
-        target = address(code, sums, [(past, self._panel_sums)], self._element)
-        for kind in self._over_kinds(code, loop.index):
-            operands = (table, thread, batch, outer, start, loop.index, target)
-            code.call_void(f"{self._name}_{kind}_{label}", *operands)
-        code.end_loop(loop)
-        code.finish()
+        with code.loop(first, last) as loop:
+            past = (loop.index - first) * self._panel_sums
+            target = code.offset(sums, past, self._element)
+            for kind in over_kinds(code, self._panels, loop.index):
+                operands = (table, thread, batch, outer, start, loop.index, target)
+                code.call_void(f"{self._name}_{kind}_{label}", *operands)
 
     def _write_panel(self, name: str, panel: Panel, block: int) -> None:
         """Writes `panel(table, thread, batch, outer, start, number, sums)`.
 
         It adds the products of the transformed tiles of a chunk to the sums of a panel.
         """
-        numbers = ("thread", "batch", "outer", "start", "number")
-        parameters = (("table", TABLE), *((one, I64) for one in numbers), ("sums", POINTER))
-        points = self._context.begin(name, parameters, reads_of(self._step))
+        points = self._begin(name, "thread batch outer start number", "sums", reads_of(self._step))
         code = points.code
         _, _, batch, outer, start, number, sums = code.parameters
-        n_start = code.multiply(number, constant(self._panels.width, I64))
+        n_start = number * self._panels.width
         _, left, factors = self._memory(code, block)
         right = replace(factors, stride=self._matrix_stride(self._tiles(block) * panel.width))
         with points.bound(self._batch, batch):
@@ -180,7 +144,6 @@ class WinogradWeightGradient(TransformedTiles):
         operands = (left, right, Matrices(sums, self._sums_stride))
         m_loop, k_loop = (self._channels, 1), (self._tiles(block), self._channels)
         self._multiply(code, panel, operands, m_loop, k_loop, fresh=False)
-        code.finish()
 
     def _tiles(self, block: int) -> int:
         """The tiles of a chunk."""
@@ -195,7 +158,7 @@ class WinogradWeightGradient(TransformedTiles):
         image = self._chunks.images * self._image.size(self._tile * block)
         sizes = (self._own_sums, image, self._products * inputs, self._products * factors)
         _, *offsets, _ = self._own_offsets(sizes)
-        own = self._own(code)
+        own = self._context.own(code)
         starts = [code.offset(own, at, self._element) for at in offsets]
         return starts[0], Matrices(starts[1], inputs), Matrices(starts[2], factors)
 
@@ -209,30 +172,29 @@ class WinogradWeightGradient(TransformedTiles):
     ) -> None:
         """Transforms the tiles of the right operand of a chunk."""
         code, view, (high, wide) = points.code, self._right_view(), self._image.positions
-        end = code.add(chunk.outer, constant(chunk.images, I64))
-        with points.loop(self._outer, (), chunk.outer, end) as outers:
-            past = code.subtract(outers.index, chunk.outer)
-            rows = code.begin_loop(0, chunk.block)
-            columns = code.begin_loop(0, self._wide)
-            row = code.add(code.multiply(past, constant(chunk.block, I64)), rows.index)
-            tile = code.add(code.multiply(row, constant(self._wide, I64)), columns.index)
-            target = address(code, factors.start, [(tile, panel.width)], self._element)
-            row = code.multiply(code.add(chunk.start, rows.index), constant(self._tile, I64))
-            column = code.multiply(columns.index, constant(self._tile, I64))
-            for number in range(panel.vectors):
-                skipped = number * panel.lanes
-                base = code.add(n_start, constant(skipped, I64))
-                along_n = (self._n, base, panel.present(number), panel.lanes)
-                square = _Factors(points, view, (high, row), (wide, column), *along_n)
-                transform = emit_factor_transform(
-                    self._context.module, self._filtering, Type(self._element, panel.lanes)
-                )
-                to = code.offset(target, skipped, self._element)
-                values = [square.number(*at) for at in product(range(self._tile), repeat=2)]
-                code.call_void(transform, *values, to, constant(factors.stride, I64))
-            code.end_loop(columns)
-            code.end_loop(rows)
-            code.end_loop(outers)
+        end = chunk.outer + chunk.images
+        with points.loop(self._outer, start=chunk.outer, stop=end) as outers:
+            past = outers.index - chunk.outer
+            with code.loop(0, chunk.block) as rows, code.loop(0, self._wide) as columns:
+                tile = (past * chunk.block + rows.index) * self._wide + columns.index
+                target = code.offset(factors.start, tile * panel.width, self._element)
+                first_row = (chunk.start + rows.index) * self._tile
+                first_column = columns.index * self._tile
+                for number in range(panel.vectors):
+                    skipped = number * panel.lanes
+                    base = n_start + skipped
+                    vector = Type(self._element, panel.lanes)
+                    transform = emit_factor_transform(code.module, self._filtering, vector)
+                    to = code.offset(target, skipped, self._element)
+                    values: list[Value] = []
+                    for row, column in product(range(self._tile), repeat=2):
+                        with (
+                            points.bound(high, first_row + row),
+                            points.bound(wide, first_column + column),
+                            points.along(self._n, base, panel.present(number)),
+                        ):
+                            values.append(code.padded(points.vector(view), panel.lanes, 0))
+                    code.call_void(transform, *values, to, factors.stride)
 
     def _right_view(self) -> Scalar:
         """The right operand over whole tiles, with zeros past its last position."""
@@ -247,31 +209,23 @@ class WinogradWeightGradient(TransformedTiles):
 
     def _finishing(self) -> WrittenKernel:
         """The kernel that adds up partial sums and transforms them to gradients."""
-        name = f"{self._name}_gradients"
-        code = self._context.module.function(name, ITEM_RANGE_PARAMETERS)
-        *_, begin, end = code.parameters
-        loop = code.begin_loop(begin, end)
+        name, at_once = f"{self._name}_gradients", self._schedule.panels_at_once
         vectors = -(-self._all_channels // self._panels.lanes)
-        number, remaining = divided(code, loop.index, vectors)
-        panel, batch = divided(code, remaining, self._panels.count)
-        past, group = divided(code, panel, self._schedule.panels_at_once)
-        channel = code.multiply(number, constant(self._panels.lanes, I64))
-        piece = code.binary("udiv", channel, constant(self._channels, I64))
-        item = code.add(code.multiply(batch, constant(self._groups, I64)), group)
-        item = code.add(code.multiply(item, constant(self._piece.extent, I64)), piece)
-        moves = [(item, self._blocks * self._item_sums), (past, self._panel_sums)]
-        shared = self._context.address(code, self._context.SHARED)
-        sums = address(code, shared, moves, self._element)
-        self._call_gradients(code, (batch, panel, number), sums)
-        code.end_loop(loop)
-        code.finish()
+        with self._items(name, vectors, self._panels.count) as (code, _, (number, panel, batch)):
+            past, group = panel % at_once, panel // at_once
+            piece = number * self._panels.lanes // self._channels
+            item = (batch * self._groups + group) * self._piece.extent + piece
+            moves = [(item, self._blocks * self._item_sums), (past, self._panel_sums)]
+            shared = self._context.address(code, self._context.SHARED)
+            sums = address(code, shared, moves, self._element)
+            self._call_gradients(code, (batch, panel, number), sums)
         kernel = self._kernel(name)
         return replace(kernel, reads=kernel.reads | {self._context.SHARED})
 
     def _call_gradients(self, code: Builder, at: tuple[Value, Value, Value], sums: Value) -> None:
         """Calls the function of a panel's kind, at a batch, panel and vector of channels."""
         table, thread, *_ = code.parameters
-        for kind in self._over_kinds(code, at[1]):
+        for kind in over_kinds(code, self._panels, at[1]):
             code.call_void(f"{self._name}_{kind}_gradients", table, thread, *at, sums)
 
     def _write_gradients(self, name: str, panel: Panel) -> None:
@@ -288,46 +242,37 @@ class WinogradWeightGradient(TransformedTiles):
         kinds = [("whole", lanes, "slt"), ("rest", rest, "eq")]
         kinds = [one for one in kinds if (rest if one[0] == "rest" else whole)]
         for label, present, _ in kinds:
-            narrowing = f"{name}_{label}_zeros"
-            plane = self._step.k[-2:]
-            along = (channels, present)
-            write_narrowing(self._context, narrowing, self._step, along, panel, plane)
+            narrowing, along = f"{name}_{label}_zeros", (channels, present)
+            write_narrowing(self._context, narrowing, self._step, along, panel, self._step.k[-2:])
         sizes = (self._own_sums, lanes * each, lanes, lanes * self._window**2)
         _, *offsets, _ = self._own_offsets(sizes)
-        numbers = ("thread", "batch", "panel", "number")
-        parameters = (("table", TABLE), *((one, I64) for one in numbers), ("sums", POINTER))
-        code = self._context.begin(f"{name}_gradients", parameters, ()).code
+        numbers = "thread batch panel number"
+        code = self._begin(f"{name}_gradients", numbers, "sums", frozenset()).code
         table, _, batch, number, vector, sums = code.parameters
-        own = self._own(code)
+        own = self._context.own(code)
         gradients, found, words = (code.offset(own, at, self._element) for at in offsets)
-        n_start = code.multiply(number, constant(self._panels.width, I64))
-        first = code.multiply(vector, constant(lanes, I64))
-        last = code.minimum(
-            code.add(first, constant(lanes, I64)), constant(self._all_channels, I64)
-        )
-        loop = code.begin_loop(first, last)
-        past = code.subtract(loop.index, first)
-        target = address(code, gradients, [(past, each)], self._element)
-        row = code.binary("urem", loop.index, constant(self._channels, I64))
-        source = address(code, sums, [(row, panel.width)], self._element)
-        high, wide = (side.windows.dilation < 0 for side in self._plane)
-        transform = emit_gradient_transform(
-            self._context.module, self._filtering, panel, self._element, (high, wide)
-        )
-        strides = (self._sums_stride, self._blocks, self._item_sums)
-        code.call_void(transform, source, target, *(constant(one, I64) for one in strides))
-        rows = [
-            panel_vectors(
-                code, panel, self._element, code.offset(target, row * panel.width, self._element)
+        n_start = number * self._panels.width
+        first = vector * lanes
+        last = code.minimum(first + lanes, self._all_channels)
+        with code.loop(first, last) as loop:
+            past = loop.index - first
+            target = code.offset(gradients, past * each, self._element)
+            row = loop.index % self._channels
+            source = code.offset(sums, row * panel.width, self._element)
+            high, wide = (side.windows.dilation < 0 for side in self._plane)
+            transform = emit_gradient_transform(
+                code.module, self._filtering, panel, self._element, (high, wide)
             )
-            for row in range(self._window**2)
-        ]
-        code.store(nonzero_n_of_any(code, panel, rows), code.offset(found, past, "i32"))
-        code.end_loop(loop)
+            strides = (self._sums_stride, self._blocks, self._item_sums)
+            code.call_void(transform, source, target, *strides)
+            starts = (row * panel.width for row in range(self._window**2))
+            at = (code.offset(target, start, self._element) for start in starts)
+            rows = [panel_vectors(code, panel, self._element, start) for start in at]
+            code.store(nonzero_n_of_any(code, panel, rows), code.offset(found, past, "i32"))
         # For each element of the windows as many words as the vector has channels, contiguous.
-        count = code.subtract(last, first)
+        count = last - first
         for label, present, condition in kinds:
-            with code.when(code.compare(condition, vector, constant(whole, I64))):
+            with code.when(code.compare(condition, vector, whole)):
                 seen = code.load(found, Type("i32", present))
                 for element_ in range(self._window**2):
                     code.store(seen, code.offset(words, element_ * present, "i32"))
@@ -335,14 +280,10 @@ class WinogradWeightGradient(TransformedTiles):
                 code.call_void(f"{name}_{label}_zeros", *operands)
         order = [elements.index(axis) for axis in self._step.m if axis != channels]
         self._clear(code, panel, order, count, gradients, words)
-        loop = code.begin_loop(first, last)
-        past = code.subtract(loop.index, first)
-        zero, one, all_ = (constant(value, I64) for value in (0, 1, self._window))
-        source = address(code, gradients, [(past, each)], self._element)
-        operands = (table, source, batch, zero, zero, zero, loop.index, all_, all_, one, n_start)
-        code.call_void(f"{name}_epilogue", *operands)
-        code.end_loop(loop)
-        code.finish()
+        with code.loop(first, last) as loop:
+            source = code.offset(gradients, (loop.index - first) * each, self._element)
+            firsts, counts = (0, 0, 0, loop.index), (self._window, self._window, 1)
+            code.call_void(f"{name}_epilogue", table, source, batch, *firsts, *counts, n_start)
 
     def _clear(
         self,
@@ -364,54 +305,15 @@ class WinogradWeightGradient(TransformedTiles):
             words: the address of the bits: element by element, a word for each channel.
         """
         each = self._window**2 * panel.width
-        element_ = code.begin_loop(0, self._window**2)
-        numbers = [*divided(code, element_.index, self._window)][::-1]
-        row = code.multiply(numbers[order.index(0)], constant(self._window, I64))
-        row = code.add(row, numbers[order.index(1)])
-        loop = code.begin_loop(constant(0, I64), count)
-        word = code.add(code.multiply(element_.index, count), loop.index)
-        word = code.load(code.offset(words, word, "i32"), I32)
-        with code.when(code.compare("ne", word, constant(0, I32))):
-            start = address(
-                code, gradients, [(loop.index, each), (row, panel.width)], self._element
-            )
-            for vector, value in enumerate(panel_vectors(code, panel, self._element, start)):
-                target = code.offset(start, vector * panel.lanes, self._element)
-                code.store(cleared(code, panel, vector, value, word), target)
-        code.end_loop(loop)
-        code.end_loop(element_)
-
-
-@frozen_dataclass
-class _Factors:
-    """A tile of the right operand: vectors along N.
-
-    Attributes:
-        points: of the function that reads it.
-        view: the operand.
-        high, wide: the axes of output positions, each with the tile's first coordinate.
-        n: the axis N.
-        base: the first column.
-        present: the number of columns.
-        lanes: of the vectors; lanes without a column are zero.
-    """
-
-    points: Points
-    view: Scalar
-    high: tuple[Axis, Value]
-    wide: tuple[Axis, Value]
-    n: Axis
-    base: Value
-    present: int
-    lanes: int
-
-    def number(self, row: int, column: int) -> Value:
-        """The vector in a row and a column of the tile."""
-        points, code = self.points, self.points.code
-        (high, first_row), (wide, first_column) = self.high, self.wide
-        with (
-            points.bound(high, code.add(first_row, constant(row, I64))),
-            points.bound(wide, code.add(first_column, constant(column, I64))),
-            points.along(self.n, self.base, self.present),
-        ):
-            return code.padded(points.vector(self.view), self.lanes, 0)
+        with code.loop(0, self._window**2) as element_:
+            last, first = element_.index % self._window, element_.index // self._window
+            numbers = (first, last)
+            row = numbers[order.index(0)] * self._window + numbers[order.index(1)]
+            with code.loop(0, count) as loop:
+                word = element_.index * count + loop.index
+                word = code.load(code.offset(words, word, "i32"), I32)
+                with code.when(word.differs(0)):
+                    moves = [(loop.index, each), (row, panel.width)]
+                    start = address(code, gradients, moves, self._element)
+                    vectors = panel_vectors(code, panel, self._element, start)
+                    clear(code, panel, start, vectors, word)

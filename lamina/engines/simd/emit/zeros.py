@@ -14,25 +14,25 @@ NaN and infinity count as nonzero factors, and results that are not finite do no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 from itertools import product
+from operator import or_
 
-from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
-from lamina.codegen.values import I32, I64, POINTER, TABLE, Type, Value, constant
+from lamina.codegen.values import TABLE, Type, Value
 from lamina.engines.simd.decide.panels import Panel
-from lamina.engines.simd.emit.context import Context, Points
+from lamina.engines.simd.emit.context import Context, parameters, vectors_along
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Scalar, loads
+from lamina.program.scalar import loads
 from lamina.program.steps import Contraction
 
 
 def panel_vectors(code: Builder, panel: Panel, kind: str, start: Value) -> list[Value]:
     """Loads the vectors of a row of a panel at an address."""
-    lanes = [panel.lanes] * (panel.vectors - 1) + [panel.last_lanes]
     return [
-        code.load(code.offset(start, number * panel.lanes, kind), Type(kind, present))
-        for number, present in enumerate(lanes)
+        code.load(code.offset(start, n * panel.lanes, kind), Type(kind, panel.lanes_of(n)))
+        for n in range(panel.vectors)
     ]
 
 
@@ -40,23 +40,23 @@ def nonzero_n(code: Builder, panel: Panel, vectors: Sequence[Value]) -> Value:
     """A word with a bit for each column of a panel in which the vectors are not zero."""
     word: Value | None = None
     for number, vector in enumerate(vectors):
-        relation = "une" if vector.type.is_float else "ne"
-        is_set = code.compare(relation, vector, constant(0, vector.type))
-        bits = code.bits(is_set, "i32")
+        bits = code.bits(vector.differs(0), "i32")
         if number:
-            bits = code.binary("shl", bits, constant(number * panel.lanes, I32))
-        word = bits if word is None else code.binary("or", word, bits)
+            bits = bits << number * panel.lanes
+        word = bits if word is None else word | bits
     assert word is not None
     return word
 
 
-def cleared(code: Builder, panel: Panel, number: int, vector: Value, word: Value) -> Value:
-    """One of a panel's vectors, with zeros in the columns of the word in which it is finite."""
-    bits = code.binary("lshr", word, constant(number * panel.lanes, I32))
-    zero = constant(0, vector.type)
-    # NaN and infinity times zero are NaN. The sum has no negative zeros.
-    nothing = code.add(code.multiply(vector, zero), zero)
-    return code.select(code.lanes_of(bits, vector.type.lanes), nothing, vector)
+def clear(code: Builder, panel: Panel, start: Value, vectors: Sequence[Value], word: Value) -> None:
+    """Stores a panel's vectors with zeros in the columns of the word in which they are finite."""
+    for number, vector in enumerate(vectors):
+        target = code.offset(start, number * panel.lanes, vector.type.element)
+        bits = word >> number * panel.lanes
+        # NaN and infinity times zero are NaN. The sum has no negative zeros.
+        nothing = vector * 0 + 0
+        lanes = code.lanes_of(bits, vector.type.lanes)
+        code.store(code.select(lanes, nothing, vector), target)
 
 
 def nonzero_n_of_any(code: Builder, panel: Panel, several: Sequence[Sequence[Value]]) -> Value:
@@ -64,13 +64,9 @@ def nonzero_n_of_any(code: Builder, panel: Panel, several: Sequence[Sequence[Val
     vectors: list[Value] = []
     for vectors_of_n in zip(*several, strict=True):
         kind = vectors_of_n[0].type
-        integer = f"i{kind.bits}"
-        first, *others = [code.convert("bitcast", one, integer) for one in vectors_of_n]
-        for other in others:
-            first = code.binary("or", first, other)
+        bits = [code.convert("bitcast", one, f"i{kind.bits}") for one in vectors_of_n]
         # Infinity and NaN have bits too. A sign bit alone does not count.
-        magnitude = constant((1 << (kind.bits - 1)) - 1, first.type)
-        vectors.append(code.binary("and", first, magnitude))
+        vectors.append(reduce(or_, bits) & ((1 << (kind.bits - 1)) - 1))
     return nonzero_n(code, panel, vectors)
 
 
@@ -98,9 +94,9 @@ def write_narrowing(
     """
     axis_along, lanes = along
     others = [axis for axis in step.m if axis != axis_along]
-    numbers = [("batch", I64), ("first", I64), ("n_start", I64)]
     used = {load.buffer for view in (step.left, step.right) for load in loads(view)}
-    points = context.begin(name, (("table", TABLE), *numbers, ("words", POINTER)), used)
+    given = (("table", TABLE), *parameters("", "batch first n_start"), *parameters("words"))
+    points = context.begin(name, given, used)
     code = points.code
     _, batch, first, n_start, words = code.parameters
     # With constant coordinates, index terms without the innermost axis of K are hoisted from its
@@ -109,74 +105,36 @@ def write_narrowing(
         Rewrite(dict(zip(others, map(Index, indices), strict=True))).scalar(step.left)
         for indices in product(*(range(axis.extent) for axis in others))
     ]
-    terms = _Terms(points, step, along, first, panel, n_start, positions, lefts)
+
+    def narrowed(zeros: Sequence[Value]) -> list[Value]:
+        """The bits that are left after the current k."""
+        of_right = vectors_along(
+            points, step.n[0], n_start, panel, partial(points.vector, step.right)
+        )
+        kept = code.splat(nonzero_n(code, panel, list(of_right)) ^ -1, lanes)
+        results: list[Value] = []
+        for view, word in zip(lefts, zeros, strict=True):
+            with points.along(axis_along, first, lanes):
+                left = points.vector(view)
+            is_set = left.differs(0)
+            results.append(code.select(is_set, word & kept, word))
+        return results
+
+    def over(axes: Sequence[Axis], zeros: Sequence[Value]) -> Sequence[Value]:
+        """The bits that are left after loops over some axes of K."""
+        if not axes:
+            return narrowed(zeros)
+        axis, *rest = axes
+        loop = code.begin_loop(0, axis.extent, 1, zeros)
+        index = loop.index
+        if axis in positions:
+            index = (index + axis.extent // 2) % axis.extent
+        with points.bound(axis, index):
+            following = over(rest, loop.carried)
+            return code.end_loop(loop, following, code.any_of(reduce(or_, following)))
+
     with points.bound(step.batch[0], batch):
         starts = [code.offset(words, number * lanes, "i32") for number in range(len(lefts))]
         zeros = [code.load(start, Type("i32", lanes)) for start in starts]
-        for start, value in zip(starts, terms.over(step.k, zeros), strict=True):
+        for start, value in zip(starts, over(step.k, zeros), strict=True):
             code.store(value, start)
-    code.finish()
-
-
-@frozen_dataclass
-class _Terms:
-    """The terms of some results, while the loops over k that examine them are written.
-
-    Attributes:
-        points: of the function, inside the batch.
-        step: the contraction.
-        along: the axis of M along the lanes, and the number of lanes.
-        first: the first row.
-        panel: the vectors of the panel.
-        n_start: its first column.
-        positions: the axes of K along which windows move; their loops begin in the middle.
-        lefts: the left operand at all points of the other axes of M.
-    """
-
-    points: Points
-    step: Contraction
-    along: tuple[Axis, int]
-    first: Value
-    panel: Panel
-    n_start: Value
-    positions: Sequence[Axis]
-    lefts: Sequence[Scalar]
-
-    def over(self, axes: Sequence[Axis], zeros: Sequence[Value]) -> Sequence[Value]:
-        """The bits that are left after loops over some axes of K."""
-        if not axes:
-            return self._narrowed(zeros)
-        code, (axis, *rest) = self.points.code, axes
-        loop = code.begin_loop(0, axis.extent, 1, zeros)
-        index = loop.index
-        if axis in self.positions:
-            index = code.add(index, constant(axis.extent // 2, I64))
-            index = code.binary("urem", index, constant(axis.extent, I64))
-        with self.points.bound(axis, index):
-            following = self.over(rest, loop.carried)
-            left = following[0]
-            for one in following[1:]:
-                left = code.binary("or", left, one)
-            return code.end_loop(loop, following, code.any_of(left))
-
-    def _narrowed(self, zeros: Sequence[Value]) -> list[Value]:
-        """The bits that are left after the current k."""
-        code, (axis, lanes) = self.points.code, self.along
-        kept = code.splat(code.binary("xor", self._nonzero_n(), constant(-1, I32)), lanes)
-        results: list[Value] = []
-        for view, one in zip(self.lefts, zeros, strict=True):
-            with self.points.along(axis, self.first, lanes):
-                left = self.points.vector(view)
-            is_set = code.compare("une", left, constant(0, left.type))
-            results.append(code.select(is_set, code.binary("and", one, kept), one))
-        return results
-
-    def _nonzero_n(self) -> Value:
-        """A word with a bit for each column in which the right operand is not zero, at this k."""
-        code, panel, axis = self.points.code, self.panel, self.step.n[0]
-        vectors: list[Value] = []
-        for number in range(panel.vectors):
-            base = code.add(self.n_start, constant(number * panel.lanes, I64))
-            with self.points.along(axis, base, panel.present(number)):
-                vectors.append(self.points.vector(self.step.right))
-        return nonzero_n(code, panel, vectors)
