@@ -283,8 +283,11 @@ class Builder(ABC):
         """Reads the lanes where the mask is set; others are zero, without a memory access."""
 
     @abstractmethod
-    def store(self, value: Value, pointer: Value, align: int = 0) -> None:
-        """Writes a value; by default the address need only be aligned to an element."""
+    def store(self, value: Value | int, pointer: Value, align: int = 0) -> None:
+        """Writes a value; by default the address need only be aligned to an element.
+
+        A number is an i64.
+        """
 
     @abstractmethod
     def picked(self, table: Value, number: Value) -> Value:

@@ -17,7 +17,18 @@ from lamina.codegen.c_sharing import Head, WrittenFunction, with_shared
 from lamina.codegen.c_text import indented, stored_as
 from lamina.codegen.c_types import Types
 from lamina.codegen.iterations import Iterations
-from lamina.codegen.values import I1, I64, NUMBERS, POINTER, TABLE, Type, Value, constant, undefined
+from lamina.codegen.values import (
+    I1,
+    I64,
+    NUMBERS,
+    POINTER,
+    TABLE,
+    Type,
+    Value,
+    as_value,
+    constant,
+    undefined,
+)
 from lamina.codegen.words import Words
 
 # The type of tables of addresses.
@@ -397,7 +408,8 @@ class Function(Expressions):
     def prefetch(self, pointer: Value, level: int) -> None:
         self._line(self.module.words.prefetch.format(address=self._pointer(pointer, "i8")))
 
-    def store(self, value: Value, pointer: Value, align: int = 0) -> None:
+    def store(self, value: Value | int, pointer: Value, align: int = 0) -> None:
+        value = as_value(value, I64)
         type = value.type
         aligned = align >= type.lanes * type.bytes
         address = self._pointer(pointer, type.element, type.lanes if aligned else 0)

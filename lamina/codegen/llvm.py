@@ -478,7 +478,8 @@ class Function(BlockBuilder):
         align = constant(type.bytes, I32)
         return self.call(name, type, pointer, align, mask, constant(0, type))
 
-    def store(self, value: Value, pointer: Value, align: int = 0) -> None:
+    def store(self, value: Value | int, pointer: Value, align: int = 0) -> None:
+        value = as_value(value, I64)
         self.line(f"store {typed(value)}, {typed(pointer)}, align {align or value.type.bytes}")
 
     def picked(self, table: Value, number: Value) -> Value:

@@ -354,7 +354,8 @@ class PieceFunction(Builder):
                 pieces.append(self.inner.loaded_if(address, own, piece))
         return self._joined(pieces, type)
 
-    def store(self, value: Value, pointer: Value, align: int = 0) -> None:
+    def store(self, value: Value | int, pointer: Value, align: int = 0) -> None:
+        value = as_value(value, I64)
         if _is_whole(value.type):
             self.inner.store(value, pointer, align)
             return

@@ -13,7 +13,6 @@ from itertools import accumulate
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.llvm import Module
-from lamina.codegen.values import I64, constant
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import HostProcessor
@@ -192,10 +191,7 @@ def _write_sequence(
             opened = code.begin_loop(0, first[number].iterations)
             code.store(opened.index, AddressesInMemory().iteration_address(code, table))
         section = code.offset(table, sections[call.section], "ptr")
-        code.call_void(
-            call.function,
-            *(section, thread, constant(0, I64), constant(call.slices.work.items, I64)),
-        )
+        code.call_void(call.function, section, thread, 0, call.slices.work.items)
         if number + 1 in last and opened is not None:
             code.end_loop(opened)
             opened = None

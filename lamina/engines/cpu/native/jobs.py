@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.llvm import Function, Module, typed
-from lamina.codegen.values import I8, I64, POINTER, Type, Value, constant
+from lamina.codegen.values import I8, I64, POINTER, Type, Value
 
 # The arguments of every kernel: a section of the table of addresses, the number of the thread, its
 # first work item, and the work item after its last.
@@ -96,7 +96,6 @@ def emit_jobs(module: Module) -> None:
     _emit_run_chunk(module)
 
 
-ZERO, ONE = constant(0, I64), constant(1, I64)
 _JOB = ("job", POINTER)
 
 
@@ -125,7 +124,7 @@ def _emit_copy(module: Module) -> None:
     code = module.function("copy", parameters)
     target, source, size = code.parameters
     whole = size & -64
-    for start, stop, step, type in ((ZERO, whole, 64, I8.wide(64)), (whole, size, 1, I8)):
+    for start, stop, step, type in ((0, whole, 64, I8.wide(64)), (whole, size, 1, I8)):
         with code.loop(start, stop, step) as loop:
             value = code.load(code.offset(source, loop.index, "i8"), type)
             code.store(value, code.offset(target, loop.index, "i8"))
@@ -134,11 +133,8 @@ def _emit_copy(module: Module) -> None:
 def _entry(code: Function, entries: Value, number: Value) -> tuple[Value, Value, Value]:
     """(source, target, bytes) of an entry of a list."""
     start = _record(code, entries, number, 3)
-    return (
-        word_of(code, start, 0, POINTER),
-        word_of(code, start, 1, POINTER),
-        word_of(code, start, 2),
-    )
+    source, target = (word_of(code, start, number, POINTER) for number in (0, 1))
+    return source, target, word_of(code, start, 2)
 
 
 def _emit_gather(module: Module) -> None:
@@ -148,16 +144,12 @@ def _emit_gather(module: Module) -> None:
     start = word_of(code, job, RUN) * word_of(code, job, BATCH)
     rows = code.offset(word_of(code, job, ROWS, POINTER), start, "i64")
     entries = word_of(code, job, INPUT_LIST, POINTER)
-    with code.loop(ZERO, word_of(code, job, INPUTS)) as each:
+    with code.loop(0, word_of(code, job, INPUTS)) as each:
         source, target, size = _entry(code, entries, each.index)
         with code.loop(first, last) as examples:
             example = code.load(code.offset(rows, examples.index, "i64"), I64)
-            code.call_void(
-                "copy",
-                code.offset(target, examples.index * size, "i8"),
-                code.offset(source, example * size, "i8"),
-                size,
-            )
+            to = code.offset(target, examples.index * size, "i8")
+            code.call_void("copy", to, code.offset(source, example * size, "i8"), size)
 
 
 def _emit_record(module: Module) -> None:
@@ -165,16 +157,13 @@ def _emit_record(module: Module) -> None:
     code = module.function("record", (_JOB,))
     (job,) = code.parameters
     run, entries = word_of(code, job, RUN), word_of(code, job, OUTPUT_LIST, POINTER)
-    with code.loop(ZERO, word_of(code, job, OUTPUTS)) as each:
+    with code.loop(0, word_of(code, job, OUTPUTS)) as each:
         source, target, size = _entry(code, entries, each.index)
         code.call_void("copy", code.offset(target, run * size, "i8"), source, size)
 
 
 def _call_kernel(code: Function, kernel: Value, thread: Value, first: Value, last: Value) -> None:
-    function, section = (
-        word_of(code, kernel, FUNCTION, POINTER),
-        word_of(code, kernel, SECTION, POINTER),
-    )
+    function, section = (word_of(code, kernel, n, POINTER) for n in (FUNCTION, SECTION))
     arguments = ", ".join(map(typed, (section, thread, first, last)))
     code.line(f"call void {function.name}({arguments})")
 
@@ -187,7 +176,7 @@ def _emit_run_phase(module: Module) -> None:
     kernels = word_of(code, job, KERNELS, POINTER)
     with code.loop(word_of(code, phase, FIRST), word_of(code, phase, LAST)) as each:
         kernel = _record(code, kernels, each.index, KERNEL_WORDS)
-        _call_kernel(code, kernel, thread, ZERO, word_of(code, kernel, ITEMS))
+        _call_kernel(code, kernel, thread, code.constant(0), word_of(code, kernel, ITEMS))
 
 
 def _emit_next_phase(module: Module) -> None:
@@ -197,13 +186,13 @@ def _emit_next_phase(module: Module) -> None:
     number = word_of(code, job, PHASE)
     phase = phase_of(code, job, number)
     following = code.allocate(1, "i64")
-    code.store(number + ONE, following)
+    code.store(number + 1, following)
     iterations = word_of(code, phase, ITERATIONS)
-    with code.when(iterations.differs(ZERO)):
+    with code.when(iterations.differs(0)):
         iteration = word_of(code, job, ITERATION, POINTER)
-        done = code.load(iteration, I64) + ONE
+        done = code.load(iteration, I64) + 1
         again = done < iterations
-        code.store(code.select(again, done, ZERO), iteration)
+        code.store(code.select(again, done, 0), iteration)
         back, on = word_of(code, phase, BACK), code.load(following, I64)
         code.store(code.select(again, back, on), following)
     code.finish(code.load(following, I64))
@@ -224,17 +213,12 @@ def _emit_run_chunk(module: Module) -> None:
     code.store(word_of(code, phase, FIRST), kernel_number)
     with code.forever() as after:
         kernel = _record(code, kernels, code.load(kernel_number, I64), KERNEL_WORDS)
-        slice_count, chunk_items = (
-            word_of(code, kernel, SLICE_COUNT),
-            word_of(code, kernel, CHUNK_ITEMS),
-        )
-        distance = slot + threads - word_of(code, kernel, FIRST_SLOT)
-        slice_number = distance % threads
+        slice_count, chunk_items = (word_of(code, kernel, n) for n in (SLICE_COUNT, CHUNK_ITEMS))
+        slice_number = (slot + threads - word_of(code, kernel, FIRST_SLOT)) % threads
         items = word_of(code, kernel, ITEMS)
-        first, last = (items * edge // slice_count for edge in (slice_number, slice_number + ONE))
-        rounded = last - first + chunk_items - ONE
-        chunks = rounded // chunk_items
-        chunks = code.select(slice_number < slice_count, chunks, ZERO)
+        first, last = (items * edge // slice_count for edge in (slice_number, slice_number + 1))
+        chunks = (last - first + chunk_items - 1) // chunk_items
+        chunks = code.select(slice_number < slice_count, chunks, 0)
         chunk = code.load(remaining, I64)
         is_found = chunk < chunks
         with code.when(is_found):
@@ -242,4 +226,4 @@ def _emit_run_chunk(module: Module) -> None:
             _call_kernel(code, kernel, thread, start, code.minimum(start + chunk_items, last))
         code.leave_when(is_found, after)
         code.store(chunk - chunks, remaining)
-        code.store(code.load(kernel_number, I64) + ONE, kernel_number)
+        code.store(code.load(kernel_number, I64) + 1, kernel_number)

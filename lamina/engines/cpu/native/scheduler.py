@@ -18,7 +18,7 @@ comes late finds nothing to claim, and is harmless.
 from __future__ import annotations
 
 from lamina.codegen.llvm import Function, Module, type_text, typed
-from lamina.codegen.values import I32, I64, POINTER, Type, Value, constant
+from lamina.codegen.values import I32, I64, POINTER, Type, Value, as_value
 from lamina.engines.cpu.native.clock import emit_ticks
 from lamina.engines.cpu.native.jobs import (
     ALONE,
@@ -28,7 +28,6 @@ from lamina.engines.cpu.native.jobs import (
     FIRST_RUN,
     ITERATION,
     JOB_THREADS,
-    ONE,
     PHASE,
     PHASE_BEFORE_RUN,
     PHASE_COUNT,
@@ -39,7 +38,6 @@ from lamina.engines.cpu.native.jobs import (
     TICKS,
     WINDOW_END,
     WINDOW_TICKS,
-    ZERO,
     emit_jobs,
     phase_of,
     set_word,
@@ -123,15 +121,20 @@ def _load_atomic(code: Function, address: Value, type: Type, order: str) -> Valu
     )
 
 
-def _store_atomic(code: Function, value: Value, address: Value, order: str) -> None:
-    code.line(
-        f"store atomic {typed(value)}, {typed(address)} {order}, align {value.type.bits // 8}"
-    )
+def _store_atomic(
+    code: Function, value: Value | int, address: Value, order: str, type: Type = I64
+) -> None:
+    stored = typed(as_value(value, type))
+    code.line(f"store atomic {stored}, {typed(address)} {order}, align {type.bits // 8}")
 
 
-def _slot(code: Function, state: Value, number: Value) -> Value:
+def _add_atomic(code: Function, address: Value) -> None:
+    code.instruction(f"atomicrmw add {typed(address)}, i64 1 seq_cst", I64)
+
+
+def _slot(code: Function, state: Value, number: Value | int) -> Value:
     first = _byte(code, state, SLOTS)
-    return code.offset(first, number * SLOT_BYTES, "i8")
+    return code.offset(first, code.multiply(number, code.constant(SLOT_BYTES)), "i8")
 
 
 def _emit_wake_sleeper(module: Module) -> None:
@@ -142,7 +145,7 @@ def _emit_wake_sleeper(module: Module) -> None:
     asleep = _load_atomic(code, address, I32, "seq_cst")
     with code.when(asleep.differs(0)):
         # Waking takes a while. Other threads need not do it meanwhile.
-        _store_atomic(code, constant(0, I32), address, "monotonic")
+        _store_atomic(code, 0, address, "monotonic", I32)
         code.call_void("wake", _byte(code, state, CALLS), _byte(code, slot, SIGNAL))
 
 
@@ -152,21 +155,20 @@ def _emit_publish(module: Module) -> None:
     state, job = code.parameters
     threads = word_of(code, job, JOB_THREADS)
     # A row of counts: the chunks of each slot, and of all slots.
-    columns = threads + ONE
+    columns = threads + 1
     row = word_of(code, job, PHASE) * columns
     counts = code.offset(word_of(code, job, CHUNK_COUNTS, POINTER), row, "i64")
     total = code.load(code.offset(counts, threads, "i64"), I64)
     _store_atomic(code, total, _byte(code, state, PENDING_CHUNKS), "monotonic")
     allowed = threads << _THREADS_SHIFT
-    with code.loop(ZERO, threads) as each:
+    with code.loop(0, threads) as each:
         chunks = code.load(code.offset(counts, each.index, "i64"), I64)
-        shifted = chunks << _CHUNKS_SHIFT
-        word = allowed | shifted
+        word = allowed | (chunks << _CHUNKS_SHIFT)
         _store_atomic(code, word, _byte(code, _slot(code, state, each.index), CLAIMS), "release")
-    code.instruction(f"atomicrmw add {typed(_byte(code, state, GENERATION))}, i64 1 seq_cst", I64)
-    with code.loop(ZERO, threads) as each:
+    _add_atomic(code, _byte(code, state, GENERATION))
+    with code.loop(0, threads) as each:
         chunks = code.load(code.offset(counts, each.index, "i64"), I64)
-        with code.when(chunks.differs(ZERO)):
+        with code.when(chunks.differs(0)):
             code.call_void("wake_sleeper", state, _slot(code, state, each.index))
 
 
@@ -179,7 +181,7 @@ def _emit_advance(module: Module, machine: str) -> None:
     code = module.function("advance", (_STATE, _JOB, _THREAD))
     state, job, thread = code.parameters
     last = code.allocate(1, "i64")
-    alone = word_of(code, job, ALONE).differs(ZERO)
+    alone = word_of(code, job, ALONE).differs(0)
     count = word_of(code, job, PHASE_COUNT)
     with code.forever() as after:
         ticks = word_of(code, job, TICKS, POINTER)
@@ -194,39 +196,33 @@ def _emit_advance(module: Module, machine: str) -> None:
         over = following.equals(count)
         with code.when(over):
             code.call_void("record", job)
-            run = word_of(code, job, RUN) + ONE
+            run = word_of(code, job, RUN) + 1
             set_word(code, job, RUN, run)
             set_word(code, job, PHASE, word_of(code, job, PHASE_BEFORE_RUN))
             code.store(word_of(code, job, RUNS), last)
-            with code.when(word_of(code, job, WINDOW_TICKS).differs(ZERO)):
+            with code.when(word_of(code, job, WINDOW_TICKS).differs(0)):
                 late = emit_ticks(code, machine) >= word_of(code, job, WINDOW_END)
                 code.store(code.select(late, run, code.load(last, I64)), last)
             finished = run.equals(code.load(last, I64))
-            with code.when(finished & _not(code, alone)):
-                _store_atomic(code, ONE, _byte(code, state, FINISHED), "release")
-                generation = _byte(code, state, GENERATION)
-                code.instruction(f"atomicrmw add {typed(generation)}, i64 1 seq_cst", I64)
-                code.call_void("wake_sleeper", state, _slot(code, state, ZERO))
+            with code.when(finished & (alone ^ True)):
+                _store_atomic(code, 1, _byte(code, state, FINISHED), "release")
+                _add_atomic(code, _byte(code, state, GENERATION))
+                code.call_void("wake_sleeper", state, _slot(code, state, 0))
             code.leave_when(finished, after)
-        with code.when(_not(code, over)):
+        with code.when(over ^ True):
             phase = phase_of(code, job, following)
-            shared = word_of(code, phase, SHARED).differs(ZERO)
-            shared = shared & _not(code, alone)
+            shared = word_of(code, phase, SHARED).differs(0) & (alone ^ True)
             with code.when(shared):
                 code.call_void("publish", state, job)
             code.leave_when(shared, after)
             code.call_void("run_phase", job, thread)
 
 
-def _not(code: Function, value: Value) -> Value:
-    return value ^ True
-
-
 def _emit_complete(module: Module) -> None:
     """`complete(state, thread, chunks)`: counts completed chunks; advances after the last one."""
     code = module.function("complete", (_STATE, _THREAD, ("chunks", I64)))
     state, thread, chunks = code.parameters
-    with code.when(chunks.differs(ZERO)):
+    with code.when(chunks.differs(0)):
         job = code.load(_byte(code, state, JOB), POINTER)
         left = _byte(code, state, PENDING_CHUNKS)
         before = code.instruction(f"atomicrmw sub {typed(left)}, {typed(chunks)} acq_rel", I64)
@@ -248,7 +244,7 @@ def _emit_yield_if_due(module: Module, machine: str) -> None:
     patience = code.load(_byte(code, state, YIELD_TICKS), I64)
     with code.when(code.compare("ugt", since, patience)):
         code.call_void("complete", state, thread, chunks)
-        code.store(ZERO, left)
+        code.store(0, left)
         emit_yield(code, _byte(code, state, CALLS))
         code.store(emit_ticks(code, machine), yielded_at)
     code.finish(code.load(left, I64))
@@ -259,33 +255,28 @@ def _emit_work(module: Module) -> None:
     code = module.function("work", (_STATE, _THREAD), result=I64)
     state, thread = code.parameters
     uncounted, found = code.allocate(1, "i64"), code.allocate(1, "i64")
-    code.store(ZERO, uncounted)
-    code.store(ZERO, found)
+    code.store(0, uncounted)
+    code.store(0, found)
     threads = _load_atomic(code, _byte(code, state, THREADS), I64, "monotonic")
-    with code.loop(ZERO, threads) as slots:
+    with code.loop(0, threads) as slots:
         number = (thread + slots.index) % threads
         address = _byte(code, _slot(code, state, number), CLAIMS)
-        mask = constant(MOST_CHUNKS, I64)
         with code.forever() as after:
             word = _load_atomic(code, address, I64, "acquire")
-            following = word & mask
-            chunks = word >> _CHUNKS_SHIFT
-            chunks = chunks & mask
+            following = word & MOST_CHUNKS
+            chunks = (word >> _CHUNKS_SHIFT) & MOST_CHUNKS
             allowed = word >> _THREADS_SHIFT
             nothing = code.compare("uge", following, chunks)
             code.leave_when(nothing | code.compare("uge", thread, allowed), after)
-            claimed = word + ONE
-            pair = code.instruction(
-                f"cmpxchg {typed(address)}, {typed(word)}, {typed(claimed)} acq_rel acquire",
-                Type("{ i64, i1 }"),
-            )
+            swapped = ", ".join(map(typed, (address, word, word + 1)))
+            pair = code.instruction(f"cmpxchg {swapped} acq_rel acquire", Type("{ i64, i1 }"))
             with code.when(code.instruction(f"extractvalue {typed(pair)}, 1", Type("i1"))):
                 job = code.load(_byte(code, state, JOB), POINTER)
                 code.call_void("run_chunk", job, thread, number, following)
-                code.store(code.load(uncounted, I64) + ONE, uncounted)
+                code.store(code.load(uncounted, I64) + 1, uncounted)
                 done = code.load(uncounted, I64)
                 code.store(code.call("yield_if_due", I64, state, thread, done), uncounted)
-                code.store(ONE, found)
+                code.store(1, found)
     code.call_void("complete", state, thread, code.load(uncounted, I64))
     code.finish(code.load(found, I64))
 
@@ -309,14 +300,13 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     code.store(spins, left)
     since = code.load(before, I64) - code.load(busy_since, I64)
     busy = code.compare("ult", since, busy_ticks)
-    awake_ticks = code.select(busy, ZERO, code.load(_byte(code, state, AWAKE_TICKS), I64))
+    awake_ticks = code.select(busy, 0, code.load(_byte(code, state, AWAKE_TICKS), I64))
     with code.when(busy):
-        few = constant(SPINS_WHEN_BUSY, I64)
-        code.store(code.minimum(spins, few), left)
+        code.store(code.minimum(spins, SPINS_WHEN_BUSY), left)
     with code.forever() as after:
         now = _load_atomic(code, generation, I64, "acquire")
         remaining = code.load(left, I64)
-        over = remaining <= ZERO
+        over = remaining <= 0
         code.leave_when(now.differs(seen) | over, after)
         emit_pause(code, waiting.machine)
         ticks = emit_ticks(code, waiting.machine)
@@ -328,14 +318,14 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
         # The thread was preempted.
         with code.when(code.compare("ugt", gap, code.load(_byte(code, state, GAP_TICKS), I64))):
             code.store(ticks, busy_since)
-            code.store(ZERO, left)
-    with code.when(code.load(left, I64) <= ZERO):
+            code.store(0, left)
+    with code.when(code.load(left, I64) <= 0):
         old = _load_atomic(code, signal, I32, "seq_cst")
         code.instruction(f"atomicrmw xchg {typed(asleep)}, i32 1 seq_cst", I32)
         now = _load_atomic(code, generation, I64, "seq_cst")
         with code.when(now.equals(seen)):
             code.call_void("sleep", calls, signal, old)
-        _store_atomic(code, constant(0, I32), asleep, "seq_cst")
+        _store_atomic(code, 0, asleep, "seq_cst", I32)
         code.store(emit_ticks(code, waiting.machine), _byte(code, slot, YIELDED_AT))
 
 
@@ -348,18 +338,17 @@ def _emit_join(module: Module, machine: str) -> None:
     with code.forever() as after:
         seen = _load_atomic(code, _byte(code, state, GENERATION), I64, "acquire")
         over = _load_atomic(code, end, I64, "acquire")
-        code.leave_when(over.differs(ZERO), after)
+        code.leave_when(over.differs(0), after)
         word = _load_atomic(code, own, I64, "monotonic")
-        own_chunks = word >> _CHUNKS_SHIFT
-        own_chunks = own_chunks & MOST_CHUNKS
-        with code.when(own_chunks.equals(ZERO)), code.loop(0, _SPINS_WITHOUT_SLICE):
+        own_chunks = (word >> _CHUNKS_SHIFT) & MOST_CHUNKS
+        with code.when(own_chunks.equals(0)), code.loop(0, _SPINS_WITHOUT_SLICE):
             emit_pause(code, machine)
         found = code.call("work", I64, state, thread)
-        with code.when(found.equals(ZERO)):
+        with code.when(found.equals(0)):
             # A thread without a slot in this job need not be awake for the next phase.
             threads = _load_atomic(code, _byte(code, state, THREADS), I64, "monotonic")
             has_slot = thread < threads
-            code.call_void("wait", state, thread, seen, code.select(has_slot, spins, ZERO))
+            code.call_void("wait", state, thread, seen, code.select(has_slot, spins, 0))
 
 
 def _emit_run_job(module: Module, machine: str) -> None:
@@ -373,24 +362,22 @@ def _emit_run_job(module: Module, machine: str) -> None:
     left = word_of(code, job, WINDOW_TICKS) - word_of(code, job, ELAPSED)
     set_word(code, job, WINDOW_END, started + left)
     # In a forked child, the word may hold the iteration of a run that the parent continues.
-    code.store(ZERO, word_of(code, job, ITERATION, POINTER))
-    shared = word_of(code, job, ALONE).equals(ZERO)
+    code.store(0, word_of(code, job, ITERATION, POINTER))
+    shared = word_of(code, job, ALONE).equals(0)
     with code.when(shared):
         code.store(job, _byte(code, state, JOB))
         threads = word_of(code, job, JOB_THREADS)
         _store_atomic(code, threads, _byte(code, state, THREADS), "monotonic")
-        _store_atomic(code, ZERO, _byte(code, state, FINISHED), "monotonic")
+        _store_atomic(code, 0, _byte(code, state, FINISHED), "monotonic")
         # After a while without jobs the thread has most likely slept, so its period restarts.
-        yielded_at = _byte(code, _slot(code, state, ZERO), YIELDED_AT)
+        yielded_at = _byte(code, _slot(code, state, 0), YIELDED_AT)
         since = started - code.load(yielded_at, I64)
         patience = code.load(_byte(code, state, YIELD_TICKS), I64)
-        many = patience * _IDLE_PERIODS
-        with code.when(code.compare("ugt", since, many)):
+        with code.when(code.compare("ugt", since, patience * _IDLE_PERIODS)):
             code.store(started, yielded_at)
-    code.call_void("advance", state, job, ZERO)
+    code.call_void("advance", state, job, 0)
     with code.when(shared):
-        end, spins = _byte(code, state, FINISHED), constant(OWNER_SPINS, I64)
-        code.call_void("join", state, ZERO, end, spins)
+        code.call_void("join", state, 0, _byte(code, state, FINISHED), OWNER_SPINS)
     spent = emit_ticks(code, machine) - started
     set_word(code, job, ELAPSED, word_of(code, job, ELAPSED) + spent)
     runs = word_of(code, job, RUN) - word_of(code, job, FIRST_RUN)
@@ -400,17 +387,16 @@ def _emit_run_job(module: Module, machine: str) -> None:
 def _emit_help(module: Module) -> None:
     code = module.function("help", (_STATE, _THREAD), internal=False)
     state, thread = code.parameters
-    end, spins = _byte(code, state, LEAVING), constant(HELPER_SPINS, I64)
-    code.call_void("join", state, thread, end, spins)
+    code.call_void("join", state, thread, _byte(code, state, LEAVING), HELPER_SPINS)
 
 
 def _emit_leave(module: Module) -> None:
     """`leave(state, threads)`: dismisses every helper; none of them holds a claim."""
     code = module.function("leave", (_STATE, ("threads", I64)), internal=False)
     state, threads = code.parameters
-    _store_atomic(code, ONE, _byte(code, state, LEAVING), "seq_cst")
-    code.instruction(f"atomicrmw add {typed(_byte(code, state, GENERATION))}, i64 1 seq_cst", I64)
-    with code.loop(ZERO, threads) as each:
+    _store_atomic(code, 1, _byte(code, state, LEAVING), "seq_cst")
+    _add_atomic(code, _byte(code, state, GENERATION))
+    with code.loop(0, threads) as each:
         code.call_void("wake_sleeper", state, _slot(code, state, each.index))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.llvm import Function, Module, typed
-from lamina.codegen.values import I32, POINTER, Value, constant
+from lamina.codegen.values import I32, POINTER, Value
 
 # The words of a table: functions of the C library, then a mutex and a condition variable.
 YIELD, FUTEX, LOCK, UNLOCK, WAIT, BROADCAST, MUTEX, CONDITION = range(8)
@@ -112,7 +112,7 @@ def emit_pause(code: Function, machine: str) -> None:
     else:
         code.module.declare("llvm.aarch64.hint", "void", [I32])
         # Hint 1 is YIELD.
-        code.call_void("llvm.aarch64.hint", constant(1, I32))
+        code.call_void("llvm.aarch64.hint", code.constant(1, I32))
 
 
 def emit_yield(code: Function, calls: Value) -> None:
@@ -147,7 +147,7 @@ def emit_wake(module: Module, waiting: Waiting) -> None:
     calls, word = code.parameters
     if waiting.futex:
         code.instruction(f"atomicrmw add {typed(word)}, i32 1 seq_cst", I32)
-        _call_futex(code, waiting, _FUTEX_WAKE, constant(1, I32))
+        _call_futex(code, waiting, _FUTEX_WAKE, code.constant(1, I32))
     else:
         mutex, condition = _call(code, calls, MUTEX), _call(code, calls, CONDITION)
         code.line(f"call i32 {_call(code, calls, LOCK).name}({typed(mutex)})")

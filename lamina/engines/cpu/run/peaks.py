@@ -10,7 +10,7 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, bfloat16, float32
 from lamina.codegen.llvm import Module
-from lamina.codegen.values import I64, POINTER, Value, constant
+from lamina.codegen.values import POINTER
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.processor import HostProcessor
@@ -47,7 +47,7 @@ class _MicroKernel:
     """
 
     name: str
-    more: tuple[Value, ...]
+    more: tuple[int, ...]
     left: int
     right: int
     sums: int
@@ -115,9 +115,9 @@ def _of_vectors(module: Module, processor: HostProcessor, dtype: DType) -> _Micr
 def _of_tiles(module: Module) -> _MicroKernel:
     """Products of bfloat16 in the tile registers of AMX."""
     tile = AmxTile(AMX_M, AMX_N // 16, 2 * _K, fresh=False)
-    more = (constant(_K // AMX_STEPS, I64),)
     sizes = AMX_M * _K, _K * AMX_N, AMX_M * AMX_N
-    return _MicroKernel(emit_amx_tile(module, tile), more, *sizes, 4 * _K * AMX_M * AMX_N)
+    steps = _K // AMX_STEPS
+    return _MicroKernel(emit_amx_tile(module, tile), (steps,), *sizes, 4 * _K * AMX_M * AMX_N)
 
 
 def _bytes(processor: HostProcessor, dtype: DType) -> float:

@@ -117,7 +117,8 @@ class WeightGradient(WindowWriter):
                 code.store(zero, code.offset(here, vector * panel.lanes, self._element))
         groups = self._outer.extent // self._schedule.images
         edges = (block, block + 1)
-        with code.loop(*(edge * groups // self._schedule.partial_sums for edge in edges)) as loop:
+        begin, stop = (edge * groups // self._schedule.partial_sums for edge in edges)
+        with code.loop(begin, stop) as loop:
             outer = loop.index * self._schedule.images
             operands = (table, thread, batch, outer)
             further = (n_start, low, high, sums)

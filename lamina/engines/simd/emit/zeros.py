@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, reduce
 from itertools import product
-from operator import or_
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import TABLE, Type, Value
@@ -66,7 +65,7 @@ def nonzero_n_of_any(code: Builder, panel: Panel, several: Sequence[Sequence[Val
         kind = vectors_of_n[0].type
         bits = [code.convert("bitcast", one, f"i{kind.bits}") for one in vectors_of_n]
         # Infinity and NaN have bits too. A sign bit alone does not count.
-        vectors.append(reduce(or_, bits) & ((1 << (kind.bits - 1)) - 1))
+        vectors.append(reduce(Value.__or__, bits) & ((1 << (kind.bits - 1)) - 1))
     return nonzero_n(code, panel, vectors)
 
 
@@ -131,7 +130,7 @@ def write_narrowing(
             index = (index + axis.extent // 2) % axis.extent
         with points.bound(axis, index):
             following = over(rest, loop.carried)
-            return code.end_loop(loop, following, code.any_of(reduce(or_, following)))
+            return code.end_loop(loop, following, code.any_of(reduce(Value.__or__, following)))
 
     with points.bound(step.batch[0], batch):
         starts = [code.offset(words, number * lanes, "i32") for number in range(len(lefts))]
