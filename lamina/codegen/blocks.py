@@ -13,7 +13,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.reductions import Combiner
-from lamina.codegen.values import Value
+from lamina.codegen.values import Integer, Value
 from lamina.program.index import Axis
 
 # A running total gets at most twice as many terms.
@@ -21,16 +21,13 @@ BLOCK = 128
 
 Carried = tuple[Value, ...]
 # A bound of a loop.
-Bound = Value | int
+Bound = Integer
 
 
 def blocks_of(iterations: int, terms: int = 1, block: int = BLOCK) -> list[int]:
     """The iterations in a block of each level, the innermost level first; none for short sums.
 
-    Args:
-        iterations: of the loop.
-        terms: the terms that an iteration adds.
-        block: the terms of a block.
+    An iteration adds `terms`; a block has `block` terms.
     """
     sizes: list[int] = []
     size = max(block // terms, 1)
@@ -62,14 +59,7 @@ class BlockedLoop:
     def write(
         self, blocks: Sequence[int], start: Bound, stop: Bound, most: int, carried: Carried
     ) -> Carried:
-        """Writes the loop; gives its totals.
-
-        Args:
-            blocks: the sizes, from `blocks_of`.
-            start, stop: of the loop.
-            most: its most iterations.
-            carried: the totals before it.
-        """
+        """Writes the loop in blocks of these sizes; gives its totals, from those before it."""
         if not blocks:
             return self.loop(start, stop, most, carried)
         *inner, size = blocks
@@ -92,13 +82,8 @@ def write_sums(
 ) -> Carried:
     """Writes a loop of sums that begin at zero, and gives them.
 
-    Args:
-        points: the current point of a nest.
-        blocks: the sizes, from `blocks_of`.
-        most: the iterations.
-        zeros: the sums before the loop.
-        loop: as in `BlockedLoop`.
-        step: of the loop.
+    The sizes of blocks are those of `blocks_of`; `most` are the iterations, and `loop` writes them
+    as in `BlockedLoop`.
     """
 
     def merged(carried: Carried, block: Carried) -> Carried:
@@ -118,12 +103,7 @@ def write_running(
 ) -> None:
     """Writes a loop over an axis, in order, that stores a running combination.
 
-    Args:
-        points: the current point of a nest.
-        combine: the combination.
-        axis: of the loop.
-        body: takes the totals before a point; gives those at the point, and those after it.
-        store: stores the running value at the current point.
+    `body` takes the totals before a point, and gives those at the point and those after it.
     """
     start = combine.start(points.lanes)
 

@@ -22,7 +22,17 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lamina.codegen.values import I64, Operand, Type, Value, alike, as_value, constant, constants
+from lamina.codegen.values import (
+    I64,
+    Integer,
+    Operand,
+    Type,
+    Value,
+    alike,
+    as_value,
+    constant,
+    constants,
+)
 from lamina.errors import InternalError
 
 
@@ -129,8 +139,8 @@ class Builder(ABC):
     @abstractmethod
     def begin_loop(
         self,
-        start: Value | int,
-        stop: Value | int,
+        start: Integer,
+        stop: Integer,
         step: int = 1,
         carried: Sequence[Value] = (),
         *,
@@ -153,7 +163,7 @@ class Builder(ABC):
 
     @contextmanager
     def loop(
-        self, start: Value | int, stop: Value | int, step: int = 1, *, most: int | None = None
+        self, start: Integer, stop: Integer, step: int = 1, *, most: int | None = None
     ) -> Generator[OpenLoop]:
         """A loop without loop-carried values, as `begin_loop` begins it."""
         opened = self.begin_loop(start, stop, step, most=most)
@@ -199,12 +209,7 @@ class Builder(ABC):
         """The bits of the float16 that is nearest to a float, as an i16."""
 
     def half_binary(self, operation: str, left: Value, right: Value) -> Value:
-        """The bits of a sum, difference or product of two float16, rounded once.
-
-        Args:
-            operation: `"fadd"`, `"fsub"` or `"fmul"`.
-            left, right: the bits of the operands, i16.
-        """
+        """The bits of `"fadd"`, `"fsub"` or `"fmul"` of two float16, rounded once: all are i16."""
         raise InternalError("this language does not compute with float16")
 
     # Pairs of bfloat16, for processors that have instructions for them. A pair is an i32; the first
@@ -230,7 +235,7 @@ class Builder(ABC):
 
     # Tile registers, for processors with AMX.
 
-    def tile_instruction(self, operation: str, *operands: Value | int) -> None:
+    def tile_instruction(self, operation: str, *operands: Integer) -> None:
         """An instruction on tile registers.
 
         `"configure"` (address), `"release"`, `"zero"` (tile), `"load"` and `"store"` (tile,
@@ -243,11 +248,11 @@ class Builder(ABC):
         """An intrinsic whose operands and result have one type."""
 
     @abstractmethod
-    def call(self, name: str, type: Type, *operands: Value | int) -> Value:
+    def call(self, name: str, type: Type, *operands: Integer) -> Value:
         """Calls a function of the module that returns a value; a number is an i64."""
 
     @abstractmethod
-    def call_void(self, name: str, *operands: Value | int) -> None:
+    def call_void(self, name: str, *operands: Integer) -> None:
         """Calls a function of the module that returns nothing; a number is an i64."""
 
     # Lanes
@@ -271,7 +276,7 @@ class Builder(ABC):
     # Memory
 
     @abstractmethod
-    def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
+    def offset(self, pointer: Value, index: Integer, element: str) -> Value:
         """The address of an element."""
 
     @abstractmethod
@@ -283,7 +288,7 @@ class Builder(ABC):
         """Reads the lanes where the mask is set; others are zero, without a memory access."""
 
     @abstractmethod
-    def store(self, value: Value | int, pointer: Value, align: int = 0) -> None:
+    def store(self, value: Integer, pointer: Value, align: int = 0) -> None:
         """Writes a value; by default the address need only be aligned to an element.
 
         A number is an i64.
@@ -379,13 +384,7 @@ def _without_tiles() -> InternalError:
 
 
 class BlockBuilder(Builder):
-    """A builder that writes lines into blocks.
-
-    Args:
-        name: of the function.
-        parameters: its parameters.
-        entry: its first block.
-    """
+    """A builder that writes lines into blocks, from `entry` on."""
 
     def __init__(self, name: str, parameters: Sequence[Value], entry: BasicBlock) -> None:
         self.name = name

@@ -23,6 +23,7 @@ from lamina.codegen.values import (
     NUMBERS,
     POINTER,
     TABLE,
+    Integer,
     Type,
     Value,
     as_value,
@@ -99,12 +100,9 @@ class Module(Types):
     ) -> Function:
         """Begins a function that the host calls.
 
-        Args:
-            name: of the function.
-            buffers: the name and the element of each buffer.
-            numbers: further parameters.
-            group: the number of work items in a work group; 0 if it may have any size.
-            many_registers: whether its work items keep many values in registers.
+        Its buffers are pairs of a name and an element, and come before the numbers. A group has
+        `group` work items; 0 if it may have any size. With `many_registers` these keep many values
+        in registers.
         """
         words = [f"{self.pointer(element)}{label}" for label, element in buffers]
         words += [f"{self.type(type)} {label}" for label, type in numbers]
@@ -212,19 +210,17 @@ class Function(Expressions):
 
     def begin_loop(
         self,
-        start: Value | int,
-        stop: Value | int,
+        start: Integer,
+        stop: Integer,
         step: int = 1,
         carried: Sequence[Value] = (),
         *,
         most: int | None = None,
         rolled: bool = False,
     ) -> OpenLoop:
-        """Begins `for index in range(start, stop, step)`; end it with `end_loop`.
+        """Begins a loop as `Builder.begin_loop`.
 
-        Args:
-            start, stop, step, carried, most: as in `Builder.begin_loop`.
-            rolled: compilers must not unroll it. Its body is long already.
+        Compilers must not unroll a `rolled` one, whose body is long already.
         """
         first = self.constant(start) if isinstance(start, int) else start
         last = self.constant(stop) if isinstance(stop, int) else stop
@@ -348,10 +344,9 @@ class Function(Expressions):
         return value
 
     def barrier(self, *, everywhere: bool = False) -> None:
-        """Waits for all items of the group, which then see each other's stores.
+        """Waits for all items of the group, which then see each other's stores in local memory.
 
-        Args:
-            everywhere: whether they also see stores in buffers, not only in local memory.
+        With `everywhere` they also see stores in buffers.
         """
         words = self.module.groups
         self._line(words.barrier_everywhere if everywhere else words.barrier)
@@ -366,7 +361,7 @@ class Function(Expressions):
         word = self.module.pointer(element, lanes, local=pointer.name in self._local)
         return f"(({word}){pointer.name})"
 
-    def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
+    def offset(self, pointer: Value, index: Integer, element: str) -> Value:
         position = constant(index, I64) if isinstance(index, int) else index
         if position.is_integer(0):
             return pointer
@@ -408,7 +403,7 @@ class Function(Expressions):
     def prefetch(self, pointer: Value, level: int) -> None:
         self._line(self.module.words.prefetch.format(address=self._pointer(pointer, "i8")))
 
-    def store(self, value: Value | int, pointer: Value, align: int = 0) -> None:
+    def store(self, value: Integer, pointer: Value, align: int = 0) -> None:
         value = as_value(value, I64)
         type = value.type
         aligned = align >= type.lanes * type.bytes

@@ -15,19 +15,23 @@ from lamina.codegen.c_text import (
     number_text,
 )
 from lamina.codegen.c_types import Types
-from lamina.codegen.values import I64, POINTER, Operand, Type, Value, alike, as_value, constant
+from lamina.codegen.values import (
+    I64,
+    POINTER,
+    Integer,
+    Operand,
+    Type,
+    Value,
+    alike,
+    as_value,
+    constant,
+)
 from lamina.codegen.words import HalfWords
 from lamina.errors import InternalError
 
 
 class Expressions(BlockBuilder):
-    """Instructions on values; each becomes a statement.
-
-    Args:
-        types: of the language.
-        name: of the function.
-        parameters: its parameters.
-    """
+    """Instructions on values; each becomes a statement."""
 
     def __init__(self, types: Types, name: str, parameters: Sequence[Value]) -> None:
         super().__init__(name, parameters, BasicBlock(""))
@@ -259,10 +263,10 @@ class Expressions(BlockBuilder):
         word = self._types.words.float_function[type.element]
         return self.call(word.format(name=name), type, *operands)
 
-    def call(self, name: str, type: Type, *operands: Value | int) -> Value:
+    def call(self, name: str, type: Type, *operands: Integer) -> Value:
         return self._made(self._called(name, operands), type)
 
-    def call_void(self, name: str, *operands: Value | int) -> None:
+    def call_void(self, name: str, *operands: Integer) -> None:
         self._line(self._called(name, operands))
 
     def call_several(
@@ -276,9 +280,7 @@ class Expressions(BlockBuilder):
         self._line(self._called(name, operands, targets))
         return results
 
-    def _called(
-        self, name: str, operands: Sequence[Value | int], further: Sequence[str] = ()
-    ) -> str:
+    def _called(self, name: str, operands: Sequence[Integer], further: Sequence[str] = ()) -> str:
         texts = [
             self._pointer(one, "i8") if one.type == POINTER else self._operand(one)
             for one in (as_value(operand, I64) for operand in operands)

@@ -67,11 +67,7 @@ class WrittenFunction:
 
 @final
 class _Group:
-    """Functions whose texts are equal except for numbers.
-
-    Args:
-        first: the first function, and its numbers.
-    """
+    """Functions whose texts are equal except for numbers."""
 
     def __init__(self, first: _Numbered) -> None:
         self.members = [first]
@@ -134,12 +130,7 @@ class _Numbered:
 
 
 def with_shared(functions: Sequence[WrittenFunction], words: Words) -> list[WrittenFunction]:
-    """The functions, with those that they share before the first that calls them.
-
-    Args:
-        functions: each is called by others.
-        words: of the language.
-    """
+    """The functions, with those that they share before the first that calls them."""
     # Only integers are parameters. Divisions by constants are faster, so divisors of scalars stay.
     suffix = words.integer_suffix[I64.element]
     number = re.compile(rf"(?<![\w.])(?<!p[+-])(?<![/%] )(\d+(?:{suffix})?)(?![\w.])")

@@ -67,12 +67,9 @@ class Types:
         return self.words.groups
 
     def pointer(self, element: str, lanes: int = 0, *, local: bool = False) -> str:
-        """The type of an address of elements or vectors, followed by a blank or star.
+        """The type of an address of elements, or of vectors, followed by a blank or star.
 
-        Args:
-            element: of a buffer, or of an array in local memory.
-            lanes: of vectors; 0 for scalars.
-            local: whether it is in local memory.
+        It is in a buffer or in local memory.
         """
         word = self._vector(self.words.unsigned[stored_as(element)], lanes)
         return (self.groups if local else self.words).address.format(element=word)

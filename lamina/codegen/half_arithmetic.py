@@ -34,14 +34,7 @@ class HalfOperation:
 
 
 def half_operation(scalar: Apply) -> HalfOperation | None:
-    """The operation on float16 with the bits of a rounded operation on float32.
-
-    Args:
-        scalar: a primitive.
-
-    Returns:
-        None if the scalar is anything else.
-    """
+    """The operation on float16 with the bits of a rounded operation on float32; None for others."""
     if scalar.primitive != "cast" or scalar.dtype != float16:
         return None
     (wide,) = scalar.operands

@@ -24,12 +24,7 @@ class Iterations:
         self._products = [1.0]
 
     def begin(self, start: Value, stop: Value, step: int, most: int | None) -> None:
-        """Counts a loop; its body follows.
-
-        Args:
-            start, stop, step: of the loop.
-            most: its most iterations, if the bounds are not numbers.
-        """
+        """Counts a loop, whose body follows, and which has at most so many iterations."""
         first, last = start.number, stop.number
         if isinstance(first, int) and isinstance(last, int):
             count = float(max(-(-(last - first) // step), 0))

@@ -20,6 +20,7 @@ from lamina.codegen.values import (
     NUMBERS,
     POINTER,
     TABLE,
+    Integer,
     Operand,
     Type,
     Value,
@@ -56,7 +57,7 @@ def typed(value: Value) -> str:
     return f"{type_text(value.type)} {operand(value)}"
 
 
-def _listed(operands: Sequence[Value | int]) -> str:
+def _listed(operands: Sequence[Integer]) -> str:
     """The operands of a call."""
     return ", ".join(typed(as_value(one, I64)) for one in operands)
 
@@ -227,8 +228,8 @@ class Function(BlockBuilder):
 
     def begin_loop(
         self,
-        start: Value | int,
-        stop: Value | int,
+        start: Integer,
+        stop: Integer,
         step: int = 1,
         carried: Sequence[Value] = (),
         *,
@@ -389,7 +390,7 @@ class Function(BlockBuilder):
     def as_pairs(self, numbers: Value) -> Value:
         return self._bitcast(numbers, Type("i32", numbers.type.lanes // 2))
 
-    def tile_instruction(self, operation: str, *operands: Value | int) -> None:
+    def tile_instruction(self, operation: str, *operands: Integer) -> None:
         instruction, types = _TILE_INSTRUCTIONS[operation]
         name = f"llvm.x86.{instruction}"
         self.module.declare(name, "void", types)
@@ -404,10 +405,10 @@ class Function(BlockBuilder):
         self.module.declare(full, type_text(type), [one.type for one in operands])
         return self.call(full, type, *operands)
 
-    def call(self, name: str, type: Type, *operands: Value | int) -> Value:
+    def call(self, name: str, type: Type, *operands: Integer) -> Value:
         return self.instruction(f"call {type_text(type)} @{name}({_listed(operands)})", type)
 
-    def call_void(self, name: str, *operands: Value | int) -> None:
+    def call_void(self, name: str, *operands: Integer) -> None:
         self.line(f"call void @{name}({_listed(operands)})")
 
     def splat(self, value: Value, lanes: int) -> Value:
@@ -459,7 +460,7 @@ class Function(BlockBuilder):
         """Stack memory for some elements; allowed only at the beginning of the function."""
         return self.instruction(f"alloca [{count} x {element}], align 64", POINTER)
 
-    def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
+    def offset(self, pointer: Value, index: Integer, element: str) -> Value:
         position = constant(index, I64) if isinstance(index, int) else index
         if position.is_integer(0):
             return pointer
@@ -478,7 +479,7 @@ class Function(BlockBuilder):
         align = constant(type.bytes, I32)
         return self.call(name, type, pointer, align, mask, constant(0, type))
 
-    def store(self, value: Value | int, pointer: Value, align: int = 0) -> None:
+    def store(self, value: Integer, pointer: Value, align: int = 0) -> None:
         value = as_value(value, I64)
         self.line(f"store {typed(value)}, {typed(pointer)}, align {align or value.type.bytes}")
 

@@ -138,9 +138,7 @@ def stored(view: Scalar) -> Stored | None:
 def with_single_axes(step: Contraction, *groups: str) -> Contraction:
     """The contraction with some groups merged to one axis each, of extent 1 for an empty group.
 
-    Args:
-        step: the contraction.
-        groups: some of `"batch"`, `"m"`, `"n"` and `"k"`.
+    The groups are some of `"batch"`, `"m"`, `"n"` and `"k"`.
     """
     axes, replacements = _single_axes(step, groups)
     return replace(Rewrite(replacements).contraction(step), **axes)
@@ -188,14 +186,10 @@ def as_loop(step: Contraction) -> Loop:
 def as_plain(
     view: Scalar, outer: Axis, matrix: Matrix, *, below_conversions: bool = False
 ) -> Plain | None:
-    """The view as a start and strides; None if it has conversions, bounds or uneven strides.
+    """An operand of the matrix as a start and strides, along its m or n axis and along k.
 
-    Args:
-        view: an operand of the matrix.
-        outer: its m or n axis.
-        matrix: the contraction.
-        below_conversions: whether the view may have conversions; the result is in elements before
-            them.
+    None if it has conversions, bounds or uneven strides. It may have conversions if it is read
+    `below_conversions`; then the result is in elements before them.
     """
     if below_conversions:
         found = stored(view)

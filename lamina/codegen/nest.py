@@ -63,11 +63,7 @@ class Lanes:
 
 @final
 class Nest:
-    """The levels of a loop nest, the outermost first.
-
-    Args:
-        code: the function that is being written.
-    """
+    """The levels of a loop nest, the outermost first, in a function that is being written."""
 
     def __init__(self, code: Builder) -> None:
         self._code = code

@@ -7,15 +7,15 @@ written by the builder in `c.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from typing import final
 
 from lamina.codegen import c
 from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
-from lamina.codegen.values import I64, Operand, Type, Value, alike, as_value, constant
+from lamina.codegen.values import I64, Integer, Operand, Type, Value, alike, as_value
 
 # The lanes of pieces, the widest first; a piece of one lane is a scalar.
 _SIZES = (16, 8, 4, 2, 1)
@@ -34,6 +34,14 @@ def pieces_of(type: Type) -> tuple[Type, ...]:
     return tuple(found)
 
 
+def _placed(type: Type) -> Iterator[tuple[int, Type]]:
+    """The number of the first lane, and the type, of each piece."""
+    first = 0
+    for piece in pieces_of(type):
+        yield first, piece
+        first += max(piece.lanes, 1)
+
+
 @cache
 def _is_whole(type: Type) -> bool:
     """Whether the language has the type."""
@@ -44,8 +52,7 @@ def _is_whole(type: Type) -> bool:
 class PieceModule:
     """A unit of compilation whose functions may have vectors of any number of lanes.
 
-    Args:
-        inner: receives the functions.
+    The functions are written in `inner`.
     """
 
     def __init__(self, inner: c.Module) -> None:
@@ -79,13 +86,7 @@ class PieceModule:
 
 @final
 class PieceFunction(Builder):
-    """A function being written; vectors have any number of lanes.
-
-    Args:
-        module: contains it.
-        inner: writes the pieces.
-        parameters: the names and types before they were split.
-    """
+    """A function being written; vectors have any number of lanes, and `inner` writes the pieces."""
 
     def __init__(
         self, module: PieceModule, inner: c.Function, parameters: Sequence[tuple[str, Type]]
@@ -120,24 +121,20 @@ class PieceFunction(Builder):
 
     def _split(self, value: Value) -> list[Value]:
         """The pieces of a value."""
-        types = pieces_of(value.type)
         if _is_whole(value.type):
             return [value]
         if value.number is None and value.name != "undefined":
             return self._pieces[value.name]
         pieces: list[Value] = []
-        first = 0
-        for type in types:
+        for first, type in _placed(value.type):
             number = value.number
             if isinstance(number, tuple):
-                taken = number[first : first + max(type.lanes, 1)]
-                number = taken if type.lanes else taken[0]
+                number = number[first : first + type.lanes] if type.lanes else number[first]
             name = "undefined" if number is None else repr(number)
             pieces.append(Value(name, type, number))
-            first += max(type.lanes, 1)
         return pieces
 
-    def _flat(self, values: Sequence[Value | int]) -> list[Value]:
+    def _flat(self, values: Sequence[Integer]) -> list[Value]:
         return [piece for value in values for piece in self._split(as_value(value, I64))]
 
     def _lane(self, value: Value, lane: int) -> tuple[Value, int]:
@@ -151,20 +148,16 @@ class PieceFunction(Builder):
 
     # Structure
 
-    @contextmanager
-    def at(self, block: BasicBlock) -> Generator[None]:
-        with self.inner.at(block):
-            yield
+    def at(self, block: BasicBlock) -> AbstractContextManager[None]:
+        return self.inner.at(block)
 
-    @contextmanager
-    def when(self, condition: Value) -> Generator[BasicBlock]:
-        with self.inner.when(condition) as before:
-            yield before
+    def when(self, condition: Value) -> AbstractContextManager[BasicBlock]:
+        return self.inner.when(condition)
 
     def begin_loop(
         self,
-        start: Value | int,
-        stop: Value | int,
+        start: Integer,
+        stop: Integer,
         step: int = 1,
         carried: Sequence[Value] = (),
         *,
@@ -233,13 +226,13 @@ class PieceFunction(Builder):
     def intrinsic(self, name: str, *operands: Value) -> Value:
         return self._each(operands, operands[0].type, partial(self.inner.intrinsic, name))
 
-    def call(self, name: str, type: Type, *operands: Value | int) -> Value:
+    def call(self, name: str, type: Type, *operands: Integer) -> Value:
         flat = self._flat(operands)
         if _is_whole(type):
             return self.inner.call(name, type, *flat)
         return self._joined(self.inner.call_several(name, pieces_of(type), flat), type)
 
-    def call_void(self, name: str, *operands: Value | int) -> None:
+    def call_void(self, name: str, *operands: Integer) -> None:
         self.inner.call_void(name, *self._flat(operands))
 
     # Lanes
@@ -255,13 +248,12 @@ class PieceFunction(Builder):
         sources = (left, right if right is not None else left)
         picked = [self._lane(sources[pick >= lanes], pick % lanes) for pick in picks]
         type = left.type.wide(len(picks))
-        pieces: list[Value] = []
-        for piece in pieces_of(type):
-            taken, picked = picked[: max(piece.lanes, 1)], picked[max(piece.lanes, 1) :]
-            if piece.lanes:
-                pieces.append(self._assembled(piece, taken))
-            else:
-                pieces.append(self._scalar(*taken[0]))
+        pieces = [
+            self._assembled(piece, picked[first : first + piece.lanes])
+            if piece.lanes
+            else self._scalar(*picked[first])
+            for first, piece in _placed(type)
+        ]
         return self._joined(pieces, type)
 
     def _assembled(self, type: Type, lanes: Sequence[tuple[Value, int]]) -> Value:
@@ -278,64 +270,54 @@ class PieceFunction(Builder):
         return self._scalar(*self._lane(vector, lane))
 
     def insert(self, vector: Value, value: Value, lane: int) -> Value:
-        pieces = self._split(vector)
         kept: list[Value] = []
-        for piece in pieces:
-            size = max(piece.type.lanes, 1)
-            if 0 <= lane < size:
-                piece = self.inner.insert(piece, value, lane) if piece.type.lanes else value
-            lane -= size
+        for piece, (first, type) in zip(self._split(vector), _placed(vector.type), strict=True):
+            if first <= lane < first + max(type.lanes, 1):
+                piece = self.inner.insert(piece, value, lane - first) if type.lanes else value
             kept.append(piece)
         return self._joined(kept, vector.type)
 
     def bits(self, lanes: Value, element: str) -> Value:
         word: Value | None = None
-        first = 0
-        for piece in self._split(lanes):
-            if piece.type.lanes:
+        for piece, (first, type) in zip(self._split(lanes), _placed(lanes.type), strict=True):
+            if type.lanes:
                 own = self.inner.bits(piece, element)
             else:
                 own = self.inner.convert("zext", piece, element)
-            own = self.inner.binary("shl", own, constant(first, own.type)) if first else own
-            word = own if word is None else self.inner.binary("or", word, own)
-            first += max(piece.type.lanes, 1)
+            own = own << first if first else own
+            word = own if word is None else word | own
         assert word is not None
         return word
 
     def lanes_of(self, bits: Value, lanes: int) -> Value:
         type = Type("i1", lanes)
         pieces: list[Value] = []
-        first = 0
-        for piece in pieces_of(type):
-            own = self.inner.binary("lshr", bits, constant(first, bits.type)) if first else bits
+        for first, piece in _placed(type):
+            own = bits >> first if first else bits
             if piece.lanes:
                 pieces.append(self.inner.lanes_of(own, piece.lanes))
             else:
                 pieces.append(self.inner.convert("trunc", own, "i1"))
-            first += max(piece.lanes, 1)
         return self._joined(pieces, type)
 
     def reduced(self, operation: str, vector: Value) -> Value:
-        combined: Value | None = None
-        for piece in self._split(vector):
-            own = self.inner.reduced(operation, piece) if piece.type.lanes else piece
-            combined = own if combined is None else self.inner.binary(operation, combined, own)
-        assert combined is not None
-        return combined
+        pieces = (
+            self.inner.reduced(operation, piece) if piece.type.lanes else piece
+            for piece in self._split(vector)
+        )
+        return reduce(partial(self.inner.binary, operation), pieces)
 
     # Memory
 
-    def offset(self, pointer: Value, index: Value | int, element: str) -> Value:
+    def offset(self, pointer: Value, index: Integer, element: str) -> Value:
         return self.inner.offset(pointer, index, element)
 
     def _addresses(self, pointer: Value, type: Type) -> list[tuple[Value, Type]]:
         """The address and type of each piece of a value in memory."""
-        found: list[tuple[Value, Type]] = []
-        first = 0
-        for piece in pieces_of(type):
-            found.append((self.inner.offset(pointer, first, type.element), piece))
-            first += max(piece.lanes, 1)
-        return found
+        return [
+            (self.inner.offset(pointer, first, type.element), piece)
+            for first, piece in _placed(type)
+        ]
 
     def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
         if _is_whole(type):
@@ -354,7 +336,7 @@ class PieceFunction(Builder):
                 pieces.append(self.inner.loaded_if(address, own, piece))
         return self._joined(pieces, type)
 
-    def store(self, value: Value | int, pointer: Value, align: int = 0) -> None:
+    def store(self, value: Integer, pointer: Value, align: int = 0) -> None:
         value = as_value(value, I64)
         if _is_whole(value.type):
             self.inner.store(value, pointer, align)

@@ -16,7 +16,7 @@ from lamina.codegen.half_arithmetic import HalfOperation, half_operation
 from lamina.codegen.nest import Lanes, Nest
 from lamina.codegen.positions import LaneIndices, Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, literal, random_words
-from lamina.codegen.values import I64, Type, Value
+from lamina.codegen.values import I64, Integer, Type, Value
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Apply, Literal, Load, Local, Position, Scalar, Within, indices_of
 from lamina.program.steps import Store
@@ -76,7 +76,7 @@ class Points(Generic[Code]):
         return self._nest.level(before)
 
     @contextmanager
-    def counting(self, start: Value | int, stop: Value | int, step: int = 1) -> Generator[Value]:
+    def counting(self, start: Integer, stop: Integer, step: int = 1) -> Generator[Value]:
         """A loop over numbers on which no expression depends."""
         with self.code.loop(start, stop, step) as loop, self.inside(loop.before):
             yield loop.index
@@ -112,8 +112,8 @@ class Points(Generic[Code]):
         self,
         axis: Axis,
         carried: Sequence[Value] | None = None,
-        start: Value | int = 0,
-        stop: Value | int | None = None,
+        start: Integer = 0,
+        stop: Integer | None = None,
         most: int | None = None,
     ) -> Generator[OpenLoop]:
         """A loop over an axis, one point at a time.
@@ -135,8 +135,8 @@ class Points(Generic[Code]):
         axis: Axis,
         lanes: int,
         carried: Sequence[Value] | None = None,
-        start: Value | int = 0,
-        stop: Value | int | None = None,
+        start: Integer = 0,
+        stop: Integer | None = None,
         most: int | None = None,
     ) -> Generator[OpenLoop]:
         """A loop over the full vectors of an axis; `start` and `stop` are numbers of vectors."""
@@ -149,7 +149,7 @@ class Points(Generic[Code]):
             if carried is None:
                 self.code.end_loop(opened)
 
-    def loop_bound(self, number: Value | int) -> Value | int:
+    def loop_bound(self, number: Integer) -> Integer:
         """A bound of a loop, in the type of indices."""
         wide = self._positions.type == I64
         return number if isinstance(number, Value) or wide else self.position(number)
@@ -257,7 +257,7 @@ class Points(Generic[Code]):
         if scalar.primitive == "cast":
             return cast(self.code, spread[0], first.dtype, scalar.dtype)
         dtype = first.dtype if scalar.primitive in COMPARISONS else scalar.dtype
-        return EMITTERS[scalar.primitive](self.code, dtype, tuple(spread))
+        return EMITTERS[scalar.primitive](self.code, dtype, *spread)
 
     def _spread(self, operands: Sequence[Scalar]) -> list[Value]:
         """The values of a primitive's operands; all are vectors if one of them is."""

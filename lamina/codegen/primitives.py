@@ -35,7 +35,8 @@ _ELEMENTS = {
 }
 _BOOL_IN_MEMORY = "i8"
 
-Emitter = Callable[[Builder, DType, tuple[Value, ...]], Value]
+# (code, dtype, operands...) -> the result.
+Emitter = Callable[..., Value]
 
 
 def element(dtype: DType) -> str:
@@ -105,23 +106,21 @@ def conversion(code: Builder, scalar: Apply, value: Value) -> Value:
     """A primitive of `lamina.program.scalar.CONVERSIONS`, applied to the value of its operand."""
     if scalar.primitive == "cast":
         return cast(code, value, scalar.operands[0].dtype, scalar.dtype)
-    return EMITTERS[scalar.primitive](code, scalar.dtype, (value,))
+    return EMITTERS[scalar.primitive](code, scalar.dtype, value)
 
 
 def _arithmetic(operation: str) -> Emitter:
-    def emit(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-        return code.binary(f"f{operation}" if dtype.is_float else operation, *operands)
+    return lambda code, dtype, left, right: code.binary(
+        f"f{operation}" if dtype.is_float else operation, left, right
+    )
 
-    return emit
 
-
-def _function(emit: Callable[[Builder, Value], Value]) -> Emitter:
-    return lambda code, dtype, operands: emit(code, operands[0])
+def _of_any_dtype(emit: Callable[..., Value]) -> Emitter:
+    return lambda code, dtype, *operands: emit(code, *operands)
 
 
 def _extreme(relation: str) -> Emitter:
-    def emit(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-        left, right = operands
+    def emit(code: Builder, dtype: DType, left: Value, right: Value) -> Value:
         if not dtype.is_float:
             order = ("u" if is_unsigned(dtype) else "s") + relation
             return code.select(code.compare(order, left, right), left, right)
@@ -139,20 +138,19 @@ def _extreme(relation: str) -> Emitter:
 def _compare(ordered: str) -> Emitter:
     """A comparison; the dtype is that of the operands."""
 
-    def emit(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
+    def emit(code: Builder, dtype: DType, left: Value, right: Value) -> Value:
         if dtype.is_float:
             relation = "une" if ordered == "ne" else f"o{ordered}"
         elif ordered in ("eq", "ne"):
             relation = ordered
         else:
             relation = ("u" if is_unsigned(dtype) else "s") + ordered
-        return code.compare(relation, *operands)
+        return code.compare(relation, left, right)
 
     return emit
 
 
-def _absolute(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    (value,) = operands
+def _absolute(code: Builder, dtype: DType, value: Value) -> Value:
     if dtype.is_float:
         return code.intrinsic("fabs", value)
     if is_unsigned(dtype):
@@ -160,8 +158,7 @@ def _absolute(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value
     return code.select(value < 0, -value, value)
 
 
-def _sign(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    (value,) = operands
+def _sign(code: Builder, dtype: DType, value: Value) -> Value:
     zero = code.constant(0, value.type)
     if not dtype.is_float and is_unsigned(dtype):
         return code.select(value.differs(0), 1, zero)
@@ -172,38 +169,27 @@ def _sign(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
     return code.select(value > 0, 1, negative)
 
 
-def _floor(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    (value,) = operands
+def _floor(code: Builder, dtype: DType, value: Value) -> Value:
     return floats.floor(code, value) if dtype.is_float else value
 
 
-def _power(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _power(code: Builder, dtype: DType, left: Value, right: Value) -> Value:
     if dtype.is_float:
-        return powers.power(code, *operands)
-    return powers.integer_power(code, *operands, signed=not is_unsigned(dtype))
+        return powers.power(code, left, right)
+    return powers.integer_power(code, left, right, signed=not is_unsigned(dtype))
 
 
-def _quotient(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    return division.quotient(code, *operands, signed=not is_unsigned(dtype))
-
-
-def _pair(emit: Callable[[Builder, Value, Value], Value]) -> Emitter:
-    return lambda code, dtype, operands: emit(code, *operands)
+def _quotient(code: Builder, dtype: DType, left: Value, right: Value) -> Value:
+    return division.quotient(code, left, right, signed=not is_unsigned(dtype))
 
 
 def _bitwise(operation: str) -> Emitter:
-    return lambda code, dtype, operands: code.binary(operation, *operands)
+    return lambda code, dtype, left, right: code.binary(operation, left, right)
 
 
-def _logical_not(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
-    (value,) = operands
-    return value ^ 1
-
-
-def _shift_right(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _shift_right(code: Builder, dtype: DType, value: Value, count: Value) -> Value:
     if is_unsigned(dtype):
-        return _shifted(code, "lshr", *operands)
-    value, count = operands
+        return _shifted(code, "lshr", value, count)
     most = value.type.bits - 1
     count = code.select(code.compare("ult", count, most), count, most)
     return code.binary("ashr", value, count)
@@ -220,9 +206,8 @@ def _shifted(code: Builder, operation: str, value: Value, count: Value) -> Value
     return code.select(inside, code.binary(operation, value, low), 0)
 
 
-def _sort_key(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _sort_key(code: Builder, dtype: DType, value: Value) -> Value:
     """The key of `lamina.program.sort_keys`."""
-    (value,) = operands
     bits = code.convert("bitcast", value, element(dtype))
     sign = code.binary("ashr", bits, bits.type.bits - 1)
     ordered = bits ^ (sign >> 1)
@@ -231,9 +216,10 @@ def _sort_key(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value
     return code.select(code.compare("uno", value, value), largest, ordered)
 
 
-def _random_bits(code: Builder, dtype: DType, operands: tuple[Value, ...]) -> Value:
+def _random_bits(
+    code: Builder, dtype: DType, seed: Value, step: Value, position: Value, stream: Value
+) -> Value:
     """Philox 4x32-10 as in `lamina.program.philox`: one word of one block in each lane."""
-    seed, step, position, stream = operands
     words = _philox(position >> 2, seed, step, stream)
     word = position & 3
     result = words[0]
@@ -284,23 +270,23 @@ EMITTERS: Mapping[str, Emitter] = {
     "add": _arithmetic("add"),
     "subtract": _arithmetic("sub"),
     "multiply": _arithmetic("mul"),
-    "multiply_add": lambda code, dtype, operands: code.multiply_add(*operands),
+    "multiply_add": lambda code, dtype, *operands: code.multiply_add(*operands),
     "divide": _arithmetic("div"),
     "quotient": _quotient,
-    "fmod": _pair(division.remainder),
+    "fmod": _of_any_dtype(division.remainder),
     "power": _power,
-    "atan2": _pair(circular.atan2),
+    "atan2": _of_any_dtype(circular.atan2),
     "maximum": _extreme("gt"),
     "minimum": _extreme("lt"),
-    "negative": lambda code, dtype, operands: code.negate(*operands),
+    "negative": lambda code, dtype, value: -value,
     "absolute": _absolute,
     "sign": _sign,
     "floor": _floor,
-    "round": _function(floats.round_half_even),
-    "copysign": lambda code, dtype, operands: code.intrinsic("copysign", *operands),
-    "square_root": lambda code, dtype, operands: code.intrinsic("sqrt", *operands),
-    "reciprocal": _function(lambda code, x: 1 / x),
-    **{name: _function(emit) for name, emit in functions.FUNCTIONS.items()},
+    "round": _of_any_dtype(floats.round_half_even),
+    "copysign": lambda code, dtype, *both: code.intrinsic("copysign", *both),
+    "square_root": lambda code, dtype, value: code.intrinsic("sqrt", value),
+    "reciprocal": lambda code, dtype, value: 1 / value,
+    **{name: _of_any_dtype(emit) for name, emit in functions.FUNCTIONS.items()},
     "equal": _compare("eq"),
     "not_equal": _compare("ne"),
     "less": _compare("lt"),
@@ -309,15 +295,15 @@ EMITTERS: Mapping[str, Emitter] = {
     "greater_equal": _compare("ge"),
     "logical_and": _bitwise("and"),
     "logical_or": _bitwise("or"),
-    "logical_not": _logical_not,
-    "select": lambda code, dtype, operands: code.select(*operands),
+    "logical_not": lambda code, dtype, value: value ^ 1,
+    "select": lambda code, dtype, *operands: code.select(*operands),
     "random_bits": _random_bits,
     "bitwise_and": _bitwise("and"),
     "bitwise_or": _bitwise("or"),
     "bitwise_xor": _bitwise("xor"),
-    "shift_left": lambda code, dtype, operands: _shifted(code, "shl", *operands),
+    "shift_left": lambda code, dtype, value, count: _shifted(code, "shl", value, count),
     "shift_right": _shift_right,
-    "round_to_tf32": _function(tf32.rounded),
+    "round_to_tf32": _of_any_dtype(tf32.rounded),
     "sort_key": _sort_key,
 }
 COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))

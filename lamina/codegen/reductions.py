@@ -100,7 +100,7 @@ class _Plain(Combiner):
     def _combined(self, left: Value, right: Value) -> Value:
         words = {"sum": "add", "product": "multiply"}
         name = words.get(self._stage.combine, self._stage.combine)
-        return EMITTERS[name](self._code, self._stage.dtype, (left, right))
+        return EMITTERS[name](self._code, self._stage.dtype, left, right)
 
     def merged(self, left: Sequence[Value], right: Sequence[Value]) -> tuple[Value, ...]:
         return (self._combined(left[0], right[0]),)
@@ -166,7 +166,7 @@ class _Position(Combiner):
         code = self._code
         dtype = self._stage.value.dtype
         name = "greater" if self._stage.combine == "argmax" else "less"
-        better = EMITTERS[name](code, dtype, (value, best))
+        better = EMITTERS[name](code, dtype, value, best)
         if not dtype.is_float:
             return better
         return better | (code.compare("uno", value, value) & code.compare("ord", best, best))

@@ -45,11 +45,7 @@ Numbered = tuple[tuple[Step, ...], tuple[str, ...]]
 
 @final
 class Signatures:
-    """The signatures of a program's steps.
-
-    Args:
-        program: the program of the steps.
-    """
+    """The signatures of a program's steps."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -66,11 +62,8 @@ class Signatures:
     ) -> tuple[Signature[Decided], tuple[str, ...]]:
         """The signature of steps that are written together, and the names of their buffers.
 
-        Args:
-            steps: of the program, or made from them.
-            decided: the decisions on how they are run.
-            iteration: the axis of iterations if they are repeated; otherwise None.
-            workspaces: buffers of the steps that are not in the program.
+        The steps are the program's, or made from them. Some of their buffers may be `workspaces`,
+        which are not in the program.
         """
         without_names, used = self.numbered(*steps)
         known = {**self._program.buffers, **{one.name: one for one in workspaces}}

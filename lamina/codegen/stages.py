@@ -14,7 +14,7 @@ from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
 from lamina.codegen.reductions import Combiner, combiner
-from lamina.codegen.values import Type, Value
+from lamina.codegen.values import Integer, Type, Value
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
@@ -35,8 +35,8 @@ class Run:
     """
 
     axis: Axis
-    start: Value | int
-    stop: Value | int
+    start: Integer
+    stop: Integer
     lanes: int = 0
 
 
@@ -102,12 +102,7 @@ def _over_vectors(points: Points[Builder], run: Run) -> Iterator[None]:
 
 @final
 class Stages(Generic[Code]):
-    """Writes stages at the current point.
-
-    Args:
-        points: writes expressions at the current point.
-        style: how stages are written.
-    """
+    """Writes stages at the current point."""
 
     def __init__(self, points: Points[Code], style: Style) -> None:
         self._points = points

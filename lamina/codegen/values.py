@@ -150,8 +150,9 @@ class Value:
         return self.number == number and not self.type.is_float and not self.type.lanes
 
 
-# A value, or a number that becomes a constant of the type of a value beside it.
+# A value, or a number that becomes a constant: of the type of a value beside it, or an i64.
 Operand = Value | float
+Integer = Value | int
 
 
 def as_value(operand: Operand, type: Type, code: Builder | None = None) -> Value:

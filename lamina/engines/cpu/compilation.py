@@ -45,14 +45,7 @@ def compile_program(
     *,
     timed: bool = False,
 ) -> tuple[Layout, bytes]:
-    """The layout of a program, and its object code.
-
-    Args:
-        program: the program to compile.
-        processor: the processor to compile it for.
-        schedule: how its steps are run; decided by default.
-        timed: whether its steps are timed.
-    """
+    """The layout of a program, and its object code; `decide` makes its schedule by default."""
 
     def make() -> bytes:
         native = writer()(program, processor, schedule, timed=timed)

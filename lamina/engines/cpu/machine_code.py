@@ -37,9 +37,7 @@ def _target(processor: HostProcessor) -> llvm.Target:
 class Library:
     """Machine code in memory, until it is released or collected.
 
-    Args:
-        code: object code that `assemble` made; no other code must be loaded.
-        exported: the functions whose addresses are wanted.
+    Its code is object code that `assemble` made; no other code must be loaded.
     """
 
     def __init__(self, code: bytes, exported: tuple[str, ...] = ("program",)) -> None:

@@ -53,13 +53,9 @@ def write_program(
     *,
     timed: bool = False,
 ) -> NativeProgram:
-    """Writes the text of a program for one processor.
+    """Writes the text of a program for one processor; `decide` makes its schedule by default.
 
-    Args:
-        program: the program.
-        processor: for which it is written.
-        schedule: how its steps are run; by default `decide` makes one.
-        timed: whether each kernel is a separate phase, so that its time can be measured.
+    If it is `timed`, each kernel is a separate phase, so that its time can be measured.
     """
     written = write_llvm(program, processor, schedule)
     schedule = written.schedule

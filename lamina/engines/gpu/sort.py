@@ -109,8 +109,8 @@ class _Ranks:
         with points.bound(sort.axis, index):
             other = points.value(sort.key)
             pair = (other, self._key)
-            before = EMITTERS["less"](code, sort.key.dtype, pair)
-            equal = EMITTERS["equal"](code, sort.key.dtype, pair)
+            before = EMITTERS["less"](code, sort.key.dtype, *pair)
+            equal = EMITTERS["equal"](code, sort.key.dtype, *pair)
         return code.binary("or", before, code.binary("and", equal, earlier))
 
     def _ends_of(self, number: Value) -> tuple[Value, Value]:

@@ -106,14 +106,7 @@ def run_step(
     iteration: Iteration | None = None,
     adversary: Adversary | None = None,
 ) -> None:
-    """Runs one step.
-
-    Args:
-        step: of a program.
-        buffers: a flat array for each buffer.
-        iteration: of a repeated step.
-        adversary: makes the order adversarial.
-    """
+    """Runs one step, on a flat array for each buffer; an adversary makes the order adversarial."""
     own = step.axes if isinstance(step, Loop) else step.result_axes
     with np.errstate(all="ignore"):
         for worker in _points_of_workers(own, adversary):

@@ -367,7 +367,7 @@ def test_shifts_by_any_number_are_those_of_numpy(primitive: str, name: str) -> N
     left, right = integers(name)
 
     def emit(code: Builder, value: Value, count: Value) -> Value:
-        return EMITTERS[primitive](code, as_dtype(name), (value, count))
+        return EMITTERS[primitive](code, as_dtype(name), value, count)
 
     expected = {"shift_left": np.left_shift, "shift_right": np.right_shift}[primitive](left, right)
     assert np.array_equal(apply(emit, left, right), expected)

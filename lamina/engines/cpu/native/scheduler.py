@@ -18,31 +18,10 @@ comes late finds nothing to claim, and is harmless.
 from __future__ import annotations
 
 from lamina.codegen.llvm import Function, Module, type_text, typed
-from lamina.codegen.values import I32, I64, POINTER, Type, Value, as_value
+from lamina.codegen.values import I32, I64, POINTER, Integer, Type, Value, as_value
+from lamina.engines.cpu.native import jobs
 from lamina.engines.cpu.native.clock import emit_ticks
-from lamina.engines.cpu.native.jobs import (
-    ALONE,
-    CHUNK_COUNTS,
-    DONE,
-    ELAPSED,
-    FIRST_RUN,
-    ITERATION,
-    JOB_THREADS,
-    PHASE,
-    PHASE_BEFORE_RUN,
-    PHASE_COUNT,
-    PHASE_START_TICKS,
-    RUN,
-    RUNS,
-    SHARED,
-    TICKS,
-    WINDOW_END,
-    WINDOW_TICKS,
-    emit_jobs,
-    phase_of,
-    set_word,
-    word_of,
-)
+from lamina.engines.cpu.native.jobs import emit_jobs, phase_of, set_word, word_of
 from lamina.engines.cpu.native.waiting import (
     CALLS_BYTES,
     Waiting,
@@ -122,7 +101,7 @@ def _load_atomic(code: Function, address: Value, type: Type, order: str) -> Valu
 
 
 def _store_atomic(
-    code: Function, value: Value | int, address: Value, order: str, type: Type = I64
+    code: Function, value: Integer, address: Value, order: str, type: Type = I64
 ) -> None:
     stored = typed(as_value(value, type))
     code.line(f"store atomic {stored}, {typed(address)} {order}, align {type.bits // 8}")
@@ -132,7 +111,7 @@ def _add_atomic(code: Function, address: Value) -> None:
     code.instruction(f"atomicrmw add {typed(address)}, i64 1 seq_cst", I64)
 
 
-def _slot(code: Function, state: Value, number: Value | int) -> Value:
+def _slot(code: Function, state: Value, number: Integer) -> Value:
     first = _byte(code, state, SLOTS)
     return code.offset(first, code.multiply(number, code.constant(SLOT_BYTES)), "i8")
 
@@ -153,11 +132,11 @@ def _emit_publish(module: Module) -> None:
     """`publish(state, job)`: lets threads claim the chunks of the job's phase."""
     code = module.function("publish", (_STATE, _JOB))
     state, job = code.parameters
-    threads = word_of(code, job, JOB_THREADS)
+    threads = word_of(code, job, jobs.JOB_THREADS)
     # A row of counts: the chunks of each slot, and of all slots.
     columns = threads + 1
-    row = word_of(code, job, PHASE) * columns
-    counts = code.offset(word_of(code, job, CHUNK_COUNTS, POINTER), row, "i64")
+    row = word_of(code, job, jobs.PHASE) * columns
+    counts = code.offset(word_of(code, job, jobs.CHUNK_COUNTS, POINTER), row, "i64")
     total = code.load(code.offset(counts, threads, "i64"), I64)
     _store_atomic(code, total, _byte(code, state, PENDING_CHUNKS), "monotonic")
     allowed = threads << _THREADS_SHIFT
@@ -181,27 +160,27 @@ def _emit_advance(module: Module, machine: str) -> None:
     code = module.function("advance", (_STATE, _JOB, _THREAD))
     state, job, thread = code.parameters
     last = code.allocate(1, "i64")
-    alone = word_of(code, job, ALONE).differs(0)
-    count = word_of(code, job, PHASE_COUNT)
+    alone = word_of(code, job, jobs.ALONE).differs(0)
+    count = word_of(code, job, jobs.PHASE_COUNT)
     with code.forever() as after:
-        ticks = word_of(code, job, TICKS, POINTER)
+        ticks = word_of(code, job, jobs.TICKS, POINTER)
         with code.when(code.instruction(f"icmp ne {typed(ticks)}, null", Type("i1"))):
             now = emit_ticks(code, machine)
-            address = code.offset(ticks, word_of(code, job, PHASE), "i64")
-            spent = now - word_of(code, job, PHASE_START_TICKS)
+            address = code.offset(ticks, word_of(code, job, jobs.PHASE), "i64")
+            spent = now - word_of(code, job, jobs.PHASE_START_TICKS)
             code.store(code.load(address, I64) + spent, address)
-            set_word(code, job, PHASE_START_TICKS, now)
+            set_word(code, job, jobs.PHASE_START_TICKS, now)
         following = code.call("next_phase", I64, job)
-        set_word(code, job, PHASE, following)
+        set_word(code, job, jobs.PHASE, following)
         over = following.equals(count)
         with code.when(over):
             code.call_void("record", job)
-            run = word_of(code, job, RUN) + 1
-            set_word(code, job, RUN, run)
-            set_word(code, job, PHASE, word_of(code, job, PHASE_BEFORE_RUN))
-            code.store(word_of(code, job, RUNS), last)
-            with code.when(word_of(code, job, WINDOW_TICKS).differs(0)):
-                late = emit_ticks(code, machine) >= word_of(code, job, WINDOW_END)
+            run = word_of(code, job, jobs.RUN) + 1
+            set_word(code, job, jobs.RUN, run)
+            set_word(code, job, jobs.PHASE, word_of(code, job, jobs.PHASE_BEFORE_RUN))
+            code.store(word_of(code, job, jobs.RUNS), last)
+            with code.when(word_of(code, job, jobs.WINDOW_TICKS).differs(0)):
+                late = emit_ticks(code, machine) >= word_of(code, job, jobs.WINDOW_END)
                 code.store(code.select(late, run, code.load(last, I64)), last)
             finished = run.equals(code.load(last, I64))
             with code.when(finished & (alone ^ True)):
@@ -211,7 +190,7 @@ def _emit_advance(module: Module, machine: str) -> None:
             code.leave_when(finished, after)
         with code.when(over ^ True):
             phase = phase_of(code, job, following)
-            shared = word_of(code, phase, SHARED).differs(0) & (alone ^ True)
+            shared = word_of(code, phase, jobs.SHARED).differs(0) & (alone ^ True)
             with code.when(shared):
                 code.call_void("publish", state, job)
             code.leave_when(shared, after)
@@ -356,17 +335,17 @@ def _emit_run_job(module: Module, machine: str) -> None:
     code = module.function("run_job", (_STATE, _JOB), internal=False)
     state, job = code.parameters
     started = emit_ticks(code, machine)
-    set_word(code, job, PHASE, word_of(code, job, PHASE_BEFORE_RUN))
-    set_word(code, job, RUN, word_of(code, job, FIRST_RUN))
-    set_word(code, job, PHASE_START_TICKS, started)
-    left = word_of(code, job, WINDOW_TICKS) - word_of(code, job, ELAPSED)
-    set_word(code, job, WINDOW_END, started + left)
+    set_word(code, job, jobs.PHASE, word_of(code, job, jobs.PHASE_BEFORE_RUN))
+    set_word(code, job, jobs.RUN, word_of(code, job, jobs.FIRST_RUN))
+    set_word(code, job, jobs.PHASE_START_TICKS, started)
+    left = word_of(code, job, jobs.WINDOW_TICKS) - word_of(code, job, jobs.ELAPSED)
+    set_word(code, job, jobs.WINDOW_END, started + left)
     # In a forked child, the word may hold the iteration of a run that the parent continues.
-    code.store(0, word_of(code, job, ITERATION, POINTER))
-    shared = word_of(code, job, ALONE).equals(0)
+    code.store(0, word_of(code, job, jobs.ITERATION, POINTER))
+    shared = word_of(code, job, jobs.ALONE).equals(0)
     with code.when(shared):
         code.store(job, _byte(code, state, JOB))
-        threads = word_of(code, job, JOB_THREADS)
+        threads = word_of(code, job, jobs.JOB_THREADS)
         _store_atomic(code, threads, _byte(code, state, THREADS), "monotonic")
         _store_atomic(code, 0, _byte(code, state, FINISHED), "monotonic")
         # After a while without jobs the thread has most likely slept, so its period restarts.
@@ -379,9 +358,9 @@ def _emit_run_job(module: Module, machine: str) -> None:
     with code.when(shared):
         code.call_void("join", state, 0, _byte(code, state, FINISHED), OWNER_SPINS)
     spent = emit_ticks(code, machine) - started
-    set_word(code, job, ELAPSED, word_of(code, job, ELAPSED) + spent)
-    runs = word_of(code, job, RUN) - word_of(code, job, FIRST_RUN)
-    set_word(code, job, DONE, word_of(code, job, DONE) + runs)
+    set_word(code, job, jobs.ELAPSED, word_of(code, job, jobs.ELAPSED) + spent)
+    runs = word_of(code, job, jobs.RUN) - word_of(code, job, jobs.FIRST_RUN)
+    set_word(code, job, jobs.DONE, word_of(code, job, jobs.DONE) + runs)
 
 
 def _emit_help(module: Module) -> None:

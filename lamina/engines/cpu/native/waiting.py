@@ -57,14 +57,9 @@ def waiting_for(machine: str) -> Waiting:
 
 
 def fill_calls(words: Any, waiting: Waiting) -> list[Any]:
-    """Writes the addresses of the C library's functions into a table of CALLS_BYTES.
+    """Writes the addresses of the C library's functions into a table of CALLS_BYTES, of uint64.
 
-    Args:
-        words: the table, uint64.
-        waiting: the method.
-
-    Returns:
-        Objects that must live as long as the table.
+    Gives objects that must live as long as the table.
     """
     library: Any = ctypes.CDLL(None)
 

@@ -35,13 +35,8 @@ def can_be_amx(windowed: Windowed, panels: Panels) -> bool:
 def amx_work(windowed: Windowed, panels: Panels, others: float) -> float | None:
     """The work of implicit GEMM in tile registers, as a number of multiplications of float32.
 
-    Args:
-        windowed: the contraction as implicit GEMM reads it.
-        panels: how N is split.
-        others: the work of the best algorithm without tile registers, except Winograd's.
-
-    Returns:
-        None if it is not possible, or not worth it.
+    It is None if it is not possible, or not worth it: `others` is the work of the best algorithm
+    without tile registers, except Winograd's.
     """
     if not can_be_amx(windowed, panels) or panels.n < _EDGE:
         return None

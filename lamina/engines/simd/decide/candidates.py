@@ -43,13 +43,7 @@ _HOPELESS = 3.0
 
 
 def candidates(step: Step, decided: StepSchedule, processor: Processor) -> tuple[StepSchedule, ...]:
-    """The schedules of a step that are timed: the one that was decided on, then others.
-
-    Args:
-        step: the step.
-        decided: its schedule by the cost model.
-        processor: the processor.
-    """
+    """The schedules of a step that are timed: the one that was decided on, then others."""
     return tuple(islice(dict.fromkeys((decided, *_others(step, decided, processor))), 1 + MOST))
 
 

@@ -25,10 +25,7 @@ def fused_column_sums(
 ) -> dict[int, int]:
     """The numbers of loops that can be fused, each with the number of its contraction.
 
-    Args:
-        program: the program with the loops.
-        schedules: of its steps; column sums are fused with matrix products only.
-        signatures: of the program's steps.
+    Column sums are fused with matrix products only.
     """
     found: dict[int, int] = {}
     extents = extents_of(program)
@@ -56,12 +53,7 @@ def fused_column_sums(
 
 @final
 class _Carriers:
-    """Checks whether loops can be fused with contractions, once for each pair of equal steps.
-
-    Args:
-        extents: of the program's buffers.
-        signatures: of its steps.
-    """
+    """Checks whether loops can be fused with contractions, once for each pair of equal steps."""
 
     def __init__(self, extents: Extents, signatures: Signatures) -> None:
         self._extents = extents

@@ -71,11 +71,8 @@ def schedule_contraction(
 ) -> StepSchedule:
     """The schedule of a contraction.
 
-    Args:
-        step: the contraction.
-        processor: the processor that runs it.
-        prepacked: whether its right operand may be packed before the step.
-        rounded: whether an operand was rounded to 16 bits.
+    With `prepacked`, its right operand may be packed before the step. With `rounded`, an operand
+    was rounded to 16 bits.
     """
     if not _is_worth_tiles(step, processor):
         return LoopSchedule((nest_of(as_loop(step), processor),))

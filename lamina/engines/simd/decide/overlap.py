@@ -20,11 +20,9 @@ Extents = Mapping[str, tuple[int, int]]
 
 
 def extents_of(program: Program, others: Extents | None = None) -> dict[str, tuple[int, int]]:
-    """The extent of each buffer; the extents of buffers that share memory overlap.
+    """The extent of each buffer, and of `others` in separate memory.
 
-    Args:
-        program: the owner of the buffers.
-        others: the extents of further buffers, in separate memory.
+    The extents of buffers that share memory overlap.
     """
     positions = program.plan.positions()
     found = {
@@ -42,11 +40,7 @@ def extents_of(program: Program, others: Extents | None = None) -> dict[str, tup
 
 @final
 class LastTouched:
-    """The last step or kernel that touched each range of memory, while all are visited in order.
-
-    Args:
-        extents: of the buffers.
-    """
+    """The last step or kernel that touched each range of memory, while all are visited in order."""
 
     def __init__(self, extents: Extents) -> None:
         edges = sorted({edge for extent in extents.values() for edge in extent})

@@ -82,10 +82,8 @@ def prepackings_of(
 ) -> tuple[Prepacking, ...]:
     """The operands that are packed before they are used.
 
-    Args:
-        program: the program with the operands.
-        requests: of its contractions, by their numbers, in order; some are not granted.
-        signatures: of its steps.
+    The requests are those of the program's contractions, by their numbers, in order; some are not
+    granted.
     """
     users: dict[object, list[_User]] = defaultdict(list)
     # The operand of each step without names, and the numbers of the operand's buffers.

@@ -40,11 +40,7 @@ def decide(
 ) -> Schedule:
     """The schedule of a program for a processor.
 
-    Args:
-        program: the program.
-        processor: the processor.
-        forced: schedules of some steps, by their numbers; they replace the decisions on these.
-        signatures: of the program's steps, if the caller has them.
+    Schedules that are `forced` replace the decisions on steps of these numbers.
     """
     signatures = signatures or Signatures(program)
     return _Deciding(program, processor, forced or {}, signatures).schedule()

@@ -13,10 +13,7 @@ MOST_CHUNKS = (1 << 24) - 1
 def slices(items: int, cycles: float, threads: int) -> tuple[int, int]:
     """The number of slices of a kernel, and the number of work items in a chunk.
 
-    Args:
-        items: the work items of the kernel.
-        cycles: the estimated cost of all of them.
-        threads: the number of threads.
+    All of its work items together are estimated to cost `cycles`.
     """
     slice_count = max(1, min(threads, items, int(cycles / SLICE_CYCLES)))
     chunk_items = -(-items // slice_count)

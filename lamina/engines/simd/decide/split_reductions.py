@@ -51,12 +51,9 @@ def long_reductions(loop: Loop) -> tuple[str, ...]:
 
 
 def split_loop(loop: Loop, locals_: Sequence[str], blocks: int) -> Split:
-    """The loop, after other loops that compute partial results of some reductions.
+    """A loop with neighbouring axes merged, after loops that compute partial results of reductions.
 
-    Args:
-        loop: the loop, with neighbouring axes merged.
-        locals_: the locals of the reductions that are split.
-        blocks: the number of blocks of each.
+    The reductions with the given locals are split, into so many blocks each.
     """
     if not locals_:
         return Split((loop,), ())

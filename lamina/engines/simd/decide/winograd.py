@@ -45,15 +45,8 @@ def winograd_work(
 ) -> float | None:
     """The work of one of Winograd's algorithms, as a number of multiplications.
 
-    Args:
-        windowed: the contraction.
-        algorithm: the algorithm's name.
-        panels: how N is split.
-        direct: the work of the direct algorithm.
-        processor: the processor.
-
-    Returns:
-        None if it is not worth its transforms, or the code for them.
+    It is None if the algorithm is not worth its transforms, or the code for them, compared with the
+    work of the direct algorithm.
     """
     filtering, channels, n = filtering_of(windowed), windowed.image.sides[-1].axis.extent, panels.n
     lanes = processor.vector_bytes // windowed.step.dtype.itemsize

@@ -37,11 +37,7 @@ def workers_of(
 ) -> tuple[int, int]:
     """The number of workers for the program, and for packing after parameters have changed.
 
-    Args:
-        program: the program.
-        kernels: the work of each step's kernels.
-        prepackings: the operands that are packed before they are used.
-        processor: the processor; it limits the number of workers.
+    `kernels` has the work of each step's kernels.
     """
     works: list[Work] = []
     for number, own in enumerate(kernels):

@@ -60,12 +60,8 @@ def emit_contraction(
 ) -> list[WrittenKernel]:
     """Writes the functions of a contraction step; gives its kernels, and those of its column sums.
 
-    Args:
-        context: of the step.
-        name: the common beginning of the functions' names.
-        step: the contraction.
-        schedule: how it is computed.
-        column_sums: loops with a work item for each panel, which run when the panel is stored.
+    The names of the functions begin with `name`. Column sums are loops with a work item for each
+    panel, which run when the panel is stored.
     """
     if isinstance(schedule, LoopSchedule):
         (nest,) = schedule.nests

@@ -38,11 +38,7 @@ class Epilogue:
 def write_epilogue(context: Context, name: str, epilogue: Epilogue, numbers: Sequence[str]) -> None:
     """Writes `epilogue(table, sums, around.., firsts.., counts.., n_start)`, for some rows of M.
 
-    Args:
-        context: of the step.
-        name: the beginning of the function's name.
-        epilogue: the epilogue.
-        numbers: the names of the parameters after `sums`.
+    The function's name begins with `name`; `numbers` are the names of the parameters after `sums`.
     """
     step = epilogue.step
     parameters = (("table", TABLE), ("sums", POINTER), *((number, I64) for number in numbers))

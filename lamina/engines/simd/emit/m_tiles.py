@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from lamina.base.shapes import size_of
 from lamina.codegen.builder import Builder
-from lamina.codegen.values import I64, Value, as_value
+from lamina.codegen.values import I64, Integer, Value, as_value
 from lamina.engines.simd.decide.m_tiles import MTiles
 from lamina.engines.simd.decide.panels import Panels
 
@@ -21,7 +21,7 @@ def m_start_of(tiles: MTiles, tile: Value) -> Value:
 
 
 def over_tiles(
-    code: Builder, tiles: MTiles, begin: Value | int, end: Value
+    code: Builder, tiles: MTiles, begin: Integer, end: Value
 ) -> Iterator[tuple[tuple[int, int], list[Value]]]:
     """Opens a loop over tiles; yields each size of a tile with its first coordinates."""
     sizes = tiles.sizes
@@ -60,7 +60,7 @@ def _firsts(code: Builder, tiles: MTiles, index: Value, pieces: range) -> tuple[
 
 
 def address(
-    code: Builder, base: Value, moves: Iterable[tuple[Value | int, Value | int]], kind: str
+    code: Builder, base: Value, moves: Iterable[tuple[Integer, Integer]], kind: str
 ) -> Value:
     """The address `base` plus the sum of index * stride, in elements, over all moves."""
     for index, stride in moves:

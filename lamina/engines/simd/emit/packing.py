@@ -19,7 +19,7 @@ from lamina.codegen.builder import BasicBlock, Builder, Module
 from lamina.codegen.matrix import Matrix, Stored, as_plain, stored
 from lamina.codegen.primitives import conversion, element, from_memory, memory_element
 from lamina.codegen.strides import row_major_strides, stride_along
-from lamina.codegen.values import I64, NUMBERS, POINTER, Type, Value
+from lamina.codegen.values import I64, NUMBERS, POINTER, Integer, Type, Value
 from lamina.engines.simd.decide.packing import Packing, k_axes_in_memory_order
 from lamina.engines.simd.decide.panels import PackedRight, Panel
 from lamina.engines.simd.emit import pairs
@@ -179,7 +179,7 @@ class RightPanel:
         return self.points.indices(start).start + self.n_start * stride
 
     def _transpose_panel(
-        self, buffer: str, first: Value, stride: int, width: Value | int, count: int
+        self, buffer: str, first: Value, stride: int, width: Integer, count: int
     ) -> None:
         """Calls `transpose` for each vector of the panel, whose first column begins at `first`."""
         code, matrix, panel = self._code, self.matrix, self.panel

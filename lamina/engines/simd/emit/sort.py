@@ -22,13 +22,7 @@ from lamina.program.steps import Sort, Store
 
 @final
 class MergeSort:
-    """Writes a sort at the current point.
-
-    Args:
-        context: the step that is written.
-        points: of a function whose first parameters are the table and the thread.
-        sort: the stage.
-    """
+    """Writes a sort at the current point of a function of the table and the thread."""
 
     def __init__(self, context: Context, points: Points, sort: Sort) -> None:
         self._points, self._code, self._sort = points, points.code, sort

@@ -191,12 +191,8 @@ def call_tile(
 ) -> None:
     """Calls the micro-kernel of a tile; a long K is added up in pieces.
 
-    Args:
-        code: of the caller.
-        tile: the tile.
-        left, right, sums: the addresses.
-        iterations: of the outermost loop; by default its extent, which then is a constant in the
-            micro-kernel.
+    `iterations` are those of the outermost loop; by default its extent, which then is a constant in
+    the micro-kernel.
     """
     (extent, left_step), *deeper = tile.loops
     k = size_of([one for one, _ in deeper])

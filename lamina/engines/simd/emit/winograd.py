@@ -137,15 +137,10 @@ class TransformedTiles(WindowWriter):
         *,
         fresh: bool,
     ) -> None:
-        """Multiplies matrices, pair by pair.
+        """Multiplies matrices, pair by pair: the left and the right ones to sums.
 
-        Args:
-            code: of the function.
-            panel: the columns of the right matrices and the sums, whose rows are contiguous.
-            operands: left and right matrices, and sums.
-            m_loop: the extent of M, and its stride in a left matrix.
-            k_loop: the extent of K, and its stride in a left matrix.
-            fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
+        The rows of the right matrices and of the sums are the panel's columns. The loops over M and
+        K have an extent, and a stride in a left matrix. Sums begin at zero if they are `fresh`.
         """
         m, stride = m_loop
         tile_m = balanced_tile_m(m, self._schedule.tile_m)

@@ -91,14 +91,8 @@ def emit_gradient_transform(
 
     Its parameters are `(sums, gradients, stride, blocks, size)`: the addresses of the first matrix
     and of the gradients, the elements between two matrices, and the number of blocks whose sums
-    are added up, each of `size` elements.
-
-    Args:
-        module: receives the function.
-        filtering: the transforms.
-        panel: the vectors of the columns.
-        kind: of an element.
-        mirrored: for both axes, whether the windows are mirrored; so are their gradients.
+    are added up, each of `size` elements. If windows are mirrored along an axis, so are their
+    gradients.
     """
     signs = "_".join("mirrored" if one else "plain" for one in mirrored)
     name = f"winograd_gradients_{filtering.label}_{kind}_{panel.vectors}x{panel.lanes}_{signs}"

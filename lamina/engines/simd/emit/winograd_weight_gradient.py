@@ -296,13 +296,8 @@ class WinogradWeightGradient(TransformedTiles):
     ) -> None:
         """Stores zeros for the gradients whose bits are set.
 
-        Args:
-            code: of the function.
-            panel: the vectors of the panel.
-            order: of the axes of the windows' elements, as in the words.
-            count: of channels.
-            gradients: their address, channel by channel.
-            words: the address of the bits: element by element, a word for each channel.
+        The words have the bits, element by element of the windows, a word for each channel; `order`
+        is the order of the windows' axes in them. The gradients are stored channel by channel.
         """
         each = self._window**2 * panel.width
         with code.loop(0, self._window**2) as element_:

@@ -79,17 +79,11 @@ def write_narrowing(
 ) -> None:
     """Writes `name(table, batch, first, n_start, words)`: keeps the bits of exact zeros.
 
-    The function has a word for each of `lanes` rows, from `first` on, along one axis of M, and for
-    all points of the other axes of M. It clears the bits of results with a nonzero term, and ends
-    when no bit is left.
-
-    Args:
-        context: of the step.
-        name: of the function.
-        step: the contraction, with one batch axis and one N axis.
-        along: the axis of M along the lanes, and the number of lanes.
-        panel: the vectors of the panel.
-        positions: the axes of K along which windows move; their loops begin in the middle.
+    The step has one batch axis and one N axis. The function has a word for each of some rows, from
+    `first` on, along an axis of M: the pair `along` is that axis and their number, which is the
+    number of lanes. It has such words for all points of the other axes of M. It clears the bits of
+    results with a nonzero term, and ends when no bit is left. Loops over the axes of K along which
+    windows move, the `positions`, begin in the middle.
     """
     axis_along, lanes = along
     others = [axis for axis in step.m if axis != axis_along]
