@@ -8,15 +8,17 @@ unsigned integers share a type, so the dtype is passed to every emitter.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from lamina.base.shapes import DType, converted, float32
-from lamina.codegen import circular, division, floats, functions, halves, powers, tf32
+from lamina.codegen import circular, division, floats, functions, halves, powers
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Type, Value, constants
 from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 from lamina.program.scalar import Apply, Literal
+from lamina.program.tf32 import HALF_DIGIT, KEPT_BITS, QUIET
 
 # The element in registers, and in memory where that differs.
 _ELEMENTS = {
@@ -109,45 +111,58 @@ def conversion(code: Builder, scalar: Apply, value: Value) -> Value:
     return EMITTERS[scalar.primitive](code, scalar.dtype, value)
 
 
-def _arithmetic(operation: str) -> Emitter:
-    return lambda code, dtype, left, right: code.binary(
-        f"f{operation}" if dtype.is_float else operation, left, right
-    )
+def _arithmetic(operation: str, code: Builder, dtype: DType, left: Value, right: Value) -> Value:
+    return code.binary(f"f{operation}" if dtype.is_float else operation, left, right)
 
 
-def _of_any_dtype(emit: Callable[..., Value]) -> Emitter:
-    return lambda code, dtype, *operands: emit(code, *operands)
+def _bitwise(operation: str, code: Builder, dtype: DType, left: Value, right: Value) -> Value:
+    return code.binary(operation, left, right)
 
 
-def _extreme(relation: str) -> Emitter:
-    def emit(code: Builder, dtype: DType, left: Value, right: Value) -> Value:
-        if not dtype.is_float:
-            order = ("u" if is_unsigned(dtype) else "s") + relation
-            return code.select(code.compare(order, left, right), left, right)
-        if left.is_number:
-            left, right = right, left
-        # If the comparison with a NaN on the left fails, the NaN is chosen.
-        chosen = code.select(code.compare(f"o{relation}", right, left), right, left)
-        if right.is_number:
-            return chosen
-        return code.select(code.compare("uno", right, right), right, chosen)
-
-    return emit
+def _instruction(name: str, code: Builder, dtype: DType, *operands: Value) -> Value:
+    """An instruction of the builder that is the same for all dtypes."""
+    return getattr(code, name)(*operands)
 
 
-def _compare(ordered: str) -> Emitter:
+def _intrinsic(name: str, code: Builder, dtype: DType, *operands: Value) -> Value:
+    return code.intrinsic(name, *operands)
+
+
+def _function(emit: Callable[..., Value], code: Builder, dtype: DType, *operands: Value) -> Value:
+    """A function that is the same for all dtypes."""
+    return emit(code, *operands)
+
+
+def _extreme(relation: str, code: Builder, dtype: DType, left: Value, right: Value) -> Value:
+    if not dtype.is_float:
+        order = ("u" if is_unsigned(dtype) else "s") + relation
+        return code.select(code.compare(order, left, right), left, right)
+    if left.is_number:
+        left, right = right, left
+    # If the comparison with a NaN on the left fails, the NaN is chosen.
+    chosen = code.select(code.compare(f"o{relation}", right, left), right, left)
+    if right.is_number:
+        return chosen
+    return code.select(code.compare("uno", right, right), right, chosen)
+
+
+def _compare(ordered: str, code: Builder, dtype: DType, left: Value, right: Value) -> Value:
     """A comparison; the dtype is that of the operands."""
+    if dtype.is_float:
+        relation = "une" if ordered == "ne" else f"o{ordered}"
+    elif ordered in ("eq", "ne"):
+        relation = ordered
+    else:
+        relation = ("u" if is_unsigned(dtype) else "s") + ordered
+    return code.compare(relation, left, right)
 
-    def emit(code: Builder, dtype: DType, left: Value, right: Value) -> Value:
-        if dtype.is_float:
-            relation = "une" if ordered == "ne" else f"o{ordered}"
-        elif ordered in ("eq", "ne"):
-            relation = ordered
-        else:
-            relation = ("u" if is_unsigned(dtype) else "s") + ordered
-        return code.compare(relation, left, right)
 
-    return emit
+def _reciprocal(code: Builder, dtype: DType, value: Value) -> Value:
+    return 1 / value
+
+
+def _logical_not(code: Builder, dtype: DType, value: Value) -> Value:
+    return value ^ 1
 
 
 def _absolute(code: Builder, dtype: DType, value: Value) -> Value:
@@ -183,19 +198,15 @@ def _quotient(code: Builder, dtype: DType, left: Value, right: Value) -> Value:
     return division.quotient(code, left, right, signed=not is_unsigned(dtype))
 
 
-def _bitwise(operation: str) -> Emitter:
-    return lambda code, dtype, left, right: code.binary(operation, left, right)
-
-
 def _shift_right(code: Builder, dtype: DType, value: Value, count: Value) -> Value:
     if is_unsigned(dtype):
-        return _shifted(code, "lshr", value, count)
+        return _shifted("lshr", code, dtype, value, count)
     most = value.type.bits - 1
     count = code.select(code.compare("ult", count, most), count, most)
     return code.binary("ashr", value, count)
 
 
-def _shifted(code: Builder, operation: str, value: Value, count: Value) -> Value:
+def _shifted(operation: str, code: Builder, dtype: DType, value: Value, count: Value) -> Value:
     """The shifted value; 0 if the count is negative, or not below the number of bits."""
     bits = value.type.bits
     if isinstance(count.number, int) and 0 <= count.number < bits:
@@ -204,6 +215,16 @@ def _shifted(code: Builder, operation: str, value: Value, count: Value) -> Value
     inside = code.compare("ult", count, bits)
     low = count & (bits - 1)
     return code.select(inside, code.binary(operation, value, low), 0)
+
+
+def _rounded_to_tf32(code: Builder, dtype: DType, value: Value) -> Value:
+    """Rounding as integers, as `lamina.program.tf32` defines it."""
+    bits = code.convert("bitcast", value, "i32")
+    nearest = bits + HALF_DIGIT
+    # The carry could make a NaN a number.
+    is_nan = code.compare("uno", value, value)
+    found = code.select(is_nan, bits | QUIET, nearest)
+    return code.convert("bitcast", found & KEPT_BITS, "float")
 
 
 def _sort_key(code: Builder, dtype: DType, value: Value) -> Value:
@@ -267,43 +288,43 @@ def _philox(block: Value, seed: Value, step: Value, stream: Value) -> list[Value
 # Every primitive of lamina.program.scalar except "cast". Emitters of comparisons get the dtype of
 # the operands, all others the dtype of the result.
 EMITTERS: Mapping[str, Emitter] = {
-    "add": _arithmetic("add"),
-    "subtract": _arithmetic("sub"),
-    "multiply": _arithmetic("mul"),
-    "multiply_add": lambda code, dtype, *operands: code.multiply_add(*operands),
-    "divide": _arithmetic("div"),
+    "add": partial(_arithmetic, "add"),
+    "subtract": partial(_arithmetic, "sub"),
+    "multiply": partial(_arithmetic, "mul"),
+    "multiply_add": partial(_instruction, "multiply_add"),
+    "divide": partial(_arithmetic, "div"),
     "quotient": _quotient,
-    "fmod": _of_any_dtype(division.remainder),
+    "fmod": partial(_function, division.remainder),
     "power": _power,
-    "atan2": _of_any_dtype(circular.atan2),
-    "maximum": _extreme("gt"),
-    "minimum": _extreme("lt"),
-    "negative": lambda code, dtype, value: -value,
+    "atan2": partial(_function, circular.atan2),
+    "maximum": partial(_extreme, "gt"),
+    "minimum": partial(_extreme, "lt"),
+    "negative": partial(_instruction, "negate"),
     "absolute": _absolute,
     "sign": _sign,
     "floor": _floor,
-    "round": _of_any_dtype(floats.round_half_even),
-    "copysign": lambda code, dtype, *both: code.intrinsic("copysign", *both),
-    "square_root": lambda code, dtype, value: code.intrinsic("sqrt", value),
-    "reciprocal": lambda code, dtype, value: 1 / value,
-    **{name: _of_any_dtype(emit) for name, emit in functions.FUNCTIONS.items()},
-    "equal": _compare("eq"),
-    "not_equal": _compare("ne"),
-    "less": _compare("lt"),
-    "less_equal": _compare("le"),
-    "greater": _compare("gt"),
-    "greater_equal": _compare("ge"),
-    "logical_and": _bitwise("and"),
-    "logical_or": _bitwise("or"),
-    "logical_not": lambda code, dtype, value: value ^ 1,
-    "select": lambda code, dtype, *operands: code.select(*operands),
+    "round": partial(_function, floats.round_half_even),
+    "copysign": partial(_intrinsic, "copysign"),
+    "square_root": partial(_intrinsic, "sqrt"),
+    "reciprocal": _reciprocal,
+    **{name: partial(_function, emit) for name, emit in functions.FUNCTIONS.items()},
+    "equal": partial(_compare, "eq"),
+    "not_equal": partial(_compare, "ne"),
+    "less": partial(_compare, "lt"),
+    "less_equal": partial(_compare, "le"),
+    "greater": partial(_compare, "gt"),
+    "greater_equal": partial(_compare, "ge"),
+    "logical_and": partial(_bitwise, "and"),
+    "logical_or": partial(_bitwise, "or"),
+    "logical_not": _logical_not,
+    "select": partial(_instruction, "select"),
     "random_bits": _random_bits,
-    "bitwise_and": _bitwise("and"),
-    "bitwise_or": _bitwise("or"),
-    "bitwise_xor": _bitwise("xor"),
-    "shift_left": lambda code, dtype, value, count: _shifted(code, "shl", value, count),
+    "bitwise_and": partial(_bitwise, "and"),
+    "bitwise_or": partial(_bitwise, "or"),
+    "bitwise_xor": partial(_bitwise, "xor"),
+    "shift_left": partial(_shifted, "shl"),
     "shift_right": _shift_right,
-    "round_to_tf32": _of_any_dtype(tf32.rounded),
+    "round_to_tf32": _rounded_to_tf32,
     "sort_key": _sort_key,
 }
 COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))

@@ -241,7 +241,8 @@ class Executable(Protocol):
 
         It is called before anything else is run. Signals are not handled before.
         """
-        ...
+        found = self.run_many(resident, rows, recorded)
+        return lambda: found
 
     def output(self, name: str) -> Array:
         """A copy of an output. This executable did the arena's last run; waits for its end."""
@@ -249,7 +250,7 @@ class Executable(Protocol):
 
     def read_into(self, name: str, target: Array) -> None:
         """Copies an output, as `output` does, to a contiguous array of its shape and dtype."""
-        ...
+        target[...] = self.output(name)
 
     def bound(self) -> Bound | None:
         """The program with its arrays in the memory of the host.
@@ -262,14 +263,15 @@ class Executable(Protocol):
 
     def scalar(self, name: str) -> float:
         """The value of an output of one element, as quickly as possible."""
-        ...
+        return self.output(name).item()
 
     def kept_scalar(self, name: str) -> Callable[[], float]:
         """A function that returns the present value of an output of one element.
 
         It does so after further runs too, and waits for the device; this call does not.
         """
-        ...
+        value = self.scalar(name)
+        return lambda: value
 
     def step_seconds(self) -> Array:
         """The seconds that each step took since the last call, float64 (steps,).

@@ -34,7 +34,7 @@ from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run import thread_pool as pools
 from lamina.engines.cpu.run.thread_choice import ThreadChoice
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
-from lamina.engines.simd.decide.slices import slices
+from lamina.engines.simd.decide.work import slices
 
 
 def asleep(pool: ThreadPool, thread: int) -> bool:

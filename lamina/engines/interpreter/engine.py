@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from lamina.base.shapes import Array, DType
 from lamina.base.shielded import shielded
 from lamina.engines import DEFAULT_TARGET, machine_memory
-from lamina.engines.engine import Arena, Device, Memory
+from lamina.engines.engine import Arena, Device, Executable, Memory
 from lamina.engines.host import HostArena, HostEngine, host_arena, host_array
 from lamina.engines.interpreter.run import Adversary, Flat, Iteration, run_step
 from lamina.program.parallel import parallel_axes
@@ -89,7 +89,7 @@ class InterpreterEngine(HostEngine):
 
 
 @final
-class InterpretedProgram:
+class InterpretedProgram(Executable):
     """A program with its share of an arena in the computer's memory."""
 
     synchronous = True
@@ -164,28 +164,12 @@ class InterpretedProgram:
                 kept[name].append(self.output(name))
         return {name: np.array(values) for name, values in kept.items()}
 
-    def begin_many(
-        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
-    ) -> Callable[[], dict[str, Array]]:
-        found = self.run_many(resident, rows, recorded)
-        return lambda: found
-
     def output(self, name: str) -> Array:
         buffer = self._program.buffers[dict(self._program.outputs)[name]]
         return self._last[buffer.name].reshape(buffer.shape).copy()
 
-    def read_into(self, name: str, target: Array) -> None:
-        target[...] = self.output(name)
-
     def bound(self) -> None:
         return None
-
-    def scalar(self, name: str) -> float:
-        return self.output(name).item()
-
-    def kept_scalar(self, name: str) -> Callable[[], float]:
-        value = self.scalar(name)
-        return lambda: value
 
     def step_seconds(self) -> Array:
         seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))

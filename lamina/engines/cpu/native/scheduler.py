@@ -20,7 +20,6 @@ from __future__ import annotations
 from lamina.codegen.llvm import Function, Module, type_text, typed
 from lamina.codegen.values import I32, I64, POINTER, Integer, Type, Value, as_value
 from lamina.engines.cpu.native import jobs
-from lamina.engines.cpu.native.clock import emit_ticks
 from lamina.engines.cpu.native.jobs import emit_jobs, phase_of, set_word, word_of
 from lamina.engines.cpu.native.waiting import (
     CALLS_BYTES,
@@ -30,7 +29,7 @@ from lamina.engines.cpu.native.waiting import (
     emit_wake,
     emit_yield,
 )
-from lamina.engines.simd.decide.slices import MOST_CHUNKS
+from lamina.engines.simd.decide.work import MOST_CHUNKS
 
 # Spins before sleep: some 50 microseconds for the thread that runs a job, and four times as long
 # for helpers, so that they are awake if the next job comes soon. While helpers are kept awake,
@@ -116,6 +115,15 @@ def _slot(code: Function, state: Value, number: Integer) -> Value:
     return code.offset(first, code.multiply(number, code.constant(SLOT_BYTES)), "i8")
 
 
+def _emit_ticks(code: Function, machine: str) -> Value:
+    """Reads the time counter, whose rate does not depend on the processor's clock frequency."""
+    # On ARM only the system may read the cycle counter; on x86 its rate is constant.
+    steady = machine in ("aarch64", "arm64")
+    name = "llvm.readsteadycounter" if steady else "llvm.readcyclecounter"
+    code.module.declare(name, "i64", [])
+    return code.call(name, I64)
+
+
 def _emit_wake_sleeper(module: Module) -> None:
     """`wake_sleeper(state, slot)`: wakes the slot's thread if it sleeps."""
     code = module.function("wake_sleeper", (_STATE, ("slot", POINTER)))
@@ -165,7 +173,7 @@ def _emit_advance(module: Module, machine: str) -> None:
     with code.forever() as after:
         ticks = word_of(code, job, jobs.TICKS, POINTER)
         with code.when(code.instruction(f"icmp ne {typed(ticks)}, null", Type("i1"))):
-            now = emit_ticks(code, machine)
+            now = _emit_ticks(code, machine)
             address = code.offset(ticks, word_of(code, job, jobs.PHASE), "i64")
             spent = now - word_of(code, job, jobs.PHASE_START_TICKS)
             code.store(code.load(address, I64) + spent, address)
@@ -180,7 +188,7 @@ def _emit_advance(module: Module, machine: str) -> None:
             set_word(code, job, jobs.PHASE, word_of(code, job, jobs.PHASE_BEFORE_RUN))
             code.store(word_of(code, job, jobs.RUNS), last)
             with code.when(word_of(code, job, jobs.WINDOW_TICKS).differs(0)):
-                late = emit_ticks(code, machine) >= word_of(code, job, jobs.WINDOW_END)
+                late = _emit_ticks(code, machine) >= word_of(code, job, jobs.WINDOW_END)
                 code.store(code.select(late, run, code.load(last, I64)), last)
             finished = run.equals(code.load(last, I64))
             with code.when(finished & (alone ^ True)):
@@ -219,13 +227,13 @@ def _emit_yield_if_due(module: Module, machine: str) -> None:
     left = code.allocate(1, "i64")
     code.store(chunks, left)
     yielded_at = _byte(code, _slot(code, state, thread), YIELDED_AT)
-    since = emit_ticks(code, machine) - code.load(yielded_at, I64)
+    since = _emit_ticks(code, machine) - code.load(yielded_at, I64)
     patience = code.load(_byte(code, state, YIELD_TICKS), I64)
     with code.when(code.compare("ugt", since, patience)):
         code.call_void("complete", state, thread, chunks)
         code.store(0, left)
         emit_yield(code, _byte(code, state, CALLS))
-        code.store(emit_ticks(code, machine), yielded_at)
+        code.store(_emit_ticks(code, machine), yielded_at)
     code.finish(code.load(left, I64))
 
 
@@ -275,7 +283,7 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
     signal, asleep = _byte(code, slot, SIGNAL), _byte(code, slot, ASLEEP)
     busy_since = _byte(code, slot, BUSY_SINCE)
     left, before = code.allocate(1, "i64"), code.allocate(1, "i64")
-    code.store(emit_ticks(code, waiting.machine), before)
+    code.store(_emit_ticks(code, waiting.machine), before)
     code.store(spins, left)
     since = code.load(before, I64) - code.load(busy_since, I64)
     busy = code.compare("ult", since, busy_ticks)
@@ -288,7 +296,7 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
         over = remaining <= 0
         code.leave_when(now.differs(seen) | over, after)
         emit_pause(code, waiting.machine)
-        ticks = emit_ticks(code, waiting.machine)
+        ticks = _emit_ticks(code, waiting.machine)
         since = ticks - _load_atomic(code, awake_since, I64, "monotonic")
         counted = code.convert("zext", code.compare("uge", since, awake_ticks), "i64")
         code.store(remaining - counted, left)
@@ -305,7 +313,7 @@ def _emit_wait(module: Module, waiting: Waiting) -> None:
         with code.when(now.equals(seen)):
             code.call_void("sleep", calls, signal, old)
         _store_atomic(code, 0, asleep, "seq_cst", I32)
-        code.store(emit_ticks(code, waiting.machine), _byte(code, slot, YIELDED_AT))
+        code.store(_emit_ticks(code, waiting.machine), _byte(code, slot, YIELDED_AT))
 
 
 def _emit_join(module: Module, machine: str) -> None:
@@ -334,7 +342,7 @@ def _emit_run_job(module: Module, machine: str) -> None:
     """`run_job(state, job)`: does the runs of a job, and returns after the last of the window."""
     code = module.function("run_job", (_STATE, _JOB), internal=False)
     state, job = code.parameters
-    started = emit_ticks(code, machine)
+    started = _emit_ticks(code, machine)
     set_word(code, job, jobs.PHASE, word_of(code, job, jobs.PHASE_BEFORE_RUN))
     set_word(code, job, jobs.RUN, word_of(code, job, jobs.FIRST_RUN))
     set_word(code, job, jobs.PHASE_START_TICKS, started)
@@ -357,7 +365,7 @@ def _emit_run_job(module: Module, machine: str) -> None:
     code.call_void("advance", state, job, 0)
     with code.when(shared):
         code.call_void("join", state, 0, _byte(code, state, FINISHED), OWNER_SPINS)
-    spent = emit_ticks(code, machine) - started
+    spent = _emit_ticks(code, machine) - started
     set_word(code, job, jobs.ELAPSED, word_of(code, job, jobs.ELAPSED) + spent)
     runs = word_of(code, job, jobs.RUN) - word_of(code, job, jobs.FIRST_RUN)
     set_word(code, job, jobs.DONE, word_of(code, job, jobs.DONE) + runs)
@@ -381,4 +389,4 @@ def _emit_leave(module: Module) -> None:
 
 def _emit_read_ticks(module: Module, machine: str) -> None:
     code = module.function("read_ticks", (("address", POINTER),), internal=False)
-    code.store(emit_ticks(code, machine), code.parameters[0])
+    code.store(_emit_ticks(code, machine), code.parameters[0])

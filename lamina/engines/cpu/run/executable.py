@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, final
 
@@ -17,7 +17,7 @@ from lamina.engines.cpu.machine_code import Library
 from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.thread_pool import Job, ticks_per_second
-from lamina.engines.engine import Bound, Memory
+from lamina.engines.engine import Bound, Executable, Memory
 from lamina.engines.host import (
     ALIGNMENT_BYTES,
     HostArena,
@@ -41,7 +41,7 @@ _OUTSIDE = ("parameter", "state")
 
 
 @final
-class CpuProgram:
+class CpuProgram(Executable):
     """A program as machine code, with its constants and its share of an arena.
 
     The arena holds the temporaries, the inputs, and all workspaces whose contents need not last
@@ -210,12 +210,6 @@ class CpuProgram:
         self._run()
         return kept
 
-    def begin_many(
-        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
-    ) -> Callable[[], dict[str, Array]]:
-        found = self.run_many(resident, rows, recorded)
-        return lambda: found
-
     def step_seconds(self) -> Array:
         ticks = np.zeros(len(self._program.steps), np.int64)
         np.add.at(ticks, list(self._steps), self._job.phase_ticks())
@@ -239,10 +233,6 @@ class CpuProgram:
 
     def scalar(self, name: str) -> float:
         return self._outputs[name].item()
-
-    def kept_scalar(self, name: str) -> Callable[[], float]:
-        value = self.scalar(name)
-        return lambda: value
 
     def release(self) -> None:
         self._library.release()

@@ -27,7 +27,7 @@ from lamina.engines.cpu.native.jobs import Kernel, Phase
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_choice import TRIAL_SECONDS, ThreadChoice
 from lamina.engines.host import aligned
-from lamina.engines.simd.decide.slices import slices
+from lamina.engines.simd.decide.work import slices
 
 # How long the end of the process waits for a job that is running.
 EXIT_WAIT_SECONDS = 10.0

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.matrix import as_matrix, right_alone
@@ -31,19 +31,6 @@ _LASTING = ("parameter", "state", "constant")
 
 
 @frozen_dataclass
-class PrepackRequest:
-    """A contraction's request that its right operand be packed before it.
-
-    Attributes:
-        packed: the layout.
-        required: whether the contraction cannot run otherwise.
-    """
-
-    packed: PackedRight
-    required: bool
-
-
-@frozen_dataclass
 class _User:
     """A contraction that may have its right operand packed before it.
 
@@ -60,48 +47,31 @@ class _User:
     required: bool
 
 
-@frozen_dataclass
-class _Group:
-    """Contractions that share one packed operand.
-
-    Attributes:
-        users: in order.
-        before: the number of the step before which it is packed.
-        iteration: the axis of a repeat, if it is packed again in each iteration.
-        at_load: whether it is packed only after the parameters were changed.
-    """
-
-    users: Sequence[_User]
-    before: int
-    iteration: Axis | None
-    at_load: bool
-
-
 def prepackings_of(
-    program: Program, requests: Mapping[int, PrepackRequest], signatures: Signatures
+    program: Program,
+    requests: Mapping[int, PackedRight],
+    required: Collection[int],
+    signatures: Signatures,
 ) -> tuple[Prepacking, ...]:
     """The operands that are packed before they are used.
 
-    The requests are those of the program's contractions, by their numbers, in order; some are not
-    granted.
+    The requests are layouts for right operands, by the numbers of steps, in order. Some are not
+    granted, unless they are required.
     """
     users: dict[object, list[_User]] = defaultdict(list)
     # The operand of each step without names, and the numbers of the operand's buffers.
     known: dict[Step, tuple[object, tuple[int, ...]]] = {}
-    for number, request in requests.items():
+    for number, packed in requests.items():
         step = program.steps[number]
         assert isinstance(step, Contraction)
         (numbered,), names = signatures.numbered(step)
         if numbered not in known:
             known[numbered] = _operand_of(numbered, signatures)
         operand, buffers = known[numbered]
-        key = (operand, request.packed, tuple(names[buffer] for buffer in buffers))
-        users[key].append(_User(number, right_alone(step), request.packed, request.required))
-    found: list[Prepacking] = []
+        key = (operand, packed, tuple(names[buffer] for buffer in buffers))
+        users[key].append(_User(number, right_alone(step), packed, number in required))
     writes = Writes(program)
-    for same in users.values():
-        found += (_prepacking(program, group) for group in _together(program, same, writes))
-    return tuple(found)
+    return tuple(one for same in users.values() for one in _together(program, same, writes))
 
 
 def _operand_of(step: Step, signatures: Signatures) -> tuple[object, tuple[int, ...]]:
@@ -114,39 +84,33 @@ def _operand_of(step: Step, signatures: Signatures) -> tuple[object, tuple[int, 
     return read, tuple(map(int, names))
 
 
-def _prepacking(program: Program, group: _Group) -> Prepacking:
-    user = group.users[0]
-    size = user.operand.extents[0] * user.packed.size * user.operand.dtype.itemsize
-    needed = _needed(program, group, size)
-    return Prepacking(
-        tuple(one.number for one in group.users),
-        user.packed,
-        size,
-        group.before,
-        (needed.start, needed.stop),
-        group.iteration,
-        group.at_load,
-        user.packed.work(user.operand.extents[0]),
-    )
+def _prepacking(
+    program: Program,
+    users: Sequence[_User],
+    before: int,
+    iteration: Axis | None = None,
+    *,
+    at_load: bool = False,
+) -> Prepacking:
+    """The packing of an operand that some contractions share."""
+    user = users[0]
+    batch = user.operand.extents[0]
+    size = batch * user.packed.size * user.operand.dtype.itemsize
+    needed = 0, len(program.steps)
+    if not at_load:
+        last = max(
+            one.number if (repeat := program.repeated(one.number)) is None else repeat.last - 1
+            for one in users
+        )
+        # A small operand keeps its memory for one more step. The next step then packs into other
+        # memory, and needs no barrier before it.
+        needed = before, last + (2 if size < _WORTH_WAITING_BYTES else 1)
+    numbers, work = tuple(one.number for one in users), user.packed.work(batch)
+    return Prepacking(numbers, user.packed, size, before, needed, iteration, at_load, work)
 
 
-def _needed(program: Program, group: _Group, size: int) -> range:
-    """The steps during which an operand of `size` bytes needs its memory.
-
-    A small operand keeps its memory for one more step. The next step then packs into other memory,
-    and needs no barrier before it.
-    """
-    if group.at_load:
-        return range(len(program.steps))
-    last = max(
-        user.number if (repeat := program.repeated(user.number)) is None else repeat.last - 1
-        for user in group.users
-    )
-    return range(group.before, last + (2 if size < _WORTH_WAITING_BYTES else 1))
-
-
-def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[_Group]:
-    """The groups of users that share one packing, and its time; all use the same operand."""
+def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[Prepacking]:
+    """The packings that users of one operand share, and their times."""
     first, right = same[0].number, same[0].operand.right
     read = loads(right)
     buffers = list({load.buffer: None for load in read})
@@ -156,7 +120,7 @@ def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[_
     iteration = repeat.axis if repeat is not None and repeat.axis in axes else None
     lasting = all(program.buffers[name].kind in _LASTING for name in buffers)
     if lasting and iteration is None and not writes.any_between(buffers, 0, len(program.steps)):
-        return [_Group(same, first, None, True)]
+        return [_prepacking(program, same, first, at_load=True)]
     before, hoisted = first, False
     if repeat is not None:
         lasts = not writes.any_between(buffers, repeat.first, repeat.last)
@@ -166,10 +130,10 @@ def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[_
         hoisted or all(program.repeated(user.number) == repeat for user in same)
     )
     if shared and (len(same) > 1 or hoisted or same[0].required):
-        return [_Group(same, before, iteration, False)]
-    alone: list[_Group] = []
+        return [_prepacking(program, same, before, iteration)]
+    alone: list[Prepacking] = []
     for user in same:
         own = program.repeated(user.number)
         if user.required:
-            alone.append(_Group([user], user.number, own.axis if own else None, False))
+            alone.append(_prepacking(program, [user], user.number, own.axis if own else None))
     return alone

@@ -13,7 +13,7 @@ from lamina.codegen.signatures import Signatures
 from lamina.engines.simd.decide.column_sums import fused_column_sums
 from lamina.engines.simd.decide.contractions import schedule_contraction
 from lamina.engines.simd.decide.loops import nest_of_column_sums, schedule_loop
-from lamina.engines.simd.decide.prepacking import PrepackRequest, prepackings_of
+from lamina.engines.simd.decide.prepacking import prepackings_of
 from lamina.engines.simd.decide.schedule import (
     FusedSum,
     GemmSchedule,
@@ -22,8 +22,7 @@ from lamina.engines.simd.decide.schedule import (
     StepSchedule,
     WindowSchedule,
 )
-from lamina.engines.simd.decide.slices import SLICE_CYCLES
-from lamina.engines.simd.decide.work import sliced
+from lamina.engines.simd.decide.work import SLICE_CYCLES, sliced
 from lamina.engines.simd.decide.workers import workers_of, works_of
 from lamina.engines.simd.processor import Processor
 from lamina.program.program import Program
@@ -68,11 +67,15 @@ class _Deciding:
         program, steps = self._program, self._program.steps
         first = [self._of(number, prepacked=True) for number in range(len(steps))]
         requests = {
-            number: PrepackRequest(one.prepacked, self._requires(number, one))
-            for number, one in enumerate(first)
-            if one.prepacked is not None
+            number: one.prepacked for number, one in enumerate(first) if one.prepacked is not None
         }
-        prepackings = prepackings_of(program, requests, self._signatures)
+        # The steps that cannot run unless their operands are prepacked.
+        required = {
+            number
+            for number in requests
+            if number in self._forced or isinstance(first[number], WindowSchedule)
+        }
+        prepackings = prepackings_of(program, requests, required, self._signatures)
         granted = {number for one in prepackings for number in one.users}
         schedules: list[StepSchedule] = [
             self._of(number, prepacked=False)
@@ -125,10 +128,6 @@ class _Deciding:
             and not (isinstance(scalar, Load) and buffers[scalar.buffer].kind == "input")
             for scalar in postorder(step.left, step.right)
         )
-
-    def _requires(self, number: int, schedule: StepSchedule) -> bool:
-        """Whether a step cannot run unless its operand is prepacked."""
-        return number in self._forced or isinstance(schedule, WindowSchedule)
 
     def _of_column_sums(self, number: int, width: int) -> NestSchedule:
         """The nest of a loop of column sums, with a work item for each `width` columns."""

@@ -6,6 +6,8 @@ its loops, and its relations to other steps. The program holds the computation i
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.stages import Style
 from lamina.engines.simd.decide.packing import Packing
@@ -80,23 +82,18 @@ class LoopSchedule:
         blocks: the number of blocks.
     """
 
+    # A loop has no prepacked operand.
+    prepacked: ClassVar[None] = None
+    algorithm: ClassVar[str] = "loop"
+
     nests: tuple[NestSchedule, ...]
     split: tuple[str, ...] = ()
     blocks: int = 0
 
     @property
-    def algorithm(self) -> str:
-        return "loop"
-
-    @property
     def works(self) -> tuple[Work, ...]:
         """The work of each of its kernels."""
         return tuple(nest.work for nest in self.nests)
-
-    @property
-    def prepacked(self) -> PackedRight | None:
-        """None: a loop has no prepacked operand."""
-        return None
 
     def __str__(self) -> str:
         lines = [str(nest) for nest in self.nests]
@@ -285,17 +282,11 @@ class FusedSum:
         nest: how the loop runs over the columns of a panel.
     """
 
+    prepacked: ClassVar[None] = None
+    algorithm: ClassVar[str] = "fused column sum"
+
     carrier: int
     nest: NestSchedule
-
-    @property
-    def algorithm(self) -> str:
-        return "fused column sum"
-
-    @property
-    def prepacked(self) -> PackedRight | None:
-        """None: a loop has no prepacked operand."""
-        return None
 
     def __str__(self) -> str:
         return f"fused after step {self.carrier}; {self.nest}"

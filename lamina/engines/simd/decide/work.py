@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from lamina.base.records import frozen_dataclass
-from lamina.engines.simd.decide.slices import slices
+
+# A slice costs at least SLICE_CYCLES. Slices of STEALABLE_SLICE_CYCLES and more are split into
+# chunks of about CHUNK_CYCLES, so that other threads can steal some.
+SLICE_CYCLES, STEALABLE_SLICE_CYCLES, CHUNK_CYCLES = 1500.0, 50_000.0, 10_000.0
+
+# The most chunks that the kernels of a phase may have in a slot: the limit of a word of claims.
+MOST_CHUNKS = (1 << 24) - 1
 
 
 @frozen_dataclass
@@ -38,6 +44,18 @@ class Slices:
 
     def __str__(self) -> str:
         return f"{counted(self.count, 'slice')}, {counted(self.at_once, 'work item')} at once"
+
+
+def slices(items: int, cycles: float, threads: int) -> tuple[int, int]:
+    """The number of slices of a kernel, and the number of work items in a chunk.
+
+    All of its work items together are estimated to cost `cycles`.
+    """
+    slice_count = max(1, min(threads, items, int(cycles / SLICE_CYCLES)))
+    chunk_items = -(-items // slice_count)
+    if cycles >= slice_count * STEALABLE_SLICE_CYCLES:
+        chunk_items = max(1, int(items * CHUNK_CYCLES / cycles))
+    return slice_count, max(chunk_items, -(-items // MOST_CHUNKS))
 
 
 def sliced(work: Work, workers: int) -> Slices:
