@@ -239,9 +239,6 @@ def test_editors_see_the_options_of_records_and_functions() -> None:
     assert next(iter(inspect.signature(lm.Model).parameters)) == "network"
 
 
-# Kinds --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("base", [lm.Callback, lm.Layer, lm.training.losses.Loss])
 def test_a_class_made_by_type_belongs_to_the_module_that_made_it(base: type) -> None:
     made = type("Made", (base,), {"forward": lambda self, scope, x: x})
@@ -295,9 +292,6 @@ def test_functions_of_the_user_that_give_something_else_are_refused() -> None:
     assert "expected  2 tensors of the same shapes and dtypes" in text
 
 
-# Data ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "values", "options"),
     [
@@ -312,9 +306,6 @@ def test_separate_inputs_and_targets_are_asked_for_as_a_pair(
     text = text_of(getattr(small(), name), *values, loss=lm.CrossEntropy(), **how, **options)
     assert text.startswith("in Model.")
     assert text.endswith("Inputs and targets are one argument, a pair: (x, y).")
-
-
-# NumPy's numbers ----------------------------------------------------------------------------------
 
 
 def test_numbers_of_numpy_are_kept_as_pythons() -> None:

@@ -109,9 +109,6 @@ def test_a_name_that_is_none(name: Any) -> None:
         assert "It begins with a letter or '_'; words may be joined by dots." in text
 
 
-# Loading by name ----------------------------------------------------------------------------------
-
-
 def test_parameters_of_equal_names_are_loaded(tmp_path: Path) -> None:
     backbone = [lm.Linear(4, name="first"), lm.BatchNorm(name="norm")]
     trained = lm.Model(lm.Sequential(lm.Input(3), *backbone, lm.Linear(9)), seed=1)

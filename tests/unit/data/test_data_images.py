@@ -71,9 +71,6 @@ def test_pictures_that_do_not_fit_and_other_options_are_refused(
     assert 'pip install "lamina[data]"' in error_text(MissingExtraError, load, tmp_path)
 
 
-# Classes ------------------------------------------------------------------------------------------
-
-
 def test_hidden_empty_and_cache_folders_are_no_classes(tmp_path: Path) -> None:
     for name in ("b", "a", ".ipynb_checkpoints", "__MACOSX", "@eaDir", "__pycache__"):
         save(tmp_path / name / "1.png")
@@ -168,9 +165,6 @@ def test_the_command_line_knows_the_classes(folders: Path, monkeypatch: pytest.M
     lines = succeed("predict", "net.safetensors", "--data", "test").output.splitlines()
     assert lines[0] == "a,b,c"
     assert len(lines) == 3
-
-
-# Pixels -------------------------------------------------------------------------------------------
 
 
 def test_pictures_are_upright_and_the_preview_of_a_camera_is_no_frame(tmp_path: Path) -> None:

@@ -42,9 +42,6 @@ def hdf5(tmp_path: Path) -> Any:
     return write
 
 
-# Memory maps -------------------------------------------------------------------------------------
-
-
 def test_arrays_are_mapped_and_train_to_the_same_bits(npy: tuple[Path, Path], hdf5: Any) -> None:
     for mapped in (load(npy[0], targets=npy[1], on_disk=True), load(hdf5(), on_disk=True)):
         assert isinstance(mapped.inputs, np.memmap)
@@ -123,9 +120,6 @@ def test_training_on_a_mapped_file_takes_no_memory_of_its_own(tmp_path: Path) ->
         [sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True, text=True
     )
     assert int(done.stdout) < 8 << 20  # the file has 30 MB
-
-
-# Chunks ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"chunks": (16, 2)}, {"compression": "gzip"}], ids=str)

@@ -218,9 +218,6 @@ def test_whole_targets_that_are_not_exact_are_no_classes(tmp_path: Path) -> None
     assert load(table(tmp_path, f"a,y\n1,{2**53 - 1}\n")).targets.tolist() == [2**53 - 1]
 
 
-# The command line --------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

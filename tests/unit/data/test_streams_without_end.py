@@ -61,9 +61,6 @@ def taken(reader: Reader) -> Iterator[Chunk]:
         reader.give_back(chunk)
 
 
-# Predictions -------------------------------------------------------------------------------------
-
-
 def test_a_prediction_ends_after_the_steps_of_an_epoch() -> None:
     source, model = Endless(), lm.Model(network(), seed=3)
     found = model.predict(Stream(source, steps_per_epoch=3))
@@ -75,9 +72,6 @@ def test_a_prediction_ends_after_the_steps_of_an_epoch() -> None:
     # The source ends before.
     found = model.predict(Stream(batches_of(TRAIN, 20), steps_per_epoch=3))
     np.testing.assert_array_equal(found, model.predict(TRAIN.inputs))
-
-
-# What is read ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,9 +105,6 @@ def test_a_fit_that_continues_reads_what_its_steps_need(tmp_path: Path) -> None:
     source = Endless()
     trained(Stream(source, steps_per_epoch=5), resume=True, **how)
     assert source.read == 8
-
-
-# When it is handed out ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -172,9 +163,6 @@ def test_the_batches_before_an_error_are_handed_out(
     with reading(broken) as reader:
         refused(ZeroDivisionError, chunks.extend, taken(reader))
         assert sum(len(rows) for chunk in chunks for rows in chunk.groups) == 90 // BATCH
-
-
-# Chunks do not change results ---------------------------------------------------------------------
 
 
 def hand_out(monkeypatch: pytest.MonkeyPatch, waits: Callable[[], bool]) -> None:

@@ -137,9 +137,6 @@ NETWORKS: dict[str, Callable[[], lm.Network]] = {
 OWN = [Own, Ramp, ReLU]
 
 
-# Round trips --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_loaded_model_predicts_the_same_bits(name: str, dtype: str, tmp_path: Path) -> None:
@@ -195,9 +192,6 @@ def test_loading_runs_no_initializer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert lm.load(tmp_path / "model", layers=OWN).predict(normal(5, 6)).shape == (5, 2)
 
 
-# Networks that cannot be saved --------------------------------------------------------------------
-
-
 def test_networks_that_are_no_plain_data_cannot_be_saved(tmp_path: Path) -> None:
     def fault(*layers: lm.Layer) -> str:
         return error_text(DefinitionError, lm.Model(chain(*layers)).save, tmp_path / "model")
@@ -241,9 +235,6 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
         lm.Model(chain(lm.Linear(2)), seed=1).save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-
-
-# Files that are no model files --------------------------------------------------------------------
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:

@@ -24,8 +24,6 @@ from lamina.errors import FileFormatError
 from lamina.files.encode import encode
 from tools.attack_definitions import attack
 
-# Damage -------------------------------------------------------------------------------------------
-
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Array]]:
@@ -84,9 +82,6 @@ def test_a_damaged_file_is_refused_or_loads_whole(
         except FileFormatError:
             continue
         assert same(found, whole[1])
-
-
-# Hostile files: the checksum is right, the contents are not ---------------------------------------
 
 
 def forge(

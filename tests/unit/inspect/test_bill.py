@@ -61,9 +61,6 @@ def bill(name: str, batch: int = 32) -> lm.bill.MemoryBill:
     return NETWORKS[name].plan(batch, lm.CrossEntropy(), lm.Adam(1e-3))
 
 
-# Bytes counted by hand ----------------------------------------------------------------------------
-
-
 def test_bytes_are_counted() -> None:
     inference, step = SMALL.plan(8), SMALL.plan(8, lm.MSE(), lm.SGD(0.1))
     assert inference.parameter_bytes == 4 * (15 + 8)
@@ -99,9 +96,6 @@ def test_state_is_the_optimizers_slots_and_numbers_and_the_step_counter(
     assert found.state_bytes == slots * 4 * (15 + 8) + numbers * 4 + 8
 
 
-# Bounds -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("batch", [1, 7, 32, 256])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_peak_is_at_most_5_percent_above_its_lower_bound(name: str, batch: int) -> None:
@@ -117,9 +111,6 @@ def test_the_peak_is_at_most_5_percent_above_its_lower_bound(name: str, batch: i
 def test_training_needs_more_than_inference() -> None:
     net = NETWORKS["deep"]
     assert net.plan(32).peak_bytes < bill("deep").peak_bytes
-
-
-# The largest batch --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("memory", [8_000, 100_000, 1_234_567])
@@ -193,9 +184,6 @@ def test_invalid_amounts_of_memory_are_refused(text: str | float) -> None:
     )
 
 
-# Nothing is allocated -----------------------------------------------------------------------------
-
-
 def test_planning_terabytes_neither_allocates_nor_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("allocate", "compile"):
         monkeypatch.setattr(InterpreterEngine, name, None)
@@ -209,9 +197,6 @@ def test_planning_terabytes_neither_allocates_nor_compiles(monkeypatch: pytest.M
         tracemalloc.stop()
     assert found.parameter_bytes > 4 * 10**12
     assert peak < 20 * 2**20
-
-
-# As text and picture ------------------------------------------------------------------------------
 
 
 def test_the_bill_is_shown_as_a_table() -> None:
@@ -232,9 +217,6 @@ def test_the_plan_is_drawn(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-# Mistakes -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [0, -3, 2.5, True, "8", None])
 def test_a_batch_size_is_a_whole_number_above_zero(size: int) -> None:
     with pytest.raises(DefinitionError) as caught:
@@ -251,9 +233,6 @@ def test_a_loss_without_an_optimizer_is_refused() -> None:
     error = refused(DefinitionError, SMALL.plan, 8, lm.MSE())
     assert error.where == "plan"
     assert error.facts[1] == ("optimizer", "None")
-
-
-# The bytes of data --------------------------------------------------------------------------------
 
 
 def test_the_bytes_of_data_stand_in_the_bill() -> None:

@@ -59,9 +59,6 @@ def in_batches(size: int = 7) -> Any:
         yield rows(INPUTS, some), rows(TARGETS, some)
 
 
-# The same results as in order ---------------------------------------------------------------------
-
-
 def same(first: Any, second: Any) -> None:
     assert len(first) == len(second)
     for one, other in zip(first, second, strict=True):
@@ -186,9 +183,6 @@ def test_an_input_may_be_named_input() -> None:
     assert lm.Sequential(lm.Input(2), lm.Linear(2)).input_names == (None,)
 
 
-# Targets ------------------------------------------------------------------------------------------
-
-
 def test_targets_of_outputs_without_a_loss_are_not_used() -> None:
     own, loss = model(), {"label": lm.CrossEntropy()}
     expected = own.evaluate((INPUTS, LABEL), loss)
@@ -212,9 +206,6 @@ def test_the_target_of_a_single_loss_has_the_name_of_the_output() -> None:
 
     own = model()
     assert own.evaluate(BY_NAME, joint) == own.evaluate(IN_ORDER, joint)
-
-
-# Data sets ----------------------------------------------------------------------------------------
 
 
 def test_a_data_set_keeps_the_names() -> None:
@@ -242,9 +233,6 @@ def test_a_change_of_the_dict_does_not_change_the_data_set() -> None:
     assert len(data.input_arrays[0]) == 20
     text = fault(Dataset, inputs)
     assert "the inputs['age'] and the inputs['image'] differ in the number of examples" in text
-
-
-# Refused ------------------------------------------------------------------------------------------
 
 
 def test_names_that_inputs_have_not_are_refused() -> None:

@@ -20,8 +20,6 @@ from lamina.errors import DataError, DefinitionError, DTypeError, EngineError
 
 pytestmark = pytest.mark.each_case
 
-# Mistakes at the start ----------------------------------------------------------------------------
-
 
 # By the nearest name.
 ENGINES = {
@@ -97,9 +95,6 @@ def test_a_model_of_an_unknown_precision_is_refused() -> None:
             assert error.problem == "the parameters of a model are floating-point numbers"
             assert error.facts == (("expected", PRECISIONS), ("found", str(dtype)))
     assert error.where.startswith("Network.plan, dtype (test_model_mistakes.py:")
-
-
-# Arguments of the wrong kind ----------------------------------------------------------------------
 
 
 CALLBACKS = (
@@ -209,9 +204,6 @@ def test_a_list_of_arrays_is_not_several_inputs() -> None:
     arrays = [np.zeros((4, 3)), np.zeros(4)]
     error = refused(DataError, lambda: lm.data.Dataset(arrays))
     assert error.advice.startswith("Several inputs make a tuple: (a, b).")
-
-
-# Copies during a training -------------------------------------------------------------------------
 
 
 @pytest.mark.sampled

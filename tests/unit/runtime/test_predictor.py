@@ -264,9 +264,6 @@ def test_a_change_that_was_interrupted_does_not_stop_predictions() -> None:
     assert changes.completed == changes.count
 
 
-# Errors -------------------------------------------------------------------------------------------
-
-
 DTYPE = (
     "in out 0: out has another dtype than the output\n"
     "  expected  float32\n"

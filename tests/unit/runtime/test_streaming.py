@@ -254,9 +254,6 @@ def test_engines_without_memory_of_their_own_copy_no_data_set(name: str) -> None
             assert np.shares_memory(memory.array, array)
 
 
-# Devices that share the memory of the computer ---------------------------------------------------
-
-
 @pytest.fixture
 def sharing(driver: Any) -> None:
     if not driver._handle.host_unified_memory:

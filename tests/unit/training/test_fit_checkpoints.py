@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +18,6 @@ from lamina.errors import DataError, DefinitionError, FileFormatError
 from lamina.training.history import History
 from lamina.training.training import Training
 
-ROOT = Path(__file__).parents[3]
-
 
 def at_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
     """Calls `do` once, after that many training steps, in the middle of a fit."""
@@ -35,9 +30,6 @@ def at_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], objec
         return run(self, *arguments)
 
     monkeypatch.setattr(Training, "_run_batches", counting)
-
-
-# Checkpoints --------------------------------------------------------------------------------------
 
 
 Uninterrupted = tuple[dict[str, Array], dict[str, list[float]]]
@@ -128,27 +120,6 @@ def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
     resume(path, uninterrupted)
 
 
-@pytest.mark.sampled
-@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is of POSIX")
-def test_a_fit_that_was_killed_in_an_epoch_is_resumed_with_the_same_bits(
-    tmp_path: Path, uninterrupted: Uninterrupted
-) -> None:
-    path = tmp_path / "checkpoint"
-    code = f"""
-        import os, signal, sys
-        sys.path[:0] = {[str(ROOT), *map(str, Path(__file__).parents[:2])]!r}
-        import pytest, lamina as lm, test_fit_checkpoints as own
-        kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        own.at_step(pytest.MonkeyPatch(), 17, kill)
-        model = lm.Model(own.network())
-        own.fit(model, epochs=5, validation=own.TEST, checkpoint={str(path)!r})
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert path.exists()
-    resume(path, uninterrupted)
-
-
 def test_a_checkpoint_is_a_model_of_its_epoch_and_resuming_a_fit_that_is_done_does_nothing(
     tmp_path: Path,
 ) -> None:
@@ -224,9 +195,6 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_trainin
     text = error_text(DefinitionError, lambda: fit(model, checkpoint=path, frozen=5))
     assert "given as a list of patterns" in text
     assert not path.exists()
-
-
-# Ctrl-C -------------------------------------------------------------------------------------------
 
 
 def press() -> None:

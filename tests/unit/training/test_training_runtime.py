@@ -34,8 +34,6 @@ from lamina.errors import (
     ShapeError,
 )
 
-# Bits ---------------------------------------------------------------------------------------------
-
 
 def test_a_run_gives_the_same_bits_as_single_training_steps() -> None:
     stepped, run = lm.Model(network()), lm.Model(network())
@@ -74,9 +72,6 @@ def test_a_training_step_of_gradient_descent_follows_the_formula() -> None:
     np.testing.assert_allclose(after["1.weight"], expected, rtol=1e-5, atol=1e-6)
     expected = before["1.bias"] - 0.1 * slope.sum(axis=0)
     np.testing.assert_allclose(after["1.bias"], expected, rtol=1e-5, atol=1e-6)
-
-
-# The deferred loss --------------------------------------------------------------------------------
 
 
 def test_a_loss_that_is_read_late_is_the_same() -> None:
@@ -120,9 +115,6 @@ def test_a_loss_is_a_number_like_floats() -> None:
     np.testing.assert_array_equal(np.from_dlpack(loss), np.asarray(value), strict=True)
     with pytest.raises(TypeError, match="unsupported operand"):
         loss + "a"
-
-
-# Batches ------------------------------------------------------------------------------------------
 
 
 def test_a_smaller_batch_is_trained_on() -> None:
@@ -169,9 +161,6 @@ def test_dropping_the_only_batch_is_refused() -> None:
     with training(lm.Model(network()), 64) as trainer:
         error = refused(DataError, lambda: trainer.run(DATA, steps=1, drop_last=True))
     assert error.facts == (("examples", "50"), ("batch", "64"))
-
-
-# Refused before anything changes ------------------------------------------------------------------
 
 
 LABEL = (
@@ -258,9 +247,6 @@ def test_parameters_that_the_loss_does_not_depend_on_stay_as_they_are() -> None:
     assert after["2.weight"].tobytes() == before["2.weight"].tobytes()
 
 
-# Losses of all kinds ------------------------------------------------------------------------------
-
-
 def test_a_plain_function_can_be_a_loss() -> None:
     x, y = normal(8, 4), normal(8, 3)
     losses: list[float] = []
@@ -293,9 +279,6 @@ def test_a_network_of_several_outputs_has_several_targets() -> None:
     with training(model, loss=loss) as trainer:
         assert float(trainer.step(x, y)) == pytest.approx(expected, rel=1e-5)
         trainer.run(Dataset(x, y), steps=5)
-
-
-# Sharing and release ------------------------------------------------------------------------------
 
 
 def test_two_trainings_can_be_attached_to_one_model() -> None:
