@@ -65,16 +65,34 @@ def same(first: Any, second: Any) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+LISTS = {"image": IMAGE.tolist(), "age": AGE.tolist()}
+FORMS: list[tuple[Any, Any]] = [
+    (BY_NAME, INPUTS),
+    ((INPUTS, IN_ORDER[1]), LISTS),
+    ((IN_ORDER[0], TARGETS), Dataset(*BY_NAME)),
+    (Dataset(*BY_NAME), Dataset(INPUTS)),
+    (in_batches, in_batches),
+    ([*in_batches()], [rows(INPUTS, slice(0, 8)), rows(INPUTS, slice(8, 20))]),
+    (Stream(lambda: [{"inputs": x, "targets": y} for x, y in in_batches()]), INPUTS),
+    (lambda: [[x, y] for x, y in in_batches()], INPUTS),
+]
+
+
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
-def test_predictions_are_those_of_arrays_in_order(engine: str) -> None:
-    own = model(engine)
-    expected = own.predict((IMAGE, AGE))
-    same(own.predict(INPUTS), expected)
-    same(own.predict({"image": IMAGE.tolist(), "age": AGE.tolist()}), expected)
-    same(own.predict(Dataset(INPUTS)), expected)
-    same(own.predict(Dataset(INPUTS, TARGETS)), expected)
-    same(own.predict([rows(INPUTS, slice(0, 8)), rows(INPUTS, slice(8, 20))]), expected)
-    same(own.predict(in_batches), expected)
+def test_data_by_name_gives_the_results_of_arrays_in_order(engine: str) -> None:
+    def results(data: Any, inputs: Any) -> tuple[Any, list[float], Any]:
+        own, how = model(engine), {"batch_size": 8, "shuffle": False, **HOW}
+        history = own.fit(data, validation=data, epochs=2, **how)
+        scores = own.evaluate(data, LOSS, {"label": lm.Accuracy()})
+        losses = [*history["loss"], *history["validation_loss"], *scores.values()]
+        return [*own.parameters().values()], losses, own.predict(inputs)
+
+    expected = results(IN_ORDER, IN_ORDER[0])
+    for data, inputs in FORMS:
+        found = results(data, inputs)
+        same(found[0], expected[0])
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+        same(found[2], expected[2])
 
 
 def test_a_predictor_takes_inputs_and_writes_outputs_by_name() -> None:
@@ -85,49 +103,6 @@ def test_a_predictor_takes_inputs_and_writes_outputs_by_name() -> None:
     out = {"box": np.empty((20, 2), "float32"), "label": np.empty((20, 3), "float32")}
     predict(INPUTS, out=out)
     same((out["label"], out["box"]), expected)
-
-
-def test_evaluations_are_those_of_arrays_in_order() -> None:
-    own, metrics = model(), {"label": lm.Accuracy()}
-    expected = own.evaluate(IN_ORDER, LOSS, metrics)
-    for data in (BY_NAME, Dataset(*BY_NAME), in_batches, [*in_batches()], Stream(in_batches)):
-        found = own.evaluate(data, LOSS, metrics)
-        np.testing.assert_allclose([*found.values()], [*expected.values()], rtol=1e-6)
-    mixed = (INPUTS, IN_ORDER[1]), (IN_ORDER[0], TARGETS)
-    assert [own.evaluate(data, LOSS, metrics) for data in mixed] == [expected] * 2
-
-
-@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
-def test_a_fit_ends_in_the_bits_of_one_on_arrays_in_order(engine: str) -> None:
-    found: list[Any] = []
-    for data in (IN_ORDER, BY_NAME, Dataset(*BY_NAME)):
-        own = model(engine)
-        history = own.fit(data, validation=data, epochs=2, batch_size=8, **HOW)
-        found.append((own.parameters(), history.values))
-    for parameters, values in found[1:]:
-        assert values == found[0][1]
-        same([*parameters.values()], [*found[0][0].values()])
-
-
-def test_streams_of_dicts_train_as_streams_of_tuples() -> None:
-    def tuples() -> Any:
-        for inputs, targets in in_batches():
-            yield (inputs["image"], inputs["age"]), (targets["label"], targets["box"])
-
-    def words() -> Any:
-        for inputs, targets in in_batches():
-            yield {"inputs": inputs, "targets": targets}
-
-    def lists() -> Any:
-        return [[inputs, targets] for inputs, targets in in_batches()]
-
-    found: list[Any] = []
-    for source in (tuples, in_batches, words, lists, lists()):
-        own = model()
-        own.fit(Stream(source, window=6), epochs=2, batch_size=8, **HOW)
-        found.append([*own.parameters().values()])
-    for parameters in found[1:]:
-        same(parameters, found[0])
 
 
 def test_training_steps_take_dicts_whatever_the_training_was_made_for() -> None:

@@ -304,34 +304,6 @@ def test_the_frozen_part_keeps_its_bits_and_the_other_learns(engine: str) -> Non
     assert [same(second[n], third[n]) for n in (0, 1)] == [False, True]
 
 
-def test_a_generator_learns_the_mean_of_the_data() -> None:
-    generator, discriminator, fooling, both = adversaries()
-    whole = lm.Model(both)
-    fooler, makes = whole.part(fooling), whole.part(generator)
-    draw = np.random.default_rng(0)
-    centre = np.array([1.0, -1.0, 0.5, 2.0])
-    example = lm.data.Dataset((normal(1, 3), normal(1, 4)))
-    with (
-        whole.training(
-            *(tells_apart, lm.Adam(3e-3, beta1=0.5), 64),
-            frozen=both.names_of(generator),
-            data=example,
-        ) as judge,
-        fooler.training(
-            *(fools, lm.Adam(3e-3, beta1=0.5), 64),
-            frozen=fooling.names_of(discriminator),
-            data=lm.data.Dataset(normal(1, 3)),
-        ) as forger,
-    ):
-        for _ in range(600):
-            noise = draw.normal(size=(64, 3)).astype("float32")
-            real = (centre + 0.1 * draw.normal(size=(64, 4))).astype("float32")
-            judge.step((noise, real))
-            forger.step(noise)
-    made = makes.predict(normal(500, 3, seed=5))
-    assert np.linalg.norm(made.mean(0) - centre) < 0.4 * np.linalg.norm(centre)
-
-
 # Names and errors ---------------------------------------------------------------------------------
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from callback_cases import fit
 from error_texts import error_text, refused
 
 import lamina as lm
-from lamina.errors import DefinitionError, FileFormatError
-from lamina.training.callbacks.hooks import divided, together
+from lamina.errors import DefinitionError
 
 
 def two(self: Any, fit: Any) -> None:
@@ -113,15 +111,3 @@ def test_what_is_no_callback_is_refused(given: Any, advice: str) -> None:
         ("found", repr(given)),
     )
     assert error.advice == advice
-
-
-def test_a_state_whose_array_is_missing_is_refused() -> None:
-    plain, arrays = divided({"Mine-0": {"values": {"a": np.ones(2)}, "best": np.zeros(3)}})
-    assert together(plain, arrays)["Mine-0"]["values"]["a"].tolist() == [1, 1]
-    del arrays["Mine-0/values/a"]
-    assert error_text(FileFormatError, lambda: together(plain, arrays)) == (
-        "the checkpoint lacks an array of a callback\n"
-        "  expected  Mine-0/values/a\n"
-        "  found     Mine-0/best\n"
-        "  Start a new fit; the file was changed."
-    )
