@@ -37,32 +37,39 @@ def classifier() -> lm.Network:
     return lm.Sequential(lm.Input(20), lm.Linear(32), lm.ReLU(), lm.Linear(5))
 
 
-# Data ---------------------------------------------------------------------------------------------
+INTEGERS = ("int8", "int16", "uint16", "uint8", "int32", "int64")
+
+
+def numbers(dtype: str, *shape: int) -> Any:
+    low = 0 if dtype.startswith(("u", "bool")) else -100
+    high = 2 if dtype == "bool" else 100
+    return converted(np.random.default_rng(0).integers(low, high, shape), as_dtype(dtype).numpy)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("half", "dtype"), [("bfloat16", "float32"), ("float16", "mixed-bfloat16")]
+    ("dtype", "precision"),
+    [
+        *((dtype, "float32") for dtype in (*INTEGERS, *HALVES, "bool")),
+        *(("bfloat16", precision) for precision in PRECISIONS),
+    ],
 )
-def test_data_in_16_bits_is_used_as_the_same_numbers_in_float32(half: str, dtype: str) -> None:
-    x, y = examples()
-    narrow = halved(x, half)
-    found: list[tuple[Any, ...]] = []
-    for arriving in (narrow, narrow.astype("float32")):
-        model = lm.Model(classifier(), dtype=dtype)
-        history = model.fit((arriving, y), validation=(arriving, y), epochs=2, **HOW)
-        measured = model.evaluate((arriving, y), loss=HOW["loss"], metrics=[lm.Accuracy()])
-        found.append((history.values, measured, model.predict(arriving).tolist()))
-    assert found[0] == found[1]
+def test_data_of_narrow_types_is_used_as_the_same_numbers(
+    dtype: str, precision: str, engine: str
+) -> None:
+    x, y, labels = numbers(dtype, 30, 4), numbers(dtype, 30, 3), np.arange(30) % 3
 
+    def results(x: Any, y: Any, labels: Any) -> tuple[Any, ...]:
+        model = lm.Model(network(), engine=engine, seed=1, dtype=precision)
+        how: Any = {"loss": HOW["loss"], "optimizer": lm.SGD(1e-3), "batch_size": 8}
+        history = model.fit((x, labels), validation=(x, labels), **how)
+        scores = model.evaluate((x, y), lm.MSE())
+        return model.parameters(), history.values, scores, model.predict(x).tolist()
 
-@pytest.mark.parametrize("dtype", PRECISIONS)
-def test_targets_in_16_bits_are_used_as_the_same_numbers(dtype: str) -> None:
-    x, y = examples()
-    y = halved(np.eye(5, dtype="float32")[y] / 3, "bfloat16")
-    model = lm.Model(lm.Sequential(lm.Input(20), lm.Linear(5)), dtype=dtype)
-    losses = [model.evaluate((x, target), lm.MSE()) for target in (y, y.astype("float32"))]
-    assert losses[0] == losses[1]
+    found = results(x, y, labels.astype(dtype) if dtype in INTEGERS else labels)
+    expected = results(x.astype("float32"), y.astype("float32"), labels)
+    assert same(found[0], expected[0])
+    assert found[1:] == expected[1:]
 
 
 def test_streamed_examples_in_16_bits_give_the_same_bits(
@@ -107,9 +114,6 @@ def test_bfloat16_in_a_file_of_numpy_is_refused_with_what_to_save(tmp_path: Path
     assert error.advice == (
         "NumPy's files do not keep bfloat16: save array.astype('float32') instead."
     )
-
-
-# Models wholly in 16 bits -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("half", HALVES)
@@ -232,9 +236,6 @@ def test_values_that_are_not_finite_in_float16_are_reported_with_the_precision_t
         assert refused(NonFiniteError, model.fit, (x, y), epochs=5, **how).advice.startswith(advice)
 
 
-# Files --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("half", HALVES)
 def test_a_file_is_loaded_in_another_precision(half: str, engine: str, tmp_path: Path) -> None:
     model = lm.Model(network(), seed=2)
@@ -309,50 +310,6 @@ def test_a_parameter_that_is_not_finite_is_noticed_on_every_engine(
     memory.release()
 
 
-INTEGERS = ("int8", "int16", "uint16", "uint8", "int32", "int64")
-TYPES = (*INTEGERS, "float16", "bool")
-
-
-def numbers(dtype: str, *shape: int) -> Any:
-    low = 0 if dtype.startswith(("u", "b")) else -100
-    high = 2 if dtype == "bool" else 100
-    return np.random.default_rng(0).integers(low, high, shape).astype(dtype)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("dtype", TYPES)
-def test_inputs_are_converted_on_the_device(engine: str, dtype: str) -> None:
-    x, y = numbers(dtype, 30, 4), np.arange(30) % 3
-
-    def trained(x: Any) -> tuple[dict[str, Any], Any]:
-        model = lm.Model(network(), engine=engine, seed=1)
-        model.fit(
-            (x, y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.01), batch_size=8, progress=False
-        )
-        return model.parameters(), model.predict(x)
-
-    (narrow, scores), (wide, expected) = trained(x), trained(x.astype("float32"))
-    assert same(narrow, wide)
-    np.testing.assert_array_equal(scores, expected)
-
-
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_class_numbers_of_every_integer_type(engine: str, dtype: str) -> None:
-    x, y = numbers("float32", 30, 4), np.arange(30) % 3
-    model = lm.Model(network(), engine=engine, seed=1)
-    expected = model.evaluate((x, y), lm.CrossEntropy(), [lm.Accuracy()])
-    assert model.evaluate((x, y.astype(dtype)), lm.CrossEntropy(), [lm.Accuracy()]) == expected
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("dtype", TYPES)
-def test_numbers_as_targets(engine: str, dtype: str) -> None:
-    x, y = numbers("float32", 30, 4), numbers(dtype, 30, 3)
-    model = lm.Model(network(), engine=engine, seed=1)
-    expected = model.evaluate((x, y.astype("float32")), lm.MSE())
-    assert model.evaluate((x, y), lm.MSE()) == expected
-
-
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_indices_of_every_integer_type(engine: str, dtype: str) -> None:
     net = lm.Sequential(lm.Input(6, dtype=dtype), lm.Embedding(100, 3))
@@ -370,12 +327,11 @@ def test_a_training_is_compiled_for_the_type_of_its_data(dtype: str) -> None:
     sample = Dataset(numbers(dtype, 8, 4), np.zeros(8, "uint16"))
     model = lm.Model(network())
     with model.training(lm.CrossEntropy(), lm.SGD(0.1), 8, data=sample) as training:
-        buffers = {
-            buffer.name: buffer.dtype.name for buffer in training.bill.program.of_kind("input")
-        }
-        assert buffers == {"input0": dtype, "target0": "uint16"}
+        buffers = training.bill.program.of_kind("input")
+        found = {buffer.name: buffer.dtype.name for buffer in buffers}
+        assert found == {"input0": dtype, "target0": "uint16"}
         other = numbers("float32", 8, 4), np.zeros(8, "uint16")
-        assert error_text(DTypeError, lambda: training.step(*other)) == (
+        assert error_text(DTypeError, training.step, *other) == (
             "input 0 has another dtype than the program was compiled for\n"
             f"  expected  {dtype}\n"
             "  found     float32\n"
@@ -400,8 +356,7 @@ def test_integers_beyond_the_type_of_an_input_are_refused() -> None:
     targets = np.zeros((1, 2), "float32")
     for call in (model.predict, lambda rows: model.evaluate((rows, targets), lm.MSE())):
         for number in (300, -3):
-            text = error_text(DataError, call, np.array([[1, number]]))
-            assert text == (
+            assert error_text(DataError, call, np.array([[1, number]])) == (
                 "in input 0: input 0 has numbers that uint8 cannot hold\n"
                 "  expected  0 to 255\n"
                 f"  found     {number}\n"
