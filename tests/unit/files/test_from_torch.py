@@ -98,8 +98,8 @@ def weights(*shapes: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
 TWO_LINEAR = weights(("0.weight", (5, 4)), ("0.bias", (5,)), ("2.weight", (3, 5)), ("2.bias", (3,)))
 
 
-def two_linear(**options: Any) -> lm.Network:
-    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3, **options))
+def two_linear(features: int = 3, **options: Any) -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(features, **options))
 
 
 PAIRS = """\
@@ -120,15 +120,51 @@ def test_layers_without_names_are_paired_in_order(capsys: pytest.CaptureFixture[
         assert capsys.readouterr().out == text
 
 
-def test_modules_in_another_order_are_named() -> None:
-    renamed = {key.replace("2.", "head."): value for key, value in TWO_LINEAR.items()}
-    for net, arrays, names in (
-        (two_linear(), TWO_LINEAR, {"3": "2"}),
+def with_positions(name: str | None = "pos") -> lm.Network:
+    return lm.Sequential(lm.Input(3, 4), lm.LearnedPositions(name=name), lm.Linear(2, name="head"))
+
+
+POSITIONS = weights(("head.weight", (2, 4)), ("head.bias", (2,)), ("pos", (3, 4)))
+ONE_NAMED = {"w" if name == "0.weight" else name: value for name, value in TWO_LINEAR.items()}
+HEAD = {key.replace("2.", "head."): value for key, value in TWO_LINEAR.items()}
+
+
+def backwards(arrays: dict[str, Any]) -> dict[str, Any]:
+    return dict(reversed(arrays.items()))
+
+
+@pytest.mark.parametrize(
+    ("net", "arrays", "how", "pairs"),
+    [
+        (two_linear(), backwards(TWO_LINEAR), {"names": {"3": "2"}}, {"1.bias": "0.bias"}),
         # A layer takes the module of its own name.
-        (two_linear(name="head"), renamed, {}),
-    ):
-        model = lm.from_torch(net, dict(reversed(arrays.items())), names=names, show=False)
-        np.testing.assert_allclose(model.parameters()["1.bias"], TWO_LINEAR["0.bias"], rtol=1e-6)
+        (two_linear(name="head"), backwards(HEAD), {}, {"1.bias": "0.bias"}),
+        # An array that belongs to no module.
+        *(
+            (with_positions(), POSITIONS, {"names": names}, {"pos.weight": "pos"})
+            for names in ({}, {"pos": "pos"}, {"pos.weight": "pos"})
+        ),
+        *(
+            (with_positions(None), POSITIONS, {"names": {name: "pos"}}, {"1.weight": "pos"})
+            for name in ("1", "1.weight")
+        ),
+        # The others follow in their order.
+        (
+            *(two_linear(), ONE_NAMED, {"names": {"1.weight": "w"}}),
+            {"1.weight": "w", "3.bias": "2.bias"},
+        ),
+        # Skipped parameters keep their first values.
+        (with_positions(), POSITIONS, {"skip": ["pos", "pos.*"]}, {"pos.weight": None}),
+        (two_linear(features=7), TWO_LINEAR, {"skip": ["3.*", "2.*"]}, {"3.weight": None}),
+    ],
+)
+def test_parameters_take_the_arrays_of_their_names(
+    net: lm.Network, arrays: dict[str, Any], how: dict[str, Any], pairs: dict[str, str | None]
+) -> None:
+    found, first = lm.from_torch(net, arrays, show=False, **how), lm.Model(net).parameters()
+    for name, key in pairs.items():
+        expected = first[name] if key is None else arrays[key]
+        np.testing.assert_allclose(found.parameters()[name], expected, rtol=1e-6)
 
 
 def test_running_statistics_are_states_and_counters_are_skipped(
@@ -143,16 +179,8 @@ def test_running_statistics_are_states_and_counters_are_skipped(
     assert capsys.readouterr().out.splitlines()[-1] == "not needed          0.num_batches_tracked"
 
 
-def test_skipped_parameters_keep_their_first_values() -> None:
-    head = lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(7))
-    model = lm.from_torch(head, TWO_LINEAR, skip=["3.*", "2.*"], show=False)
-    np.testing.assert_array_equal(
-        model.parameters()["3.weight"], lm.Model(head).parameters()["3.weight"]
-    )
-
-
 def test_an_array_of_another_shape() -> None:
-    net = lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(4))
+    net = two_linear(features=4)
     lines = error_text(ShapeError, lm.from_torch, net, TWO_LINEAR).splitlines()
     assert lines[0] == "2.weight does not fit the parameter '3.weight'"
     assert lines[1].startswith("  expected  [4, 5]   for net/3:Linear (test_from_torch.py:")
@@ -161,7 +189,7 @@ def test_an_array_of_another_shape() -> None:
     lm.from_torch(net, TWO_LINEAR, skip=["3.*", "2.*"], show=False)
     # A module that would fit is advised.
     swapped = {f"a{key}" if key[0] == "2" else key: one for key, one in TWO_LINEAR.items()}
-    arrays = dict(reversed(swapped.items()))
+    arrays = backwards(swapped)
     error = refused(ShapeError, lm.from_torch, two_linear(), arrays)
     assert error.advice == "If it is module 0, name it: names={'1': '0'}."
     lm.from_torch(two_linear(), arrays, names={"1": "0"}, show=False)
@@ -218,33 +246,6 @@ def test_arrays_that_are_left_over_or_missing() -> None:
     assert "first values of the layer: skip=['pos', 'pos.*']" in text
 
 
-def with_positions(name: str | None = "pos") -> lm.Network:
-    return lm.Sequential(lm.Input(3, 4), lm.LearnedPositions(name=name), lm.Linear(2, name="head"))
-
-
-POSITIONS = weights(("head.weight", (2, 4)), ("head.bias", (2,)), ("pos", (3, 4)))
-
-
-@pytest.mark.parametrize(
-    ("layer", "names"),
-    [
-        *(("pos", {}), ("pos", {"pos": "pos"}), ("pos", {"pos.weight": "pos"})),
-        *((None, {"1": "pos"}), (None, {"1.weight": "pos"})),
-    ],
-)
-def test_a_parameter_takes_an_array_that_belongs_to_no_module(layer: Any, names: Any) -> None:
-    model = lm.from_torch(with_positions(layer), POSITIONS, names=names, show=False)
-    found = model.parameters()[f"{layer or 1}.weight"]
-    np.testing.assert_allclose(found, POSITIONS["pos"], rtol=1e-6)
-
-
-def test_one_parameter_of_a_layer_is_named_and_the_others_follow_in_order() -> None:
-    arrays = weights(("w", (5, 4)), ("0.bias", (5,)), ("2.weight", (3, 5)), ("2.bias", (3,)))
-    model = lm.from_torch(two_linear(), arrays, names={"1.weight": "w"}, show=False)
-    np.testing.assert_allclose(model.parameters()["1.weight"], arrays["w"], rtol=1e-6)
-    np.testing.assert_allclose(model.parameters()["3.bias"], arrays["2.bias"], rtol=1e-6)
-
-
 def test_an_array_with_axes_of_length_one_more() -> None:
     arrays = POSITIONS | {"pos": POSITIONS["pos"][None]}
     error = refused(ShapeError, lm.from_torch, with_positions(), arrays)
@@ -252,24 +253,23 @@ def test_an_array_with_axes_of_length_one_more() -> None:
     assert error.advice == "Give it in this shape: state_dict['pos'].reshape(3, 4)."
 
 
-def test_a_parameter_and_its_array_are_skipped() -> None:
-    model = lm.from_torch(with_positions(), POSITIONS, skip=["pos", "pos.*"], show=False)
-    first = lm.Model(with_positions()).parameters()["pos.weight"]
-    np.testing.assert_array_equal(model.parameters()["pos.weight"], first)
+def loader(name: str, model: lm.Model) -> Any:
+    return partial(lm.from_torch, model.network) if name == "from_torch" else getattr(model, name)
 
 
-@pytest.mark.parametrize("where", ["from_torch", "load_parameters"])
-def test_a_pattern_that_fits_nothing_is_refused(where: str) -> None:
-    model = lm.Model(two_linear())
-    from_torch = partial(lm.from_torch, model.network)
-    load: Any = from_torch if where == "from_torch" else model.load_parameters
+@pytest.mark.parametrize("name", ["from_torch", "load_parameters"])
+def test_patterns_that_fit_nothing_and_names_that_are_no_text_are_refused(name: str) -> None:
+    load = loader(name, lm.Model(two_linear()))
     assert error_text(DefinitionError, load, TWO_LINEAR, skip=["2.*", "fc.*"]) == (
-        f"in {where}, skip: a pattern fits no parameter and no array\n"
+        f"in {name}, skip: a pattern fits no parameter and no array\n"
         "  pattern     'fc.*'\n"
         "  parameters  1.weight, 1.bias, 3.weight, 3.bias\n"
         "  arrays      0.weight, 0.bias, 2.weight, 2.bias\n"
         "  A star stands for any text: '1.*' is all of a layer."
     )
+    text = error_text(DefinitionError, load, {0: np.zeros((5, 4))})
+    assert "arrays by name" in text
+    assert re.search(r"found +the key 0\n +Make keys text", text)
 
 
 class Module:
@@ -335,87 +335,67 @@ def test_a_state_of_an_optimizer_that_is_no_array_of_numbers() -> None:
 def test_values_that_are_no_array_of_numbers(value: Any, name: str) -> None:
     value = value(pytest.importorskip("torch")) if callable(value) else value
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(2, bias=False)), engine="interpreter")
-    load: Any = partial(lm.from_torch, model.network)
-    load = load if name == "from_torch" else getattr(model, name)
-    before = model.parameters()["1.weight"]
-    with pytest.raises((DTypeError, DataError), match=r"1.weight|0.weight"):
-        load({"0.weight" if name == "from_torch" else "1.weight": value})
+    before, key = model.parameters()["1.weight"], f"{int(name != 'from_torch')}.weight"
+    assert key in error_text((DTypeError, DataError), loader(name, model), {key: value})
     np.testing.assert_array_equal(model.parameters()["1.weight"], before)
-
-
-@pytest.mark.parametrize("name", ["from_torch", "load_parameters"])
-def test_names_that_are_no_text(name: str) -> None:
-    model = lm.Model(two_linear(), engine="interpreter")
-    from_torch: Any = partial(lm.from_torch, model.network)
-    load: Any = from_torch if name == "from_torch" else model.load_parameters
-    with pytest.raises(DefinitionError, match=r"found +the key 0\n +Make keys text") as caught:
-        load({0: np.zeros((5, 4))})
-    assert "arrays by name" in str(caught.value)
 
 
 # With PyTorch -------------------------------------------------------------------------------------
 
 
-def cases() -> dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], tuple[int, ...]]]:
-    return {
-        "lenet": (
-            lambda nn: nn.Sequential(
-                *(nn.Conv2d(1, 4, 5), nn.MaxPool2d(2), nn.Flatten()),
-                *(nn.Linear(4 * 12 * 12, 6), nn.ReLU(), nn.Linear(6, 3)),
-            ),
-            lambda: lm.Sequential(
-                *(lm.Input(1, 28, 28), lm.Conv2d(4, 5), lm.MaxPool2d(2), lm.Flatten()),
-                *(lm.Linear(6), lm.ReLU(), lm.Linear(3)),
-            ),
-            (1, 28, 28),
+BLOCK: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "norm_first": True}
+# PyTorch's module, the network, and the shape of an example.
+MODULES: dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], tuple[int, ...]]] = {
+    "lenet": (
+        lambda nn: nn.Sequential(
+            *(nn.Conv2d(1, 4, 5), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(4 * 12 * 12, 6), nn.ReLU(), nn.Linear(6, 3)),
         ),
-        "normalised": (
-            lambda nn: nn.Sequential(
-                *(nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 6, 2)),
-                *(nn.GroupNorm(3, 6), nn.Flatten(), nn.LayerNorm(6 * 7 * 7)),
-            ),
-            lambda: lm.Sequential(
-                *(lm.Input(2, 8, 8), lm.Conv2d(4, 3, bias=False), lm.BatchNorm()),
-                *(lm.ConvTranspose2d(6, 2), lm.GroupNorm(3), lm.Flatten(), lm.LayerNorm()),
-            ),
-            (2, 8, 8),
+        lambda: lm.Sequential(
+            *(lm.Input(1, 28, 28), lm.Conv2d(4, 5), lm.MaxPool2d(2), lm.Flatten()),
+            *(lm.Linear(6), lm.ReLU(), lm.Linear(3)),
         ),
-        "encoder block": (
-            lambda nn: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
-            lambda: lm.Sequential(
-                lm.Input(5, 8), lm.TransformerEncoderBlock(2, hidden=16, dropout=0.0)
-            ),
-            (5, 8),
+        (1, 28, 28),
+    ),
+    "normalised": (
+        lambda nn: nn.Sequential(
+            *(nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 6, 2)),
+            *(nn.GroupNorm(3, 6), nn.Flatten(), nn.LayerNorm(6 * 7 * 7)),
         ),
-        "transformer": (
-            lambda nn: nn.TransformerEncoder(
-                nn.TransformerEncoderLayer(
-                    *(8, 2, 16), dropout=0.0, activation="gelu", batch_first=True, norm_first=True
-                ),
-                2,
-                nn.LayerNorm(8),
-                enable_nested_tensor=False,
-            ),
-            lambda: lm.Sequential(
-                lm.Input(5, 8),
-                *(
-                    lm.TransformerEncoderBlock(
-                        2, hidden=16, dropout=0.0, activation="gelu", norm_first=True
-                    )
-                    for _ in range(2)
-                ),
-                lm.LayerNorm(),
-            ),
-            (5, 8),
+        lambda: lm.Sequential(
+            *(lm.Input(2, 8, 8), lm.Conv2d(4, 3, bias=False), lm.BatchNorm()),
+            *(lm.ConvTranspose2d(6, 2), lm.GroupNorm(3), lm.Flatten(), lm.LayerNorm()),
         ),
-    }
+        (2, 8, 8),
+    ),
+    "encoder block": (
+        lambda nn: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+        lambda: lm.Sequential(
+            lm.Input(5, 8), lm.TransformerEncoderBlock(2, hidden=16, dropout=0.0)
+        ),
+        (5, 8),
+    ),
+    "transformer": (
+        lambda nn: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **BLOCK),
+            *(2, nn.LayerNorm(8)),
+            enable_nested_tensor=False,
+        ),
+        lambda: lm.Sequential(
+            lm.Input(5, 8),
+            *(lm.TransformerEncoderBlock(2, hidden=16, **BLOCK) for _ in range(2)),
+            lm.LayerNorm(),
+        ),
+        (5, 8),
+    ),
+}
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", MODULES)
 def test_predictions_are_those_of_the_module(name: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    make, network, shape = cases()[name]
+    make, network, shape = MODULES[name]
     torch.manual_seed(0)
     module = make(torch.nn)
     # Running statistics get values of their own.

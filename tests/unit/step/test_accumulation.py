@@ -43,6 +43,8 @@ HOW = {
     "averaged": {"optimizer": lm.EMA(lm.SGD(0.1, momentum=0.9), decay=0.9)},
     "frozen": {"frozen": ["1.*"]},
     "dropped": {"drop_last": True},
+    # A rate that falls with the training steps shows that batches are counted.
+    "scheduled": {"optimizer": lm.SGD(lm.schedules.StepDecay(0.5, every=2, factor=0.1))},
     "by path": {"optimizer": lm.ByPath({"*.bias": lm.SGD(0.1)}, default=lm.Adam(1e-2))},
 }
 
@@ -59,17 +61,6 @@ def test_a_divided_batch_trains_like_the_whole_one(name: str, micro: int) -> Non
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
     for name, value in whole.averaged_parameters.items():
         np.testing.assert_allclose(divided.averaged_parameters[name], value, rtol=1e-4, atol=1e-6)
-
-
-def test_the_optimizer_counts_batches() -> None:
-    """A rate that falls with the training steps shows the count."""
-    rate = lm.schedules.StepDecay(0.5, every=2, factor=0.1)
-    expected, found = (fitted(m, optimizer=lm.SGD(rate))[1]["3.bias"] for m in (None, 4))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-    model = lm.Model(network(), seed=1)
-    with model.training(lm.CrossEntropy(), lm.SGD(0.1), 16, micro_batch=4) as training:
-        training.run((X, Y), steps=5)
-        assert training.steps_done == 5
 
 
 def test_micro_batches_of_the_size_of_a_batch_change_nothing() -> None:
