@@ -172,8 +172,8 @@ _PYTHON_TYPES: dict[type, str] = {bool: "bool", int: "int64", float: "float32"}
 
 def is_masked_array(value: object) -> bool:
     """Whether it is an array of `numpy.ma`, a module that is loaded where there is one."""
-    module = sys.modules.get("numpy.ma")
-    return module is not None and isinstance(value, module.MaskedArray)
+    # Another thread may be loading it.
+    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 def converted(array: Array, dtype: np.dtype[Any]) -> Array:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from lamina.base.shapes import (
     float64,
     int32,
     int64,
+    is_masked_array,
     normalise_axes,
     normalise_axis,
     promote,
@@ -242,3 +245,10 @@ def test_an_axis_named_twice_is_refused() -> None:
     with pytest.raises(ShapeError) as caught:
         normalise_axes((1, -1), 2)
     assert str(caught.value) == ("an axis is named twice\n  found  (1, -1)\n  Name each axis once.")
+
+
+def test_arrays_are_none_that_are_masked_while_a_thread_loads_these(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "numpy.ma", ModuleType("numpy.ma"))
+    assert not is_masked_array(np.ones(2))

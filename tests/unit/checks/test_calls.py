@@ -1,7 +1,8 @@
-"""Options that do not exist, by the names that other frameworks have for them; NumPy's numbers."""
+"""Options and calls that other frameworks have: the advice says what to write; NumPy's numbers."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pytest
 from error_texts import error_text, refused
 
 import lamina as lm
-from lamina.errors import DefinitionError
+from lamina.errors import DefinitionError, LaminaError
 from lamina.foreign import rows
 
 pytestmark = pytest.mark.each_case
@@ -43,47 +44,112 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
 
 
 # Calls in full are rows of foreign_calls.txt.
-@pytest.mark.parametrize(
-    ("call", "options", "advice"),
-    [
-        (lm.callbacks.EarlyStopping, {"min_delta": 0.1}, "Here it is called least_change."),
-        (
-            lm.callbacks.EarlyStopping,
-            {"restore_best_weights": True},
-            "Here it is called restore_best.",
-        ),
-        (lm.callbacks.ReduceOnPlateau, {"min_lr": 0.1}, "Here it is called least_rate."),
-        (lm.CrossEntropy, {"from_logits": True}, "It takes raw scores, as with from_logits=True: "),
-        (lm.BCE, {"from_logits": True}, "lm.BCE takes probabilities, lm.BCEWithLogits raw"),
-        (
-            lm.Linear,
-            {"features": 8, "activation": "relu"},
-            "Write Linear(8), ReLU(): an activation",
-        ),
-        (lm.Linear, {"activation": "relu"}, "An activation is a separate layer, "),
-        (lm.Linear, {"in_features": 8, "features": 2}, "Write Linear(2): the input's features are"),
-        (lm.Linear, {"in_features": 8}, "The input's size is inferred when "),
-        (lm.Linear, {"feature": 8}, "Did you mean features?"),
-        (lm.LayerNorm, {"normalized_shape": 8}, "Write LayerNorm(): axes are given instead"),
-        (lm.networks.lenet, {"in_channels": 3}, "Here it is called input."),
-        (lm.networks.lstm_classifier, {"input_size": 3}, "Here it is called inputs."),
-        (lm.Model.fit, {"verbose": 0}, "Here it is called progress."),
-        (lm.Model.fit, {"sample_weight": [1.0]}, "are given with them: (x, y, weights)."),
-        (lm.Model.fit, {"loss_weights": [1.0]}, "lm.ByOutput(losses, factors=...)."),
-        (lm.Model.fit, {"class_weight": {0: 2.0}}, "Here it is called class_weights."),
-        (lm.CTC, {"zero_inf": True}, "Did you mean zero_infinity?"),
-        (lm.CalibrationError, {"n_bins": 3}, "Here it is called bins."),
-        (lm.Model.fit, {"validation_split": 0.1}, "= lm.data.Dataset(x, y).split(0.9)."),
-        (lm.networks.resnet, {"num_classes": 3}, "Here it is called classes."),
-        (lm.networks.mlp, {"hidden": 3}, "Here it is called widths."),
-        (lm.Input, {"shape": (3,)}, "expected  Input(*shape, dtype, name)"),
-        (lm.LSTM, {"features": 8, "activation": "tanh"}, "Write LSTM(8)."),
-    ],
+NET = small().network
+MODEL = lm.Model(NET, engine="interpreter")
+DATA = lm.data.Dataset(X, Y)
+
+
+def fit(data: Any = DATA, **options: Any) -> Any:
+    how: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)} | options
+    return MODEL.fit(data, **how)
+
+
+def step(*values: Any) -> None:
+    with MODEL.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=8) as training:
+        training.step(*values)
+
+
+def call(function: Any, *values: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: function(*values, **options)  # type checkers would refuse the call
+
+
+NO_VALIDATION = (
+    "Without validation data there is none: fit(validation=...) measures 'validation_loss'."
 )
-def test_an_option_named_as_in_other_frameworks_gets_advice(
-    call: Callable[..., Any], options: dict[str, Any], advice: str
-) -> None:
-    assert advice in text_of(call, **options)
+INPUTS = (
+    "Give a tuple with one array for each input. Targets are an argument of their own: "
+    "Dataset(x, y), step(x, y)."
+)
+EACH_AXIS = (
+    "Each axis is a layer: RandomFlip(axis=-1) exchanges left and right, RandomFlip(axis=-2) top "
+    "and bottom."
+)
+ONE_SCALE = (
+    "The scale is one number. Normalise channels before training, or with arrays of the shape "
+    "[channels, 1, 1]: (x - mean) / deviation."
+)
+OF_ONE_LOSS = (
+    "For several outputs each loss has its own: "
+    "loss=[lm.CrossEntropy(class_weights=[1.0, 2.5]), lm.MSE()]."
+)
+
+
+# Options alone are tested by their names; calls in full are rows of foreign_calls.txt.
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        (call(lm.Linear, features=8, activation="relu"), "Write Linear(8), ReLU(): an activation"),
+        (call(lm.Linear, in_features=8, features=2), "Write Linear(2): the input's features are"),
+        (call(lm.Linear, feature=8), "Did you mean features?"),
+        (call(lm.LayerNorm, normalized_shape=8), "Write LayerNorm(): axes are given instead"),
+        (call(lm.CTC, zero_inf=True), "Did you mean zero_infinity?"),
+        (call(lm.LSTM, features=8, activation="tanh"), "Write LSTM(8)."),
+        (call(lm.CrossEntropy, size_average=True), "Write CrossEntropy(reduction='mean')."),
+        (call(lm.CrossEntropy, size_average=False), "Write CrossEntropy(reduction='sum')."),
+        (call(lm.RandomFlip, "horizontal_and_vertical"), EACH_AXIS),
+        (call(lm.AdaptiveAvgPool, 3, 4), "Give the sizes as one tuple: AdaptiveAvgPool((3, 4))."),
+        (call(lm.concat, lm.Input(3), lm.Input(3)), "Give them as one list: [a, b]."),
+        (call(lm.Input, 4, dtype="long"), 'Write "int64".'),
+        (call(lm.Input, 4, dtype="torch.float32"), 'Write "float32".'),
+        (call(lm.Input, 4, dtype="fp16"), 'Write "float16".'),
+        (lambda: fit()["val_loss"], NO_VALIDATION),
+        (lambda: fit()["validation_loss"], NO_VALIDATION),
+        (call(lm.Adam, "1e-3"), "A rate is a number, without quotes, or a schedule."),
+        (call(MODEL.evaluate, X, Y), "Inputs and targets are one argument, a pair: (x, y)."),
+        (call(fit, lm.data.Dataset((X, Y))), INPUTS),
+        (call(step, (X, Y)), INPUTS),
+        (call(lm.Rescale, [1.0, 2.0]), ONE_SCALE),
+        (call(fit, class_weights={"classes": {1: 2.0}}), OF_ONE_LOSS),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_a_wrong_call_says_what_to_write(wrong: Callable[[], Any], advice: str) -> None:
+    found = refused(LaminaError, wrong).advice
+    assert found == advice if advice.endswith(".") else found.startswith(advice)
+
+
+def test_every_option_of_another_framework_gets_its_advice() -> None:
+    told = 0
+    for one in callables():
+        own, inherited = names_of(one), getattr(one, "__mro__", (one,))
+        places = [f"{base.__name__}()" for base in inherited] + [f"({name})" for name in own]
+        listed = [rows().get(place, {}) for place in [*places, "()"]]
+        for name in {n for names in listed for n in names if n.isidentifier()} - {*own}:
+            here = [text for names in listed for text in names.get(name, [])]
+            texts = [text for text in here if text.endswith(".")]
+            ours = " ".join(text for text in here if text not in texts).split()
+            texts += [f"Here it is called {option}" for option in own if option in ours]
+            # What takes any options, and functions that are not checked, pass it on.
+            with contextlib.suppress(TypeError):
+                if texts and not takes_all(one):
+                    advice = refused(LaminaError, one, **{name: 1}).advice
+                    assert advice.startswith((*texts, f"Write {one.__name__}(")), (one, name)
+                    told += 1
+    assert told > 2000
+
+
+def callables() -> list[Any]:
+    """All public functions, classes, and methods of models and datasets."""
+    losses = lm.training.losses
+    packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops, lm.data, lm.callbacks, losses)
+    public = [getattr(package, name) for package in packages for name in dir(package)]
+    public += [*vars(lm.Model).values(), *vars(lm.data.Dataset).values()]
+    return list(dict.fromkeys(filter(callable, public)))
+
+
+def takes_all(one: Any) -> bool:
+    kinds = {parameter.kind for parameter in inspect.signature(one).parameters.values()}
+    return bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
 
 
 def test_advice_for_other_callables_is_not_given() -> None:
@@ -96,11 +162,7 @@ def test_advice_for_other_callables_is_not_given() -> None:
 
 
 def test_every_name_from_other_frameworks_is_of_a_callable_and_maps_to_an_option() -> None:
-    losses = lm.training.losses
-    packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops, lm.data, lm.callbacks, losses)
-    public = [getattr(package, name) for package in packages for name in dir(package)]
-    public += [*vars(lm.Model).values(), *vars(lm.data.Dataset).values()]
-    known = {"", *(name for one in public if callable(one) for name in names_of(one))}
+    known = {"", *(name for one in callables() for name in names_of(one))}
     options = {
         option
         for name, found in rows()["()"].items()
@@ -108,9 +170,9 @@ def test_every_name_from_other_frameworks_is_of_a_callable_and_maps_to_an_option
         for option in " ".join(found).split()
     }
     assert options <= known
-    callables = {f"{one.__qualname__}()" for one in public if callable(one)}
     owners = set(rows()) - {"()"}
-    assert {owner for owner in owners if owner.endswith("()")} <= callables
+    of_calls = {f"{one.__qualname__}()" for one in callables()}
+    assert {owner for owner in owners if owner.endswith("()")} <= of_calls
     assert {owner.strip("()") for owner in owners if owner.startswith("(")} <= known
 
 
@@ -124,6 +186,7 @@ def names_of(one: Callable[..., Any]) -> list[str]:
 def test_missing_and_surplus_arguments_are_refused() -> None:
     assert "missing a required argument: 'features'\n  expected  Linear(f" in text_of(lm.Linear)
     assert "too many positional arguments" in text_of(lm.Dropout, 0.1, 0.2)
+    assert "expected  Input(*shape, dtype, name)" in text_of(lm.Input, shape=(3,))
     assert "multiple values for argument 'features'" in text_of(lm.Linear, 3, features=3)
 
 
@@ -359,3 +422,27 @@ def test_a_model_takes_numbers_of_numpy(tmp_path: Path) -> None:
     model.save(tmp_path / "model.safetensors")
     loaded = lm.load(tmp_path / "model.safetensors", engine="interpreter")
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_functions_of_other_frameworks_are_refused_before_training() -> None:
+    def old(epoch: int, logs: object) -> None: ...
+
+    def accuracy_score(truth: Any, prediction: Any) -> float:
+        raise AssertionError("it is refused before it is called")
+
+    before = MODEL.parameters()["1.weight"].copy()
+    error = refused(DefinitionError, fit, callbacks=[old])
+    assert "not a function of the history alone" in error.problem
+    assert error.advice.startswith("Write lambda history: ...; hooks are methods of a subc")
+    accuracy_score.__module__ = "sklearn.metrics._classification"
+    error = refused(DefinitionError, fit, metrics=[accuracy_score])
+    assert "this is not a metric" in error.problem
+    assert error.advice.startswith("It takes numbers: give it the results of model.predict.")
+    np.testing.assert_array_equal(MODEL.parameters()["1.weight"], before)
+
+
+def test_a_name_says_what_it_is_called() -> None:
+    assert "Here it is lm.Model(net, seed=0)." in error_text(
+        AttributeError, getattr, lm, "set_seed"
+    )
+    assert "Here it is lm.AUROC()." in error_text(AttributeError, getattr, lm, "ROCAUC")
