@@ -99,6 +99,12 @@ OPTIONS: Rows = [
     (lambda: lm.RandomFlip(axis=0), "axis 0 is the batch, of which no example is"),
     (lambda: lm.Hardtanh(low=1.0, high=1.0), "found     low=1.0, high=1.0"),
     (lambda: lm.RReLU(low=0.5), "low must not be above high"),
+    (lambda: lm.init.Uniform(1.0, 0.0), "low must not be above high"),
+    (
+        lambda: lm.init.XavierUniform()((5,), 0, 0),
+        "XavierUniform needs a weight with inputs and outputs",
+        *("found     [5]", "Use init.Zeros()"),
+    ),
     (lambda: lm.MultiHeadAttention(3, features=8), "the features cannot be divided evenly"),
     (lambda: lm.MultiHeadAttention(4, key_heads=3), "share the heads of keys evenly"),
     (lambda: lm.Embedding(3, 2, padding=3), "padding is out of the range of indices"),

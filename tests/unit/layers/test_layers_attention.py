@@ -6,6 +6,7 @@ Values and gradients are compared with PyTorch's in test_layers_torch_attention.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,26 +32,46 @@ def model_of(
 # Names and first values ---------------------------------------------------------------------------
 
 
-def test_parameters_are_named_after_the_inner_layers() -> None:
-    model = model_of(lm.TransformerDecoderBlock(2, hidden=16), (5, 8), (4, 6))
-    shapes = {name.split(".", 1)[1]: value.shape for name, value in model.parameters().items()}
-    weights = {name: shape for name, shape in shapes.items() if name.endswith("weight")}
-    assert weights == {
-        "attention.queries.weight": (8, 8),
-        "attention.keys.weight": (8, 8),
-        "attention.values.weight": (8, 8),
-        "attention.output.weight": (8, 8),
-        "attention_norm.weight": (8,),
-        "memory_attention.queries.weight": (8, 8),
-        "memory_attention.keys.weight": (8, 6),
-        "memory_attention.values.weight": (8, 6),
-        "memory_attention.output.weight": (8, 8),
-        "memory_attention_norm.weight": (8,),
-        "hidden.weight": (16, 8),
-        "output.weight": (8, 16),
-        "feedforward_norm.weight": (8,),
-    }
-    assert shapes.keys() - weights.keys() == {name[:-6] + "bias" for name in weights}
+# A layer, the shapes of its operands, and the shapes of its weights.
+NAMES: list[tuple[Layer, list[tuple[int, ...]], dict[str, tuple[int, ...]]]] = [
+    (
+        lm.TransformerDecoderBlock(2, hidden=16),
+        [(5, 8), (4, 6)],
+        {
+            **{f"attention.{kind}": (8, 8) for kind in ("queries", "keys", "values", "output")},
+            **{f"memory_attention.{kind}": (8, 6) for kind in ("keys", "values")},
+            **{f"memory_attention.{kind}": (8, 8) for kind in ("queries", "output")},
+            **{f"{kind}_norm": (8,) for kind in ("attention", "memory_attention", "feedforward")},
+            "hidden": (16, 8),
+            "output": (8, 16),
+        },
+    ),
+    (
+        lm.MultiHeadAttention(3, features=12, bias=False),
+        [(5, 8), (4, 6)],
+        {"queries": (12, 8), "keys": (12, 6), "values": (12, 6), "output": (12, 12)},
+    ),
+    (
+        lm.MultiHeadAttention(2, features=12, head_features=5, key_heads=1),
+        [(5, 8), (4, 6), (4, 3)],
+        {"queries": (10, 8), "keys": (5, 6), "values": (5, 3), "output": (12, 10)},
+    ),
+]
+
+
+@pytest.mark.parametrize(("layer", "operands", "weights"), NAMES, ids=lambda one: str(one)[:30])
+def test_parameters_are_named_after_the_inner_layers(
+    layer: Layer, operands: Any, weights: dict[str, tuple[int, ...]]
+) -> None:
+    model = model_of(layer, *operands)
+    prefix = f"{len(operands)}."
+    expected = {f"{prefix}{name}.weight": shape for name, shape in weights.items()}
+    if getattr(layer, "bias", True):
+        expected |= {f"{prefix}{name}.bias": shape[:1] for name, shape in weights.items()}
+    assert {name: value.shape for name, value in model.parameters().items()} == expected
+    arrays = tuple(sequences(2, *shape) for shape in operands)
+    found = model.predict(arrays if len(arrays) > 1 else arrays[0])
+    assert found.shape == (2, 5, getattr(layer, "features", None) or 8)
 
 
 def test_weights_start_as_in_pytorch() -> None:
@@ -61,17 +82,6 @@ def test_weights_start_as_in_pytorch() -> None:
         assert not parameters[f"1.{name}.bias"].any()
     assert np.abs(parameters["1.output.weight"]).max() == pytest.approx(1 / 8, rel=0.01)
     assert not parameters["1.output.bias"].any()
-
-
-def test_the_result_may_have_other_features() -> None:
-    model = model_of(lm.MultiHeadAttention(3, features=12, bias=False), (5, 8), (4, 6))
-    assert model.predict((sequences(2, 5, 8), sequences(2, 4, 6))).shape == (2, 5, 12)
-    assert {n: v.shape for n, v in model.parameters().items()} == {
-        "2.queries.weight": (12, 8),
-        "2.keys.weight": (12, 6),
-        "2.values.weight": (12, 6),
-        "2.output.weight": (12, 12),
-    }
 
 
 # Masks --------------------------------------------------------------------------------------------
@@ -122,23 +132,6 @@ def test_weights_are_a_further_result() -> None:
     np.testing.assert_allclose(weights.sum(3), 1, rtol=1e-5)
     assert not weights[..., 2].any()
     assert not weights[:, :, 0, 1:].any()
-
-
-def test_keys_and_values_may_come_from_different_sequences() -> None:
-    layer = lm.MultiHeadAttention(2, features=12, head_features=5, key_heads=1)
-    model = model_of(layer, (5, 8), (4, 6), (4, 3))
-    arrays = tuple(sequences(2, *shape) for shape in ((5, 8), (4, 6), (4, 3)))
-    assert model.predict(arrays).shape == (2, 5, 12)
-    assert {name: value.shape for name, value in model.parameters().items()} == {
-        "3.queries.weight": (10, 8),
-        "3.queries.bias": (10,),
-        "3.keys.weight": (5, 6),
-        "3.keys.bias": (5,),
-        "3.values.weight": (5, 3),
-        "3.values.bias": (5,),
-        "3.output.weight": (12, 10),
-        "3.output.bias": (12,),
-    }
 
 
 def test_rotary_scores_depend_on_the_distance_of_positions_only() -> None:

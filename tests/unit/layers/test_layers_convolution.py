@@ -1,6 +1,6 @@
-"""Convolution and pooling layers: shapes, parameters, windows, and the text of errors.
+"""Convolution, pooling and layers of images: shapes, parameters, windows, sizes and padding.
 
-Their values and gradients are compared with PyTorch's in test_layers_torch_windows.py.
+Their values and gradients are compared with PyTorch's in test_layers_torch*.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from random_arrays import normal64
 
 import lamina as lm
 from lamina import ops
@@ -18,10 +19,13 @@ from lamina.base.shapes import BATCH, float32, float64, static
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.layers.layer import Layer
 from lamina.ops.windows import Window, fold, windows
+from lamina.program.program import Program
+from lamina.program.steps import stores_of
 
 
 def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:
-    net = lm.Sequential(lm.Input(*x.shape[1:]), layer)
+    dtype = None if x.dtype.kind == "f" else x.dtype
+    net = lm.Sequential(lm.Input(*x.shape[1:], dtype=dtype), layer)
     return lm.Model(net, dtype="float64").predict(x)
 
 
@@ -71,6 +75,13 @@ IMAGE, SEQUENCE, VOLUME = (3, 9, 12), (4, 10), (2, 5, 6, 7)
         (lm.AdaptiveAvgPool((None, 5)), IMAGE, (3, IMAGE[1], 5)),
         (lm.AdaptiveMaxPool((20, None)), IMAGE, (3, 20, IMAGE[2])),
         (lm.AdaptiveMaxPool(1), VOLUME, (2, 1, 1, 1)),
+        # Widths count from the last axis; one number is for all axes of an image.
+        (lm.Pad(1), IMAGE, (3, 11, 14)),
+        (lm.Pad((1,)), IMAGE, (3, 9, 14)),
+        (lm.Pad(((0, 1), 2)), IMAGE, (3, 10, 16)),
+        (lm.Pad((1, 0, 0)), IMAGE, (5, 9, 12)),
+        (lm.Crop(1), IMAGE, (3, 7, 10)),
+        (lm.Crop(((0, 1), 2)), IMAGE, (3, 8, 8)),
     ],
     ids=repr,
 )
@@ -87,6 +98,7 @@ def test_lists_are_kept_as_tuples() -> None:
     assert lm.Conv2d(4, [3, 3], padding=[1, [0, 2]]) == lm.Conv2d(4, (3, 3), padding=(1, (0, 2)))
     assert hash(lm.MaxPool2d([2, 2])) == hash(lm.MaxPool2d((2, 2)))
     assert lm.ConvTranspose1d(4, [2]) == lm.ConvTranspose1d(4, (2,))
+    assert lm.Pad([1, [0, 2]]) == lm.Pad(((1, 1), (0, 2)))
     assert lm.AdaptiveMaxPool([2, 1]) == lm.AdaptiveMaxPool((2, 1))
 
 
@@ -146,13 +158,6 @@ def test_the_maximum_of_a_window_may_be_infinite_or_nan() -> None:
     np.testing.assert_array_equal(found, [[-np.inf, np.inf, np.nan]])
 
 
-# Errors -------------------------------------------------------------------------------------------
-
-
-def weight(*shape: int, dtype: Any = float32) -> Tensor:
-    return leaf("w", "parameter", shape, dtype)
-
-
 @pytest.mark.parametrize("size", [(2, 3), (4, None), (5, 4), (1, 1)])
 def test_indices_of_adaptive_max_pooling_find_the_largest_elements(
     size: tuple[int, int | None],
@@ -165,3 +170,65 @@ def test_indices_of_adaptive_max_pooling_find_the_largest_elements(
     np.testing.assert_array_equal(chosen.reshape(values.shape), values)
     (alone,) = lm.compile(given, lm.AdaptiveMaxPool(size)(given))(x)
     np.testing.assert_array_equal(values, alone)
+
+
+# Sizes and padding --------------------------------------------------------------------------------
+
+BYTES, NUMBERS = np.arange(24, dtype=np.uint8).reshape(2, 1, 3, 4), np.arange(12.0)
+VALUES: list[tuple[Layer, np.ndarray, Any]] = [
+    (lm.Upsample(scale=(2, 3)), BYTES, BYTES.repeat(2, 2).repeat(3, 3)),
+    (lm.Pad(1, value=255), BYTES[:1, :, :1, :1], [[[[255] * 3, [255, 0, 255], [255] * 3]]]),
+    (
+        lm.Pad(((-1, 1), (0, -2)), value=7),
+        NUMBERS.reshape(1, 1, 3, 4),
+        [[[[4, 5], [8, 9], [7, 7]]]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("layer", "x", "expected"), VALUES)
+def test_elements_are_repeated_and_removed(layer: Layer, x: np.ndarray, expected: Any) -> None:
+    found = predicted(layer, x)
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_bilinear_upsampling_keeps_linear_images_linear() -> None:
+    row = np.arange(4.0)
+    x = np.broadcast_to(row, (1, 1, 3, 4)).copy()
+    y = predicted(lm.Upsample(scale=3, mode="bilinear", align_corners=True), x)
+    np.testing.assert_allclose(y[0, 0], np.broadcast_to(np.linspace(0, 3, 12), (9, 12)))
+    y = predicted(lm.Upsample(scale=(1, 2), mode="bilinear"), x)
+    np.testing.assert_allclose(y[0, 0, 0], [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3])
+
+
+def test_unshuffling_undoes_shuffling() -> None:
+    x = normal64(2, 18, 4, 5)
+    net = lm.Sequential(lm.Input(18, 4, 5), lm.PixelShuffle(3), lm.PixelUnshuffle(3))
+    np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+def test_cropping_undoes_padding(mode: Any) -> None:
+    x, widths = normal64(2, 3, 4, 5), ((1, 3), (0, 2))
+    net = lm.Sequential(lm.Input(3, 4, 5), lm.Pad(widths, mode=mode), lm.Crop(widths))
+    np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
+
+
+IMAGE_LAYERS = [
+    *(lm.Upsample(scale=2), lm.Upsample(scale=2, mode="bilinear")),
+    lm.Upsample(scale=(3, 2), mode="bilinear", align_corners=True),
+    lm.Upsample(size=(3, 7), mode="bicubic"),
+    lm.Upsample(scale=(0.6, 1.7), mode="area"),
+    *(lm.PixelShuffle(2), lm.PixelUnshuffle(2), lm.Crop(1)),
+    *(lm.Pad(1, mode=mode) for mode in ("reflect", "replicate", "circular")),
+]
+
+
+@pytest.mark.parametrize("layer", IMAGE_LAYERS, ids=repr)
+def test_gradients_of_image_layers_do_not_scatter(layer: Layer, training_program: Any) -> None:
+    before = lm.Multiply()
+    x = lm.Input(4, 4, 4)
+    y = layer(before(x, lm.Linear(4)(x)))
+    program: Program = training_program(lm.Network(x, y), lm.MSE(), lm.SGD(0.1), 2)
+    assert not [store for step in program.steps for store in stores_of(step) if store.accumulate]
