@@ -1,4 +1,4 @@
-"""The comparison of layers with PyTorch: values, gradients, second derivatives, running statistics.
+"""The comparison of layers with PyTorch: values, gradients, running statistics.
 
 A case is a layer, the PyTorch module that does the same, and the shapes of its inputs. It is
 compiled in training mode together with the gradients of all inputs and parameters, and in the
@@ -9,20 +9,19 @@ layers in each; to add a layer, add its cases to the table there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import ops
 from lamina.base.shapes import Array, DType, float32, float64, static
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
-from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
+from lamina.graph import Graph, Tensor, leaf
 from lamina.layers.tracing import Trace
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
@@ -100,26 +99,15 @@ def option_sets(count: int, seed: int = 0, /, **choices: Sequence[Any]) -> Itera
             yield {name: choices[name][i] for name, i in zip(choices, chosen, strict=True)}
 
 
-def comparisons(
-    cases: Sequence[Case], twice: Sequence[Case] | None = None
-) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The tests of a table: values and gradients on each engine, second derivatives.
-
-    Args:
-        cases: the table.
-        twice: those with second derivatives in PyTorch; all by default.
-    """
+def comparison(cases: Sequence[Case]) -> Callable[..., None]:
+    """The test of a table: values and gradients on each engine."""
 
     @pytest.mark.parametrize("dtype", [float64, float32], ids=str)
     @pytest.mark.parametrize("case", cases, ids=str)
     def layer(case: Case, dtype: DType, engine: Engine) -> None:
         compare_with_pytorch(case, dtype, engine)
 
-    @pytest.mark.parametrize("case", cases if twice is None else twice, ids=str)
-    def derivatives(case: Case) -> None:
-        compare_second_derivatives(case)
-
-    return layer, derivatives
+    return layer
 
 
 def compare_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
@@ -130,16 +118,11 @@ def compare_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
     """
     variables, steps, inference = _expected(case, dtype)
     mine = Mine(case, dtype, engine)
-    for name, value in variables.items():
-        mine.memories[name].write(value)
+    mine.write(variables)
     for step, (expected, expected_states) in enumerate(steps):
         upstream = normal(mine.output_shape, dtype, 100 + step)
         found, found_states = mine.trained(inputs_of(case, dtype, step), upstream)
-        assert found.keys() == expected.keys()
-        largest = max(float(np.abs(value).max(initial=0.0)) for value in expected.values())
-        for name, value in expected.items():
-            least = largest if case.cancelling else 1.0
-            _compare(f"step {step}: {name}", found[name], value, least)
+        _compare_all(case, found, expected, f"step {step}: ")
         for name, value in expected_states.items():
             _compare(f"step {step}: {name}", found_states[name], value)
     _compare("inference", mine.inferred(inputs_of(case, dtype, STEPS)), inference)
@@ -149,35 +132,11 @@ def compare_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
         assert value.shape == unchanged[name].shape
 
 
-def compare_second_derivatives(case: Case) -> None:
-    """The gradients of the sum of the squared gradients of a training step, in float64.
-
-    Raises:
-        AssertionError: where there is a difference.
-    """
-    theirs = Theirs(case, float64, pytorch(), network_of(case))
-    trace = network_of(case).trace(dtype=float64, training=True)
-    slopes = _slopes(trace, upstream := _upstream(trace))
-    total = sum((ops.sum(one * one) for one in slopes.values()), ops.constant(0.0, float64))
-    wanted = list(_differentiated(trace).values())
-    outputs = zip(slopes, gradients(total, wanted), strict=True)
-    record = trace.record
-    leaves = {_short(n): v.tensor for n, v in {**record.parameters, **record.states}.items()}
-    graph = Graph((*trace.inputs, upstream, *leaves.values()), tuple(outputs))
-    inputs = inputs_of(case, float64, 0)
-    feeds = {leaves[name].attributes["name"]: array for name, array in theirs.variables.items()}
-    feeds |= {f"input{n}": array for n, array in enumerate(inputs)}
-    graph = bind_batch(graph, case.shapes[0][0])
-    shape = next(x for x in graph.inputs if x.attributes["name"] == "upstream").shape
-    feeds["upstream"] = normal(static(shape), float64, 100)
-    values, _ = evaluate(graph, feeds)
-    # PyTorch's fused attention has no second derivative.
-    attention = pytorch().nn.attention
-    with attention.sdpa_kernel([attention.SDPBackend.MATH]):
-        found = theirs.curvatures(inputs, feeds["upstream"])
-    largest = max((float(np.abs(value).max(initial=0.0)) for value in found.values()), default=0.0)
-    for name, expected in found.items():
-        _compare(name, values[name], expected, largest if case.cancelling else 1.0)
+def _compare_all(case: Case, found: Values, expected: Values, where: str = "") -> None:
+    assert found.keys() == expected.keys()
+    largest = max((float(np.abs(value).max(initial=0.0)) for value in expected.values()), default=0)
+    for name, value in expected.items():
+        _compare(where + name, found[name], value, largest if case.cancelling else 1.0)
 
 
 def _compare(what: str, found: Array, expected: Array, least: float = 1.0) -> None:
@@ -189,8 +148,7 @@ def _compare(what: str, found: Array, expected: Array, least: float = 1.0) -> No
 
 def normal(shape: Sequence[int], dtype: DType, seed: int) -> Array:
     # Not around zero, so that terms that cancel show.
-    generator = np.random.default_rng(seed)
-    return np.asarray(generator.normal(0.5, 1.5, shape), dtype.numpy)
+    return np.asarray(np.random.default_rng(seed).normal(0.5, 1.5, shape), dtype.numpy)
 
 
 def inputs_of(case: Case, dtype: DType, seed: int) -> list[Array]:
@@ -209,19 +167,23 @@ def inputs_of(case: Case, dtype: DType, seed: int) -> list[Array]:
 
 
 def network_of(case: Case) -> lm.Network:
-    kinds = ["int64" if case.indices and not n else None for n in range(len(case.shapes))]
+    kinds: list[Any] = [None] * len(case.shapes) + ["bool"] * len(case.masks)
+    if case.indices:
+        kinds[0] = "int64"
     if case.lengths:
-        kinds[-1] = "int64"
-    inputs = [
-        lm.Input(*shape[1:], dtype=kind) for shape, kind in zip(case.shapes, kinds, strict=True)
-    ]
-    inputs += [lm.Input(*shape[1:], dtype="bool") for shape in case.masks]
+        kinds[len(case.shapes) - 1] = "int64"
+    shapes = (*case.shapes, *case.masks)
+    inputs = [lm.Input(*shape[1:], dtype=kind) for shape, kind in zip(shapes, kinds, strict=True)]
     return lm.Network(inputs, case.layer(*inputs))
 
 
 def _short(name: str) -> str:
     """`"1.weight"` -> `"weight"`: there is one layer."""
     return name.split(".", 1)[-1]
+
+
+def _named(inputs: Sequence[Array]) -> dict[str, Array]:
+    return {f"input{n}": array for n, array in enumerate(inputs)}
 
 
 def pytorch() -> Any:
@@ -234,20 +196,17 @@ def pytorch() -> Any:
 @functools.cache
 def _expected(case: Case, dtype: DType) -> tuple[Values, list[tuple[Values, Values]], Array]:
     """PyTorch's parameters and states, results of some training steps, and of inference."""
-    torch = pytorch()
-    network = network_of(case)
-    theirs = Theirs(case, dtype, torch, network)
+    theirs = Theirs(case, dtype)
     variables = theirs.variables
     shape = _programs(case, dtype, DEFAULT_TARGET).output_shape
-    steps: list[tuple[Values, Values]] = []
-    for step in range(STEPS if theirs.has_states else 2):
-        upstream = normal(shape, dtype, 100 + step)
-        steps.append(theirs.trained(inputs_of(case, dtype, step), upstream))
+    steps = [
+        theirs.trained(inputs_of(case, dtype, step), normal(shape, dtype, 100 + step))
+        for step in range(STEPS if theirs.states else 2)
+    ]
     return variables, steps, theirs.inferred(inputs_of(case, dtype, STEPS))
 
 
-@dataclass(frozen=True)
-class _Programs:
+class _Programs(NamedTuple):
     """A layer's training and inference mode, which engines share; the names of its states."""
 
     training: Program
@@ -258,66 +217,50 @@ class _Programs:
 
 @functools.cache
 def _programs(case: Case, dtype: DType, target: Target) -> _Programs:
-    network = network_of(case)
-    batch = case.shapes[0][0]
-    trace = network.trace(dtype=dtype, training=True)
-    (output,) = trace.outputs
-    inference = network.trace(dtype=dtype, training=False)
-    outputs = (("y", inference.outputs[0]),)
-    return _Programs(
-        compile_graph(_training_graph(trace), batch=batch, name="layer", target=target),
-        compile_graph(Graph(inference.inputs, outputs), batch=batch, name="layer", target=target),
-        (batch, *static(output.shape[1:])),
-        [_short(name) for name in trace.record.states],
+    network, batch = network_of(case), case.shapes[0][0]
+    trace, inference = (network.trace(dtype=dtype, training=mode) for mode in (True, False))
+    (output,), record = trace.outputs, trace.record
+    slopes, upstream = _slopes(trace)
+    updates = tuple((record.states[n].tensor, new) for n, new in record.updates.items())
+    training = Graph((*trace.inputs, upstream), (("y", output), *slopes.items()), updates)
+    inferring = Graph(inference.inputs, (("y", inference.outputs[0]),))
+    programs = (
+        compile_graph(graph, batch=batch, name="layer", target=target)
+        for graph in (training, inferring)
     )
-
-
-def _upstream(trace: Trace) -> Tensor:
-    (output,) = trace.outputs
-    return leaf("upstream", "input", output.shape, output.dtype)
+    return _Programs(*programs, (batch, *static(output.shape[1:])), [*map(_short, record.states)])
 
 
 def _differentiated(trace: Trace) -> dict[str, Tensor]:
     """The inputs and parameters that have gradients."""
-    wanted = {t.attributes["name"]: t for t in trace.inputs if t.dtype.is_float}
-    return wanted | {_short(name): v.tensor for name, v in trace.record.parameters.items()}
+    inputs = {t.attributes["name"]: t for t in trace.inputs if t.dtype.is_float}
+    return inputs | {_short(name): v.tensor for name, v in trace.record.parameters.items()}
 
 
-def _slopes(trace: Trace, upstream: Tensor) -> dict[str, Tensor]:
-    wanted = _differentiated(trace)
-    slopes = gradients(trace.outputs[0] * upstream, list(wanted.values())) if wanted else ()
-    return dict(zip(map("d {}".format, wanted), slopes, strict=True))
-
-
-def _training_graph(trace: Trace) -> Graph:
-    (output,) = trace.outputs
-    record, upstream = trace.record, _upstream(trace)
-    outputs = (("y", output), *_slopes(trace, upstream).items())
-    updates = tuple((record.states[n].tensor, new) for n, new in record.updates.items())
-    return Graph((*trace.inputs, upstream), outputs, updates)
+def _slopes(trace: Trace) -> tuple[dict[str, Tensor], Tensor]:
+    """The gradients for an upstream gradient, and the leaf of that."""
+    (output,), sources = trace.outputs, _differentiated(trace)
+    upstream = leaf("upstream", "input", output.shape, output.dtype)
+    slopes = gradients(output * upstream, list(sources.values())) if sources else ()
+    return dict(zip(map("d {}".format, sources), slopes, strict=True)), upstream
 
 
 class Mine:
     """The layer in Lamina, compiled for an engine in both modes."""
 
     def __init__(self, case: Case, dtype: DType, engine: Engine) -> None:
-        programs = _programs(case, dtype, engine.target)
-        self.output_shape = programs.output_shape
-        self.states_of = programs.states
-        training, inference = programs.training, programs.inference
+        training, inference, self.output_shape, self._states = _programs(case, dtype, engine.target)
         buffers = {
             buffer.name: buffer
             for program in (training, inference)
             for kind in ("parameter", "state")
             for buffer in program.of_kind(kind)
         }
-        shared = {
-            name: engine.allocate(buffer.shape, buffer.dtype.numpy)
-            for name, buffer in buffers.items()
-        }
-        self.memories = {_short(name): memory for name, memory in shared.items()}
-        self._training = training, engine.compile(training, shared)
-        self._inference = inference, engine.compile(inference, shared)
+        shared = {n: engine.allocate(b.shape, b.dtype.numpy) for n, b in buffers.items()}
+        self._memories = {_short(name): memory for name, memory in shared.items()}
+        self._training, self._inference = (
+            (program, engine.compile(program, shared)) for program in (training, inference)
+        )
 
     @staticmethod
     def _run(compiled: tuple[Program, Any], feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -325,100 +268,78 @@ class Mine:
         executable.run([feeds[buffer.name] for buffer in program.of_kind("input")])
         return {name: executable.output(name) for name, _ in program.outputs}
 
+    def write(self, variables: Values) -> None:
+        for name, value in variables.items():
+            self._memories[name].write(value)
+
     def trained(self, inputs: Sequence[Array], upstream: Array) -> tuple[Values, Values]:
-        feeds = {f"input{n}": array for n, array in enumerate(inputs)} | {"upstream": upstream}
-        return self._run(self._training, feeds), self.states()
+        found = self._run(self._training, {**_named(inputs), "upstream": upstream})
+        return found, self.states()
 
     def inferred(self, inputs: Sequence[Array]) -> Array:
-        feeds = {f"input{n}": array for n, array in enumerate(inputs)}
-        return self._run(self._inference, feeds)["y"]
+        return self._run(self._inference, _named(inputs))["y"]
 
     def states(self) -> dict[str, Array]:
-        return {name: self.memories[name].read() for name in self.states_of}
+        return {name: self._memories[name].read() for name in self._states}
 
 
 class Theirs:
     """The same in PyTorch, with parameters other than those it starts with."""
 
-    def __init__(self, case: Case, dtype: DType, torch: Any, network: lm.Network) -> None:
-        self._torch = torch
-        wanted = getattr(torch, dtype.name)
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(wanted)
-        try:
-            self._module = case.module(torch)
-        finally:
-            torch.set_default_dtype(before)
-        self._dtype = wanted
-        record = network.trace(dtype=dtype, training=True).record
-        self._parameters = self._found(case, record.parameters)
-        self._states = self._found(case, record.states)
+    def __init__(self, case: Case, dtype: DType) -> None:
+        self._torch = pytorch()
+        self._dtype = getattr(self._torch, dtype.name)
+        self._module = self._in_dtype(lambda: case.module(self._torch))
+        record = network_of(case).trace(dtype=dtype, training=True).record
+        self._parameters, self.states = (
+            {
+                name: getattr(self._module, case.names.get(name, name))
+                for name in map(_short, variables)
+            }
+            for variables in (record.parameters, record.states)
+        )
         for number, (name, tensor) in enumerate(self._parameters.items()):
             random = normal(tuple(tensor.shape), dtype, 50 + number)
-            value = torch.tensor(random * dtype.numpy.type(case.weights))
+            value = self._torch.tensor(random * dtype.numpy.type(case.weights))
             tensor.data = value if name != "weight" or value.ndim != 1 else value.abs() + 0.5
         own = list(getattr(self._module, "parameters", list)())
         assert {id(p) for p in own} == {id(p) for p in self._parameters.values()}
 
-    def _found(self, case: Case, variables: Mapping[str, Any]) -> dict[str, Any]:
-        short = [_short(name) for name in variables]
-        return {name: getattr(self._module, case.names.get(name, name)) for name in short}
-
-    @property
-    def has_states(self) -> bool:
-        return bool(self._states)
-
-    @property
-    def variables(self) -> dict[str, Array]:
-        everything = {**self._parameters, **self._states}
-        return {name: tensor.detach().numpy().copy() for name, tensor in everything.items()}
-
-    def trained(self, inputs: Sequence[Array], upstream: Array) -> tuple[Values, Values]:
-        y, wanted, slopes = self._slopes(inputs, upstream, twice=False)
-        found = {"y": y.detach().numpy()}
-        found |= {name: slope.numpy() for name, slope in zip(wanted, slopes, strict=True)}
-        return found, {name: tensor.numpy().copy() for name, tensor in self._states.items()}
-
-    def curvatures(self, inputs: Sequence[Array], upstream: Array) -> Values:
-        _, wanted, slopes = self._slopes(inputs, upstream, twice=True)
-        total = sum((slope * slope).sum() for slope in slopes if slope.requires_grad)
-        if not isinstance(total, self._torch.Tensor):
-            return {name: np.zeros(tensor.shape) for name, tensor in wanted.items()}
-        found = self._torch.autograd.grad(total, list(wanted.values()), materialize_grads=True)
-        return {name: one.numpy(force=True) for name, one in zip(wanted, found, strict=True)}
-
-    def _slopes(
-        self, inputs: Sequence[Array], upstream: Array, *, twice: bool
-    ) -> tuple[Any, dict[str, Any], Sequence[Any]]:
-        """The output, the tensors that have gradients, and these gradients."""
-        self._set_training(True)
-        tensors = [self._torch.tensor(array) for array in inputs]
-        for tensor in tensors:
-            tensor.requires_grad_(tensor.is_floating_point())
-        y = self._output(tensors)
-        wanted = {f"d input{n}": t for n, t in enumerate(tensors) if t.is_floating_point()}
-        wanted |= {f"d {name}": tensor for name, tensor in self._parameters.items()}
-        total = (y * self._torch.tensor(upstream)).sum()
-        slopes = (
-            self._torch.autograd.grad(total, list(wanted.values()), create_graph=twice)
-            if wanted
-            else ()
-        )
-        return y, wanted, slopes
-
-    def inferred(self, inputs: Sequence[Array]) -> Array:
-        self._set_training(False)
-        with self._torch.no_grad():
-            return self._output([self._torch.tensor(array) for array in inputs]).numpy()
-
-    def _output(self, tensors: Sequence[Any]) -> Any:
+    def _in_dtype(self, call: Callable[[], Any]) -> Any:
         before = self._torch.get_default_dtype()
         self._torch.set_default_dtype(self._dtype)
         try:
-            return self._module(*tensors)
+            return call()
         finally:
             self._torch.set_default_dtype(before)
 
-    def _set_training(self, on: bool) -> None:
+    @property
+    def variables(self) -> dict[str, Array]:
+        everything = {**self._parameters, **self.states}
+        return {name: tensor.detach().numpy().copy() for name, tensor in everything.items()}
+
+    def trained(self, inputs: Sequence[Array], upstream: Array) -> tuple[Values, Values]:
+        tensors = [self._torch.tensor(array) for array in inputs]
+        for tensor in tensors:
+            tensor.requires_grad_(tensor.is_floating_point())
+        y = self._output(tensors, training=True)
+        sources = {f"d input{n}": t for n, t in enumerate(tensors) if t.is_floating_point()}
+        sources |= {f"d {name}": tensor for name, tensor in self._parameters.items()}
+        if sources:
+            (y * self._torch.tensor(upstream)).sum().backward(inputs=list(sources.values()))
+        found = {"y": y.detach()} | {name: tensor.grad for name, tensor in sources.items()}
+        for tensor in sources.values():
+            tensor.grad = None
+        return (
+            {name: tensor.numpy() for name, tensor in found.items()},
+            {name: tensor.numpy().copy() for name, tensor in self.states.items()},
+        )
+
+    def inferred(self, inputs: Sequence[Array]) -> Array:
+        with self._torch.no_grad():
+            return self._output(map(self._torch.tensor, inputs), training=False).numpy()
+
+    def _output(self, tensors: Iterable[Any], *, training: bool) -> Any:
         if hasattr(self._module, "train"):
-            self._module.train(on)
+            self._module.train(training)
+        return self._in_dtype(lambda: self._module(*tensors))

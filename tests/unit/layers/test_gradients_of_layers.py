@@ -312,52 +312,6 @@ def test_a_network_with_slopes_is_saved_planned_and_verified(tmp_path: Path) -> 
     assert lm.verify(network, {"output2": lm.MSE()}).passed
 
 
-# PyTorch ------------------------------------------------------------------------------------------
-
-
-def pytorch_of(model: lm.Model) -> Any:
-    torch = pytest.importorskip("torch")
-    first, bias, second, last = (
-        torch.tensor(value, requires_grad=True) for value in model.parameters().values()
-    )
-
-    def applied(x: Any) -> Any:
-        return torch.tanh(x @ first.T + bias) @ second.T + last
-
-    return applied, torch.optim.SGD([first, bias, second, last], 0.05)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_gradient_penalty_trains_a_critic_as_in_pytorch(engine: str) -> None:
-    critic, between = body(), lm.Input(2, name="between")
-    real, made = lm.Input(2, name="real"), lm.Input(2, name="made")
-    (slope,) = lm.gradients(ops.sum(critic(between)), [between])
-    network = lm.Network([real, made, between], [critic(real), critic(made), slope])
-
-    def loss(outputs: tuple[Tensor, ...], _: object) -> Tensor:
-        true, forged, slope = outputs
-        excess = ops.norm(slope, axes=1) - 1.0
-        return ops.mean(forged) - ops.mean(true) + 10.0 * ops.mean(excess * excess)
-
-    model = lm.Model(network, engine=engine, dtype="float64", seed=0)
-    applied, optimizer = pytorch_of(model)
-    torch = pytest.importorskip("torch")
-    batches = [tuple(normal64(8, 2, seed=3 * step + n) for n in range(3)) for step in range(5)]
-    sample = lm.data.Dataset(batches[0])
-    with model.training(loss, lm.SGD(0.05), batch_size=8, data=sample) as training:
-        for arrays in batches:
-            true, forged, mixed = map(torch.tensor, arrays)
-            mixed.requires_grad_()
-            (slopes,) = torch.autograd.grad(applied(mixed).sum(), mixed, create_graph=True)
-            penalty = ((slopes.norm(dim=1) - 1) ** 2).mean()
-            expected = applied(forged).mean() - applied(true).mean() + 10 * penalty
-            optimizer.zero_grad()
-            expected.backward()
-            optimizer.step()
-            assert float(training.step(arrays)) == pytest.approx(expected.item(), rel=1e-9)
-
-
 # Functions without parameters, and errors ---------------------------------------------------------
 
 

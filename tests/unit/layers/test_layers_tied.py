@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -34,18 +35,6 @@ def sequences(batch: int = 12) -> tuple[np.ndarray, np.ndarray]:
     return generator.integers(0, COUNT, (batch, LENGTH)), generator.integers(0, COUNT, batch)
 
 
-def test_tied_weights_are_listed_once() -> None:
-    model = lm.Model(language_network())
-    shapes = {name: value.shape for name, value in model.parameters().items()}
-    assert shapes == {
-        "1.weight": (COUNT, WIDTH),
-        "2.weight": (WIDTH, WIDTH),
-        "2.bias": (WIDTH,),
-        "4.bias": (COUNT,),
-    }
-    assert not model.parameters()["4.bias"].any()
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_scores_are_products_with_the_rows_of_the_embedding(engine: str) -> None:
     model = lm.Model(language_network(), engine=engine, dtype="float64")
@@ -67,29 +56,29 @@ def test_an_autoencoder_decodes_with_the_weights_of_its_encoder(engine: str) -> 
     np.testing.assert_allclose(model.predict(x), hidden @ known["1.weight"], rtol=1e-9)
 
 
+def trained(model: lm.Model, **how: Any) -> dict[str, np.ndarray]:
+    """The parameters after a training step."""
+    tokens, labels = sequences()
+    with model.training(loss=LOSS, optimizer=SGD, batch_size=len(tokens), **how) as training:
+        training.step(tokens, labels)
+    return model.parameters()
+
+
 def test_weights_are_tied_after_saving_and_loading(tmp_path: Path) -> None:
     model = lm.Model(language_network(bias=False))
     model.save(tmp_path / "tied.safetensors")
-    loaded = lm.load(tmp_path / "tied.safetensors")
-    assert list(loaded.parameters()) == ["1.weight", "2.weight", "2.bias"]
-    tokens, labels = sequences()
-    with loaded.training(loss=LOSS, optimizer=SGD, batch_size=len(tokens)) as training:
-        training.step(tokens, labels)
-    with model.training(loss=LOSS, optimizer=SGD, batch_size=len(tokens)) as training:
-        training.step(tokens, labels)
-    np.testing.assert_array_equal(loaded.predict(tokens), model.predict(tokens))
+    found, expected = trained(lm.load(tmp_path / "tied.safetensors")), trained(model)
+    assert list(found) == list(expected) == ["1.weight", "2.weight", "2.bias"]
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
 
 
 def test_frozen_weights_stay_in_both_layers() -> None:
     model = lm.Model(language_network())
     before = model.parameters()["1.weight"]
-    tokens, labels = sequences()
-    with model.training(
-        loss=LOSS, optimizer=SGD, batch_size=len(tokens), frozen=["1.weight"]
-    ) as training:
-        training.step(tokens, labels)
-    np.testing.assert_array_equal(model.parameters()["1.weight"], before)
-    assert model.parameters()["4.bias"].any()
+    after = trained(model, frozen=["1.weight"])
+    np.testing.assert_array_equal(after["1.weight"], before)
+    assert after["4.bias"].any()
 
 
 @dataclass(frozen=True)
@@ -104,20 +93,6 @@ class Speaker(lm.Layer):
         return head + lm.Linear(COUNT)(lm.TiedLinear(inner, bias=False)(inner(x)))
 
 
-def test_layers_within_layers_share_weights() -> None:
-    tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
-    model = lm.Model(lm.Network(tokens, Speaker(embedding)(embedding(tokens))))
-    assert list(model.parameters()) == [
-        "1.weight",
-        "2.head.bias",
-        "2.0.weight",
-        "2.0.bias",
-        "2.2.weight",
-        "2.2.bias",
-    ]
-    assert model.predict(sequences()[0]).shape == (12, LENGTH, COUNT)
-
-
 @dataclass(frozen=True)
 class Whole(lm.Layer):
     """Both uses are named inner layers of one layer."""
@@ -129,11 +104,25 @@ class Whole(lm.Layer):
         return scope.layer("back", lm.TiedLinear(self.embedding), hidden)
 
 
-def test_named_inner_layers_of_a_layer_share_weights() -> None:
-    tokens = lm.Input(LENGTH, dtype="int64")
-    model = lm.Model(lm.Network(tokens, Whole(lm.Embedding(COUNT, WIDTH))(tokens)))
-    assert list(model.parameters()) == ["1.there.weight", "1.back.bias"]
-    assert model.predict(sequences()[0]).shape == (12, LENGTH, COUNT)
+def applied(shared: type[Speaker | Whole]) -> lm.Network:
+    tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
+    given = embedding(tokens) if shared is Speaker else tokens
+    return lm.Network(tokens, shared(embedding)(given))
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (language_network, "1.weight 2.weight 2.bias 4.bias"),
+        (lambda: applied(Speaker), "1.weight 2.head.bias 2.0.weight 2.0.bias 2.2.weight 2.2.bias"),
+        (lambda: applied(Whole), "1.there.weight 1.back.bias"),
+    ],
+)
+def test_shared_weights_are_listed_once(make: Callable[[], lm.Network], names: str) -> None:
+    model = lm.Model(make())
+    assert list(model.parameters()) == names.split()
+    assert model.predict(sequences()[0]).shape[-1] == COUNT
+    assert not any(value.any() for name, value in model.parameters().items() if "4.bias" in name)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from test_activations import ACTIVATIONS, module_of
-from torch_comparison import Case, changed, comparisons, nn, option_sets
+from torch_comparison import Case, changed, comparison, nn, option_sets
 
 import lamina as lm
 
@@ -159,8 +159,4 @@ CASES = [
     ),
     *(*_activations(), *_embeddings(), *_bags(), *_pairs(), *_shapes(), *_upsamples(), *_images()),
 ]
-# PyTorch has no second derivative of bags with weights.
-TWICE = [one for one in CASES if not (isinstance(one.layer, lm.EmbeddingBag) and one.shapes[1:])]
-test_layer_agrees_with_pytorch, test_second_derivatives_agree_with_pytorch = comparisons(
-    CASES, TWICE
-)
+test_layer_agrees_with_pytorch = comparison(CASES)

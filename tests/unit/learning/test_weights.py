@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,24 +125,6 @@ def test_weights_are_shuffled_with_their_examples(engine: str) -> None:
     )
     np.testing.assert_allclose(history["loss"], [expected] * 2, rtol=1e-5)
     np.testing.assert_allclose(history["validation_loss"], [expected] * 2, rtol=1e-5)
-
-
-def test_a_resumed_fit_with_weights_has_the_same_bits(tmp_path: Path) -> None:
-    how: dict[str, Any] = {
-        "loss": lm.CrossEntropy(),
-        "optimizer": lm.Adam(1e-2),
-        "batch_size": 16,
-        "class_weights": "balanced",
-    }
-    data = lm.data.Dataset(X, Y, weights=WEIGHTS)
-    whole, first = model("cpu"), model("cpu")
-    expected = whole.fit(data, **how, epochs=3)
-    path = tmp_path / "run.safetensors"
-    first.fit(data, **how, epochs=1, checkpoint=path)
-    again = model("cpu")
-    history = again.fit(data, **how, epochs=3, checkpoint=path, resume=True)
-    assert history.values == expected.values
-    np.testing.assert_array_equal(again.parameters()["1.weight"], whole.parameters()["1.weight"])
 
 
 def test_penalties_are_not_divided_by_weights() -> None:
