@@ -133,9 +133,6 @@ def test_a_network_is_computed_again_and_keeps_the_names_of_its_layers() -> None
     net = lm.Sequential(lm.Input(4), lm.Recompute(inner), lm.Linear(2))
     assert list(lm.Model(net).parameters()) == ["1.weight", "1.bias", "3.weight", "3.bias"]
     assert net.names_of(inner) == ["1.weight", "1.bias"]
-
-
-def test_names_are_those_of_the_network_without_it() -> None:
     before, after = (dense(2, wrap, 8) for wrap in (kept, again))
     assert list(lm.Model(before).parameters()) == list(lm.Model(after).parameters())
     assert str(before) == str(after)
