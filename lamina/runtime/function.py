@@ -7,7 +7,6 @@ from typing import Any, final
 
 from lamina.base.shapes import Array, float32
 from lamina.checks import checked
-from lamina.data.arrays import convert
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.engines.engine import Engine
 from lamina.errors import DefinitionError
@@ -17,8 +16,8 @@ from lamina.runtime.compiled import CompiledProgram, Home, RecentPrograms, compi
 from lamina.runtime.index_checks import check_indices, index_checks
 from lamina.runtime.model_lock import ModelLock
 from lamina.step.derive import BatchSpecs, inference_graph
-from lamina.step.names import as_arrays, unnamed
-from lamina.step.specs import check_batch
+from lamina.step.names import unnamed
+from lamina.step.specs import check_batch, converted
 
 
 @final
@@ -55,12 +54,9 @@ class Function:
             LaminaError: if an array does not fit its input.
         """
         specs = [(tensor.shape, tensor.dtype) for tensor in self._network.inputs]
-        names, given = self._inputs.labels, as_arrays(arrays, self._inputs)
-        ready = [
-            convert(value, dtype, name).astype(dtype.numpy)
-            for value, (_, dtype), name in zip(given, specs, names, strict=True)
-        ]
-        batch = check_batch(ready, specs, names) if ready else 1
+        given = zip(converted(arrays, self._inputs, specs), specs, strict=True)
+        ready = [array.astype(dtype.numpy) for array, (_, dtype) in given]
+        batch = check_batch(ready, specs, self._inputs.labels) if ready else 1
         check_indices(self._index_checks, ready)
         with self._home.lock.mutex:
             compiled = self._programs.get(batch, self._compile)

@@ -12,7 +12,7 @@ import numpy as np
 from lamina.base.records import cached_property
 from lamina.base.shapes import BATCH, Array, DType, Shape, as_dtype, bind, shape_text, size_of
 from lamina.data import Stream
-from lamina.data.arrays import ArrayType, convert, is_exact, is_ranged, type_of
+from lamina.data.arrays import ArrayType, is_exact, is_ranged, type_of
 from lamina.data.background import Plan, Reader
 from lamina.data.stream import STEP_EXAMPLES
 from lamina.engines.engine import Memory
@@ -24,8 +24,8 @@ from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.runtime.profile import profiled
 from lamina.step.derive import BatchGraph, BatchSpecs, inference_graph
-from lamina.step.names import as_arrays, names_of_inputs
-from lamina.step.specs import check_batch, input_spec
+from lamina.step.names import names_of_inputs
+from lamina.step.specs import check_batch, converted, input_spec
 
 # The batch size of predictions is a power of two between these bounds: the largest one with which
 # every tensor takes at most LARGEST_TENSOR_BYTES.
@@ -65,7 +65,7 @@ class Inference:
         if key is not None:
             with self._parameters.lock.mutex:
                 return self._run((inputs,), key)
-        arrays = self._converted(inputs)
+        arrays = converted(inputs, self._names, self._specs)
         if all(array.ndim and not len(array) for array in arrays):
             # No examples have the outputs of one, without its row.
             row = tuple(np.zeros((1, *array.shape[1:]), array.dtype) for array in arrays)
@@ -122,7 +122,7 @@ class Inference:
         return tuple(np.concatenate(outputs) for outputs in zip(*results, strict=True))
 
     def _checked(self, inputs: Any) -> list[Array]:
-        arrays = self._converted(inputs)
+        arrays = converted(inputs, self._names, self._specs)
         check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
         return arrays
@@ -151,13 +151,6 @@ class Inference:
         arrays = self._checked(inputs)
         key = len(arrays[0]), tuple(as_dtype(array.dtype) for array in arrays)
         return profiled(partial(self._compile, key), arrays, self._parameters, seconds)
-
-    def _converted(self, inputs: Any) -> list[Array]:
-        given = as_arrays(inputs, self._names)
-        return [
-            convert(value, dtype, label)
-            for value, (_, dtype), label in zip(given, self._specs, self._labels, strict=True)
-        ]
 
     def _run(self, arrays: Sequence[Array], key: _Key) -> tuple[Array, ...]:
         compiled = self._programs.get(key, self._compile)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lamina.base.records import cached_property
 from lamina.base.shapes import Array, DType, bind, shape_text
-from lamina.data.arrays import convert, is_frame
+from lamina.data.arrays import is_frame
 from lamina.engines.changes import Changes
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
 from lamina.learning.protocols import Spec
@@ -20,7 +20,7 @@ from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.parameters import Parameters, with_random_state
 from lamina.step.derive import BatchSpecs, inference_graph
 from lamina.step.names import as_arrays, names_of_inputs, names_of_outputs
-from lamina.step.specs import check_batch, input_spec
+from lamina.step.specs import check_batch, converted, input_spec
 
 # An array of a program, its dtype and its shape.
 _Bound = tuple[Array, np.dtype[Any], tuple[int, ...]]
@@ -276,12 +276,8 @@ class Predictor:
                 advice="Code the frame as in training: predict(model.coding.inputs(frame)); for a "
                 "model that was trained on arrays: predict(frame.to_numpy()).",
             )
-        names, given = self._inputs.labels, as_arrays(inputs, self._inputs)
-        arrays = [
-            convert(value, dtype, name)
-            for value, (_, dtype), name in zip(given, self._specs, names, strict=True)
-        ]
-        count = check_batch(arrays, self._specs, names)
+        arrays = converted(inputs, self._inputs, self._specs)
+        count = check_batch(arrays, self._specs, self._inputs.labels)
         if count > self.batch_size:
             raise ShapeError(
                 "there are more examples than the predictor was made for",

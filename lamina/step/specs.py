@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from lamina.base.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
 from lamina.data import Dataset
+from lamina.data.arrays import convert
 from lamina.errors import DataError, ShapeError
 from lamina.graph import Tensor
 from lamina.learning.protocols import Loss, NetworkDefinition, Spec
 from lamina.step.derive import BatchSpecs, default_targets, targets_of_terms
-from lamina.step.names import as_arrays, names_of_inputs, names_of_targets, names_of_weights
+from lamina.step.names import Names, as_arrays, names_of_inputs, names_of_targets, names_of_weights
 from lamina.step.precision import Rounding
 
 
@@ -88,6 +90,12 @@ def target_specs(dataset: Dataset) -> tuple[Spec, ...]:
 def _narrowed(found: DType, widest: DType) -> DType:
     """The dtype of data in the program: at most this float type."""
     return widest if found.is_float and found.rank >= widest.rank else found
+
+
+def converted(value: Any, names: Names, specs: Sequence[Spec]) -> list[Array]:
+    """The arrays of the inputs, in their order, converted for a program with these inputs."""
+    rows = zip(as_arrays(value, names), specs, names.labels, strict=True)
+    return [convert(array, dtype, label) for array, (_, dtype), label in rows]
 
 
 def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[str]) -> int:
