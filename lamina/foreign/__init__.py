@@ -125,15 +125,6 @@ def _op(name: str) -> Callable[..., Any] | None:
     return function if callable(function) else None
 
 
-def class_here(names: Iterable[str]) -> str:
-    """What a class of another framework is called here, as advice; "" if nobody knows."""
-    for name in names:
-        here = spelling(["lamina"], name)
-        if here or hasattr(sys.modules["lamina"], name):
-            return sentence(here or f"lm.{name}")
-    return ""
-
-
 _FRAMEWORKS = {
     *("torch", "torchvision", "torchmetrics", "keras", "tf_keras", "tensorflow", "sklearn"),
     *("jax", "flax", "optax"),
@@ -147,10 +138,11 @@ def _is_foreign(value: object) -> bool:
 def advice_on_object(value: object) -> str:
     """What an object of another framework, or its class, is called here; "" for all others."""
     cls = value if isinstance(value, type) else type(value)
-    names = [base.__name__ for base in cls.__mro__ if _is_foreign(base)]
-    if not names:
-        return ""
-    return class_here(names)
+    for name in [base.__name__ for base in cls.__mro__ if _is_foreign(base)]:
+        here = spelling(["lamina"], name)
+        if here or hasattr(sys.modules["lamina"], name):
+            return sentence(here or f"lm.{name}")
+    return ""
 
 
 def is_foreign_function(value: object) -> bool:
