@@ -38,16 +38,16 @@ def _of_program(function: Callable[..., object]) -> click.Command:
         dtype: DTypeLike | None,
         precision: str | None,
         engine: str,
-        **own: Any,
+        **further: Any,
     ) -> None:
         from lamina.cli.definition import read_definition
 
         definition = read_definition(file)
         types = definition.types(dtype, precision)
-        model = lm.Model(definition.network, engine=engine, seed=own.get("seed", 0), **types)
+        model = lm.Model(definition.network, engine=engine, seed=further.get("seed", 0), **types)
         is_training = definition.loss is not None and not inference
         training = (definition.loss, definition.optimizer) if is_training else (None, None)
-        click.echo(str(function(model, batch_size or definition.batch_size, *training, **own)))
+        click.echo(str(function(model, batch_size or definition.batch_size, *training, **further)))
 
     return command
 

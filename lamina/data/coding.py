@@ -199,13 +199,13 @@ def _difference(coding: Coding, other: Coding) -> tuple[str, str] | None:
         pairs.append((coding.target, other.target))
     for column, another in pairs:
         for differing, value in vars(column).items():
-            found = vars(another)[differing]
-            if differing == "words" and value != found:
-                return _first_difference(f"words of {column.name!r}", value, found)
-            if value != found:
+            other_value = vars(another)[differing]
+            if differing == "words" and value != other_value:
+                return _first_difference(f"words of {column.name!r}", value, other_value)
+            if value != other_value:
                 is_name = differing == "name"
                 label = "name of the target" if is_name else f"{differing} of {column.name!r}"
-                return f"{label}: {value}", f"{label}: {found}"
+                return f"{label}: {value}", f"{label}: {other_value}"
     return None
 
 
