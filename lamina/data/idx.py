@@ -87,13 +87,13 @@ def _images_and_labels(folder: Path, prefix: str) -> Dataset:
     for stem in (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"):
         path = _find(folder, stem)
         if path is None:
-            names = (
-                sorted(x.name for x in folder.iterdir()) if folder.is_dir() else ["no such folder"]
-            )
-            found = (", ".join(names[:8]) or "an empty folder") + ", ..." * (len(names) > 8)
+            names = ["no such folder"]
+            if folder.is_dir():
+                names = sorted(entry.name for entry in folder.iterdir())
+            listing = (", ".join(names[:8]) or "an empty folder") + ", ..." * (len(names) > 8)
             raise DataError(
                 f"the file {stem}.gz is missing",
-                facts=(("expected", f"{stem}.gz or {stem}"), ("found", found)),
+                facts=(("expected", f"{stem}.gz or {stem}"), ("found", listing)),
                 advice="Put all four files of the data set into this folder.",
                 where=str(folder),
             )
