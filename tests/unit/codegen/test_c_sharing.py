@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from random_arrays import normal
 
-import lamina as lm
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import DOUBLE, FLOAT, I64, POINTER, Value, constant
 from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR
+from lamina.engines.discovery import open_engine
 
 # The calls in a function: enough for it to be worth sharing.
 LENGTH = 40
@@ -61,9 +61,8 @@ def test_functions_that_differ_in_numbers_call_one_function() -> None:
 
 
 def test_shared_functions_compute_what_each_did(opencl_name: str) -> None:
-    from lamina.engines.opencl.engine import open_device
-
-    driver, numbers = open_device(opencl_name), (3, 5, 7)
+    engine: Any = open_engine(opencl_name)
+    driver, numbers = engine.arena().driver, (3, 5, 7)
     x, y = normal(LENGTH * 7 + 1), np.zeros(3, "float32")
     buffers = [driver.allocate(one.nbytes) for one in (x, y)]
     driver.queue.write(buffers[0], x)
@@ -72,10 +71,6 @@ def test_shared_functions_compute_what_each_did(opencl_name: str) -> None:
     driver.queue.read(y, buffers[1])
     expected = [x[: LENGTH * number + 1 : number].sum() for number in numbers]
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_functions_for_gpus_are_not_shared() -> None:
-    assert definitions(module_of(scaled, (3, 5), OPENCL).text()) == ["sum0", "sum1", "run"]
 
 
 def test_equal_numbers_are_one_parameter_and_few_may_differ() -> None:
@@ -93,50 +88,31 @@ def test_equal_numbers_are_one_parameter_and_few_may_differ() -> None:
     assert definitions(module_of(moved, many).text()) == ["sum0", "sum1", "run"]
 
 
-def test_divisors_are_not_parameters() -> None:
-    def divided(code: Function, divisor: int) -> Value:
-        (x,) = code.parameters
-        quotient = code.binary("udiv", code.load(x, I64), constant(divisor, I64))
-        return code.add(code.load(code.offset(x, quotient, "float"), FLOAT), scaled(code, 3))
-
-    assert definitions(module_of(divided, (3, 5)).text()) == ["sum0", "sum1", "run"]
+def divided(code: Function, divisor: int) -> Value:
+    (x,) = code.parameters
+    quotient = code.binary("udiv", code.load(x, I64), constant(divisor, I64))
+    return code.add(code.load(code.offset(x, quotient, "float"), FLOAT), scaled(code, 3))
 
 
-def test_floats_are_not_parameters() -> None:
-    def multiplied(code: Function, factor: float) -> Value:
-        wide = code.convert("fpext", scaled(code, 3), "double")
-        return code.convert("fptrunc", code.multiply(wide, constant(factor, DOUBLE)), "float")
-
-    # They differ in their exponents.
-    assert definitions(module_of(multiplied, (2.0, 4.0)).text()) == ["sum0", "sum1", "run"]
+def multiplied(code: Function, factor: float) -> Value:
+    wide = code.convert("fpext", scaled(code, 3), "double")
+    return code.convert("fptrunc", code.multiply(wide, constant(factor, DOUBLE)), "float")
 
 
-def test_short_functions_are_not_shared() -> None:
-    def one(code: Function, number: int) -> Value:
-        return code.load(code.offset(code.parameters[0], number, "float"), FLOAT)
-
-    assert definitions(module_of(one, (3, 5)).text()) == ["sum0", "sum1", "run"]
+def short(code: Function, number: int) -> Value:
+    return code.load(code.offset(code.parameters[0], number, "float"), FLOAT)
 
 
-def test_layers_of_other_sizes_share_functions_and_train_as_on_the_cpu_engine(
-    opencl_name: str,
-) -> None:
-    def block(channels: int) -> tuple[lm.Layer, ...]:
-        return (lm.Conv2d(channels, 3, padding="same"), lm.BatchNorm(), lm.ReLU())
-
-    net = lm.Sequential(
-        *(lm.Input(3, 8, 8), *block(16), *block(32), *block(48), lm.Flatten(), lm.Linear(3))
-    )
-    x, y = normal(12, 3, 8, 8), np.arange(12) % 3
-    loss, optimizer = lm.CrossEntropy(), lm.SGD(0.05)
-    results: list[dict[str, Any]] = []
-    for name in (opencl_name, "cpu"):
-        model = lm.Model(net, engine=name, seed=1)
-        model.fit((x, y), loss=loss, optimizer=optimizer, batch_size=4, epochs=2, seed=3)
-        results.append(dict(model.parameters()))
-    for name, value in results[0].items():
-        np.testing.assert_allclose(value, results[1][name], rtol=1e-3, atol=1e-4, err_msg=name)
-    text = lm.Model(net, engine=opencl_name).explain(4, loss, optimizer).listing(None, "opencl")
-    if "Addresses" not in text:
-        pytest.skip("this device has no kernels for processors")
-    assert "_with_numbers(" in text
+@pytest.mark.parametrize(
+    ("write", "numbers", "words"),
+    [
+        (scaled, (3, 5), OPENCL),
+        (divided, (3, 5), OPENCL_PROCESSOR),
+        # They differ in their exponents.
+        (multiplied, (2.0, 4.0), OPENCL_PROCESSOR),
+        (short, (3, 5), OPENCL_PROCESSOR),
+    ],
+    ids=["for GPUs", "divisors", "floats", "short"],
+)
+def test_other_functions_are_not_shared(write: Any, numbers: Any, words: Any) -> None:
+    assert definitions(module_of(write, numbers, words).text()) == ["sum0", "sum1", "run"]

@@ -46,24 +46,16 @@ def run(
 
 def products(processor: HostProcessor, left: Array, right: Array, added: Array) -> Array:
     """What `multiply_add_pairs` returns for rows of pairs."""
-    lanes = added.size
-    pairs = Type("i32", lanes)
-
-    def emit(code: Function, left: Value, right: Value, added: Value) -> Value:
-        return code.multiply_add_pairs(left, right, added)
-
-    found = run(processor, emit, [pairs, pairs, Type("float", lanes)], [left, right, added])
+    pairs, lanes = Type("i32", added.size), Type("float", added.size)
+    found = run(processor, Function.multiply_add_pairs, [pairs, pairs, lanes], [left, right, added])
     return np.frombuffer(found, np.float32)
 
 
 def rounded(processor: HostProcessor, first: Array, second: Array) -> Array:
     """The bits that `rounded_to_bfloat16` returns."""
-    type = Type("float", first.size)
-
-    def emit(code: Function, first: Value, second: Value) -> Value:
-        return code.rounded_to_bfloat16(first, second)
-
-    return np.frombuffer(run(processor, emit, [type, type], [first, second]), np.uint16)
+    types = [Type("float", first.size)] * 2
+    found = run(processor, Function.rounded_to_bfloat16, types, [first, second])
+    return np.frombuffer(found, np.uint16)
 
 
 @pytest.mark.parametrize("lanes", LANES)

@@ -32,20 +32,21 @@ def half(name: str, dtype: DType = float16) -> Apply:
 @pytest.mark.parametrize(
     ("primitive", "operation"), [("add", "fadd"), ("subtract", "fsub"), ("multiply", "fmul")]
 )
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [
+        (half("y"), Local("y", float16)),
+        # A literal that float16 has.
+        (Literal(0.375, float32), Literal(0.375, float16)),
+    ],
+    ids=["float16", "literal"],
+)
 def test_a_rounded_sum_or_product_of_float16_is_one_in_float16(
-    primitive: str, operation: str
+    primitive: str, operation: str, wide: Scalar, narrow: Scalar
 ) -> None:
-    found = half_operation(cast(Apply(primitive, (half("x"), half("y")), float32), float16))
+    found = half_operation(cast(Apply(primitive, (half("x"), wide), float32), float16))
     assert found is not None
-    assert found.operation == operation
-    assert found.operands == (Local("x", float16), Local("y", float16))
-
-
-def test_a_literal_that_float16_has_is_an_operand() -> None:
-    wide = Apply("multiply", (half("x"), Literal(0.375, float32)), float32)
-    found = half_operation(cast(wide, float16))
-    assert found is not None
-    assert found.operands == (Local("x", float16), Literal(0.375, float16))
+    assert (found.operation, found.operands) == (operation, (Local("x", float16), narrow))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from lamina import ops
 from lamina.base.shapes import Array, bfloat16, bool_, float32, float64, int64
 from lamina.compiler.fusion import anchors, trials
 from lamina.compiler.lowering.lower import lower_group
-from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.compiler.simplify import simplify
 from lamina.graph import CONSTANT, OPS, Graph, Op, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.program.cost import cost_of
@@ -320,15 +319,6 @@ def test_equal_groups_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return len(lowered)
 
     assert tries(20) == tries(5)
-
-
-def test_deep_expressions_are_split() -> None:
-    x = leaf("x", "input", (4,), float32)
-    y = x
-    for _ in range(3 * DEEPEST_EXPRESSION):
-        y = ops.sin(y)
-    program = program_of([y])
-    assert 3 <= len(program.steps) <= 5
 
 
 def test_a_product_and_its_operand_may_share_a_step() -> None:

@@ -57,9 +57,6 @@ def test_coordinates_after_many_reshapes_are_still_compared() -> None:
     assert count(program, "exp") == 1
 
 
-# Augmentation -------------------------------------------------------------------------------------
-
-
 def augmented(*layers: lm.Layer) -> Program:
     network = lm.Sequential(lm.Input(3, 16, 16), *layers, lm.Flatten(), lm.Linear(5))
     return network.plan(8, lm.CrossEntropy(), lm.SGD(0.1)).program

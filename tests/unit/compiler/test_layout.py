@@ -86,9 +86,6 @@ def moves_only(step: Step) -> bool:
     return all(is_moved(store.value) for store in stores_of(step))
 
 
-# Programs -----------------------------------------------------------------------------------------
-
-
 def test_steps_that_only_move_numbers_are_recognised() -> None:
     copy, padded = ops.transpose(X), ops.pad(X * 2.0, [(0, 0), (1, 1), (0, 0), (0, 0)], 1.0)
     program = program_of([copy, padded])
@@ -133,9 +130,6 @@ def test_nothing_stored_is_larger_than_an_activation(name: str) -> None:
     program = training(NETWORKS[name])
     taken = {buffer.name: buffer.bytes for buffer in program.of_kind("temporary")}
     assert {n: size for n, size in taken.items() if size > largest * float32.itemsize} == {}
-
-
-# Graphs -------------------------------------------------------------------------------------------
 
 
 X = leaf("x", "input", (2, 3, 4, 5), float64)

@@ -113,20 +113,6 @@ def test_blocks_are_aligned_and_within_the_limit(
     assert outputs_of(program) == outputs_of(program_of(rows))
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(5))
-def test_many_buffers_are_allocated_in_blocks_within_the_limit(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    sizes = generator.choice((0, 1, 7, 64, 100, 1024, 2000), 150)
-    reads = [tuple({max(0, n - int(generator.integers(1, 9)))} - {n}) for n in range(150)]
-    rows = [Row(int(size), DTYPES[n % 3], reads[n]) for n, size in enumerate(sizes)]
-    program = program_of(rows, alignment=64, largest_block=16_000)
-    verify(program)
-    assert len(program.plan.blocks) > 1
-    assert max(program.plan.blocks) <= 16_000
-    assert outputs_of(program) == outputs_of(program_of(rows))
-
-
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(rows_of(st.integers(1, 20)))
 def test_a_limit_that_holds_everything_changes_nothing(rows: list[Row]) -> None:
@@ -169,9 +155,6 @@ def test_the_bill_of_several_blocks_names_them(tmp_path: Path) -> None:
     assert ["b1", "f64[1000]", "7.81", "KiB", "2:0", "1-2"] in rows
     bill.plot(tmp_path / "plan.png")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-
-
-# Plans that were tampered with --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

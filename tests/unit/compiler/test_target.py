@@ -48,9 +48,6 @@ def contractions(program: Program) -> int:
     return sum(isinstance(step, Contraction) for step in program.steps)
 
 
-# The record ---------------------------------------------------------------------------------------
-
-
 def test_a_key_depends_on_every_field_of_a_target() -> None:
     others: dict[str, Any] = {"name": "other", "largest_block_bytes": 1 << 20, "scatter": "sorted"}
     keys = {CPU.key}
@@ -77,9 +74,6 @@ lm.Sequential(lm.Input(4), lm.Linear(2)).plan(8)
 assert "llvmlite" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-# Decisions ----------------------------------------------------------------------------------------
 
 
 def test_attention_is_divided_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,9 +151,6 @@ def test_the_arena_is_divided_and_aligned_as_the_target_requires() -> None:
     assert [len(plan.blocks) for plan in plans] == [1, 2]
     assert max(plans[1].blocks) <= 64 << 10
     assert not any(allocation.offset % 256 for allocation in plans[1].allocations)
-
-
-# Targets of engines -------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -55,9 +55,6 @@ def products_of(program: Program, processor: HostProcessor) -> list[GemmSchedule
     return [one for one in steps if isinstance(one, GemmSchedule)]
 
 
-# Machine code -------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def assembly() -> str:
     net = lm.Sequential(lm.Input(130), lm.Linear(64))
@@ -96,9 +93,6 @@ def check_configurations(assembly: str) -> None:
         assert words.count("tilerelease") == 1
 
 
-# Schedules ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("workload", ["mlp", "transformer"])
 def test_large_matrix_products_are_in_tile_registers(workload: str) -> None:
     program = program_of(workload)
@@ -124,9 +118,6 @@ def test_small_products_are_not_in_tile_registers() -> None:
     net = lm.Sequential(lm.Input(100), lm.Linear(100))
     program = rounded(net, 12)
     assert [one.algorithm for one in products_of(program, SAPPHIRE_RAPIDS)] == ["tiles"]
-
-
-# Results ------------------------------------------------------------------------------------------
 
 
 def rounded_product(
@@ -231,9 +222,6 @@ def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch: pytest.MonkeyPat
     assert of_tiles == 3 * 4 * 128 * 32 * 32 * processor.threads
     assert of_vectors < of_tiles
     assert ["amx_32x2" in text for text in texts] == [True, False]
-
-
-# Permission ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

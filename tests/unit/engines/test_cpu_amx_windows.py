@@ -47,9 +47,6 @@ def kernels_of(program: Program, processor: HostProcessor = SAPPHIRE_RAPIDS) -> 
     return set(re.findall(r"@amx_(\d+x\d)_", write_program(program, processor).text))
 
 
-# Machine code -------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def assembly() -> str:
     program = Convolution((8, 40), (3, 3), n=48, padding=(1, 1)).program()
@@ -60,9 +57,6 @@ def test_a_convolution_multiplies_in_tile_registers(assembly: str) -> None:
     check_configurations(assembly)
     assert "tdpbf16ps" in assembly
     assert "vdpbf16ps" not in assembly
-
-
-# Schedules ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workload", ["vgg", "resnet-18"])
@@ -130,9 +124,6 @@ def test_algorithms_depend_on_tile_registers(
     ((_, found),) = windows_of(case.program(result), processor)
     assert (found.algorithm, found.paired, found.amx) == expected
     assert ("; AMX tiles of up to 32 rows; " in str(found)) == found.amx
-
-
-# Results ------------------------------------------------------------------------------------------
 
 
 def in_tile_registers(program: Program, engine: CpuEngine) -> Iterator[Schedule]:

@@ -29,7 +29,6 @@ from lamina.engines.cpu.run.thread_pool import Job
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import FusedSum, LoopSchedule
 from lamina.engines.simd.emit.kernels import KernelCall
-from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
@@ -180,23 +179,6 @@ def test_large_packed_operands_of_different_steps_share_memory() -> None:
     one = 4 * (192 * 192 * 16)
     # Packed operands, and partial sums of weight gradients: only one of them at a time.
     assert one <= write_program(program, PROCESSOR).layout.shared_bytes <= one + one // 8
-
-
-def test_packed_operands_share_memory_only_if_their_lifetimes_are_disjoint() -> None:
-    workspaces = Workspaces()
-    sizes = {"lasting": 640, "first": 256, "second": 200, "third": 256, "small": 64}
-    steps = {
-        "lasting": range(9),
-        "first": range(2),
-        "second": range(1, 4),
-        "third": range(2, 6),
-        "small": range(4, 6),
-    }
-    offsets = {name: workspaces.allocate(name, sizes[name], steps[name]) for name in sizes}
-    # At the lowest offset that is free all the time, aligned to cache lines.
-    assert offsets == {"lasting": 0, "first": 640, "second": 896, "third": 640, "small": 896}
-    assert workspaces.shared_bytes == 640 + 256 + 256
-    assert workspaces.extents["second"] == (896, 896 + 256)
 
 
 def test_frozen_weights_are_packed_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:

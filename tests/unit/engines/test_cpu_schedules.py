@@ -28,7 +28,6 @@ from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PACKED,
     PREPACKED,
-    FusedSum,
     GemmSchedule,
     LoopSchedule,
     WindowSchedule,
@@ -88,31 +87,18 @@ def test_a_schedule_is_printed_step_by_step() -> None:
     assert any(line.startswith("  column sums of step ") for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("program", "wanted"),
-    [
-        (
-            convolution(3),
-            {WINOGRAD[FILTERINGS[3]], WINOGRAD_WEIGHT_GRADIENT[FILTERINGS[3]], IMPLICIT_GEMM},
-        ),
-        (
-            convolution(5),
-            {WINOGRAD[FILTERINGS[5]], WINOGRAD_WEIGHT_GRADIENT[FILTERINGS[5]], WEIGHT_GRADIENT},
-        ),
-        (convolution(3, 2), {COL2IM, IMPLICIT_GEMM, WEIGHT_GRADIENT}),
-    ],
-    ids=["3x3", "5x5", "strided"],
-)
-def test_every_algorithm_is_an_alternative_at_every_size(
-    program: Program, wanted: set[str]
-) -> None:
+def test_every_algorithm_is_an_alternative_at_every_size() -> None:
+    steps = [step for size in (3, 5) for step in convolution(size).steps]
+    steps += convolution(3, 2).steps
     found = {
         one.algorithm
-        for step in program.steps
+        for step in steps
         if isinstance(step, Contraction)
         for one in alternatives_of(step, PROCESSOR)
     }
-    assert wanted | {"loop", "tiles"} <= found
+    filtered = {WINOGRAD[FILTERINGS[n]] for n in (3, 5)}
+    filtered |= {WINOGRAD_WEIGHT_GRADIENT[FILTERINGS[n]] for n in (3, 5)}
+    assert found >= {*filtered, IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM, "loop", "tiles"}
 
 
 def test_without_sliding_windows_a_step_has_two_readings() -> None:
@@ -127,17 +113,6 @@ def test_without_sliding_windows_a_step_has_two_readings() -> None:
     }
     both = {IMPLICIT_GEMM, WEIGHT_GRADIENT}
     assert chosen == {IMPLICIT_GEMM: both, WEIGHT_GRADIENT: both}
-
-
-def test_legal_schedules_cover_all_alternatives_of_every_step() -> None:
-    program = classifier(20, 12, 10)
-    met = [set[object]() for _ in program.steps]
-    for schedule in legal_schedules(program, PROCESSOR):
-        for choices, step in zip(met, schedule.steps, strict=True):
-            choices.add(step)
-    for choices, step in zip(met, program.steps, strict=True):
-        assert choices >= set(alternatives_of(step, PROCESSOR))
-    assert any(isinstance(choice, FusedSum) for choices in met for choice in choices)
 
 
 def test_forced_schedules_decide_which_operands_are_packed() -> None:

@@ -45,9 +45,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
 strided = partial(Convolution, stride=2, batch=3, channels=8, n=20, whole=True)
 
 
-# Schedules ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("case", "paired"),
     [
@@ -95,9 +92,6 @@ def test_sides_with_a_negative_dilation_are_split() -> None:
     assert image.size(4) == 10
     # The first window has its elements at 2, 1 and 0.
     assert image.split_offsets(4) == [1, 5, 0]
-
-
-# Results ------------------------------------------------------------------------------------------
 
 
 def pairs_along_positions(program: Program, processor: Processor) -> Iterator[Schedule]:

@@ -38,9 +38,6 @@ def with_verdict(driver: Any, *faults: Any, has_type: bool | None = None) -> Any
         return driver_module.OpenClDriver(found, Verdict(faults))
 
 
-# The self-test
-
-
 def faults_of_halves(driver: Any) -> list[Any]:
     return list(_faults_of_halves(driver))
 
@@ -151,9 +148,6 @@ def test_float16_is_converted_as_integers_if_functions_are_wrong(driver: Any, ke
     nan = np.isnan(wanted)
     np.testing.assert_array_equal(nan, np.isnan(found))
     np.testing.assert_array_equal(found.view("u2")[~nan], wanted.view("u2")[~nan])
-
-
-# Checks of parameters
 
 
 def check(engine: Engine, *arrays: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,10 @@ from gpu_cases import TRAITS, Case, compiled
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, float32
+from lamina.base.shapes import float32
 from lamina.codegen.pieces import PieceModule
 from lamina.codegen.words import OPENCL_PROCESSOR
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.launches import Launches, Traits
@@ -206,12 +206,13 @@ def test_calls_side_by_side_touch_no_memory_that_another_one_writes(
 
 def training_program(name: str, target: Target) -> Program:
     """The training step of a workload."""
-    workload = WORKLOADS[name]
-    assert workload.loss is not None
-    network, options = workload.network(), TrainingOptions(workload.loss, workload.optimizer)
-    targets = default_targets(network, workload.loss, float32)
-    graph = training_graph(BatchSpecs(network, float32, targets=targets), options).graph
-    return compile_graph(graph, batch=workload.batch, name=name, target=target)
+    one = WORKLOADS[name]
+    assert one.loss is not None
+    network, options = one.network(), TrainingOptions(one.loss, one.optimizer)
+    specs = BatchSpecs(network, float32, targets=default_targets(network, one.loss, float32))
+    return compile_graph(
+        training_graph(specs, options).graph, batch=one.batch, name=name, target=target
+    )
 
 
 def test_equal_launches_share_a_case_of_the_kernel() -> None:
@@ -238,49 +239,40 @@ def test_a_recurrence_has_the_same_results_in_one_launch_and_in_many(
 
 
 @pytest.fixture
-def engine(opencl_name: str) -> GpuEngine:
+def processor(engine: GpuEngine) -> GpuEngine:
     """The first device of OpenCL, if it takes kernels for processors."""
-    found = open_engine(opencl_name)
-    assert isinstance(found, GpuEngine)
-    if not isinstance(found.family, ProcessorFamily):
+    if not isinstance(engine.family, ProcessorFamily):
         pytest.skip("the first device of OpenCL takes kernels for GPUs")
-    return found
+    return engine
 
 
-def test_a_loop_of_short_steps_is_one_launch(engine: GpuEngine) -> None:
+def test_a_loop_of_short_steps_is_one_launch(processor: GpuEngine) -> None:
     network = lm.Sequential(Input(50, 3), LSTM(4), lm.Flatten(), lm.Linear(2))
-    bill = network.plan(2, lm.CrossEntropy(), lm.SGD(0.1), engine=engine.device.engine)
+    bill = network.plan(2, lm.CrossEntropy(), lm.SGD(0.1), engine=processor.device.engine)
     assert len(bill.program.repeats) == 2
-    assert engine.launch_count(bill.program) == 1
+    assert processor.launch_count(bill.program) == 1
 
 
-def test_the_tiny_training_step_is_one_launch(engine: GpuEngine) -> None:
-    workload, name = WORKLOADS["tiny-step"], engine.device.engine
+def test_the_tiny_training_step_is_one_launch(processor: GpuEngine) -> None:
+    workload, name = WORKLOADS["tiny-step"], processor.device.engine
     bill = workload.network().plan(1, workload.loss, workload.optimizer, engine=name)
-    assert engine.launch_count(bill.program) == 1
-    listing = engine.listing(bill.program, None, "opencl")
+    assert processor.launch_count(bill.program) == 1
+    listing = processor.listing(bill.program, None, "opencl")
     assert listing.count("// step ") == len(bill.program.steps) == 13
     assert listing.rstrip().endswith("}")
     assert "__kernel void run(" in listing
-    last = engine.listing(bill.program, 12, "opencl")
+    last = processor.listing(bill.program, 12, "opencl")
     assert last.count("// step ") == 1
     assert "__kernel" not in last
 
 
-def test_the_time_of_each_step_is_measured(
-    opencl_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_of_each_step_is_measured(opencl_name: str, on_call: Any) -> None:
     waited: list[str] = []
-    output = GpuProgram.output
-
-    def noted(self: GpuProgram, name: str) -> Array:
-        waited.append(name)
-        return output(self, name)
-
-    monkeypatch.setattr(GpuProgram, "output", noted)
+    on_call(GpuProgram, "output", lambda _, name: waited.append(name))
     network = lm.Sequential(Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(3))
-    model = lm.Model(network, engine=opencl_name)
-    profile = model.profile(4, lm.CrossEntropy(), lm.SGD(0.1), seconds=0.05)
+    profile = lm.Model(network, engine=opencl_name).profile(
+        4, lm.CrossEntropy(), lm.SGD(0.1), seconds=0.05
+    )
     assert len(profile.seconds) > 3
     assert all(seconds > 0 for seconds in profile.seconds)
     # The device is waited for before and after the runs without clocks.

@@ -79,12 +79,6 @@ def limit(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
     return only
 
 
-def predicting_bytes(batch: int, engine: str) -> int:
-    """The memory that a model takes for predictions, in addition to its parameters."""
-    program = network().plan(batch, engine=engine).program
-    return sum(need.bytes for need in open_engine(engine).needs(program))
-
-
 # Little memory ------------------------------------------------------------------------------------
 
 
@@ -109,21 +103,6 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(
     assert 1 << 19 < sum(sizes) <= 1 << 20
     with pytest.raises(EngineError, match="needs more memory than there is"):
         model.training(**STEP, batch_size=largest + 1)
-
-
-def test_fit_and_predict_are_refused_before_anything_is_allocated(
-    opencl_name: str, sizes: list[int], leave: Callable[[int], None]
-) -> None:
-    model = lm.Model(network(), engine=opencl_name)
-    leave(predicting_bytes(4, opencl_name))
-    sizes.clear()
-    with pytest.raises(EngineError, match="a batch of 16 examples needs more memory"):
-        model.fit((X, Y), **STEP, batch_size=16, progress=False)
-    with pytest.raises(EngineError, match="a batch of 48 examples needs more memory") as caught:
-        model.predict(X)
-    # Only the seed and the counter of random numbers.
-    assert max(sizes, default=0) <= 8
-    assert re.fullmatch(r"Take a batch of at most \d+ examples?\.", caught.value.advice)
 
 
 def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(
@@ -291,23 +270,6 @@ def test_workspaces_above_the_limit_are_refused_by_name(
         "  needed   12 KiB for parameter 5.weight f32[24, 128]\n"
         "  Take a smaller network, or an optimizer with less state."
     )
-
-
-def test_a_batch_above_the_limit_is_refused_with_the_largest_that_is_not(
-    opencl_name: str, sizes: list[int], limit: Callable[[int], None]
-) -> None:
-    limit(LIMIT)
-    model = lm.Model(network(), engine=opencl_name)
-    sizes.clear()
-    error = refused(EngineError, lambda: model.training(**STEP, batch_size=48))
-    assert sizes == []
-    assert "is larger than the largest block of memory on this device" in str(error)
-    found = re.fullmatch(DIVIDED, error.advice)
-    assert found is not None
-    model.training(**STEP, batch_size=int(found[1])).release()
-    assert max(sizes) <= LIMIT
-    largest = network().max_batch_size("1 GiB", LOSS, OPTIMIZER, engine=opencl_name)
-    assert largest == int(found[1])
 
 
 # Released models ----------------------------------------------------------------------------------

@@ -15,12 +15,10 @@ from error_texts import error_text
 from gpu_cases import TRAITS
 from opencl_cases import refusing
 
-from lamina.base.shapes import DType, bool_, float32, int32, int64, uint8
+from lamina.base.shapes import float32
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.arena import arena_layout
 from lamina.engines.gpu.executable import GpuProgram
-from lamina.engines.gpu.gather import _write_gather
-from lamina.engines.gpu.kernels import module_for
 from lamina.engines.gpu.launches import Gather, Launch, Launches, RepeatedLaunches, Workspace
 from lamina.engines.opencl import build
 from lamina.engines.opencl import driver as driver_module
@@ -140,31 +138,6 @@ def test_runs_over_a_data_set_record_every_output(engine: Any) -> None:
 
 
 DATA = {"x": (10, 2), "empty": (10, 0)}
-
-
-@pytest.mark.parametrize("dtype", [bool_, uint8, int32, float32, int64])
-@pytest.mark.parametrize("shape", [(3,), (2, 5), (4, 2), ()])
-def test_batches_of_any_dtype_are_gathered(
-    engine: Any, dtype: DType, shape: tuple[int, ...]
-) -> None:
-    driver = engine.arena().driver
-    data = np.random.default_rng(1).integers(0, 100, (9, *shape)).astype(dtype.numpy)
-    rows = np.array([[8, 0], [3, 3], [1, 7]], "int64")
-    module = module_for(driver.traits, driver.words)
-    gather = _write_gather(module, Buffer("batch", "input", (2, *shape), dtype), counted=False)
-    other = _write_gather(module, Buffer("other", "input", (2, *shape), dtype), counted=False)
-    assert other.kernel == gather.kernel
-    examples, batch, numbers = (
-        engine.allocate(one.shape, one.dtype) for one in (data, data[:2], rows)
-    )
-    examples.write(data)
-    numbers.write(rows)
-    buffers = (examples.buffer, batch.buffer, numbers.buffer)
-    built = driver.build(module.text())
-    kernel = driver.kernel(built, gather.kernel, buffers, gather.items, numbered=True)
-    for run, wanted in enumerate(rows):
-        driver.queue.launch(kernel, run)
-        np.testing.assert_array_equal(batch.read(), data[wanted])
 
 
 def test_a_timed_program_returns_the_seconds_of_each_step(engine: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -312,40 +310,6 @@ def test_listings_never_tune(tuned: Any) -> None:
     one.engine.listing(one.program, None, "opencl")
     one.engine.workspace_bytes(one.program)
     assert one.worked == (0, 0)
-
-
-PROCESS = """
-import sys
-import numpy as np
-import lamina as lm
-from lamina.engines.opencl.driver import OpenClDriver
-
-builds = []
-original = OpenClDriver.build
-OpenClDriver.build = lambda self, text: (builds.append(text), original(self, text))[1]
-net = lm.Sequential(lm.Input(256), lm.Linear(256))
-model = lm.Model(net, engine=sys.argv[1])
-built = len(builds)
-model.predict(np.ones((128, 256), "float32"))
-print(len(builds) - built)
-"""
-
-
-def test_a_second_process_tunes_nothing(
-    opencl_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    monkeypatch.setenv("LAMINA_TUNE", "1000")
-
-    def builds() -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", PROCESS, opencl_name], capture_output=True, text=True
-        )
-        assert not done.returncode, done.stderr
-        return int(done.stdout)
-
-    assert builds() > 1
-    assert builds() == 1
 
 
 # Steps and candidates -----------------------------------------------------------------------------

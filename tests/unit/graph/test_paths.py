@@ -28,9 +28,6 @@ def after(steps: int, optimizer: Any, **how: Any) -> dict[str, Array]:
     return model.parameters()
 
 
-# Optimizers by path -------------------------------------------------------------------------------
-
-
 def test_each_parameter_follows_its_own_optimizer() -> None:
     # One training step: later gradients depend on the updates of all parameters.
     optimizer = lm.ByPath({"1.*": lm.SGD(0.1), "*.bias": lm.Adam(0.01)}, default=lm.Lion(0.02))
@@ -112,8 +109,6 @@ def test_a_pattern_with_anything_but_an_optimizer_is_refused(wrong: Any) -> None
         with pytest.raises(DefinitionError, match=r"in ByPath .*: this is not an optimizer"):
             lm.ByPath(**{"patterns": {}, **how})
 
-
-# Freezing -----------------------------------------------------------------------------------------
 
 FROZEN = [
     (["1.*"], ["1.weight", "1.bias"]),
@@ -216,8 +211,6 @@ def test_a_layer_applied_twice_is_frozen_as_one() -> None:
     same_bits = [name for name, old in before.items() if (model.parameters()[name] == old).all()]
     assert same_bits == [f"{first}.weight", f"{first}.bias"]
 
-
-# Errors -------------------------------------------------------------------------------------------
 
 NET = network()
 USES: dict[str, Callable[[Any], object]] = {

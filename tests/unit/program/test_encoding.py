@@ -95,9 +95,6 @@ def test_values_of_other_types_are_refused(program: Program) -> None:
         encode(replace(program, outputs=((object(), "y"),)))
 
 
-# Damaged bytes ------------------------------------------------------------------------------------
-
-
 def rows_of(program: Program) -> list[Any]:
     data = encode(program)
     return json.loads(data[LENGTH_BYTES : LENGTH_BYTES + int.from_bytes(data[:8], "little")])
