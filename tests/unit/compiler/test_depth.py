@@ -182,31 +182,6 @@ def test_a_model_of_many_layers_is_saved_and_loaded_and_predicts(tmp_path: Path)
         assert np.array_equal(loaded.predict(x), model.predict(x))
 
 
-@pytest.mark.sampled
-def test_a_training_step_of_many_layers_learns_on_both_engines() -> None:
-    def losses(engine: str) -> list[float]:
-        x = start = lm.Input(6)
-        for _ in range(60):
-            x = x + lm.Linear(6)(lm.Tanh()(x)) * 0.1
-        x = lm.Linear(3)(x)
-        model = lm.Model(lm.Network(start, x), engine=engine)
-        data = array(model.network), np.array([0, 2])
-        with (
-            little_stack(),
-            model.training(
-                loss=lm.CrossEntropy(),
-                optimizer=lm.SGD(0.1, momentum=0.9),
-                batch_size=BATCH,
-                clip=lm.ClipGlobalNorm(1.0),
-            ) as training,
-        ):
-            return [float(training.step(*data)) for _ in range(3)]
-
-    cpu, interpreter = losses("cpu"), losses("interpreter")
-    assert cpu == pytest.approx(interpreter, rel=1e-4)
-    assert cpu[2] < cpu[0]
-
-
 # Work ---------------------------------------------------------------------------------------------
 
 

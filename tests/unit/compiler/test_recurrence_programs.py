@@ -57,29 +57,6 @@ def test_long_sequences_make_no_larger_programs() -> None:
     assert len(texts[1].splitlines()) < 1.5 * len(texts[0].splitlines())
 
 
-def test_memory_grows_only_with_the_tensors_that_each_iteration_leaves_for_later() -> None:
-    batch, features = 8, 24
-    bytes_of = {n: training_program(n).plan.arena_bytes for n in (10, 110, 210)}
-    each = (bytes_of[110] - bytes_of[10]) / 100
-    assert bytes_of[210] - bytes_of[110] == bytes_of[110] - bytes_of[10]
-    # The products of the gates with the input and with the state, or their gradients; h and c; and
-    # the gradients of h and c.
-    assert each <= 4 * batch * (2 * 4 * features + 4 * features + 4 * features)
-    assert each >= 4 * batch * (4 * features + 2 * features)
-
-
-def test_temporaries_of_one_iteration_share_memory_with_those_of_all_others() -> None:
-    program = training_program(1000, kind=lm.GRU)
-    own = 0
-    for one in program.plan.allocations:
-        repeat = program.repeated(one.first)
-        if repeat is not None and one.buffer not in indexed_by_iteration(program):
-            own += 1
-            assert one.last < repeat.last
-            assert program.buffers[one.buffer].bytes <= 4 * 8 * 3 * 24
-    assert own
-
-
 def test_within_an_iteration_temporaries_share_memory() -> None:
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
         x = states[0]
@@ -96,17 +73,6 @@ def test_within_an_iteration_temporaries_share_memory() -> None:
     between = [a for a in between if a.bytes == 4 * 8 * 8 and a.last < repeat.last]
     assert len(between) == 5
     assert len({one.offset for one in between}) == 2
-
-
-def indexed_by_iteration(program: Program) -> set[str]:
-    """The buffers that repeats load or store at an index that depends on the iteration."""
-    return {
-        access.buffer
-        for repeat in program.repeats
-        for step in program.steps[repeat.first : repeat.last]
-        for access in (*loads_of(step), *stores_of(step))
-        if repeat.axis in axes_of(access.index)
-    }
 
 
 def test_all_results_and_all_their_gradients_are_one_loop_each() -> None:

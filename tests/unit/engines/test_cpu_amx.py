@@ -1,14 +1,26 @@
-"""Matrix products in the tile registers of AMX: machine code, and results of emulated tiles."""
+"""Products and convolutions in the tile registers of AMX: machine code, choices, results."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+import program_cases
 import pytest
-from cpu_cases import FEATURES, SAPPHIRE_RAPIDS, check_threads
+from alternatives import schedules_of
+from cpu_cases import (
+    FEATURES,
+    SAPPHIRE_RAPIDS,
+    ZEN_4,
+    Convolution,
+    check_threads,
+    same_for_threads,
+    windows_of,
+)
 from emulated import emulate
 from error_texts import error_text
 from harness import Leaves, check
@@ -32,7 +44,9 @@ from lamina.engines.simd.decide.schedule import (
     GemmSchedule,
     LoopSchedule,
     Schedule,
+    WindowSchedule,
 )
+from lamina.engines.simd.decide.windows import COL2IM, IMPLICIT_GEMM, WINOGRAD, paired_readings
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor
 from lamina.program.program import Program
@@ -141,10 +155,10 @@ def rounded_product(
 
 
 def in_tile_registers(program: Program, engine: CpuEngine) -> Iterator[Schedule]:
-    """Other schedules in which all matrix products are in tile registers."""
+    """Other schedules in which all products, or all contractions over windows, are in tiles."""
     for schedule in legal_schedules(program, engine.processor):
-        products = [one for one in schedule.steps if isinstance(one, GemmSchedule)]
-        if products and all(one.algorithm == AMX for one in products):
+        found = [one for one in schedule.steps if isinstance(one, GemmSchedule | WindowSchedule)]
+        if found and all(one.algorithm == AMX or getattr(one, "amx", False) for one in found):
             yield schedule
 
 
@@ -261,3 +275,171 @@ def test_the_reason_is_the_systems_text() -> None:
     """Empty on processors with AMX; on others the system has no such state to save."""
     reasons = ("", "Invalid argument", "Operation not supported", "only Linux is asked for them")
     assert tile_permission.refusal() in reasons
+
+
+@pytest.fixture
+def small_engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+    """The engine with emulated tiles, and so little cache that images are split into blocks."""
+    emulate(monkeypatch, "amx")
+    engine = CpuEngine()
+    engine.processor = replace(engine.processor, level2_bytes=10 << 10, threads=3)
+    return engine
+
+
+def kernels_of(program: Program, processor: HostProcessor = SAPPHIRE_RAPIDS) -> set[str]:
+    """The rows and the tile registers along N of each micro-kernel: `"32x2"`."""
+    return set(re.findall(r"@amx_(\d+x\d)_", write_program(program, processor).text))
+
+
+@pytest.fixture(scope="module")
+def convolution() -> str:
+    program = Convolution((8, 40), (3, 3), n=48, padding=(1, 1)).program()
+    return listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
+
+
+def test_a_convolution_multiplies_in_tile_registers(convolution: str) -> None:
+    check_configurations(convolution)
+    assert "tdpbf16ps" in convolution
+    assert "vdpbf16ps" not in convolution
+
+
+@pytest.mark.parametrize("workload", ["vgg", "resnet-18"])
+def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(
+    workload: str,
+) -> None:
+    program = program_of(workload)
+    work = tiled = 0
+    for step, how in zip(program.steps, decide(program, SAPPHIRE_RAPIDS).steps, strict=True):
+        if isinstance(step, Contraction) and isinstance(how, WindowSchedule):
+            b, m, n, k = step.extents
+            is_forward = how.algorithm in (IMPLICIT_GEMM, *WINOGRAD.values())
+            work += b * m * n * k * is_forward
+            tiled += b * m * n * k * how.amx
+    assert tiled > 0.9 * work
+
+
+@pytest.mark.parametrize(
+    ("case", "kernels"),
+    [
+        (Convolution((4, 64), (1, 3), padding=(0, 0), n=48), {"31x2", "31x1"}),
+        # Three rows of positions with two rows of padding between them, and the last two rows.
+        (Convolution((8, 8), (3, 3), padding=(1, 1), n=32), {"28x2", "18x2"}),
+        # Rows of positions are further apart than they are long: each has its own tiles.
+        (Convolution((25, 25), (3, 3), stride=2, n=32), {"12x2"}),
+    ],
+    ids=["pieces of rows", "several rows", "strided"],
+)
+def test_tiles_have_the_fewest_registers(case: Convolution, kernels: set[str]) -> None:
+    assert kernels_of(case.program()) == kernels
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Convolution((16, 16), (3, 3), channels=48, padding=(1, 1)),
+        Convolution((16, 16), (3, 3), n=15, padding=(1, 1)),
+        # Rows of two positions, far apart: tiles would be nearly empty.
+        Convolution((32, 32), (3, 31)),
+    ],
+    ids=["half a tile of channels", "few results", "short rows"],
+)
+def test_tile_registers_that_would_be_half_empty_are_not_used(case: Convolution) -> None:
+    for _, found in windows_of(case.program(), SAPPHIRE_RAPIDS):
+        assert not found.amx
+
+
+SAME = Convolution((16, 16), (3, 3), padding=(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("case", "result", "processor", "expected"),
+    [
+        (SAME, "y", ZEN_4, (IMPLICIT_GEMM, True, False)),
+        # Pairs are not gathered from positions that lie a stride apart.
+        (replace(SAME, n=32, stride=2), "x", SAPPHIRE_RAPIDS, (COL2IM, True, False)),
+        (Convolution((12, 12), (5, 5), n=32), "x", ZEN_4, (COL2IM, True, False)),
+        (Convolution((12, 12), (5, 5), n=32), "x", SAPPHIRE_RAPIDS, (IMPLICIT_GEMM, True, True)),
+    ],
+    ids=["without tiles", "strided gradient", "gradient without tiles", "gradient"],
+)
+def test_algorithms_depend_on_tile_registers(
+    case: Convolution, result: str, processor: HostProcessor, expected: tuple[str, bool, bool]
+) -> None:
+    ((_, found),) = windows_of(case.program(result), processor)
+    assert (found.algorithm, found.paired, found.amx) == expected
+    assert ("; AMX tiles of up to 32 rows; " in str(found)) == found.amx
+
+
+CASES = {
+    # Two panels of N, the last one not full; blocks of rows that leave a rest.
+    "several rows": Convolution((5, 7), (3, 3), n=41, padding=(1, 1)),
+    "pieces of rows": Convolution((3, 37), (2, 3), batch=1, channels=64, n=20),
+    "one axis": Convolution((45,), (5,), n=17, padding=(2, 2)),
+    "three axes": Convolution((3, 3, 6), (2, 2, 3), n=16, padding=(1, 1)),
+    "stride": Convolution((9, 17), (3, 3), stride=2, n=33),
+    "stride and padding": Convolution((9, 15), (3, 3), stride=2, padding=(1, 1)),
+    "uneven strides": Convolution((6, 13), (3, 3), stride=(1, 2), padding=(1, 1)),
+    "dilation": Convolution((7, 18), (2, 3), dilation=2, padding=(1, 1)),
+    "groups": Convolution((4, 10), (2, 2), channels=64, n=38, groups=2, padding=(1, 1)),
+}
+
+
+def check_tiles(graph: Graph, leaves: Leaves, small_engine: CpuEngine) -> None:
+    """The results of both schedules in tile registers equal the oracle's."""
+    others = partial(in_tile_registers, engine=small_engine)
+    program = check(graph, small_engine, leaves.feeds, schedules=others)
+    assert [one.amx for _, one in windows_of(program, small_engine.processor)] == [True]
+    assert len([*others(program)]) == 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolutions_equal_the_oracles(name: str, small_engine: CpuEngine) -> None:
+    leaves = Leaves()
+    check_tiles(CASES[name].graph(leaves), leaves, small_engine)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Convolution((5, 9), (3, 3), n=32, channels=35, padding=(1, 1)),
+        Convolution((6, 11), (2, 3), n=64, channels=16, dilation=2),
+    ],
+)
+def test_gradients_of_images_equal_the_oracles(case: Convolution, small_engine: CpuEngine) -> None:
+    leaves = Leaves()
+    check_tiles(case.graph(leaves, "x"), leaves, small_engine)
+
+
+def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(
+    small_engine: CpuEngine,
+) -> None:
+    """Not those that follow in the image after the rows between."""
+    leaves = Leaves()
+    graph = Convolution((5, 7), (3, 3), padding=(1, 1)).graph(leaves)
+    for feed in leaves.feeds.values():
+        feed[:] = np.random.default_rng(0).integers(-4, 5, feed.shape)
+    leaves.feeds["x0"][0, 2, 6, 3] = np.inf
+    leaves.feeds["x0"][1, 4, 0, 31] = np.nan
+    program = check(graph, small_engine, leaves.feeds, exact=True)
+    assert kernels_of(program, small_engine.processor) == {"25x1", "16x1"}
+
+
+def test_convolutions_do_not_depend_on_the_number_of_threads(small_engine: CpuEngine) -> None:
+    leaves = Leaves()
+    graph = Convolution((5, 9), (3, 3), batch=5, n=32, padding=(1, 1)).graph(leaves, "y", "x")
+    program = program_cases.compiled(graph)
+    assert [one.amx for _, one in windows_of(program, small_engine.processor)] == [True, True]
+    same_for_threads(program, leaves.feeds, engine=small_engine)
+
+
+def test_a_contraction_without_k_has_schedules_but_no_pairs(small_engine: CpuEngine) -> None:
+    leaves = Leaves()
+    column, row = (leaves.add(np.ones(size, "float32")) for size in (6, 32))
+    graph = leaves.graph([ops.outer(column, row)])
+    others = partial(schedules_of, small_engine)
+    program = check(graph, small_engine, leaves.feeds, schedules=others)
+    assert [*legal_schedules(program, small_engine.processor)]
+    (step,) = program.steps
+    assert isinstance(step, Contraction)
+    assert not step.k
+    assert paired_readings(step) == {}

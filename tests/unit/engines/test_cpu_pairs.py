@@ -1,30 +1,38 @@
-"""Products of pairs of bfloat16 on the cpu engine: instructions, schedules, no pass of its own."""
+"""Products of pairs of bfloat16 on the cpu engine: instructions, choices, results."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from cpu_cases import ZEN_4, check_threads
+from cpu_cases import ZEN_4, Convolution, check_threads, same_for_threads, windows_of
 from emulated import emulate
-from harness import Leaves
+from harness import Leaves, check
 from program_cases import compiled
+from simd_alternatives import alternatives_of
 
 import lamina as lm
-from lamina import ops
-from lamina.base.shapes import bfloat16
+from lamina.base.shapes import float32
+from lamina.codegen.matrix import stored
+from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
+from lamina.engines.simd.decide.images import Image, Side
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import GemmSchedule, LoopSchedule, WindowSchedule
-from lamina.engines.simd.decide.windows import paired_readings
+from lamina.engines.simd.decide.schedule import GemmSchedule, LoopSchedule, Schedule, WindowSchedule
+from lamina.engines.simd.decide.windows import WEIGHT_GRADIENT, reading
+from lamina.engines.simd.processor import Processor
+from lamina.program.index import Axis
 from lamina.program.program import Program
-from lamina.program.scalar import Apply, Load
+from lamina.program.scalar import Apply, Literal, Load
 from lamina.program.steps import Contraction, Loop, stores_of
+from lamina.program.windows import Sliding
 from lamina.workloads import WORKLOADS
 
 pytestmark = pytest.mark.sampled
@@ -77,16 +85,6 @@ def test_without_the_instructions_no_product_is_of_pairs() -> None:
         assert not getattr(how, "paired", False)
 
 
-def test_an_outer_product_has_no_pairs() -> None:
-    leaves = Leaves()
-    x, y = (ops.cast(leaves.add(np.ones(n, bfloat16.numpy)), "float32") for n in (40, 50))
-    graph = leaves.graph([ops.einsum("i,j->ij", x, y)])
-    (step,) = compiled(graph).steps
-    assert isinstance(step, Contraction)
-    assert not step.k
-    assert paired_readings(step) == {}
-
-
 @pytest.mark.parametrize("workload", ["mlp", "lenet"])
 def test_the_machine_code_multiplies_pairs(workload: str) -> None:
     native = write_program(program_of(workload), ZEN_4)
@@ -123,3 +121,127 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
         monkeypatch,
         "mixed-bfloat16",
     )
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+    """The engine with pairs, and so little cache that images are split into blocks."""
+    if not host().bfloat16_pairs:
+        emulate(monkeypatch, "avx512")
+    engine = CpuEngine()
+    engine.processor = replace(engine.processor, level2_bytes=6 << 10, threads=3)
+    return engine
+
+
+strided = partial(Convolution, stride=2, batch=3, channels=8, n=20, whole=True)
+
+
+@pytest.mark.parametrize(
+    ("case", "paired"),
+    [
+        (strided((16, 16), (3, 3), padding=(1, 1)), True),
+        (strided((16, 16), (1, 1)), True),
+        (strided((16, 16), (1, 1), padding=(2, 2)), True),
+        (strided((20, 20), (5, 5), stride=3), True),
+        (strided((4, 8, 8), (3, 3, 3), padding=(1, 1)), True),
+        # Odd numbers of positions.
+        (strided((18, 18), (3, 3), padding=(1, 1)), False),
+        (strided((18, 18), (1, 1)), False),
+        (strided((64,), (3,)), False),
+    ],
+    ids=str,
+)
+def test_strided_gradients_of_weights_are_pairs(case: Convolution, paired: bool) -> None:
+    ((_, found),) = windows_of(case.program("weight"), ZEN_4)
+    assert (found.algorithm, found.paired) == (WEIGHT_GRADIENT, paired)
+    assert found.transposed >= paired
+
+
+def test_images_of_1x1_have_the_positions_alone() -> None:
+    for case in (strided((16, 16), (1, 1)), strided((16, 16), (1, 1), padding=(2, 2))):
+        ((step, found),) = windows_of(case.program("weight"), ZEN_4)
+        windowed = reading(step, WEIGHT_GRADIENT, paired=True)
+        _, high, wide = step.k
+        assert windowed.image.size(high.extent) == high.extent * wide.extent * case.channels
+        assert found.block == high.extent
+
+
+def test_an_image_is_not_read_after_the_last_window() -> None:
+    """Of 17 columns, 9 are even and 8 odd: the copy has an odd one more, of zeros."""
+    ((step, _),) = windows_of(strided((17, 17), (3, 3)).program("weight"), ZEN_4)
+    load = stored(reading(step, WEIGHT_GRADIENT, paired=True).image.view)
+    assert load is not None
+    (bound,) = load.load.bounds
+    assert (bound.index.bounds, bound.low, bound.high) == ((0, 17), 0, 17)
+
+
+def test_sides_with_a_negative_dilation_are_split() -> None:
+    position, element, residue = Axis("p", 4), Axis("e", 3), Axis("r", 2)
+    side = Side(Axis("side", 5), Sliding(position, element, 2, -1, 2, 1, 10), residue)
+    sides = (Side(residue, Sliding(None, None, 1, 1, 0, 1, 2)), side)
+    image = Image(Literal(0, float32), (), (position,), (element,), sides, {})
+    assert image.size(4) == 10
+    # The first window has its elements at 2, 1 and 0.
+    assert image.split_offsets(4) == [1, 5, 0]
+
+
+def pairs_along_positions(program: Program, processor: Processor) -> Iterator[Schedule]:
+    """The other schedules in which the gradient of the weights is of pairs."""
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Contraction):
+            for one in alternatives_of(step, processor):
+                if isinstance(one, WindowSchedule) and one.paired:
+                    assert one.algorithm == WEIGHT_GRADIENT
+                    yield decide(program, processor, {number: one})
+
+
+CASES = {
+    # Blocks of rows that leave a rest, two panels of N, the last one not full.
+    "3x3": strided((9, 20), (3, 3), padding=(1, 1), channels=17, n=41),
+    "no padding": strided((9, 13), (3, 3)),
+    "padding before": strided((7, 15), (3, 3), padding=(2, 0)),
+    "padding after": strided((7, 15), (3, 3), padding=(0, 2)),
+    "1x1": strided((13, 12), (1, 1), batch=5, channels=19, n=33),
+    "1x1 with padding": strided((9, 13), (1, 1), padding=(2, 1), batch=5),
+    "2x2": strided((10, 15), (2, 2), padding=(1, 0)),
+    "5x5": strided((12, 16), (5, 5), padding=(1, 2), channels=3),
+    "one channel": strided((12, 21), (3, 7), channels=1),
+    "one row": strided((8, 17), (1, 5), padding=(1, 1)),
+    "one column": strided((17, 16), (5, 1)),
+    "channels first": strided((9, 20), (3, 3), padding=(1, 1), channels=5, last=False),
+    "stride of 3": strided((13, 20), (3, 5), stride=3, channels=5),
+    "longer stride than window": strided((13, 18), (2, 2), stride=(2, 5)),
+    "stride of columns": strided((8, 13), (3, 3), stride=(1, 2)),
+    "stride of rows": strided((13, 8), (3, 3), stride=(2, 1)),
+    "dilation": strided((16, 21), (3, 4), dilation=(2, 3)),
+    "dilation by the stride": strided((12, 17), (3, 3), dilation=2, padding=(1, 1)),
+    "three axes": strided((4, 8, 12), (2, 3, 3), padding=(1, 1), batch=2, channels=3),
+    "groups": strided((9, 12), (3, 3), padding=(1, 1), channels=12, n=24, groups=2),
+    "one axis": strided((41,), (3,), n=40),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_weights_equal_the_oracles(name: str, engine: CpuEngine) -> None:
+    leaves, of = Leaves(), engine.processor
+    program = check(
+        CASES[name].graph(leaves, "weight"),
+        engine,
+        leaves.feeds,
+        exact=True,
+        schedules=lambda one: pairs_along_positions(one, of),
+    )
+    pairs = name != "one axis"
+    assert [one.paired for _, one in windows_of(program, of)] == [pairs]
+    assert len([*pairs_along_positions(program, of)]) == 2 * pairs
+
+
+def test_strided_gradients_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> None:
+    generator, leaves = np.random.default_rng(0), Leaves()
+    program = compiled(CASES["3x3"].graph(leaves, "weight"))
+    feeds = {
+        name: generator.standard_normal(feed.shape, "float32").astype(feed.dtype)
+        for name, feed in leaves.feeds.items()
+    }
+    assert [one.paired for _, one in windows_of(program, engine.processor)] == [True]
+    same_for_threads(program, feeds, engine=engine)

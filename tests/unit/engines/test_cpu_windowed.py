@@ -161,35 +161,6 @@ def test_the_graphs_of_the_conformance_suite_take_every_algorithm(
             assert sum(taken[f"{name}, {kind}"] for name in names.values()) >= count
 
 
-@pytest.mark.parametrize("vectors", SMALL)
-def test_blocks_of_images_leave_a_remainder(
-    vectors: str,
-    monkeypatch: pytest.MonkeyPatch,
-    programs: list[Program],
-    filtered_programs: list[Program],
-) -> None:
-    engine = engine_of(vectors, monkeypatch)
-    rests = Counter[str]()
-    for program in (*programs[:100], *filtered_programs):
-        for one, windowed in windows_of(program, winograd(program, engine.processor)):
-            positions = windowed.tiles[0]
-            rests[one.algorithm] += one.block < positions and positions % one.block != 0
-    wanted = [(IMPLICIT_GEMM,), (WEIGHT_GRADIENT,), WINOGRAD_WEIGHT_GRADIENT.values()]
-    # With 16 threads a block is a single row of tiles.
-    wanted += [WINOGRAD.values()] * (engine.processor.threads < 16)
-    assert all(sum(rests[name] for name in names) >= 2 for names in wanted), rests
-
-
-@pytest.mark.parametrize("vectors", SMALL)
-@pytest.mark.parametrize("seed", range(10))
-def test_graphs_in_blocks_and_narrow_vectors_equal_their_evaluation(
-    seed: int, vectors: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engine_of(vectors, monkeypatch)
-    made = WindowedGraph(seed)
-    check(made.graph, engine, made.feeds)
-
-
 @pytest.mark.parametrize("size", [3, 4])
 def test_many_channels_do_not_change_the_algorithm(size: int) -> None:
     leaves = Leaves()
@@ -542,17 +513,3 @@ def test_lanes_that_are_masked_out_are_zero(
     # The last vector has an odd number of lanes, and a constant mask.
     last = ops.pad(x[:, extent:], [(0, 0), (extent - 1, 0)])
     check(leaves.graph([x[:, :extent] + last]), engine, leaves.feeds)
-
-
-@pytest.mark.parametrize("vectors", SMALL)
-@pytest.mark.parametrize("extent", [2, 9, 16, 31, 66])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "bool"])
-def test_backward_strides_are_read_in_the_right_order(
-    dtype: str, extent: int, vectors: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engine_of(vectors, monkeypatch)
-    leaves = Leaves()
-    values = np.random.default_rng(extent).integers(0, 2 if dtype == "bool" else 99, (3, extent))
-    x = leaves.add(values.astype(dtype))
-    mirrored = ops.pad_with(x, [(1, 0), (extent - 1, 1)], "reflect")
-    check(leaves.graph([ops.flip(x), mirrored]), engine, leaves.feeds)

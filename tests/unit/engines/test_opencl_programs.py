@@ -181,9 +181,8 @@ def test_programs_continue_when_the_arena_of_another_one_cannot_be_allocated(
     first, _ = made(engine, arena)
     before = arena.bytes
     monkeypatch.setattr(module, "require_room", lambda *_, **__: None)
-    with pytest.raises(EngineError) as caught:
-        made(engine, arena, of=program(1 << 50))
-    assert "there is not enough memory on the device" in str(caught.value)
+    text = error_text(EngineError, lambda: made(engine, arena, of=program(1 << 50)))
+    assert "there is not enough memory on the device" in text
     assert arena.bytes == before
     first.run([X, EMPTY])
     np.testing.assert_array_equal(first.output("result"), expected(X, 0))

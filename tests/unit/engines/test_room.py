@@ -191,9 +191,8 @@ def test_an_extent_that_cannot_be_counted_is_refused(extent: int) -> None:
 
 def test_a_batch_that_cannot_be_counted_is_refused() -> None:
     for make in (lambda: attach(lm.Model(network()), 2**63), lambda: network().plan(2**63)):
-        with pytest.raises(DefinitionError) as caught:
-            make()
-        assert caught.value.problem == "a batch has more examples than can be counted in 64 bits"
+        error = refused(DefinitionError, make)
+        assert error.problem == "a batch has more examples than can be counted in 64 bits"
 
 
 @pytest.mark.parametrize("engine", ENGINES)

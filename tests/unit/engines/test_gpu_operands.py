@@ -1,0 +1,210 @@
+"""How kernels for GPUs copy and pack operands: banks, sectors, whole vectors."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_alternatives import legal_matrices
+from gpu_cases import CASES, compiled
+from program_cases import program_of
+
+from lamina import ops
+from lamina.base.shapes import DType, bfloat16, float32
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.gpu.contraction_schedules import contraction_schedules, tiled_schedule
+from lamina.engines.gpu.matrix_schedules import matrix_schedule
+from lamina.engines.gpu.packed_operands import gains_by_packing, packed_steps
+from lamina.engines.gpu.products import Operand, Product
+from lamina.engines.gpu.schedule import (
+    WARP,
+    MatrixLoad,
+    MatrixSchedule,
+    PackedSchedule,
+    TiledSchedule,
+)
+from lamina.engines.gpu.workspaces import StepWorkspaces
+from lamina.graph import Graph, leaf
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.program import Program
+from lamina.program.scalar import Apply, Load
+from lamina.program.steps import Contraction
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+
+import cuda_compiler
+import ptx_text
+from cuda_compiler import compilation_of
+from cuda_devices import ARCHITECTURES
+from cuda_kernels import Written, family_of
+from ptx_addresses import accesses_of
+from ptx_traffic import traffic_of, wavefronts
+
+A100 = ARCHITECTURES["sm_80"]
+needs_compiler = pytest.mark.skipif(
+    bool(cuda_compiler.missing()), reason=cuda_compiler.missing() or "no compiler"
+)
+NAMES = ("matmul-bf16", "transposed-bf16", "matmul-tf32", "transposed-tf32")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_that_are_read_together_are_in_different_banks(name: str) -> None:
+    case = next(one for one in CASES if one.name == name)
+    program = compiled(case, family_of(A100).target)
+    products = [Product(step) for step in program.steps if isinstance(step, Contraction)]
+    schedules = [one for product in products for one in legal_matrices(product, 32, A100.traits)]
+    assert schedules
+    for one in schedules:
+        for load, tile in ((one.left, one.tile_m), (one.right, one.tile_n)):
+            assert _wavefronts(load, tile, one.tile_k, one.element_bytes) == (1, 1), str(one)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_to_local_memory_have_no_bank_conflicts(name: str) -> None:
+    case = next(one for one in CASES if one.name == name)
+    family = family_of(A100)
+    program = compiled(case, family.target)
+    ((number, step),) = [
+        (number, step) for number, step in enumerate(program.steps) if isinstance(step, Contraction)
+    ]
+    product, traits = Product(step), A100.traits
+    size = 4 if product.matrix_kind == "tf32" else 2
+    # In rows along K.
+    for row_bytes in (128, 64, 32):
+        decided = matrix_schedule(
+            product, (64, 32, row_bytes // size), (2, 1), 2, False, 32, traits
+        )
+        launches = family.write(program, family.decide(program, {number: decided}))
+        ptx = compilation_of(launches.text, A100).ptx
+        (launch,) = [one for one in launches.launches if one.step == number]
+        (kernel,) = [one for one in ptx_text.kernels_in(ptx) if one.name == launch.kernel]
+        accesses = accesses_of(kernel, launch.group, 0, 1)
+        # The compiler may store a vector in pieces.
+        sizes = {load.lanes * size for load in (decided.left, decided.right)}
+        copies = [one for one in accesses if one.operand.is_written and one.operand.bytes in sizes]
+        found = traffic_of(copies, "shared")
+        assert found.accesses
+        assert found.needed == found.least, str(decided)
+
+
+def _wavefronts(load: MatrixLoad, tile: int, tile_k: int, size: int) -> tuple[int, int]:
+    """The fewest accesses of banks for a matrix, and the actual ones."""
+    row = (tile_k if load.along_k else tile) + load.padding
+    if load.along_k or size == 2:
+        # Eight work items each read 16 bytes of a row.
+        addresses, each = np.arange(8) * row * size, 16
+    else:
+        # Each work item reads its element.
+        lane = np.arange(WARP)
+        addresses, each = (lane // 4 + lane % 4 * row) * size, size
+    return wavefronts(addresses.astype(np.uint64), np.ones(len(addresses), bool), each)
+
+
+M, K = Axis("m", 16), Axis("k", 16)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (axis_index(M) * 16 + axis_index(K), True),
+        (axis_index(M) * 20 + axis_index(K), False),
+        (axis_index(M) * 16 + axis_index(K) + 4, False),
+        (axis_index(M) * 24 + axis_index(K) + 8, True),
+    ],
+)
+def test_vectors_are_copied_if_they_begin_at_whole_vectors(index: Index, expected: bool) -> None:
+    view = Apply("cast", (Load("x", index, bfloat16),), float32)
+    assert Operand(view, M, K).can_copy(along_k=True, lanes=8) is expected
+
+
+@needs_compiler
+@pytest.mark.parametrize("tile_k", [8, 16, 32])
+def test_vectors_along_k_are_copied_to_different_banks_from_whole_sectors(tile_k: int) -> None:
+    x, weight = (leaf(name, "input", (64, 64), float32) for name in "xw")
+    family = family_of(A100)
+    result = ops.matmul(x, ops.transpose(weight, (1, 0)))
+    program = program_of(result, target=family.target)
+    (step,) = program.steps
+    assert isinstance(step, Contraction)
+    decided = tiled_schedule(
+        Product(step), (1, 64, 64, tile_k), (4, 4), 1, tile_k, swapped=False, bits=32
+    )
+    assert [(one.along_k, one.lanes) for one in (decided.left, decided.right)] == [(True, 4)] * 2
+    launches = family.write(program, family.decide(program, {0: decided}))
+    (launch,) = launches.launches
+    kernels = ptx_text.kernels_in(compilation_of(launches.text, A100).ptx)
+    (kernel,) = [one for one in kernels if one.name == launch.kernel]
+    accesses = accesses_of(kernel, launch.group, 0, 1)
+    copies = [one for one in accesses if one.operand.is_written]
+    shared = traffic_of(copies, "shared")
+    assert shared.accesses
+    assert shared.needed == shared.least
+    sectors = traffic_of([one for one in accesses if not one.operand.is_written], "global")
+    assert sectors.accesses
+    assert sectors.needed == sectors.least
+
+
+def convolution(dtype: DType = float32) -> Program:
+    """A convolution with channels last, to which Winograd's algorithm does not apply."""
+    x = leaf("x", "input", (32, 32, 32, 64), dtype)
+    weight = leaf("w", "input", (64, 64, 3, 3), dtype)
+    left, right = (ops.cast(one, float32) for one in (x, weight))
+    left = ops.transpose(left, (0, 3, 1, 2))
+    result = ops.conv(left, right, strides=2, padding=((1, 1), (1, 1)), dilations=1, groups=1)
+    graph = Graph((x, weight), (("y", ops.transpose(result, (0, 2, 3, 1))),))
+    return compile_graph(graph, batch=1, name="test", target=family_of(A100).target)
+
+
+def contraction(dtype: DType = float32) -> Contraction:
+    (found,) = [one for one in convolution(dtype).steps if isinstance(one, Contraction)]
+    return found
+
+
+@pytest.mark.parametrize(("operand", "expected"), [("left", False), ("right", True)])
+def test_weights_gain_by_packing_and_windows_do_not(operand: str, expected: bool) -> None:
+    assert gains_by_packing(contraction(), operand) is expected
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda one: one.name)
+def test_packed_weights_have_runs_of_neighbours(dtype: DType) -> None:
+    workspaces = StepWorkspaces("step")
+    before = contraction(dtype)
+    assert Product(before).right.runs == (1, 1)
+    _, after = packed_steps(before, "right", workspaces)
+    assert max(Product(after).right.runs) == 32
+    assert [one.dtype for one in workspaces.made()] == [dtype]
+    assert after.left == before.left
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "lanes"),
+    [(float32, TiledSchedule, 4), (bfloat16, MatrixSchedule, 8)],
+    ids=["float32", "bfloat16"],
+)
+def test_weights_that_many_groups_read_are_packed(
+    dtype: DType, kind: type[TiledSchedule | MatrixSchedule], lanes: int
+) -> None:
+    chosen = next(contraction_schedules(contraction(dtype), 32, A100.traits))
+    assert isinstance(chosen, PackedSchedule)
+    assert isinstance(chosen.products, kind)
+    assert {chosen.products.left.lanes, chosen.products.right.lanes} == {lanes}
+
+
+def test_processors_do_not_pack() -> None:
+    processor = replace(A100.traits, is_processor=True)
+    found = contraction_schedules(contraction(), 32, processor)
+    assert not any(isinstance(one, PackedSchedule) for one in found)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda one: one.name)
+def test_packed_weights_are_read_in_whole_sectors(dtype: DType) -> None:
+    written = Written(convolution(dtype), A100)
+    multiplied = written.launches.launches[-1].kernel
+    (traffic,) = written.kernels[multiplied].traffic("global")
+    # Windows begin at any row, and are not all inside; so some sectors are not full.
+    assert traffic.needed < 1.1 * traffic.least
