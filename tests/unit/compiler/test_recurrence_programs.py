@@ -32,10 +32,9 @@ from lamina.engines.simd.decide.program import decide
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Graph, Tensor, apply, leaf, topological
 from lamina.ops.differentiate import gradients
-from lamina.program.index import axes_of
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, Within, postorder
-from lamina.program.steps import Contraction, loads_of, scalars_of, stores_of
+from lamina.program.steps import Contraction, scalars_of
 from lamina.program.target import EXPENSIVE
 
 # The program --------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from simd_alternatives import alternatives_of
 import lamina as lm
 from lamina import ops
 from lamina.engines.cpu.compilation import compile_program
-from lamina.engines.cpu.native_program import write_llvm, write_program
+from lamina.engines.cpu.native_program import text_of, write_llvm, write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
 from lamina.engines.simd.decide.program import decide
@@ -32,7 +33,7 @@ from lamina.engines.simd.emit.kernels import KernelCall
 from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
-from lamina.program.steps import Contraction
+from lamina.program.steps import Contraction, Loop
 
 PROCESSOR = replace(host(), threads=2)
 
@@ -415,3 +416,42 @@ def test_large_inputs_may_be_read_only() -> None:
     expected = model.predict(x)
     x.flags.writeable = False
     np.testing.assert_array_equal(model.predict(x), expected)
+
+
+def loops() -> list[str]:
+    """The text of each step that sums over the elements of windows: a result, and a gradient."""
+    leaves = Leaves()
+    x = leaves.add(np.ones((2, 9, 40, 19), "float32"))
+    weight = leaves.add(np.ones((19, 1, 3, 3), "float32"))
+    images = ops.transpose(x, (0, 3, 1, 2))
+    y = ops.conv(images, weight, groups=19, strides=1, padding=1, dilations=1)
+    slopes = gradients(ops.sum(y * ops.stop_gradient(ops.sin(y))), [x])
+    program = program_of([ops.transpose(y, (0, 2, 3, 1)), *slopes])
+    found = [
+        text_of(program, number, host())
+        for number, step in enumerate(program.steps)
+        if isinstance(step, Loop)
+        and any([axis.extent for axis in stage.axes] == [3, 3] for stage in step.stages[:1])
+    ]
+    assert len(found) == 2
+    return found
+
+
+def test_weights_are_gathered_before_the_loop_over_positions() -> None:
+    for text in loops():
+        blocks = re.split(r"\n(?=\w+:)", text)
+        reading = [block for block in blocks if "= call" in block and "@llvm.masked.load" in block]
+        gathering = [block for block in blocks if re.search(r"= call .*@load_strided_\w+\(", block)]
+        assert len(reading) == len(gathering) == 2, "for whole vectors, and for the rest"
+        assert not set(reading) & set(gathering)
+
+
+def test_index_arithmetic_of_neighbours_is_written_once() -> None:
+    for text in loops():
+        assert len(re.findall(r"= icmp \w+ i64", text)) > 4
+        for block in re.split(r"\n(?=\w+:|define)", text):
+            # Loops count with an addition of their own.
+            written = re.findall(
+                r"= ((?:mul|add|icmp \w+) i64 (?!%i\d+, 1$).*)", block, re.MULTILINE
+            )
+            assert len(written) == len(set(written))

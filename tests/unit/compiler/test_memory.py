@@ -1,8 +1,9 @@
-"""Arenas in several blocks: blocks are small enough, no buffer is in two, offsets are aligned."""
+"""The plan of the arena: no overlap, little waste, results in place, blocks within a limit."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,20 +11,167 @@ import pytest
 from harness import run_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from program_cases import program_of
 
 import lamina as lm
+from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, float32, float64, uint8
 from lamina.compiler.memory import plan_memory
+from lamina.engines import host
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError, FileFormatError
+from lamina.graph import leaf
 from lamina.inspect.bill import MemoryBill
 from lamina.program.check import verify
 from lamina.program.encoding import decode, encode
 from lamina.program.index import Axis, axis_index, constant_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
-from lamina.program.steps import Loop, Reduce, Step, Store, Write
+from lamina.program.steps import Loop, Reduce, Step, Store, Write, reads_of, writes_of
+
+# The largest allowed ratio of the arena to the largest live set.
+WASTE = 1.05
+
+ProgramMaker = Callable[..., Program]
+
+
+def _deep(width: int, layers: int) -> list[object]:
+    hidden = [layer for _ in range(layers) for layer in (lm.Linear(width), lm.Tanh())]
+    return [lm.Input(width), *hidden, lm.Linear(2)]
+
+
+def _residual() -> lm.Network:
+    x = lm.Input(20)
+    h = lm.Linear(30)(x)
+    for _ in range(3):
+        h = h + lm.GELU()(lm.Linear(30)(lm.ReLU()(lm.Linear(50)(h))))
+    return lm.Network(inputs=[x], outputs=lm.Linear(7)(lm.concat([h, x])))
+
+
+NETWORKS: dict[str, Callable[[], object]] = {
+    "one layer": lambda: [lm.Input(1), lm.Linear(1)],
+    "tiny": lambda: [lm.Input(2), lm.Linear(3), lm.Sigmoid(), lm.Linear(1)],
+    "wide": lambda: [
+        *(lm.Input(100), lm.Linear(333), lm.ReLU(), lm.Linear(50), lm.SiLU(), lm.Linear(9))
+    ],
+    "narrowing": lambda: [
+        *(lm.Input(64), lm.Linear(48), lm.ELU(), lm.Linear(32), lm.ELU(), lm.Linear(16), lm.ELU()),
+        *(lm.Linear(8), lm.ELU(), lm.Linear(3)),
+    ],
+    "deep": lambda: _deep(24, 8),
+    "dropout": lambda: [
+        *(lm.Input(30), lm.Linear(40), lm.GELU(), lm.Dropout(0.5), lm.Linear(40), lm.Softplus()),
+        *(lm.Dropout(0.2), lm.Linear(5)),
+    ],
+    "residual": _residual,
+}
+TRAININGS: dict[str, tuple[object, object, object]] = {
+    "sgd": (lm.MSE(), lm.SGD(0.1, momentum=0.9), None),
+    "adam": (lm.MSE(), lm.Adam(1e-3), None),
+    "clipped": (lm.Huber(), lm.AdamW(1e-3), lm.ClipGlobalNorm(1.0)),
+}
+BATCHES = (1, 3, 7, 32, 257)
+
+
+def largest_live_bytes(program: Program) -> int:
+    """The most bytes of temporaries alive in one step; memory that is taken over counts once."""
+    first: dict[str, int] = {}
+    last = dict.fromkeys((buffer for _, buffer in program.outputs), len(program.steps))
+    for number, step in enumerate(program.steps):
+        for name in writes_of(step):
+            first.setdefault(name, number)
+        for name in reads_of(step) | writes_of(step):
+            last[name] = max(last.get(name, 0), number)
+    taken = {a.in_place_of: a.buffer for a in program.plan.allocations if a.in_place_of}
+    live = [0] * len(program.steps)
+    for buffer in program.of_kind("temporary"):
+        name = buffer.name
+        # In the step in which another buffer takes over, the memory counts for that one.
+        end = last[name] - 1 if name in taken else last[name]
+        for number in range(first[name], min(end, len(live) - 1) + 1):
+            live[number] += buffer.bytes
+    return max(live)
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_arena_is_hardly_larger_than_the_largest_live_set(
+    network: str, training: str, training_program: ProgramMaker
+) -> None:
+    loss, optimizer, clip = TRAININGS[training]
+    for batch in BATCHES:
+        program = training_program(NETWORKS[network](), loss, optimizer, batch, clip=clip)
+        verify(program)
+        lower_bound = largest_live_bytes(program)
+        assert program.plan.largest_live_bytes == lower_bound
+        assert lower_bound <= program.plan.arena_bytes <= WASTE * lower_bound, f"batch {batch}"
+
+
+def _chain(length: int) -> Program:
+    """Loops in a row over one shape: expressions that are too deep for one."""
+    y = leaf("x", "input", (50, 20), float32)
+    for _ in range(length):
+        y = ops.sin(y)
+    return program_of(y)
+
+
+def test_results_take_over_the_memory_of_dying_operands() -> None:
+    program = _chain(200)
+    taken = [allocation for allocation in program.plan.allocations if allocation.in_place_of]
+    assert len(program.steps) > 3
+    assert len(taken) == len(program.steps) - 1
+    assert program.plan.arena_bytes == 50 * 20 * 4
+
+
+def test_an_operand_that_is_read_at_other_indices_keeps_its_memory() -> None:
+    x = leaf("x", "input", (50, 50), float32)
+    expensive = ops.exp(x)
+    # Every element of the sum needs another element of the operand as well.
+    result = ops.exp(ops.sum(expensive, 1, keepdims=True) * 0.01) * expensive + ops.transpose(
+        expensive
+    )
+    program = program_of(result)
+    final = program.plan.allocations[-1]
+    assert final.buffer == dict(program.outputs)["y0"]
+    assert final.in_place_of == ""
+
+
+def test_large_buffers_start_at_cache_lines(training_program: ProgramMaker) -> None:
+    program = training_program(NETWORKS["wide"](), lm.MSE(), lm.SGD(0.1), 100)
+    large = [a for a in program.plan.allocations if a.bytes >= 4096]
+    assert large
+    assert all(allocation.offset % 64 == 0 for allocation in large)
+
+
+def test_runs_allocate_no_arena(
+    training_program: ProgramMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = training_program(NETWORKS["wide"](), lm.MSE(), lm.Adam(1e-3), 8)
+    engine = InterpreterEngine()
+    memories = {
+        buffer.name: engine.allocate(buffer.shape, buffer.dtype.numpy)
+        for buffer in (*program.of_kind("parameter"), *program.of_kind("state"))
+    }
+    inputs = [np.ones(one.shape, one.dtype.numpy) for one in program.of_kind("input")]
+    sizes: list[int] = []
+    allocate = host.aligned
+    monkeypatch.setattr(host, "aligned", lambda size: sizes.append(size) or allocate(size))
+    executable = engine.compile(program, memories)
+    allocated = sum(size > 0 for size in sizes)
+    assert program.plan.arena_bytes in sizes
+    for _ in range(3):
+        executable.run(inputs)
+        executable.output("loss")
+    assert sum(size > 0 for size in sizes) == allocated
+
+
+def test_a_program_without_temporaries_needs_no_arena() -> None:
+    p = leaf("p", "parameter", (3,), float32)
+    program = program_of([], [(p, p * 0.5)])
+    assert program.plan.arena_bytes == 0
+    assert program.plan.largest_live_bytes == 0
+
 
 DTYPES = (float32, float64, uint8)
 
@@ -53,7 +201,9 @@ def rows_of(counts: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
     return counts.flatmap(_rows)
 
 
-def program_of(rows: list[Row], *, alignment: int = 1, largest_block: int | None = None) -> Program:
+def random_program(
+    rows: list[Row], *, alignment: int = 1, largest_block: int | None = None
+) -> Program:
     """Each step stores the sum of the buffers that it reads, plus its own number."""
     buffers = {
         f"b{number}": Buffer(f"b{number}", "temporary", (row.size,), row.dtype)
@@ -103,21 +253,21 @@ def test_blocks_are_aligned_and_within_the_limit(
     rows: list[Row], alignment: int, units: int
 ) -> None:
     limit = 128 * units + 5
-    program = program_of(rows, alignment=alignment, largest_block=limit)
+    program = random_program(rows, alignment=alignment, largest_block=limit)
     verify(program)
     plan = program.plan
     assert max(plan.blocks) <= limit
     assert all(allocation.offset % alignment == 0 for allocation in plan.allocations)
     assert all(size % max(alignment, 64) == 0 for size in plan.blocks[:-1])
     assert plan.largest_live_bytes <= plan.arena_bytes
-    assert outputs_of(program) == outputs_of(program_of(rows))
+    assert outputs_of(program) == outputs_of(random_program(rows))
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(rows_of(st.integers(1, 20)))
 def test_a_limit_that_holds_everything_changes_nothing(rows: list[Row]) -> None:
-    assert program_of(rows, largest_block=1 << 30).plan == program_of(rows).plan
-    assert len(program_of(rows).plan.blocks) == 1
+    assert random_program(rows, largest_block=1 << 30).plan == random_program(rows).plan
+    assert len(random_program(rows).plan.blocks) == 1
 
 
 def large_rows() -> list[Row]:
@@ -130,7 +280,7 @@ def large_rows() -> list[Row]:
 
 def test_a_buffer_that_is_larger_than_every_block_is_named() -> None:
     with pytest.raises(EngineError) as caught:
-        program_of(large_rows(), alignment=128, largest_block=8000)
+        random_program(large_rows(), alignment=128, largest_block=8000)
     assert str(caught.value) == (
         "b0 is larger than the largest block of memory on this device\n"
         "  buffer  temporary b0 f64[1000], 8,000 bytes\n"
@@ -141,14 +291,14 @@ def test_a_buffer_that_is_larger_than_every_block_is_named() -> None:
 
 
 def test_programs_in_several_blocks_are_written_and_read() -> None:
-    program = program_of(large_rows(), largest_block=8192)
+    program = random_program(large_rows(), largest_block=8192)
     assert len(program.plan.blocks) == 3
     assert decode(encode(program)).plan == program.plan
     assert "temporary b1 f64[1000] at 0 of block 2" in str(program)
 
 
 def test_the_bill_of_several_blocks_names_them(tmp_path: Path) -> None:
-    program = program_of(large_rows(), largest_block=8192)
+    program = random_program(large_rows(), largest_block=8192)
     bill = MemoryBill(1, program)
     assert bill.arena_bytes == sum(program.plan.blocks)
     rows = [line.split() for line in bill.buffers().splitlines()]
@@ -161,7 +311,7 @@ def test_the_bill_of_several_blocks_names_them(tmp_path: Path) -> None:
     "blocks", [(), (-1,), (8128,), (8192, 8192), (8192.0, 8192, 8192), (True, 8192, 8192)]
 )
 def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks: tuple[int, ...]) -> None:
-    program = program_of(large_rows(), largest_block=8192)
+    program = random_program(large_rows(), largest_block=8192)
     changed = Plan(blocks, program.plan.largest_live_bytes, program.plan.allocations)
     data = encode(Program("x", program.buffers, program.steps, program.outputs, {}, changed))
     with pytest.raises(FileFormatError, match="this is not a program"):
@@ -169,7 +319,7 @@ def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks: tuple[int, ..
 
 
 def test_damaged_plans_never_reach_outside_their_blocks() -> None:
-    data = encode(program_of(large_rows(), largest_block=8192))
+    data = encode(random_program(large_rows(), largest_block=8192))
     end = 8 + int.from_bytes(data[:8], "little")
     rows = json.loads(data[8:end])
     generator = np.random.default_rng(0)
