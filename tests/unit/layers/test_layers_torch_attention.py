@@ -91,45 +91,6 @@ def _later(queries: Any, keys: Any) -> Any:
     return torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool).triu(1)
 
 
-def _attentions() -> Iterator[Case]:
-    for o in option_sets(
-        9,
-        1,
-        heads=[1, 2, 4],
-        lengths=[(5, None), (1, None), (4, 6), (7, 3), (300, None)],
-        width=[8, 12],
-        bias=[True, True, False],
-        causal=[True, False],
-        mask=[None, "keys", "pairs"],
-    ):
-        rows, other = o["lengths"]
-        columns, width = other or rows, o["width"] if other else 8
-
-        def forward(call: Any, x: Any, *rest: Any, o: Any = o, other: Any = other) -> Any:
-            source = rest[0] if other else x
-            hidden = _later(x, source).expand(2, -1, -1) if o["causal"] else None
-            if o["mask"]:
-                mask = rest[-1] if rest[-1].ndim == 3 else rest[-1][:, None]
-                hidden = ~mask if hidden is None else hidden | ~mask
-            if hidden is not None:
-                hidden = hidden.expand(-1, x.shape[1], -1).repeat_interleave(o["heads"], 0)
-            return call(x, source, source, attn_mask=hidden, need_weights=False)[0]
-
-        yield _case(
-            lm.MultiHeadAttention(o["heads"], dropout=0.0, bias=o["bias"], causal=o["causal"]),
-            nn(
-                *("MultiheadAttention", 8, o["heads"], 0.0, o["bias"]),
-                kdim=width,
-                vdim=width,
-                batch_first=True,
-            ),
-            _ATTENTION_NAMES,
-            forward,
-            [(2, rows, 8)] + ([(2, other, o["width"])] if other else []),
-            masks={"keys": [(2, columns)], "pairs": [(2, rows, columns)]}.get(o["mask"], []),
-        )
-
-
 class _Linears:
     """Projections of queries, keys, values and output, and attention by PyTorch's function.
 
@@ -137,10 +98,11 @@ class _Linears:
         attend: (q, k, v, masks...) -> result, from heads [batch, heads, length, features].
         sizes: of the projections: for each name its outputs and inputs.
         heads: of queries and of keys.
+        bias: whether the projections have biases.
     """
 
     def __init__(
-        self, attend: Any, sizes: Mapping[str, tuple[int, int]], heads: tuple[int, int]
+        self, attend: Any, sizes: Mapping[str, tuple[int, int]], heads: Any, bias: bool
     ) -> None:
         torch, self._attend = pytorch(), attend
         self._heads = {"queries": heads[0], "keys": heads[1], "values": heads[1]}
@@ -149,7 +111,7 @@ class _Linears:
                 torch.randn(shape if kind == "weight" else shape[:1])
             )
             for name, shape in sizes.items()
-            for kind in ("weight", "bias")
+            for kind in (("weight", "bias") if bias else ("weight",))
         }
         self.__dict__.update(self._own)
 
@@ -157,7 +119,7 @@ class _Linears:
         return list(self._own.values())
 
     def _linear(self, name: str, x: Any) -> Any:
-        weight, bias = (self._own[f"{name}.{kind}"] for kind in ("weight", "bias"))
+        weight, bias = (self._own.get(f"{name}.{kind}") for kind in ("weight", "bias"))
         return pytorch().nn.functional.linear(x, weight, bias)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -178,41 +140,53 @@ def _rotated_by_pytorch(x: Any, base: float) -> Any:
     return torch.cat([rotated.real, rotated.imag], -1)
 
 
-def _grouped() -> Iterator[Case]:
-    """Three sequences, masks of floats, shared keys, other sizes of heads, rotary positions."""
+def _attentions() -> Iterator[Case]:
+    """Three sequences, all masks, shared keys, other sizes of heads, rotary positions."""
     for o in option_sets(
-        10,
+        20,
         9,
-        heads=[(1, 1), (4, 2), (4, 1), (6, 3)],
+        heads=[(1, 1), (2, 2), (4, 2), (4, 1), (6, 3)],
         head_features=[2, 4, 6],
-        added=[None, "heads", "pairs", "examples"],
+        lengths=[(5, 6), (5, 6), (1, 4), (7, 3), (150, 150)],
+        mask=[None, "heads", "pairs", "examples", "keys that count", "pairs that count"],
         causal=[True, False],
-        rotary=[None, 100.0],
+        rotary=[None, None, 100.0],
+        bias=[True, True, False],
     ):
-        (heads, key_heads), size, added, causal, rotary = o.values()
-        masks = {"heads": [(3, heads, 5, 6)], "pairs": [(3, 1, 5, 6)], "examples": [(3, 5, 6)]}
+        (heads, key_heads), size, (rows, columns), mask, causal, rotary, bias = o.values()
+        pairs = (3, rows, columns)
+        added = {"heads": (3, heads, *pairs[1:]), "pairs": (3, 1, *pairs[1:]), "examples": pairs}
+        counting = {"keys that count": (3, columns), "pairs that count": pairs}
 
         def attend(
-            q: Any, k: Any, v: Any, mask: Any = None, causal: Any = causal, rotary: Any = rotary
+            q: Any, k: Any, v: Any, mask: Any = None, causal: bool = causal, rotary: Any = rotary
         ) -> Any:
-            torch, how = pytorch(), {"attn_mask": mask, "is_causal": causal and mask is None}
+            torch, attention = pytorch(), pytorch().nn.functional.scaled_dot_product_attention
             if rotary:
                 q, k = (_rotated_by_pytorch(x, rotary) for x in (q, k))
-            if mask is not None and mask.ndim == 3:
-                how["attn_mask"] = mask = mask[:, None]
-            if mask is not None and causal:
-                later = torch.ones(5, 6).triu(1).bool()
-                how["attn_mask"] = mask.masked_fill(later, -torch.inf)
-            attention = torch.nn.functional.scaled_dot_product_attention
-            return attention(q, k, v, **how, enable_gqa=True)
+            if mask is None:
+                return attention(q, k, v, is_causal=causal, enable_gqa=True)
+            while mask.ndim < 4:
+                mask = mask[:, None]
+            if causal:
+                later = torch.ones(q.shape[2], k.shape[2]).triu(1).bool()
+                mask = (
+                    mask & ~later
+                    if mask.dtype == torch.bool
+                    else mask.masked_fill(later, -torch.inf)
+                )
+            return attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
         sizes = {"queries": (heads * size, 8), "keys": (key_heads * size, 7)}
         sizes |= {"values": (key_heads * size, 5), "output": (9, heads * size)}
         how = {"key_heads": key_heads, "head_features": size, "causal": causal, "rotary": rotary}
+        sequences = [(3, rows, 8), (3, columns, 7), (3, columns, 5)]
         yield _of_scores(
-            lm.MultiHeadAttention(heads, features=9, **how),
-            lambda _, made=(attend, sizes, (heads, key_heads)): _Linears(*made),
-            [(3, 5, 8), (3, 6, 7), (3, 6, 5), *masks.get(added, [])],
+            lm.MultiHeadAttention(heads, features=9, bias=bias, **how),
+            lambda _, made=(attend, sizes, (heads, key_heads), bias): _Linears(*made),
+            [*sequences, *([added[mask]] if mask in added else [])],
+            masks=[counting[mask]] if mask in counting else [],
+            name=str(o),
         )
 
 
@@ -240,14 +214,6 @@ def _added() -> Iterator[Case]:
         return lm.concat([lm.Flatten()(y) for y in found])
 
     yield _case(with_weights, multihead, _ATTENTION_NAMES, weighted, [x], name="weights")
-    yield _case(
-        lambda x, memory, mask: attention(x, memory, memory, mask),
-        multihead,
-        _ATTENTION_NAMES,
-        lambda call, x, memory, mask: call(x, memory, memory, attn_mask=_of_heads(mask))[0],
-        [x, memory, pairs],
-        name="added to each example",
-    )
     yield _case(
         lambda x, memory: attention(x, memory, lm.ops.constant(every, x.dtype)),
         multihead,
@@ -308,5 +274,5 @@ def _blocks(kind: str, seed: int) -> Iterator[Case]:
         )
 
 
-CASES = [*_attentions(), *_grouped(), *_added(), *_blocks("Encoder", 2), *_blocks("Decoder", 3)]
+CASES = [*_attentions(), *_added(), *_blocks("Encoder", 2), *_blocks("Decoder", 3)]
 test_layer_agrees_with_pytorch = comparison(CASES)
