@@ -36,15 +36,21 @@ def leaf_for(name: str, array: np.ndarray) -> Tensor:
 
 
 def run(
-    loss: losses.Loss, prediction: np.ndarray, target: np.ndarray
+    loss: losses.Loss, prediction: Any, target: Any = None, weights: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The loss of a batch and its gradient."""
-    x, y = leaf_for("x", prediction), leaf_for("y", target)
-    value = loss(x, y)
-    assert (value.shape, value.dtype) == ((), x.dtype)
-    graph = Graph((x, y), (("value", value), ("gradient", *gradients(value, [x]))))
-    outputs, _ = evaluate(bind_batch(graph, len(prediction)), {"x": prediction, "y": target})
-    return outputs["value"], outputs["gradient"]
+    """The loss of a batch, or of each element, and the gradient of the first prediction."""
+    predictions = prediction if isinstance(prediction, list) else [prediction]
+    feeds = {f"x{n}": array for n, array in enumerate(predictions)}
+    feeds |= {name: one for name, one in (("y", target), ("w", weights)) if one is not None}
+    leaves = {name: leaf_for(name, array) for name, array in feeds.items()}
+    x = [leaves[f"x{n}"] for n in range(len(predictions))]
+    given = [] if weights is None else [leaves["w"]]
+    value = loss(x if len(x) > 1 else x[0], leaves.get("y"), *given)
+    assert value.dtype == x[0].dtype
+    outputs = (("value", value), ("gradient", *gradients(ops.sum(value), x[:1])))
+    graph = bind_batch(Graph(tuple(leaves.values()), outputs), len(predictions[0]))
+    found, _ = evaluate(graph, feeds)
+    return found["value"], found["gradient"]
 
 
 def _log_softmax(x: np.ndarray) -> np.ndarray:
@@ -57,37 +63,23 @@ def _bce(p: np.ndarray, t: np.ndarray) -> np.ndarray:
     return -(t * high + (1 - t) * low)
 
 
-def lower_bound(loss: losses.Loss) -> np.ndarray:
-    """The loss of SCORES as logits of BITS, and of codes of two numbers."""
-    arrays = {"logits": SCORES[:3], "mean": OTHERS[:3, :2], "log": OTHERS[:3, 2:]}
-    leaves = [leaf_for(name, array) for name, array in arrays.items()]
-    target = leaf_for("target", BITS)
-    graph = Graph((*leaves, target), (("value", loss(leaves, target)),))
-    return evaluate(bind_batch(graph, 3), {**arrays, "target": BITS})[0]["value"]
-
-
 def test_the_evidence_lower_bound_is_cross_entropy_and_divergence() -> None:
     mean, variance = OTHERS[:3, :2], np.exp(OTHERS[:3, 2:])
     missed = _bce(1 / (1 + np.exp(-SCORES[:3])), BITS).sum(1).mean()
     divergence = 0.5 * (mean**2 + variance - 1 - np.log(variance)).sum(1).mean()
     for factor in (1.0, 0.0, 4.0):
-        found = lower_bound(losses.EvidenceLowerBound(divergence=factor))
+        loss = losses.EvidenceLowerBound(divergence=factor)
+        found, _ = run(loss, [SCORES[:3], mean, OTHERS[:3, 2:]], BITS)
         np.testing.assert_allclose(found, missed + factor * divergence, rtol=1e-12)
 
 
 def test_the_divergence_of_nearly_a_standard_normal_is_not_lost_in_rounding() -> None:
     log_variance = np.array([[-1e-3], [1e-3], [1e-4]], np.float32)
-    feeds = {
-        "logits": np.full((3, 1), -np.inf, np.float32),
-        "mean": np.zeros((3, 1), np.float32),
-        "log": log_variance,
-        "target": np.zeros((3, 1), np.float32),
-    }
-    leaves = [leaf_for(name, array) for name, array in feeds.items()]
-    found = losses.EvidenceLowerBound().elements(leaves[:3], leaves[3]).each
-    graph = bind_batch(Graph(tuple(leaves), (("each", found),)), 3)
+    zero = np.zeros((1, 1), np.float32)
+    loss, logits = losses.EvidenceLowerBound(), zero - np.float32(np.inf)
+    found = [run(loss, [logits, zero, row[None]], zero)[0] for row in log_variance]
     exact = np.expm1(log_variance.astype("float64")) - log_variance
-    np.testing.assert_allclose(evaluate(graph, feeds)[0]["each"], exact[:, 0] / 2, rtol=0.01)
+    np.testing.assert_allclose(found, exact[:, 0] / 2, rtol=0.01)
 
 
 def test_binary_cross_entropy_limits_its_logarithms() -> None:
@@ -156,10 +148,7 @@ def test_without_a_reduction_there_is_a_loss_for_each_element() -> None:
         (losses.MSE, OTHERS, (6, 4)),
         (losses.Dice, SHARES, (6, 4)),
     ):
-        x, y = leaf_for("x", SCORES), leaf_for("y", target)
-        each = loss(reduction="none")(x, y)
-        graph = bind_batch(Graph((x, y), (("each", each),)), 6)
-        found = evaluate(graph, {"x": SCORES, "y": target})[0]["each"]
+        found, _ = run(loss(reduction="none"), SCORES, target)
         assert found.shape == shape
         np.testing.assert_allclose(found.mean(), run(loss(), SCORES, target)[0], rtol=1e-12)
 
@@ -188,31 +177,19 @@ def test_losses_that_pytorch_lacks_have_the_values_of_their_formulas() -> None:
 @pytest.mark.parametrize("name", LIMITS)
 def test_losses_have_the_limits_of_their_formulas(name: str, dtype: str) -> None:
     loss, predictions, target, expected, slope = LIMITS[name]
-    feeds = {f"x{n}": one.astype(dtype) for n, one in enumerate(predictions)}
-    x = [leaf_for(name, array) for name, array in feeds.items()]
-    y = None
-    if target is not None:
-        feeds["y"] = target.astype(dtype) if target.dtype.kind == "f" else target
-        y = leaf_for("y", feeds["y"])
-    each = loss(x if len(x) > 1 else x[0], y)
-    inputs = (*x, *(() if y is None else (y,)))
-    graph = Graph(inputs, (("each", each), ("slope", *gradients(ops.sum(each), x[:1]))))
-    found, _ = evaluate(bind_batch(graph, len(expected)), feeds)
+    if target is not None and target.dtype.kind == "f":
+        target = target.astype(dtype)
+    value, gradient = run(loss, [one.astype(dtype) for one in predictions], target)
     precision = 3e-7 if dtype == "float32" else 1e-12
-    np.testing.assert_allclose(found["each"], expected, rtol=precision)
-    np.testing.assert_allclose(found["slope"], slope, rtol=precision, atol=1e-20)
+    np.testing.assert_allclose(value, expected, rtol=precision)
+    np.testing.assert_allclose(gradient, slope, rtol=precision, atol=1e-20)
 
 
 def test_examples_of_weight_0_with_an_infinite_loss_do_not_count() -> None:
-    x, y = (leaf_for(name, np.zeros((3, 2))) for name in "xy")
-    w = leaf_for("w", np.zeros(3))
-    loss = losses.MAE()
-    graph = Graph((x, y, w), (("value", loss(x, y, w)),))
-    scores = np.array([[1.0, 2], [np.inf, 0], [3, 0]])
-    feeds = {"x": scores, "y": np.zeros((3, 2)), "w": np.array([1.0, 0, 1])}
-    assert evaluate(bind_batch(graph, 3), feeds)[0]["value"] == 1.5
-    feeds["x"] = np.where(np.isinf(scores), np.nan, scores)
-    assert np.isnan(evaluate(bind_batch(graph, 3), feeds)[0]["value"])
+    for infinite, expected in ((np.inf, 1.5), (np.nan, np.nan)):
+        scores = np.array([[1.0, 2], [infinite, 0], [3, 0]])
+        value, _ = run(losses.MAE(), scores, np.zeros((3, 2)), np.array([1.0, 0, 1]))
+        np.testing.assert_equal(value, expected)
 
 
 def test_the_quantile_loss_is_least_at_the_quantile() -> None:
@@ -257,9 +234,8 @@ def test_dice_of_nothing_is_0() -> None:
 def ctc_losses(prediction: np.ndarray, labels: np.ndarray, **options: Any) -> np.ndarray:
     x = lm.Input(*prediction.shape[1:], dtype="float64")
     y = lm.Input(*labels.shape[1:], dtype="int64")
-    return lamina.compile([x, y], lamina.CTC(**options)(x, y), engine="interpreter")(
-        prediction, labels
-    )[0]
+    value = lamina.CTC(**options)(x, y)
+    return lamina.compile([x, y], value, engine="interpreter")(prediction, labels)[0]
 
 
 def test_ctc_of_one_time_is_the_cross_entropy_of_its_label() -> None:
