@@ -15,6 +15,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import Graph, evaluate, leaf
 from lamina.ops.attention_blocks import attention_arguments
+from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
 
@@ -127,14 +128,17 @@ def test_the_number_of_blocks_is_fixed_only_if_it_is_given() -> None:
 # Memory -------------------------------------------------------------------------------------------
 
 
+def compiled(*shape: int, causal: bool, with_gradients: bool) -> Program:
+    leaves = operands(*[shape] * 3)
+    y = ops.attention(*leaves, causal=causal)
+    outputs = [y, *(lm.gradients(y * y, leaves) if with_gradients else ())]
+    graph = Graph(tuple(leaves), tuple((f"y{n}", one) for n, one in enumerate(outputs)))
+    return compile_graph(graph, batch=1, name="attention", target=DEFAULT_TARGET)
+
+
 def arena_bytes(length: int, *, causal: bool = False) -> int:
     """The arena of a forward and backward pass; inputs and results are not in it."""
-    leaves = operands(*[(1, 4, length, 16)] * 3)
-    y = ops.attention(*leaves, causal=causal)
-    outputs = [("y", y), *zip("abc", lm.gradients(y * y, leaves), strict=True)]
-    program = compile_graph(
-        Graph(tuple(leaves), tuple(outputs)), batch=1, name="attention", target=DEFAULT_TARGET
-    )
+    program = compiled(1, 4, length, 16, causal=causal, with_gradients=True)
     kept = sum(program.buffers[buffer].bytes for _, buffer in program.outputs)
     return program.plan.arena_bytes - kept
 
@@ -150,11 +154,7 @@ def test_attention_weights_are_never_stored_whole() -> None:
 
 def test_queries_look_only_at_blocks_of_keys_that_they_may_see() -> None:
     def work(causal: bool) -> int:
-        leaves = operands(*[(1, 1, 1024, 16)] * 3)
-        y = ops.attention(*leaves, causal=causal)
-        program = compile_graph(
-            Graph(tuple(leaves), (("y", y),)), batch=1, name="attention", target=DEFAULT_TARGET
-        )
+        program = compiled(1, 1, 1024, 16, causal=causal, with_gradients=False)
         steps = (step for step in program.steps if isinstance(step, Contraction))
         return sum(int(np.prod(step.extents)) for step in steps)
 

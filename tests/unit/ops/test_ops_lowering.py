@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from harness import run_program
 
 from lamina import ops
 from lamina.base.shapes import as_dtype, float32, int64
@@ -65,9 +66,8 @@ def compiled(graph: Graph) -> Program:
 def test_composed_ops_equal_the_reference(name: str) -> None:
     graph = graph_of(COMPOSED[name])
     program = compiled(graph)
-    ready = InterpreterEngine(poison=True).compile(program, {})
-    ready.run([FEEDS[buffer.name] for buffer in program.of_kind("input")])
-    np.testing.assert_allclose(ready.output("y"), evaluate(graph, FEEDS)[0]["y"], rtol=1e-6)
+    found, _ = run_program(program, InterpreterEngine(poison=True), FEEDS)
+    np.testing.assert_allclose(found["y"], evaluate(graph, FEEDS)[0]["y"], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from harness import run_program
 from recurrence_cases import (
     LENGTH,
     Leaves,
@@ -273,15 +274,7 @@ EACH_LOOP = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 
 def run(graph: Graph, leaves: Leaves, engine: Engine) -> dict[str, Array]:
     program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    memories = {}
-    for buffer in program.of_kind("parameter"):
-        memories[buffer.name] = engine.allocate(buffer.shape, buffer.dtype.numpy)
-        memories[buffer.name].write(leaves.feeds[buffer.name])
-    executable = engine.compile(program, memories)
-    executable.run([leaves.feeds[buffer.name] for buffer in program.of_kind("input")])
-    found = {name: executable.output(name) for name, _ in program.outputs}
-    executable.release()
-    return found
+    return dict(run_program(program, engine, leaves.feeds)[0])
 
 
 def compare(found: dict[str, Array], expected: dict[str, Array]) -> None:
@@ -383,13 +376,8 @@ def test_an_initial_state_that_is_a_parameter_is_trained() -> None:
 
     model = lm.Model(lm.Sequential(lm.Input(4, 3), Learned()))
     x = np.ones((2, 4, 3), "float32")
-    model.fit(
-        (x, np.zeros((2, 3), "float32")),
-        loss=lm.MSE(),
-        optimizer=lm.SGD(0.3),
-        epochs=60,
-        batch_size=2,
-    )
+    how = {"loss": lm.MSE(), "optimizer": lm.SGD(0.3), "epochs": 60, "batch_size": 2}
+    model.fit((x, np.zeros((2, 3), "float32")), **how)
     np.testing.assert_allclose(model.parameters()["1.start"], [-4, -4, -4], atol=1e-2)
 
 
@@ -403,9 +391,6 @@ def test_a_parameter_may_become_the_last_state(engine: Engine) -> None:
     graph = Graph(inputs, (("y", states),), ((start, states[-1]),))
     expected, updated = evaluate(graph, leaves.feeds)
     program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    memory = engine.allocate((3,), np.dtype("float64"))
-    memory.write(leaves.feeds["x0"])
-    executable = engine.compile(program, {"x0": memory})
-    executable.run([leaves.feeds["x1"]])
-    np.testing.assert_allclose(executable.output("y"), expected["y"], rtol=1e-12)
-    np.testing.assert_allclose(memory.read(), updated["x0"], rtol=1e-12)
+    found, memories = run_program(program, engine, leaves.feeds)
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-12)
+    np.testing.assert_allclose(memories["x0"], updated["x0"], rtol=1e-12)
