@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from error_texts import check_refusal
 
 import lamina as lm
-from lamina.errors import DefinitionError, DTypeError, ShapeError
+from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 
 pytestmark = pytest.mark.each_case
 
@@ -492,12 +493,75 @@ DEFINITIONS: Rows = [
         "now    net/2:CutMix (test_layer_errors.py:",
     ),
 ]
+# Data ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Token(lm.Layer):
+    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        return lm.Embedding(7, 2)(x)
+
+
+def indexed(layer: lm.Layer, index: int) -> Any:
+    """A layer on indices of which one is this."""
+    model = lm.Model(lm.Sequential(ints(4), layer), engine="interpreter")
+    return model.predict(np.where(np.arange(80).reshape(20, 4) == 46, index, 0))
+
+
+def sliced(first: int, second: int) -> Any:
+    """Two layers on indices of one input, which is not the first one."""
+    given, other = lm.Input(2, dtype="uint8"), x(3)
+    parts = [lm.Embedding(3, 2)(given[:, 0]), lm.OneHot(5)(given[:, 1]), other]
+    model = lm.Model(lm.Network([other, given], lm.concat(parts)), engine="interpreter")
+    return model.predict((np.zeros((2, 3), "float32"), [[2, 4], [first, second]]))
+
+
+def of_length(length: int) -> Any:
+    sequences, lengths = x(5, 3), ints()
+    layer = lm.GRU(4, layers=2, bidirectional=True)
+    model = lm.Model(lm.Network([sequences, lengths], layer(sequences, lengths)))
+    return model.predict((np.zeros((6, 5, 3), "float32"), np.array([5, 0, 3, length, 1, 2])))
+
+
+def test_indices_and_lengths_within_their_range_are_accepted() -> None:
+    assert indexed(Token(), 6).shape == (20, 4, 2)
+    assert sliced(2, 4).shape == (2, 10)
+    assert of_length(5).shape == (6, 5, 8)
+
+
+DATAS: Rows = [
+    (
+        lambda: indexed(lm.Embedding(7, 3), 9),
+        *("in net/1:Embedding (", "): indices out of range\n", "  expected  0..6\n"),
+        "  found     9 at example 11 of input 0\n",
+        "  The layer was made for 7: number them from 0, or make it for 10.",
+    ),
+    (
+        lambda: indexed(lm.Embedding(7, 3), -3),
+        "found     -3 at example 11 of input 0",
+        "and give unknown values a number of their own.",
+    ),
+    (lambda: indexed(Token(), 7), "in net/1:Token/0:Embedding"),
+    (lambda: sliced(4, 2), "Embedding", "found     4 at example 1 of input 1"),
+    (lambda: sliced(0, 5), "OneHot"),
+    (lambda: lm.compile(given := ints(), lm.OneHot(3)(given))([3]), "indices out of range"),
+    *(
+        (
+            lambda length=length: of_length(length),
+            *("in net/2:GRU (", "): lengths out of range\n", "  expected  0..5\n"),
+            f"  found     {length} at example 3 of input 1\n",
+            "  The sequences have 5 positions; 0 is the length of an empty sequence.",
+        )
+        for length in (6, -1)
+    ),
+]
 REFUSED = [
     (kind, call, parts)
     for kind, rows in {
         DefinitionError: [*OPTIONS, *DEFINITIONS],
         ShapeError: SHAPES,
         DTypeError: DTYPES,
+        DataError: DATAS,
     }.items()
     for call, *parts in rows
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,16 +18,12 @@ import lamina as lm
 from lamina.errors import DataError
 
 LOSS, SGD = lm.CrossEntropy(), lm.SGD(0.5)
+HOW: dict[str, Any] = {"loss": LOSS, "optimizer": SGD}
 
 
 def sequence_model(padding: int | None = None, count: int = 7) -> lm.Model:
-    net = lm.Sequential(
-        lm.Input(4, dtype="int64"),
-        lm.Embedding(count, 3, padding=padding),
-        lm.Flatten(),
-        lm.Linear(2),
-    )
-    return lm.Model(net, seed=3)
+    layers = lm.Embedding(count, 3, padding=padding), lm.Flatten(), lm.Linear(2)
+    return lm.Model(lm.Sequential(lm.Input(4, dtype="int64"), *layers), seed=3)
 
 
 def sequences(count: int = 20, below: int = 7) -> tuple[np.ndarray, np.ndarray]:
@@ -49,27 +44,26 @@ def test_rows_above_a_norm_are_scaled_to_it(layer: type[lm.Embedding | lm.Embedd
     np.testing.assert_array_equal(model.parameters()["1.weight"], table)
 
 
-def test_rows_start_normally_distributed_but_for_the_padding() -> None:
-    net = lm.Sequential(lm.Input(4, dtype="int64"), lm.Embedding(500, 40, padding=2))
-    weight = lm.Model(net).parameters()["1.weight"]
+def test_rows_start_with_the_initializer_but_for_the_padding() -> None:
+    def table(*sizes: int, **options: Any) -> np.ndarray:
+        net = lm.Sequential(lm.Input(4, dtype="int64"), lm.Embedding(*sizes, **options))
+        return lm.Model(net).parameters()["1.weight"]
+
+    weight = table(500, 40, padding=2)
     assert weight.shape == (500, 40)
     assert not weight[2].any()
     rest = np.delete(weight, 2, 0)
     assert abs(rest.mean()) < 0.03
     assert rest.std() == pytest.approx(1, abs=0.03)
-
-
-def test_rows_start_with_the_values_of_the_given_initializer() -> None:
-    init = lm.init.Constant(0.5)
-    net = lm.Sequential(lm.Input(dtype="int64"), lm.Embedding(3, 2, padding=0, weight_init=init))
-    assert lm.Model(net).parameters()["1.weight"].tolist() == [[0, 0], [0.5, 0.5], [0.5, 0.5]]
+    halves = table(3, 2, padding=0, weight_init=lm.init.Constant(0.5))
+    assert halves.tolist() == [[0, 0], [0.5, 0.5], [0.5, 0.5]]
 
 
 def test_the_row_of_the_padding_is_never_trained_and_the_others_are() -> None:
     model = sequence_model(padding=5)
     model.set_parameters({"1.weight": model.parameters()["1.weight"] + 1})
     before = model.parameters()["1.weight"]
-    model.fit(sequences(), loss=LOSS, optimizer=SGD, epochs=2)
+    model.fit(sequences(), epochs=2, **HOW)
     changed = (model.parameters()["1.weight"] != before).any(axis=1)
     assert changed.tolist() == [True] * 5 + [False, True]
 
@@ -128,14 +122,10 @@ def test_weights_of_a_bag_multiply_its_rows() -> None:
 USES: dict[str, Callable[[lm.Model, np.ndarray, np.ndarray], Any]] = {
     "predict": lambda model, x, y: model.predict(x),
     "evaluate": lambda model, x, y: model.evaluate((x, y), loss=LOSS),
-    "fit": lambda model, x, y: model.fit((x, y), loss=LOSS, optimizer=SGD),
-    "a validation": lambda model, x, y: model.fit(
-        (x * 0, y), validation=(x, y), loss=LOSS, optimizer=SGD
-    ),
-    "a step": lambda model, x, y: model.training(LOSS, SGD, len(x)).step(x, y),
-    "a step on int32": lambda model, x, y: model.training(LOSS, SGD, len(x)).step(
-        x.astype("int32"), y
-    ),
+    "fit": lambda model, x, y: model.fit((x, y), **HOW),
+    "a validation": lambda model, x, y: model.fit((x * 0, y), validation=(x, y), **HOW),
+    "a step": lambda model, x, y: model.training(LOSS, SGD, 20).step(x, y),
+    "a step on int32": lambda model, x, y: model.training(LOSS, SGD, 20).step(x.astype("i4"), y),
     "a run": lambda model, x, y: model.training(LOSS, SGD, 4).run((x, y), steps=3),
 }
 
@@ -152,62 +142,11 @@ def test_indices_out_of_range_are_refused_before_anything_changes(use: Any, wron
         np.testing.assert_array_equal(value, before[name])
 
 
-def test_an_index_out_of_range_is_named_with_its_example_and_the_fix() -> None:
-    model = sequence_model()
-    x, _ = sequences()
-    x[11, 2] = 9
-    text = error_text(DataError, lambda: model.predict(x))
-    lines = text.splitlines()
-    assert lines[0].startswith("in net/1:Embedding (test_layers_embedding.py:")
-    assert lines[0].endswith("): indices out of range")
-    assert lines[1:] == [
-        "  expected  0..6",
-        "  found     9 at example 11 of input 0",
-        "  The layer was made for 7: number them from 0, or make it for 10.",
-    ]
-    x[11, 2] = -3
-    message = error_text(DataError, lambda: model.predict(x))
-    assert "found     -3 at example 11 of input 0" in message
-    assert "and give unknown values a number of their own." in message
-
-
-def test_slices_of_an_input_are_checked_by_their_own_layers() -> None:
-    x, other = lm.Input(2, dtype="uint8"), lm.Input(3)
-    parts = [lm.Embedding(3, 2)(x[:, 0]), lm.OneHot(5)(x[:, 1]), other]
-    model = lm.Model(lm.Network([other, x], lm.concat(parts)))
-    zeros = np.zeros((2, 3), "float32")
-    assert model.predict((zeros, [[2, 4], [0, 0]])).shape == (2, 10)
-    text = error_text(DataError, lambda: model.predict((zeros, [[2, 4], [4, 2]])))
-    assert "Embedding" in text
-    assert "found     4 at example 1 of input 1" in text
-    assert "OneHot" in error_text(DataError, lambda: model.predict((zeros, [[2, 5], [0, 0]])))
-
-
-def test_indices_within_a_users_layer_are_checked() -> None:
-    @dataclass(frozen=True)
-    class Token(lm.Layer):
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-            return lm.Embedding(4, 2)(x)
-
-    model = lm.Model(lm.Sequential(lm.Input(dtype="int64"), Token()))
-    assert model.predict([3]).shape == (1, 2)
-    with pytest.raises(DataError, match=r"in net/1:Token/0:Embedding"):
-        model.predict([4])
-
-
 def test_indices_that_are_computed_are_brought_into_range() -> None:
     x = lm.Input(dtype="int64")
     model = lm.Model(lm.Network(x, lm.Embedding(4, 2)(x * 2)))
     (weight,) = model.parameters().values()
     np.testing.assert_array_equal(model.predict([1, 3, -1]), weight[[2, 3, 0]])
-
-
-def test_a_compiled_function_checks_indices() -> None:
-    x = lm.Input(dtype="int64")
-    f = lm.compile(inputs=[x], outputs=[lm.OneHot(3)(x)])
-    assert f([2])[0].tolist() == [[0, 0, 1]]
-    with pytest.raises(DataError, match="indices out of range"):
-        f([3])
 
 
 # Positions ----------------------------------------------------------------------------------------
