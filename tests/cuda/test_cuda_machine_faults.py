@@ -2,267 +2,222 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from cuda_machine_cases import Bench, Checks, kernel
+from cuda_machine_cases import Bench, Checks, calculate, kernel
 
 from cuda_machine.faults import Fault, OutOfMemory
 from cuda_machine.memory import BASE, GAP, Memory
 from cuda_machine.ptx import parse
 
-_START = """
-.reg .pred p, q; .reg .b32 i, x, y, s; .reg .b64 at, to;
-.shared .align 16 .b8 kept[256];
+START = """
+.reg .pred p, q; .reg .b32 i, x, y, s, n; .reg .b64 at, to, l;
+.shared .align 16 .b8 kept[1024];
 mov.u32 i, %tid.x; mov.u32 s, kept; mad.lo.u32 s, i, 4, s; ld.param.u64 to, [p0];
 mad.wide.u32 at, i, 4, to;
 """
-
-
-def fault(
-    body: str, *, threads: int = 64, blocks: int = 1, before: str = "", **checks: bool
-) -> str:
-    """The text of the fault of a kernel that has an array of 64 integers."""
-    with pytest.raises(Fault) as caught:
-        run(body, threads=threads, blocks=blocks, before=before, **checks)
-    return str(caught.value)
+LOCAL = ".local .align 4 .b8 own[16]; mov.u64 l, own; "
+EXCHANGE = """st.shared.u32 [s], i; {} xor.b32 y, i, {}; mov.u32 x, kept; mad.lo.u32 y, y, 4, x;
+    ld.shared.u32 x, [y]; st.global.u32 [at], x;"""
+WARP = "bar.warp.sync 0xffffffff;"
+READ_AND_WRITE = (
+    "st.shared.u32 [s], i; bar.sync 0; ld.shared.u32 x, [kept]; {}st.shared.u32 [s], i;"
+)
+# The last block writes.
+LAST_WRITES = """mov.u32 x, %ctaid.x; mov.u32 y, %nctaid.x; sub.u32 y, y, 1;
+    setp.eq.u32 p, x, y; @p st.global.u32 [at], i;"""
+FIRST_WRITES = "setp.eq.u32 p, i, 0; @p st.global.u32 [to], i;"
+ACROSS = """st.global.u32 [at], i; {}xor.b32 y, i, 33; mad.wide.u32 at, y, 4, to;
+    ld.global.u32 x, [at];"""
+COPY = """shl.b32 s, s, 2; mad.wide.u32 at, i, 16, to; shl.b32 n, i, 2; min.u32 n, n, 16;
+    cp.async.cg.shared.global [s], [at], 16, n; cp.async.commit_group; {}
+    ld.shared.u32 x, [s+4]; st.global.u32 [at], x;"""
+COPIES = {"threads": 32}
+DIVERGENT = "setp.lt.u32 p, i, 7; @p bra waits; bar.sync 0; bra done; waits: {} done: mov.u32 x, 0;"
+UNORDERED = "a race in shared memory"
+UNWRITTEN = "a read of register x, which is not written"
 
 
 def run(
     body: str, *, threads: int = 64, blocks: int = 1, before: str = "", **checks: bool
 ) -> np.ndarray:
-    """The array of 64 integers after a kernel."""
-    bench = Bench(kernel(_START + body, ["u64"], before=before), checks=Checks(**checks))
-    array = np.arange(64, dtype="u4")
+    """The array of 64 integers (with copies more) after a kernel."""
+    bench = Bench(kernel(START + body, ["u64"], before=before), checks=Checks(**checks))
+    array = np.arange(128 if body.startswith("shl") else 64, dtype="u4")
     address = bench.array(array)
     bench.launch("k", blocks, threads, address)
     return bench.read(address, array)
 
 
-def test_an_illegal_address_names_the_thread() -> None:
-    text = fault("ld.global.u32 x, [at+8];")
-    assert "an illegal address: 4 bytes of global memory at 0x700000100" in text
-    assert "are not within one allocation (kernel k, line 17 of the PTX: ld.global.u32 x," in text
-    assert text.endswith("block (0, 0, 0), thread (62, 0, 0))")
+FAULTS: list[tuple[str, dict[str, Any], str]] = [
+    ("ld.global.u32 x, [at+8];", {}, (
+        "an illegal address: 4 bytes of global memory at 0x700000100 are not within one allocation "
+        "(kernel k, line 17 of the PTX: ld.global.u32 x, [at+8], block (0, 0, 0), "
+"thread (62, 0, 0))"
+    )),
+    ("cvt.u32.u64 x, at; cvt.u64.u32 at, x; st.global.u32 [at], i;", {},
+     "an illegal address: 4 bytes of global memory at 0x0 are"),
+    ("ld.global.u32 x, [at+2];", {}, "a misaligned address: 4 bytes of global memory at"),
+    (".reg .b32 r<4>; ld.global.v4.u32 {r0, r1, r2, r3}, [at];", {"threads": 2},
+     "a misaligned address: 16 bytes of global"),
+    ("st.shared.u32 [s+772], i;", {},
+     "an illegal address: 4 bytes of shared memory at 0x400, of 1024 (kernel k"),
+    ("ld.shared.u32 x, [s];", {}, "a read of shared memory that is not written"),
+    (f"{LOCAL}ld.local.u32 x, [l+4];", {}, "a read of local memory that is not written"),
+    (f"{LOCAL}st.local.u32 [l+16], i;", {}, "4 bytes of local memory at 0x10, of 16"),
+    ("st.global.u32 [at], x;", {}, UNWRITTEN),
+    (".reg .b32 two; .reg .b16 a; cvt.u16.u32 a, i; mad.wide.u16 two, a, a, x;", {}, UNWRITTEN),
+    (".reg .b16 a; cvt.u16.u32 a, i; shl.b16 a, a, x;", {}, UNWRITTEN),
+    ("{ .reg .b16 x; setp.lt.u16 p, x, 3; @p st.global.u32 [at], i; }", {}, "a read of register x"),
+    ("{ .reg .f32 x, y; add.f32 y, x, x; st.global.f32 [at], y; }", {}, "a read of register x"),
+    # Races and barriers
+    (EXCHANGE.format("", 1), {}, (
+        "a race in shared memory at 0x4: thread (0, 0, 0) of block (0, 0, 0), line 21: "
+        "ld.shared.u32 x, [y]; and thread (1, 0, 0) of block (0, 0, 0), line 17: "
+        "st.shared.u32 [s], i; no barrier is between them (kernel k)"
+    )),
+    (EXCHANGE.format(WARP, 32), {}, UNORDERED),
+    (READ_AND_WRITE.format(""), {}, "a race in shared memory at 0x0"),
+    ("st.shared.u32 [kept+8], i;", {}, "a race in shared memory at 0x8"),
+    (FIRST_WRITES, {"blocks": 2}, "a race in global memory at 0x700000000: thread (0, 0, 0) of"),
+    ("""mov.u32 x, %ctaid.x; setp.eq.u32 p, x, 1; @p bra reads; st.global.u32 [at], i; exit;
+        reads: ld.global.u32 y, [at];""", {"blocks": 2}, "a race in global memory"),
+    (ACROSS.format(""), {}, "a race in global memory"),
+    (DIVERGENT.format("bar.sync 0;"), {}, "a divergent barrier: threads of one warp wait in line"),
+    (DIVERGENT.format(WARP), {}, (
+        "a divergent barrier: of 64 threads that have not exited, 57 wait in line 19: bar.sync 0, "
+        "7 wait in line"
+    )),
+    ("setp.eq.u32 p, i, 9; @p trap;", {}, (
+        "a trap (kernel k, line 18 of the PTX: @p trap, block (0, 0, 0), thread (9, 0, 0))"
+    )),
+    # Asynchronous copies
+    (COPY.format("cp.async.wait_group 1;"), COPIES, "a read of shared memory that is not written"),
+    (COPY.format("ret;"), COPIES, "an asynchronous copy that has not arrived when the block ends"),
+    (COPY.format("st.shared.u32 [s], i;"), COPIES, "where an asynchronous copy has not arrived"),
+    (COPY.format("st.global.u32 [at+4], s; cp.async.wait_group 0;"), COPIES,
+     "whose source was changed before it arrived"),
+    ("div.u32 x, 7, i;", {}, "a division by zero (kernel k, line"),
+    ("rem.u32 x, 7, i;", {}, "a division by zero (kernel k, line"),
+    # Unknown PTX
+    *((code, {}, f"{what} (kernel k, line 17 of the PTX: ") for code, what in (
+        ("bra nowhere;", "a branch to nowhere, which is no label"),
+        ("mov.u32 x, %clock;", "unknown register %clock"),
+        (".frobnicate 3;", "unknown directive"),
+        ('.pragma "frobnicate";', "unknown pragma"),
+        ("ld.global.L3::fast.u32 x, [at];", "unknown instruction"),
+        ("cp.async.bulk.commit_group;", "unknown instruction"),
+        ("atom.global.add.u32 x, [at], 1;", "unknown instruction"),
+        ("bar.sync 1;", "unknown instruction"),
+    )),
+    ("ld.global.u32 x, [nowhere];", {}, "unknown variable nowhere"),
+    ("add.u32 x, x, unknown;", {}, "unknown variable unknown"),
+    ("add.u64 at, i, at;", {}, "i of .b32 as .u64"),
+]  # fmt: skip
 
 
-def test_an_address_of_32_bits_is_illegal() -> None:
-    text = fault("cvt.u32.u64 x, at; cvt.u64.u32 at, x; st.global.u32 [at], i;")
-    assert "an illegal address: 4 bytes of global memory at 0x0 are" in text
-
-
-def test_a_misaligned_address() -> None:
-    assert "a misaligned address: 4 bytes of global memory at" in fault("ld.global.u32 x, [at+2];")
-    assert "a misaligned address: 16 bytes of global" in fault(".reg .b32 r<4>; "
-        "ld.global.v4.u32 {r0, r1, r2, r3}, [at];", threads=2)  # fmt: skip
-
-
-def test_shared_memory_has_bounds() -> None:
-    text = fault("st.shared.u32 [s+4], i;")
-    assert "an illegal address: 4 bytes of shared memory at 0x100, of 256 (kernel k" in text
-    assert "thread (63, 0, 0)" in text
-
-
-def test_shared_memory_is_read_after_it_is_written() -> None:
-    assert "a read of shared memory that is not written" in fault("ld.shared.u32 x, [s];")
-
-
-def test_local_memory_is_read_after_it_is_written() -> None:
-    body = ".local .align 4 .b8 own[16]; .reg .b64 l; mov.u64 l, own; {} ld.local.u32 x, [l+4];"
-    assert "a read of local memory that is not written" in fault(body.format(""))
-    run(body.format("st.local.u32 [l+4], i;"))
-    assert "of local memory at 0x10, of 16" in fault(body.format("st.local.u32 [l+16], i;"))
-
-
-def test_global_memory_is_read_after_it_is_written_if_that_is_checked() -> None:
-    bench = Bench(kernel(_START + "ld.global.u32 x, [at];", ["u64"]))
-    bench.launch("k", 1, 64, bench.memory.allocate(256))
-    checked = Bench(
-        kernel(_START + "ld.global.u32 x, [at];", ["u64"]), checks=Checks(unwritten_global=True)
-    )
+@pytest.mark.parametrize(("body", "options", "text"), FAULTS)
+def test_what_is_undefined_or_unknown_is_a_fault(
+    body: str, options: dict[str, Any], text: str
+) -> None:
     with pytest.raises(Fault) as caught:
-        checked.launch("k", 1, 64, checked.memory.allocate(256))
-    assert "a read of global memory that is not written" in str(caught.value)
+        run(body, **options)
+    assert text in str(caught.value)
 
 
-def test_a_register_is_read_after_it_is_written() -> None:
-    assert "a read of register x, which is not written" in fault("st.global.u32 [at], x;")
-
-
-def test_a_short_integer_that_nobody_writes_is_undefined() -> None:
-    body = (
-        ".reg .b16 low, high, none; .reg .b32 two, four;"
-        "cvt.u16.u32 low, i; and.b16 high, none, 255;"
-        "mov.b32 two, {low, high}; st.global.u32 [at], two;"
-        "cvt.u32.u16 four, none; st.global.u32 [at+4], four;"
-    )
-    bench = Bench(kernel(_START + body, ["u64"]))
-    address = bench.memory.allocate(8)
-    bench.launch("k", 1, 1, address)
-    assert bench.read(address, np.zeros(2, np.uint32)).tolist() == [0xA50000, 0xFFA5]
+NUMBERS = np.arange(64)
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "options", "expected"),
     [
-        ".reg .b32 x, two; .reg .b16 a; cvt.u16.u32 a, i; mad.wide.u16 two, a, a, x;",
-        ".reg .b32 x; .reg .b16 a; cvt.u16.u32 a, i; shl.b16 a, a, x;",
-        ".reg .b16 x; .reg .pred p; setp.lt.u16 p, x, 3; @p st.global.u32 [at], i;",
-        ".reg .f32 x, y; add.f32 y, x, x; st.global.f32 [at], y;",
+        (f"{LOCAL}st.local.u32 [l+4], i; ld.local.u32 x, [l+4]; st.global.u32 [at], x;", {},
+         NUMBERS),
+        (EXCHANGE.format("bar.sync 0;", 32), {}, NUMBERS ^ 32),
+        (EXCHANGE.format(WARP, 1), {}, NUMBERS ^ 1),
+        (READ_AND_WRITE.format("bar.sync 0; "), {}, NUMBERS),
+        # Bytes of a word are no race.
+        ("mov.u32 s, kept; add.u32 s, s, i; st.shared.u8 [s], i;", {}, NUMBERS),
+        (FIRST_WRITES, {"blocks": 2, "global_races": False}, NUMBERS),
+        (ACROSS.format("bar.sync 0; "), {}, NUMBERS),
+        # Threads that have exited are not waited for.
+        ("setp.lt.u32 p, i, 40; @p exit; bar.sync 0; st.global.u32 [at], 7;", {},
+         np.where(NUMBERS < 40, NUMBERS, 7)),
+        # Lanes wait for the lanes of their mask.
+        (f"""and.b32 x, i, 1; mov.u32 y, i; setp.eq.u32 q, x, 0; @q bra even; add.u32 y, y, 100;
+         even: st.shared.u32 [s], y; {WARP} xor.b32 s, s, 4; ld.shared.u32 x, [s];
+         st.global.u32 [at], x;""", {}, (NUMBERS + 100 * (NUMBERS % 2))[NUMBERS ^ 1]),
     ],
-)
-def test_other_reads_of_registers_that_nobody_writes_are_faults(body: str) -> None:
-    assert "a read of register x, which is not written" in fault(body)
+)  # fmt: skip
+def test_what_barriers_order_is_legal(
+    body: str, options: dict[str, Any], expected: np.ndarray
+) -> None:
+    np.testing.assert_array_equal(run(body, **options), expected)
 
 
-def test_an_element_of_a_stored_vector_that_nobody_writes_is_undefined() -> None:
-    body = _START + "st.global.v2.u32 [at], {i, x}; st.global.u32 [at+4], i;"
-    bench = Bench(kernel(body.replace("st.global.u32 [at+4], i;", ""), ["u64"]))
-    address = bench.memory.allocate(8)
-    bench.launch("k", 1, 1, address)
-    assert bench.read(address, np.zeros(2, np.uint32)).tolist() == [0, 0xFFA5FFA5]
-    bench = Bench(kernel(body, ["u64"]))
-    bench.launch("k", 1, 1, bench.memory.allocate(8))
+def test_copies_arrive_at_the_wait_and_fill_with_zeros() -> None:
+    found = run(COPY.format("cp.async.wait_group 0;"), threads=32)
+    expected = np.arange(128).reshape(32, 4)
+    expected[:, 0] = np.where(np.arange(32) < 2, 0, expected[:, 1])
+    np.testing.assert_array_equal(found.reshape(32, 4), expected)
 
 
-_EXCHANGE = """
-st.shared.u32 [s], i; {between} xor.b32 y, i, {distance}; mov.u32 x, kept; mad.lo.u32 y, y, 4, x;
-ld.shared.u32 x, [y]; st.global.u32 [at], x;
-"""
-
-
-def test_a_race_in_shared_memory_names_both_threads_and_lines() -> None:
-    text = fault(_EXCHANGE.format(between="", distance=1))
-    assert "a race in shared memory at 0x4: thread (0, 0, 0) of block (0, 0, 0), line" in text
-    assert "ld.shared.u32 x, [y]; and thread (1, 0, 0) of block (0, 0, 0), line" in text
-    assert "st.shared.u32 [s], i; no barrier is between them (kernel k)" in text
-
-
-def test_a_barrier_of_the_block_orders_accesses() -> None:
-    found = run(_EXCHANGE.format(between="bar.sync 0;", distance=32))
-    np.testing.assert_array_equal(found, np.arange(64) ^ 32)
-
-
-def test_a_barrier_of_the_warp_orders_accesses_of_its_threads() -> None:
-    found = run(_EXCHANGE.format(between="bar.warp.sync 0xffffffff;", distance=1))
-    np.testing.assert_array_equal(found, np.arange(64) ^ 1)
-
-
-def test_a_barrier_of_the_warp_does_not_order_accesses_of_two_warps() -> None:
-    text = fault(_EXCHANGE.format(between="bar.warp.sync 0xffffffff;", distance=32))
-    assert "a race in shared memory" in text
-
-
-def test_a_write_after_a_read_is_a_race() -> None:
-    body = "st.shared.u32 [s], i; bar.sync 0; ld.shared.u32 x, [kept]; st.shared.u32 [s], i;"
-    assert "a race in shared memory at 0x0" in fault(body)
-    run(body.replace("st.shared.u32 [s], i;", "bar.sync 0; st.shared.u32 [s], i;"))
-
-
-def test_two_writes_are_a_race() -> None:
-    assert "a race in shared memory at 0x8" in fault("st.shared.u32 [kept+8], i;")
-
-
-def test_bytes_of_a_word_are_no_race() -> None:
-    run("mov.u32 s, kept; add.u32 s, s, i; st.shared.u8 [s], i;")
-
-
-def test_races_of_blocks_in_global_memory() -> None:
-    text = fault("setp.eq.u32 p, i, 0; @p st.global.u32 [to], i;", blocks=2)
-    assert "a race in global memory at 0x700000000: thread (0, 0, 0) of block (" in text
-    run("setp.eq.u32 p, i, 0; @p st.global.u32 [to], i;", blocks=2, global_races=False)
-
-
-# The last block writes.
-_LAST_WRITES = """mov.u32 x, %ctaid.x; mov.u32 y, %nctaid.x; sub.u32 y, y, 1;
-    setp.eq.u32 p, x, y; @p st.global.u32 [at], i;"""
-
-
-def test_accesses_of_two_launches_are_no_race() -> None:
-    bench = Bench(kernel(_START + _LAST_WRITES, ["u64"]))
-    address = bench.array(np.zeros(64, "u4"))
-    for blocks in (1, 2):
-        bench.launch("k", blocks, 64, address)
-    np.testing.assert_array_equal(bench.read(address, np.zeros(64, "u4")), np.arange(64))
-
-
-def test_a_launch_after_a_race_is_checked_from_the_start() -> None:
-    bench = Bench(kernel(_START + "st.global.u32 [at], i;", ["u64"]))
-    address = bench.array(np.zeros(64, "u4"))
-    with pytest.raises(Fault, match="a race in global memory"):
-        bench.launch("k", 2, 64, address)
-    bench.launch("k", 1, 64, address)
-    with pytest.raises(Fault, match="a race in global memory"):
-        bench.launch("k", 2, 64, address)
-
-
-def test_accesses_of_many_pages_are_forgotten() -> None:
-    bench = Bench(kernel(_START + "mad.wide.u32 at, i, 65536, to;" + _LAST_WRITES, ["u64"]))
-    address = bench.array(np.zeros(1 << 20, "u4"))
-    for blocks in (1, 2):
-        bench.launch("k", blocks, 64, address)
-    assert bench.read(address, np.zeros(1 << 20, "u4"))[16384 * 63] == 63
-
-
-def test_a_read_of_what_another_block_writes_is_a_race() -> None:
-    body = """mov.u32 x, %ctaid.x; setp.eq.u32 p, x, 1; @p bra reads; st.global.u32 [at], i; exit;
-        reads: ld.global.u32 y, [at];"""
-    assert "a race in global memory" in fault(body, blocks=2)
-
-
-def test_barriers_order_accesses_of_global_memory_within_a_block() -> None:
-    body = """st.global.u32 [at], i; {} xor.b32 y, i, 33; mad.wide.u32 at, y, 4, to;
-        ld.global.u32 x, [at];"""
-    assert "a race in global memory" in fault(body.format(""))
-    run(body.format("bar.sync 0;"))
-
-
-def test_a_barrier_that_some_threads_of_a_warp_skip() -> None:
-    body = """setp.lt.u32 p, i, 7; @p bra waits; bar.sync 0; bra done; waits: bar.sync 0;
-        done: mov.u32 x, 0;"""
-    text = fault(body)
-    assert "a divergent barrier: threads of one warp wait in line" in text
-
-
-def test_a_barrier_that_nobody_else_reaches() -> None:
-    body = """setp.lt.u32 p, i, 7; @p bra first; bar.sync 0; bra done;
-        first: bar.warp.sync 0xffffffff; done: mov.u32 x, 0;"""
-    text = fault(body)
-    assert "a divergent barrier: of 64 threads that have not exited, 57 wait in line" in text
-    assert "bar.sync 0, 7 wait in line" in text
-
-
-def test_threads_that_have_exited_are_not_waited_for() -> None:
-    found = run("setp.lt.u32 p, i, 40; @p exit; bar.sync 0; st.global.u32 [at], 7;")
-    np.testing.assert_array_equal(found, np.where(np.arange(64) < 40, np.arange(64), 7))
-
-
-def test_a_trap() -> None:
-    text = fault("setp.eq.u32 p, i, 9; @p trap;")
-    assert text.startswith("a trap (kernel k, line 18 of the PTX: @p trap")
-    assert text.endswith("thread (9, 0, 0))")
+def test_global_memory_is_read_after_it_is_written_if_that_is_checked() -> None:
+    text = kernel(START + "ld.global.u32 x, [at];", ["u64"])
+    bench = Bench(text)
+    bench.launch("k", 1, 64, bench.memory.allocate(256))
+    checked = Bench(text, checks=Checks(unwritten_global=True))
+    with pytest.raises(Fault, match="a read of global memory that is not written"):
+        checked.launch("k", 1, 64, checked.memory.allocate(256))
 
 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("ld.global.u32 x, [nowhere];", "unknown variable nowhere"),
-        ("bra nowhere;", "a branch to nowhere, which is no label"),
-        ("add.u32 x, x, unknown;", "unknown variable unknown"),
-        ("mov.u32 x, %clock;", "unknown register %clock"),
-        (".frobnicate 3;", "unknown directive"),
-        ('.pragma "frobnicate";', "unknown pragma"),
-        ("ld.global.L3::fast.u32 x, [at];", "unknown instruction"),
-        ("mbarrier.init.shared.b64 [s], 3;", "unknown instruction"),
-        ("cp.async.bulk.commit_group;", "unknown instruction"),
-        ("add.u64 at, i, at;", "i of .b32 as .u64"),
-        ("atom.global.add.u32 x, [at], 1;", "unknown instruction"),
-        ("bar.sync 1;", "unknown instruction"),
+        (""".reg .b16 low, high, none; .reg .b32 two, four; cvt.u16.u32 low, i;
+         and.b16 high, none, 255; mov.b32 two, {low, high}; st.global.u32 [at], two;
+         cvt.u32.u16 four, none; st.global.u32 [at+4], four;""", [0xA50000, 0xFFA5]),
+        ("st.global.v2.u32 [at], {i, x};", [0, 0xFFA5FFA5]),
     ],
-)
-def test_unknown_ptx_is_named(body: str, expected: str) -> None:
-    text = fault(body)
-    assert expected in text
-    assert "(kernel k, line 17 of the PTX: " in text
+)  # fmt: skip
+def test_short_integers_and_elements_that_nobody_writes_are_undefined(
+    body: str, expected: list[int]
+) -> None:
+    bench = Bench(kernel(START + body, ["u64"]))
+    address = bench.memory.allocate(8)
+    bench.launch("k", 1, 1, address)
+    assert bench.read(address, np.zeros(2, np.uint32)).tolist() == expected
+
+
+def test_races_are_those_of_one_launch() -> None:
+    bench = Bench(kernel(START + "mad.wide.u32 at, i, 65536, to;" + LAST_WRITES, ["u64"]))
+    address = bench.array(np.zeros(1 << 20, "u4"))
+    for blocks in (1, 2):
+        bench.launch("k", blocks, 64, address)
+    assert bench.read(address, np.zeros(1 << 20, "u4"))[16384 * 63] == 63
+    bench = Bench(kernel(START + "st.global.u32 [at], i;", ["u64"]))
+    address = bench.array(np.zeros(64, "u4"))
+    # After a race, the next launch is checked from the start.
+    for blocks in (2, 1, 2):
+        if blocks == 1:
+            bench.launch("k", blocks, 64, address)
+            continue
+        with pytest.raises(Fault, match="a race in global memory"):
+            bench.launch("k", blocks, 64, address)
+
+
+def test_tf32_operands_are_rounded_before() -> None:
+    registers = ", ".join(f"r{n}" for n in range(4))
+    code = f""".reg .b32 {registers}; {" ".join(f"mov.b32 r{n}, a;" for n in range(4))}
+        mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {{{registers}}}, {{a, a, a, a}},
+        {{a, a}}, {{{registers}}}; mov.b32 d, r0;"""
+    ones = np.full(32, 0x3F800000, "u4")
+    calculate(code, ones, threads=32)
+    ones[5] = 0x3F800001
+    with pytest.raises(Fault, match=r"tf32 that is not rounded to its bits.*thread \(5, 0, 0\)"):
+        calculate(code, ones, threads=32)
 
 
 def test_unknown_directives_of_a_module() -> None:
@@ -271,29 +226,18 @@ def test_unknown_directives_of_a_module() -> None:
     assert "unknown directive (line 3 of the PTX: .frobnicate x)" in str(caught.value)
 
 
-def test_launches_are_checked() -> None:
-    with pytest.raises(ValueError, match="1 parameters, 0 are expected"):
-        Bench(kernel("ret;")).launch("k", 1, 32, 5)
-
-
 def test_memory_is_allocated_apart_and_checked() -> None:
     memory = Memory(1000)
     first, second = memory.allocate(300), memory.allocate(10)
-    assert first == BASE
-    assert second % 256 == 0
+    assert (first, second % 256, memory.used) == (BASE, 0, 310)
     assert second >= first + 300 + GAP
-    assert memory.used == 310
-    with pytest.raises(OutOfMemory) as caught:
+    with pytest.raises(OutOfMemory, match="691 bytes asked for, 690 of 1000 left"):
         memory.allocate(691)
-    assert str(caught.value) == "691 bytes asked for, 690 of 1000 left"
     memory.write(second, b"0123456789")
     assert memory.read(second + 2, 3) == b"234"
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError, match="are not within one allocation"):
         memory.read(second + 8, 3)
-    assert "are not within one allocation" in str(wrong.value)
     memory.free(first)
-    assert memory.used == 10
-    assert memory.allocate(256) == first
-    with pytest.raises(ValueError) as wrong:
+    assert (memory.used, memory.allocate(256)) == (10, first)
+    with pytest.raises(ValueError, match="no allocation begins at"):
         memory.free(first + 256)
-    assert "no allocation begins at" in str(wrong.value)

@@ -1,93 +1,346 @@
-"""Each form of each instruction of the PTX machine, against NumPy or exact arithmetic."""
+"""What each form of each instruction of the PTX machine gives: rows of operands and results.
+
+Products of matrices, copies and barriers are left to the kernels of every schedule
+(`test_cuda_schedules.py`) and to `test_cuda_machine_faults.py`.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-import cuda_conversion_cases as cuda_conversion_cases
-import cuda_float_cases as cuda_float_cases
-import cuda_integer_cases as cuda_integer_cases
-import cuda_memory_cases as cuda_memory_cases
-import cuda_move_cases as cuda_move_cases
-import cuda_warp_cases as cuda_warp_cases
 import numpy as np
 import pytest
-from cuda_forms import Case, cases_by_target, failures, groups, kernel_of, module_of
 from cuda_machine_cases import Bench, calculate, kernel
 
 from cuda_machine.faults import Fault
-from cuda_machine.syntax import CONTROL
-from cuda_machine.writer import FORMS, IGNORED, Known
+from cuda_machine.syntax import BITS, CONTROL
+from cuda_machine.writer import DTYPES, FORMS, INTEGERS, expanded
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
+NAN, INF = math.nan, math.inf
+SIGNED, UNSIGNED, BITS_OF = "s16|s32|s64", "u16|u32|u64", "b16|b32|b64"
+EVERY = "u8|s8|u16|s16|u32|s32|u64|s64"
+MODES = "rni|rzi|rmi|rpi"
 
-from cuda_compiler import ptxas
+# Forms as `writer.instruction` takes them, with the name before them; operands; the result, as far
+# as its type has bits for it. An int is read from a register of 64 bits, a bool is a predicate, a
+# text stands in the code.
+ROWS: list[tuple[str, tuple[Any, ...], float]] = [
+    (f"add {INTEGERS}", (7, -9), -2),
+    (f"sub {INTEGERS}", (5, 7), -2),
+    (f"mul lo {INTEGERS}", (-3, 5), -15),
+    (f"mul hi {SIGNED}", (-3, 5), -1),
+    (f"mul hi {UNSIGNED}", (-1, -1), -2),
+    ("mul hi u64", (0xF23456789ABCDEF0, 0xFEDCBA9876543210),
+     0xF23456789ABCDEF0 * 0xFEDCBA9876543210 >> 64),
+    ("mul wide s16|s32", (-3, 5), -15),
+    ("mul wide u16", (-1, 2), 0x1FFFE),
+    ("mul wide u32", (-1, 2), 0x1FFFFFFFE),
+    (f"mad lo {INTEGERS}", (-3, 5, 7), -8),
+    (f"mad hi {SIGNED}", (-3, 5, 7), 6),
+    (f"mad hi {UNSIGNED}", (-1, -1, 7), 5),
+    ("mad wide s16|s32", (-3, 5, 7), -8),
+    ("mad wide u16", (-1, 2, 1), 0x1FFFF),
+    ("mad wide u32", (-1, 2, 1), 0x1FFFFFFFF),
+    *((f"{name} {forms}", operands, result) for name, forms, operands, result in (
+        ("div", UNSIGNED, (17, 5), 3), ("rem", UNSIGNED, (17, 5), 2),
+        ("div", SIGNED, (-17, 5), -3), ("rem", SIGNED, (-17, 5), -2),
+        ("div", SIGNED, (17, -5), -3), ("rem", SIGNED, (17, -5), 2),
+        ("div", SIGNED, (-17, -1), 17), ("rem", SIGNED, (-17, -1), 0),
+    )),
+    ("div s32", (-(2**31), -1), -(2**31)),
+    (f"and {BITS_OF}", (12, 10), 8),
+    (f"or {BITS_OF}", (12, 10), 14),
+    (f"xor {BITS_OF}", (12, 10), 6),
+    (f"not {BITS_OF}", (5,), -6),
+    ("and pred", (True, False), 0),
+    ("or pred", (True, False), 1),
+    ("xor pred", (True, True), 0),
+    ("not pred", (True,), 0),
+    (f"abs {SIGNED}", (-7,), 7),
+    (f"neg {SIGNED}", (7,), -7),
+    (f"min {SIGNED}", (-3, 2), -3),
+    (f"max {SIGNED}", (-3, 2), 2),
+    (f"min {UNSIGNED}", (-3, 2), 2),
+    (f"max {UNSIGNED}", (-3, 2), -3),
+    (f"shl {BITS_OF}", (3, 4), 48),
+    (f"shl {BITS_OF}", (3, 64), 0),
+    (f"shl {BITS_OF}", (3, "64"), 0),
+    (f"shr {BITS_OF}|{UNSIGNED}", (48, 4), 3),
+    (f"shr {BITS_OF}|{UNSIGNED}", (-1, 200), 0),
+    ("shr b16|u16", (-1, 8), 0xFF),
+    (f"shr {SIGNED}", (-48, 4), -3),
+    (f"shr {SIGNED}", (-48, 200), -1),
+    (f"shr {SIGNED}", (-48, "200"), -1),
+    ("shf l clamp|wrap b32", (0x80000001, 2, 4), 0x28),
+    ("shf r clamp|wrap b32", (0x80000001, 2, 4), 0x28000000),
+    ("shf l clamp b32", (0x80000001, 2, 33), 0x80000001),
+    ("shf r clamp b32", (0x80000001, 2, 33), 2),
+    ("shf l wrap b32", (0x80000001, 2, 33), 5),
+    ("shf r wrap b32", (0x80000001, 2, 33), 0x40000000),
+    ("popc b32|b64", (0xF0F,), 8),
+    ("popc b64", (-1,), 64),
+    ("clz b32", (1,), 31), ("clz b32", (0,), 32),
+    ("clz b64", (1,), 63), ("clz b64", (1 << 40,), 23),
+    ("brev b32", (11,), 13 << 28), ("brev b64", (11,), 13 << 60),
+    ("bfe u32|u64", (0xABCD, 4, 8), 0xBC),
+    ("bfe s32|s64", (0xABCD, 4, 8), 0xBC - 256),
+    ("bfe u32|s32|u64|s64", (0xABCD, 4, 0), 0),
+    ("bfe s32", (-8, 30, 8), -1),
+    ("bfe u32", (-8, 30, 8), 3),
+    ("bfi b32|b64", (0xFF, 0x1111, 4, 8), 0x1FF1),
+    ("bfi b32|b64", (0xFF, 0x1111, 64, 8), 0x1111),
+    ("prmt b32", (0x33221100, 0x77665544, 0x4701), 0x44770011),
+    ("prmt b32", (0x7F80, 0, 0x9818), 0x00FF7FFF),
+    ("lop3 b32", (0xF0, 0xCC, 0xAA, "0x96"), 0x96),
+    ("lop3 b32", (0xF0, 0xCC, 0xAA, "0x01"), 0xFFFFFF01),
+    ("lop3 b32", (0xF0, 0xCC, 0xAA, "0"), 0),
+    ("dp4a u32|s32 u32|s32", (0x01020304, 0x05060708, 10), 80),
+    ("dp4a u32 u32", (0xFF, 0xFE, 1), 255 * 254 + 1), ("dp4a s32 s32", (0xFF, 0xFE, 1), 3),
+    ("dp4a s32 u32", (0xFF, 0xFE, 1), -253), ("dp4a u32 s32", (0xFF, 0xFE, 1), -509),
+    ("dp2a lo u32|s32 u32|s32", (0x00020003, 0x05060708, 1), 39),
+    ("dp2a hi u32|s32 u32|s32", (0x00020003, 0x05060708, 1), 29),
+    ("dp2a lo s32 s32", (0xFFFF, 0xFE, 0), 2), ("dp2a lo u32 u32", (0xFFFF, 2, 0), 0x1FFFE),
+    # Moves and comparisons
+    (f"mov {BITS_OF}|{INTEGERS}", (-2,), -2),
+    (f"mov {BITS_OF}|{INTEGERS}", ("-2",), -2),
+    ("mov f32|f64", (-1.5,), -1.5),
+    ("mov f64", ("0dC009000000000000",), -3.125),
+    ("mov f32", ("0fC0480000",), -3.125),
+    ("mov pred", (True,), 1),
+    (f"selp {BITS_OF}|{INTEGERS}", (3, 4, True), 3),
+    (f"selp {BITS_OF}|{INTEGERS}", (3, 4, False), 4),
+    ("selp f32|f64", (1.5, 2.5, False), 2.5),
+    (f"setp eq {BITS_OF}", (5, 5), 1), (f"setp ne {BITS_OF}", (5, 5), 0),
+    (f"setp eq|le|ge {INTEGERS}", (5, 5), 1), (f"setp ne|lt|gt {INTEGERS}", (5, 5), 0),
+    (f"setp ne|lt|le {INTEGERS}", (3, 5), 1), (f"setp eq|gt|ge {INTEGERS}", (3, 5), 0),
+    (f"setp lt|le {SIGNED}", (-1, 5), 1), (f"setp lt|le|lo|ls {UNSIGNED}", (-1, 5), 0),
+    (f"setp hi|hs|gt|ge {UNSIGNED}", (-1, 5), 1), (f"setp hi|lo {UNSIGNED}", (5, 5), 0),
+    (f"setp hs|ls {UNSIGNED}", (5, 5), 1),
+    ("setp eq|ne|lt|le|gt|ge|num f32|f64", (NAN, 1.0), 0),
+    ("setp equ|neu|ltu|leu|gtu|geu|nan f32|f64", (1.0, NAN), 1),
+    ("setp ne|lt|le|neu|ltu|leu|num f32|f64", (1.0, 2.0), 1),
+    ("setp eq|gt|ge|equ|gtu|geu|nan f32|f64", (1.0, 2.0), 0),
+    ("setp eq|le|ge|equ|leu|geu|num f32|f64", (0.0, -0.0), 1),
+    ("setp ne|lt|gt|neu|ltu|gtu|nan f32|f64", (0.0, -0.0), 0),
+    # Conversions
+    (f"cvt {EVERY} {EVERY}", (5,), 5),
+    (f"cvt u8|s8 {EVERY}", (0x1FE,), -2),
+    ("cvt u16|s16|u32|s32|u64|s64 u8", (0x1FE,), 0xFE),
+    ("cvt u16|s16|u32|s32|u64|s64 s8", (0x1FE,), -2),
+    ("cvt u32|s32|u64|s64 u16", (-2,), 0xFFFE), ("cvt u32|s32|u64|s64 s16", (-2,), -2),
+    ("cvt u64|s64 u32", (-2,), 0xFFFFFFFE), ("cvt u64|s64 s32", (-2,), -2),
+    (f"cvt rn f32|f64 {EVERY}", (5,), 5.0),
+    ("cvt rn f32|f64 s8|s16|s32|s64", (-2,), -2.0),
+    ("cvt rn f64 u32", (-2,), 2.0**32 - 2), ("cvt rn f32|f64 u64", (-1,), 2.0**64),
+    # A second rounding, after one to float64, would give 2**62.
+    ("cvt rn f32 u64|s64", (2**62 + 2**38 + 1,), 2.0**62 + 2.0**39),
+    *((f"cvt {mode} {kinds} {types}", (value,), result)
+      for mode, value, result in (
+          ("rni", 2.5, 2), ("rni", 3.5, 4), ("rzi", 2.75, 2), ("rmi", 2.75, 2), ("rpi", 2.25, 3),
+          ("rni", -2.5, -2), ("rzi", -2.75, -2), ("rmi", -2.25, -3), ("rpi", -2.75, -2),
+      )
+      for kinds, types in (
+          (EVERY if value > 0 else "s8|s16|s32|s64", "f32|f64"), ("f32", "f32"), ("f64", "f64"),
+      )),
+    (f"cvt {MODES} u8|u16|u32|u64 f32|f64", (-5.0,), 0),
+    *((f"cvt {MODES} {kind}{bits} f32|f64", (value,), result)
+      for bits in (8, 16, 32, 64)
+      for kind, value, result in (
+          ("s", INF, 2 ** (bits - 1) - 1), ("s", -INF, -(2 ** (bits - 1))), ("u", INF, 2**bits - 1),
+      )),
+    # PTX ISA, cvt, Integer Notes: what becomes of NaN depends on the types.
+    (f"cvt {MODES} u8|s8|u16|s16|u32|s32 f32", (NAN,), 0),
+    *((f"cvt {MODES} u{bits}|s{bits} f64", (NAN,), 1 << (bits - 1)) for bits in (8, 16, 32, 64)),
+    (f"cvt {MODES} u64|s64 f32", (NAN,), 1 << 63),
+    ("cvt f64 f32", (0.1,), float(np.float32(0.1))),
+    ("cvt f32 f16", (0.1,), float(np.float16(0.1))),
+    ("cvt rn f32 f64", (1 + 3 * 2.0**-25,), 1 + 2.0**-23),
+    ("cvt rn f16 f32", (1 + 2.0**-11,), 1.0), ("cvt rn f16 f32", (1 + 3 * 2.0**-11,), 1 + 2.0**-9),
+    ("cvt rn f16 f32", (65520.0,), INF), ("cvt rn f16 f32", (NAN,), NAN),
+    # Floats
+    *((f"{name} {form}", (-0.0, 1 + 2.0**-10), result)
+      for name, result in (("add", 1 + 2.0**-10), ("sub", -1 - 2.0**-10), ("mul", -0.0))
+      for form in ("rn? f32|f64", "rn f16")),
+    ("add rn f16", (1.0, 2.0**-11), 1.0), ("mul rn f16", (300.0, 300.0), INF),
+    ("fma|mad rn f32|f64", (1.5, 2.0, 0.25), 3.25),
+    ("fma|mad rn f32|f64", (INF, 0.0, 1.0), NAN),
+    ("fma|mad rn f32", (1 + 2.0**-12, 1 + 2.0**-12, -1 - 2.0**-11), 2.0**-24),
+    # Just below the middle of two floats, where float64 is the middle.
+    ("fma rn f32", (2.0**-12 * (1 + 2.0**-23), 2.0**-12 * (1 - 2.0**-23), 1 + 2.0**-23),
+     1 + 2.0**-23),
+    ("fma|mad rn f64", (1 + 2.0**-27, 1 + 2.0**-27, -1 - 2.0**-26), 2.0**-54),
+    ("fma rn f64", (1e200, 1e200, -INF), -INF), ("fma rn f64", (1e200, 1e200, 1.0), INF),
+    ("fma rn f64", (2.0**-600, 2.0**-600, 0.0), 0.0),
+    ("fma rn f64", (2.0**-1000, 2.0**-30, 2.0**-1030), 2.0**-1029),
+    ("div rn f32|f64", (1.0, 3.0), 1 / 3), ("div rn f32|f64", (-1.0, 0.0), -INF),
+    ("rcp rn f32|f64", (3.0,), 1 / 3), ("sqrt rn f32|f64", (2.0,), math.sqrt(2)),
+    ("sqrt rn f32|f64", (-1.0,), NAN),
+    ("abs f32|f64", (-0.0,), 0.0), ("neg f32|f64", (0.0,), -0.0),
+    ("min f32|f64", (0.0, -0.0), -0.0), ("max f32|f64", (-0.0, 0.0), 0.0),
+    ("min f32|f64", (-1.0, 2.0), -1.0), ("max f32|f64", (-1.0, 2.0), 2.0),
+    ("min|max f32|f64", (NAN, 1.0), 1.0), ("min|max f32|f64", (1.0, NAN), 1.0),
+    ("min|max NaN f32", (1.0, NAN), NAN), ("min NaN f32", (1.0, 2.0), 1.0),
+    ("max NaN f32", (1.0, 2.0), 2.0),
+    ("copysign f32|f64", (-1.0, 2.0), -2.0), ("copysign f32|f64", (1.0, -2.0), 2.0),
+    ("testp infinite f32|f64", (-INF,), 1), ("testp infinite f32|f64", (NAN,), 0),
+]  # fmt: skip
+# Instructions whose forms have no rows.
+OTHERS = {"bar", "barrier", "cp", "cvta", "ld", "ldmatrix", "mma", "prefetch", "st"}
+# What is in every memory before a load.
+TABLE = bytes((37 * n + 130) % 256 for n in range(32))
 
-Cases = dict[int, list[Case]]
+
+class Case(NamedTuple):
+    """Code that writes a register `d` of 64 bits, and its value; `type` has floats of `want`."""
+
+    code: str
+    want: int
+    is_float: str = ""
 
 
-# The tests of an instruction run after each other: they have the same cases.
-@pytest.fixture(scope="module", params=sorted(FORMS))
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
+def bits_of(value: float, type: str) -> int:
+    """The bits of a value of a type, extended to 64."""
+    if type == "pred":
+        return int(value)
+    dtype = np.dtype(DTYPES[type])
+    if "f" in type:
+        return int(np.array(value, dtype).view(f"u{dtype.itemsize}"))
+    return int(np.array(int(value) % (1 << BITS[type]), np.uint64).astype(dtype)) % (1 << 64)
 
 
-@pytest.fixture(scope="module")
-def cases(name: str) -> Cases:
-    return cases_by_target(name)
+def result_type(name: str, modifiers: tuple[str, ...]) -> str:
+    *_, type = modifiers
+    if name.startswith("dp"):
+        return "s32" if "s32" in modifiers else "u32"
+    if modifiers[0] == "wide":
+        return f"{type[0]}{2 * BITS[type]}"
+    changed = {
+        "setp": "pred",
+        "testp": "pred",
+        "popc": "u32",
+        "clz": "u32",
+        "cvt": modifiers[-2:][0],
+    }
+    return changed.get(name, type)
 
 
-def test_each_form_of_an_instruction(cases: Cases) -> None:
-    wrong = [
-        text
-        for since, some in cases.items()
-        for group in groups(some)
-        for text in failures(group, f"sm_{since}")
-    ]
+def case_of(name: str, modifiers: tuple[str, ...], operands: tuple[Any, ...], want: float) -> Case:
+    source, result = modifiers[-1], result_type(name, modifiers)
+    names, lines = [], []
+    for number, one in enumerate(operands):
+        register, bits = f"a{number}", BITS[source] if isinstance(one, float) else 64
+        names.append(one if isinstance(one, str) else register)
+        if isinstance(one, bool):
+            lines.append(f".reg .pred {register}; setp.ne.u32 {register}, {int(one)}, 0;")
+        elif not isinstance(one, str):
+            value = bits_of(one, source) if isinstance(one, float) else one
+            lines.append(f".reg .b{bits} {register}; mov.b{bits} {register}, {value};")
+    width = BITS[result] if "f" in result else 64
+    kind, after = f"b{width}", {16: "cvt.u64.u16 d, r;", 32: "cvt.u64.u32 d, r;"}
+    if result == "pred":
+        kind, after[64] = "pred", "selp.b64 d, 1, 0, r;"
+    code = f"{'.'.join((name, *modifiers))} r, {', '.join(names)};"
+    end = after.get(width, "mov.b64 d, r;")
+    return Case(f".reg .{kind} r; {' '.join(lines)} {code} {end}", bits_of(want, result),
+                result if "f" in result else "")  # fmt: skip
+
+
+def cases() -> Iterator[tuple[int, tuple[str, ...], Case]]:
+    """The first architecture that has it, the form, and the case, of all rows."""
+    for forms, operands, want in ROWS:
+        for name, *rest in expanded(forms):
+            modifiers = tuple(rest)
+            since = FORMS[name][modifiers].since
+            yield since, (name, *modifiers), case_of(name, modifiers, operands, want)
+
+
+def accesses() -> Iterator[tuple[int, tuple[str, ...], Case]]:
+    """Loads of `TABLE`, and stores of its last bytes that are loaded again."""
+    at = {"global": "mine", "shared": "s", "local": "own", "const": "table", "param": "block"}
+    fill = "ld.const.u64 v, [table+{0}]; st.{1}.u64 [{2}+{0}], v;"
+    for name in ("ld", "st"):
+        for modifiers, known in FORMS[name].items():
+            space, *vector, type = modifiers
+            count, size = int(vector[0][1:]) if vector else 1, BITS[type] // 8
+            bits = BITS[type] if "f" in type else 64
+            registers = ", ".join(f"r{n}" for n in range(count))
+            operand = f"{{{registers}}}" if vector else registers
+            form, address = ".".join(modifiers), at[space]
+            code = f".reg .b{bits} {registers};"
+            octets = TABLE
+            if name == "st":
+                octets = TABLE[-size * count :]
+                # Elements are read one by one from constant memory.
+                loads = (f"ld.const.{type} r{n}, [table+{32 - size * (count - n)}];"
+                         for n in range(count))  # fmt: skip
+                code += f" {' '.join(loads)} st.{form} [{address}], {operand}; mov.u64 d, 0;"
+                for n in range(size * count):
+                    code += f" ld.{space}.u8 v, [{address}+{n}]; mad.lo.u64 d, d, 31, v;"
+                elements = np.frombuffer(octets, "u1")
+            else:
+                widen = "cvt.u64.u32 v," if bits == 32 else "mov.b64 v,"
+                if space not in ("const", "param"):
+                    code += "".join(fill.format(n, space, address) for n in range(0, 32, 8))
+                code += f" ld.{form} {operand}, [{address}]; mov.u64 d, 0;"
+                for n in range(count):
+                    code += f" {widen} r{n}; mad.lo.u64 d, d, 31, v;"
+                kind = f"u{size}" if "f" in type else DTYPES[type]
+                elements = np.frombuffer(octets, kind)[:count]
+            total = 0
+            for one in elements.tolist():
+                total = (31 * total + one) % (1 << 64)
+            yield known.since, (name, *modifiers), Case(code, total)
+
+
+def wrong_of(rows: list[Case], target: str) -> list[str]:
+    """What is wrong with cases, which all run in one thread."""
+    body = """.reg .b32 s; .reg .b64 to, mine, own, v; .shared .align 32 .b8 sharing[32];
+        .local .align 32 .b8 kept[32]; mov.u32 s, sharing; mov.u64 own, kept;
+        ld.param.u64 to, [p0]; ld.param.u64 mine, [p1]; """
+    for number, one in enumerate(rows):
+        body += f"\n{{ .reg .b64 d; {one.code} st.global.u64 [to+{8 * number}], d; }}"
+    numbers = ", ".join(map(str, TABLE))
+    text = kernel(body, ["u64", "u64", "align 32 .b8"], target=target,
+                  before=f".const .align 32 .b8 table[32] = {{{numbers}}};")  # fmt: skip
+    bench = Bench(text.replace("p2)", "block[32])"))
+    results = np.zeros(len(rows), np.uint64)
+    addresses = [bench.array(one) for one in (results, np.zeros(32, np.uint8))]
+    bench.launch("k", 1, 1, *addresses, np.frombuffer(TABLE, np.uint8))
+    wrong = []
+    for one, found in zip(rows, bench.read(addresses[0], results).tolist(), strict=True):
+        if found != one.want and not all(is_nan(bits, one.is_float) for bits in (found, one.want)):
+            wrong.append(f"{one.code} gives {found:#x}, {one.want:#x} is expected")
+    return wrong
+
+
+def is_nan(bits: int, type: str) -> bool:
+    return bool(type) and bool(np.isnan(np.array(bits, f"u{BITS[type] // 8}").view(DTYPES[type])))
+
+
+def test_each_form_of_an_instruction() -> None:
+    every = [*cases(), *accesses()]
+    wrong = []
+    for since in {since for since, _, _ in every}:
+        own = [case for one, _, case in every if one == since]
+        for first in range(0, len(own), 100):
+            wrong += wrong_of(own[first : first + 100], f"sm_{since}")
     assert not wrong, "\n".join(wrong[:20])
+    known = {(name, *one) for name, forms in FORMS.items() if name not in OTHERS for one in forms}
+    missing = known - {form for _, form, _ in every}
+    assert not missing, f"no row of {sorted(missing)[:20]}"
 
 
-@pytest.mark.skipif(ptxas() is None, reason="needs ptxas: pip install nvidia-cuda-nvcc")
-def test_each_form_is_legal(cases: Cases, tmp_path: Path) -> None:
-    for since, some in cases.items():
-        kernels = [kernel_of(group, f"k{n}") for n, group in enumerate(groups(some))]
-        source = tmp_path / "cases.ptx"
-        source.write_text(module_of(kernels, f"sm_{since}"))
-        command = [str(ptxas()), "-O0", f"-arch=sm_{since}", "-o", f"{source}.cubin", str(source)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert not done.returncode, done.stderr[:2000] + done.stdout[:2000]
-
-
-def test_ignored_modifiers_are_in_the_code_of_cases(name: str, cases: Cases) -> None:
-    code = " ".join(one.code for some in cases.values() for one in some)
-    found = {*code.replace(";", ".").replace(" ", ".").split(".")}
-    assert found >= {*IGNORED[name]}, f"no case of {sorted({*IGNORED[name]} - found)}"
-
-
-def test_an_instruction_without_a_case_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Known(lambda writer, one: None, 75)
-    monkeypatch.setitem(FORMS, "szext", {("clamp", "u32"): known})
-    with pytest.raises(AssertionError) as caught:
-        cases_by_target("szext")
-    assert str(caught.value).startswith("no case of szext.clamp.u32")
-
-
-def test_a_wrong_result_is_found() -> None:
-    a = np.array([1, 2, 3], "u4")
-    (text,) = failures([Case("add.u32 d, a, 1;", (a,), np.array([2, 3, 5], "u4"))], "sm_75")
-    assert text.startswith("add.u32 d, a, 1; of 3: ")
-    assert text.endswith("is expected (1 of 3 differ)")
-
-
-_FOUR = np.arange(4, dtype="u4")
+FOUR = np.arange(4, dtype="u4")
+# An address in shared memory, where a 6 is, as a generic one.
+THERE = """.shared .b8 k[8]; .reg .b64 u; st.shared.u32 [k], 6; mov.u64 u, k;
+    cvta.shared.u64 u, u;"""
 
 
 @pytest.mark.parametrize(
     ("code", "want"),
     [
-        ("add.u32 d, 5, 7;", 12),
         ("add.u32 d, 5, -7;", 2**32 - 2),
         ("and.b32 d, 0xff, 0b1010;", 10),
         ("mul.lo.u32 d, 010, 3U;", 24),
@@ -95,18 +348,21 @@ _FOUR = np.arange(4, dtype="u4")
         ("setp.lt.u32 p, a, 9; and.pred q, p, !p; selp.u32 d, 3, 4, q;", 4),
         ("setp.lt.u32 p, a, 9; and.pred q, p, 1; selp.u32 d, 3, 4, q;", 3),
         ("mov.b32 {h, _}, 0x12345678; cvt.u32.u16 d, h;", 0x5678),
+        ("mov.b32 {h, l}, 0x12345678; mov.b32 d, {l, h};", 0x56781234),
+        ("mov.b64 {x, y}, 0x1234567800000001; sub.u32 d, y, x;", 0x12345677),
         ("fma.rn.f32 d, 0f40000000, 0f40400000, 0f3F800000;", 0x40E00000),
-        (".reg .f64 w; mov.f64 w, 0d4008000000000000; cvt.rn.f32.f64 d, w;", 0x40400000),
         ("mov.u32 x, 9; { .reg .b32 x; mov.u32 x, 1; } mov.u32 d, x;", 9),
+        (f"{THERE} cvta.to.shared.u64 u, u; cvt.u32.u64 x, u; ld.shared.u32 d, [x];", 6),
     ],
-)
+)  # fmt: skip
 def test_operands(code: str, want: int) -> None:
-    found = calculate(code, _FOUR, result="u4")
-    np.testing.assert_array_equal(found, np.full(4, want, "u4"))
+    # One thread, so that writes to shared memory are no race.
+    found = calculate(code, FOUR[:1], threads=128 if "tid" in code else 1)
+    np.testing.assert_array_equal(found, np.full(1, want, "u4"))
 
 
 # A thread with a above 1 skips the second store, by each form of each instruction of control.
-_CONTROL = {
+BRANCHES = {
     "bra": "setp.gt.u32 p, a, 1; @p bra over; st.global.u32 [at], 7; over: ret;",
     "bra.uni": "bra.uni over; st.global.u32 [at], 9; over: setp.le.u32 p, a, 1; "
     "@p st.global.u32 [at], 7; ret;",
@@ -121,16 +377,19 @@ _CONTROL = {
 }
 
 
-@pytest.mark.parametrize(
-    "form", [".".join((name, one)).rstrip(".") for name, forms in CONTROL.items() for one in forms]
-)
-def test_each_form_of_control(form: str) -> None:
+def test_each_form_of_control() -> None:
     start = """.reg .pred p; .reg .b32 a; .reg .b64 at; mov.u32 a, %tid.x; ld.param.u64 at, [p0];
         mad.wide.u32 at, a, 4, at; st.global.u32 [at], a; """
-    bench = Bench(kernel(start + _CONTROL[form], ["u64"]))
-    address = bench.array(_FOUR)
-    bench.launch("k", 1, 4, address)
-    np.testing.assert_array_equal(bench.read(address, _FOUR), [7, 7, 2, 3])
+    for name, forms in CONTROL.items():
+        for form in forms:
+            bench = Bench(kernel(start + BRANCHES[f"{name}.{form}".rstrip(".")], ["u64"]))
+            address = bench.array(FOUR)
+            bench.launch("k", 1, 4, address)
+            np.testing.assert_array_equal(bench.read(address, FOUR), [7, 7, 2, 3], form)
+
+
+APPROXIMATION = ": an approximation, of which PTX does not say the result"
+PRODUCT = "mma.sync.aligned.{}.row.col.f32.{}.{}.f32 {{a}}, {{a}}, {{a}}, {{a}};"
 
 
 @pytest.mark.parametrize(
@@ -138,52 +397,20 @@ def test_each_form_of_control(form: str) -> None:
     [
         ("vadd.s32.s32.s32 d, a, a, a;", ""),
         ("add.s32.wide d, a, a;", ""),
-        ("add.f32x2 d, a, a;", ""),
-        ("mul.s32 d, a, a;", ""),
         ("cvt.f16.f32 d, a;", ""),
-        ("cvt.rn.satfinite.e4m3x2.f32 d, a;", ""),
         ("bra.frobnicate over; over: mov.u32 d, 0;", ""),
-        ("ex2.approx.f32 d, a;", ": an approximation, of which PTX does not say the result"),
-        ("div.full.f32 d, a, a;", ": an approximation, of which PTX does not say the result"),
+        ("ex2.approx.f32 d, a;", APPROXIMATION),
+        ("div.full.f32 d, a, a;", APPROXIMATION),
         ("ld.global.v8.b32 d, [a];", ": only sm_100 and later have it"),
+        # PTX ISA, mma, Target ISA Notes: Turing has only the small product of float16.
+        (PRODUCT.format("m16n8k16", "f16", "f16"), ": only sm_80 and later have it"),
+        (PRODUCT.format("m16n8k16", "bf16", "bf16"), ": only sm_80 and later have it"),
+        (PRODUCT.format("m16n8k8", "tf32", "tf32"), ": only sm_80 and later have it"),
     ],
 )
 def test_unknown_instructions_name_their_line(code: str, what: str) -> None:
     with pytest.raises(Fault) as caught:
-        calculate(code, _FOUR, result="u4")
+        calculate(code, FOUR, target="sm_75")
     assert str(caught.value).startswith(f"unknown instruction{what} (kernel k, line ")
     assert code.partition(";")[0] in str(caught.value)
     assert caught.value.line > 10
-
-
-@pytest.mark.parametrize(
-    ("shape", "type"), [("m16n8k16", "f16"), ("m16n8k16", "bf16"), ("m16n8k8", "tf32")]
-)
-def test_turing_has_only_the_small_product_of_float16(shape: str, type: str) -> None:
-    """PTX ISA, mma, Target ISA Notes."""
-    code = f"mma.sync.aligned.{shape}.row.col.f32.{type}.{type}.f32 {{a}}, {{a}}, {{a}}, {{a}};"
-    with pytest.raises(Fault) as caught:
-        calculate(code, _FOUR, result="u4", target="sm_75")
-    assert "only sm_80 and later have it" in str(caught.value)
-
-
-def test_tf32_operands_are_rounded_before() -> None:
-    registers = ", ".join(f"r{n}" for n in range(4))
-    code = f""".reg .b32 {registers}; {" ".join(f"mov.b32 r{n}, a;" for n in range(4))}
-        mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {{{registers}}}, {{a, a, a, a}},
-        {{a, a}}, {{{registers}}}; mov.b32 d, r0;"""
-    ones = np.full(32, 0x3F800000, "u4")
-    calculate(code, ones, result="u4", threads=32)
-    ones[5] = 0x3F800001
-    with pytest.raises(Fault) as caught:
-        calculate(code, ones, result="u4", threads=32)
-    assert "an operand of .tf32 that is not rounded to its bits" in str(caught.value)
-    assert "thread (5, 0, 0)" in str(caught.value)
-
-
-def test_division_by_zero_is_a_fault() -> None:
-    for name in ("div", "rem"):
-        with pytest.raises(Fault) as caught:
-            calculate(f"{name}.u32 d, 7, a;", _FOUR, result="u4")
-        assert "a division by zero (kernel k, line" in str(caught.value)
-        assert "thread (0, 0, 0)" in str(caught.value)

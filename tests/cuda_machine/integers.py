@@ -222,7 +222,7 @@ def _bfe(writer: Writer, one: Instruction) -> None:
     position, length = writer.array(b, "u32"), writer.array(c, "u32")
     value = writer.array(a, f"u{BITS[type]}")
     code = f"extracted({value}, {position}, {length}, {type[0] == 's'})"
-    writer.write(result, f"u{BITS[type]}", code)
+    writer.write(result, type, f"{code}.view({writer.type(DTYPES[type])})")
 
 
 @helper

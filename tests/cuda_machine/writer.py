@@ -82,7 +82,7 @@ def instruction(
             known = FORMS.setdefault(name, {})
             IGNORED[name] = tuple(dict.fromkeys((*IGNORED.get(name, ()), *ignoring)))
             for text in [forms] if isinstance(forms, str) else forms:
-                for modifiers in _expanded(text):
+                for modifiers in expanded(text):
                     if modifiers in known:
                         raise ValueError(f"{name}: two functions for {modifiers}")
                     known[modifiers] = Known(handler, since)
@@ -91,7 +91,8 @@ def instruction(
     return register
 
 
-def _expanded(text: str) -> Iterator[tuple[str, ...]]:
+def expanded(text: str) -> Iterator[tuple[str, ...]]:
+    """The forms that a text of `instruction` stands for."""
     slots = [
         [*word.removesuffix("?").split("|"), *([""] if word.endswith("?") else [])]
         for word in text.split()
