@@ -1,43 +1,200 @@
-"""The double of the CUDA driver: devices, contexts, modules and launches."""
+"""What the double of the CUDA driver refuses, and what depends on the order of its streams.
+
+The tests of the engine show that right calls have right results.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
+from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int, c_longlong, c_void_p
-from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 
 from cuda.bindings import driver as real_driver
 from cuda.bindings import nvrtc as real_nvrtc
-from cuda.bindings.driver import CUdevice_attribute, CUfunction_attribute, CUresult
-from cuda_double_cases import LATE, Session, binary, must
+from cuda.bindings.driver import (
+    CUdevice_attribute,
+    CUdeviceptr,
+    CUevent_flags,
+    CUfunction_attribute,
+    CUresult,
+    CUstreamCaptureMode,
+)
 
-from cuda_machine import driver_double
 from cuda_machine.device_attributes import DeviceDescription
-from cuda_machine.driver_devices import ERROR_TEXTS
 from cuda_machine.driver_double import CudaDouble, DriverDouble
 from cuda_machine.driver_state import OutsideTheDouble
 from cuda_machine.faults import Fault
 from cuda_machine.nvrtc_double import NvrtcDouble
+from cuda_machine.operations import Order
+from cuda_machine.requirements import skip_without_nvrtc
 
+skip_without_nvrtc()
+
+SOURCE = r"""
+extern "C" __global__ void set_value(int* target, int value) { *target = value; }
+extern "C" __global__ void copy_value(int* target, const int* source) { *target = *source; }
+extern "C" __global__ void race(int* target) { *target = threadIdx.x; }
+extern "C" __global__ void __launch_bounds__(64) bounded(int* target, int value) { *target = 1; }
+extern "C" __global__ void shared(int* target, int value) {
+    __shared__ int fixed[256];
+    extern __shared__ int dynamic[];
+    dynamic[threadIdx.x] = value;
+    fixed[threadIdx.x] = dynamic[threadIdx.x];
+    *target = fixed[0];
+}
+extern "C" __global__ void unknown(int* target) { asm volatile("pmevent 7;"); }
+"""
+LATE, EARLY = Order("late"), Order("early")
+TWO = [DeviceDescription("first"), DeviceDescription("second", (9, 0))]
+NON_BLOCKING = 1
 DYNAMIC = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-DRIVER_FUNCTIONS = sorted(name for name in dir(DriverDouble) if name.startswith("cu"))
-NVRTC_FUNCTIONS = ["nvrtcGetCUBIN", "nvrtcGetCUBINSize"]
+GLOBAL = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+THREAD_LOCAL = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+RELAXED = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+
+
+@functools.cache
+def binary(architecture: str = "sm_80") -> bytes:
+    """The kernels for an architecture, as the double of NVRTC compiles them."""
+    nvrtc = NvrtcDouble()
+    program = must(nvrtc.nvrtcCreateProgram(SOURCE.encode(), b"kernels.cu", 0, None, None))
+    option = f"--gpu-architecture={architecture}".encode()
+    must(nvrtc.nvrtcCompileProgram(program, 1, [option]))
+    made = bytearray(must(nvrtc.nvrtcGetCUBINSize(program)))
+    must(nvrtc.nvrtcGetCUBIN(program, made))
+    must(nvrtc.nvrtcDestroyProgram(program))
+    return bytes(made)
+
+
+def must(returned: tuple[Any, ...]) -> Any:
+    """The outputs of a call that must succeed: none, one, or several."""
+    result, *outputs = returned
+    assert int(result) == 0, result
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+class Session:
+    """A process that has initialized CUDA, with the first device's context current."""
+
+    def __init__(self, order: Order = LATE, devices: Sequence[DeviceDescription] = TWO) -> None:
+        self.double = CudaDouble(devices, order)
+        self.driver = self.double.driver
+        self("cuInit", 0)
+        self.use(0)
+
+    def use(self, device: int) -> Session:
+        """Makes the context of a device current, with a stream of its own, and loads kernels."""
+        self.enter(device)
+        self.own = self.stream()
+        self.module = self("cuModuleLoadData", binary(("sm_80", "sm_90")[device]))
+        return self
+
+    def enter(self, device: int = 0) -> None:
+        self("cuCtxPushCurrent", self("cuDevicePrimaryCtxRetain", device))
+
+    def __call__(self, name: str, *arguments: Any) -> Any:
+        """The outputs of a call, which must succeed."""
+        return must(getattr(self.driver, name)(*arguments))
+
+    def error(self, name: str, *arguments: Any) -> str:
+        """The name of a call's result, without CUDA_ERROR_."""
+        result: CUresult = getattr(self.driver, name)(*arguments)[0]
+        return result.name.removeprefix("CUDA_ERROR_").removeprefix("CUDA_")
+
+    def function(self, name: str) -> Any:
+        return self("cuModuleGetFunction", self.module, name.encode())
+
+    def launch(self, name: str, stream: Any, *values: Any, threads: int = 1) -> str:
+        """Launches a kernel of one block, with pointers and ints."""
+        types = tuple(c_int if isinstance(value, int) else c_void_p for value in values)
+        parameters = tuple(map(int, values)), types
+        return self.error(
+            *("cuLaunchKernel", self.function(name), 1, 1, 1, threads, 1, 1, 0, stream),
+            *(parameters, 0),
+        )
+
+    def shaped(
+        self,
+        name: str = "set_value",
+        grid: Sequence[int] = (1, 1, 1),
+        block: Sequence[int] = (1, 1, 1),
+        dynamic: int = 0,
+    ) -> str:
+        parameters = (int(self.number()), 1), (c_void_p, c_int)
+        where = self.function(name), *grid, *block, dynamic, self.own
+        return self.error("cuLaunchKernel", *where, parameters, 0)
+
+    def load(self, image: bytes) -> str:
+        return self.error("cuModuleLoadData", image)
+
+    def parameters(self, values: tuple[int, ...], types: tuple[Any, ...]) -> str:
+        function = self.function("set_value")
+        where = function, 1, 1, 1, 1, 1, 1, 0, self.own
+        return self.error("cuLaunchKernel", *where, (values, types), 0)
+
+    def stream(self) -> Any:
+        return self("cuStreamCreate", NON_BLOCKING)
+
+    def event(self, flags: int = 0) -> Any:
+        return self("cuEventCreate", flags)
+
+    def number(self, value: int | None = None) -> Any:
+        """Device memory of four bytes; with a value, it has been written there."""
+        pointer = self("cuMemAlloc", 4)
+        if value is not None:
+            host = np.array([value], np.int32)
+            self("cuMemcpyHtoDAsync", pointer, host.ctypes.data, 4, self.own)
+            self("cuStreamSynchronize", self.own)
+        return pointer
+
+    def read(self, pointer: Any, *streams: Any) -> int:
+        """The number at an address, after the work of these streams."""
+        target = np.zeros(1, np.int32)
+        for stream in streams:
+            self("cuStreamSynchronize", stream)
+        self("cuMemcpyDtoHAsync", target.ctypes.data, pointer, 4, self.own)
+        return int(target[0])
+
+    def host(self, value: int, *, pinned: bool) -> np.ndarray:
+        """Memory of the host with a number."""
+        array = np.zeros(1, np.int32)
+        if pinned:
+            array = np.ctypeslib.as_array((c_int * 1).from_address(self("cuMemHostAlloc", 4, 0)))
+        array[0] = value
+        return array
+
+    def in_thread(self, name: str, *arguments: Any, enters: bool = True) -> str:
+        """The result of a call in another thread."""
+        results: list[str] = []
+
+        def call() -> None:
+            if enters:
+                self.enter()
+            results.append(self.error(name, *arguments))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        return results[0]
+
+    def capturing(self) -> Any:
+        """A stream that is capturing."""
+        stream = self.stream()
+        self("cuStreamBeginCapture", stream, THREAD_LOCAL)
+        return stream
 
 
 @pytest.fixture
 def session() -> Session:
     return Session()
-
-
-@pytest.fixture
-def two() -> Session:
-    """A session with two devices."""
-    return Session(LATE, [DeviceDescription("first"), DeviceDescription("second", (9, 0))])
 
 
 def documented_parameters(function: object) -> list[str]:
@@ -49,24 +206,13 @@ def documented_parameters(function: object) -> list[str]:
     return [re.split(r"[:=]", part)[0].split()[-1].lstrip("*") for part in parts]
 
 
-def own_parameters(function: object) -> list[str]:
-    wrapped = getattr(function, "__wrapped__", function)
-    code = wrapped.__code__
-    return list(code.co_varnames[1 : code.co_argcount])
-
-
-@pytest.mark.parametrize("name", DRIVER_FUNCTIONS)
-def test_functions_have_the_parameters_of_the_real_driver(name: str) -> None:
-    assert own_parameters(getattr(DriverDouble, name)) == documented_parameters(
-        getattr(real_driver, name)
-    )
-
-
-@pytest.mark.parametrize("name", NVRTC_FUNCTIONS)
-def test_functions_have_the_parameters_of_the_real_compiler(name: str) -> None:
-    assert own_parameters(getattr(NvrtcDouble, name)) == documented_parameters(
-        getattr(real_nvrtc, name)
-    )
+def test_functions_have_the_parameters_of_the_real_modules() -> None:
+    functions = [(DriverDouble, real_driver, one) for one in dir(DriverDouble) if one[:2] == "cu"]
+    functions += [(NvrtcDouble, real_nvrtc, f"nvrtcGetCUBIN{one}") for one in ("", "Size")]
+    for double, real, name in functions:
+        code = getattr(getattr(double, name), "__wrapped__", getattr(double, name)).__code__
+        own = [*code.co_varnames[1 : code.co_argcount]]
+        assert own == documented_parameters(getattr(real, name)), name
 
 
 def test_missing_functions_raise_as_a_module_does() -> None:
@@ -76,202 +222,125 @@ def test_missing_functions_raise_as_a_module_does() -> None:
         _ = CudaDouble().nvrtc.nvrtcGetLTOIR
 
 
-def test_enumerations_are_those_of_the_real_modules() -> None:
-    double = CudaDouble()
-    assert double.driver.CUresult is real_driver.CUresult
-    assert double.nvrtc.nvrtcResult is real_nvrtc.nvrtcResult
+def twice(session: Session, free: str, thing: Any) -> str:
+    session(free, thing)
+    return session.error(free, thing)
+
+
+def dynamic(session: Session, most: int | None, size: int) -> str:
+    """A launch of a kernel with an array of 1024 bytes of its own."""
+    if most is not None:
+        result = session.error("cuFuncSetAttribute", session.function("shared"), DYNAMIC, most)
+        if result != "SUCCESS":
+            return result
+    return session.shaped("shared", dynamic=size)
+
+
+def timed(session: Session, flags: int = 0) -> str:
+    start, end, stream = session.event(flags), session.event(), session.stream()
+    session("cuEventRecord", start, stream)
+    session("cuStreamSynchronize", stream)
+    session.launch("set_value", stream, session.number(), 1)
+    session("cuEventRecord", end, stream)
+    return session.error("cuEventElapsedTime", start, end)
+
+
+def of_other_context(session: Session) -> str:
+    function, stream = session.function("race"), session.own
+    session.use(1)
+    parameters = (int(session.number()),), (c_void_p,)
+    return session.error("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, 0)
+
+
+REFUSED: list[tuple[str, str, Callable[[Session], str]]] = [
+    ("without a context", "INVALID_CONTEXT",
+     lambda s: s.in_thread("cuMemAlloc", 4, enters=False)),
+    ("no such device", "INVALID_DEVICE", lambda s: s.error("cuDeviceGet", 2)),
+    ("a later architecture", "NO_BINARY_FOR_GPU", lambda s: s.load(binary("sm_86"))),
+    ("another generation", "NO_BINARY_FOR_GPU", lambda s: s.load(binary("sm_90"))),
+    ("an older generation", "NO_BINARY_FOR_GPU",
+     lambda s: s.use(1).load(binary("sm_80"))),
+    ("no binary", "INVALID_IMAGE", lambda s: s.load(b"\x7fELF")),
+    ("no such kernel", "NOT_FOUND", lambda s: s.error("cuModuleGetFunction", s.module, b"absent")),
+    ("unloaded twice", "INVALID_VALUE", lambda s: twice(s, "cuModuleUnload", s.module)),
+    ("another context", "INVALID_HANDLE", of_other_context),
+    ("an event of another context", "INVALID_HANDLE",
+     lambda s: s.error("cuEventRecord", s.event(), s.use(1).own)),
+    ("a grid that is too large", "INVALID_VALUE", lambda s: s.shaped(grid=(1, 65536, 1))),
+    ("an empty grid", "INVALID_VALUE", lambda s: s.shaped(grid=(0, 1, 1))),
+    ("a block that is too deep", "INVALID_VALUE", lambda s: s.shaped(block=(1, 1, 65))),
+    ("a block that is too large", "INVALID_VALUE", lambda s: s.shaped(block=(64, 32, 1))),
+    ("more than the bounds", "LAUNCH_OUT_OF_RESOURCES", lambda s: s.shaped("bounded", block=(65, 1, 1))),
+    ("more shared memory", "INVALID_VALUE", lambda s: dynamic(s, None, (47 << 10) + 4)),
+    ("more than was asked for", "INVALID_VALUE", lambda s: dynamic(s, 64 << 10, (64 << 10) + 4)),
+    ("more than there is", "INVALID_VALUE", lambda s: dynamic(s, 163 << 10, 0)),
+    ("too much memory", "OUT_OF_MEMORY", lambda s: s.error("cuMemAlloc", 1 << 30)),
+    ("no memory", "INVALID_VALUE", lambda s: s.error("cuMemAlloc", 0)),
+    ("no memory of the host", "INVALID_VALUE", lambda s: s.error("cuMemHostAlloc", 0, 0)),
+    ("freed twice", "INVALID_VALUE", lambda s: twice(s, "cuMemFree", s.number())),
+    ("memory of the host freed twice", "INVALID_VALUE",
+     lambda s: twice(s, "cuMemFreeHost", s("cuMemHostAlloc", 4, 0))),
+    ("a copy beyond the end", "INVALID_VALUE",
+     lambda s: s.error("cuMemcpyDtoDAsync", s.number(), s.number(), 8, s.own)),
+    ("a stream destroyed twice", "INVALID_HANDLE", lambda s: twice(s, "cuStreamDestroy", s.own)),
+    ("an event destroyed twice", "INVALID_HANDLE", lambda s: twice(s, "cuEventDestroy", s.event())),
+    ("the time of nothing", "INVALID_HANDLE",
+     lambda s: s.error("cuEventElapsedTime", s.event(), s.event())),
+    ("the time of what has not run", "NOT_READY", timed),
+    ("the time of an event without time", "INVALID_HANDLE",
+     lambda s: timed(s, CUevent_flags.CU_EVENT_DISABLE_TIMING)),
+    ("no capture", "ILLEGAL_STATE", lambda s: s.error("cuStreamEndCapture", s.own)),
+    ("two captures", "ILLEGAL_STATE",
+     lambda s: s.error("cuStreamBeginCapture", s.capturing(), THREAD_LOCAL)),
+    ("the capture of another thread", "STREAM_CAPTURE_WRONG_THREAD",
+     lambda s: s.in_thread("cuStreamEndCapture", s.capturing())),
+    ("a graph destroyed twice", "INVALID_VALUE",
+     lambda s: twice(s, "cuGraphDestroy", s("cuStreamEndCapture", s.capturing()))),
+    ("a wait for a capture", "STREAM_CAPTURE_UNSUPPORTED",
+     lambda s: s.in_thread("cuStreamSynchronize", s.capturing())),
+    ("legal shapes", "SUCCESS", lambda s: s.shaped("bounded", block=(64, 1, 1))),
+    ("legal shared memory", "SUCCESS", lambda s: dynamic(s, 162 << 10, 162 << 10)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expected", "call"), [one[1:] for one in REFUSED],
+                         ids=[one[0] for one in REFUSED])  # fmt: skip
+def test_calls_that_are_refused(
+    session: Session, expected: str, call: Callable[[Session], str]
+) -> None:
+    assert call(session) == expected
 
 
 def test_calls_before_initialization_fail() -> None:
     driver = CudaDouble().driver
     assert driver.cuDeviceGetCount() == (CUresult.CUDA_ERROR_NOT_INITIALIZED, None)
     assert driver.cuMemGetInfo() == (CUresult.CUDA_ERROR_NOT_INITIALIZED, None, None)
-
-
-def test_no_device_is_an_error_of_initialization() -> None:
     assert CudaDouble([]).driver.cuInit(0) == (CUresult.CUDA_ERROR_NO_DEVICE,)
 
 
-def test_errors_have_texts(session: Session) -> None:
-    error = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-    assert session("cuGetErrorString", error) == b"an illegal memory access was encountered"
+OUTSIDE: list[tuple[str, Callable[[Session], object]]] = [
+    ("no value for CU_DEVICE_ATTRIBUTE_NUMA_ID",
+     lambda s: s("cuDeviceGetAttribute", CUdevice_attribute.CU_DEVICE_ATTRIBUTE_NUMA_ID, 0)),
+    ("1 parameters for a kernel of 2", lambda s: s.parameters((1,), (c_int,))),
+    ("2 has 8 bytes, the parameter has 4", lambda s: s.parameters((1, 2), (c_void_p, c_longlong))),
+    ("1 has 4 bytes, the parameter has 8", lambda s: s.parameters((1, 2), (c_float, c_int))),
+    ("no default stream", lambda s: s("cuStreamSynchronize", 0)),
+    ("a stream that waits for the default stream", lambda s: s("cuStreamCreate", 0)),
+    ("a capture of the mode", lambda s: s("cuStreamBeginCapture", s.own, GLOBAL)),
+    ("a copy of pageable memory",
+     lambda s: s("cuMemcpyHtoDAsync", s.number(), 1 << 20, 4, s.capturing())),
+    ("an event in a capture", lambda s: s("cuEventRecord", s.event(), s.capturing())),
+    ("an event in a capture", lambda s: s("cuStreamWaitEvent", s.capturing(), s.event(), 0)),
+    ("the end of a stream that is capturing", lambda s: s("cuStreamDestroy", s.capturing())),
+]  # fmt: skip
 
 
-def test_every_error_that_the_double_returns_has_a_text() -> None:
-    folder = Path(driver_double.__file__).parent
-    texts = [path.read_text() for path in folder.glob("driver_*.py")]
-    returned = {name for text in texts for name in re.findall(r"CUDA_ERROR_[A-Z_]*[A-Z]", text)}
-    assert {error.name for error in ERROR_TEXTS} >= returned
-
-
-def test_each_device_has_its_description(two: Session) -> None:
-    assert two("cuDeviceGetCount") == 2
-    name = two("cuDeviceGetName", 32, two("cuDeviceGet", 1))
-    assert name.split(b"\0")[0] == b"second"
-    major = CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
-    assert [two("cuDeviceGetAttribute", major, device) for device in (0, 1)] == [8, 9]
-    opt_in = CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    assert [two("cuDeviceGetAttribute", opt_in, device) for device in (0, 1)] == [166912, 232448]
-    assert two("cuDeviceTotalMem", 0) == 64 << 20
-
-
-def test_unknown_attributes_are_not_guessed(session: Session) -> None:
-    attribute = CUdevice_attribute.CU_DEVICE_ATTRIBUTE_NUMA_ID
-    with pytest.raises(OutsideTheDouble, match="no value for CU_DEVICE_ATTRIBUTE_NUMA_ID"):
-        session("cuDeviceGetAttribute", attribute, 0)
-
-
-def test_a_device_that_is_not_there_is_an_error(session: Session) -> None:
-    assert session.error("cuDeviceGet", 1) == "INVALID_DEVICE"
-
-
-def test_contexts_are_current_for_each_thread(session: Session) -> None:
-    seen: list[str] = []
-
-    def other() -> None:
-        seen.append(session.error("cuMemAlloc", 4))
-        session.enter()
-        seen.append(session.error("cuMemAlloc", 4))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    assert seen == ["INVALID_CONTEXT", "SUCCESS"]
-
-
-def test_contexts_form_a_stack(two: Session) -> None:
-    first, second = two("cuCtxGetCurrent"), two("cuDevicePrimaryCtxRetain", 1)
-    two("cuCtxPushCurrent", second)
-    assert int(two("cuCtxGetCurrent")) == int(second)
-    assert int(two("cuCtxPopCurrent")) == int(second)
-    assert int(two("cuCtxGetCurrent")) == int(first)
-    two("cuCtxPopCurrent")
-    assert two.error("cuCtxPopCurrent") == "INVALID_CONTEXT"
-
-
-def test_leaks_are_what_is_alive(session: Session) -> None:
-    pointer, stream, event = session.number(), session.stream(), session.event()
-    host = session("cuMemHostAlloc", 8, 0)
-    assert [re.sub("0x.*", "...", leak) for leak in session.double.leaks()] == [
-        "4 bytes on device 0",
-        "8 bytes of page-locked memory",
-        "context of device 0",
-        "Stream ...",
-        "Stream ...",
-        "Event ...",
-    ]
-    session("cuMemFree", pointer)
-    session("cuMemFreeHost", host)
-    session("cuStreamDestroy", stream)
-    session("cuEventDestroy", event)
-    assert len(session.double.leaks()) == 2
-
-
-def test_the_binary_is_the_ptx_of_the_compilation() -> None:
-    assert b".target sm_80" in binary()
-    nvrtc = NvrtcDouble()
-    program = must(nvrtc.nvrtcCreateProgram(b"__global__ void f() {}", b"f.cu", 0, None, None))
-    must(nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=compute_80"]))
-    # There is no binary for a virtual architecture.
-    assert must(nvrtc.nvrtcGetCUBINSize(program)) == 0
-    must(nvrtc.nvrtcDestroyProgram(program))
-
-
-def test_binaries_run_on_their_generation_only(two: Session) -> None:
-    two("cuModuleLoadData", binary("sm_80"))
-    assert two.error("cuModuleLoadData", binary("sm_90")) == "NO_BINARY_FOR_GPU"
-    two.use(1)
-    two("cuModuleLoadData", binary("sm_90"))
-    assert two.error("cuModuleLoadData", binary("sm_80")) == "NO_BINARY_FOR_GPU"
-
-
-def test_a_binary_of_a_later_minor_version_does_not_run(session: Session) -> None:
-    assert session.error("cuModuleLoadData", binary("sm_86")) == "NO_BINARY_FOR_GPU"
-
-
-def test_what_is_no_binary_is_not_loaded(session: Session) -> None:
-    assert session.error("cuModuleLoadData", b"\x7fELF") == "INVALID_IMAGE"
-
-
-def test_a_kernel_that_is_not_there_is_not_found(session: Session) -> None:
-    assert session.error("cuModuleGetFunction", session.module, b"absent") == "NOT_FOUND"
-
-
-def test_handles_end_with_what_they_name(session: Session) -> None:
-    arguments = session.launch_arguments("set_value", session.own, session.number(), 1)
-    session("cuModuleUnload", session.module)
-    assert session.error("cuLaunchKernel", *arguments) == "INVALID_HANDLE"
-    assert session.error("cuModuleUnload", session.module) == "INVALID_VALUE"
-
-
-def test_handles_of_another_context_are_refused(two: Session) -> None:
-    arguments = two.launch_arguments("set_value", two.own, two.number(), 1)
-    stream = two.stream()
-    two.use(1)
-    assert two.error("cuLaunchKernel", *arguments) == "INVALID_HANDLE"
-    assert two.error("cuEventRecord", two.event(), stream) == "INVALID_HANDLE"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "text"),
-    [
-        (((1,), (c_int,)), "1 parameters for a kernel of 2"),
-        (((1, 2), (c_void_p, c_longlong)), "2 has 8 bytes, the parameter has 4"),
-        (((1, 2), (c_float, c_int)), "1 has 4 bytes, the parameter has 8"),
-    ],
-)
-def test_wrong_parameters_are_an_error_of_the_test(
-    session: Session, parameters: object, text: str
+@pytest.mark.parametrize(("text", "call"), OUTSIDE)
+def test_what_the_engine_does_not_call_is_outside_of_the_double(
+    session: Session, text: str, call: Callable[[Session], object]
 ) -> None:
-    function = session.function("set_value")
     with pytest.raises(OutsideTheDouble, match=text):
-        session("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, session.own, parameters, 0)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "grid", "block", "result"),
-    [
-        ("set_value", (1, 65536, 1), (1, 1, 1), "INVALID_VALUE"),
-        ("set_value", (0, 1, 1), (1, 1, 1), "INVALID_VALUE"),
-        ("set_value", (1, 1, 1), (1, 1, 65), "INVALID_VALUE"),
-        ("set_value", (1, 1, 1), (64, 32, 1), "INVALID_VALUE"),
-        ("bounded", (1, 1, 1), (65, 1, 1), "LAUNCH_OUT_OF_RESOURCES"),
-        ("bounded", (1, 1, 1), (64, 1, 1), "SUCCESS"),
-    ],
-)
-def test_launches_have_limits(
-    session: Session,
-    kernel: str,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    result: str,
-) -> None:
-    pointer = session.number()
-    values, types = (int(pointer), 1), (c_void_p, c_int)
-    parameters = (values, types) if kernel == "set_value" else (values[:1], types[:1])
-    function = session.function(kernel)
-    assert (
-        session.error("cuLaunchKernel", function, *grid, *block, 0, session.own, parameters, 0)
-        == result
-    )
-
-
-def test_dynamic_shared_memory_above_48_kib_needs_the_attribute(session: Session) -> None:
-    function = session.function("shared")
-    # Of the kernel's own array.
-    static = 1024
-    parameters = ((int(session.number()), 1), (c_void_p, c_int))
-
-    def launch(dynamic: int) -> str:
-        return session.error(
-            "cuLaunchKernel", *(function, 1, 1, 1, 1, 1, 1, dynamic, session.own, parameters, 0)
-        )
-
-    assert launch(48 * 1024 - static) == "SUCCESS"
-    assert launch(48 * 1024 - static + 4) == "INVALID_VALUE"
-    assert session.error("cuFuncSetAttribute", function, DYNAMIC, 163 * 1024) == "INVALID_VALUE"
-    session("cuFuncSetAttribute", function, DYNAMIC, 163 * 1024 - static)
-    assert launch(163 * 1024 - static) == "SUCCESS"
+        call(session)
 
 
 def test_an_instruction_that_the_machine_does_not_know_is_no_error_of_cuda(
@@ -279,3 +348,197 @@ def test_an_instruction_that_the_machine_does_not_know_is_no_error_of_cuda(
 ) -> None:
     with pytest.raises(Fault, match=r"unknown instruction.*pmevent"):
         session.launch("unknown", session.own, session.number())
+
+
+UNSAFE: dict[str, Callable[[Session], tuple[Any, ...]]] = {
+    "cuMemAlloc": lambda s: (4,),
+    "cuMemHostAlloc": lambda s: (4, 0),
+    "cuMemFree": lambda s: (s.number(),),
+    "cuStreamSynchronize": lambda s: (s.own,),
+    "cuEventSynchronize": lambda s: (s.event(),),
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_unsafe_calls_depend_on_the_thread_and_its_mode(session: Session, name: str) -> None:
+    """cuThreadExchangeStreamCaptureMode: the thread that captures must not make them."""
+    target = session.number()
+    first, second, third = (UNSAFE[name](session) for _ in range(3))
+    stream = session.capturing()
+    assert session.in_thread(name, *first) == "SUCCESS"
+    assert session("cuThreadExchangeStreamCaptureMode", RELAXED) == GLOBAL
+    assert session.error(name, *second) == "SUCCESS"
+    assert session("cuThreadExchangeStreamCaptureMode", GLOBAL) == RELAXED
+    assert session.error(name, *third) == "STREAM_CAPTURE_UNSUPPORTED"
+    # Nothing can be added to the capture any more.
+    error = session.error("cuMemsetD8Async", target, 0, 4, stream)
+    assert error == "STREAM_CAPTURE_INVALIDATED"
+    assert session.error("cuStreamEndCapture", stream) == "STREAM_CAPTURE_INVALIDATED"
+
+
+# What depends on the order
+
+
+def read_by_second_stream(session: Session, *, wait: bool) -> int:
+    """What a second stream reads of a kernel's result, with or without a wait for an event."""
+    pointer, host = session.number(1), session.host(0, pinned=True)
+    first, second, event = session.stream(), session.stream(), session.event()
+    session.launch("set_value", first, pointer, 7)
+    session("cuEventRecord", event, first)
+    if wait:
+        session("cuStreamWaitEvent", second, event, 0)
+    session("cuMemcpyDtoHAsync", host.ctypes.data, pointer, 4, second)
+    session("cuStreamSynchronize", second)
+    return int(host[0])
+
+
+def overwritten_too_soon(session: Session, *, wait: bool) -> int:
+    """What a stream reads of memory that another one overwrites, with or without a wait."""
+    source, target = session.number(1), session.number(0)
+    reader, writer, event = session.stream(), session.stream(), session.event()
+    session.launch("copy_value", reader, target, source)
+    session("cuEventRecord", event, reader)
+    if wait:
+        session("cuStreamWaitEvent", writer, event, 0)
+    session.launch("set_value", writer, source, 2)
+    return session.read(target, writer, reader)
+
+
+def copied_after_change(session: Session, *, pinned: bool) -> int:
+    """What a copy brings to the device, if the host's memory changes after the call."""
+    pointer, stream, host = session.number(), session.stream(), session.host(1, pinned=pinned)
+    session("cuMemcpyHtoDAsync", pointer, host.ctypes.data, 4, stream)
+    host[0] = 2
+    return session.read(pointer, stream)
+
+
+def read_without_wait(session: Session, *, pinned: bool) -> int:
+    """What the host finds after an asynchronous copy that it does not wait for."""
+    pointer, stream, host = session.number(3), session.stream(), session.host(1, pinned=pinned)
+    session("cuMemcpyDtoHAsync", host.ctypes.data, pointer, 4, stream)
+    return int(host[0])
+
+
+def launched_graph(session: Session, *, wait: bool) -> int:
+    """What a graph leaves of a number, with or without a wait for its stream."""
+    pointer, stream = session.number(1), session.stream()
+    session("cuStreamBeginCapture", stream, THREAD_LOCAL)
+    session.launch("set_value", stream, pointer, 7)
+    graph = session("cuGraphInstantiate", session("cuStreamEndCapture", stream), 0)
+    assert session.read(pointer, stream) == 1
+    session("cuGraphLaunch", graph, stream)
+    return session.read(pointer, *([stream] if wait else []))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "option", "late", "early"),
+    [
+        (read_by_second_stream, {"wait": False}, 1, 7),
+        (read_by_second_stream, {"wait": True}, 7, 7),
+        (overwritten_too_soon, {"wait": False}, 2, 1),
+        (overwritten_too_soon, {"wait": True}, 1, 1),
+        (copied_after_change, {"pinned": True}, 2, 1),
+        (copied_after_change, {"pinned": False}, 1, 1),
+        (read_without_wait, {"pinned": True}, 1, 3),
+        (read_without_wait, {"pinned": False}, 3, 3),
+        (launched_graph, {"wait": False}, 1, 7),
+        (launched_graph, {"wait": True}, 7, 7),
+    ],
+)
+def test_a_missing_wait_shows_as_a_wrong_result(
+    scenario: Callable[..., int], option: dict[str, bool], late: int, early: int
+) -> None:
+    assert scenario(Session(LATE), **option) == late
+    assert scenario(Session(EARLY), **option) == early
+    # Random orders show it for some seeds.
+    found = {scenario(Session(Order("random", seed)), **option) for seed in range(16)}
+    assert found == {late, early}
+
+
+def test_elapsed_time_grows_with_the_work(session: Session) -> None:
+    pointer, stream, events = session.number(), session.own, [session.event() for _ in range(3)]
+    for launches, event in zip((0, 1, 3), events, strict=True):
+        for _ in range(launches):
+            session.launch("set_value", stream, pointer, 1)
+        session("cuEventRecord", event, stream)
+    session("cuStreamSynchronize", stream)
+    first, second = (session("cuEventElapsedTime", *events[n : n + 2]) for n in (0, 1))
+    assert first > 0
+    assert second == pytest.approx(3 * first)
+
+
+# Faults
+
+
+def after(session: Session, enqueue: Callable[[Session, Any], object], free: str, of: Any) -> None:
+    """Frees something that an operation of a stream uses, before it runs."""
+    enqueue(session, of)
+    session(free, of)
+
+
+FAULTS: list[tuple[str, str, Callable[[Session], object]]] = [
+    ("LAUNCH_FAILED", "a race", lambda s: s.launch("race", s.own, s.number(), threads=2)),
+    ("ILLEGAL_ADDRESS", "an illegal address",
+     lambda s: s.launch("set_value", s.own, CUdeviceptr(0), 2)),
+    ("ILLEGAL_ADDRESS", "an illegal address",
+     lambda s: s.launch("set_value", s.use(1).own, s.other, 2)),
+    ("MISALIGNED_ADDRESS", "a misaligned address",
+     lambda s: s.launch("set_value", s.own, CUdeviceptr(int(s("cuMemAlloc", 8)) + 1), 1)),
+    ("ILLEGAL_ADDRESS", "an illegal address", lambda s: after(
+        s, lambda s, one: s.launch("set_value", s.own, one, 1), "cuMemFree", s.number())),
+    ("ILLEGAL_ADDRESS", "a copy or fill runs after its memory was freed", lambda s: after(
+        s, lambda s, one: s("cuMemsetD8Async", one, 0, 4, s.own), "cuMemFree", s.number())),
+    ("LAUNCH_FAILED", "a copy runs after its page-locked memory was freed", lambda s: after(
+        s, lambda s, one: s("cuMemcpyHtoDAsync", s.number(), one, 4, s.own),
+        "cuMemFreeHost", s("cuMemHostAlloc", 4, 0))),
+    ("LAUNCH_FAILED", "set_value runs after its module was unloaded", lambda s: after(
+        s, lambda s, one: s.launch("set_value", s.own, s.number(), 1), "cuModuleUnload", s.module)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "text", "act"), FAULTS)
+def test_a_fault_shows_when_something_waits_and_from_then_on(
+    session: Session, error: str, text: str, act: Callable[[Session], object]
+) -> None:
+    session.other, stream = session.number(1), session.stream()
+    act(session)
+    host = session.host(1, pinned=True)
+    session("cuMemcpyDtoHAsync", host.ctypes.data, session.other, 4, session.own)
+    assert session.double.faults == []
+    for _ in range(2):
+        assert session.error("cuStreamSynchronize", session.own) == error
+    assert session.error("cuMemAlloc", 4) == error
+    # A device does nothing after a fault.
+    assert host[0] == 1
+    (fault,) = session.double.recover()
+    assert text in str(fault)
+    session("cuStreamSynchronize", stream)
+
+
+def test_a_fault_in_the_early_order_shows_from_the_next_call_on() -> None:
+    session = Session(EARLY)
+    session.launch("race", session.own, session.number(), threads=2)
+    assert session.error("cuMemGetInfo") == "LAUNCH_FAILED"
+    # Other devices are left alone.
+    session.use(1)
+    assert session.read(session.number(3)) == 3
+
+
+def test_a_copy_of_memory_that_nobody_wrote_is_still_not_written(session: Session) -> None:
+    source, copy = session.number(), session.number()
+    session("cuMemcpyDtoDAsync", copy, source, 4, session.own)
+    session.launch("copy_value", session.own, session.number(), copy)
+    assert session.error("cuStreamSynchronize", session.own) == "LAUNCH_FAILED"
+    assert "a read of global memory that is not written" in str(session.double.faults[0])
+
+
+def test_leaks_are_what_is_alive(session: Session) -> None:
+    pointer, host, event = session.number(), session("cuMemHostAlloc", 8, 0), session.event()
+    found = [re.sub("0x.*", "...", leak) for leak in session.double.leaks()]
+    assert found == [
+        *("4 bytes on device 0", "8 bytes of page-locked memory", "context of device 0"),
+        *("Stream ...", "LoadedImage ...", "Event ..."),
+    ]
+    for call, one in (("cuMemFree", pointer), ("cuMemFreeHost", host), ("cuEventDestroy", event)):
+        session(call, one)
+    assert len(session.double.leaks()) == 3
