@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath-python is not ins
 from cuda_machine.cublaslt_double import CublasLtDouble
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble
-from lamina.base.shapes import Array, DType, float32
+from lamina.base.shapes import Array, DType, as_dtype, float32
+from lamina.engines.cuda import devices
 from lamina.engines.cuda.calls import made_of
-from lamina.engines.cuda.devices import Found, chosen
+from lamina.engines.cuda.devices import chosen
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.cuda.family import CudaFamily
 from lamina.engines.gpu.engine import GpuEngine
@@ -41,10 +42,7 @@ class DoubledDevice:
         self.library: CublasLtDouble = self.double.cublaslt
         api = made_of(self.double.driver, self.double.nvrtc, lambda: self.library)
         api.driver.cuInit(0)
-        from lamina.engines.cuda import devices
-
-        found: tuple[Found, ...] = devices._found(api)
-        self.driver = CudaDriver(api, chosen("cuda:0", found))
+        self.driver = CudaDriver(api, chosen("cuda:0", devices._found(api)))
         self.family = CudaFamily(self.driver)
 
     @functools.cached_property
@@ -131,7 +129,8 @@ class Product:
     def program(self, step: Contraction, feeds: dict[str, Array]) -> Program:
         """The step as a program, whose buffers are all states."""
         buffers = {
-            name: Buffer(name, "state", one.shape, _dtype(one)) for name, one in feeds.items()
+            name: Buffer(name, "state", one.shape, as_dtype(one.dtype))
+            for name, one in feeds.items()
         }
         return Program("product", buffers, (step,), (), {}, Plan((), 0, ()))
 
@@ -167,120 +166,3 @@ class Product:
         where = at(store.index)[..., :1]
         found[where] = value(store.value) + (found[where] if store.accumulate else 0.0)
         return found.astype(feeds["result"].dtype)
-
-
-def _dtype(array: Array) -> DType:
-    from lamina.base.shapes import as_dtype
-
-    return as_dtype(array.dtype)
-
-
-@dataclass
-class RawProduct:
-    """Calls of the double for a valid product, of which a test changes one argument.
-
-    Attributes:
-        sizes: the type, the rows, the columns and the leading dimension of each matrix.
-    """
-
-    device: DoubledDevice
-    sizes: dict[str, tuple[int, int, int, int]] = field(
-        default_factory=lambda: {
-            "a": (0, 4, 2, 4),
-            "b": (0, 2, 3, 2),
-            "c": (0, 4, 3, 4),
-            "d": (0, 4, 3, 4),
-        }
-    )
-
-    def __post_init__(self) -> None:
-        self.library = library = self.device.library
-        self.driver = self.device.double.driver
-        self.context = self.driver.cuDevicePrimaryCtxRetain(0)[1]
-        if int(self.driver.cuCtxGetCurrent()[1]):
-            self.driver.cuCtxPopCurrent()
-        self.driver.cuCtxPushCurrent(self.context)
-        self.handle = library.create()
-        self.operation = library.matmul_desc_create(68, 0)
-        self.layouts = {
-            name: library.matrix_layout_create(*size)
-            for name, size in self.sizes.items()
-            if name != "c"
-        }
-        self.layouts["c"] = self.layouts["d"]
-        if self.sizes["c"] != self.sizes["d"]:
-            self.layouts["c"] = library.matrix_layout_create(*self.sizes["c"])
-        self.preference = library.matmul_preference_create()
-        self.pointers = {name: self.allocated(1024) for name in "abd"}
-        self.pointers["c"] = self.pointers["d"]
-        self.workspace, self.workspace_bytes = 0, 0
-        self.alpha, self.beta = np.ones(1, np.float32), np.zeros(1, np.float32)
-        self.result, self.count = library.MatmulHeuristicResult(1), np.zeros(1, np.int32)
-        self.stream = int(self.driver.cuStreamCreate(1)[1])
-
-    def allocated(self, size: int) -> int:
-        return int(self.driver.cuMemAlloc(size)[1])
-
-    def set(self, kind: str, descriptor: int, name: Any, value: int, dtype: Any = None) -> None:
-        """Sets an attribute of a descriptor."""
-        functions = {
-            "operation": self.library.matmul_desc_set_attribute,
-            "layout": self.library.matrix_layout_set_attribute,
-            "preference": self.library.matmul_preference_set_attribute,
-        }
-        types = {
-            "operation": self.library.get_matmul_desc_attribute_dtype,
-            "layout": self.library.get_matrix_layout_attribute_dtype,
-            "preference": self.library.get_matmul_preference_attribute_dtype,
-        }
-        buffer = np.array([value], types[kind](name) if dtype is None else dtype)
-        functions[kind](descriptor, int(name), buffer.ctypes.data, buffer.nbytes)
-
-    def batch(self, count: int, **strides: int) -> None:
-        """Makes it a batch."""
-        names = self.library.MatrixLayoutAttribute
-        for name, stride in strides.items():
-            self.set("layout", self.layouts[name], names.BATCH_COUNT, count)
-            self.set("layout", self.layouts[name], names.STRIDED_BATCH_OFFSET, stride)
-
-    def find(self, requested: int = 1, results: int | None = None) -> None:
-        """Asks for an algorithm."""
-        self.library.matmul_algo_get_heuristic(
-            *(self.handle, self.operation, *(self.layouts[name] for name in "abcd")),
-            *(self.preference, requested, self.result.ptr if results is None else results),
-            self.count.ctypes.data,
-        )
-
-    def multiply(self, **changed: int) -> None:
-        """Calls the product, with some arguments changed."""
-        arguments = {
-            "handle": self.handle,
-            "operation": self.operation,
-            "alpha": self.alpha.ctypes.data,
-            "a": self.pointers["a"],
-            "a layout": self.layouts["a"],
-            "b": self.pointers["b"],
-            "b layout": self.layouts["b"],
-            "beta": self.beta.ctypes.data,
-            "c": self.pointers["c"],
-            "c layout": self.layouts["c"],
-            "d": self.pointers["d"],
-            "d layout": self.layouts["d"],
-            "algorithm": self.result.ptr,
-            "workspace": self.workspace,
-            "bytes": self.workspace_bytes,
-            "stream": self.stream,
-        }
-        self.library.matmul(*(arguments | changed).values())
-
-    def write(self, address: int, values: Array) -> None:
-        """Copies an array to the device, column after column."""
-        flat = np.ascontiguousarray(values.ravel(order="F"))
-        self.driver.cuMemcpyHtoDAsync(address, flat.ctypes.data, flat.nbytes, self.stream)
-
-    def read(self, address: int, shape: tuple[int, int], dtype: Any = np.float32) -> Array:
-        """A matrix on the device."""
-        flat = np.zeros(shape[0] * shape[1], dtype)
-        self.driver.cuMemcpyDtoHAsync(flat.ctypes.data, address, flat.nbytes, self.stream)
-        self.driver.cuStreamSynchronize(self.stream)
-        return flat.reshape(shape, order="F")
