@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from cuda_machine_cases import Bench, calculate, kernel
 
 from cuda_machine.faults import Fault
+from cuda_machine.rounding import fma_f4
 from cuda_machine.syntax import BITS, CONTROL
 from cuda_machine.writer import DTYPES, FORMS, INTEGERS, expanded
 
@@ -330,6 +332,22 @@ def test_each_form_of_an_instruction() -> None:
     known = {(name, *one) for name, forms in FORMS.items() if name not in OTHERS for one in forms}
     missing = known - {form for _, form, _ in every}
     assert not missing, f"no row of {sorted(missing)[:20]}"
+
+
+def test_fused_products_are_rounded_once() -> None:
+    generator = np.random.default_rng(7)
+    a, b = (1 + generator.integers(0, 2**12, (2, 400)) * 2.0**-12).astype("f4")
+    c = (generator.choice([-1, 1], 400) * 2.0 ** generator.integers(-120, -40, 400)).astype("f4")
+    # Sums that are next to the middle of two floats: no neighbour is nearer.
+    rows = zip(*(one.tolist() for one in (a, b, c)), strict=True)
+    exact = [Fraction(x) * Fraction(y) + Fraction(z) for x, y, z in rows]
+    found = fma_f4(a, b, c)
+    errors = [abs(Fraction(one) - want) for one, want in zip(found.tolist(), exact, strict=True)]
+    for neighbour in (np.nextafter(found, np.float32(side)) for side in (-INF, INF)):
+        assert all(
+            error <= abs(Fraction(one) - want)
+            for one, error, want in zip(neighbour.tolist(), errors, exact, strict=True)
+        )
 
 
 FOUR = np.arange(4, dtype="u4")

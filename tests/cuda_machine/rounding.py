@@ -56,35 +56,11 @@ def fma_f4(a: Any, b: Any, c: Any) -> Any:
     return result
 
 
-def _two_product(a: Any, b: Any) -> tuple[Any, Any]:
-    """The rounded product and its error (Dekker), if nothing overflows or is subnormal."""
-
-    def halves(value: Any) -> tuple[Any, Any]:
-        large = value * 134217729.0
-        high = large - (large - value)
-        return high, value - high
-
-    product = a * b
-    (a1, a0), (b1, b0) = halves(a), halves(b)
-    return product, ((a1 * b1 - product) + a1 * b0 + a0 * b1) + a0 * b0
-
-
 @helper
 def fma_f8(a: Any, b: Any, c: Any) -> Any:
     """float64 a * b + c, rounded once to nearest."""
-    a, b, c = np.broadcast_arrays(a, b, c)
-    high, low = _two_product(a, b)
-    middle, rest = two_sum(c, low)
-    total, error = two_sum(high, middle)
-    result = total + to_odd(*two_sum(rest, error))
-    # Exponents for which no step above overflows or loses bits.
-    small, large = 2.0**-400, 2.0**400
-    sizes = [np.abs(one) for one in (a, b, c)]
-    safe = (sizes[0] < large) & (sizes[1] < large) & (sizes[2] < 2.0**900)
-    safe &= (sizes[0] > small) & (sizes[1] > small) & (sizes[2] > 2.0**-900)
-    for number in np.flatnonzero(~safe):
-        result[number] = _exact_fma(float(a[number]), float(b[number]), float(c[number]))
-    return result
+    rows = zip(*(one.tolist() for one in np.broadcast_arrays(a, b, c)), strict=True)
+    return np.array([_exact_fma(*row) for row in rows])
 
 
 def _exact_fma(a: float, b: float, c: float) -> float:
