@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from random_arrays import normal
-from training_cases import labels
+from training_cases import labels, network
 
 import lamina as lm
 from lamina.training.callbacks.callback import RunningFit
 
 X, Y = normal(40, 4), labels(40)
 FAR = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
-
-
-def network() -> lm.Network:
-    return lm.Sequential(lm.Input(4), lm.Linear(6), lm.Tanh(), lm.Dropout(0.2), lm.Linear(3))
 
 
 def fit(callbacks: Sequence[Any], model: lm.Model | None = None, **how: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from error_texts import refused
-from fit_cases import data, fit, network
+from training_cases import data, fit, network
 
 import lamina as lm
 from lamina.data import Dataset

@@ -1,4 +1,4 @@
-"""Helpers of the tests of trainings."""
+"""A small network and data, and helpers of the tests of trainings and fits."""
 
 from __future__ import annotations
 
@@ -11,26 +11,49 @@ import numpy as np
 from random_arrays import normal
 
 import lamina as lm
-import lamina.model
 from lamina.data import Dataset
+from lamina.training.history import History
 
 Array = np.ndarray
 
 
 def network() -> lm.Network:
-    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Dropout(0.3), lm.Linear(3))
+    return lm.Sequential(lm.Input(4), lm.Linear(8), lm.Tanh(), lm.Dropout(0.3), lm.Linear(3))
 
 
 def labels(count: int, classes: int = 3) -> Array:
     return np.random.default_rng(1).integers(0, classes, count)
 
 
-DATA = Dataset(normal(50, 4), labels(50))
+def data(count: int, seed: int = 0) -> Dataset:
+    """Points, and which of their first three coordinates is the largest."""
+    x = normal(count, 4, seed=seed)
+    return Dataset(x, x[:, :3].argmax(axis=1))
+
+
+TRAIN, TEST = data(50), data(23, seed=1)
+X, Y = normal(8, 4), labels(8)
+
+
+def fit(model: lm.Model, train: Any = TRAIN, **how: Any) -> History:
+    usual: dict[str, Any] = {
+        "loss": lm.CrossEntropy(),
+        "optimizer": lm.Adam(0.01),
+        "batch_size": 8,
+        "epochs": 3,
+    }
+    return model.fit(train, **{**usual, **how})
 
 
 def training(model: lm.Model, batch_size: int = 8, **how: Any) -> Any:
     how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), **how}
     return model.training(batch_size=batch_size, **how)
+
+
+def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
+    return left.keys() == right.keys() and all(
+        left[name].tobytes() == right[name].tobytes() for name in left
+    )
 
 
 def in_threads(work: Callable[[int], object], count: int = 4) -> None:
@@ -65,6 +88,3 @@ def losses_of(read: Callable[[Any], None]) -> list[float]:
             kept.append(trainer.step(normal(8, 4, seed=number), labels(8)))
             read(kept[-1])
     return [float(loss) for loss in kept]
-
-
-X, Y = normal(8, 4), labels(8)

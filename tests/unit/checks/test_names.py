@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from fit_cases import same
 from random_arrays import normal
+from training_cases import same
 
 import lamina as lm
 from lamina.errors import DefinitionError, FileFormatError, ShapeError

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from fit_cases import network, same
 from stream_cases import TRAIN, trained
+from training_cases import network, same
 
 import lamina as lm
 from lamina.data import Stream, in_chunks, load

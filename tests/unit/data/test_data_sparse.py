@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from fit_cases import network, same
 from stream_cases import TRAIN, trained
+from training_cases import network, same
 
 import lamina as lm
 from lamina.data import stream
@@ -56,6 +56,7 @@ def test_few_rows_are_dense_at_a_time() -> None:
 
 SPARSE = scipy_sparse.csr_array(DENSE)
 WEIGHTS = np.linspace(0.1, 2, 90)
+OPTIONS: list[dict[str, Any]] = [{"shuffle": False}, {"class_weights": "balanced"}]
 
 
 def test_a_data_set_describes_its_sparse_inputs() -> None:
@@ -89,23 +90,12 @@ def test_examples_are_selected_as_those_of_the_dense_array() -> None:
             np.testing.assert_array_equal(one, other)
 
 
-def weighted(inputs: Any) -> Any:
-    return inputs, TRAIN.targets, WEIGHTS
-
-
-def of_dataset(inputs: Any) -> Any:
-    return lm.data.Dataset(inputs, TRAIN.targets, weights=WEIGHTS)
-
-
-def plain(inputs: Any) -> Any:
-    return inputs, TRAIN.targets
-
-
 @pytest.mark.parametrize(
     ("given", "how"),
     [
-        *((weighted, {}), (of_dataset, {}), (plain, {"shuffle": False})),
-        (plain, {"class_weights": "balanced"}),
+        (lambda inputs: (inputs, TRAIN.targets, WEIGHTS), {}),
+        (lambda inputs: lm.data.Dataset(inputs, TRAIN.targets, weights=WEIGHTS), {}),
+        *((lambda inputs: (inputs, TRAIN.targets), how) for how in OPTIONS),
     ],
 )
 def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(
@@ -115,7 +105,7 @@ def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(
     expected = trained(given(DENSE), validation=given(DENSE), epochs=2, **how)
     assert same(found[0], expected[0])
     assert found[1]["validation_loss"] == expected[1]["validation_loss"]
-    assert not same(found[0], trained(plain(DENSE), epochs=2)[0])
+    assert not same(found[0], trained((DENSE, TRAIN.targets), epochs=2)[0])
 
 
 def test_sparse_inputs_are_mixed_with_dense_ones() -> None:
@@ -137,29 +127,18 @@ def test_sparse_inputs_are_mixed_with_dense_ones() -> None:
         np.testing.assert_array_equal(mixed.predict(inputs), expected)
 
 
-def test_a_data_set_with_sparse_inputs_is_a_sample_and_is_run() -> None:
-    def parameters(inputs: Any) -> dict[str, Any]:
-        data = lm.data.Dataset(inputs, TRAIN.targets)
-        model = lm.Model(network(), seed=3)
+def test_a_data_set_with_sparse_inputs_is_a_sample_and_is_run_verified_and_profiled() -> None:
+    found = []
+    for inputs in (SPARSE, DENSE):
+        data, model = lm.data.Dataset(inputs, TRAIN.targets), lm.Model(network(), seed=3)
         how: dict[str, Any] = {"class_weights": "balanced", "data": data}
         with model.training(lm.CrossEntropy(), lm.SGD(0.1), 16, **how) as training:
             training.run(data, steps=9, seed=1)
-        return model.parameters()
-
-    assert same(parameters(SPARSE), parameters(DENSE))
-
-
-def test_a_source_may_give_sparse_batches() -> None:
-    source = [(SPARSE[start : start + 30], TRAIN.targets[start : start + 30]) for start in (0, 30)]
-    assert same(trained(source)[0], trained((DENSE[:60], TRAIN.targets[:60]), shuffle=False)[0])
-
-
-@pytest.mark.sampled
-def test_verify_and_profile_take_sparse_inputs() -> None:
-    data = lm.data.Dataset(SPARSE, TRAIN.targets).subset(0, 8)
-    assert lm.verify(network(), loss=lm.CrossEntropy(), data=data).passed
-    model = lm.Model(network())
-    assert model.profile(8, lm.CrossEntropy(), lm.SGD(0.1), data=data, seconds=0.001).runs
+        found.append(model.parameters())
+    assert same(*found)
+    data, loss = lm.data.Dataset(SPARSE, TRAIN.targets).subset(0, 8), lm.CrossEntropy()
+    assert lm.verify(network(), loss=loss, data=data).passed
+    assert model.profile(8, loss, lm.SGD(0.1), data=data, seconds=0.001).runs
 
 
 def test_sparse_floats_are_converted() -> None:

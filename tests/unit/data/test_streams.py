@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import signal
 import threading
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from fit_cases import fit, network, same
 from stream_cases import BATCH, TEST, TRAIN, batches_of, fault, trained
+from training_cases import fit, network, same
 
 import lamina as lm
 from lamina.data import Dataset, Stream, background
@@ -186,14 +185,6 @@ def test_an_epoch_has_the_batches_of_its_source(source: Any, how: Any, rows: Any
     parameters, history = trained(source, **how)
     assert same(parameters, expected(rows))
     assert len(history) == how["epochs"]
-
-
-def test_a_source_without_an_end_is_read_for_so_many_steps() -> None:
-    endless = lambda: itertools.chain.from_iterable(iter(batches_of(TRAIN, 10), None))  # noqa: E731
-    model = lm.Model(network(), seed=3)
-    assert len(fit(model, Stream(endless, steps_per_epoch=4), epochs=2)) == 2
-    score = model.evaluate(Stream(endless, steps_per_epoch=1), lm.CrossEntropy(), batch_size=90)
-    assert score == model.evaluate(TRAIN, lm.CrossEntropy(), batch_size=90)
 
 
 def test_a_source_is_opened_once_for_each_epoch_with_its_number() -> None:
@@ -530,4 +521,4 @@ def test_floats_of_a_stream_that_are_converted_are_reported_once() -> None:
         fit(model, batches, loss=lm.MSE(), epochs=2, batch_size=8)
     texts = [str(one.message).partition(" from ")[0] for one in caught]
     assert texts == ["input 0 is converted", "target 0 is converted"]
-    assert {os.path.basename(one.filename) for one in caught} == {"fit_cases.py"}
+    assert {os.path.basename(one.filename) for one in caught} == {"training_cases.py"}

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from fit_cases import network, same
 from stream_cases import BATCH, TRAIN, batches_of, trained
 from test_streams_continued import CONTINUED, failing, fitted
+from training_cases import network, same
 
 import lamina as lm
 from lamina.data import Stream
@@ -87,7 +87,8 @@ def test_a_fit_reads_what_its_steps_need(how: dict[str, Any], counts: set[int]) 
 
 def test_an_evaluation_and_a_run_read_what_their_steps_need() -> None:
     source, model = Endless(), lm.Model(network(), seed=3)
-    model.evaluate(Stream(source, steps_per_epoch=3), lm.CrossEntropy(), batch_size=20)
+    score = model.evaluate(Stream(source, steps_per_epoch=3), lm.CrossEntropy(), batch_size=20)
+    assert score == model.evaluate(TRAIN.subset(0, 60), lm.CrossEntropy(), batch_size=20)
     assert source.read == 6
     source = Endless()
     with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:

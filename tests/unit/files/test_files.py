@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from error_texts import error_text
 from files_cases import Array, chain, functional, metadata_of, refused
-from fit_cases import same
 from random_arrays import normal
+from training_cases import same
 
 import lamina as lm
 from lamina import ops

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from files_cases import Array, Metadata, Tensors, chain, functional, layer, metadata_of, refused
-from fit_cases import same
 from random_arrays import normal
+from training_cases import same
 
 import lamina as lm
 from lamina.base.shapes import float32

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from fit_cases import same
+from training_cases import same
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError

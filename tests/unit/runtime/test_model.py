@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from fit_cases import same
-from model_cases import Array, network
 from random_arrays import normal
+from training_cases import Array, same
 
 import lamina as lm
 from lamina import ops
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.runtime import compile_for_batch
+
+
+def network() -> lm.Network:
+    return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
 
 
 def forward(p: dict[str, Array], x: Array) -> Array:

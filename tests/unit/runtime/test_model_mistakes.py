@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from model_cases import network
 from random_arrays import normal
+from training_cases import network
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, DTypeError, EngineError

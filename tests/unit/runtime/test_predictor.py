@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from model_cases import Array, network
 from random_arrays import normal
-from training_cases import in_threads
+from training_cases import Array, in_threads, network
 
 import lamina as lm
 from lamina.errors import (

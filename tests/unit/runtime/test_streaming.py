@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import refused
-from fit_cases import data, fit, network, same
 from random_arrays import normal
+from training_cases import data, fit, network, same
 
 import lamina as lm
 from lamina.data import Dataset

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from callback_cases import bits
 from error_texts import error_text
-from fit_cases import same
 from random_arrays import normal
-from training_cases import labels
+from training_cases import labels, same
 
 import lamina as lm
 

@@ -9,8 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from fit_cases import same
-from model_cases import network
+from training_cases import network, same
 
 import lamina as lm
 from lamina.base.shapes import Array, as_dtype, converted, promote

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from fit_cases import same
 from test_precision import LOSS, OPTIMIZER, classifier
+from training_cases import same
 
 import lamina as lm
 from lamina.base.shapes import Array, bool_, float32

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from fit_cases import same
+from training_cases import same
 
 import lamina as lm
 from lamina import ops
@@ -36,7 +36,7 @@ from lamina.program.program import Program
 from lamina.program.scalar import Load, postorder
 from lamina.program.steps import Contraction
 from lamina.step.derive import BatchSpecs, default_targets, evaluation_graph, training_graph
-from lamina.step.precision import Precision, Rounding, precision_of, rounding_of
+from lamina.step.precision import TF32_PRODUCTS, Precision, Rounding, precision_of, rounding_of
 from lamina.step.rounding import with_rounded_activations, with_rounded_products
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.SGD(0.1)
@@ -366,12 +366,21 @@ def test_a_device_is_not_asked_in_vain() -> None:
     assert rounding_of(Precision(bfloat16), fails) is None
 
 
-def test_a_pickled_model_rounds_what_the_new_device_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = pickle.dumps(lm.Model(classifier(), dtype="mixed-bfloat16"))
-    for has in (False, True):
-        monkeypatch.setattr(CpuEngine, "device", device(has_bfloat16=has))
-        model = pickle.loads(packed)
-        assert model._parameters.rounding == Rounding(bfloat16, leaves=has)
+@pytest.mark.parametrize(
+    ("how", "roundings"),
+    [
+        ({"precision": "tf32"}, [None, TF32_PRODUCTS]),
+        ({"dtype": "mixed-bfloat16"}, [Rounding(bfloat16, leaves=has) for has in (False, True)]),
+    ],
+)
+def test_a_pickled_model_rounds_what_the_new_device_rounds(
+    how: Any, roundings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = pickle.dumps(lm.Model(classifier(), **how))
+    for has, rounding in enumerate(roundings):
+        one = device(has_bfloat16=bool(has), has_tf32=bool(has))
+        monkeypatch.setattr(CpuEngine, "device", one)
+        assert pickle.loads(packed)._parameters.rounding == rounding
 
 
 @pytest.mark.parametrize("dtype", ["mixed-bfloat16", "mixed-float16", "bfloat16", "float16"])

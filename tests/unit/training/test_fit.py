@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from fit_cases import TEST, TRAIN, Array, fit, network, same
+from training_cases import TEST, TRAIN, Array, fit, network, same
 
 import lamina as lm
 from lamina.data import Dataset

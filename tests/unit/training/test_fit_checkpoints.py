@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from error_texts import error_text, refused
-from fit_cases import TEST, TRAIN, Array, fit, network, same
+from training_cases import TEST, TRAIN, Array, fit, network, same
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, FileFormatError
@@ -83,6 +83,7 @@ RESUMED: dict[str, tuple[Callable[[], lm.Model], dict[str, Any]]] = {
         dtype: (lambda dtype=dtype: chain(lm.BatchNorm(), lm.Dropout(0.2), dtype=dtype), {})
         for dtype in ("bfloat16", "float16", "mixed-bfloat16", "mixed-float16")
     },
+    "TF32": (lambda: chain(lm.BatchNorm(), precision="tf32"), {}),
     # Large gradients: in the first epochs, training steps are skipped.
     "skipped steps": (
         lambda: lm.Model(
@@ -145,6 +146,10 @@ OTHERS: dict[str, tuple[lm.Model, dict[str, Any], list[str]]] = {
     "dtype": (
         *(lm.Model(network(), dtype="mixed-bfloat16"), {}),
         ["float32 in the file, mixed-bfloat16 here", "lm.load(path, dtype='mixed-bfloat16')."],
+    ),
+    "precision": (
+        *(lm.Model(network(), precision="tf32"), {}),
+        ["float32 in the file, tf32 here", "lm.load(path, precision='tf32')"],
     ),
     "": (
         *(lm.Model(OTHER_LAYERS), {}),

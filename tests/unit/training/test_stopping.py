@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from callback_cases import Scripted, Seen, X, Y, bits, fit, network
+from callback_cases import Scripted, Seen, X, Y, bits, fit
 from error_texts import error_text, refused
+from training_cases import network
 
 import lamina as lm
 from lamina.errors import DefinitionError, NonFiniteError

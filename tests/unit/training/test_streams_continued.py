@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fit_cases import data, same
 from stream_cases import TEST, batches_of, fault, trained
 from test_fit_checkpoints import at_step
+from training_cases import data, same
 
 import lamina as lm
 from lamina.checks.stored import stored

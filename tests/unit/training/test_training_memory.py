@@ -14,9 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from fit_cases import same
 from random_arrays import normal
-from training_cases import DATA, Array, X, Y, in_threads, labels, losses_of, network, training
+from training_cases import (
+    TRAIN,
+    Array,
+    X,
+    Y,
+    in_threads,
+    labels,
+    losses_of,
+    network,
+    same,
+    training,
+)
 
 import lamina as lm
 from lamina.data import Dataset
@@ -180,7 +190,7 @@ def test_a_model_holds_its_parameters_and_a_training_the_bytes_of_its_bill(
     counting: CountingEngine,
 ) -> None:
     model = lm.Model(network())
-    assert counting.held == 4 * (25 + 18)
+    assert counting.held == 4 * (40 + 27)
     with training(model) as trainer:
         assert counting.held == trainer.bill.peak_bytes - trainer.bill.constant_bytes
 
@@ -189,12 +199,12 @@ def steps_and_a_run(model: lm.Model) -> None:
     with training(model) as trainer:
         trainer.step(X, Y)
         trainer.step(X[:3], Y[:3])
-        trainer.run(DATA, steps=10)
+        trainer.run(TRAIN, steps=10)
 
 
 def a_fit_that_fails(model: lm.Model) -> None:
-    how = {"validation": DATA, "callbacks": [lambda _: 1 / 0], **HOW}
-    refused(ZeroDivisionError, lambda: model.fit(DATA, **how))
+    how = {"validation": TRAIN, "callbacks": [lambda _: 1 / 0], **HOW}
+    refused(ZeroDivisionError, lambda: model.fit(TRAIN, **how))
 
 
 def a_training_that_cannot_be_compiled(model: lm.Model) -> None:
@@ -207,8 +217,8 @@ def a_training_that_cannot_be_compiled(model: lm.Model) -> None:
     "work",
     [
         steps_and_a_run,
-        lambda model: model.evaluate(DATA, lm.CrossEntropy(), [lm.Accuracy()], 8),
-        lambda model: model.fit(DATA, validation=DATA, epochs=2, **HOW),
+        lambda model: model.evaluate(TRAIN, lm.CrossEntropy(), [lm.Accuracy()], 8),
+        lambda model: model.fit(TRAIN, validation=TRAIN, epochs=2, **HOW),
         a_fit_that_fails,
         a_training_that_cannot_be_compiled,
     ],
@@ -239,9 +249,9 @@ AFTERWARDS: dict[str, Callable[[lm.Model, Any], object]] = {
     "a prediction": lambda model, _: model.predict(X),
     "a prediction of another size": lambda model, _: model.predict(X[:5]),
     "a prediction of a part": lambda model, _: model.part(model.network).predict(X),
-    "an evaluation": lambda model, _: model.evaluate(DATA, lm.CrossEntropy()),
+    "an evaluation": lambda model, _: model.evaluate(TRAIN, lm.CrossEntropy()),
     "a step of another size": lambda _, trainer: trainer.step(X[:3], Y[:3]),
-    "a run": lambda _, trainer: trainer.run(DATA, steps=3),
+    "a run": lambda _, trainer: trainer.run(TRAIN, steps=3),
     "another training": lambda model, _: training(model, batch_size=50).release(),
     "a release": lambda _, trainer: trainer.release(),
 }
@@ -275,7 +285,7 @@ def test_steps_and_predictions_allocate_nothing_and_a_run_for_its_data_set_only(
     model = lm.Model(network())
     with training(model) as trainer:
         assert made(lambda: trainer.step(X, Y), 100) == (0, 0)
-        assert made(lambda: trainer.run(DATA, steps=7)) == (2, 0)
+        assert made(lambda: trainer.run(TRAIN, steps=7)) == (2, 0)
     assert made(lambda: model.predict(X), 10) == (0, 0)
 
 
@@ -369,8 +379,8 @@ def test_a_function_is_copied_and_pickled_and_keeps_programs_for_some_sizes_only
 def test_a_training_continues_from_a_restored_state() -> None:
     model = lm.Model(network())
     with training(model) as trainer:
-        trainer.run(DATA, steps=2)
-        trainer.run(DATA, steps=3)
+        trainer.run(TRAIN, steps=2)
+        trainer.run(TRAIN, steps=3)
         state, parameters = trainer.state(), model.parameters()
         trainer.step(X, Y)
         expected = model.parameters()
@@ -382,7 +392,7 @@ def test_a_training_continues_from_a_restored_state() -> None:
     assert same(model.parameters(), expected)
     again = lm.Model(network())
     with training(again) as trainer:
-        trainer.run(DATA, steps=5)
+        trainer.run(TRAIN, steps=5)
     assert same(again.parameters(), parameters)
 
 
