@@ -169,12 +169,8 @@ def cases_of(lanes: int) -> list[Case]:
         for operation, meaning in FLOATS.items():
             add(f"{operation}-{kind}", pair, _binary(operation), meaning)
         for relation in ("eq", "lt", "le", "gt", "ge"):
-            add(
-                f"o{relation}-{kind}",
-                pair,
-                _compare(f"o{relation}"),
-                _as_bytes(RELATIONS[relation]),
-            )
+            compared = _as_bytes(RELATIONS[relation])
+            add(f"o{relation}-{kind}", pair, _compare(f"o{relation}"), compared)
         add(f"une-{kind}", pair, _compare("une"), _as_bytes(np.not_equal))
         add(f"one-{kind}", pair, _compare("one"), lambda x, y: _ordered(x, y) & (x != y))
         add(f"ord-{kind}", pair, _compare("ord"), _ordered)
@@ -192,32 +188,19 @@ def cases_of(lanes: int) -> list[Case]:
     for kind, to in (("float", "i32"), ("double", "i64")):
         add(f"bitcast-{kind}", f"{kind}.a", _convert("bitcast", to), _view(to))
         for to in ("i8", "i32", "i64"):
-            for name in ("a", "far", to):
-                signed, unsigned = _saturating(DTYPES[to][1:]), _saturating(DTYPES[to])
-                add(
-                    f"fptosi-{kind}-{to}-{name}",
-                    f"{kind}.{name}",
-                    _convert("fptosi.sat", to),
-                    signed,
-                )
-                add(
-                    f"fptoui-{kind}-{to}-{name}",
-                    f"{kind}.{name}",
-                    _convert("fptoui.sat", to),
-                    unsigned,
-                )
-            add(
-                f"sitofp-{to}-{kind}", f"{to}.a", _convert("sitofp", kind), _cast(kind, signed=True)
-            )
-            add(f"uitofp-{to}-{kind}", f"{to}.a", _convert("uitofp", kind), _cast(kind))
+            for sign, dtype in (("s", DTYPES[to][1:]), ("u", DTYPES[to])):
+                for name in ("a", "far", to):
+                    convert, operand = _convert(f"fpto{sign}i.sat", to), f"{kind}.{name}"
+                    add(f"fpto{sign}i-{operand}-{to}", operand, convert, _saturating(dtype))
+                convert, cast = _convert(f"{sign}itofp", kind), _cast(kind, signed=sign == "s")
+                add(f"{sign}itofp-{to}-{kind}", f"{to}.a", convert, cast)
     add("fpext", "float.a", _convert("fpext", "double"), _cast("double"))
     add("fptrunc", "double.a", _convert("fptrunc", "float"), _cast("float"))
     for wide, narrow in (("i64", "i32"), ("i64", "i8"), ("i32", "i8")):
         add(f"trunc-{wide}-{narrow}", f"{wide}.a", _convert("trunc", narrow), _cast(narrow))
-        add(f"zext-{narrow}-{wide}", f"{narrow}.a", _convert("zext", wide), _cast(wide))
-        add(
-            f"sext-{narrow}-{wide}", f"{narrow}.a", _convert("sext", wide), _cast(wide, signed=True)
-        )
+        for name in ("zext", "sext"):
+            cast = _cast(wide, signed=name == "sext")
+            add(f"{name}-{narrow}-{wide}", f"{narrow}.a", _convert(name, wide), cast)
     add("conditions", "i32.a b", _conditions, _meaning_of_conditions)
     if lanes:
         add("lanes", "float.c d", _moved_lanes, lambda x, y: _lanes_moved(x, y, lanes))

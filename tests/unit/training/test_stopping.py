@@ -120,36 +120,20 @@ def test_a_measure_that_is_not_there_is_named_before_the_training(
 PLATEAU = [5, 4, 4, 4, 4, 3.99999, 3, 3, 3, 3, 3, 2.9]
 
 
-NEVER_FINITE = [math.nan, math.inf, -math.inf, math.nan, math.inf]
 FINITE_LATE = [math.nan, math.inf, 5, math.nan, 4, math.inf, math.inf, 4]
 
 
-@pytest.mark.parametrize("values", [PLATEAU, NEVER_FINITE, FINITE_LATE])
-@pytest.mark.parametrize(
-    "how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"threshold": 0}, {"least_rate": 0.04}]
-)
-def test_reduce_on_plateau_lowers_the_rate(how: Mapping[str, Any], values: list[float]) -> None:
-    plateau = lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1, **how)
-    history = fit([Scripted(values), plateau], epochs=len(values))
-    rates, best, waited, cooling, rate = [], math.inf, 0, 0, 0.1
-    for value in values:
-        rates.append(rate)
-        if math.isfinite(value) and value < best * (1 - how.get("threshold", 1e-4)):
-            best, waited = value, 0
-        else:
-            waited += 1
-        if cooling:
-            cooling, waited = cooling - 1, 0
-        if waited > 1:
-            rate, waited = max(rate * 0.5, how.get("least_rate", 0.0)), 0
-            cooling = how.get("cooldown", 0)
-    assert history["rate"] == pytest.approx(rates)
-    assert history["rate"][0] == 0.1
-    assert history["rate"][-1] < 0.1
+def test_reduce_on_plateau_lowers_the_rate_where_no_value_is_finite() -> None:
+    plateau = lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1)
+    values = [math.nan, math.inf, -math.inf, math.nan, math.inf]
+    history = fit([Scripted(values), plateau], epochs=5)
+    assert history["rate"] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025])
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"least_rate": 0.04}])
+@pytest.mark.parametrize(
+    "how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"threshold": 0}, {"least_rate": 0.04}]
+)
 @pytest.mark.parametrize("monitor", ["validation_loss", "accuracy"])
 @pytest.mark.parametrize("given", [PLATEAU, FINITE_LATE])
 def test_reduce_on_plateau_decides_as_pytorch(
@@ -294,15 +278,3 @@ def test_two_measures_of_one_name_are_refused(name: str) -> None:
     how = {"metrics": [metric], "record": ["gradient_norm"]}
     text = error_text(DefinitionError, lambda: fit([], **how))
     assert f"two measures of the history have the name {name!r}" in text
-
-
-@pytest.mark.parametrize(
-    "monitor", ["head_loss", "validation_head_loss", "validation_head_accuracy"]
-)
-def test_measures_of_outputs_are_known_before_the_first_epoch(monitor: str) -> None:
-    x = lm.Input(4)
-    net = lm.Network(x, {"head": lm.Linear(3)(x)})
-    stopping = lm.callbacks.EarlyStopping(monitor, patience=1)
-    how = {"loss": {"head": lm.CrossEntropy()}, "metrics": {"head": [lm.Accuracy()]}}
-    fit([stopping], lm.Model(net), **how)
-    assert stopping.best_epoch
