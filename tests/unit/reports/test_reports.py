@@ -108,12 +108,6 @@ def test_a_map_is_text_of_lines_of_one_length_with_the_lowest_row_last() -> None
     # Values are clipped, and NaN is a question mark.
     assert map_text([[-3.0, 1.5, float("nan")]], characters=".#") == ".#?"
     assert map_text(np.zeros((2, 3))).splitlines() == ["   ", "   "]
-    assert error_text(DataError, map_text, [0.0, 1.0]) == (
-        "a map needs a grid of values\n"
-        "  expected  (rows, columns)\n"
-        "  found     (2,)\n"
-        "  Reshape the values to (rows, columns)."
-    )
 
 
 @pytest.mark.sampled
@@ -133,15 +127,6 @@ def test_a_map_is_drawn_with_its_points(path: Path, figures: list) -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["inside", "outside"]
 
 
-def test_a_map_without_points_or_boundary_is_drawn_and_labels_match_points(path: Path) -> None:
-    plot_map(np.zeros((1, 4)), path, extent=(0, 1, 0, 1))
-    assert path.exists()
-    how = {"extent": (0, 1, 0, 1), "points": np.zeros((3, 2)), "labels": [0, 1]}
-    text = error_text(DataError, plot_map, np.zeros((2, 2)), path, **how)
-    assert "points  (3, 2)" in text
-    assert "labels  (2,)" in text
-
-
 def test_curves_share_a_panel_with_their_validation(path: Path, figures: list) -> None:
     plot_curves({"accuracy": [0.1, 0.5, 0.8], **LOSSES}, path)
     loss, accuracy = figures[0].axes
@@ -151,30 +136,71 @@ def test_curves_share_a_panel_with_their_validation(path: Path, figures: list) -
     assert list(loss.lines[1].get_ydata()) == LOSSES["validation_loss"]
 
 
+EXTENT = {"extent": (0, 1, 0, 1)}
+EMPTY = {"peak_bytes": 0, "lower_bound_bytes": 0}
+
+
 @pytest.mark.parametrize(
-    "series",
+    ("plot", "data", "how"),
     [
-        {"loss": [1.0]},
-        {"loss": [float("nan"), float("nan")]},
-        {"loss": [0.0, 1.0], "accuracy": []},
-        {f"metric_{number}": [0.1] * 100 for number in range(7)},
+        (plot_curves, {"loss": [1.0]}, {}),
+        (plot_curves, {"loss": [float("nan"), float("nan")]}, {}),
+        (plot_curves, {"loss": [0.0, 1.0], "accuracy": []}, {}),
+        (plot_curves, {f"metric_{number}": [0.1] * 100 for number in range(7)}, {}),
+        *((plot_plan, [], {"steps": ["step"] * steps, **EMPTY}) for steps in (1, 1000)),
+        (plot_map, np.zeros((1, 4)), EXTENT),  # without points or a boundary
     ],
-    ids=["one epoch", "only nan", "an empty metric", "many"],
 )
-def test_curves_of_any_kind_are_drawn(tmp_path: Path, series: dict[str, list[float]]) -> None:
-    plot_curves(series, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes().startswith(PNG)
+def test_data_of_any_size_are_drawn(path: Path, plot, data, how) -> None:
+    plot(data, path, **how)
+    assert path.exists()
+
+
+ONE_LABEL_LESS = {**EXTENT, "points": np.zeros((3, 2)), "labels": [0, 1]}
+SQUARE = "a row and a column of counts for each class"
+SHEET = "a sheet is made of images"
+NO_MAP = (
+    "a map needs a grid of values\n"
+    "  expected  (rows, columns)\n"
+    "  found     (2,)\n"
+    "  Reshape the values to (rows, columns)."
+)
+
+
+@pytest.mark.parametrize(
+    ("plot", "data", "how", "texts"),
+    [
+        (map_text, [0.0, 1.0], {}, [NO_MAP]),
+        (plot_map, np.zeros((2, 2)), ONE_LABEL_LESS, ["points  (3, 2)", "labels  (2,)"]),
+        (plot_curves, {"loss": []}, {}, ["there are no curves to draw"]),
+        (plot_plan, [], {"steps": [], **EMPTY}, ["a plan without steps cannot be drawn"]),
+        *(
+            (plot_confusion, counts, {}, [SQUARE, f"found     {counts.shape}"])
+            for counts in (np.ones((2, 3)), np.ones(4), np.zeros((0, 0)), -np.eye(2))
+        ),
+        (
+            *(plot_confusion, np.eye(3), {"names": ["yes", "no"]}),
+            ["the number of names differs from the number of classes", "names    2"],
+        ),
+        *(
+            (plot_images, np.zeros(shape), {}, [SHEET, f"found     {shape}"])
+            for shape in ((8, 8), (2, 4, 8, 8), (0, 8, 8))
+        ),
+        (
+            *(plot_images, np.zeros((3, 8, 8)), {"captions": ["one"]}),
+            ["images and captions do not fit together"],
+        ),
+    ],
+)
+def test_data_that_cannot_be_drawn_are_refused(path: Path, plot, data, how, texts) -> None:
+    text = error_text(DataError, plot, data, *([path] if plot is not map_text else []), **how)
+    assert all(one in text for one in texts)
+    assert not path.exists()
 
 
 def test_a_loss_that_falls_far_is_drawn_logarithmically(path: Path, figures: list) -> None:
     plot_curves({"loss": [10.0, 0.01], "error": [10.0, 0.01]}, path)
     assert [axes.get_yscale() for axes in figures[0].axes] == ["log", "linear"]
-
-
-def test_curves_without_values_are_refused(path: Path) -> None:
-    text = error_text(DataError, plot_curves, {"loss": []}, path)
-    assert text.startswith("there are no curves to draw")
-    assert not path.exists()
 
 
 def test_a_plan_names_its_buffers_and_bounds(path: Path, figures: list) -> None:
@@ -217,19 +243,6 @@ def test_a_plan_of_many_buffers_names_only_those_with_room(path: Path, figures: 
     assert texts_of(figures[0].axes[0]) == ["large\n97.66 KiB"]
 
 
-@pytest.mark.parametrize("steps", [1, 1000])
-def test_a_plan_of_any_length_is_drawn(tmp_path: Path, steps: int) -> None:
-    plot_plan([], tmp_path / "plan.png", steps=["step"] * steps, peak_bytes=0, lower_bound_bytes=0)
-    assert (tmp_path / "plan.png").read_bytes().startswith(PNG)
-
-
-def test_a_plan_without_steps_is_refused(path: Path) -> None:
-    how = {"steps": [], "peak_bytes": 0, "lower_bound_bytes": 0}
-    assert "a plan without steps cannot be drawn" in error_text(
-        DataError, plot_plan, [], path, **how
-    )
-
-
 COUNTS = np.array([[50, 2, 0], [1, 9, 0], [0, 0, 0]])
 
 
@@ -251,16 +264,6 @@ def test_a_confusion_matrix_of_many_classes_has_no_numbers(path: Path, figures: 
     assert texts_of(figures[0].axes[0]) == []
 
 
-def test_a_confusion_matrix_is_a_square_of_counts_with_a_name_for_each_class(path: Path) -> None:
-    for counts in (np.ones((2, 3)), np.ones(4), np.zeros((0, 0)), -np.eye(2)):
-        text = error_text(DataError, plot_confusion, counts, path)
-        assert "a row and a column of counts for each class" in text
-        assert f"found     {counts.shape}" in text
-    text = error_text(DataError, plot_confusion, COUNTS, path, names=["yes", "no"])
-    assert "the number of names differs from the number of classes" in text
-    assert "names    2" in text
-
-
 @pytest.mark.parametrize("shape", [(7, 4, 6), (7, 1, 4, 6), (7, 3, 4, 6)])
 def test_a_sheet_shows_its_images_row_by_row(
     path: Path, figures: list, shape: tuple[int, ...]
@@ -277,15 +280,9 @@ def test_a_sheet_shows_its_images_row_by_row(
     assert axes.get_title() == "Noise"
 
 
-def test_a_sheet_is_made_of_images_and_has_captions(path: Path, figures: list) -> None:
+def test_a_sheet_has_captions(path: Path, figures: list) -> None:
     plot_images(np.zeros((3, 8, 8)), path, captions=["one", "two", "three"])
     assert texts_of(figures[0].axes[0]) == ["one", "two", "three"]
-    text = error_text(DataError, plot_images, np.zeros((3, 8, 8)), path, captions=["one"])
-    assert "images and captions do not fit together" in text
-    for shape in ((8, 8), (2, 4, 8, 8), (0, 8, 8)):
-        text = error_text(DataError, plot_images, np.zeros(shape), path)
-        assert "a sheet is made of images" in text
-        assert f"found     {shape}" in text
 
 
 def test_the_suffix_chooses_the_format_of_a_picture(tmp_path: Path) -> None:
