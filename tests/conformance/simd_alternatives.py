@@ -36,6 +36,7 @@ from lamina.engines.simd.decide.schedule import (
     NestSchedule,
     Schedule,
     StepSchedule,
+    WindowChoices,
     WindowSchedule,
 )
 from lamina.engines.simd.decide.split_reductions import split_loop
@@ -268,20 +269,10 @@ def _over_windows(
             channels = panels.lanes
         elif not is_small:
             partial_sums, panels_at_once = 1, min(2, panels.count)
-    schedule = window_schedule(
-        windowed,
-        algorithm,
-        panels,
-        processor,
-        tile_m=tile_m,
-        block=block,
-        images=images,
-        split_m=split_m,
-        partial_sums=partial_sums,
-        channels=channels,
-        panels_at_once=panels_at_once,
-        amx=amx,
+    choices = WindowChoices(
+        *(tile_m, block, images, split_m, partial_sums, channels, panels_at_once, amx)
     )
+    schedule = window_schedule(windowed, algorithm, panels, processor, choices)
     return _packed_otherwise(schedule) if is_small else schedule
 
 

@@ -7,7 +7,7 @@ width of register tiles, how operands are packed, and the axis of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -30,7 +30,7 @@ from lamina.engines.simd.decide.schedule import (
     WindowSchedule,
 )
 from lamina.engines.simd.decide.tiles import balanced_tile_m
-from lamina.engines.simd.decide.windows import IMPLICIT_GEMM, WEIGHT_GRADIENT, Windowed, readings
+from lamina.engines.simd.decide.windows import IMPLICIT_GEMM, WEIGHT_GRADIENT, readings
 from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.engines.simd.processor import Processor
 from lamina.program.steps import Contraction, Loop, Step
@@ -112,32 +112,16 @@ def _of_windows(
     if is_winograd(decided.algorithm):
         # Its kernels take a second to compile, and other chunks saved nothing.
         return
+    windowed = known[decided.algorithm]
+    changes: list[dict[str, int]] = []
     if decided.algorithm == WEIGHT_GRADIENT:
-        outer = known[decided.algorithm].outer.extent // decided.images
-        sums = min(outer, 2 * processor.threads)
-        yield _changed(known, replace(decided, split_m=1, partial_sums=sums), processor)
+        outer = windowed.outer.extent // decided.images
+        changes.append({"split_m": 1, "partial_sums": min(outer, 2 * processor.threads)})
     if decided.images > 1:
-        yield _changed(known, replace(decided, images=1), processor)
+        changes.append({"images": 1})
     if decided.algorithm == IMPLICIT_GEMM and decided.block > 1:
-        block = -(-decided.block // 2)
-        yield _changed(known, replace(decided, block=block, images=1), processor)
-    yield _changed(known, replace(decided, tile_m=max(decided.tile_m // 2, 1)), processor)
-
-
-def _changed(
-    known: Mapping[str, Windowed], one: WindowSchedule, processor: Processor
-) -> WindowSchedule:
-    """A schedule whose choices were replaced, with the work that follows from them."""
-    return window_schedule(
-        known[one.algorithm],
-        one.algorithm,
-        one.panels,
-        processor,
-        tile_m=one.tile_m,
-        block=one.block,
-        images=one.images,
-        split_m=one.split_m,
-        partial_sums=one.partial_sums,
-        channels=one.channels,
-        panels_at_once=one.panels_at_once,
-    )
+        changes.append({"block": -(-decided.block // 2), "images": 1})
+    changes.append({"tile_m": max(decided.tile_m // 2, 1)})
+    for change in changes:
+        choices = replace(decided, **change)
+        yield window_schedule(windowed, decided.algorithm, decided.panels, processor, choices)

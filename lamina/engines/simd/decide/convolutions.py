@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from lamina.base.shapes import size_of
 from lamina.codegen.filtering import FILTERINGS
@@ -22,6 +22,7 @@ from lamina.engines.simd.decide.schedule import (
     PACKED,
     PREPACKED,
     TRANSFORMED,
+    WindowChoices,
     WindowSchedule,
 )
 from lamina.engines.simd.decide.tiles import AMX_M, UNROLLED, largest_tile_m
@@ -165,36 +166,14 @@ def schedule_by(
             windowed, min(high, max(fitting // wide, 1)), fitting // (high * wide)
         )
         partial_sums = _partial_sums(windowed, panels, sums, (block, images))
-    return window_schedule(
-        windowed,
-        algorithm,
-        panels,
-        processor,
-        tile_m=tile_m,
-        block=block,
-        images=images,
-        split_m=split_m,
-        partial_sums=partial_sums,
-        channels=channels,
-        panels_at_once=panels_at_once,
-        amx=amx,
+    choices = WindowChoices(
+        *(tile_m, block, images, split_m, partial_sums, channels, panels_at_once, amx)
     )
+    return window_schedule(windowed, algorithm, panels, processor, choices)
 
 
 def window_schedule(
-    windowed: Windowed,
-    algorithm: str,
-    panels: Panels,
-    processor: Processor,
-    *,
-    tile_m: int,
-    block: int,
-    images: int,
-    split_m: int = 1,
-    partial_sums: int = 1,
-    channels: int = 0,
-    panels_at_once: int = 1,
-    amx: bool = False,
+    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor, choices: WindowChoices
 ) -> WindowSchedule:
     """The schedule with these choices, and the work that follows from them."""
     step = windowed.step
@@ -212,30 +191,22 @@ def window_schedule(
     else:
         right = TRANSFORMED
     transposed = windowed.paired and algorithm == WEIGHT_GRADIENT and _can_transpose(windowed)
-    copied = _copied(windowed, algorithm, block, channels, panels)
-    schedule = WindowSchedule(
-        algorithm,
-        step.extents,
-        panels,
-        tile_m,
-        block,
-        images,
-        split_m,
-        partial_sums,
-        channels,
-        len(windowed.image.sides) - 2 if transposed else copied,
-        right,
-        packing,
-        packed,
-        UNROLLED,
-        are_wide((store.value for store in step.stores), processor),
-        (),
-        windowed.paired,
-        transposed,
-        panels_at_once,
-        amx,
+    copied = _copied(windowed, algorithm, choices, panels)
+    return WindowSchedule(
+        **{field.name: getattr(choices, field.name) for field in fields(WindowChoices)},
+        algorithm=algorithm,
+        extents=step.extents,
+        panels=panels,
+        copied=len(windowed.image.sides) - 2 if transposed else copied,
+        right=right,
+        packing=packing,
+        prepacked=packed,
+        unrolled=UNROLLED,
+        wide_epilogue=are_wide((store.value for store in step.stores), processor),
+        works=_works(windowed, algorithm, panels, processor, choices),
+        paired=windowed.paired,
+        transposed=transposed,
     )
-    return replace(schedule, works=_works(windowed, schedule, processor))
 
 
 def _can_transpose(windowed: Windowed) -> bool:
@@ -247,14 +218,14 @@ def _can_transpose(windowed: Windowed) -> bool:
 
 
 def _copied(
-    windowed: Windowed, algorithm: str, block: int, channels: int, panels: Panels
+    windowed: Windowed, algorithm: str, choices: WindowChoices, panels: Panels
 ) -> int | None:
     """The side along which the image of a block is copied in vectors; None without an image."""
     if windowed.image.is_direct:
         return None
-    lengths = windowed.image.lengths(block * windowed.tile)
+    lengths = windowed.image.lengths(choices.block * windowed.tile)
     if is_winograd(algorithm):
-        lengths[-1] = channels
+        lengths[-1] = choices.channels
     return copied_along(lengths, panels.lanes)
 
 
@@ -424,35 +395,34 @@ def divisor_near(number: int, wanted: int) -> int:
 # Work ---------------------------------------------------------------------------------------------
 
 
-def _works(windowed: Windowed, schedule: WindowSchedule, processor: Processor) -> tuple[Work, ...]:
+def _works(
+    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor, choices: WindowChoices
+) -> tuple[Work, ...]:
     """The work of the kernels of a contraction over windows."""
     b, m, n, k = windowed.step.extents
-    panels, algorithm = schedule.panels, schedule.algorithm
     matrices, vectors = b * panels.count, -(-n // panels.lanes)
     cycles = float(vectors * b * m * k) * (1.0 if processor.fused else 2.0)
     cycles /= 2 if windowed.paired else 1
-    cycles = amx_cycles(windowed, panels) if schedule.amx else cycles
-    outer = windowed.outer.extent // schedule.images
-    blocks = -(-windowed.image.positions[0].extent // schedule.block)
+    cycles = amx_cycles(windowed, panels) if choices.amx else cycles
+    outer = windowed.outer.extent // choices.images
+    blocks = -(-windowed.image.positions[0].extent // choices.block)
     if algorithm == IMPLICIT_GEMM:
         return (Work(b * outer * blocks, cycles),)
     if algorithm == COL2IM:
         return (Work(b * outer, cycles),)
     if algorithm == WEIGHT_GRADIENT:
-        sums = Work(matrices * schedule.split_m * schedule.partial_sums, cycles)
-        total = Work(matrices, float(schedule.partial_sums * matrices * m * panels.vectors))
-        return (sums,) if schedule.partial_sums == 1 else (sums, total)
+        sums = Work(matrices * choices.split_m * choices.partial_sums, cycles)
+        total = Work(matrices, float(choices.partial_sums * matrices * m * panels.vectors))
+        return (sums,) if choices.partial_sums == 1 else (sums, total)
     cycles *= filtering_of(windowed).multiplications_left
     if algorithm in WINOGRAD.values():
-        return (
-            Work(b * outer * chunks_of(windowed, schedule.block, schedule.images).each, cycles),
-        )
+        return (Work(b * outer * chunks_of(windowed, choices.block, choices.images).each, cycles),)
     channels, filtering = windowed.image.sides[-1].axis.extent, filtering_of(windowed)
-    sums = SumsAtOnce(schedule.channels, schedule.panels_at_once)
-    items = b * sums.items(windowed, panels) * schedule.partial_sums
-    if schedule.partial_sums == 1:
+    sums = SumsAtOnce(choices.channels, choices.panels_at_once)
+    items = b * sums.items(windowed, panels) * choices.partial_sums
+    if choices.partial_sums == 1:
         return (Work(items, cycles),)
     finishing = matrices * channels * panels.vectors
-    finishing *= filtering.products * (schedule.partial_sums + filtering.window)
+    finishing *= filtering.products * (choices.partial_sums + filtering.window)
     groups = -(-channels // panels.lanes)
     return Work(items, cycles), Work(matrices * groups, float(finishing))

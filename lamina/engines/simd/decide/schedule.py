@@ -192,13 +192,10 @@ class GemmSchedule:
 
 
 @frozen_dataclass
-class WindowSchedule:
-    """A contraction over windows.
+class WindowChoices:
+    """The choices for a contraction over windows from which the rest of its schedule follows.
 
     Attributes:
-        algorithm: a name in `windows.py`.
-        extents: of batch, M, N and K.
-        panels: how N is split into panels.
         tile_m: the most rows of a register tile.
         block: the output positions along the first axis that one image covers; with Winograd's
             algorithms the rows of tiles.
@@ -206,6 +203,28 @@ class WindowSchedule:
         split_m: the work items into which M is split for each panel.
         partial_sums: the partial sums of each result, which are added up at the end.
         channels: with Winograd's algorithms the channels that are transformed at once; otherwise 0.
+        panels_at_once: the panels of a work item of Winograd's weight gradients; otherwise 1.
+        amx: whether implicit GEMM multiplies in the tile registers of AMX.
+    """
+
+    tile_m: int
+    block: int
+    images: int
+    split_m: int
+    partial_sums: int
+    channels: int
+    panels_at_once: int
+    amx: bool
+
+
+@frozen_dataclass
+class WindowSchedule(WindowChoices):
+    """A contraction over windows.
+
+    Attributes:
+        algorithm: a name in `windows.py`.
+        extents: of batch, M, N and K.
+        panels: how N is split into panels.
         copied: the side along which the left operand's image is copied in vectors; None if tiles
             read the operand in its buffer.
         right: DIRECT for full vectors, PACKED or TRANSFORMED block by block, or PREPACKED.
@@ -217,19 +236,11 @@ class WindowSchedule:
         paired: whether pairs of bfloat16 are multiplied.
         transposed: whether vectors of the image are read along the side `copied` and stored along
             the last one, transposed in registers.
-        panels_at_once: the panels of a work item of Winograd's weight gradients; otherwise 1.
-        amx: whether implicit GEMM multiplies in the tile registers of AMX.
     """
 
     algorithm: str
     extents: tuple[int, int, int, int]
     panels: Panels
-    tile_m: int
-    block: int
-    images: int
-    split_m: int
-    partial_sums: int
-    channels: int
     copied: int | None
     right: str
     packing: Packing | None
@@ -239,8 +250,6 @@ class WindowSchedule:
     works: tuple[Work, ...]
     paired: bool = False
     transposed: bool = False
-    panels_at_once: int = 1
-    amx: bool = False
 
     def __str__(self) -> str:
         b, m, n, k = self.extents
