@@ -78,7 +78,9 @@ def schedule_contraction(
         return LoopSchedule((nest_of(as_loop(step), processor),))
     paired = processor.bfloat16_pairs and can_be_paired(step)
     panels, matrix = panels_of(step, processor), as_matrix(step, paired=paired)
-    if not _is_plain(matrix):
+    plain = as_plain(matrix.left, matrix.m, matrix, below_conversions=True)
+    # A left operand that is contiguous along M or along K needs no windows.
+    if plain is None or 1 not in (plain.stride, plain.k_stride):
         windows = schedule_windows(step, panels, processor, paired=paired, rounded=rounded)
         if windows is not None:
             return windows
@@ -99,12 +101,6 @@ def panels_of(step: Contraction, processor: Processor) -> Panels:
     lanes = processor.vector_bytes // step.dtype.itemsize
     n = step.extents[2]
     return Panels(lanes, min(VECTORS, -(-n // lanes)), n)
-
-
-def _is_plain(matrix: Matrix) -> bool:
-    """Whether the left operand is contiguous along M or along K."""
-    plain = as_plain(matrix.left, matrix.m, matrix, below_conversions=True)
-    return plain is not None and 1 in (plain.stride, plain.k_stride)
 
 
 def _prefers_dots(matrix: Matrix, panels: Panels, *, prepacked: bool) -> bool:
@@ -150,7 +146,9 @@ def product_schedule(
     matrix: Matrix, panels: Panels, processor: Processor, *, dots: bool, prepacked: bool
 ) -> GemmSchedule:
     """A matrix product with tiles and chunks for the processor's registers and caches."""
-    if not dots and processor.bfloat16_tiles and _is_worth_amx(matrix):
+    extents = matrix.m.extent, matrix.n.extent, matrix.k.extent
+    is_large = matrix.paired and all(map(int.__ge__, extents, _LEAST_AMX))
+    if not dots and processor.bfloat16_tiles and is_large:
         return _amx_schedule(matrix, panels, processor, prepacked=prepacked)
     left = _direct_left(matrix, panels, processor)
     if dots:
@@ -174,11 +172,6 @@ def product_schedule(
         right=right,
         prefetch=0 if dots else _prefetch(matrix, left, tile_m, processor),
     )
-
-
-def _is_worth_amx(matrix: Matrix) -> bool:
-    extents = matrix.m.extent, matrix.n.extent, matrix.k.extent
-    return matrix.paired and all(map(int.__ge__, extents, _LEAST_AMX))
 
 
 def _amx_schedule(
@@ -239,16 +232,7 @@ def gemm_schedule(
         whole = right == PREPACKED and not in_k_order
         packing = packing_of_all(matrix, panels.lanes) if whole else packing_of_some(matrix)
     return GemmSchedule(
-        algorithm,
-        extents,
-        panels,
-        *tile,
-        chunk,
-        split_m,
-        left,
-        right,
-        packing,
-        prefetch,
+        *(algorithm, extents, panels, *tile, chunk, split_m, left, right, packing, prefetch),
         are_wide((store.value for store in matrix.step.stores), processor),
         Work(b * panels.count * split_m, cycles),
         packing_left if left != DIRECT else None,

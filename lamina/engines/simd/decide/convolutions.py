@@ -91,11 +91,14 @@ def schedule_windows(
     if direct is not None and direct.paired:
         work /= 2
     spread = known.get(COL2IM)
-    if spread is not None and not _col2im_pays(spread):
-        spread = None
     if spread is not None:
-        work *= size_of([axis.extent for axis in spread.image.positions])
-        work /= size_of([one.extent for one in spread.scattered])
+        gathered = size_of([one.extent for one in spread.scattered])
+        added = size_of([axis.extent for axis in spread.image.positions])
+        if any(one.stride > 1 for one in spread.scattered) or gathered > GATHERING_PAYS * added:
+            work *= added
+            work /= gathered
+        else:
+            spread = None
     in_registers = None
     if processor.bfloat16_tiles and without == IMPLICIT_GEMM and direct is not None:
         in_registers = amx_work(direct, panels, work)
@@ -131,13 +134,6 @@ def k_runs_outermost(step: Contraction) -> bool:
     load = loaded(step.left)
     terms = load.index.terms if load is not None else ()
     return any(stride == 1 and atom in step.m for atom, stride in terms)
-
-
-def _col2im_pays(windowed: Windowed) -> bool:
-    """Whether col2im is less work than gathering."""
-    gathered = size_of([one.extent for one in windowed.scattered])
-    spread = size_of([axis.extent for axis in windowed.image.positions])
-    return any(one.stride > 1 for one in windowed.scattered) or gathered > GATHERING_PAYS * spread
 
 
 def schedule_by(

@@ -8,7 +8,7 @@ worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
@@ -92,19 +92,18 @@ def nest_of_column_sums(loop: Loop, width: int) -> NestSchedule:
 
 def nest_with(loop: Loop, vectors: Vectors) -> NestSchedule:
     """How a loop, neighbouring axes merged, is run with these vectors."""
-    lane, within = vectors.lane, vectors.within
+    lane, within, axes = vectors.lane, vectors.within, loop.axes
     # The loop over vectors is innermost, so that memory is read in its order.
-    order = [axis for axis in loop.axes if axis != lane and axis not in within]
+    order = [axis for axis in axes if axis != lane and axis not in within]
     order += [lane] if lane is not None else []
     order += within
-    return NestSchedule(
-        tuple(order),
-        lane,
-        vectors.lanes,
-        _shared_axis(loop.axes, lane) if loop.axes else None,
-        style_of(vectors),
-        _cycles(loop, vectors),
-    )
+    # Workers share the outermost axis with enough points for all of them.
+    enough = [axis for axis in axes if axis != lane and axis.extent >= ENOUGH_TO_SHARE]
+    longest = max(axes, key=lambda axis: (axis.extent, axis == lane), default=None)
+    window = LARGEST_SHARED_WINDOW if within else LARGEST_WINDOW
+    style = Style(vectors.lanes if vectors.along_inner_axis else 0, MOST_UNROLLED, window)
+    shared = enough[0] if enough else longest
+    return NestSchedule(tuple(order), lane, vectors.lanes, shared, style, _cycles(loop, vectors))
 
 
 # A sort begins with runs of at most this many keys, which are sorted in registers.
@@ -117,25 +116,6 @@ def runs_of_sort(extent: int) -> tuple[int, int]:
     while LONGEST_RUN << merges < extent:
         merges += 1
     return max(-(-extent >> merges), 1), merges
-
-
-def style_of(vectors: Vectors) -> Style:
-    """How the stages at a point, or a vector of points, are written."""
-    window = LARGEST_SHARED_WINDOW if vectors.within else LARGEST_WINDOW
-    return Style(vectors.lanes if vectors.along_inner_axis else 0, MOST_UNROLLED, window)
-
-
-def _is_across(stage: Stage, vectors: Vectors) -> bool:
-    """Whether the vectors of a stage run along its last inner axis."""
-    if not vectors.along_inner_axis or not isinstance(stage, Reduce | Write) or not stage.axes:
-        return False
-    return not (isinstance(stage, Write) and stage.sequential)
-
-
-def _shared_axis(axes: Sequence[Axis], lane: Axis | None) -> Axis:
-    """The axis that is split into work items: the outermost with enough points for all workers."""
-    enough = [axis for axis in axes if axis != lane and axis.extent >= ENOUGH_TO_SHARE]
-    return enough[0] if enough else max(axes, key=lambda axis: (axis.extent, axis == lane))
 
 
 # Windows ------------------------------------------------------------------------------------------
@@ -211,7 +191,9 @@ def _cycles(loop: Loop, vectors: Vectors) -> float:
     cycles = 0.0
     for stage in loop.stages:
         lane = vectors.lane
-        across = _is_across(stage, vectors)
+        # Whether its vectors run along its last inner axis.
+        across = vectors.along_inner_axis and isinstance(stage, Reduce | Write) and stage.axes
+        across = across and not (isinstance(stage, Write) and stage.sequential)
         iterations = outer
         for axis in inner_axes(stage):
             along = across and axis == inner_axes(stage)[-1]

@@ -88,8 +88,9 @@ class _Splitting:
         self.buffers: list[Buffer] = []
 
     def keep(self, stage: Stage) -> None:
-        """Takes a stage unchanged."""
-        self.stages.append(self._with_locals(stage))
+        """Takes a stage with the replacements of its locals."""
+        change = Rewrite(locals=self._renamed)
+        self.stages.append(change.stage(stage) if self._renamed else stage)
 
     def split(self, stage: Reduce) -> None:
         """Takes a reduction as partial results, and their combination."""
@@ -157,10 +158,6 @@ class _Splitting:
 
     def _need(self, name: str, shape: Sequence[int], dtype: DType) -> None:
         self.buffers.append(Buffer(name, "temporary", tuple(shape), dtype))
-
-    def _with_locals(self, stage: Stage) -> Stage:
-        """The stage with the replacements of its locals."""
-        return Rewrite(locals=self._renamed).stage(stage) if self._renamed else stage
 
     def _reduce_with_locals(self, stage: Reduce) -> Reduce:
         return replace(stage, value=Rewrite(locals=self._renamed).scalar(stage.value))

@@ -91,31 +91,19 @@ def paired_readings(step: Contraction) -> dict[str, Windowed]:
         return {}
     step = narrowed(with_single_axes(step, "batch", "n"))
     found = {IMPLICIT_GEMM: _over_positions(step, step.m, step.k), COL2IM: _col2im(step)}
-    pairs = {
-        name: replace(one, paired=True)
-        for name, one in found.items()
-        if one is not None and _has_paired_channels(one)
-    }
+    pairs: dict[str, Windowed] = {}
+    for name, one in found.items():
+        if one is not None:
+            strides, _ = one.image.layout(one.image.positions[0].extent)
+            if strides.get(step.k[-1]) == 1 and step.k[-1].extent % 2 == 0:
+                pairs[name] = replace(one, paired=True)
     gradient = _over_positions(step, step.k, step.m, across=True)
-    if gradient is not None and _has_paired_positions(gradient):
-        pairs[WEIGHT_GRADIENT] = replace(gradient, paired=True)
+    if gradient is not None:
+        # Blocks split the first axis of positions, which must not be the one of the pairs.
+        positions = gradient.image.positions
+        if len(positions) > 1 and positions[-1].extent % 2 == 0:
+            pairs[WEIGHT_GRADIENT] = replace(gradient, paired=True)
     return pairs
-
-
-def _has_paired_channels(windowed: Windowed) -> bool:
-    """Whether the last axis of K is contiguous, of an even extent."""
-    image, axis = windowed.image, windowed.step.k[-1]
-    strides, _ = image.layout(image.positions[0].extent)
-    return strides.get(axis) == 1 and axis.extent % 2 == 0
-
-
-def _has_paired_positions(windowed: Windowed) -> bool:
-    """Whether the number of last positions, which are neighbours in the image, is even.
-
-    Blocks split the first axis of positions, which must be another one.
-    """
-    positions = windowed.image.positions
-    return len(positions) > 1 and positions[-1].extent % 2 == 0
 
 
 def readings(step: Contraction) -> dict[str, Windowed]:
@@ -126,7 +114,9 @@ def readings(step: Contraction) -> dict[str, Windowed]:
         WEIGHT_GRADIENT: _over_positions(step, step.k, step.m),
         COL2IM: _col2im(step),
     }
-    filterings = _ALL_FILTERINGS if _has_half_operand(step) else FILTERINGS.values()
+    # Of an operand of 16 bits that was cast to longer floats.
+    rounded = any(map(_is_half, (step.left, step.right)))
+    filterings = _ALL_FILTERINGS if rounded else FILTERINGS.values()
     for names, positions, elements in (
         (WINOGRAD, step.m, step.k),
         (WINOGRAD_WEIGHT_GRADIENT, step.k, step.m),
@@ -200,11 +190,6 @@ def _col2im(step: Contraction) -> Windowed | None:
 
 
 # Winograd -----------------------------------------------------------------------------------------
-
-
-def _has_half_operand(step: Contraction) -> bool:
-    """Whether an operand is floats of 16 bits that were cast to longer ones."""
-    return any(map(_is_half, (step.left, step.right)))
 
 
 def _is_half(view: Scalar) -> bool:
