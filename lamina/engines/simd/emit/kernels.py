@@ -6,9 +6,9 @@ the addresses of workspaces, then those of the step's buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 from lamina.base.records import frozen_dataclass
@@ -22,7 +22,6 @@ from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import (
     FusedSum,
     LoopSchedule,
-    NestSchedule,
     Prepacking,
     Schedule,
     StepSchedule,
@@ -37,7 +36,7 @@ from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.engines.simd.processor import LINE_BYTES, Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
-from lamina.program.steps import Contraction, Loop
+from lamina.program.steps import Contraction, Loop, Step
 
 # Of steps and their schedules; or of a right operand and the layout in which it is packed.
 StepSignature = Signature[tuple[StepSchedule, ...] | PackedRight]
@@ -174,13 +173,9 @@ class _Writer:
         # By signature the kernels that were written, and the context with the order of buffers.
         self._known: dict[StepSignature, tuple[list[WrittenKernel], Context]] = {}
         self._prepacked = {
-            number: one for one in written.schedule.prepackings for number in one.users
+            number: one for one in self._schedule.prepackings for number in one.users
         }
-        schedule = written.schedule
-        self._packing_kernels = dict(
-            zip(schedule.prepackings, schedule.packing_kernels, strict=True)
-        )
-        self._column_sums = written.schedule.column_sums()
+        self._column_sums = self._schedule.column_sums()
 
     def write(self, only: int | None) -> None:
         program, written = self._program, self._written
@@ -192,36 +187,41 @@ class _Writer:
         if only is not None:
             scheduled = self._schedule.steps[only]
             only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
-        prepackings: dict[int, list[Prepacking]] = {}
-        for one in self._schedule.prepackings:
-            prepackings.setdefault(one.before, []).append(one)
+        prepackings = defaultdict[int, list[tuple[Prepacking, Slices]]](list)
+        packings = zip(self._schedule.prepackings, self._schedule.packing_kernels, strict=True)
+        for one, shares in packings:
+            prepackings[one.before].append((one, shares))
         first_call = 0
         for number in range(len(program.steps)):
             repeat = program.repeated(number)
-            before = prepackings.get(number, []) if only in (None, number) else []
-            for one in before:
+            before = prepackings[number] if only in (None, number) else []
+            for one, shares in before:
                 if one.iteration is None:
-                    self._prepacking(number, one)
+                    self._prepacking(number, one, shares)
             if repeat is not None and repeat.first == number:
                 first_call = len(written.calls)
-            for one in before:
+            for one, shares in before:
                 if one.iteration is not None:
-                    self._prepacking(number, one)
+                    self._prepacking(number, one, shares)
             if only in (None, number):
                 self._step(number, repeat.axis if repeat is not None else None)
             if repeat is not None and repeat.last == number + 1:
                 last = len(written.calls)
                 written.loops.append(RepeatedCalls(first_call, last, repeat.axis.extent))
 
-    def _prepacking(self, number: int, one: Prepacking) -> None:
+    def _prepacking(self, number: int, one: Prepacking, shares: Slices) -> None:
         """Packs an operand before a step."""
         step = self._program.steps[one.users[0]]
         assert isinstance(step, Contraction)
         operand = right_alone(step)
         signature, used = self._signatures.of([operand], one.packed, one.iteration)
-        write = partial(_prepacking, one.name, one.packed)
-        shares = [self._packing_kernels[one]]
-        calls = self._calls(number, signature, used, shares, one, write)
+
+        def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
+            (numbered,) = steps
+            assert isinstance(numbered, Contraction)
+            return [emit_prepacking(context, one.name, one.packed, numbered)]
+
+        calls = self._calls(number, signature, used, [shares], one, write)
         if one.at_load:
             self._written.load += calls
         else:
@@ -235,13 +235,24 @@ class _Writer:
         fused = self._column_sums.get(number, [])
         sums = (self._schedule.steps[one] for one in fused)
         nests = [one.nest for one in sums if isinstance(one, FusedSum)]
-        names = [f"step{one}" for one in (number, *fused)]
         steps = [self._program.steps[one] for one in (number, *fused)]
         schedules = (schedule, *(LoopSchedule((nest,)) for nest in nests))
         signature, used = self._signatures.of(steps, schedules, iteration)
-        write = partial(_kernels, names, schedule, nests)
-        prepacked = self._prepacked.get(number)
-        shares = self._schedule.kernels[number]
+
+        def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
+            step, *sums = steps
+            name, *others = (f"step{one}" for one in (number, *fused))
+            if isinstance(step, Loop):
+                assert isinstance(schedule, LoopSchedule)
+                return emit_loops(context, name, step, schedule)
+            column_sums = [
+                emit_nest(context, other, merged_axes(loop), nest)
+                for other, loop, nest in zip(others, sums, nests, strict=True)
+                if isinstance(loop, Loop)
+            ]
+            return emit_contraction(context, name, step, schedule, column_sums)
+
+        shares, prepacked = self._schedule.kernels[number], self._prepacked.get(number)
         self._written.calls += self._calls(number, signature, used, shares, prepacked, write)
 
     def _calls(
@@ -251,17 +262,13 @@ class _Writer:
         used: Sequence[str],
         shares: Sequence[Slices],
         prepacked: Prepacking | None,
-        write: Callable[[Context, StepSignature], list[WrittenKernel]],
+        write: Callable[[Context, Sequence[Step]], list[WrittenKernel]],
     ) -> list[KernelCall]:
         """The calls of a signature's kernels, with a new section of the address table.
 
-        Args:
-            number: of the step, or of the step before which an operand is packed.
-            signature: of the step and the column sums fused after it, or of the operand.
-            used: the buffers that the signature names by numbers.
-            shares: how threads share each kernel.
-            prepacked: the operand that these kernels pack or use packed; None if there is none.
-            write: writes the kernels of a new signature.
+        The number is that of the step, or of the step before which an operand is packed. The
+        signature names the used buffers by numbers. The kernels pack the prepacked operand, or use
+        it packed. `write` writes those of a new signature's steps.
         """
         written = self._written
         if signature not in self._known:
@@ -269,72 +276,30 @@ class _Writer:
             if prepacked is not None:
                 buffers[PackedRight.buffer] = _PACKED
             context = Context(
-                written.module,
-                buffers,
-                self._processor,
-                written.workspaces,
-                self._addresses,
+                *(written.module, buffers, self._processor, written.workspaces, self._addresses),
                 iteration=signature.iteration,
                 whole_vectors=self._whole_vectors,
             )
-            self._known[signature] = write(context, signature), context
+            self._known[signature] = write(context, signature.steps), context
         kernels, context = self._known[signature]
         section = len(written.sections)
         names = [*used, *([prepacked.name] if prepacked is not None else ())]
         for requested in context.requested:
             names.append(f"{requested} of section {section}")
-            needed = range(number, number + 1)
             size = context.buffers[requested].bytes
-            offset = written.workspaces.allocate(names[-1], size, needed)
+            offset = written.workspaces.allocate(names[-1], size, range(number, number + 1))
             written.workspace_offsets[names[-1]] = offset
         written.sections.append(tuple(names))
         called = dict(zip(context.buffers, names, strict=True))
-        return [
-            KernelCall(
-                kernel.function,
-                section,
-                _renamed(kernel.reads, called),
-                _renamed(kernel.writes, called),
-                slices,
-                number,
+        calls: list[KernelCall] = []
+        for kernel, slices in zip(kernels, shares, strict=True):
+            reads, writes = (
+                frozenset(called.get(name, name) for name in some)
+                for some in (kernel.reads, kernel.writes)
             )
-            for kernel, slices in zip(kernels, shares, strict=True)
-        ]
-
-
-def _renamed(buffers: frozenset[str], called: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(called.get(name, name) for name in buffers)
+            calls.append(KernelCall(kernel.function, section, reads, writes, slices, number))
+        return calls
 
 
 # Its size is not used: the functions that read it contain the size.
 _PACKED = Buffer(PackedRight.buffer, "temporary", (), float32)
-
-
-def _prepacking(
-    name: str, packed: PackedRight, context: Context, signature: StepSignature
-) -> list[WrittenKernel]:
-    """Writes the packing of a right operand."""
-    (step,) = signature.steps
-    assert isinstance(step, Contraction)
-    return [emit_prepacking(context, name, packed, step)]
-
-
-def _kernels(
-    names: Sequence[str],
-    schedule: StepSchedule,
-    nests: Sequence[NestSchedule],
-    context: Context,
-    signature: StepSignature,
-) -> list[WrittenKernel]:
-    """Writes a step, and the column sums fused after it; the names are of their functions."""
-    step, *sums = signature.steps
-    name, *others = names
-    if isinstance(step, Loop):
-        assert isinstance(schedule, LoopSchedule)
-        return emit_loops(context, name, step, schedule)
-    column_sums = [
-        emit_nest(context, other, merged_axes(loop), nest)
-        for other, loop, nest in zip(others, sums, nests, strict=True)
-        if isinstance(loop, Loop)
-    ]
-    return emit_contraction(context, name, step, schedule, column_sums)
