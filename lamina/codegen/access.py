@@ -77,7 +77,10 @@ class Access:
         return self._gathered(load, indices, inside, lanes)
 
     def address(self, load: Load) -> tuple[Value, Value | None]:
-        """The address of the contiguous elements of a load, and whether its bounds hold there."""
+        """The address of the contiguous elements of a load, and whether its bounds hold there.
+
+        The address is that of the buffer if they do not hold.
+        """
         start = self._positions.indices(load.index).start
         inside = self._positions.within(load.bounds) if load.bounds else None
         start = self._or_zero(inside, start)

@@ -92,7 +92,10 @@ class Nest:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Inside, no load is hoisted out of the innermost level of now."""
+        """Inside, no load is hoisted out of the innermost level of now.
+
+        Only the work items that get there may read what others replace.
+        """
         saved = self._reading, self._depths
         self._reading, self._depths = self.innermost, {}
         yield

@@ -7,17 +7,17 @@ Computed values are reused until a store may have changed them.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Generic, TypeVar, final
 
 from lamina.codegen.access import Access
 from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
 from lamina.codegen.half_arithmetic import HalfOperation, half_operation
 from lamina.codegen.nest import Lanes, Nest
-from lamina.codegen.positions import LaneIndices, Positions
+from lamina.codegen.positions import Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, literal, random_words
 from lamina.codegen.values import I64, Integer, Type, Value
-from lamina.program.index import Axis, Index
+from lamina.program.index import Axis
 from lamina.program.scalar import Apply, Literal, Load, Local, Position, Scalar, Within, indices_of
 from lamina.program.steps import Store
 
@@ -35,6 +35,11 @@ class Points(Generic[Code]):
         calling: whether strided vectors are loaded and stored by calls; see `Access`.
         whole_vectors: whether buffers are aligned to vectors; see `Access`.
         position: the integer type of indices.
+
+    Attributes:
+        fix, axis, define, inside, reading: as in `Nest`, where `inside` is `level`.
+        indices: as in `Positions`.
+        address: as in `Access`.
     """
 
     def __init__(
@@ -55,12 +60,11 @@ class Points(Generic[Code]):
             calling=calling,
             whole_vectors=whole_vectors,
         )
+        self.fix, self.axis, self.define = self._nest.fix, self._nest.axis, self._nest.define
+        self.inside, self.reading = self._nest.level, self._nest.reading
+        self.indices, self.address = self._positions.indices, self._access.address
 
     # The nest
-
-    def fix(self, axis: Axis, value: Value) -> None:
-        """The axis has this value in the whole function."""
-        self._nest.fix(axis, value)
 
     @contextmanager
     def bound(
@@ -71,22 +75,11 @@ class Points(Generic[Code]):
             self._nest.bind(axis, value)
             yield
 
-    def inside(self, before: BasicBlock) -> AbstractContextManager[None]:
-        """Inside, there is a further level; code of the outer level goes to the block `before`."""
-        return self._nest.level(before)
-
     @contextmanager
     def counting(self, start: Integer, stop: Integer, step: int = 1) -> Generator[Value]:
         """A loop over numbers on which no expression depends."""
         with self.code.loop(start, stop, step) as loop, self.inside(loop.before):
             yield loop.index
-
-    def reading(self) -> AbstractContextManager[None]:
-        """Inside, no load is hoisted out of the innermost level of now.
-
-        Only the work items that get there may read what others replace.
-        """
-        return self._nest.reading()
 
     @contextmanager
     def along(
@@ -154,10 +147,6 @@ class Points(Generic[Code]):
         wide = self._positions.type == I64
         return number if isinstance(number, Value) or wide else self.position(number)
 
-    def define(self, name: str, value: Value) -> None:
-        """A local of the step, from here on."""
-        self._nest.define(name, value)
-
     @property
     def lanes(self) -> int:
         return self._nest.lanes.count
@@ -165,14 +154,6 @@ class Points(Generic[Code]):
     def base(self, buffer: str) -> Value:
         """The address of a buffer."""
         return self._access.bases[buffer]
-
-    def axis(self, axis: Axis) -> Value:
-        """The value of an axis at the current point."""
-        return self._nest.axis(axis)
-
-    def indices(self, index: Index) -> LaneIndices:
-        """The value of an index expression in each lane."""
-        return self._positions.indices(index)
 
     def position(self, number: int) -> Value:
         """A constant of the type of indices."""
@@ -283,13 +264,6 @@ class Points(Generic[Code]):
         others = [(atom, c) for atom, c in index.terms if atom != lanes.axis]
         whole = all(isinstance(atom, Axis) and c % 4 == 0 for atom, c in others)
         return (lanes.axis, 1) in index.terms and whole and index.constant % 4 == 0
-
-    def address(self, load: Load) -> tuple[Value, Value | None]:
-        """The address of the contiguous elements of a load, and whether its bounds hold there.
-
-        The address is that of the buffer if they do not hold.
-        """
-        return self._access.address(load)
 
     # Stores
 

@@ -135,19 +135,23 @@ def _chunks(axes: Sequence[Axis], adversary: Adversary | None) -> list[Array]:
 
 def _run_loop(loop: Loop, buffers: Flat, iteration: Iteration, worker: _WorkerPoints) -> None:
     locals_: dict[str, Array] = {}
+    outer = len(loop.axes)
+
+    def points_over(*inner: Axis) -> _Points:
+        return _Points((*loop.axes, *inner), buffers, locals_, iteration)
+
     for stage in loop.stages:
         if isinstance(stage, Reduce):
-            locals_[stage.local] = _reduced(stage, loop.axes, buffers, locals_, iteration)
+            locals_[stage.local] = _reduced(stage, points_over(*stage.axes), outer)
         elif isinstance(stage, Write):
-            own = worker.of_stage(len(loop.axes), stage.axes)
+            own = worker.of_stage(outer, stage.axes)
             for inner in _chunks(stage.axes, None if stage.sequential else worker.adversary):
-                points = _Points((*loop.axes, *stage.axes), buffers, locals_, iteration)
-                _store(stage.stores, points, own & inner)
+                _store(stage.stores, points_over(*stage.axes), own & inner)
         elif isinstance(stage, SegmentSum):
-            locals_[stage.local] = _segment_sum(stage, loop.axes, buffers, locals_, iteration)
+            locals_[stage.local] = _segment_sum(stage, points_over(stage.axis), points_over())
         else:
-            own = worker.of_stage(len(loop.axes), (stage.axis,))
-            _scan_or_sort(stage, loop.axes, buffers, locals_, iteration, own)
+            own = worker.of_stage(outer, (stage.axis,))
+            _scan_or_sort(stage, points_over(stage.axis), own)
 
 
 def _run_contraction(step: Contraction, buffers: Flat, iteration: Iteration, mask: Array) -> None:
@@ -165,55 +169,33 @@ def _run_contraction(step: Contraction, buffers: Flat, iteration: Iteration, mas
     _store(step.stores, _Points(axes, buffers, {step.result: result}, iteration), mask)
 
 
-def _reduced(
-    stage: Reduce,
-    outer: tuple[Axis, ...],
-    buffers: Flat,
-    locals_: Mapping[str, Array],
-    iteration: Iteration,
-) -> Array:
-    """The reduction for every outer point: an array over the outer axes."""
-    points = _Points((*outer, *stage.axes), buffers, locals_, iteration)
+def _reduced(stage: Reduce, points: _Points, outer: int) -> Array:
+    """The reduction for every outer point: an array over the first `outer` axes of the points."""
     values = points.everywhere(stage.value)
     if not stage.axes:
         # A later stage may overwrite the buffer that this was loaded from.
         return values.copy()
-    kept = values.shape[: len(outer)]
+    kept, inner = values.shape[:outer], values.shape[outer:]
     # NumPy adds contiguous floats in pairs.
-    rows = np.ascontiguousarray(values).reshape(*kept, size_of(values.shape[len(outer) :]))
+    rows = np.ascontiguousarray(values).reshape(*kept, size_of(inner))
     if stage.combine in REDUCTIONS:
         return REDUCTIONS[stage.combine].reduce(rows, axis=-1, dtype=stage.dtype.numpy)
     choose = np.argmax if stage.combine == "argmax" else np.argmin
     return np.asarray(choose(rows, axis=-1), dtype=stage.dtype.numpy)
 
 
-def _segment_sum(
-    stage: SegmentSum,
-    outer: tuple[Axis, ...],
-    buffers: Flat,
-    locals_: Mapping[str, Array],
-    iteration: Iteration,
-) -> Array:
+def _segment_sum(stage: SegmentSum, points: _Points, outer: _Points) -> Array:
     """The sum for every outer point: each rank is added to the point whose index is its key."""
-    points = _Points((*outer, stage.axis), buffers, locals_, iteration)
     keys, values = points.everywhere(stage.key), points.everywhere(stage.value)
-    indices = _Points(outer, buffers, locals_, iteration).everywhere(Position(stage.segment))
+    indices = outer.everywhere(Position(stage.segment))
     total = np.zeros(indices.shape, stage.dtype.numpy)
     for rank in range(stage.axis.extent):
         total = np.where(keys[..., rank] == indices, total + values[..., rank], total)
     return total
 
 
-def _scan_or_sort(
-    stage: Scan | Sort,
-    outer: tuple[Axis, ...],
-    buffers: Flat,
-    locals_: Mapping[str, Array],
-    iteration: Iteration,
-    mask: Array,
-) -> None:
+def _scan_or_sort(stage: Scan | Sort, points: _Points, mask: Array) -> None:
     """Stores the running combinations of the values along an axis, or their order."""
-    points = _Points((*outer, stage.axis), buffers, locals_, iteration)
     if isinstance(stage, Sort):
         order = np.argsort(points.everywhere(stage.key), axis=-1, kind="stable")
         points.locals["found"] = order.astype(stage.dtype.numpy)
