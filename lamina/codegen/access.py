@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.nest import Nest
 from lamina.codegen.positions import LaneIndices, Positions
@@ -16,10 +18,11 @@ from lamina.program.steps import Store
 
 
 @final
+@frozen_dataclass
 class Access:
     """Reads and writes buffers at the current point of a nest.
 
-    Args:
+    Attributes:
         code: the function that is being written.
         nest: the loop nest around the current point.
         positions: writes its index expressions.
@@ -29,44 +32,33 @@ class Access:
             written once in a module, which keeps their callers short.
         whole_vectors: whether buffers are aligned to vectors, and contiguous vectors are loaded in
             one piece even if a bound fails in all of their lanes: then from the buffer's start.
+        loaded: the loaded buffers. After a store they must be loaded again.
     """
 
-    def __init__(
-        self,
-        code: Builder,
-        nest: Nest,
-        positions: Positions,
-        bases: Mapping[str, Value],
-        sizes: Mapping[str, int],
-        *,
-        calling: bool,
-        whole_vectors: bool,
-    ) -> None:
-        self._code = code
-        self._nest = nest
-        self._positions = positions
-        self._sizes = sizes
-        self._calling = calling
-        self._whole_vectors = whole_vectors
-        self.bases = bases
-        # The loaded buffers. After a store they must be loaded again.
-        self.loaded: set[str] = set()
+    code: Builder
+    nest: Nest
+    positions: Positions
+    bases: Mapping[str, Value]
+    sizes: Mapping[str, int]
+    calling: bool
+    whole_vectors: bool
+    loaded: set[str] = field(default_factory=set[str])
 
     # Loads
 
     def load(self, load: Load) -> Value:
         """The value of a load, a vector if it depends on the lanes."""
-        lanes = self._nest.lanes.count
+        lanes = self.nest.lanes.count
         self.loaded.add(load.buffer)
-        if not self._sizes[load.buffer]:
-            return self._code.constant(0, Type(element(load.dtype)))
-        inside = self._positions.within(load.bounds) if load.bounds else None
+        if not self.sizes[load.buffer]:
+            return self.code.constant(0, Type(element(load.dtype)))
+        inside = self.positions.within(load.bounds) if load.bounds else None
         if inside is not None and inside.number is not None:
             # LLVM 22.1 compiles loads with some constant masks as if they had others.
             if not inside.number:
-                return self._code.constant(0, Type(element(load.dtype)))
+                return self.code.constant(0, Type(element(load.dtype)))
             inside = None
-        indices = self._positions.indices(load.index)
+        indices = self.positions.indices(load.index)
         mask_varies = inside is not None and bool(inside.type.lanes)
         if indices.each is None and not indices.stride and not mask_varies:
             return self._load_one(load, indices.start, inside)
@@ -81,15 +73,15 @@ class Access:
 
         The address is that of the buffer if they do not hold.
         """
-        start = self._positions.indices(load.index).start
-        inside = self._positions.within(load.bounds) if load.bounds else None
+        start = self.positions.indices(load.index).start
+        inside = self.positions.within(load.bounds) if load.bounds else None
         start = self._or_zero(inside, start)
         element = memory_element(load.dtype)
-        return self._code.offset(self.bases[load.buffer], start, element), inside
+        return self.code.offset(self.bases[load.buffer], start, element), inside
 
     def _run(self, load: Load, indices: LaneIndices, inside: Value | None, lanes: int) -> Value:
         """Contiguous elements, forwards or backwards."""
-        code = self._code
+        code = self.code
         type = Type(memory_element(load.dtype))
         forwards = indices.stride == 1
         backwards = range(lanes - 1, -1, -1)
@@ -98,7 +90,7 @@ class Access:
             start = start - (lanes - 1)
         selected = None
         uniform = inside is not None and not inside.type.lanes
-        if self._whole_vectors and uniform and self._sizes[load.buffer] >= lanes:
+        if self.whole_vectors and uniform and self.sizes[load.buffer] >= lanes:
             selected, inside = inside, None
             start = self._or_zero(selected, start)
         address = code.offset(self.bases[load.buffer], start, type.element)
@@ -113,9 +105,9 @@ class Access:
 
     def _alignment(self, index: Index, type: Type) -> int:
         """The known alignment of a vector that begins at an index; 0 if only of an element."""
-        lanes = self._nest.lanes
+        lanes = self.nest.lanes
         count = lanes.count
-        if not self._whole_vectors or count & (count - 1) or lanes.multiple % count:
+        if not self.whole_vectors or count & (count - 1) or lanes.multiple % count:
             return 0
         steps = [step for atom, step in index.terms if atom != lanes.axis]
         whole = all(step % count == 0 for step in (*steps, index.constant))
@@ -123,7 +115,7 @@ class Access:
         return count * type.bytes if whole and forwards else 0
 
     def _load_one(self, load: Load, index: Value, inside: Value | None) -> Value:
-        code = self._code
+        code = self.code
         type = Type(memory_element(load.dtype))
         # Element 0 always exists.
         index = self._or_zero(inside, index)
@@ -132,14 +124,14 @@ class Access:
 
     def _mask(self, inside: Value, lanes: int) -> Value:
         """Whether bounds hold, for each lane."""
-        return inside if inside.type.lanes else self._code.splat(inside, lanes)
+        return inside if inside.type.lanes else self.code.splat(inside, lanes)
 
     def _or_zero(self, inside: Value | None, value: Value) -> Value:
         """The value where bounds hold, zero elsewhere."""
-        return value if inside is None else self._code.select(inside, value, 0)
+        return value if inside is None else self.code.select(inside, value, 0)
 
     def _masked_load(self, address: Value, mask: Value, type: Type) -> Value:
-        code = self._code
+        code = self.code
         # Unless the number of lanes is a power of two, LLVM 22.1 reads masked-out lanes on AVX2.
         wide = type.wide(1 << (type.lanes - 1).bit_length())
         mask = code.padded(mask, wide.lanes, False)
@@ -147,11 +139,11 @@ class Access:
         return loaded if wide == type else code.shuffle(loaded, None, range(type.lanes))
 
     def _strided(self, load: Load, indices: LaneIndices, lanes: int) -> Value:
-        code = self._code
+        code = self.code
         type = Type(memory_element(load.dtype))
         start = code.offset(self.bases[load.buffer], indices.start, type.element)
         result = undefined(type.wide(lanes))
-        if self._calling:
+        if self.calling:
             function = _write_strided_load(code.module, result.type)
             result = code.call(function, result.type, start, indices.stride)
         else:
@@ -164,11 +156,11 @@ class Access:
         self, load: Load, indices: LaneIndices, inside: Value | None, lanes: int
     ) -> Value:
         """One element after the other, from any indices."""
-        code = self._code
+        code = self.code
         type = Type(memory_element(load.dtype))
         each = indices.each
         if each is None:
-            each = self._positions.counted(indices.start, indices.stride)
+            each = self.positions.counted(indices.start, indices.stride)
         if inside is not None:
             inside = self._mask(inside, lanes)
             each = self._or_zero(inside, each)
@@ -183,7 +175,7 @@ class Access:
 
     def store(self, store: Store, value: Value, indices: LaneIndices) -> None:
         """Writes (or adds) a value: a vector if there are lanes."""
-        code = self._code
+        code = self.code
         dtype = store.value.dtype
         base = self.bases[store.buffer]
         type = Type(memory_element(dtype))
@@ -199,7 +191,7 @@ class Access:
         each = indices.each
         stored = to_memory(code, value, dtype)
         start = code.offset(base, indices.start, type.element) if each is None else base
-        if each is None and self._calling and not store.accumulate:
+        if each is None and self.calling and not store.accumulate:
             function = _write_strided_store(code.module, stored.type)
             code.call_void(function, stored, start, indices.stride)
             return

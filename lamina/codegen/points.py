@@ -56,9 +56,7 @@ class Points(Generic[Code]):
         self._nest = Nest(code)
         self._positions = Positions(code, self._nest, self.value, position)
         self._access = Access(
-            *(code, self._nest, self._positions, bases, sizes),
-            calling=calling,
-            whole_vectors=whole_vectors,
+            *(code, self._nest, self._positions, bases, sizes, calling, whole_vectors)
         )
         self.fix, self.axis, self.define = self._nest.fix, self._nest.axis, self._nest.define
         self.inside, self.reading = self._nest.level, self._nest.reading

@@ -34,27 +34,25 @@ class LaneIndices:
 
 
 @final
+@frozen_dataclass
 class Positions:
     """Writes index expressions at the current point of a nest.
 
-    Args:
+    Attributes:
         code: the function that is being written.
         nest: the loop nest around the current point.
         value: returns the value of a scalar, for indices that are read from data.
         type: of indices: of 32 bits if all of them fit and 64 bits are expensive.
     """
 
-    def __init__(
-        self, code: Builder, nest: Nest, value: Callable[[Scalar], Value], type: Type = I64
-    ) -> None:
-        self._code = code
-        self._nest = nest
-        self._value = value
-        self.type = type
+    code: Builder
+    nest: Nest
+    value: Callable[[Scalar], Value]
+    type: Type = I64
 
     def indices(self, index: Index) -> LaneIndices:
         """The value of an index expression in each lane."""
-        nest = self._nest
+        nest = self.nest
         known = nest.known(nest.index_depth(index))
         key = ("start", index)
         if key in known:
@@ -81,8 +79,8 @@ class Positions:
         # Neighbouring elements share all but the constant, so that is added last.
         uniform.sort(key=lambda entry: entry[0])
         innermost = uniform[-1][0] if uniform else 0
-        start = self._code.constant(0, self.type)
-        for depth, term in (*uniform, (innermost, self._code.constant(index.constant, self.type))):
+        start = self.code.constant(0, self.type)
+        for depth, term in (*uniform, (innermost, self.code.constant(index.constant, self.type))):
             start = self._sum(depth, start, term)
         if not vectors:
             # A store may change an index that is read from data.
@@ -98,27 +96,27 @@ class Positions:
     def _product(self, depth: int, value: Value, factor: int) -> Value:
         """A value of a level of the nest times a number."""
         if isinstance(value.number, int):
-            return self._code.constant(value.number * factor, value.type)
+            return self.code.constant(value.number * factor, value.type)
         return self._remembered(depth, ("times", value, factor), lambda: value * factor)
 
     def _sum(self, depth: int, left: Value, right: Value) -> Value:
         """The sum of two values of a level of the nest."""
         if isinstance(left.number, int) and isinstance(right.number, int):
-            return self._code.constant(left.number + right.number, left.type)
+            return self.code.constant(left.number + right.number, left.type)
         return self._remembered(depth, ("plus", left, right), lambda: left + right)
 
     def _remembered(self, depth: int, key: object, write: Callable[[], Value]) -> Value:
         """The value that `write` writes in a level of the nest, once for each key."""
-        known = self._nest.known(depth)
+        known = self.nest.known(depth)
         if key not in known:
-            with self._nest.at(depth):
+            with self.nest.at(depth):
                 known[key] = write()
         return known[key]
 
     def counted(self, start: Value, stride: int) -> Value:
         """The vector start, start + stride, ..."""
-        lanes = self._nest.lanes.count
-        spread = self._code.splat(start, lanes)
+        lanes = self.nest.lanes.count
+        spread = self.code.splat(start, lanes)
         if not stride:
             return spread
         steps = constants([lane * stride for lane in range(lanes)], self.type.element)
@@ -129,22 +127,22 @@ class Positions:
         found = self.indices(index)
         if found.each is not None:
             return found.each
-        lanes = self._nest.lanes.count
+        lanes = self.nest.lanes.count
         if not lanes or not found.stride:
             return found.start
         return self._remembered(
-            self._nest.index_depth(index),
+            self.nest.index_depth(index),
             ("counted", found.start, found.stride, lanes),
             lambda: self.counted(found.start, found.stride),
         )
 
     def _gathered(self, atom: Gathered, depth: int) -> Value:
         """An index that is read from data."""
-        value, element = self._value(atom.value), self.type.element
+        value, element = self.value(atom.value), self.type.element
         if element == value.type.element:
             return value
         return self._remembered(
-            depth, ("narrow", value), lambda: self._code.convert("trunc", value, element)
+            depth, ("narrow", value), lambda: self.code.convert("trunc", value, element)
         )
 
     def _divided(self, atom: Quotient | Remainder, depth: int) -> Value:
@@ -154,7 +152,7 @@ class Positions:
         )
 
     def _division(self, whole: Value, atom: Quotient | Remainder) -> Value:
-        code = self._code
+        code = self.code
         low, high = atom.index.bounds
         # Adding a multiple of the divisor makes the dividend positive. It is subtracted afterwards.
         lift = -(low // atom.divisor) if low < 0 else 0
@@ -177,13 +175,13 @@ class Positions:
         tests: list[tuple[int, Value]] = []
         for bound in bounds:
             position = self.position(bound.index)
-            depth = self._nest.index_depth(bound.index)
+            depth = self.nest.index_depth(bound.index)
             low, high = bound.index.bounds
             if low < bound.low:
                 tests.append((depth, self._test(depth, "sge", position, bound.low)))
             if high >= bound.high:
                 tests.append((depth, self._test(depth, "slt", position, bound.high)))
-        result = self._code.constant(True, I1)
+        result = self.code.constant(True, I1)
         for depth, test in sorted(tests, key=lambda entry: entry[0]):
             result = test if result.is_integer(True) else self._both(depth, result, test)
         return result
@@ -191,19 +189,19 @@ class Positions:
     def _test(self, depth: int, relation: str, position: Value, limit: int) -> Value:
         """Whether a relation between a position and a number holds."""
         if isinstance(position.number, int):
-            return self._code.constant(
+            return self.code.constant(
                 position.number < limit if relation == "slt" else position.number >= limit, I1
             )
         key = (relation, position, limit)
-        return self._remembered(depth, key, lambda: self._code.compare(relation, position, limit))
+        return self._remembered(depth, key, lambda: self.code.compare(relation, position, limit))
 
     def _both(self, depth: int, left: Value, right: Value) -> Value:
         """Whether two conditions hold."""
         if left.is_integer(False) or right.is_integer(False):
-            return self._code.constant(False, I1)
+            return self.code.constant(False, I1)
         if right.is_integer(True):
             return left
-        code, lanes = self._code, max(left.type.lanes, right.type.lanes)
+        code, lanes = self.code, max(left.type.lanes, right.type.lanes)
 
         def write() -> Value:
             wide = (

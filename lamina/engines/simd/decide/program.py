@@ -7,7 +7,8 @@ follow: which operands are packed before their use, and which column sums are fu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from dataclasses import dataclass, field
+from typing import Any, final
 
 from lamina.codegen.signatures import Signatures
 from lamina.engines.simd.decide.column_sums import fused_column_sums
@@ -46,25 +47,18 @@ def decide(
 
 
 @final
+@dataclass
 class _Deciding:
-    def __init__(
-        self,
-        program: Program,
-        processor: Processor,
-        forced: Mapping[int, StepSchedule],
-        signatures: Signatures,
-    ) -> None:
-        self._program = program
-        self._processor = processor
-        self._forced = forced
-        self._signatures = signatures
-        # By steps without names, whether their right operands may be prepacked, and whether an
-        # operand is rounded.
-        self._known: dict[tuple[Step, bool, bool], StepSchedule] = {}
-        self._nests: dict[tuple[Step, int], NestSchedule] = {}
+    program: Program
+    processor: Processor
+    forced: Mapping[int, StepSchedule]
+    signatures: Signatures
+    # By steps without names, whether their right operands may be prepacked, and whether an operand
+    # is rounded.
+    known: dict[tuple[Step, bool, bool], StepSchedule] = field(default_factory=dict[Any, Any])
 
     def schedule(self) -> Schedule:
-        program, steps = self._program, self._program.steps
+        program, steps = self.program, self.program.steps
         first = [self._of(number, prepacked=True) for number in range(len(steps))]
         requests = {
             number: one.prepacked for number, one in enumerate(first) if one.prepacked is not None
@@ -73,9 +67,9 @@ class _Deciding:
         required = {
             number
             for number in requests
-            if number in self._forced or isinstance(first[number], WindowSchedule)
+            if number in self.forced or isinstance(first[number], WindowSchedule)
         }
-        prepackings = prepackings_of(program, requests, required, self._signatures)
+        prepackings = prepackings_of(program, requests, required, self.signatures)
         granted = {number for one in prepackings for number in one.users}
         schedules: list[StepSchedule] = [
             self._of(number, prepacked=False)
@@ -84,14 +78,18 @@ class _Deciding:
             for number, one in enumerate(first)
         ]
         found: list[StepSchedule | FusedSum] = [*schedules]
-        for number, carrier in fused_column_sums(program, schedules, self._signatures).items():
+        nests: dict[tuple[Loop, int], NestSchedule] = {}
+        for number, carrier in fused_column_sums(program, schedules, self.signatures).items():
             product = schedules[carrier]
-            if number not in self._forced and isinstance(product, GemmSchedule):
-                found[number] = FusedSum(
-                    carrier, self._of_column_sums(number, product.panels.width)
-                )
+            if number not in self.forced and isinstance(product, GemmSchedule):
+                (loop,), _ = self.signatures.numbered(steps[number])
+                assert isinstance(loop, Loop)
+                key = loop, product.panels.width
+                if key not in nests:
+                    nests[key] = nest_of_column_sums(*key)
+                found[number] = FusedSum(carrier, nests[key])
         works = works_of(found)
-        workers, load_workers = workers_of(program, works, prepackings, self._processor)
+        workers, load_workers = workers_of(program, works, prepackings, self.processor)
         return Schedule(
             tuple(found),
             prepackings,
@@ -106,34 +104,25 @@ class _Deciding:
 
     def _of(self, number: int, *, prepacked: bool) -> StepSchedule:
         """The schedule of a step, without regard to other steps."""
-        if number in self._forced:
-            return self._forced[number]
-        named = self._program.steps[number]
-        (step,), _ = self._signatures.numbered(named)
+        if number in self.forced:
+            return self.forced[number]
+        named = self.program.steps[number]
+        (step,), _ = self.signatures.numbered(named)
         rounded = isinstance(named, Contraction) and self._has_rounded_operand(named)
         key = step, prepacked, rounded
-        if key not in self._known:
-            self._known[key] = (
-                schedule_contraction(step, self._processor, prepacked=prepacked, rounded=rounded)
+        if key not in self.known:
+            self.known[key] = (
+                schedule_contraction(step, self.processor, prepacked=prepacked, rounded=rounded)
                 if isinstance(step, Contraction)
-                else schedule_loop(step, self._processor)
+                else schedule_loop(step, self.processor)
             )
-        return self._known[key]
+        return self.known[key]
 
     def _has_rounded_operand(self, step: Contraction) -> bool:
         """Whether an operand was rounded to 16 bits; inputs of 16 bits are exact."""
-        buffers = self._program.buffers
+        buffers = self.program.buffers
         return any(
             scalar.dtype.is_half
             and not (isinstance(scalar, Load) and buffers[scalar.buffer].kind == "input")
             for scalar in postorder(step.left, step.right)
         )
-
-    def _of_column_sums(self, number: int, width: int) -> NestSchedule:
-        """The nest of a loop of column sums, with a work item for each `width` columns."""
-        (step,), _ = self._signatures.numbered(self._program.steps[number])
-        assert isinstance(step, Loop)
-        key = step, width
-        if key not in self._nests:
-            self._nests[key] = nest_of_column_sums(step, width)
-        return self._nests[key]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, final
 
-from lamina.base.records import frozen_dataclass
+from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import float32
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.builder import Module
@@ -142,53 +142,50 @@ def write_kernels(
     written = WrittenProgram(schedule, module, Workspaces(alignment, block_bytes))
     if keeps_apart:
         written.kept = {one.name: one.bytes for one in schedule.prepackings if one.at_load}
-    writer = _Writer(
-        program, processor, signatures, written, addresses, whole_vectors=whole_vectors
-    )
-    writer.write(only)
+    _Writer(program, processor, signatures, written, addresses, whole_vectors).write(only)
     return written
 
 
 @final
+@frozen_dataclass
 class _Writer:
     """Writes the steps of a program, in order."""
 
-    def __init__(
-        self,
-        program: Program,
-        processor: Processor,
-        signatures: Signatures,
-        written: WrittenProgram[Any],
-        addresses: Addresses,
-        *,
-        whole_vectors: bool,
-    ) -> None:
-        self._addresses = addresses
-        self._whole_vectors = whole_vectors
-        self._program = program
-        self._processor = processor
-        self._schedule = written.schedule
-        self._written = written
-        self._signatures = signatures
-        # By signature the kernels that were written, and the context with the order of buffers.
-        self._known: dict[StepSignature, tuple[list[WrittenKernel], Context]] = {}
-        self._prepacked = {
-            number: one for one in self._schedule.prepackings for number in one.users
-        }
-        self._column_sums = self._schedule.column_sums()
+    program: Program
+    processor: Processor
+    signatures: Signatures
+    written: WrittenProgram[Any]
+    addresses: Addresses
+    whole_vectors: bool
+    # By signature the kernels that were written, and the context with the order of buffers.
+    known: dict[StepSignature, tuple[list[WrittenKernel], Context]] = field(
+        default_factory=dict[Any, Any]
+    )
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.written.schedule
+
+    @cached_property
+    def prepacked(self) -> dict[int, Prepacking]:
+        return {number: one for one in self.schedule.prepackings for number in one.users}
+
+    @cached_property
+    def column_sums(self) -> dict[int, list[int]]:
+        return self.schedule.column_sums()
 
     def write(self, only: int | None) -> None:
-        program, written = self._program, self._written
+        program, written = self.program, self.written
         # The largest come first, because smaller ones then fit between them.
-        for one in sorted(self._schedule.prepackings, key=lambda one: -one.bytes):
+        for one in sorted(self.schedule.prepackings, key=lambda one: -one.bytes):
             if one.name not in written.kept:
                 offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
                 written.workspace_offsets[one.name] = offset
         if only is not None:
-            scheduled = self._schedule.steps[only]
+            scheduled = self.schedule.steps[only]
             only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
         prepackings = defaultdict[int, list[tuple[Prepacking, Slices]]](list)
-        packings = zip(self._schedule.prepackings, self._schedule.packing_kernels, strict=True)
+        packings = zip(self.schedule.prepackings, self.schedule.packing_kernels, strict=True)
         for one, shares in packings:
             prepackings[one.before].append((one, shares))
         first_call = 0
@@ -211,10 +208,10 @@ class _Writer:
 
     def _prepacking(self, number: int, one: Prepacking, shares: Slices) -> None:
         """Packs an operand before a step."""
-        step = self._program.steps[one.users[0]]
+        step = self.program.steps[one.users[0]]
         assert isinstance(step, Contraction)
         operand = right_alone(step)
-        signature, used = self._signatures.of([operand], one.packed, one.iteration)
+        signature, used = self.signatures.of([operand], one.packed, one.iteration)
 
         def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
             (numbered,) = steps
@@ -223,21 +220,21 @@ class _Writer:
 
         calls = self._calls(number, signature, used, [shares], one, write)
         if one.at_load:
-            self._written.load += calls
+            self.written.load += calls
         else:
-            self._written.calls += calls
+            self.written.calls += calls
 
     def _step(self, number: int, iteration: Axis | None) -> None:
         """Writes the kernels of a step, and of the column sums that are fused after it."""
-        schedule = self._schedule.steps[number]
+        schedule = self.schedule.steps[number]
         if isinstance(schedule, FusedSum):
             return
-        fused = self._column_sums.get(number, [])
-        sums = (self._schedule.steps[one] for one in fused)
+        fused = self.column_sums.get(number, [])
+        sums = (self.schedule.steps[one] for one in fused)
         nests = [one.nest for one in sums if isinstance(one, FusedSum)]
-        steps = [self._program.steps[one] for one in (number, *fused)]
+        steps = [self.program.steps[one] for one in (number, *fused)]
         schedules = (schedule, *(LoopSchedule((nest,)) for nest in nests))
-        signature, used = self._signatures.of(steps, schedules, iteration)
+        signature, used = self.signatures.of(steps, schedules, iteration)
 
         def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
             step, *sums = steps
@@ -252,8 +249,8 @@ class _Writer:
             ]
             return emit_contraction(context, name, step, schedule, column_sums)
 
-        shares, prepacked = self._schedule.kernels[number], self._prepacked.get(number)
-        self._written.calls += self._calls(number, signature, used, shares, prepacked, write)
+        shares, prepacked = self.schedule.kernels[number], self.prepacked.get(number)
+        self.written.calls += self._calls(number, signature, used, shares, prepacked, write)
 
     def _calls(
         self,
@@ -270,18 +267,18 @@ class _Writer:
         signature names the used buffers by numbers. The kernels pack the prepacked operand, or use
         it packed. `write` writes those of a new signature's steps.
         """
-        written = self._written
-        if signature not in self._known:
+        written = self.written
+        if signature not in self.known:
             buffers = {buffer.name: buffer for buffer in signature.buffers}
             if prepacked is not None:
                 buffers[PackedRight.buffer] = _PACKED
             context = Context(
-                *(written.module, buffers, self._processor, written.workspaces, self._addresses),
+                *(written.module, buffers, self.processor, written.workspaces, self.addresses),
                 iteration=signature.iteration,
-                whole_vectors=self._whole_vectors,
+                whole_vectors=self.whole_vectors,
             )
-            self._known[signature] = write(context, signature.steps), context
-        kernels, context = self._known[signature]
+            self.known[signature] = write(context, signature.steps), context
+        kernels, context = self.known[signature]
         section = len(written.sections)
         names = [*used, *([prepacked.name] if prepacked is not None else ())]
         for requested in context.requested:
