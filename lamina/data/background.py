@@ -413,10 +413,7 @@ class _Blocks:
         return batches * batch - carried
 
     def _fill(self, slot: int, carried: int, length: int) -> tuple[int, bool]:
-        """Copies the next examples; returns their number, and whether the caller took the chunk.
-
-        The number is smaller at the end of the epoch, and if the caller took the chunk.
-        """
+        """Copies the next examples; returns their number, and whether the caller took the chunk."""
         added, target = 0, self._reader.slots[slot]
         while added < length:
             has_batch = carried + added >= self._plan.batch_size

@@ -88,11 +88,7 @@ def missing(values: Array) -> Array:
 def require_float32(
     name: str, numbers: Array, given: Array, where: Callable[[int], str] = in_row
 ) -> None:
-    """Requires numbers that are finite in float32; missing ones are allowed.
-
-    Args:
-        numbers: the numbers with which the model computes, float64; NaN where one is missing.
-    """
+    """Requires float64 numbers that are finite in float32; NaN is a missing one."""
     broken = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(broken):
         row = int(broken[0])

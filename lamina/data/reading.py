@@ -114,11 +114,7 @@ def _require_like(before: Array, array: Array, number: int) -> None:
 
 @final
 class EpochBatches:
-    """The batches of a source in one epoch, after a position.
-
-    Attributes:
-        state: the state of the source before the next batch.
-    """
+    """The batches of a source in one epoch, after a position; `state` precedes the next batch."""
 
     def __init__(
         self,

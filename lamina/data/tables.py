@@ -149,11 +149,7 @@ def _no_utf8(path: Path) -> FileFormatError:
 
 @frozen_dataclass
 class _Layout:
-    """The layout of a file.
-
-    Attributes:
-        skip: the number of lines before the first row: comments, blank lines, the header.
-    """
+    """The layout of a file; `skip` lines precede its first row."""
 
     delimiter: str
     names: tuple[str, ...]

@@ -205,11 +205,7 @@ def pair(
 
 @frozen_dataclass
 class _Layer:
-    """A layer that has a module of its own in PyTorch.
-
-    Attributes:
-        variables: parameters and states, each with its name in PyTorch's module and the third.
-    """
+    """A layer with a module in PyTorch; each variable has its name there, and its third."""
 
     prefix: str
     variables: tuple[tuple[Variable, str, int | None], ...]

@@ -26,7 +26,6 @@ def uploaded(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Generat
 
     Args:
         arrays: contiguous, by the inputs of the programs; they are not changed within the block.
-        batch: the most examples of a batch.
     """
     memories: dict[str, Memory] = {}
     limit = engine.target.largest_block_bytes

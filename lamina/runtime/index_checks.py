@@ -22,11 +22,7 @@ from lamina.ops.lowering_rules import Movement
 
 @frozen_dataclass
 class IndexCheck:
-    """The expected range of indices that are elements of an input.
-
-    Attributes:
-        source: the leaf of the input in the graph.
-    """
+    """The expected range of indices that are elements of an input, which is a leaf of a graph."""
 
     limit: IndexLimit
     source: Tensor

@@ -341,9 +341,6 @@ class _Products:
 
         A state is of 16 bits if all that an iteration does with it is to multiply it. A further
         result is if its elements are rounded.
-
-        Args:
-            given: which of its inputs are rounded outside.
         """
         users = users_of(body.nodes())
         results = [tensor for _, tensor in body.outputs]

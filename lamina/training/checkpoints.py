@@ -66,11 +66,7 @@ class _Measured:
 
 @frozen_dataclass
 class _Notes:
-    """The JSON data of a checkpoint. Files of earlier versions lack the fields with defaults.
-
-    Attributes:
-        position, epoch, batch_size: of the epoch that is not finished, as in `Begun`.
-    """
+    """The JSON data of a checkpoint. Files of earlier versions lack fields with defaults."""
 
     history: Mapping[str, tuple[Annotated[float, Measured()], ...]]
     seconds: tuple[NotNegative, ...]

@@ -55,11 +55,7 @@ class Stack:
 
 @frozen_dataclass
 class Ready:
-    """A network of `lamina.networks`. For other frameworks it is written in their own idiom.
-
-    Attributes:
-        options: the function's arguments, with all that another framework needs to build it.
-    """
+    """A network of `lamina.networks`. For other frameworks it is written in their own idiom."""
 
     function: str
     options: Mapping[str, Any]
@@ -265,10 +261,7 @@ SMALL = _by_name(
 
 
 def chosen(names: Sequence[str]) -> list[Workload]:
-    """The workloads of these names; all of `WORKLOADS` if no name is given.
-
-    Names may be from `WORKLOADS`, `PRODUCTS`, `SEEDS` and `LATENCIES`.
-    """
+    """The workloads of these names, which `NAMES` lists; all of `WORKLOADS` without a name."""
     workloads = WORKLOADS | PRODUCTS | SEEDS | LATENCIES
     for name in names:
         if name not in workloads:

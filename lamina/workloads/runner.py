@@ -99,11 +99,7 @@ def measure(
     dtype: str = "float32",
     precision: str = "float32",
 ) -> list[float]:
-    """Seconds per training step or forward pass, several samples.
-
-    Args:
-        seconds: the time for measuring, without compiling and warming up.
-    """
+    """Seconds per training step or forward pass, several samples."""
     runner = Runner(workload, engine, dtype, precision)
 
     def timed(steps: int) -> float:

@@ -118,9 +118,6 @@ class Sources:
     """The modules of some packages, without subpackages, when this object is made.
 
     Make it while the packages are imported: an upgrade may replace them while the process runs.
-
-    Attributes:
-        checksum: the checksum of all of them; "" if their files cannot be read.
     """
 
     def __init__(self, *packages: str) -> None:
