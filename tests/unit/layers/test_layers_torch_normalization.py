@@ -27,19 +27,13 @@ from lamina.engines.engine import Engine
 pytestmark = pytest.mark.torch
 
 _RUNNING = {"running_variance": "running_var"}
+_NORMS = {"epsilon": [1e-5, 1e-2], "affine": [True, True, False]}
 _SPATIAL = [(), (7,), (5, 4), (3, 4, 2), (17, 19)]
 
 
 def _batch_norms() -> Iterator[Case]:
-    for o in option_sets(
-        10,
-        batch=[2, 5, 16],
-        channels=[1, 3, 8],
-        spatial=_SPATIAL,
-        momentum=[0.1, 0.0, 0.7, 1.0],
-        epsilon=[1e-5, 1e-2],
-        affine=[True, True, False],
-    ):
+    sizes = {"batch": [2, 5, 16], "channels": [1, 3, 8], "spatial": _SPATIAL}
+    for o in option_sets(10, **sizes, momentum=[0.1, 0.0, 0.7, 1.0], **_NORMS):
         batch, channels, spatial, momentum, epsilon, affine = o.values()
         layer = lm.BatchNorm(momentum=momentum, epsilon=epsilon, affine=affine)
         kind = f"BatchNorm{max(len(spatial), 1)}d"
@@ -48,14 +42,8 @@ def _batch_norms() -> Iterator[Case]:
 
 
 def _layer_norms() -> Iterator[Case]:
-    for o in option_sets(
-        6,
-        shape=[(2, 5), (3, 4, 6), (2, 3, 4, 5), (3, 130)],
-        last=[1, 2],
-        epsilon=[1e-5, 1e-2],
-        affine=[True, True, False],
-        bias=[True, False],
-    ):
+    shapes = [(2, 5), (3, 4, 6), (2, 3, 4, 5), (3, 130)]
+    for o in option_sets(6, shape=shapes, last=[1, 2], **_NORMS, bias=[True, False]):
         shape, last, epsilon, affine, bias = o.values()
         last = min(last, len(shape) - 1)
         how = {"axes": tuple(range(-last, 0)), "epsilon": epsilon, "affine": affine}
@@ -68,9 +56,7 @@ def _layer_norms() -> Iterator[Case]:
 
 
 def _group_norms() -> Iterator[Case]:
-    for o in option_sets(
-        6, groups=[1, 2, 3, 6], spatial=_SPATIAL, epsilon=[1e-5, 1e-2], affine=[True, True, False]
-    ):
+    for o in option_sets(6, groups=[1, 2, 3, 6], spatial=_SPATIAL, **_NORMS):
         groups, spatial, epsilon, affine = o.values()
         layer = lm.GroupNorm(groups, epsilon=epsilon, affine=affine)
         yield Case(layer, nn("GroupNorm", groups, 12, epsilon, affine), [(3, 12, *spatial)])

@@ -111,46 +111,6 @@ def test_cosine_restarts_begin_exactly_at_the_step_in_float32() -> None:
         assert (rate > 0.999999) == (step in begins) or step - 1 in begins
 
 
-@pytest.mark.torch
-def test_agreement_with_pytorch() -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    family, plain = torch.optim.lr_scheduler, {"cycle_momentum": False}
-    pairs = [
-        (schedules.StepDecay(0.3, 7), lambda o: family.StepLR(o, 7)),
-        (schedules.Exponential(0.3, factor=0.97), lambda o: family.ExponentialLR(o, 0.97)),
-        (schedules.Cosine(0.3, 40, final=0.01), lambda o: family.CosineAnnealingLR(o, 40, 0.01)),
-        (schedules.Linear(0.3, 40), lambda o: family.LinearLR(o, 1.0, 0.0, 40)),
-        (schedules.Polynomial(0.3, 40, power=2.0), lambda o: family.PolynomialLR(o, 40, 2.0)),
-        (
-            schedules.PiecewiseConstant([5, 20], [0.3, 0.03, 0.003]),
-            lambda o: family.MultiStepLR(o, [5, 20]),
-        ),
-        (
-            schedules.CosineRestarts(0.3, 5, growth=2, final=0.01),
-            lambda o: family.CosineAnnealingWarmRestarts(o, 5, 2, 0.01),
-        ),
-        (
-            schedules.Cyclic(0.3, 7, least=0.01, factor=0.5),
-            lambda o: family.CyclicLR(o, 0.01, 0.3, 7, mode="triangular2", **plain),
-        ),
-        (
-            schedules.OneCycle(0.3, 40, rise=0.4, start=20, end=100),
-            lambda o: family.OneCycleLR(
-                *(o, 0.3, 40), pct_start=0.4, div_factor=20, final_div_factor=100, **plain
-            ),
-        ),
-    ]
-    for schedule, make in pairs:
-        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
-        scheduler = make(optimizer)
-        for step in range(39):
-            np.testing.assert_allclose(
-                schedule.at(step), optimizer.param_groups[0]["lr"], rtol=1e-9, atol=1e-12
-            )
-            optimizer.step()
-            scheduler.step()
-
-
 # The ends of schedules ----------------------------------------------------------------------------
 
 CYCLE = schedules.OneCycle(0.1, steps=10)

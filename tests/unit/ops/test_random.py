@@ -71,33 +71,12 @@ def test_a_larger_draw_starts_with_the_smaller_one() -> None:
     assert np.array_equal(draw("normal", 50), draw("normal", 500)[:50])
 
 
-@pytest.mark.parametrize("dtype", [float32, float64])
-def test_uniform_has_the_moments_of_its_distribution(dtype: object) -> None:
-    values = draw("uniform", 200_000, dtype=dtype).astype(np.float64)
-    assert values.min() >= 0
-    assert values.max() < 1
-    assert values.mean() == pytest.approx(1 / 2, abs=3e-3)
-    assert values.var() == pytest.approx(1 / 12, abs=1e-3)
-    counts = np.histogram(values, 64, (0, 1))[0]
-    expected = len(values) / 64
-    assert np.sum((counts - expected) ** 2 / expected) < 110  # chi squared with 63 degrees, 0.02%
-
-
-def test_uniform_float64_uses_words_2i_and_2i_plus_1() -> None:
+def test_uniform_numbers_are_the_upper_bits_of_words() -> None:
+    """Of one word in float32, of two in float64."""
     bits = random_bits(7, 3, np.arange(6, dtype=np.int64), 1).astype(np.int64)
+    assert draw("uniform", 6).tolist() == ((bits >> 8) * 2.0**-24).tolist()
     expected = ((bits[0::2] >> 5) * 2**26 + (bits[1::2] >> 6)) * 2.0**-53
     assert draw("uniform", 3, dtype=float64).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("dtype", [float32, float64])
-def test_normal_has_the_moments_of_its_distribution(dtype: object) -> None:
-    values = draw("normal", 400_000, dtype=dtype).astype(np.float64)
-    moments = [np.mean(values**power) for power in range(1, 7)]
-    assert moments == pytest.approx([0, 1, 0, 3, 0, 15], abs=0.25)
-    assert moments[:2] == pytest.approx([0, 1], abs=6e-3)
-    for bound, tail in ((1, 0.158655), (2, 0.022750), (3, 0.001350)):
-        assert np.mean(values > bound) == pytest.approx(tail, rel=0.1)
-        assert np.mean(values < -bound) == pytest.approx(tail, rel=0.1)
 
 
 def quantile_error(value: float, size: int, bits: int) -> float:
@@ -144,13 +123,6 @@ def test_normal_reaches_far_tails(
             ),
         )
         assert draw("normal", 1, dtype=dtype)[0] == pytest.approx(sign * expected, rel=1e-6)
-
-
-def test_normal_numbers_are_not_correlated() -> None:
-    values = draw("normal", 100_000).astype(np.float64)
-    for distance in (1, 2, 3, 4, 64):
-        product = np.mean(values[distance:] * values[:-distance])
-        assert abs(product) < 0.015
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
