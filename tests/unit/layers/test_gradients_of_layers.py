@@ -352,12 +352,6 @@ def test_the_error_for_an_op_without_a_derivative_names_the_layer() -> None:
     assert "net/2:Rough" in text
 
 
-def test_forward_of_a_network_is_for_layers() -> None:
-    text = error_text(DefinitionError, lambda: body().forward(lm.Input(2)))  # type: ignore[arg-type]
-    assert "the first argument of forward is the scope of a layer" in text
-    assert "A network is applied like a layer, net(x); lm.Model(net) computes numbers." in text
-
-
 def test_wrong_tensors_are_refused_where_gradients_are_taken() -> None:
     x = lm.Input(3)
     y = lm.Linear(2)(x)

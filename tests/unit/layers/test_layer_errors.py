@@ -468,6 +468,11 @@ DTYPES: Rows = [
     (lambda: DECODER(x(5, 8), x(5, 8), x(5)), "a mask of TransformerDecoderBlock is bool"),
 ]
 DEFINITIONS: Rows = [
+    (
+        lambda: lm.Sequential(x(2), lm.Linear(6)).forward(x(2)),
+        "the first argument of forward is the scope of a layer",
+        "A network is applied like a layer, net(x); lm.Model(net) computes numbers.",
+    ),
     (lambda: Loose()(x(3)), "Write @dataclass(frozen=True) above class Loose"),
     (
         lambda: lm.AdaptiveMaxPool((2, 2))(x(3, 8)),

@@ -84,10 +84,3 @@ def test_a_definition_runs_forward_even_if_an_equal_layer_was_applied() -> None:
     for _ in range(2):
         lm.Sequential(lm.Input(3), Counted())
     assert calls == [True, True]
-
-
-def test_a_layer_that_shares_parameters_is_checked_at_each_application() -> None:
-    first, other = lm.Linear(2), lm.Linear(2)
-    lm.Sequential(lm.Input(4), first, lm.TiedLinear(first))
-    with pytest.raises(lm.errors.DefinitionError, match="its operands do not depend on that layer"):
-        lm.Sequential(lm.Input(4), other, lm.TiedLinear(first))

@@ -84,6 +84,10 @@ def step(weights: Any, **data: Any) -> Any:
 OF_MEAN = lm.FunctionMetric(lambda p, t: ops.mean(p), name="bias")
 
 
+def divergence(y_true: Any, y_pred: Any) -> Any:
+    return y_true - y_pred
+
+
 class Own:
     name = "own"
 
@@ -300,6 +304,15 @@ DEFINITIONS: Rows = [
             (losses.GaussianNLL(), "mean, variance"),
         )
     ),
+    *(
+        (
+            lambda how=how: of_one().evaluate((X, np.zeros((40, 4), "float32")), *how),
+            "the function takes the target first, and gets the prediction first\n",
+            *("  expected  (prediction, target)\n", "  found     (y_true, y_pred)\n"),
+            "  Swap them: lambda y_pred, y_true: divergence(y_true, y_pred).",
+        )
+        for how in ([divergence], [losses.MSE(), [divergence]])
+    ),
     # Metrics.
     (
         lambda: metrics.F1(average="binary", multilabel=True),
@@ -449,6 +462,7 @@ DATAS: Rows = [
 THIRTEEN = "number the classes from 0, or give its last layer 13 features."
 CTC = lm.CTC()
 ONE_GAP, NO_BLANK = np.array([[1, -1, -1], [3, -1, 2]]), np.array([[1, 2, -1], [3, 0, -1]])
+THIRDS = np.full((3, 3), 1 / 3, "float32")
 # (loss, target, shape of the prediction) -> the error of the check of data.
 TARGETS: list[tuple[Any, Any, tuple[Any, ...], tuple[str, ...]]] = [
     *(
@@ -470,6 +484,15 @@ TARGETS: list[tuple[Any, Any, tuple[Any, ...], tuple[str, ...]]] = [
     *(
         (loss, PROBABILITIES, (B, 2), ("expected  0..1", "found     1.5 at example 1"))
         for loss in (losses.BCE(), losses.BCEWithLogits())
+    ),
+    *(
+        (losses.CrossEntropy(), targets, (B, 3), (f"{problem}\n", f"found     {found}"))
+        for targets, problem, found in (
+            (THIRDS * 255, "targets out of range", "85.0 at example 0"),
+            (-THIRDS, "targets out of range", "-0."),
+            (np.eye(3, dtype="f4")[[0, 1, 2]] + THIRDS, "targets out of range", "1.33"),
+            (np.float32([[1, 0, 0]] * 5 + [[1, 0, 1]]), "no shares of classes", "2.0 at example 5"),
+        )
     ),
     (losses.BCE(), np.array([[0.0, np.nan]]), (B, 2), ("found     nan at example 0",)),
     (

@@ -12,7 +12,6 @@ from error_texts import check_refusal
 
 import lamina as lm
 from lamina.errors import DefinitionError
-from lamina.files.decode import decode
 from lamina.files.encode import encode
 from lamina.networks import (
     autoencoder,
@@ -254,18 +253,6 @@ def test_a_network_of_bottlenecks_learns() -> None:
     # Machine code for its 400 steps takes longer to compile than some training steps without it.
     network = resnet(50, 3, input=(1, 16, 16))
     assert loss_falls(network, lm.SGD(0.005), batch=4, steps=8, engine="interpreter")
-
-
-SAVED = SMALL | {
-    "resnet": lambda: resnet(18, 3, "cifar", (1, 4, 4)),
-    "mobilenet_v2": lambda: mobilenet_v2(3, 0.1, (1, 32, 32)),
-}
-
-
-@pytest.mark.parametrize("name", SAVED)
-def test_a_network_is_saved_as_data(name: str) -> None:
-    network = SAVED[name]()
-    assert same_definition(decode(*encode(network), []), network)
 
 
 def test_a_dcgan_starts_with_the_deviation_of_its_paper() -> None:

@@ -258,12 +258,6 @@ def compare(tensors: list[Tensor], engine: Engine) -> None:
             np.testing.assert_allclose(found[output], value, 1e-6, 1e-6, err_msg=output)
 
 
-def test_several_functions_together_run_on_every_engine(engine: Engine) -> None:
-    names = "softmax cumsum take_along_axis pad_with one_hot split variance window_max reshape"
-    results = [x for name in names.split() for x in called(getattr(ops, name), CALLS[name])]
-    compare(results, engine)
-
-
 # Indices by data into x of shape (batch, 4).
 INDEXING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "take": lambda x, i: ops.take(x, i[:, 0], 1),

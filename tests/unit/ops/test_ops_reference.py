@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import CASES, DIFFERENTIABLE, values_of
+from harness import DIFFERENTIABLE, values_of
 from samples_of_ops import for_each_op
 
 from lamina import ops
-from lamina.base.shapes import Array, as_dtype, float32, float64
+from lamina.base.shapes import Array, as_dtype, float64
 from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verify
 from lamina.ops.differentiate import gradients
-from lamina.ops.lowering_rules import Decomposition
 
 pytestmark = pytest.mark.each_case
 
@@ -67,27 +66,6 @@ def check_gradient(tensor: Tensor, leaves: list[Tensor], arrays: list[Array]) ->
         scale = max(1.0, float(np.abs(change).sum()))
         expected = (moved[0] - moved[1]) / (2 * step)
         assert change.sum() == pytest.approx(expected, abs=2e-7 * scale, rel=1e-5)
-
-
-@for_each_op(CASES)
-def test_reference_has_the_inferred_shape_and_dtype(op: Op, sample: Sample) -> None:
-    arrays = values_of(sample, float32)
-    node = apply(op, *leaves_of(arrays), **sample.attributes)
-    with np.errstate(all="ignore"):
-        result = np.asarray(op.reference(*arrays, **sample.attributes))
-    assert result.shape == node.shape
-    assert result.dtype == node.dtype.numpy
-
-
-@for_each_op(case for case in CASES if isinstance(case.values[0].lowering, Decomposition))
-def test_decomposition_equals_the_reference(op: Op, sample: Sample) -> None:
-    arrays = values_of(sample, float32)
-    leaves = leaves_of(arrays)
-    node = apply(op, *leaves, **sample.attributes)
-    built = op.lowering.build(node)
-    assert (built.shape, built.dtype) == (node.shape, node.dtype)
-    expected = value_of(node, leaves, arrays)
-    np.testing.assert_allclose(value_of(built, leaves, arrays), expected, rtol=2e-5, atol=1e-5)
 
 
 @for_each_op(DIFFERENTIABLE)
