@@ -10,7 +10,7 @@ import pytest
 from lamina.base.shapes import Array
 from lamina.codegen.c import Module
 from lamina.codegen.pieces import PieceFunction, PieceModule, pieces_of
-from lamina.codegen.values import I32, POINTER, Type, Value, constant, constants, undefined
+from lamina.codegen.values import POINTER, Type, Value, constant, undefined
 from lamina.codegen.words import OPENCL_PROCESSOR
 
 LANES = (1, 2, 3, 5, 8, 10, 16, 21, 32)
@@ -85,36 +85,6 @@ def test_lanes_move_between_pieces(opencl_name: str, lanes: int) -> None:
     found = result_of(opencl_name, write, x, np.zeros(lanes, "float32"))
     both = np.concatenate([x[::-1], x])[::2]
     np.testing.assert_array_equal(found, np.roll(both, -1))
-
-
-@pytest.mark.parametrize("lanes", [2, 5, 10, 16, 21])
-def test_conditions_become_bits_and_bits_become_conditions(opencl_name: str, lanes: int) -> None:
-    x = np.where(np.arange(lanes) % 3 == 1, 1, -1).astype("float32")
-
-    def write(code: PieceFunction, vector: Value) -> Value:
-        is_set = code.compare("ogt", vector, constant(0, vector.type))
-        bits = code.bits(is_set, "i32")
-        shifted = code.lanes_of(code.binary("shl", bits, constant(1, I32)), lanes)
-        whole = code.select(is_set, constants([1] * lanes, "i32"), constants([3] * lanes, "i32"))
-        scalars = [bits, code.all_bits(whole), code.convert("zext", code.any_of(whole), "i32")]
-        return code.shuffle(
-            code.select(shifted, vector, constant(9, vector.type)),
-            code.convert("uitofp", _vector(code, scalars), "float"),
-            range(lanes + 3),
-        )
-
-    def _vector(code: PieceFunction, scalars: list[Value]) -> Value:
-        made = undefined(Type("i32", lanes))
-        for lane in range(lanes):
-            made = code.insert(made, scalars[min(lane, 2)], lane)
-        return made
-
-    found = result_of(opencl_name, write, x, np.zeros(lanes + 3, "float32"))
-    bits = sum(1 << lane for lane in range(lanes) if x[lane] > 0)
-    shifted = [bits << 1 >> lane & 1 for lane in range(lanes)]
-    np.testing.assert_array_equal(found[:lanes], np.where(shifted, x, np.float32(9)))
-    # With two lanes the third value is past the end.
-    assert list(found[lanes : lanes + 2]) == [bits, 1]
 
 
 def test_functions_are_written_once_and_constant_arrays_too() -> None:

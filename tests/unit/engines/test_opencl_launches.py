@@ -116,18 +116,6 @@ def test_launches_have_no_more_buffers_than_a_kernel_takes(
         assert [call.step for one in launches for call in one.calls] == [one.step for one in single]
 
 
-def test_the_memory_of_work_items_is_one_allocation() -> None:
-    many = replace(PROCESSOR, compute_units=16)
-    whole = launches_of(PRODUCTS, many)
-    own = whole.workspaces["own"].bytes
-    most = max(launch.items for launch in whole.launches)
-    limit = 500_000
-    assert own > limit
-    limited = launches_of(PRODUCTS, replace(many, largest_block_bytes=limit))
-    assert limited.workspaces["own"].bytes <= limit
-    assert 1 < max(launch.items for launch in limited.launches) < most
-
-
 def test_calls_side_by_side_need_no_more_memory_than_separate_ones() -> None:
     for count in (2, 5):
         case = Case("products", ((300, 250),) * count + ((250, 200),) * count, products(count))

@@ -9,24 +9,22 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from harness import Leaves
-from index_values import value_at
-from program_cases import compiled, program_of
-from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
+from program_cases import program_of
 
 from lamina import ops
 from lamina.errors import InternalError
-from lamina.graph import Graph, Tensor
+from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 from lamina.ops.linalg import contract
 from lamina.ops.windows import Slope, Window, shear, windows
 from lamina.program.check import verify
 from lamina.program.encoding import decode, encode
-from lamina.program.index import Axis, axes_of, axis_index
+from lamina.program.index import Axis, axis_index
 from lamina.program.program import Program
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Bound, indices
+from lamina.program.scalar import Bound
 from lamina.program.steps import Contraction
-from lamina.program.windows import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT, Sliding, loaded
+from lamina.program.windows import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT, Sliding
 
 OPERANDS = ("left", "right")
 # (operand, stride, dilation, offset, divisor, extent), and the extents of positions and elements.
@@ -202,50 +200,6 @@ def test_a_single_example_and_groups_change_no_windows() -> None:
         steps = contractions(program_of(results))
         assert by_kind(steps)[FORWARD] == [("left", 1, 1, 0, 1, 8, 6, 3)] * 2
         assert {bool(step.batch) for step in steps} == {groups > 1}
-
-
-# Against the views --------------------------------------------------------------------------------
-
-
-def check_at_every_point(
-    step: Contraction, operand: str, window: Sliding, generator: np.random.Generator
-) -> None:
-    """Checks every position and element, for some values of the other axes."""
-    load = loaded(getattr(step, operand))
-    assert load is not None
-    axes = (*step.batch, *step.m, *step.n, *step.k)
-    assert not any(window.axes & axes_of(index) for index in indices(*load.index.values))
-    others = {axis: int(generator.integers(axis.extent)) for axis in axes}
-    own = [bound for bound in load.bounds if axes_of(bound.index) & window.axes]
-    moving = sorted(window.axes, key=str)
-    inside: dict[int, int] = {}
-    for numbers in np.ndindex(*(axis.extent for axis in moving)):
-        point = {**others, **dict(zip(moving, map(int, numbers), strict=True))}
-        number, rest = divmod(value_at(window.scaled_index, point), window.divisor)
-        shown = all(bound.low <= value_at(bound.index, point) < bound.high for bound in own)
-        assert shown == (not rest and 0 <= number < window.extent)
-        if shown:
-            # An index along the dimension has one offset, and offsets have one stride.
-            at = value_at(load.index, point)
-            assert inside.setdefault(number, at) == at
-    strides = {
-        (inside[b] - inside[a]) / (b - a)
-        for a, b in zip(sorted(inside), sorted(inside)[1:], strict=False)
-    }
-    assert len(strides) <= 1
-
-
-@pytest.mark.sampled
-def test_the_windows_of_random_graphs_agree_with_their_views() -> None:
-    generator, count = np.random.default_rng(0), 0
-    graphs: list[Graph] = [WindowedGraph(seed).graph for seed in SEEDS[:60]]
-    graphs += [FilteredGraph(seed).graph for seed in FILTERED_SEEDS[:10]]
-    for graph in graphs:
-        for step in contractions(compiled(graph)):
-            for operand, window in windows_of(step):
-                check_at_every_point(step, operand, window, generator)
-                count += 1
-    assert count > 200
 
 
 # The check ----------------------------------------------------------------------------------------
