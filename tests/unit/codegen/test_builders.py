@@ -1,8 +1,4 @@
-"""Equal instructions give equal results in all languages, and these equal NumPy's.
-
-`builder_cases.py` has the instructions and their expected results. They run as machine code, in
-OpenCL C if there is a device, and in C99, a language without vectors, if there is a compiler.
-"""
+"""Equal instructions give equal results in all languages, and these equal NumPy's."""
 
 from __future__ import annotations
 
@@ -27,14 +23,19 @@ from builder_cases import (
 from c99 import C99, library_of
 from error_texts import error_text
 
-from lamina.base.shapes import Array
+from lamina.base.shapes import Array, float32, int64
 from lamina.codegen import c, llvm
+from lamina.codegen.c import Module
+from lamina.codegen.points import Points
 from lamina.codegen.values import FLOAT, I32, I64, POINTER, Type, constant, undefined
 from lamina.codegen.words import OPENCL, Words
 from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.processor import host
 from lamina.errors import InternalError
+from lamina.program.index import Index, gathered_index
+from lamina.program.scalar import Literal, Load
+from lamina.program.steps import Store
 
 SCALARS = cases_of(0)
 CASES = [*SCALARS, *cases_of(4), *cases_of(16)]
@@ -171,3 +172,18 @@ def test_a_vector_of_several_registers_is_carried_whole() -> None:
 
     # Lane by lane it would be hundreds.
     assert instructions(56) < 1.5 * instructions(64)
+
+
+def test_positions_that_are_read_from_data_are_read_again_after_a_store() -> None:
+    module = Module(OPENCL, fused=True)
+    code = module.kernel("work", [("indices", "i64"), ("x", "float")], [])
+    indices, x = code.parameters
+    points = Points(code, {"indices": indices, "x": x}, {"indices": 1, "x": 8})
+    first = Load("indices", Index(0), int64)
+    halved = Load("x", gathered_index(first, 8) // 2, float32)
+    before = points.value(halved)
+    assert points.value(halved) == before
+    points.store(Store("indices", Index(0), Literal(5, int64)), constant(5, I64))
+    points.store(Store("x", Index(0), halved), points.value(halved))
+    text = code.written().text
+    assert text.count("/ 2ul") == text.count("= *indices") == 2

@@ -13,8 +13,7 @@ from program_cases import count, program_of
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, bfloat16, bool_, float32, float64, int64
-from lamina.compiler.fusion import anchors, trials
-from lamina.compiler.lowering.lower import lower_group
+from lamina.compiler.fusion import anchors
 from lamina.compiler.simplify import simplify
 from lamina.graph import CONSTANT, OPS, Graph, Op, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.program.cost import cost_of
@@ -299,26 +298,6 @@ def test_a_cast_is_stored_if_only_the_step_of_its_operand_reads_the_operand() ->
 
     chosen, always = narrowings(normalised)
     assert chosen == always
-
-
-def test_equal_groups_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered: list[int] = []
-
-    def counted(members: Sequence[Tensor], *rest: Any) -> Step:
-        lowered.append(len(members))
-        return lower_group(members, *rest)
-
-    monkeypatch.setattr(trials, "lower_group", counted)
-
-    def tries(layers: int) -> int:
-        lowered.clear()
-        x = leaf("x", "input", (4, 6), float32)
-        for number in range(layers):
-            x = ops.tanh(x @ leaf(f"w{number}", "parameter", (6, 6), float32))
-        assert len(program_of([x]).steps) == layers
-        return len(lowered)
-
-    assert tries(20) == tries(5)
 
 
 def test_a_product_and_its_operand_may_share_a_step() -> None:

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from error_texts import problem_of
-from program_cases import compiled, program_of
+from program_cases import compiled
 
 from lamina import ops
 from lamina.base.shapes import float32, int32, int64
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.graph import Graph, leaf
-from lamina.program.check import verify
 from lamina.program.cost import cost_of, space_of
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program
@@ -123,17 +122,6 @@ def test_keys_are_not_overwritten_by_their_order() -> None:
     plan = Plan((32,), 32, allocations)
     program = Program("test", buffers, (first, second), (("y", "b"),), {}, plan)
     assert "in step 1, 1.order: loads a[rank], which may overlap" in problem_of(program)
-
-
-def test_the_planner_gives_the_order_memory_apart_from_the_keys() -> None:
-    indices = leaf("at", "input", (30,), int32)
-    values = leaf("v", "input", (30,), float32)
-    computed = ops.cumsum(indices, 0)
-    y = ops.scatter_add(values, computed, 40)
-    program = program_of(y, target=replace(DEFAULT_TARGET, scatter="sorted"))
-    verify(program)
-    taken = {one.buffer: one.in_place_of for one in program.plan.allocations}
-    assert taken["scatter_add.order"] == ""
 
 
 def test_the_cpu_engine_runs_sorted_scatters() -> None:

@@ -144,16 +144,6 @@ def test_expensive_functions_of_several_users_are_stored_and_cheap_ones_computed
     assert stored == temporaries() + 1
 
 
-def test_the_arena_is_divided_and_aligned_as_the_target_requires() -> None:
-    net = lm.Sequential(lm.Input(64), lm.Linear(300), lm.Tanh(), lm.Linear(200), lm.Tanh())
-    graph = inference_graph(BatchSpecs(net, float32)).graph
-    divided = replace(CPU, alignment_bytes=256, largest_block_bytes=64 << 10)
-    plans = [compile_graph(graph, batch=50, name="test", target=one).plan for one in (CPU, divided)]
-    assert [len(plan.blocks) for plan in plans] == [1, 2]
-    assert max(plans[1].blocks) <= 64 << 10
-    assert not any(allocation.offset % 256 for allocation in plans[1].allocations)
-
-
 @pytest.fixture
 def recomputing(monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
     """The engine named "interpreter" has another target."""

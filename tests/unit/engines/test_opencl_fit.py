@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from error_texts import error_text
+from fit_cases import TEST, fit, network, same
 from opencl_cases import failure
 from training_cases import TEST, data, fit, network, same
 
@@ -19,7 +19,6 @@ from lamina.engines.discovery import open_engine
 from lamina.engines.opencl import driver as driver_module
 from lamina.engines.opencl import launch_plan
 from lamina.errors import EngineError, NonFiniteError
-from lamina.runtime import data_sets
 from lamina.training import snapshot as snapshots
 from lamina.training.history import History
 
@@ -178,40 +177,6 @@ def test_a_training_step_that_was_enqueued_in_part_is_undone(
         fit(model, epochs=5, callbacks=[begin], progress=False)
     assert left == [0]
     assert same(model.parameters(), after[-1])
-
-
-@pytest.mark.parametrize("streams", [False, True])
-def test_an_interrupt_ends_a_fit_between_two_training_steps(
-    opencl_name: str, driver: Any, on_call: Any, monkeypatch: pytest.MonkeyPatch, streams: bool
-) -> None:
-    if streams:
-        monkeypatch.setattr(type(open_engine(opencl_name)), "shared", lambda *_: None)
-        monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
-        monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
-    runs: list[int] = []
-
-    def interrupt(*_: Any) -> None:
-        runs.append(1)
-        if len(runs) == 60:
-            signal.raise_signal(signal.SIGINT)
-
-    examples = data(400)
-    model = lm.Model(network(), engine=opencl_name, seed=3)
-    on_call(driver.queue, "run", interrupt)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        how: Any = {"optimizer": lm.SGD(0.1), "epochs": 50, "seed": 5, "progress": False}
-        history = fit(model, examples, **how)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert history.interrupted
-    # The checks of parameters, one after each epoch, are runs too.
-    steps = len(runs) - len(history.values["loss"]) - 1
-    assert 50 <= steps < 50 * 50
-    other = lm.Model(network(), engine=opencl_name, seed=3)
-    with other.training(lm.CrossEntropy(), lm.SGD(0.1), 8, data=examples, seed=5) as training:
-        training.run(examples, steps=steps, seed=5)
-    assert same(model.parameters(), other.parameters())
 
 
 def test_a_model_that_cannot_be_restored_is_reported(

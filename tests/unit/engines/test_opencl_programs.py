@@ -122,21 +122,6 @@ def test_runs_return_the_results_of_the_kernels(engine: Any) -> None:
     assert executable.output("nothing").shape == (3, 0)
 
 
-def test_runs_over_a_data_set_record_every_output(engine: Any) -> None:
-    executable, memory = made(engine)
-    data = np.arange(20, dtype="float32").reshape(10, 2)
-    resident = {name: engine.allocate(shape, data.dtype) for name, shape in DATA.items()}
-    resident["x"].write(data)
-    rows = np.random.default_rng(0).integers(0, 10, (40, 3))
-    found = executable.run_many(resident, rows, ["result", "parameter", "nothing"])
-    for run, examples in enumerate(rows):
-        np.testing.assert_array_equal(found["result"][run], expected(data[examples], run))
-        np.testing.assert_array_equal(found["parameter"][run], [run + 1] * 3)
-    assert found["nothing"].shape == (40, 3, 0)
-    np.testing.assert_array_equal(memory.read(), [40, 40, 40])
-    assert executable.run_many(resident, rows[:0], ["result"])["result"].shape == (0, 3, 2)
-
-
 DATA = {"x": (10, 2), "empty": (10, 0)}
 
 
