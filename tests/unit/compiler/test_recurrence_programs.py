@@ -37,8 +37,6 @@ from lamina.program.scalar import Apply, Within, postorder
 from lamina.program.steps import Contraction, scalars_of
 from lamina.program.target import EXPENSIVE
 
-# The program --------------------------------------------------------------------------------------
-
 
 def training_program(
     length: int, features: int = 24, batch: int = 8, kind: Any = lm.LSTM
@@ -197,8 +195,6 @@ def test_the_number_of_threads_does_not_change_a_bit(monkeypatch: pytest.MonkeyP
         lm.Sequential(lm.Input(9, 20), *layers), x, np.ones((48, 3), "float32"), monkeypatch
     )
 
-
-# Errors -------------------------------------------------------------------------------------------
 
 S, E, LONGER = (
     leaf(name, "input", shape, float64)

@@ -22,8 +22,6 @@ from lamina.errors import EngineError, NonFiniteError
 from lamina.training import snapshot as snapshots
 from lamina.training.history import History
 
-# What is read ---------------------------------------------------------------------------------
-
 
 def test_a_fit_reads_losses_and_metrics_only(opencl_name: str, driver: Any, on_call: Any) -> None:
     read: list[int] = []
@@ -34,9 +32,6 @@ def test_a_fit_reads_losses_and_metrics_only(opencl_name: str, driver: Any, on_c
     # Seven training steps: a loss and the sums of a metric of each, and one flag.
     each = 4 + 2 * 4
     assert {after[n + 1] - after[n] for n in range(3)} == {7 * each + 4}
-
-
-# Values that are not finite -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -89,9 +84,6 @@ def test_an_overflow_puts_the_model_back_to_the_last_good_epoch(opencl_name: str
         )
     assert after
     assert same(model.parameters(), after[-1])
-
-
-# Failures of the driver -----------------------------------------------------------------------
 
 
 # Methods of the queue.

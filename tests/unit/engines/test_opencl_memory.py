@@ -76,9 +76,6 @@ def limit(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
     return only
 
 
-# Little memory ------------------------------------------------------------------------------------
-
-
 def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(
     opencl_name: str, driver: Any, leave: Callable[[int], None]
 ) -> None:
@@ -117,8 +114,6 @@ def test_kernels_are_written_once_and_for_few_sizes_of_a_search(
         model.training(**STEP, batch_size=4096)
     assert len(written) == len({*written}) <= 8
 
-
-# A low limit of one allocation --------------------------------------------------------------------
 
 LIMIT = 24 << 10
 
@@ -244,9 +239,6 @@ def test_workspaces_above_the_limit_are_refused_by_name(
         "  needed   12 KiB for parameter 5.weight f32[24, 128]\n"
         "  Take a smaller network, or an optimizer with less state."
     )
-
-
-# Released models ----------------------------------------------------------------------------------
 
 
 def live_objects() -> int:

@@ -50,9 +50,6 @@ def value_of(tensor: Tensor, **feeds: np.ndarray) -> np.ndarray:
     return evaluate(graph, feeds)[0]["y"]
 
 
-# Text ---------------------------------------------------------------------------------------------
-
-
 def test_a_graph_is_shown_one_tensor_a_line() -> None:
     x = data(4)
     w = leaf("w", "parameter", (4,), float32)
@@ -86,9 +83,6 @@ def test_a_tensor_is_described_with_the_layer_it_comes_from() -> None:
         assert described(data(4)) == "f32[batch, 4]   from net/3:Conv2d"
 
 
-# The type check -----------------------------------------------------------------------------------
-
-
 X, W = data(4), leaf("w", "parameter", (4,), float32)
 TANH = ops.tanh(X)
 UNSOUND = {
@@ -112,9 +106,6 @@ def test_faults_of_graphs_are_found(name: str) -> None:
     assert refused(InternalError, lambda: verify(graph)).problem == problem
 
 
-# Values -------------------------------------------------------------------------------------------
-
-
 def test_evaluating_gives_outputs_by_name() -> None:
     x = data(2)
     outputs, _ = evaluate(
@@ -135,9 +126,6 @@ def test_updates_are_functions_of_the_old_values() -> None:
     assert (float(updates["a"]), float(updates["b"])) == (2.0, 1.0)
 
 
-# Binding the batch --------------------------------------------------------------------------------
-
-
 def test_a_bound_graph_has_no_open_dimension() -> None:
     x = data(4)
     y = ops.broadcast_to(ops.sum(ops.reshape(x, (BATCH, 2, 2)), 0), (BATCH, 2, 2))
@@ -145,8 +133,6 @@ def test_a_bound_graph_has_no_open_dimension() -> None:
     assert "batch" not in show(bound)
     verify(bound)
 
-
-# Operators ----------------------------------------------------------------------------------------
 
 LEFT = np.array([[1.0, -2.0, 3.5], [0.5, 4.0, -1.0]], "float32")
 RIGHT = np.array([[2.0, -2.0, 0.5], [1.0, 2.0, 3.0]], "float32")
@@ -276,9 +262,6 @@ def test_a_tensor_cannot_be_changed() -> None:
         data(3).shape = (1,)
 
 
-# Origins ------------------------------------------------------------------------------------------
-
-
 def test_an_op_remembers_the_line_that_made_it() -> None:
     x = data(3)
     y, line = ops.tanh(x), here()
@@ -307,9 +290,6 @@ def test_a_label_ends_with_its_block_even_after_an_error() -> None:
     assert ops.tanh(data(3)).origin.path == ""
 
 
-# Rewriting ----------------------------------------------------------------------------------------
-
-
 def test_rewriting_with_the_same_operands_keeps_the_tensors() -> None:
     x = data(3)
     graph = Graph((x,), (("y", ops.tanh(x * 2.0)),))
@@ -334,9 +314,6 @@ def test_unused_inputs_belong_to_a_graph() -> None:
     assert unused in Graph((x, unused), (("y", ops.tanh(x)),)).nodes()
 
 
-# Constants ----------------------------------------------------------------------------------------
-
-
 def test_constants_are_equal_if_shape_dtype_and_bytes_are() -> None:
     one, same = ConstantValue(np.arange(3)), ConstantValue(np.arange(3))
     assert one == same
@@ -350,9 +327,6 @@ def test_a_constant_is_a_copy() -> None:
     value = ConstantValue(array)
     array[0] = 1
     assert value.array[0] == 0
-
-
-# The user's line ----------------------------------------------------------------------------------
 
 
 def source_from(filename: str) -> str:
@@ -376,9 +350,6 @@ def test_interactive_code_has_source_lines(name: str) -> None:
 
 def test_generated_code_is_not_the_users() -> None:
     assert source_from("<string>").startswith("test_graph.py:")
-
-
-# The registry -------------------------------------------------------------------------------------
 
 
 def record(name: str) -> Op:

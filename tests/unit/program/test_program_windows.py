@@ -202,9 +202,6 @@ def test_a_single_example_and_groups_change_no_windows() -> None:
         assert {bool(step.batch) for step in steps} == {groups > 1}
 
 
-# The check ----------------------------------------------------------------------------------------
-
-
 # A convolution with strides and its gradients.
 SAMPLE = program_of(convolved((2, 3, 9, 8), (4, 3, 3, 5), strides=[2, 1], padding=[(1, 1), (1, 2)]))
 WRONG: dict[str, Callable[[Sliding], Sliding]] = {
