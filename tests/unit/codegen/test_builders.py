@@ -43,7 +43,6 @@ CASES = [*SCALARS, *cases_of(4), *cases_of(16)]
 
 @pytest.fixture(scope="module")
 def by_llvm() -> dict[str, Array]:
-    """The results of the machine code."""
     processor = host()
     module = llvm.Module(fused=processor.fused)
     code = module.function("cases", (("table", POINTER),), internal=False)

@@ -46,7 +46,6 @@ def module_of(
 
 
 def definitions(text: str) -> list[str]:
-    """The names of the functions of a text."""
     return re.findall(r"(\w+)\([^()]*\) \{$", text, re.MULTILINE)
 
 

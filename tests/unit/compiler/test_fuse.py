@@ -26,7 +26,6 @@ ADAM = lm.Adam(1e-3)
 
 
 def temporaries(program: Program, *shape: int) -> list[Buffer]:
-    """The temporaries of a shape."""
     return [b for b in program.of_kind("temporary") if b.shape == shape]
 
 
@@ -114,7 +113,6 @@ CHEAP, COSTLY = ops.relu(X) * 2, ops.exp(X)
 
 
 def two(size: int) -> list[Tensor]:
-    """Results of two leaves."""
     x, y = (leaf(name, "input", (size,), float32) for name in "xy")
     return [ops.exp(x), ops.sin(y)]
 

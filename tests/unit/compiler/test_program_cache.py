@@ -42,7 +42,6 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def cached(
     graph: Graph, batch: int = 8, name: str = "test", target: Target = DEFAULT_TARGET
 ) -> str:
-    """The text of the program, from the cache or compiled."""
     return str(compile_cached(graph, batch=batch, name=name, target=target))
 
 

@@ -35,7 +35,6 @@ assert isinstance(TOTAL, SegmentSum)
 
 
 def with_stage(program: Program, number: int, stage: Stage) -> Program:
-    """The program with another first stage of one step."""
     step = program.steps[number]
     assert isinstance(step, Loop)
     changed = replace(step, stages=(stage, *step.stages[1:]))

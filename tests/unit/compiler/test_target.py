@@ -114,7 +114,6 @@ def functions_backwards(program: Program) -> int:
 
 def test_recurrences_keep_tensors_that_are_expensive(monkeypatch: pytest.MonkeyPatch) -> None:
     def kept() -> tuple[int, int]:
-        """The functions that are computed again, and the bytes that each iteration keeps."""
         short, long = (of(*lstm(length)) for length in (10, 110))
         return functions_backwards(long), (long.plan.arena_bytes - short.plan.arena_bytes) // 100
 
@@ -146,7 +145,6 @@ def test_expensive_functions_of_several_users_are_stored_and_cheap_ones_computed
 
 @pytest.fixture
 def recomputing(monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
-    """The engine named "interpreter" has another target."""
     return interpreter_for(RECOMPUTING, monkeypatch)
 
 
@@ -165,7 +163,6 @@ def network() -> lm.Network:
 
 
 def decided(program: Program) -> tuple[str, object]:
-    """All that a target decides."""
     return str(program), program.plan
 
 

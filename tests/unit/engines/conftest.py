@@ -12,7 +12,6 @@ from lamina.engines.discovery import open_engine
 
 @pytest.fixture
 def engine(opencl_name: str) -> Any:
-    """The engine of an OpenCL device."""
     return open_engine(opencl_name)
 
 

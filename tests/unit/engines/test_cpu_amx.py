@@ -58,13 +58,11 @@ pytestmark = pytest.mark.sampled
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
-    """The engine with emulated tiles."""
     emulate(monkeypatch, "amx")
     return CpuEngine()
 
 
 def products_of(program: Program, processor: HostProcessor) -> list[GemmSchedule]:
-    """The schedules of matrix products."""
     steps = decide(program, processor).steps
     return [one for one in steps if isinstance(one, GemmSchedule)]
 

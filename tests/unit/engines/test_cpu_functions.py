@@ -70,7 +70,6 @@ def compiled(
 def apply(
     emit: Emit, *operands: Array, lanes: int = 16, fused: bool = True, doubles: bool = True
 ) -> Array:
-    """The function of arrays, of one dtype and any length."""
     element = ELEMENTS[operands[0].dtype.name]
     library = compiled(emit, len(operands), element, lanes, fused and host().fused, doubles)
     size = operands[0].size
@@ -95,7 +94,6 @@ def ulps(found: Array, expected: Array) -> Array:
 
 
 def check_units(found: Array, expected: Array, *arguments: Array) -> None:
-    """The results are right to four units in the last place."""
     error = ulps(found, expected)
     worst = int(np.argmax(error))
     named = ", ".join(repr(one[worst]) for one in arguments)
@@ -402,7 +400,6 @@ def test_functions_call_nothing_even_on_the_oldest_processor(name: str, element:
 
 
 def cast(array: Array, dtype: str, *, instructions: bool = True) -> Array:
-    """The array as another dtype, by a program."""
     engine = CpuEngine()
     engine.processor = replace(host(), halves=instructions and host().halves)
     x = lm.Input(dtype=array.dtype.name)

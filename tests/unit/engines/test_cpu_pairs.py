@@ -186,7 +186,6 @@ def test_sides_with_a_negative_dilation_are_split() -> None:
 
 
 def pairs_along_positions(program: Program, processor: Processor) -> Iterator[Schedule]:
-    """The other schedules in which the gradient of the weights is of pairs."""
     for number, step in enumerate(program.steps):
         if isinstance(step, Contraction):
             for one in alternatives_of(step, processor):

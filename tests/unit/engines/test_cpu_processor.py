@@ -31,7 +31,6 @@ def step_program() -> Program:
 
 
 def widest_registers(assembly: str) -> str:
-    """The widest registers in which numbers are added and multiplied."""
     operations = [
         line for line in assembly.splitlines() if re.search(r"\b\w*(add|mul|fma)\w*p[sd]\b", line)
     ]

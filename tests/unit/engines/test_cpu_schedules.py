@@ -134,7 +134,6 @@ def strided() -> Program:
 
 
 def contraction_of(program: Program, algorithm: str) -> int:
-    """The number of a step that is run by an algorithm."""
     steps = decide(program, PROCESSOR).steps
     return next(n for n, step in enumerate(steps) if step.algorithm == algorithm)
 

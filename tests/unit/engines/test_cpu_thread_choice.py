@@ -30,7 +30,6 @@ def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[f
 
 
 def steady(together: float, alone: float) -> Machine:
-    """A machine whose runs always take as long."""
     return lambda _, is_alone: alone if is_alone else together
 
 

@@ -210,7 +210,6 @@ def convolution(
 
 
 def by_winograd(graph: Graph, feeds: dict[str, Any]) -> list[Array]:
-    """The result and both gradients of a convolution."""
     program = compiled(graph)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     return [outputs[name] for name, _ in program.outputs]
@@ -330,12 +329,10 @@ def test_tolerances_of_windows_are_those_of_winograd(
 
 
 def thinned(array: Array, share: float) -> Array:
-    """Zeros at random indices; `share` of the elements stay."""
     return array * (np.random.default_rng(array.size).random(array.shape) < share)
 
 
 def only(array: Array, *index: Any) -> Array:
-    """Zeros everywhere but at an index."""
     kept = np.zeros_like(array)
     kept[index] = array[index]
     return kept

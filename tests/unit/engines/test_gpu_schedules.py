@@ -65,7 +65,6 @@ def test_the_schedules_of_a_large_gpu_give_the_results_of_the_interpreter(case: 
 
 
 def under_oclgrind(names: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Runs cases under oclgrind."""
     oclgrind = shutil.which("oclgrind")
     if oclgrind is None:
         pytest.skip("oclgrind is not installed")

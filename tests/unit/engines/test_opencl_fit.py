@@ -62,7 +62,6 @@ def test_a_value_that_is_not_finite_is_found_anywhere(engine: Any, dtype: str) -
 
 @pytest.fixture(params=["on the device", "on the host"])
 def kept(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the snapshot of a fit is kept."""
     if request.param == "on the host":
         monkeypatch.setattr(snapshots, "_FRACTION", 0.0)
     return request.param

@@ -151,7 +151,6 @@ def test_float16_is_converted_as_integers_if_functions_are_wrong(driver: Any, ke
 
 
 def check(engine: Engine, *arrays: Any) -> bool:
-    """Whether the engine finds all elements of arrays finite."""
     memories = [engine.allocate(array.shape, array.dtype) for array in arrays]
     for memory, array in zip(memories, arrays, strict=True):
         memory.write(array)

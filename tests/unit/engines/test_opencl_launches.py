@@ -193,7 +193,6 @@ def test_calls_side_by_side_touch_no_memory_that_another_one_writes(
 
 
 def training_program(name: str, target: Target) -> Program:
-    """The training step of a workload."""
     one = WORKLOADS[name]
     assert one.loss is not None
     network, options = one.network(), TrainingOptions(one.loss, one.optimizer)

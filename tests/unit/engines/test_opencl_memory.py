@@ -49,7 +49,6 @@ def driver(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def sizes(driver: Any, on_call: Any) -> list[int]:
-    """The sizes of all allocations."""
     found: list[int] = []
     on_call(driver, "allocate", found.append)
     return found

@@ -166,7 +166,6 @@ def test_command_buffers_and_their_kernels_are_released(
 
 
 def device(extensions: str = "cl_khr_command_buffer", version: int = 9 << 12) -> Any:
-    """A device of the test."""
     listed = [SimpleNamespace(name="cl_khr_command_buffer", version=version)]
     return SimpleNamespace(extensions=extensions, extensions_with_version=listed)
 

@@ -40,7 +40,6 @@ from lamina.errors import EngineError
 
 @pytest.fixture
 def found(opencl_name: str) -> Any:
-    """A device."""
     return chosen(opencl_name, found_devices())
 
 

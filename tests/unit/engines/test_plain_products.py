@@ -33,7 +33,6 @@ Result = Callable[..., Tensor]
 def step_of(
     result: Result, *shapes: tuple[int, ...], dtypes: tuple[DType, ...] = ()
 ) -> Contraction:
-    """The only contraction of a graph."""
     (step,) = compiled(Case("case", shapes, result, dtypes, 2), TARGET).steps
     assert isinstance(step, Contraction)
     return step

@@ -48,7 +48,6 @@ def every_allocation_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def available(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
-    """Sets the available memory."""
     return lambda count: monkeypatch.setattr(machine_memory, "available_bytes", lambda: count)
 
 

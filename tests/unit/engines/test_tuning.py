@@ -53,7 +53,6 @@ def network(target: Target, size: int = SIZE) -> Program:
 
 
 def alone_of(program: Program) -> list[Program]:
-    """Each step as a program of its own."""
     signatures, written = Signatures(program), written_by(program)
     return [single_step(program, n, signatures, written) for n in range(len(program.steps))]
 

@@ -21,7 +21,6 @@ LOSS = lm.CrossEntropy()
 
 
 def after(steps: int, optimizer: Any, **how: Any) -> dict[str, Array]:
-    """The parameters after some training steps."""
     model = lm.Model(network())
     with model.training(LOSS, optimizer, 8, **how) as training:
         training.run(TRAIN, steps=steps)

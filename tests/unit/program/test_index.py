@@ -150,7 +150,6 @@ def test_bounds_are_tight_for_plain_sums() -> None:
 
 
 def values(index: Index, bounds: list[Bound], axes: list[Axis]) -> list[int]:
-    """The values of an index at all points where bounds hold."""
     return [
         value_at(index, point)
         for point in points_of(axes)

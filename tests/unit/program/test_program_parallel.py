@@ -38,7 +38,6 @@ def add(left: Scalar, right: Scalar) -> Apply:
 
 
 def at_points(*stores: Store) -> Loop:
-    """Stores at every point."""
     return Loop("1.step", (POINT, INNER), (Write((), stores),))
 
 
@@ -48,7 +47,6 @@ def in_rows(*stores: Store) -> Loop:
 
 
 def everywhere(value: Scalar, index: Index = HERE) -> Loop:
-    """Stores a value in b at every point."""
     return at_points(Store("b", index, value))
 
 

@@ -274,7 +274,6 @@ SMALL, DEEP = Bound(COLUMN, 0, 5), Bound(gathered_index(PLAIN, 6) - 2, 0, 4)
 
 
 def scattered(index: Index) -> Write:
-    """Additions in order."""
     return write(stored(index, accumulate=True), sequential=True)
 
 

@@ -52,7 +52,6 @@ def steps(*given: Step) -> Program:
 
 
 def third(value: Load | Literal | Apply, target: str = "b", index: int = 0) -> Program:
-    """The program with a third step."""
     return steps(FIRST, SECOND, loop("third", target, value, index))
 
 

@@ -72,7 +72,6 @@ def convolved(
     change: Callable[[Tensor], Tensor] = lambda x: x,
     **given: Any,
 ) -> list[Tensor]:
-    """A convolution and its gradients."""
     leaves, rank = Leaves(), len(x) - 2
     data, weights = (leaves.add(np.zeros(shape, "float32")) for shape in (x, weight))
     numbers = {"strides": [1] * rank, "padding": [(0, 0)] * rank, "dilations": [1] * rank, **given}
@@ -81,7 +80,6 @@ def convolved(
 
 
 def with_weight(seen: Tensor, left: str, right: str, result: str) -> list[Tensor]:
-    """The contraction of windows with a weight."""
     extents = {**dict(zip(left, seen.shape, strict=True)), "o": 8}
     weight = leaf(*(extents[axis] for axis in right), name="w")
     return [contract(seen, weight, left, right, result)]
@@ -238,7 +236,6 @@ def test_wrong_windows_are_refused(name: str) -> None:
 
 
 def refuse(program: Program, number: int, **changes: Any) -> None:
-    """The program with a changed contraction is refused."""
     steps = [*program.steps]
     steps[number] = replace(cast(Contraction, steps[number]), **changes)
     with pytest.raises(InternalError, match=r"invalid|iterates|both of its axes|differs from"):
