@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from fit_cases import TEST, fit, network, same
 from opencl_cases import failure
-from training_cases import TEST, data, fit, network, same
+from training_cases import TEST, fit, network, same
 
 import lamina as lm
 from lamina.data import Dataset
