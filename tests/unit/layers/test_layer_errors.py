@@ -153,6 +153,18 @@ class Mixing(lm.Layer):
         return x
 
 
+@dataclass(frozen=True)
+class Giving(lm.Layer):
+    """Gives what it is made with, or in training mode two tensors and in inference mode one."""
+
+    results: Any = None
+
+    def forward(self, scope: lm.Scope, x: lm.Tensor) -> Any:
+        if self.results != "fewer":
+            return self.results
+        return (x, x + 1) if scope.training else (x,)
+
+
 class Loose(lm.Layer):
     def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
         return x
@@ -472,6 +484,15 @@ DEFINITIONS: Rows = [
         lambda: lm.Sequential(x(2), lm.Linear(6)).forward(x(2)),
         "the first argument of forward is the scope of a layer",
         "A network is applied like a layer, net(x); lm.Model(net) computes numbers.",
+    ),
+    *(
+        (lambda one=one: Giving(one)(x(4)), "a tensor, or a tuple of tensors")
+        for one in ((), (None,), [1])
+    ),
+    (lambda: lm.Model(lm.Sequential(x(4), Giving("fewer"))), "as many tensors in inference mode"),
+    (
+        lambda: lm.Sequential(x(4), Giving("fewer"), lm.Linear(4)),
+        *("a layer is applied to tensors", "y, *states = layer(x)"),
     ),
     (lambda: Loose()(x(3)), "Write @dataclass(frozen=True) above class Loose"),
     (

@@ -80,12 +80,3 @@ def test_a_batch_with_fewer_elements_is_refused(count: int) -> None:
         function(rows[:2])
     assert f"top_k: axis 0 has fewer than {count} elements" in str(caught.value)
     assert "Take at most 2." in str(caught.value)
-
-
-def test_the_elements_of_a_batch_are_selected_with_their_gradients() -> None:
-    x = lm.Input(2)
-    values, _ = ops.top_k(x, 2, axis=0)
-    (gradient,) = lm.gradients(ops.sum(values * values), [x])
-    function = lm.compile(inputs=[x], outputs=[gradient])
-    rows = np.array([[1, 5], [4, 2], [3, 3]], np.float32)
-    np.testing.assert_array_equal(function(rows)[0], [[0, 10], [8, 0], [6, 6]])
