@@ -42,10 +42,6 @@ class ConstantValue:
         return str(self.array[()]) if self.array.ndim == 0 else f"array{self.array.shape}"
 
 
-def _infer_leaf(_: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    return attributes["shape"], attributes["dtype"]
-
-
 def _leaf_reference(**_: Any) -> Array:
     raise LaminaError("a leaf has no value: feed it")
 
@@ -59,12 +55,11 @@ def _constant_reference(value: ConstantValue) -> Array:
     return value.array
 
 
-def _no_operands(_result: Tensor, _upstream: Tensor) -> tuple[Tensor | None, ...]:
-    return ()
-
-
 LEAF = Op(
-    *("leaf", _infer_leaf, _no_operands, _leaf_reference, Leaf()),
+    "leaf",
+    lambda _, attributes: (attributes["shape"], attributes["dtype"]),
+    lambda result, upstream: (),
+    *(_leaf_reference, Leaf()),
     operands=0,
     attributes={
         "name": LABEL,
@@ -76,7 +71,10 @@ LEAF = Op(
 )
 
 CONSTANT = Op(
-    *("constant", _infer_constant, _no_operands, _constant_reference, Leaf()),
+    "constant",
+    _infer_constant,
+    lambda result, upstream: (),
+    *(_constant_reference, Leaf()),
     operands=0,
     attributes={"value": Instance(ConstantValue)},
 )

@@ -7,21 +7,20 @@ rules of a mathematical operation. Records of ops enter the registry here when t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, NoReturn, final
+from typing import Annotated, Any, ClassVar, NoReturn, cast, final
 
 import numpy as np
 
-from lamina.base.records import frozen_dataclass
+from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import Array, Dim, DType, Shape, shape_text
 from lamina.checks.kinds import Instance, Kind, Row
 from lamina.checks.origin import Origin, current_origin, source_line
 from lamina.errors import LaminaError, Named, ShapeError
 from lamina.foreign import function_here, sentence
 from lamina.graph.methods import BINARY, OPERATORS, Methods
-from lamina.graph.samples import Sample
 
 Attributes = Mapping[str, Any]
 
@@ -35,6 +34,47 @@ class LoweringRule:
     """
 
     takes_halves: ClassVar[bool] = False
+
+
+@frozen_dataclass
+class Sample:
+    """Inputs on which an op is tested: against its reference, its gradient, on every engine.
+
+    Attributes:
+        shapes: one shape for each operand.
+        attributes: the op's attributes.
+        low, high: the range of operand values, which are drawn uniformly.
+        dtypes: the dtypes of the operands; by default all of the float type under test, whose name
+            here is "float".
+        differentiable: whether the gradient is checked by finite differences here.
+        diagonal: the summand of the diagonal of the first operand, matrices in its last two axes.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    low: float = -2.0
+    high: float = 2.0
+    dtypes: tuple[str, ...] = ()
+    differentiable: bool = True
+    diagonal: float = 0.0
+
+
+@final
+class Samples(Sequence[Sample]):
+    """Samples that are made when they are first read: by tests only."""
+
+    def __init__(self, make: Callable[[], Iterable[Sample]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _all(self) -> tuple[Sample, ...]:
+        return tuple(self._make())
+
+    def __getitem__(self, key: Any) -> Any:
+        return cast(Any, self._all)[key]
+
+    def __len__(self) -> int:
+        return len(self._all)
 
 
 @frozen_dataclass(eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import combinations
 
@@ -67,7 +67,10 @@ def verify(program: Program) -> None:
         for load in loads_of(step):
             _check_access(program, load, where)
         check_scalars(step, where)
-        _check_sort(step, where)
+        stages = step.stages if isinstance(step, Loop) else ()
+        if len(stages) > 1 and any(isinstance(stage, Sort) for stage in stages):
+            # Special kernels run it.
+            raise InternalError("a sort must be the only stage of its loop", where=where)
         _check_stores(program, step, repeat, where)
         own = writes_of(step)
         missing = _read_before(step) - written
@@ -183,21 +186,24 @@ def _read_before(step: Step) -> set[str]:
     return read
 
 
-def _check_sort(step: Step, where: str) -> None:
-    """Checks that a sort is the only stage of its loop, because special kernels run it."""
-    stages = step.stages if isinstance(step, Loop) else ()
-    if len(stages) > 1 and any(isinstance(stage, Sort) for stage in stages):
-        raise InternalError("a sort must be the only stage of its loop", where=where)
-
-
 def _check_stores(program: Program, step: Step, repeat: Repeat | None, where: str) -> None:
     """Checks that stores are in the buffer, and that no two points store in one element.
 
     Additions in order may share an element.
     """
-    outer = step.result_axes if isinstance(step, Contraction) else step.axes
     earlier: list[tuple[Store, tuple[Axis, ...]]] = []
-    for axes, stores, in_order in _stores_by_axes(step):
+    # (axes, stores, whether the points are run in order) of each stage.
+    nests: list[tuple[tuple[Axis, ...], tuple[Store, ...], bool]]
+    if isinstance(step, Contraction):
+        outer = step.result_axes
+        nests = [(outer, step.stores, False)]
+    else:
+        outer = step.axes
+        nests = [
+            ((*outer, *inner_axes(s)), stage_stores(s), isinstance(s, Write) and s.sequential)
+            for s in step.stages
+        ]
+    for axes, stores, in_order in nests:
         # A nest without points stores nothing.
         if not all(axis.extent for axis in (*axes, *([repeat.axis] if repeat else ()))):
             continue
@@ -242,16 +248,6 @@ def _check_apart_at(
         elements = dict.fromkeys(f"{store.buffer}[{store.index}]" for store in (first, second))
         problem = f"stores {' and '.join(elements)} in one element, {points}"
         raise InternalError(problem, where=where)
-
-
-def _stores_by_axes(step: Step) -> Iterator[tuple[tuple[Axis, ...], tuple[Store, ...], bool]]:
-    """(axes, stores, whether the points are run in order) of each stage."""
-    if isinstance(step, Contraction):
-        yield step.result_axes, step.stores, False
-        return
-    for stage in step.stages:
-        in_order = isinstance(stage, Write) and stage.sequential
-        yield (*step.axes, *inner_axes(stage)), stage_stores(stage), in_order
 
 
 def _check_access(program: Program, access: Load | Store, where: str) -> None:

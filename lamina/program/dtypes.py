@@ -55,27 +55,25 @@ def _comparison(operands: Sequence[DType], dtype: DType) -> bool:
     return dtype == bool_ and operands[0] == operands[1] and not operands[0].is_half
 
 
-def _logical(operands: Sequence[DType], dtype: DType) -> bool:
-    return dtype == bool_ and _of_one_dtype(operands, dtype)
-
-
 def _of_integers(operands: Sequence[DType], dtype: DType) -> bool:
     return dtype.kind == "int" and _of_one_dtype(operands, dtype)
 
 
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("add", "subtract", "multiply", "maximum", "minimum"), _of_numbers),
-    **dict.fromkeys(("negative", "absolute", "sign", "floor"), _of_numbers),
-    **dict.fromkeys(("power",), _of_numbers),
+    **dict.fromkeys(("negative", "absolute", "sign", "floor", "power"), _of_numbers),
     **dict.fromkeys(("multiply_add", "divide", "fmod", "copysign", "round"), _of_floats),
-    **dict.fromkeys(("square_root", "reciprocal", "sigmoid", "softplus"), _of_floats),
+    **dict.fromkeys(("square_root", "reciprocal", "sigmoid", "softplus", "erfc"), _of_floats),
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), _of_floats),
-    **dict.fromkeys(("sin", "cos", "tan", "atan2", "sinh", "cosh", "tanh"), _of_floats),
-    **dict.fromkeys(("erf", "erfc"), _of_floats),
+    **dict.fromkeys(("sin", "cos", "tan", "atan2", "sinh", "cosh", "tanh", "erf"), _of_floats),
     **dict.fromkeys(("quotient", "bitwise_and", "bitwise_or", "bitwise_xor"), _of_integers),
+    **dict.fromkeys(("shift_left", "shift_right"), _of_integers),
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal"), _comparison),
     **dict.fromkeys(("greater", "greater_equal"), _comparison),
-    **dict.fromkeys(("logical_and", "logical_or", "logical_not"), _logical),
+    **dict.fromkeys(
+        ("logical_and", "logical_or", "logical_not"),
+        lambda operands, dtype: dtype == bool_ and _of_one_dtype(operands, dtype),
+    ),
     "select": lambda operands, dtype: operands[0] == bool_ and _of_one_dtype(operands[1:], dtype),
     "cast": lambda operands, dtype: True,
     "round_to_tf32": lambda operands, dtype: dtype == float32 and _of_one_dtype(operands, float32),
@@ -83,7 +81,6 @@ _RULES: Mapping[str, _Rule] = {
         (operands[0], dtype) in ((float32, int32), (float64, int64))
     ),
     "random_bits": lambda operands, dtype: dtype == uint32 and _of_one_dtype(operands, int64),
-    **dict.fromkeys(("shift_left", "shift_right"), _of_integers),
 }
 
 
@@ -198,11 +195,10 @@ class _Checker:
             for bound in scalar.bounds:
                 if not (_holds(int64, bound.low) and _holds(int64, bound.high)):
                     yield f"a bound reaches beyond 64 bits: {bound}"
-        if isinstance(scalar, Load | Position | Within):
-            for index in indices_of(scalar):
-                for value in index.values:
-                    if value.dtype.kind != "int":
-                        yield f"an index read from data must be an integer, not {value.dtype}"
+        for index in indices_of(scalar):
+            for value in index.values:
+                if value.dtype.kind != "int":
+                    yield f"an index read from data must be an integer, not {value.dtype}"
 
 
 def _holds(dtype: DType, value: object) -> bool:

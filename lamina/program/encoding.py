@@ -180,11 +180,7 @@ _FIELDS: Mapping[int, Callable[[object], tuple[object, ...]]] = {
 }
 
 
-def _made_tuple(*elements: object) -> tuple[object, ...]:
-    return elements
-
-
-_MAKERS: tuple[Callable[..., object], ...] = (_made_tuple, as_dtype, *_RECORDS)
+_MAKERS: tuple[Callable[..., object], ...] = (lambda *elements: elements, as_dtype, *_RECORDS)
 
 
 def _read(rows: list[Any]) -> Any:

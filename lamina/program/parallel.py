@@ -6,13 +6,13 @@ memory in the arena. Addresses are compared, not names. `lamina.program.steps` s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from lamina.base.records import frozen_dataclass
 from lamina.program.index import Axis, Index
 from lamina.program.program import Program
 from lamina.program.ranges import range_of
-from lamina.program.scalar import Load, Position, loads
+from lamina.program.scalar import Load, loads
 from lamina.program.steps import (
     Contraction,
     Loop,
@@ -21,6 +21,7 @@ from lamina.program.steps import (
     Step,
     Store,
     Write,
+    gathering_positions,
     inner_axes,
     stage_stores,
     stage_values,
@@ -62,13 +63,7 @@ class Overlap:
 
 
 def overlaps(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterator[Overlap]:
-    """The loads and stores of a step that may touch the same bytes.
-
-    Args:
-        step: of a program.
-        memory: the addresses of its buffers.
-        repeated: the axis by which the step is repeated.
-    """
+    """The loads and stores of a step, maybe repeated, that may touch the same bytes."""
     stages = list(_accesses(step))
     for writing, (_, stores) in enumerate(stages):
         for store in stores:
@@ -81,9 +76,11 @@ def overlaps(step: Step, memory: Memory, repeated: Axis | None = None) -> Iterat
                             and all(bound.always for bound in load.bounds)
                             and not store.accumulate
                         )
-                        first = reading < writing and not isinstance(step, Contraction)
-                        itself = reading == writing and not _sorts(step, writing)
-                        at_one_point = one_element and (first or itself)
+                        earlier = reading < writing and isinstance(step, Loop)
+                        # A sort reads all of its points before it stores any.
+                        sorts = isinstance(step, Loop) and isinstance(step.stages[writing], Sort)
+                        itself = reading == writing and not sorts
+                        at_one_point = one_element and (earlier or itself)
                         yield Overlap(load, store, reading, writing, at_one_point)
 
 
@@ -141,28 +138,16 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
     )
 
 
-def _sorts(step: Step, stage: int) -> bool:
-    """Whether a stage reads all of its points before it stores any."""
-    return isinstance(step, Loop) and isinstance(step.stages[stage], Sort)
-
-
 def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]]:
     """The loads and stores of each stage; for a contraction, of its operands and its epilogue."""
     if isinstance(step, Contraction):
         yield loads(step.left, step.right), ()
         values = [store.value for store in step.stores]
-        yield loads(*values, *_positions(step.stores)), step.stores
+        yield loads(*values, *gathering_positions(step.stores)), step.stores
         return
     for stage in step.stages:
         stores = stage_stores(stage)
-        yield loads(*stage_values(stage), *_positions(stores)), stores
-
-
-def _positions(stores: Sequence[Store]) -> Iterator[Position]:
-    """The indices of stores that contain loads, as scalars."""
-    for store in stores:
-        if store.index.values:
-            yield Position(store.index)
+        yield loads(*stage_values(stage), *gathering_positions(stores)), stores
 
 
 def may_overlap(

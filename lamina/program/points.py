@@ -26,12 +26,7 @@ MOST_POINTS = 1 << 16
 
 @lru_cache(maxsize=1 << 10)
 def outside(load: Load, size: int) -> str:
-    """A point at which bounds hold and a load is outside its buffer; "" if none is found.
-
-    Args:
-        load: from a buffer.
-        size: the elements of the buffer.
-    """
+    """A point at which bounds hold, and a load is outside a buffer of a size; "" for none."""
     if load.index.values:
         load = _unguarded(load)
     indices = (load.index, *(bound.index for bound in load.bounds))

@@ -297,7 +297,9 @@ def _applied_text(scalar: Apply, texts: Mapping[Scalar, str], names: Mapping[Sca
     operands = [texts[operand] for operand in scalar.operands]
     if scalar.primitive in _INFIX:
         bracketed = [
-            f"({written})" if _is_infix(operand) and operand not in names else written
+            f"({written})"
+            if isinstance(operand, Apply) and operand.primitive in _INFIX and operand not in names
+            else written
             for operand, written in zip(scalar.operands, operands, strict=True)
         ]
         return f" {_INFIX[scalar.primitive]} ".join(bracketed)
@@ -311,10 +313,6 @@ def _written_out(scalar: Scalar) -> int:
     for one in postorder(scalar):
         counts[one] = 1 + sum(counts[operand] for operand in operands_of(one))
     return counts[scalar]
-
-
-def _is_infix(scalar: Scalar) -> bool:
-    return isinstance(scalar, Apply) and scalar.primitive in _INFIX
 
 
 def shared(*roots: Scalar) -> tuple[Apply, ...]:

@@ -24,7 +24,7 @@ refuses a program if it finds a point that breaks these rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import cast
 
@@ -246,7 +246,7 @@ class _Cached:
     @cached_property
     def loads(self) -> tuple[Load, ...]:
         step = cast(Step, self)
-        return loads(*scalars_of(step), *_positions(step))
+        return loads(*scalars_of(step), *gathering_positions(stores_of(step)))
 
     @cached_property
     def _hash(self) -> int:
@@ -379,10 +379,9 @@ def loads_of(step: Step) -> tuple[Load, ...]:
     return step.loads
 
 
-def _positions(step: Step) -> Iterator[Scalar]:
-    for store in stores_of(step):
-        if store.index.values:
-            yield from loads_in_index(store.index)
+def gathering_positions(stores: Iterable[Store]) -> Iterator[Position]:
+    """The indices of stores that contain loads, as scalars."""
+    return (Position(store.index) for store in stores if store.index.values)
 
 
 def loads_in_index(index: Index) -> tuple[Load, ...]:
