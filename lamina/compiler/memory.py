@@ -79,14 +79,9 @@ def plan_memory(
 ) -> Plan:
     """The plan of the arena: a block and an offset for every temporary buffer.
 
-    Args:
-        buffers, steps, repeats: of the program.
-        outputs: buffers that callers read after the last step.
-        alignment: the bytes for every buffer; its elements or cache lines may need more.
-        largest_block: the most bytes in one block of the arena; None for one block of any size.
-
-    Raises:
-        LargestBlockError: if an input or a temporary does not fit into the largest block.
+    Callers read the outputs after the last step. Every buffer has the alignment, in bytes; its
+    elements or cache lines may need more. `largest_block` is the most bytes in one block of the
+    arena; None for one block of any size.
     """
     lifetimes = _lifetimes(buffers, steps, outputs, repeats)
     # Block sizes are multiples of this, so that each block can directly follow the previous one.

@@ -26,16 +26,9 @@ from lamina.program.target import Target
 
 @without_collections
 def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Program:
-    """Compiles a graph for one batch size.
+    """Compiles a graph for one batch size and target, to a program that any engine can run.
 
-    Args:
-        graph: what to compute, gradients included (`differentiate.gradients`).
-        batch: the number of examples in a batch.
-        name: the program's name, shown to users.
-        target: the costs and limits of the device.
-
-    Returns:
-        A program that any engine can run.
+    The graph is what to compute, gradients included (`differentiate.gradients`). Users see the name.
     """
     graph = bind_batch(graph, batch)
     verify(graph)

@@ -33,9 +33,7 @@ from lamina.graph.tensor import NUMBERS, Attributes, Op, Tensor
 def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
     """The op applied to tensors. Operands and attributes are checked against its record here.
 
-    Raises:
-        DefinitionError: for an attribute, or a number of operands, that the op does not take.
-        LaminaError: from the shape rule. All errors name the layer and source line.
+    Errors name the layer and source line.
     """
     try:
         given = checked_attributes(op, operands, attributes)
@@ -50,12 +48,7 @@ def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
 
 
 def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) -> Attributes:
-    """The attributes in plain form, checked against the op's record.
-
-    Raises:
-        DefinitionError: for another number of operands, a missing or unknown attribute, or a value
-            of another kind.
-    """
+    """The attributes in plain form; they and the number of operands are checked against the record."""
     count, kinds = len(operands), op.attributes
     if not given and not kinds and count == op.operands:
         return given
@@ -96,12 +89,7 @@ MOST_AXES = 64
 
 
 def _inferred(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
-    """The shape and dtype from the shape rule, checked to be possible.
-
-    Raises:
-        ShapeError: if an extent is negative, or the result is larger than any memory, or has more
-            axes than an array can have.
-    """
+    """The shape and dtype from the shape rule, checked to be possible."""
     shape, dtype = op.infer(operands, attributes)
     if len(shape) > MOST_AXES:
         raise ShapeError(
@@ -161,11 +149,7 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
 
 
 def _as_array(value: Any) -> Array:
-    """Numbers, lists of them, arrays, and objects that convert to arrays, as an array of numbers.
-
-    Raises:
-        DTypeError: for anything else.
-    """
+    """Numbers, lists of them, arrays, and objects that convert to arrays, as an array."""
     found, reason = type(value).__name__, ""
     try:
         if is_masked_array(value) and np.ma.is_masked(value):
@@ -219,11 +203,7 @@ def _same_types(operands: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:
-    """The graph with every node, operands first, replaced by `rule(node, new operands)`.
-
-    Returns:
-        The new graph; `graph` itself if nothing changes.
-    """
+    """The graph with `rule(node, new operands)` for every node; itself if nothing changes."""
     new: dict[Tensor, Tensor] = {}
     before = ORIGIN.set(Origin())
     try:

@@ -114,10 +114,7 @@ def reached_ends(
 ) -> set[Tensor]:
     """The first ends on all paths from some tensors, which may be ends themselves.
 
-    Args:
-        nodes: the tensors where the paths begin.
-        is_end: whether a path ends at a tensor.
-        onward: the next tensors after one that is not an end.
+    `onward` gives the next tensors after one that is not an end.
     """
     ends: set[Tensor] = set()
     seen: set[Tensor] = set()
@@ -137,12 +134,7 @@ def reached_ends(
 def reached_all(
     nodes: Iterable[Tensor], onward: Callable[[Tensor], Iterable[Tensor]]
 ) -> set[Tensor]:
-    """These tensors, and all on the paths that begin at them.
-
-    Args:
-        nodes: the tensors where the paths begin.
-        onward: the next tensors after one.
-    """
+    """These tensors, and all on the paths that begin at them; `onward` gives the next ones."""
     seen: set[Tensor] = set()
     pending = list(nodes)
     while pending:

@@ -129,14 +129,10 @@ class Hyperparameters:
         self.leaves: dict[str, tuple[Tensor, float]] = {}
 
     def of(self, record: _Record, name: str) -> _Record:
-        """The record with hyper-parameters in place of its numbers.
+        """The record with hyper-parameters in place of its numbers; their names begin with `name`.
 
         Numbers in records, rows and dicts in its fields are replaced too. Values of other types
         stay as they are.
-
-        Args:
-            record: the record, which is not changed.
-            name: the beginning of the names of the hyper-parameters: `"optimizer"`.
         """
         return self._named(record, f"{name}/", ())
 
@@ -145,13 +141,7 @@ class Hyperparameters:
         return _made(_plain(value), name, self, frozenset((name,)))
 
     def _named(self, value: Any, name: str, keys: tuple[str, ...]) -> Any:
-        """A value with hyper-parameters.
-
-        Args:
-            value: the value of a field.
-            name: its name.
-            keys: the keys of the dicts in which it is.
-        """
+        """The value of a field with hyper-parameters; `keys` are of the dicts in which it is."""
         if isinstance(value, bool | Hyperparameter):
             return value
         if isinstance(value, int | float):

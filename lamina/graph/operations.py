@@ -87,12 +87,8 @@ def verify(graph: Graph, before: Graph | None = None) -> None:
 def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
     """The NumPy oracle: computes a bound graph op by op, by the references of the ops.
 
-    Args:
-        graph: a graph without open dimensions.
-        feeds: the value of every leaf, by its name.
-
-    Returns:
-        The outputs by name, and the new values of updated leaves by name.
+    `feeds` has the value of every leaf, by its name. Returns the outputs by name, and the new
+    values of updated leaves by name.
     """
     values: dict[Tensor, Array] = {}
     with np.errstate(all="ignore"):

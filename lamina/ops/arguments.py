@@ -37,12 +37,7 @@ from lamina.graph.attributes import whole
 
 
 def as_tensor(value: TensorLike) -> Tensor:
-    """The tensor itself, or a constant.
-
-    Raises:
-        LaminaError: for a batch size that is still open.
-        DTypeError: for anything but numbers and arrays of numbers.
-    """
+    """The tensor itself, or a constant; an open batch size is refused."""
     if isinstance(value, Tensor):
         return value
     if isinstance(cast(object, value), Size):
@@ -94,10 +89,7 @@ _ANY_TYPE = ElementType()
 
 
 def dtype_of(value: DTypeLike, kind: ElementType = _ANY_TYPE) -> DType:
-    """A dtype that tensors may have.
-
-    Raises DTypeError if there is no such dtype, DefinitionError if it is of another kind.
-    """
+    """A dtype that tensors may have, of a kind."""
     return read("dtype", kind, value)
 
 
@@ -105,16 +97,7 @@ _EXTENT, _EXTENT_OR_INFERRED = Extent(), Extent(-1)
 
 
 def shape_of(value: object, name: str = "shape", *, inferred: bool = False) -> Shape:
-    """A shape: a number for one axis, or numbers for several.
-
-    Args:
-        value: the argument.
-        name: the name of the argument.
-        inferred: whether -1 may stand for a dimension that is inferred from the others.
-
-    Raises:
-        DefinitionError: for anything else.
-    """
+    """A shape: a number for one axis, or numbers for several; -1 only if one may be `inferred`."""
     kind = _EXTENT_OR_INFERRED if inferred else _EXTENT
     if isinstance(value, Size) or as_whole(value) is not None:
         return (read(name, kind, value),)
@@ -128,11 +111,7 @@ def shape_of(value: object, name: str = "shape", *, inferred: bool = False) -> S
 
 
 def each_of(name: str, value: object, count: int, kind: Kind) -> tuple[Any, ...]:
-    """A value for each of `count` axes; a single one is for all of them.
-
-    Raises:
-        DefinitionError: for another number of values, or a value of another kind.
-    """
+    """A value for each of `count` axes; a single one is for all of them."""
     entries = entries_of(value)
     if entries is None:
         return (read(name, kind, value),) * count
@@ -145,11 +124,7 @@ def each_of(name: str, value: object, count: int, kind: Kind) -> tuple[Any, ...]
 
 
 def pairs_of(name: str, value: object, count: int, least: int = 0) -> tuple[tuple[int, int], ...]:
-    """(before, after) for each of `count` axes; a single number is for both, or for all axes.
-
-    Raises:
-        DefinitionError: for another number of pairs, or a number below `least`.
-    """
+    """(before, after) for each of `count` axes; a single number is for both, or for all axes."""
     entries = entries_of(value)
     if entries is None:
         width = whole_of(name, value, least)
@@ -173,17 +148,7 @@ _AXIS = Whole()
 
 
 def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
-    """The axis counted from the front.
-
-    Args:
-        x: the tensor.
-        axis: counted from either end.
-        count: the number of axes; by default the rank of x.
-
-    Raises:
-        ShapeError: if the tensor has no such axis.
-        DefinitionError: for anything but a whole number.
-    """
+    """The axis counted from the front, of `count` axes, by default those of x."""
     number: int = read("axis", _AXIS, axis, x)
     try:
         return normalise_axis(number, x.rank if count is None else count)
@@ -192,12 +157,7 @@ def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
 
 
 def axes_of(x: Tensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The axes counted from the front, in rising order; None means all.
-
-    Raises:
-        ShapeError: if an axis is missing or named twice.
-        DefinitionError: for anything but whole numbers.
-    """
+    """The axes counted from the front, in rising order; None means all."""
     try:
         return normalise_axes(None if axes is None else listed_axes(axes, x), x.rank)
     except ShapeError as error:
@@ -205,11 +165,7 @@ def axes_of(x: Tensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def listed_axes(axes: object, x: Tensor) -> list[int]:
-    """The axes that the user named: one or several.
-
-    Raises:
-        DefinitionError: for anything but whole numbers.
-    """
+    """The axes that the user named: one or several."""
     if type(axes) is int:
         return [axes]
     entries = (axes,) if as_whole(axes) is not None else entries_of(axes)

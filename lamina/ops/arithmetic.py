@@ -12,16 +12,7 @@ from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.ops.comparison import equal, greater, less, less_equal, logical_and, where
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
 from lamina.ops.elementwise import log, sigmoid, softplus
-from lamina.ops.factories import (
-    ANY,
-    NUMBER,
-    POSITIVE,
-    WIDE,
-    applied,
-    elementwise_op,
-    formula,
-    number_like,
-)
+from lamina.ops.factories import ANY, NUMBER, POSITIVE, WIDE, applied, elementwise_op, formula
 from lamina.program.integers import integer_power
 from lamina.program.scalar import Scalar
 
@@ -191,11 +182,10 @@ def minimum(left: TensorLike, right: TensorLike) -> Tensor:
 
 def _lerp(start: Scalar, end: Scalar, weight: Scalar) -> Scalar:
     """From the nearer end, so that both ends are exact."""
-    one, half = number_like(start, 1), number_like(start, 0.5)
     distance = applied("subtract", end, start)
     forwards = applied("add", start, applied("multiply", weight, distance))
-    back = applied("multiply", distance, applied("subtract", one, weight))
-    is_near = applied("less", weight, half)
+    back = applied("multiply", distance, applied("subtract", 1, weight))
+    is_near = applied("less", weight, 0.5)
     return applied("select", is_near, forwards, applied("subtract", end, back))
 
 
@@ -245,9 +235,9 @@ def logaddexp(left: TensorLike, right: TensorLike) -> Tensor:
 
 
 def _xlogy(x: Scalar, y: Scalar) -> Scalar:
-    number = applied("logical_and", applied("equal", x, number_like(x, 0)), applied("equal", y, y))
+    number = applied("logical_and", applied("equal", x, 0), applied("equal", y, y))
     product = applied("multiply", x, applied("log", y))
-    return applied("select", number, number_like(x, 0), product)
+    return applied("select", number, 0, product)
 
 
 def _xlogy_left(x: Tensor, y: Tensor, _: Tensor, g: Tensor) -> Tensor:

@@ -146,10 +146,7 @@ class Layout:
     def applied(self, windowed: Tensor, weight: Tensor, given: str) -> Tensor:
         """The contraction of windows with a weight: [batch, channels, positions...].
 
-        Args:
-            windowed: the result of `windows_of` or `transposed_windows_of`.
-            weight: the weight of the convolution.
-            given: the label of the windows' channels, `"c"` or `"o"`; the result has the other one.
+        `given` is the label of the windows' channels, `"c"` or `"o"`; the result has the other one.
         """
         if self.axes.is_depthwise:
             return self.restored(self._by_channel(windowed, weight))

@@ -65,12 +65,7 @@ def gradients(
 
 
 def check(output: Tensor, with_respect_to: Sequence[Tensor], seed: Tensor | None) -> None:
-    """Checks what gradients are taken of.
-
-    Raises:
-        GradientError: for a tensor that is not a float.
-        ShapeError: if the seed has another shape or dtype than the output.
-    """
+    """Checks that tensors are floats, and that a seed has the shape and dtype of the output."""
     for tensor in (output, *with_respect_to):
         if not tensor.dtype.is_float:
             raise GradientError(
@@ -124,10 +119,9 @@ def _operand_gradients_of(node: Tensor, upstream: Tensor) -> tuple[Tensor | None
 
 
 def _results_together(nodes: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
-    """Nodes that are differentiated together: the results of a loop, the parts of a split tensor.
+    """For each node that is differentiated together with others, all of its group, in order.
 
-    Returns:
-        For each of these nodes, all nodes of its group, in the order of `nodes`.
+    Such are the results of a loop, and the parts of a split tensor.
     """
     loops: dict[object, list[Tensor]] = {}
     slices: dict[Tensor, list[Tensor]] = {}
@@ -176,15 +170,7 @@ def gradients_of_built(
     """The gradient of an op that stands for a graph: the gradient of this graph.
 
     Two operands may be the same tensor, or one may depend on the other. They are still
-    differentiated as independent tensors.
-
-    Args:
-        build: the function that makes the graph from the operands.
-        operands: the operands of the op.
-        upstream: the gradient of its result.
-
-    Returns:
-        The gradient of each operand; None for operands that are not floats.
+    differentiated as independent tensors. Operands that are not floats have None.
     """
     replacements = {leaf(f"x{n}", "input", x.shape, x.dtype): x for n, x in enumerate(operands)}
     arriving = leaf("upstream", "input", upstream.shape, upstream.dtype)

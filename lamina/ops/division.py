@@ -15,7 +15,7 @@ from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.ops.arguments import as_tensor
 from lamina.ops.arithmetic import div
 from lamina.ops.conversion import apply_to_numbers
-from lamina.ops.factories import NUMBER, applied, elementwise_op, formula, number_like, unary_op
+from lamina.ops.factories import NUMBER, applied, elementwise_op, formula, unary_op
 from lamina.ops.lowering_rules import Elementwise
 from lamina.ops.records import Rule
 from lamina.program.scalar import Scalar
@@ -75,17 +75,14 @@ def _whole(op: Op, x: TensorLike) -> Tensor:
 def _fmod(a: Scalar, b: Scalar) -> Scalar:
     if a.dtype.is_float:
         return applied("fmod", a, b)
-    zero = number_like(b, 0)
     rest = applied("subtract", a, applied("multiply", b, applied("quotient", a, b)))
-    return applied("select", applied("equal", b, zero), zero, rest)
+    return applied("select", applied("equal", b, 0), 0, rest)
 
 
 def _has_other_sign(rest: Scalar, b: Scalar) -> Scalar:
     """Whether a truncated remainder is not zero, and has another sign than the divisor."""
-    zero = number_like(b, 0)
-    signs = (applied("less", one, zero) for one in (rest, b))
-    differ = applied("not_equal", *signs)
-    return applied("logical_and", applied("not_equal", rest, zero), differ)
+    differ = applied("not_equal", applied("less", rest, 0), applied("less", b, 0))
+    return applied("logical_and", applied("not_equal", rest, 0), differ)
 
 
 def _remainder(a: Scalar, b: Scalar) -> Scalar:
@@ -97,23 +94,22 @@ def _floor_divide(a: Scalar, b: Scalar) -> Scalar:
     if a.dtype.is_float:
         return _floor_divide_floats(a, b)
     truncated, rest = applied("quotient", a, b), _fmod(a, b)
-    less = applied("subtract", truncated, number_like(a, 1))
+    less = applied("subtract", truncated, 1)
     return applied("select", _has_other_sign(rest, b), less, truncated)
 
 
 def _floor_divide_floats(a: Scalar, b: Scalar) -> Scalar:
     """As NumPy and PyTorch: from the exact remainder, rounded to the nearest whole number."""
-    one, zero, half = (number_like(a, number) for number in (1, 0, 0.5))
     rest, direct = applied("fmod", a, b), applied("divide", a, b)
     near = applied("divide", applied("subtract", a, rest), b)
-    less = applied("subtract", near, one)
+    less = applied("subtract", near, 1)
     near = applied("select", _has_other_sign(rest, b), less, near)
     rounded = applied("floor", near)
-    above = applied("greater", applied("subtract", near, rounded), half)
-    rounded = applied("select", above, applied("add", rounded, one), rounded)
-    signed_zero = applied("copysign", zero, direct)
-    rounded = applied("select", applied("equal", near, zero), signed_zero, rounded)
-    return applied("select", applied("equal", b, zero), direct, rounded)
+    above = applied("greater", applied("subtract", near, rounded), 0.5)
+    rounded = applied("select", above, applied("add", rounded, 1), rounded)
+    signed_zero = applied("copysign", 0, direct)
+    rounded = applied("select", applied("equal", near, 0), signed_zero, rounded)
+    return applied("select", applied("equal", b, 0), direct, rounded)
 
 
 # Numbers of one sign for gradients, and integers of all dtypes, zeros included.

@@ -24,7 +24,6 @@ from lamina.ops.factories import (
     elementwise_op,
     elementwise_samples,
     formula,
-    number_like,
     unary_op,
 )
 
@@ -266,7 +265,7 @@ def softplus(x: TensorLike) -> Tensor:
 
 RELU = unary_op(
     "relu",
-    formula(lambda x: applied("maximum", x, number_like(x, 0))),
+    formula(lambda x: applied("maximum", x, 0)),
     lambda x: np.maximum(x, np.zeros((), x.dtype)),
     lambda x, y, g: where(y <= 0, 0, g),
     kinds=NUMBER,

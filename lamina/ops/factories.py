@@ -70,15 +70,15 @@ _BOOL_RESULTS = frozenset(
 )
 
 
-def applied(primitive: str, *operands: Scalar) -> Apply:
-    """A primitive applied to scalars; its result has the dtype of the last one, or is bool."""
-    dtype = bool_ if primitive in _BOOL_RESULTS else operands[-1].dtype
-    return Apply(primitive, operands, dtype)
+def applied(primitive: str, *operands: Scalar | float) -> Apply:
+    """A primitive applied to scalars, and to numbers, which take the dtype of the last scalar.
 
-
-def number_like(scalar: Scalar, value: float) -> Literal:
-    """A number of the scalar's dtype."""
-    return Literal(float(value) if scalar.dtype.is_float else int(value), scalar.dtype)
+    The result has that dtype, or is bool.
+    """
+    dtype = next(x.dtype for x in reversed(operands) if not isinstance(x, int | float))
+    make = float if dtype.is_float else int
+    scalars = (Literal(make(x), dtype) if isinstance(x, int | float) else x for x in operands)
+    return Apply(primitive, tuple(scalars), bool_ if primitive in _BOOL_RESULTS else dtype)
 
 
 def formula(
@@ -129,16 +129,13 @@ def elementwise_op(
     """An op whose operands broadcast and have one dtype, which the result has too.
 
     Args:
-        name: the name of the op.
         lowering: the name of a primitive, or as for `make_op`.
-        reference: as for `make_op`.
         gradients: for each operand (operands..., result, upstream, **attributes) -> its gradient,
             which is summed where the operand is repeated; None if it is zero wherever it exists.
         ranges: the ranges of values of the samples.
         kinds: the kinds of dtypes that the operands may have.
         samples: the samples, in place of samples of the ranges.
-        more_samples: further samples.
-        further: the other fields of the record.
+        more_samples, further: further samples; the other fields of the record.
     """
     count = len(gradients)
     rule = elementwise_rule(name, kinds, None)

@@ -292,9 +292,8 @@ def _with_columns(
 def _eliminated(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gaussian elimination with partial pivoting, in which rows stay where they are.
 
-    Returns:
-        The rows of the upper triangular matrix and of its right side, in the order in which they
-        were chosen, and the numbers of the chosen rows, [..., n].
+    Returns the rows of the upper triangular matrix and of its right side, in the order in which
+    they were chosen, and the numbers of the chosen rows, [..., n].
     """
     (n,) = static(matrix.shape[-1:])
 

@@ -14,7 +14,7 @@ from lamina.ops.arguments import as_tensor, read
 from lamina.ops.comparison import equal, less, not_equal, where
 from lamina.ops.conversion import floating, operands_of
 from lamina.ops.creation import full
-from lamina.ops.factories import applied, elementwise_op, number_like
+from lamina.ops.factories import applied, elementwise_op
 from lamina.ops.lowering_rules import Elementwise
 from lamina.program.scalar import Scalar
 
@@ -47,15 +47,14 @@ def isfinite(x: TensorLike) -> Tensor:
 
 def _nan_to_num_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
     (x,) = operands
-    numbers = node.attributes
-    replaced: tuple[tuple[str, Scalar, float], ...] = (
-        ("not_equal", x, numbers["nan"]),
-        ("equal", number_like(x, math.inf), numbers["posinf"]),
-        ("equal", number_like(x, -math.inf), numbers["neginf"]),
-    )
     result: Scalar = x
-    for relation, other, number in replaced:
-        result = applied("select", applied(relation, x, other), number_like(x, number), result)
+    for relation, other, name in (
+        ("not_equal", x, "nan"),
+        ("equal", math.inf, "posinf"),
+        ("equal", -math.inf, "neginf"),
+    ):
+        found = applied(relation, x, other)
+        result = applied("select", found, node.attributes[name], result)
     return result
 
 

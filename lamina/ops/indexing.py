@@ -54,10 +54,6 @@ def check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
 
     Other indices are clamped to the axis, so that no data makes a program read or write outside its
     buffers.
-
-    Raises:
-        DTypeError: if they are not integers.
-        ShapeError: if the axis is empty, or an index is out of range.
     """
     check_indices(name, indices)
     if extent == 0 and 0 not in indices.shape:

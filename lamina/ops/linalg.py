@@ -347,11 +347,7 @@ def outer(left: TensorLike, right: TensorLike) -> Tensor:
 
 
 def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[Labels, ...]:
-    """The labels of each operand and of the result.
-
-    Raises:
-        ShapeError: if the spec is not supported or does not fit the operands.
-    """
+    """The labels of each operand and of the result; ShapeError if the spec does not fit them."""
     left_side, arrow, right_side = spec.replace(" ", "").partition("->")
     inputs = [tuple(part) for part in left_side.split(",")]
     letters = [label for part in inputs for label in part]

@@ -52,11 +52,7 @@ def _reshape_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scala
 
 
 def reshaped_blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """The smallest runs of axes of two shapes that hold the same elements, in order.
-
-    Args:
-        old, new: shapes of equally many elements, at least one.
-    """
+    """The smallest runs of axes of two shapes that hold the same elements, in order."""
     blocks: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):

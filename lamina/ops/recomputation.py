@@ -38,12 +38,7 @@ class Recomputation:
         self._again: dict[Tensor, Tensor] = {}
 
     def begin(self, node: Tensor, upstream: Tensor) -> None:
-        """Computes tensors again, if the node is the result of `computed_again`.
-
-        Args:
-            node: which is differentiated next.
-            upstream: its gradient; no tensor is computed again before it is known.
-        """
+        """Computes tensors again after `upstream`, if the node is the result of `computed_again`."""
         if node.op is not COMPUTED_AGAIN:
             return
         y, *sources = node.operands

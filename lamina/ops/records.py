@@ -36,16 +36,11 @@ def make_op(
     samples: Sequence[Sample],
     **further: Any,
 ) -> Op:
-    """A record whose rules take operands and attributes as arguments.
+    """A record whose rules take operands and attributes as arguments, like its reference.
 
-    Args:
-        name: the name of the op.
-        infer: (operands..., **attributes) -> (shape, dtype) of the result.
-        gradient: (operands..., result, upstream, **attributes) -> the gradient of each operand.
-        reference: (arrays..., **attributes) -> array.
-        lowering: a rule, or for a `Decomposition` (operands..., **attributes) -> an equal tensor.
-        samples: inputs for the generated tests.
-        further: the other fields of the record.
+    A gradient is (operands..., result, upstream, **attributes) -> the gradient of each operand. A
+    lowering that is a function is a `Decomposition`: it returns an equal tensor, made of other ops.
+    `further` are the other fields of the record.
     """
     typed: Callable[..., Typed] = infer
     backward: Callable[..., Gradients] | None = gradient

@@ -15,8 +15,8 @@ from lamina.graph import Tensor, TensorLike, apply
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import floating, operands_of
 from lamina.ops.elementwise import reciprocal, rsqrt
-from lamina.ops.factories import WIDE, applied, elementwise_op, formula, number_like, unary_op
-from lamina.program.scalar import Scalar
+from lamina.ops.factories import WIDE, applied, elementwise_op, formula, unary_op
+from lamina.program.scalar import Literal, Scalar
 
 __all__ = ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "hypot", "sinh"]
 __all__ += ["tan"]
@@ -34,8 +34,7 @@ def tan(x: TensorLike) -> Tensor:
 
 def _other_leg(x: Scalar) -> Scalar:
     """sqrt(1 - x**2)."""
-    one = number_like(x, 1)
-    product = applied("multiply", applied("subtract", one, x), applied("add", one, x))
+    product = applied("multiply", applied("subtract", 1, x), applied("add", 1, x))
     return applied("square_root", product)
 
 
@@ -71,7 +70,7 @@ def acos(x: TensorLike) -> Tensor:
 
 ATAN = unary_op(
     "atan",
-    formula(lambda x: applied("atan2", x, number_like(x, 1))),
+    formula(lambda x: applied("atan2", x, 1)),
     np.arctan,
     lambda x, y, g: g / (x * x + 1),
     WIDE,
@@ -129,18 +128,19 @@ _LARGE = 2.0**28
 
 def _logarithm(size: Scalar, small: Scalar) -> Scalar:
     """log(1 + small), but log(2 size) where the size is large and its square may overflow."""
-    large = applied("greater", size, number_like(size, _LARGE))
+    large = applied("greater", size, _LARGE)
     argument = applied("select", large, size, small)
-    added = applied("select", large, number_like(size, math.log(2)), number_like(size, 0))
-    return applied("add", applied("log1p", argument), added)
+    logarithm = applied("log1p", argument)
+    twice = Literal(math.log(2), size.dtype)
+    return applied("add", logarithm, applied("select", large, twice, 0))
 
 
 def _asinh(x: Scalar) -> Scalar:
     """log(1 + x + x**2 / (1 + sqrt(x**2 + 1))) of the absolute value, with the sign of x."""
-    size, one = applied("absolute", x), number_like(x, 1)
+    size = applied("absolute", x)
     square = applied("multiply", size, size)
-    root = applied("square_root", applied("add", square, one))
-    small = applied("add", size, applied("divide", square, applied("add", root, one)))
+    root = applied("square_root", applied("add", square, 1))
+    small = applied("add", size, applied("divide", square, applied("add", root, 1)))
     return applied("copysign", _logarithm(size, small), x)
 
 
@@ -155,11 +155,10 @@ def asinh(x: TensorLike) -> Tensor:
 
 def _acosh(x: Scalar) -> Scalar:
     """log(1 + t + sqrt(t (t + 2))) with t = x - 1; NaN below 1."""
-    above = applied("subtract", x, number_like(x, 1))
-    square = applied("multiply", above, applied("add", above, number_like(x, 2)))
+    above = applied("subtract", x, 1)
+    square = applied("multiply", above, applied("add", above, 2))
     small = applied("add", above, applied("square_root", square))
-    below = applied("less", x, number_like(x, 1))
-    return applied("select", below, number_like(x, math.nan), _logarithm(x, small))
+    return applied("select", applied("less", x, 1), math.nan, _logarithm(x, small))
 
 
 ACOSH = unary_op(
@@ -175,10 +174,9 @@ def acosh(x: TensorLike) -> Tensor:
 
 def _atanh(x: Scalar) -> Scalar:
     """log(1 + 2 x / (1 - x)) / 2 of the absolute value, with the sign of x."""
-    size, one = applied("absolute", x), number_like(x, 1)
-    ratio = applied("divide", applied("add", size, size), applied("subtract", one, size))
-    half = applied("multiply", applied("log1p", ratio), number_like(x, 0.5))
-    return applied("copysign", half, x)
+    size = applied("absolute", x)
+    ratio = applied("divide", applied("add", size, size), applied("subtract", 1, size))
+    return applied("copysign", applied("multiply", applied("log1p", ratio), 0.5), x)
 
 
 ATANH = unary_op("atanh", formula(_atanh), np.arctanh, lambda x, y, g: g / (1 - x * x), _WITHIN_ONE)
@@ -193,14 +191,13 @@ def atanh(x: TensorLike) -> Tensor:
 def _hypot(a: Scalar, b: Scalar) -> Scalar:
     """The larger size times sqrt(1 + q**2), with q the quotient of the sizes."""
     sizes = applied("absolute", a), applied("absolute", b)
-    one, zero, infinite = (number_like(a, number) for number in (1, 0, math.inf))
     large, small = applied("maximum", *sizes), applied("minimum", *sizes)
-    divisor = applied("select", applied("equal", large, zero), one, large)
+    divisor = applied("select", applied("equal", large, 0), 1, large)
     ratio = applied("divide", small, divisor)
-    root = applied("square_root", applied("add", applied("multiply", ratio, ratio), one))
+    root = applied("square_root", applied("add", applied("multiply", ratio, ratio), 1))
     finite = applied("multiply", large, root)
-    endless = applied("logical_or", *(applied("equal", size, infinite) for size in sizes))
-    return applied("select", endless, infinite, finite)
+    endless = applied("logical_or", *(applied("equal", size, math.inf) for size in sizes))
+    return applied("select", endless, math.inf, finite)
 
 
 def _hypot_reference(a: Array, b: Array) -> Array:

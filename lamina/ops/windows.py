@@ -175,13 +175,8 @@ SHEAR = make_op(
 def shear(x: Tensor, slopes: Sequence[Slope], fill: float = 0.0) -> Tensor:
     """The elements of windows: result[p, w] is x[(a p + b w + c) / d, w].
 
-    Args:
-        x: any tensor.
-        slopes: for each pair of axes p and w, the numbers a, b, c and d, and the extent of p.
-        fill: the value where x has no such element.
-
-    Raises:
-        ShapeError: if two slopes name the same axis.
+    Each slope has a pair of axes p and w, the numbers a, b, c and d, and the extent of p. The value
+    is `fill` where x has no such element.
     """
     x = as_tensor(x)
     return apply(SHEAR, x, slopes=tuple(slopes), fill=float(fill))
@@ -258,21 +253,10 @@ class Window(_WindowFields):
 
 
 def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float = 0.0) -> Tensor:
-    """All windows of a tensor.
+    """All windows of a tensor along some axes, whose extents do not depend on the batch.
 
-    Args:
-        x: any tensor.
-        axes: the axes along which windows slide, counted from the front; their extents do not
-            depend on the batch.
-        along: the windows along each of these axes.
-        fill: the value of the padding.
-
-    Returns:
-        The windows. Each of the axes counts output positions. The axes of kernel elements follow
-        after all others, in the same order.
-
-    Raises:
-        ShapeError: if no window fits.
+    Each of the axes counts output positions. The axes of kernel elements follow after all others,
+    in the same order. The padding has the value `fill`.
     """
     extents = static(tuple(x.shape[axis] for axis in axes))
     for axis, extent, one in zip(axes, extents, along, strict=True):
@@ -300,11 +284,7 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
 
 
 def windows_of(most: int, along: Sequence[Window]) -> tuple[Window, ...]:
-    """The windows along the last axes of a tensor with `most` axes, as the user passed them.
-
-    Raises:
-        DefinitionError: if it is not a sequence of windows, or has more than the tensor has axes.
-    """
+    """The windows along the last axes of a tensor with `most` axes, as the user passed them."""
     entries = entries_of([along] if isinstance(along, Window) else along)
     if entries is None or len(entries) > most:
         raise refused("along", f"ops.Window(...) for each of the last axes, of {most}", along)
@@ -314,10 +294,7 @@ def windows_of(most: int, along: Sequence[Window]) -> tuple[Window, ...]:
 def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Sequence[int]) -> Tensor:
     """The adjoint of `windows` (col2im): each element of x is the sum of its copies in windows.
 
-    Args:
-        y: a tensor in the shape of a result of `windows`.
-        axes, along: the arguments of `windows`.
-        extents: of these axes in x.
+    The axes have these extents in x.
     """
     rank = y.rank - len(axes)
     if all(_is_tiling(extent, one) for extent, one in zip(extents, along, strict=True)):

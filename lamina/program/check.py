@@ -187,10 +187,7 @@ def _read_before(step: Step) -> set[str]:
 
 
 def _check_stores(program: Program, step: Step, repeat: Repeat | None, where: str) -> None:
-    """Checks that stores are in the buffer, and that no two points store in one element.
-
-    Additions in order may share an element.
-    """
+    """Checks that no two points store in one element, except by additions in order."""
     earlier: list[tuple[Store, tuple[Axis, ...]]] = []
     # (axes, stores, whether the points are run in order) of each stage.
     nests: list[tuple[tuple[Axis, ...], tuple[Store, ...], bool]]

@@ -22,12 +22,9 @@ Terms = tuple[tuple[Atom, int], ...]
 def meet_at_one_point(
     one: Index, other: Index, axes: tuple[Axis, ...], fixed: Axis | None = None
 ) -> bool:
-    """Whether two indices can only be equal where each of the axes has equal values.
+    """Whether two indices into one buffer can only be equal where each axis has equal values.
 
-    Args:
-        one, other: indices into one buffer.
-        axes: points that differ along these axes are different.
-        fixed: an axis that always has one value in both: the axis of a repeat.
+    `fixed` is an axis that always has one value in both: the axis of a repeat.
     """
     digits = _digits(one, other, fixed)
     if any(digit.never_equal for digit in digits):

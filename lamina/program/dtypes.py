@@ -85,11 +85,7 @@ _RULES: Mapping[str, _Rule] = {
 
 
 def check_scalars(step: Step, where: str) -> None:
-    """Checks the scalars of a step.
-
-    Raises:
-        InternalError: naming a scalar of a wrong dtype, or one that is not defined.
-    """
+    """Raises InternalError for a scalar of a wrong dtype, or one that is not defined."""
     checker = _Checker(where)
     if isinstance(step, Contraction):
         checker.check(step.left, step.right)

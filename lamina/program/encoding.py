@@ -69,11 +69,7 @@ def encode(program: Program) -> bytes:
 
 
 def decode(data: bytes) -> Program:
-    """The program that was encoded.
-
-    Raises:
-        FileFormatError: if the bytes are not a program, or the program breaks a rule.
-    """
+    """The program that was encoded; FileFormatError if the bytes are none, or it breaks a rule."""
     try:
         program = _decoded(data)
         verify(program)

@@ -91,13 +91,8 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
     of the axes, one worker runs it if it stores; if it is a reduction, each worker that needs its
     result runs it. One worker runs all other axes for each point of these.
 
-    Args:
-        program: a program that keeps the rules.
-        number: of the step.
-
-    Returns:
-        The step's own axes, followed by inner axes of its writes: those along which no point reads
-        an element that another point overwrites.
+    They are the step's own axes, followed by inner axes of its writes: those along which no point
+    reads an element that another point overwrites.
     """
     step = program.steps[number]
     if isinstance(step, Contraction):

@@ -35,12 +35,7 @@ _32 = np.uint64(32)
 def philox(
     counter: Sequence[npt.NDArray[Any]], key: tuple[int, int]
 ) -> tuple[Words, Words, Words, Words]:
-    """The four random words of each counter.
-
-    Args:
-        counter: four words, each below 2**32; arrays of one shape, of any integers.
-        key: two words.
-    """
+    """The four random words of each counter, four words in arrays of one shape, and a key."""
     w, x, y, z = (word.astype(np.uint32) for word in philox_in_64_bits(counter, key))
     return w, x, y, z
 

@@ -50,13 +50,10 @@ def meeting(
     apart: tuple[Axis, ...] | None,
     fixed: Axis | None = None,
 ) -> str:
-    """Two points at which two indices are equal; "" if none are found.
+    """Two points at which two indices into one buffer are equal; "" if none are found.
 
-    Args:
-        one, other: indices into one buffer.
-        one_axes, other_axes: the axes around each of them.
-        apart: the points must differ along one of these axes; None allows any points.
-        fixed: an axis that has one value in both: the axis of a repeat.
+    The points must differ along one of the axes `apart`; None allows any points. `fixed` is an axis
+    that has one value in both: the axis of a repeat.
     """
     around = () if fixed is None else (fixed,)
     first, second = _Points((*around, *one_axes)), _Points((*around, *other_axes))

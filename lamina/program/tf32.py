@@ -33,9 +33,8 @@ def rounded_to_tf32(x: Array) -> Array:
 def unrounded(step: Contraction) -> Contraction | None:
     """The contraction with the float32 of which both operands are rounded to TF32.
 
-    Returns:
-        The contraction of equal result if a device rounds both operands to TF32 before it
-        multiplies them; None if an operand is not rounded.
+    Its result is equal if a device rounds both operands to TF32 before it multiplies them. None if
+    an operand is not rounded.
     """
     left, right = _unrounded(step.left), _unrounded(step.right)
     return None if left is None or right is None else replace(step, left=left, right=right)

@@ -111,14 +111,8 @@ def sliding_at(
 ) -> Sliding | None:
     """Windows at coordinates of positions and elements, each of which moves along one axis.
 
-    Args:
-        position, element: the coordinates.
-        numbers: stride, dilation, offset and divisor.
-        extent: of the operand's dimension.
-
-    Returns:
-        None if a coordinate moves along several axes or another expression, both along the same
-        axis, or positions backwards.
+    `numbers` are stride, dilation, offset and divisor. None if a coordinate moves along several
+    axes or another expression, both along the same axis, or positions backwards.
     """
     stride, dilation, offset, divisor = numbers
     position_axis, step = _moving(position)
@@ -170,17 +164,9 @@ def loaded(view: Scalar) -> Load | None:
 def check_window(
     window: Sliding, view: Scalar, axes: Collection[Axis], k_axes: Collection[Axis], where: str
 ) -> None:
-    """Checks that a window agrees with its operand's view.
+    """Raises InternalError if a window does not agree with its operand's view.
 
-    Args:
-        window: of a contraction.
-        view: the operand.
-        axes: the axes on which the operand may depend.
-        k_axes: the axes over which the contraction sums.
-        where: the step, for errors.
-
-    Raises:
-        InternalError: if it does not agree.
+    The operand may depend on `axes`; the contraction, step `where`, sums over `k_axes`.
     """
     numbers = (window.stride, window.dilation, window.offset, window.divisor, window.extent)
     is_plain = all(type(number) is int for number in numbers)

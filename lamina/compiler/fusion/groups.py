@@ -216,11 +216,7 @@ def _points(members: Sequence[Tensor]) -> int:
 
 
 def execution_order(groups: Groups) -> tuple[int, ...]:
-    """The groups in a legal order that frees memory early.
-
-    Raises:
-        InternalError: if groups wait for each other.
-    """
+    """The groups in a legal order that frees memory early."""
     growth = _Growth(groups)
     missing = {number: set(needed) for number, needed in groups.predecessors.items()}
     successors: dict[int, list[int]] = {number: [] for number in groups.members}

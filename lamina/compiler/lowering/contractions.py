@@ -33,12 +33,9 @@ def lower_contraction(
     locations: Mapping[Tensor, Location],
     name: str,
 ) -> Contraction:
-    """The contraction step of a group; arguments as for `lower_group`.
+    """The contraction step of a group, whose other members form the epilogue.
 
-    The group's members that are no contractions form the epilogue.
-
-    Raises:
-        NotOneStep: if there is a second contraction or a reduction, or an operand is not a view.
+    Refuses a second contraction or a reduction, and an operand that is not a view.
     """
     node = contractions[0]
     if len(contractions) > 1 or any(isinstance(m.op.lowering, Reduction) for m in members):
@@ -158,11 +155,7 @@ def is_view(node: Tensor, locations: Mapping[Tensor, Location]) -> bool:
 
 
 def load_of_view(scalar: Scalar) -> Load:
-    """The load of a view, without conversions.
-
-    Raises:
-        NotOneStep: if the scalar is more than a converted load, or an axis has no constant stride.
-    """
+    """The load of a view, without conversions; refuses an axis without a constant stride."""
     load = unconverted(scalar)
     if not isinstance(load, Load):
         raise NotOneStep

@@ -53,9 +53,6 @@ def lower_loop(
 
     If possible, each point computes one element of every operand of a concat. Otherwise there is a
     point for each element of the concat, which selects among the operands.
-
-    Raises:
-        NotOneStep: if one loop cannot compute all members.
     """
     concats = frozenset(m for m in members if m in stored and _concatenates_equal_shapes(m))
     if concats:
@@ -172,11 +169,7 @@ def _pattern(reduction: Tensor) -> tuple[tuple[int, bool], ...]:
 
 
 def _space(members: Sequence[Tensor], outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> Space:
-    """The space of these axes, with the members that are computed at every inner point.
-
-    Raises:
-        NotOneStep: if a member has neither the size of the outer axes nor that of all axes.
-    """
+    """The space of these axes; refuses a member of another size than the outer or all axes."""
     outer_size = size_of([axis.extent for axis in outer])
     full_size = outer_size * size_of([axis.extent for axis in inner])
     reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]

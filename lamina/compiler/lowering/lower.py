@@ -58,9 +58,6 @@ def _check_own_reads(step: Step) -> None:
     """Refuses a step that loads from a buffer that it stores, except at the stored index.
 
     A step must not load from a buffer to which it adds (`accumulate`).
-
-    Raises:
-        NotOneStep: for such a step.
     """
     store_indices: dict[str, set[Index]] = {}
     for store in stores_of(step):

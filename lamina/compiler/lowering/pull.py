@@ -90,11 +90,7 @@ class Puller:
         self.windows: dict[Sliding, None] = {}
 
     def pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
-        """The scalar of a tensor at coordinates.
-
-        Raises:
-            NotOneStep: if it needs a result of this group from another point, or is too deep.
-        """
+        """The scalar of a tensor; refuses a result of this group from another point."""
         return self._deepest_first(lambda: self._pull(node, coordinates))
 
     def expression(self, node: Tensor, coordinates: Coordinates) -> Scalar:
@@ -145,11 +141,7 @@ class Puller:
         return scalar
 
     def choose_coordinates(self, member: Tensor, axes: Sequence[Axis]) -> None:
-        """Decides at which coordinates a member is computed, one element at each point of the axes.
-
-        Raises:
-            NotOneStep: if it cannot be computed at any of the candidates.
-        """
+        """Decides at which coordinates a member is computed, one element at each point of the axes."""
         for coordinates in candidate_coordinates(member, axes, self.locations):
             self.computed_at[member] = coordinates
             try:
