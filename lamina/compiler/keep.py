@@ -15,7 +15,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
 from lamina.compiler.fusion.signature import exact
 from lamina.graph import Graph, Tensor, apply, leaf, rebuild, rewrite, topological
-from lamina.ops.lowering_rules import Repeating, is_expensive, loop_key
+from lamina.ops.lowering_rules import Recurrence, Repeating, is_expensive, loop_key
 from lamina.ops.slicing import SLICE, slice_axis
 
 
@@ -65,7 +65,7 @@ class _RebuiltLoop:
 
 
 @final
-class _Loop:
+class _Loop(Recurrence):
     """A recurrence before and after it is rebuilt.
 
     Attributes:
@@ -78,13 +78,9 @@ class _Loop:
     """
 
     def __init__(self, node: Tensor, number: int) -> None:
+        super().__init__(node)
         self.node = node
         self.number = number
-        self.body: Graph = node.attributes["body"]
-        self.states: int = node.attributes["states"]
-        self.sequences: int = node.attributes["sequences"]
-        self.reverse: bool = node.attributes["reverse"]
-        (self.length,) = static(node.operands[self.states].shape[:1])
         self.tensors = topological(self.body.roots)
         self.kept: set[Tensor] = set()
         self.sources: dict[Tensor, tuple[_Loop, Tensor]] = {}

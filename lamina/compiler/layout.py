@@ -138,9 +138,6 @@ def _reduction(node: Tensor, x: _Permuted) -> _Permuted | None:
     return _Permuted(result, tuple(sum(other < axis for other in kept) for axis in kept))
 
 
-# Movements ----------------------------------------------------------------------------------------
-
-
 def _along_axes(*names: str) -> Callable[[Tensor, _Permuted], _Permuted]:
     """A rule for ops whose named attributes have an entry for each axis."""
 

@@ -28,7 +28,7 @@ from lamina.program.target import Target
 def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Program:
     """Compiles a graph for one batch size and target, to a program that any engine can run.
 
-    The graph is what to compute, gradients included (`differentiate.gradients`). Users see the name.
+    The graph has its gradients (`differentiate.gradients`). Users see the name.
     """
     graph = bind_batch(graph, batch)
     verify(graph)

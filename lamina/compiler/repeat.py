@@ -26,7 +26,7 @@ from lamina.compiler.lowering.pull import (
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.lowering_rules import Coordinates, Repeating, iteration_of
+from lamina.ops.lowering_rules import Coordinates, Recurrence, Repeating, iteration_of
 from lamina.ops.movement import RESHAPE
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.steps import Loop, Step, Store, Write
@@ -49,7 +49,7 @@ class RepeatedSteps:
 
 
 @final
-class _Loop:
+class _Loop(Recurrence):
     """A recurrence and the rows that its iterations read and write.
 
     Attributes:
@@ -57,24 +57,17 @@ class _Loop:
         results: the needed results, by number.
         body: the graph of one iteration, with the needed outputs only.
         outputs: the numbers of these outputs: all states, then further results.
-        states, sequences: how many there are.
-        reverse: whether time runs backwards.
-        length: the number of iterations.
         axis: its index is the number of the iteration.
         time: the index along the time axis of sequences, in terms of `axis`.
     """
 
     def __init__(self, group: Group) -> None:
         members = [member for member in group.members if member in group.stored]
-        first = members[0]
-        self.operands = first.operands
+        super().__init__(members[0])
+        self.operands = members[0].operands
         self.results: Mapping[int, Tensor] = {m.attributes["result"]: m for m in members}
         self.body = iteration_of(members)
         self.outputs = [int(name) for name, _ in self.body.outputs]
-        self.states: int = first.attributes["states"]
-        self.sequences: int = first.attributes["sequences"]
-        self.reverse: bool = first.attributes["reverse"]
-        (self.length,) = static(first.operands[self.states].shape[:1])
         self.axis = Axis("t", self.length)
         iteration = axis_index(self.axis)
         self.time = iteration * -1 + (self.length - 1) if self.reverse else iteration

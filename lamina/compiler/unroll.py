@@ -5,11 +5,10 @@ A program repeats steps, but cannot nest repeats.
 
 from __future__ import annotations
 
-from lamina.base.shapes import static
 from lamina.graph import Graph, Tensor, constant, rebuild, rewrite
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.joining import stack
-from lamina.ops.lowering_rules import Repeating, loop_key
+from lamina.ops.lowering_rules import Recurrence, Repeating, loop_key
 from lamina.ops.movement import squeeze
 from lamina.ops.slicing import slice_axis
 
@@ -31,18 +30,15 @@ def unroll(graph: Graph) -> Graph:
         return stack(values) if values else broadcast_to(constant(0, node.dtype), node.shape)
 
     def iterations(node: Tensor) -> list[list[Tensor]]:
-        body: Graph = node.attributes["body"]
-        states: int = node.attributes["states"]
-        sequences: int = node.attributes["sequences"]
-        reverse: bool = node.attributes["reverse"]
-        current, given = node.operands[:states], node.operands[states:]
-        (length,) = static(given[0].shape[:1])
+        loop = Recurrence(node)
+        current, given = node.operands[: loop.states], node.operands[loop.states :]
         found: list[list[Tensor]] = [[state] for state in current]
-        found += [[] for _ in body.outputs[states:]]
-        for time in reversed(range(length)) if reverse else range(length):
-            elements = [squeeze(slice_axis(x, 0, time, time + 1), 0) for x in given[:sequences]]
-            values = (*current, *elements, *given[sequences:])
-            value_of_input = dict(zip(body.inputs, values, strict=True))
+        found += [[] for _ in loop.body.outputs[loop.states :]]
+        for time in range(loop.length)[:: -1 if loop.reverse else 1]:
+            sequences, constants = given[: loop.sequences], given[loop.sequences :]
+            elements = [squeeze(slice_axis(x, 0, time, time + 1), 0) for x in sequences]
+            values = (*current, *elements, *constants)
+            value_of_input = dict(zip(loop.body.inputs, values, strict=True))
 
             def body_rule(
                 inner: Tensor,
@@ -51,10 +47,10 @@ def unroll(graph: Graph) -> Graph:
             ) -> Tensor:
                 return known_values[inner] if inner in known_values else rule(inner, operands)
 
-            results = [tensor for _, tensor in rewrite(body, body_rule).outputs]
-            current = results[:states]
+            results = [tensor for _, tensor in rewrite(loop.body, body_rule).outputs]
+            current = results[: loop.states]
             for values_so_far, value in zip(found, results, strict=True):
                 values_so_far.append(value)
-        return [values[::-1] for values in found] if reverse else found
+        return [values[::-1] for values in found] if loop.reverse else found
 
     return rewrite(graph, rule)

@@ -48,7 +48,7 @@ def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
 
 
 def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) -> Attributes:
-    """The attributes in plain form; they and the number of operands are checked against the record."""
+    """The attributes in plain form; like the number of operands, checked against the record."""
     count, kinds = len(operands), op.attributes
     if not given and not kinds and count == op.operands:
         return given

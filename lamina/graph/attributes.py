@@ -69,9 +69,6 @@ class Element(Kind):
         return number
 
 
-# Axes ---------------------------------------------------------------------------------------------
-
-
 @final
 @frozen_dataclass
 class Axis(Kind):

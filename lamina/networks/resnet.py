@@ -69,42 +69,30 @@ def resnet(
         x = _convolution(image, names, width, 3)
     else:
         x = MaxPool2d(3, stride=2, padding=1)(_convolution(image, names, width, 7, stride=2))
-    block = _basic if depth <= 34 else _bottleneck
     for stage, blocks in enumerate(_BLOCKS[depth]):
         for number in range(blocks):
             name, stride = f"layer{stage + 1}.{number}", 2 if stage > 0 and number == 0 else 1
-            x = block(x, name, width << stage, stride)
+            x = _block(x, name, width << stage, stride, is_deep=depth > 34)
     return Network(image, Linear(classes, name="fc")(GlobalAvgPool()(x)))
 
 
-def _basic(x: Tensor, name: str, width: int, stride: int) -> Tensor:
-    """Figure 5, left: 3x3, 3x3."""
-    first, second = _numbered(name, 2)
-    y = _convolution(x, first, width, 3, stride)
-    y = _convolution(y, second, width, 3, activated=False)
-    return ReLU()(y + _shortcut(x, name, width, stride))
-
-
-def _bottleneck(x: Tensor, name: str, width: int, stride: int) -> Tensor:
-    """Figure 5, right: 1x1, 3x3, 1x1 with four times the channels."""
-    first, second, third = _numbered(name, 3)
-    y = _convolution(x, first, width, 1)
-    y = _convolution(y, second, width, 3, stride)
-    y = _convolution(y, third, 4 * width, 1, activated=False)
-    return ReLU()(y + _shortcut(x, name, 4 * width, stride))
-
-
-def _numbered(name: str, count: int) -> list[tuple[str, str]]:
-    """The names of the convolutions of a block, and of their normalisations: torchvision's."""
-    return [(f"{name}.conv{number}", f"{name}.bn{number}") for number in range(1, count + 1)]
-
-
-def _shortcut(x: Tensor, name: str, channels: int, stride: int) -> Tensor:
-    """The input, or a projection of it if its shape differs: option B of section 3.3."""
-    if static(x.shape[1:2]) == (channels,) and stride == 1:
-        return x
-    names = f"{name}.downsample.0", f"{name}.downsample.1"
-    return _convolution(x, names, channels, 1, stride, activated=False)
+def _block(x: Tensor, name: str, width: int, stride: int, *, is_deep: bool) -> Tensor:
+    """Figure 5: 3x3, 3x3; or 1x1, 3x3, 1x1 with four times the channels."""
+    # The names of convolutions and normalisations are torchvision's.
+    first, second, third = ((f"{name}.conv{n}", f"{name}.bn{n}") for n in (1, 2, 3))
+    channels = 4 * width if is_deep else width
+    if is_deep:
+        y = _convolution(x, first, width, 1)
+        y = _convolution(y, second, width, 3, stride)
+        y = _convolution(y, third, channels, 1, activated=False)
+    else:
+        y = _convolution(x, first, width, 3, stride)
+        y = _convolution(y, second, width, 3, activated=False)
+    if static(x.shape[1:2]) != (channels,) or stride > 1:
+        # A projection of the input if its shape differs: option B of section 3.3.
+        names = f"{name}.downsample.0", f"{name}.downsample.1"
+        x = _convolution(x, names, channels, 1, stride, activated=False)
+    return ReLU()(y + x)
 
 
 def _convolution(
@@ -115,11 +103,7 @@ def _convolution(
     stride: int = 1,
     activated: bool = True,
 ) -> Tensor:
-    """A padded convolution with batch normalisation and, if `activated`, a ReLU.
-
-    Args:
-        names: the names of the convolution and of the normalisation.
-    """
+    """A padded convolution with batch normalisation, of these names, and maybe a ReLU."""
     init = KaimingUniform(mode="fan_out", nonlinearity="relu")
     sizes: dict[str, Any] = {"stride": stride, "padding": window // 2}
     y = Conv2d(channels, window, **sizes, bias=False, weight_init=init, name=names[0])(x)

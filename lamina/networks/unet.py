@@ -63,7 +63,16 @@ def unet(
     x, skips = image, list[Tensor]()
     for level, width in enumerate(widths[:-1], start=1):
         skips.append(twice(x, width, f"encoder{level}"))
-        _check_even(skips[-1], len(widths) - 1)
+        height, side = static(skips[-1].shape[2:])
+        if height % 2 or side % 2:
+            halvings = len(widths) - 1
+            raise DefinitionError(
+                "an image in the encoder cannot be halved",
+                facts=(("expected", "an even height and width"), ("found", f"{height} x {side}")),
+                where=f"unet ({source_line()})",
+                advice=f"The image is halved {halvings} times: with padding='same', height and "
+                f"width must be multiples of {2**halvings}.",
+            )
         x = MaxPool2d(2)(skips[-1])
     x = twice(x, widths[-1], "bottleneck")
     for level in range(len(skips), 0, -1):
@@ -79,15 +88,3 @@ def _cropped(x: Tensor, like: Tensor) -> Tensor:
     sides = zip(static(x.shape[2:]), static(like.shape[2:]), strict=True)
     widths = tuple(((large - small) // 2, (large - small + 1) // 2) for large, small in sides)
     return Crop(widths)(x) if any(map(any, widths)) else x
-
-
-def _check_even(x: Tensor, halvings: int) -> None:
-    height, width = static(x.shape[2:])
-    if height % 2 or width % 2:
-        raise DefinitionError(
-            "an image in the encoder cannot be halved",
-            facts=(("expected", "an even height and width"), ("found", f"{height} x {width}")),
-            where=f"unet ({source_line()})",
-            advice=f"The image is halved {halvings} times: with padding='same', height and width "
-            f"must be multiples of {2**halvings}.",
-        )

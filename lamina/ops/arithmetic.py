@@ -212,9 +212,6 @@ def lerp(start: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
     return apply(LERP, *map(floating, operands_of(start, end, weight)))
 
 
-# Sums and products of logarithms ------------------------------------------------------------------
-
-
 def _logaddexp_of(a: Tensor, b: Tensor) -> Tensor:
     """max(a, b) + log(1 + exp(-|a - b|)); equal infinities have no difference."""
     distance = where(equal(a, b), 0, abs(a - b))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -28,8 +27,6 @@ from lamina.ops.records import Gradients, Typed, make_op
 from lamina.program.tf32 import rounded_to_tf32
 
 __all__ = ["attention"]
-
-# Shapes -------------------------------------------------------------------------------------------
 
 
 def _infer_attention(*operands: Tensor, **attributes: Any) -> Typed:
@@ -89,9 +86,6 @@ def _infer_gradient(
     if operand >= len(others) or not others[operand].dtype.is_float:
         raise ShapeError(f"attention_gradient: operand {operand} has no gradient")
     return others[operand].shape, others[operand].dtype
-
-
-# The ops ------------------------------------------------------------------------------------------
 
 
 def _build(*operands: Tensor, **attributes: Any) -> Tensor:
@@ -171,11 +165,9 @@ def _without_hidden(
     return np.where(asks, queries, zero), np.where(seen, keys, zero), np.where(seen, values, zero)
 
 
-def _rounding(products: DType | None) -> Callable[[Array], Array]:
-    """The function that rounds weights and gradients of scores."""
-    if products is None:
-        return lambda x: x
-    return lambda x: converted(converted(x, products.numpy), x.dtype)
+def _rounded(x: Array, products: DType | None) -> Array:
+    """Weights and gradients of scores as they are multiplied."""
+    return x if products is None else converted(converted(x, products.numpy), x.dtype)
 
 
 def _product(spec: str, left: Array, right: Array, *, tf32: bool) -> Array:
@@ -199,7 +191,7 @@ def _reference(
     powers, total, factors = _powers(
         queries, keys, others, causal=causal, scale=scale, biased=biased, tf32=tf32
     )
-    weights = _rounding(products)(powers * factors)
+    weights = _rounded(powers * factors, products)
     return _product("bhqk,bhkd->bhqd", weights, values, tf32=tf32) / total
 
 
@@ -218,14 +210,14 @@ def _gradient_reference(
     biased: bool = False,
     tf32: bool = False,
 ) -> Array:
-    rounded, product = _rounding(products), partial(_product, tf32=tf32)
+    product = partial(_product, tf32=tf32)
     queries, keys, values = _without_hidden(queries, keys, values, others, biased)
     powers, total, factors = _powers(
         queries, keys, others, causal=causal, scale=scale, biased=biased, tf32=tf32
     )
     weights = powers / total
     if operand == 2:
-        return product("bhqk,bhqd->bhkd", rounded(weights * factors), upstream)
+        return product("bhqk,bhqd->bhkd", _rounded(weights * factors, products), upstream)
     of_weights = product("bhqd,bhkd->bhqk", upstream, values)
     floats = [number for number, x in enumerate(others, 3) if x.dtype != np.bool_]
     mean = (upstream * result).sum(3, keepdims=True)
@@ -237,7 +229,7 @@ def _gradient_reference(
         return (of_scores if of_bias else weights * of_weights).sum(axes, keepdims=True)
     of_scores = of_scores * queries.dtype.type(scale)
     formula, other = ("bhqk,bhkd->bhqd", keys) if operand == 0 else ("bhqk,bhqd->bhkd", queries)
-    return product(formula, rounded(of_scores), other)
+    return product(formula, _rounded(of_scores, products), other)
 
 
 def _sample(*shapes: tuple[int, ...], dtypes: str = "", **attributes: object) -> Sample:
@@ -394,13 +386,9 @@ def attention(
 def _repeated(x: Tensor, queries: Tensor) -> Tensor:
     """Keys or values with as many heads as the queries, which share them in groups."""
     heads, query_heads = (t.shape[1] if t.rank == 4 else 0 for t in (x, queries))
-    if (
-        not isinstance(heads, int)
-        or not isinstance(query_heads, int)
-        or not 0 < heads < query_heads
-    ):
+    if not isinstance(heads, int) or not isinstance(query_heads, int):
         return x
-    if query_heads % heads:
+    if not 0 < heads < query_heads or query_heads % heads:
         return x
     batch, _, *rest = x.shape
     group = broadcast_to(expand_dims(x, 2), (batch, heads, query_heads // heads, *rest))

@@ -34,6 +34,7 @@ from lamina.errors import DTypeError
 from lamina.graph import (
     CONSTANT,
     LEAF,
+    OPS,
     Op,
     Sample,
     Tensor,
@@ -44,7 +45,7 @@ from lamina.graph import (
     operator,
 )
 from lamina.ops.arguments import as_tensor, dtype_of
-from lamina.ops.factories import ANY, elementwise_op, formula, scalar_primitive, unary_op
+from lamina.ops.factories import ANY, elementwise_op, formula, scalar_primitive, unary
 from lamina.ops.lowering_rules import Movement
 from lamina.ops.records import Gradients, Typed, make_op
 from lamina.program.tf32 import rounded_to_tf32
@@ -157,13 +158,13 @@ def round_to_tf32(x: TensorLike) -> Tensor:
     return apply(ROUND_TO_TF32, floating(x))
 
 
-STOP_GRADIENT = unary_op("stop_gradient", formula(lambda x: x), lambda x: x, None, kinds=ANY)
-
-
-@checked
+@unary(formula(lambda x: x), lambda x: x, None, kinds=ANY)
 def stop_gradient(x: TensorLike) -> Tensor:
     """x itself, but no gradient flows back through it."""
-    return apply(STOP_GRADIENT, as_tensor(x))
+    return as_tensor(x)
+
+
+STOP_GRADIENT = OPS["stop_gradient"]
 
 
 def ordered_op(name: str) -> Op:
@@ -246,9 +247,6 @@ def rounded_once(compute: Callable[[*_Operands], Tensor], *operands: *_Operands)
     return cast(result, half)
 
 
-# Operands -----------------------------------------------------------------------------------------
-
-
 _NUMBER = (bool, int, float)
 
 
@@ -261,7 +259,8 @@ def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
     Raises:
         DTypeError: if float32 is mixed with float64, or an integer does not fit its dtype.
     """
-    plain = [_plain(value) for value in values]
+    # NumPy's scalars count as Python numbers.
+    plain: list[Any] = [np.asarray(v).item() if isinstance(v, np.generic) else v for v in values]
     numbers = [value for value in plain if isinstance(value, _NUMBER)]
     tensors = [as_tensor(value) for value in plain if not isinstance(value, _NUMBER)]
     dtype = tensors[0].dtype if tensors else bool_
@@ -279,14 +278,6 @@ def operands_of(*values: TensorLike) -> tuple[Tensor, ...]:
         else (x if (x := next(rest)).dtype == dtype else cast(x, dtype))
         for value in plain
     )
-
-
-def _plain(value: TensorLike) -> TensorLike:
-    """NumPy's scalars as Python numbers."""
-    if isinstance(value, np.generic):
-        scalar: Array = np.asarray(value)
-        return scalar.item()
-    return value
 
 
 def _number(value: float, dtype: DType) -> Tensor:

@@ -29,8 +29,6 @@ from lamina.ops.windows import LARGEST_WINDOW
 
 __all__ = ["conv", "conv_transpose"]
 
-# Forward ------------------------------------------------------------------------------------------
-
 
 def _check(name: str, x: Tensor, weight: Tensor, axes: Axes, channels: int) -> None:
     """Raises ShapeError unless x and the weight belong together."""
@@ -294,9 +292,6 @@ CONV_TRANSPOSE = make_op(
     attributes={**_KINDS, "extents": Many(whole(0))},
     multiplies=2,
 )
-
-
-# The gradient of the weight -----------------------------------------------------------------------
 
 
 def _infer_weight_gradient(

@@ -114,8 +114,18 @@ class Layout:
         For each position of the original tensor and each kernel element it has an element of y: the
         one whose window has that kernel element at that position.
         """
-        arranged = self.arranged(y)
-        return self._channels_last(self._transposed_along(arranged, extents), arranged.rank)
+        axes, arranged = self.axes, self.arranged(y)
+        shape = arranged.shape
+        repeated = broadcast_to(
+            reshape(arranged, (*shape, *(1,) * axes.rank)), (*shape, *axes.sizes)
+        )
+        slopes = [
+            Slope(1 + n, arranged.rank + n, extent, 1, -dilation, low, stride)
+            for n, (extent, stride, dilation, (low, _)) in enumerate(
+                zip(extents, axes.strides, axes.dilations, axes.padding, strict=True)
+            )
+        ]
+        return self._channels_last(shear(repeated, slopes), arranged.rank)
 
     def _channels_last(self, windowed: Tensor, rank: int) -> Tensor:
         """Moves the channels after the kernel elements, which are the last axes."""
@@ -123,57 +133,33 @@ class Layout:
         order = [*range(first), *range(rank, windowed.rank), *range(first, rank)]
         return transpose(windowed, order)
 
-    def _by_channel(self, windowed: Tensor, weight: Tensor) -> Tensor:
-        """The depthwise convolution: for each channel the sum over its window."""
-        axes = self.axes
-        last = transpose(axes.grouped(weight), [*range(3, 3 + axes.rank), 0, 1, 2])
-        products = windowed * reshape(last, (*axes.sizes, axes.groups, 1))
-        return sum_axes(products, tuple(range(1 + axes.rank, 1 + 2 * axes.rank)))
-
-    def _weight_by_channel(self, windowed: Tensor, arranged: Tensor) -> Tensor:
-        """Its weight gradient: for each channel the sum over positions of window times y."""
-        rank, ones = self.axes.rank, (1,) * self.axes.rank
-        shape = (*arranged.shape[: 1 + rank], *ones, *arranged.shape[-2:])
-        summed = sum_axes(windowed * reshape(arranged, shape), tuple(range(1 + rank)))
-        moved = transpose(summed, [rank, rank + 1, *range(rank)])
-        return reshape(moved, self.axes.weight_shape)
-
-    @property
-    def _weight_order(self) -> Labels:
-        """The labels of the weight gradient in the order in which it is computed."""
-        return self.axes.labels("g", *self.axes.elements, "c", "o")
-
     def applied(self, windowed: Tensor, weight: Tensor, given: str) -> Tensor:
         """The contraction of windows with a weight: [batch, channels, positions...].
 
         `given` is the label of the windows' channels, `"c"` or `"o"`; the result has the other one.
         """
-        if self.axes.is_depthwise:
-            return self.restored(self._by_channel(windowed, weight))
+        axes, grouped = self.axes, self.axes.grouped(weight)
+        if axes.is_depthwise:
+            # For each channel the sum over its window.
+            last = transpose(grouped, [*range(3, 3 + axes.rank), 0, 1, 2])
+            products = windowed * reshape(last, (*axes.sizes, axes.groups, 1))
+            sums = sum_axes(products, tuple(range(1 + axes.rank, 1 + 2 * axes.rank)))
+            return self.restored(sums)
         left, output = self.window_labels(given), self.labels("o" if given == "c" else "c")
-        grouped = self.axes.grouped(weight)
         return self.restored(contract(windowed, grouped, left, self.weight_labels, output))
 
     def weight_gradient(self, original: Tensor, convolved: Tensor) -> Tensor:
         """The sum over all positions of window times upstream, in the shape of the weight."""
         windowed, arranged = self.windows_of(original), self.arranged(convolved)
-        if self.axes.is_depthwise:
-            return self._weight_by_channel(windowed, arranged)
-        left, right, output = self.window_labels("c"), self.labels("o"), self._weight_order
+        axes, rank = self.axes, self.axes.rank
+        if axes.is_depthwise:
+            # For each channel the sum over positions of window times upstream.
+            shape = (*arranged.shape[: 1 + rank], *(1,) * rank, *arranged.shape[-2:])
+            summed = sum_axes(windowed * reshape(arranged, shape), tuple(range(1 + rank)))
+            moved = transpose(summed, [rank, rank + 1, *range(rank)])
+            return reshape(moved, axes.weight_shape)
+        left, right = self.window_labels("c"), self.labels("o")
+        output = axes.labels("g", *axes.elements, "c", "o")
         gradient = contract(windowed, arranged, left, right, output)
         order = [output.index(label) for label in self.weight_labels]
-        return reshape(transpose(gradient, order), self.axes.weight_shape)
-
-    def _transposed_along(self, arranged: Tensor, extents: Sequence[int]) -> Tensor:
-        """The windows of the transposed convolution, kernel elements after all other axes."""
-        axes = self.axes
-        ones = (1,) * axes.rank
-        shape = arranged.shape
-        repeated = broadcast_to(reshape(arranged, (*shape, *ones)), (*shape, *axes.sizes))
-        slopes = [
-            Slope(1 + n, arranged.rank + n, extent, 1, -dilation, low, stride)
-            for n, (extent, stride, dilation, (low, _)) in enumerate(
-                zip(extents, axes.strides, axes.dilations, axes.padding, strict=True)
-            )
-        ]
-        return shear(repeated, slopes)
+        return reshape(transpose(gradient, order), axes.weight_shape)

@@ -69,9 +69,6 @@ def _whole(op: Op, x: TensorLike) -> Tensor:
     return apply(op, x) if x.dtype.is_float else x
 
 
-# Remainders ---------------------------------------------------------------------------------------
-
-
 def _fmod(a: Scalar, b: Scalar) -> Scalar:
     if a.dtype.is_float:
         return applied("fmod", a, b)

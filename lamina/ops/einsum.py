@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Dim, Size, size_of
+from lamina.base.shapes import Dim, Size, bind_dim, size_of
 from lamina.checks import checked_as_given as checked
 from lamina.errors import LaminaError, ShapeError
 from lamina.graph import Tensor, TensorLike, apply, described
@@ -78,9 +78,6 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
         )
         terms = [*rest, _Term(product, kept)]
     return terms[0].tensor
-
-
-# The spec -----------------------------------------------------------------------------------------
 
 
 def _refused(problem: str, spec: str, operands: Sequence[Tensor]) -> LaminaError:
@@ -164,19 +161,14 @@ def _without_repeated(term: _Term) -> _Term:
     return term
 
 
-# The order ----------------------------------------------------------------------------------------
-
-
 def _order(letters: Sequence[str], output: str, extents: dict[str, Dim]) -> list[tuple[int, int]]:
     """Pairs of numbers of tensors; the product of a pair comes after the remaining tensors."""
     sizes = {
-        letter: dim if isinstance(dim, int) else _nominal(dim) for letter, dim in extents.items()
+        letter: max(bind_dim(dim, _NOMINAL_BATCH), 1) if isinstance(dim, Size) else dim
+        for letter, dim in extents.items()
     }
-    tree = (
-        _best_tree([set(one) for one in letters], set(output), sizes)
-        if len(letters) <= MOST_SEARCHED
-        else _greedy_tree([set(one) for one in letters], set(output), sizes)
-    )
+    search = _best_tree if len(letters) <= MOST_SEARCHED else _greedy_tree
+    tree = search([set(one) for one in letters], set(output), sizes)
     pairs: list[tuple[int, int]] = []
     # The tree of each tensor that is left.
     left: list[_Tree] = list(range(len(letters)))
@@ -185,10 +177,6 @@ def _order(letters: Sequence[str], output: str, extents: dict[str, Dim]) -> list
         pairs.append((one, other))
         left = [x for number, x in enumerate(left) if number not in (one, other)] + [node]
     return pairs
-
-
-def _nominal(dim: Size) -> int:
-    return max(dim.coefficient * _NOMINAL_BATCH + dim.offset, 1)
 
 
 # The number of a tensor, or the product of two trees.

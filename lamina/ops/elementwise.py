@@ -1,4 +1,9 @@
-"""Functions of one operand, element by element: exp, tanh, sigmoid and the like."""
+"""Functions of one operand, element by element: exp, tanh, sigmoid and the like.
+
+`@unary` makes the record of an op with the name of the function below it: the primitive, NumPy's
+function, the gradient for the operand x, the result y and the upstream gradient g, and the ranges
+of the samples. The op is applied to the operand that the function returns.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ import numpy as np
 from lamina.base.shapes import Array, bool_
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
-from lamina.graph import Samples, Tensor, TensorLike, apply, operator
+from lamina.graph import OPS, Samples, Tensor, TensorLike, apply, operator
 from lamina.ops.arguments import as_tensor
 from lamina.ops.comparison import where
 from lamina.ops.conversion import floating, numeric, recomputed
@@ -24,6 +29,7 @@ from lamina.ops.factories import (
     elementwise_op,
     elementwise_samples,
     formula,
+    unary,
     unary_op,
 )
 
@@ -31,13 +37,11 @@ __all__ = ["abs", "cos", "erf", "erfc", "exp", "exp2", "expm1", "floor", "gelu",
 __all__ += ["log2", "log10", "neg", "reciprocal", "relu", "rsqrt", "sigmoid", "sign", "sin"]
 __all__ += ["softplus", "sqrt", "tanh"]
 
-NEG = unary_op("neg", "negative", np.negative, lambda x, y, g: -g, kinds=NUMBER, selects=True)
 
-
-@operator
+@unary("negative", np.negative, lambda x, y, g: -g, kinds=NUMBER, selects=True)
 def neg(x: TensorLike) -> Tensor:
     """-x."""
-    return apply(NEG, numeric(x))
+    return numeric(x)
 
 
 ABS = unary_op("abs", "absolute", np.absolute, lambda x, y, g: g * sign(x), kinds=NUMBER)
@@ -50,13 +54,10 @@ def abs(x: TensorLike) -> Tensor:
     return x if x.dtype == bool_ else apply(ABS, x)
 
 
-SIGN = unary_op("sign", "sign", np.sign, None, kinds=NUMBER)
-
-
-@checked
+@unary("sign", np.sign, None, kinds=NUMBER)
 def sign(x: TensorLike) -> Tensor:
     """-1, 0 or 1; NaN for NaN. The gradient is 0."""
-    return apply(SIGN, numeric(x))
+    return numeric(x)
 
 
 FLOOR = unary_op("floor", "floor", np.floor, None, ((-9.0, 9.0),))
@@ -69,106 +70,72 @@ def floor(x: TensorLike) -> Tensor:
     return apply(FLOOR, x) if x.dtype.is_float else x
 
 
-EXP = unary_op("exp", "exp", np.exp, lambda x, y, g: g * y, WIDE, keeps_float32=True)
-
-
-@operator
+@unary("exp", np.exp, lambda x, y, g: g * y, WIDE, keeps_float32=True)
 def exp(x: TensorLike) -> Tensor:
     """exp(x): e to the power x."""
-    return apply(EXP, floating(x))
+    return floating(x)
 
 
-EXPM1 = unary_op("expm1", "expm1", np.expm1, lambda x, y, g: g * (y + 1), keeps_float32=True)
-
-
-@checked
+@unary("expm1", np.expm1, lambda x, y, g: g * (y + 1), keeps_float32=True)
 def expm1(x: TensorLike) -> Tensor:
     """exp(x) - 1, accurate near 0."""
-    return apply(EXPM1, floating(x))
+    return floating(x)
 
 
-LOG = unary_op("log", "log", np.log, lambda x, y, g: g / x, POSITIVE, keeps_float32=True)
-
-
-@operator
+@unary("log", np.log, lambda x, y, g: g / x, POSITIVE, keeps_float32=True)
 def log(x: TensorLike) -> Tensor:
     """The natural logarithm."""
-    return apply(LOG, floating(x))
+    return floating(x)
 
 
-LOG1P = unary_op(
-    "log1p", "log1p", np.log1p, lambda x, y, g: g / (x + 1), ((-0.7, 3.0),), keeps_float32=True
-)
-
-
-@checked
+@unary("log1p", np.log1p, lambda x, y, g: g / (x + 1), ((-0.7, 3.0),), keeps_float32=True)
 def log1p(x: TensorLike) -> Tensor:
     """log(1 + x), accurate near 0."""
-    return apply(LOG1P, floating(x))
+    return floating(x)
 
 
 _LN2, _LN10 = math.log(2.0), math.log(10.0)
 
-EXP2 = unary_op("exp2", "exp2", np.exp2, lambda x, y, g: g * (y * _LN2), WIDE)
 
-
-@checked
+@unary("exp2", np.exp2, lambda x, y, g: g * (y * _LN2), WIDE)
 def exp2(x: TensorLike) -> Tensor:
     """2 to the power x."""
-    return apply(EXP2, floating(x))
+    return floating(x)
 
 
-LOG2 = unary_op("log2", "log2", np.log2, lambda x, y, g: g / (x * _LN2), POSITIVE)
-
-
-@checked
+@unary("log2", np.log2, lambda x, y, g: g / (x * _LN2), POSITIVE)
 def log2(x: TensorLike) -> Tensor:
     """The logarithm to base 2; whole for powers of 2."""
-    return apply(LOG2, floating(x))
+    return floating(x)
 
 
-LOG10 = unary_op("log10", "log10", np.log10, lambda x, y, g: g / (x * _LN10), POSITIVE)
-
-
-@checked
+@unary("log10", np.log10, lambda x, y, g: g / (x * _LN10), POSITIVE)
 def log10(x: TensorLike) -> Tensor:
     """The logarithm to base 10; whole for powers of 10."""
-    return apply(LOG10, floating(x))
+    return floating(x)
 
 
-SQRT = unary_op("sqrt", "square_root", np.sqrt, lambda x, y, g: g / (y * 2), POSITIVE)
-
-
-@operator
+@unary("square_root", np.sqrt, lambda x, y, g: g / (y * 2), POSITIVE)
 def sqrt(x: TensorLike) -> Tensor:
     """The square root; the gradient at 0 is infinite."""
-    return apply(SQRT, floating(x))
+    return floating(x)
 
 
-RSQRT = unary_op(
-    "rsqrt",
+@unary(
     formula(lambda x: applied("reciprocal", applied("square_root", x))),
     lambda x: np.reciprocal(np.sqrt(x)),
     lambda x, y, g: g * (y * y * y) * -0.5,
     POSITIVE,
 )
-
-
-@checked
 def rsqrt(x: TensorLike) -> Tensor:
     """1 / sqrt(x)."""
-    return apply(RSQRT, floating(x))
+    return floating(x)
 
 
-RECIPROCAL = unary_op(
-    "reciprocal", "reciprocal", np.reciprocal, lambda x, y, g: -(g * (y * y)), POSITIVE
-)
-
-
-@checked
+@unary("reciprocal", np.reciprocal, lambda x, y, g: -(g * (y * y)), POSITIVE)
 def reciprocal(x: TensorLike) -> Tensor:
     """1 / x."""
-    return apply(RECIPROCAL, floating(x))
+    return floating(x)
 
 
 SIN = unary_op("sin", "sin", np.sin, lambda x, y, g: g * cos(x), WIDE)
@@ -180,22 +147,16 @@ def sin(x: TensorLike) -> Tensor:
     return apply(SIN, floating(x))
 
 
-COS = unary_op("cos", "cos", np.cos, lambda x, y, g: -(g * sin(x)), WIDE)
-
-
-@checked
+@unary("cos", np.cos, lambda x, y, g: -(g * sin(x)), WIDE)
 def cos(x: TensorLike) -> Tensor:
     """The cosine of x in radians."""
-    return apply(COS, floating(x))
+    return floating(x)
 
 
-TANH = unary_op("tanh", "tanh", np.tanh, lambda x, y, g: g * (1 - y * y), WIDE)
-
-
-@operator
+@unary("tanh", np.tanh, lambda x, y, g: g * (1 - y * y), WIDE)
 def tanh(x: TensorLike) -> Tensor:
     """The hyperbolic tangent."""
-    return apply(TANH, floating(x))
+    return floating(x)
 
 
 def _of_each(function: Callable[[float], float]) -> Callable[[Array], Array]:
@@ -205,30 +166,23 @@ def _of_each(function: Callable[[float], float]) -> Callable[[Array], Array]:
 
 _erf_reference = _of_each(math.erf)
 _TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
-ERF = unary_op(
-    "erf", "erf", _erf_reference, lambda x, y, g: g * (exp(-(x * x)) * _TWO_OVER_ROOT_PI), WIDE
-)
 
 
-@checked
+@unary("erf", _erf_reference, lambda x, y, g: g * (exp(-(x * x)) * _TWO_OVER_ROOT_PI), WIDE)
 def erf(x: TensorLike) -> Tensor:
     """The error function."""
-    return apply(ERF, floating(x))
+    return floating(x)
 
 
-ERFC = unary_op(
-    "erfc",
+@unary(
     "erfc",
     _of_each(math.erfc),
     lambda x, y, g: g * (exp(-(x * x)) * -_TWO_OVER_ROOT_PI),
     ((-2.0, 2.0), (-8.0, 8.0)),
 )
-
-
-@checked
 def erfc(x: TensorLike) -> Tensor:
     """1 - erf(x), accurate where it is small."""
-    return apply(ERFC, floating(x))
+    return floating(x)
 
 
 def _sigmoid_reference(x: Array) -> Array:
@@ -237,45 +191,32 @@ def _sigmoid_reference(x: Array) -> Array:
     return np.where(x < 0, small / (1 + small), 1 / (1 + small))
 
 
-SIGMOID = unary_op(
-    "sigmoid", "sigmoid", _sigmoid_reference, lambda x, y, g: g * (y * (1 - y)), WIDE
-)
-
-
-@operator
+@unary("sigmoid", _sigmoid_reference, lambda x, y, g: g * (y * (1 - y)), WIDE)
 def sigmoid(x: TensorLike) -> Tensor:
     """1 / (1 + exp(-x))."""
-    return apply(SIGMOID, floating(x))
+    return floating(x)
 
 
-SOFTPLUS = unary_op(
-    "softplus",
+@unary(
     "softplus",
     lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
     lambda x, y, g: g * sigmoid(x),
     WIDE,
 )
-
-
-@checked
 def softplus(x: TensorLike) -> Tensor:
     """log(1 + exp(x)), without overflow."""
-    return apply(SOFTPLUS, floating(x))
+    return floating(x)
 
 
-RELU = unary_op(
-    "relu",
+@unary(
     formula(lambda x: applied("maximum", x, 0)),
     lambda x: np.maximum(x, np.zeros((), x.dtype)),
     lambda x, y, g: where(y <= 0, 0, g),
     kinds=NUMBER,
 )
-
-
-@operator
 def relu(x: TensorLike) -> Tensor:
     """The larger of x and 0; the gradient at 0 is 0."""
-    return apply(RELU, numeric(x))
+    return numeric(x)
 
 
 def _gelu_of(x: Tensor, approximate: bool) -> Tensor:
@@ -324,3 +265,7 @@ GELU = elementwise_op(
 def gelu(x: TensorLike, approximate: bool = False) -> Tensor:
     """x times the probability that a standard normal number is below x, exactly or by tanh."""
     return apply(GELU, floating(x), approximate=approximate)
+
+
+# Records that the compiler and other ops look for.
+NEG, RELU, SIGMOID = (OPS[name] for name in ("neg", "relu", "sigmoid"))

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from lamina.base.shapes import Array, DType, Shape, bool_, broadcast_all
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import CONSTANT, Attributes, LoweringRule, Op, Sample, Samples, Tensor, described
+from lamina.graph import (
+    CONSTANT,
+    Attributes,
+    LoweringRule,
+    Op,
+    Sample,
+    Samples,
+    Tensor,
+    apply,
+    described,
+    operator,
+)
 from lamina.ops.broadcast import sum_to
 from lamina.ops.lowering_rules import Elementwise
 from lamina.ops.records import Gradients, Rule, Typed, make_op
@@ -15,6 +27,8 @@ from lamina.program.scalar import Apply, Literal, Scalar
 
 # Kinds of dtypes that an op takes.
 FLOAT, NUMBER, ANY, BOOL = ("float",), ("float", "int"), ("float", "int", "bool"), ("bool",)
+
+_Parameters = ParamSpec("_Parameters")
 
 # Ranges from which samples draw their values.
 SIGNED = ((-2.0, 2.0),)
@@ -171,6 +185,29 @@ def unary_op(
 ) -> Op:
     """An `elementwise_op` of one operand; its gradient is a function (x, result, upstream)."""
     return elementwise_op(name, lowering, reference, (gradient,), ranges, kinds, **further)
+
+
+def unary(
+    lowering: str | LoweringRule | Rule[Tensor, Tensor],
+    reference: Callable[[Array], Array],
+    gradient: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+    ranges: Sequence[tuple[float, float]] = SIGNED,
+    kinds: tuple[str, ...] = FLOAT,
+    **further: Any,
+) -> Callable[[Callable[_Parameters, Tensor]], Callable[_Parameters, Tensor]]:
+    """Decorates a function that returns its operand: the `unary_op` of its name is applied."""
+
+    def decorated(convert: Callable[_Parameters, Tensor]) -> Callable[_Parameters, Tensor]:
+        op = unary_op(convert.__name__, lowering, reference, gradient, ranges, kinds, **further)
+
+        @operator
+        @wraps(convert)
+        def function(*values: _Parameters.args, **options: _Parameters.kwargs) -> Tensor:
+            return apply(op, convert(*values, **options))
+
+        return function
+
+    return decorated
 
 
 def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, ...] = ANY) -> Op:

@@ -8,7 +8,7 @@ reverse mode algorithmic differentiation, 2008).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from lamina.ops.movement import expand_dims, reshape
 from lamina.ops.rearranging import moveaxis
 from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.recurrence import recurrence
+from lamina.ops.recurrence_gradient import Tensors
 from lamina.ops.reduce import argmax, prod
 from lamina.ops.reduce import sum as sum_along
 
@@ -81,9 +82,6 @@ def _matrix_samples(*shapes: tuple[int, ...]) -> tuple[Sample, ...]:
     return tuple(Sample((shape,), diagonal=5.0) for shape in shapes)
 
 
-# Cholesky -----------------------------------------------------------------------------------------
-
-
 def _infer_cholesky(x: Tensor) -> Typed:
     _check_square("cholesky", x)
     return x.shape, x.dtype
@@ -94,9 +92,7 @@ def _cholesky_build(x: Tensor) -> Tensor:
     (n,) = static(x.shape[-1:])
     symmetric = (x + x.mT) * 0.5
 
-    def step(
-        states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    def step(states: Tensors, elements: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
         (rest,), (is_pivot, below) = states, elements
         column = _chosen(is_pivot, rest, -1)
         pivot = expand_dims(_chosen(is_pivot, column, -1), -1)
@@ -174,9 +170,7 @@ def _triangular_build(matrix: Tensor, right: Tensor, lower: bool, unit_diagonal:
     """Substitution: each iteration finds a row, and subtracts its part of all others."""
     (n,) = static(matrix.shape[-1:])
 
-    def step(
-        states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    def step(states: Tensors, elements: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
         (rest,), (column, is_pivot, others) = states, elements
         row = _chosen(expand_dims(is_pivot, 1), rest, -2)
         if not unit_diagonal:
@@ -297,9 +291,7 @@ def _eliminated(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     (n,) = static(matrix.shape[-1:])
 
-    def step(
-        states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    def step(states: Tensors, elements: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
         (rest, side, free), (is_pivot,) = states, elements
         column = _chosen(is_pivot, rest, -1)
         number = argmax(where(free, absolute(column), -1), -1, keepdims=True)
@@ -309,19 +301,14 @@ def _eliminated(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         left = where(chosen, False, free)
         factors = column / expand_dims(_chosen(is_pivot, row, -1), -1)
         factors = expand_dims(where(left, factors, 0), -1)
-        states = [
-            rest - factors * expand_dims(row, -2),
-            side - factors * expand_dims(right_row, -2),
-            left,
-        ]
-        return list(states), [row, right_row, reshape(number, number.shape[:-1])]
+        rest = rest - factors * expand_dims(row, -2)
+        side = side - factors * expand_dims(right_row, -2)
+        return [rest, side, left], [row, right_row, reshape(number, number.shape[:-1])]
 
     free = broadcast_to(constant(True), matrix.shape[:-1])
-    _, (rows, right_rows, numbers) = recurrence(
-        step, [matrix, right, free], [_rows_of(np.equal, n)]
-    )
-    axis = matrix.rank - 2
-    return moveaxis(rows, 0, axis), moveaxis(right_rows, 0, axis), moveaxis(numbers, 0, axis)
+    _, stacks = recurrence(step, [matrix, right, free], [_rows_of(np.equal, n)])
+    rows, right_rows, numbers = (moveaxis(stack, 0, matrix.rank - 2) for stack in stacks)
+    return rows, right_rows, numbers
 
 
 def _solve_build(matrix: Tensor, right: Tensor) -> Tensor:
@@ -396,9 +383,6 @@ def inverse(x: TensorLike) -> Tensor:
     _check_square("inverse", x)
     (n,) = static(x.shape[-1:])
     return apply(SOLVE, x, broadcast_to(constant(np.eye(n), x.dtype), x.shape))
-
-
-# Determinants -------------------------------------------------------------------------------------
 
 
 def _pivots(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -42,9 +42,6 @@ def isfinite(x: TensorLike) -> Tensor:
     return less(abs(x), math.inf) if x.dtype.is_float else full(x.shape, True, bool_)
 
 
-# Numbers in place of others -----------------------------------------------------------------------
-
-
 def _nan_to_num_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
     (x,) = operands
     result: Scalar = x
@@ -96,9 +93,6 @@ def nan_to_num(
         for name, value, default in given
     }
     return apply(NAN_TO_NUM, x, **numbers) if x.dtype.is_float else x
-
-
-# Signs --------------------------------------------------------------------------------------------
 
 
 def _copysign_gradient(a: Tensor, _: Tensor, result: Tensor, upstream: Tensor) -> Tensor:

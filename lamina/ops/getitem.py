@@ -23,6 +23,7 @@ from lamina.base.shapes import (
     divide_counts,
     int64,
     shape_text,
+    static,
 )
 from lamina.base.shapes import element_count as count_of
 from lamina.errors import DTypeError, LaminaError, ShapeError
@@ -174,8 +175,10 @@ def _whole_key(x: Tensor, key: Any) -> tuple[list[Entry], int]:
     """The key with an entry for each axis, masks as indices; the number of the one after `...`."""
     given: tuple[Any, ...] = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
     entries: list[Any] = [_entry_of(x, entry) for entry in given]
-    axes = [_axes_of_entry(entry) for entry in entries]
-    named, dots = sum(axes), sum(entry is Ellipsis for entry in entries)
+    # Each entry stands for an axis, but a mask for several, and `...` and None for none.
+    axes = [entry.ndim if _is_array(entry, "b") else 1 for entry in entries if entry is not None]
+    dots = sum(entry is Ellipsis for entry in entries)
+    named = sum(axes) - dots
     if named > x.rank or dots > 1:
         raise ShapeError(
             "too many indices",
@@ -199,13 +202,6 @@ def _whole_key(x: Tensor, key: Any) -> tuple[list[Entry], int]:
         else:
             listed.append(entry)
     return listed, after
-
-
-def _axes_of_entry(entry: Any) -> int:
-    """The number of axes of the tensor for which an entry stands."""
-    if entry is None or entry is Ellipsis:
-        return 0
-    return entry.ndim if _is_array(entry, "b") else 1
 
 
 def _is_array(entry: Any, kinds: str) -> TypeGuard[Array]:
@@ -310,29 +306,18 @@ def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
         )
     kept = joined.shape
     flat = reshape(joined, (*kept[:first], extent, *kept[first + len(axes) :]))
-    indices = [arrays[axis] for axis in axes]
-    return take(flat, broadcast_to(_flat_indices(x, axes, indices), shape), first)
+    return take(flat, broadcast_to(_flat_indices(x, arrays, axes), shape), first)
 
 
-def _flat_indices(x: Tensor, axes: Sequence[int], indices: Sequence[Tensor]) -> Tensor:
+def _flat_indices(x: Tensor, arrays: dict[int, Tensor], axes: Sequence[int]) -> Tensor:
     """The index in all axes together, the last axis fastest."""
     total: Tensor | None = None
-    for axis, axis_indices in zip(axes, indices, strict=True):
-        inside = _inside(x, axis, converted(axis_indices, int64))
-        dim = x.shape[axis]
-        if total is None:
-            total = inside
-        else:
-            assert isinstance(dim, int)
-            total = total * dim + inside
+    for axis in axes:
+        dim, indices = x.shape[axis], converted(arrays[axis], int64)
+        if indices.op is not CONSTANT:  # constants were checked
+            last = dim - 1 if isinstance(dim, int) else element_count(x, axis, int64) - 1
+            indices = maximum(minimum(indices, last), 0)
+        # Only the first of the axes may depend on the batch.
+        total = indices if total is None else total * static((dim,))[0] + indices
     assert total is not None
     return total
-
-
-def _inside(x: Tensor, axis: int, indices: Tensor) -> Tensor:
-    """The indices, clamped to the axis; constants were checked."""
-    if indices.op is CONSTANT:
-        return indices
-    dim: Dim | Tensor = x.shape[axis]
-    last = dim - 1 if isinstance(dim, int) else element_count(x, axis, int64) - 1
-    return maximum(minimum(indices, last), 0)

@@ -95,9 +95,6 @@ def _index_sample(
     return Sample((values, indices), attributes, 0, extent - 1, ("float", dtype))
 
 
-# take and scatter_add -----------------------------------------------------------------------------
-
-
 def _infer_take(x: Tensor, indices: Tensor, axis: int) -> Typed:
     check_indices_on_axis("take", indices, x.shape[axis])
     return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype
@@ -227,9 +224,6 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
     return apply(SCATTER_ADD, values, indices, size=extent, axis=counted)
 
 
-# take_along_axis and its transpose ----------------------------------------------------------------
-
-
 def _infer_take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Typed:
     check_indices_on_axis("take_along_axis", indices, x.shape[axis])
     fits = x.rank == indices.rank and all(
@@ -345,9 +339,6 @@ def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis:
     values = as_tensor(values)
     counted, extent = axis_of(values, axis), read("size", Extent(), size)
     return apply(SCATTER_ALONG_AXIS, values, as_tensor(indices), size=extent, axis=counted)
-
-
-# one_hot ------------------------------------------------------------------------------------------
 
 
 def _infer_one_hot(indices: Tensor, depth: Dim, dtype: DType) -> Typed:

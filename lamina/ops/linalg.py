@@ -30,8 +30,6 @@ __all__ = ["contract", "dot", "matmul", "outer"]
 
 Labels = tuple[str, ...]
 
-# The contraction ----------------------------------------------------------------------------------
-
 
 def _infer_contract(x: Tensor, y: Tensor, left: Labels, right: Labels, output: Labels) -> Typed:
     check_dtypes("contract", x, y)
@@ -220,7 +218,7 @@ def _product_op(
                 raise ShapeError(
                     f"{name}: two axes that must be equal differ, {extent} against {dim}",
                     facts=(("left", described(left)), ("right", described(right))),
-                    advice=_advice(name),
+                    advice=_ADVICE[name],
                 )
             extents[label] = dim if extent == 1 else extent
         return tuple(extents[label] for label in output), left.dtype
@@ -244,18 +242,12 @@ def _product_op(
     return make_op(name, infer, gradient, reference, build, samples, **further)
 
 
-def _advice(name: str) -> str:
-    if name == "einsum":
-        return "Axes of one letter must have the same extent."
-    if name == "matmul":
-        return (
-            "The last axis of left and the last but one of right must be equal, "
-            "and the axes before them equal or 1; try ops.transpose."
-        )
-    return "The last axis of left and the last but one (or only) axis of right must be equal."
-
-
-# matmul -------------------------------------------------------------------------------------------
+_ADVICE = {
+    "einsum": "Axes of one letter must have the same extent.",
+    "matmul": "The last axis of left and the last but one of right must be equal, and the axes "
+    "before them equal or 1; try ops.transpose.",
+    "dot": "The last axis of left and the last but one (or only) axis of right must be equal.",
+}
 
 
 def _need_axes(name: str, left: Tensor, right: Tensor, most: int, problem: str) -> None:
@@ -343,9 +335,6 @@ def outer(left: TensorLike, right: TensorLike) -> Tensor:
     return apply(OUTER, numeric(a), numeric(b))
 
 
-# einsum -------------------------------------------------------------------------------------------
-
-
 def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[Labels, ...]:
     """The labels of each operand and of the result; ShapeError if the spec does not fit them."""
     left_side, arrow, right_side = spec.replace(" ", "").partition("->")
@@ -387,21 +376,17 @@ def _einsum_reference(*operands: Array, spec: str) -> Array:
     return np.einsum(spec, *operands)
 
 
-def _einsum_samples(*rows: tuple[str, tuple[tuple[int, ...], ...]]) -> tuple[Sample, ...]:
-    return tuple(Sample(shapes, {"spec": spec}) for spec, shapes in rows)
-
-
 EINSUM = _product_op(
     "einsum",
     _einsum_labels,
     _einsum_reference,
-    _einsum_samples(
-        ("ij,jk->ik", ((3, 5), (5, 4))),
-        ("bij,bkj->bik", ((2, 3, 5), (2, 4, 5))),
-        ("ijx,jk->ki", ((3, 5, 2), (5, 4))),
-        ("i,j", ((3,), (1,))),
-        ("ij,ij->", ((2, 3), (2, 3))),
-        ("ab,c->", ((2, 3), (4,))),
+    (
+        Sample(((3, 5), (5, 4)), {"spec": "ij,jk->ik"}),
+        Sample(((2, 3, 5), (2, 4, 5)), {"spec": "bij,bkj->bik"}),
+        Sample(((3, 5, 2), (5, 4)), {"spec": "ijx,jk->ki"}),
+        Sample(((3,), (1,)), {"spec": "i,j"}),
+        Sample(((2, 3), (2, 3)), {"spec": "ij,ij->"}),
+        Sample(((2, 3), (4,)), {"spec": "ab,c->"}),
     ),
     attributes={"spec": LABEL},
 )
@@ -436,8 +421,11 @@ EINSUM_SINGLE = make_op(
     _single_gradient,
     _einsum_reference,
     _single_build,
-    _einsum_samples(
-        ("ijk->ki", ((2, 3, 4),)), ("ij->", ((3, 5),)), ("ba", ((1, 4),)), ("i->i", ((7,),))
+    (
+        Sample(((2, 3, 4),), {"spec": "ijk->ki"}),
+        Sample(((3, 5),), {"spec": "ij->"}),
+        Sample(((1, 4),), {"spec": "ba"}),
+        Sample(((7,),), {"spec": "i->i"}),
     ),
     attributes={"spec": LABEL},
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import int64
+from lamina.base.shapes import int64, static
 from lamina.graph import Graph, LoweringRule, Tensor
 from lamina.program.index import Index, gathered_index
 from lamina.program.rewrite import Rewrite
@@ -158,6 +158,17 @@ class Repeating(LoweringRule):
     takes_halves = True
 
 
+class Recurrence:
+    """The attributes of one result of a recurrence, and the number of iterations."""
+
+    def __init__(self, node: Tensor) -> None:
+        self.body: Graph = node.attributes["body"]
+        self.states: int = node.attributes["states"]
+        self.sequences: int = node.attributes["sequences"]
+        self.reverse: bool = node.attributes["reverse"]
+        (self.length,) = static(node.operands[self.states].shape[:1])
+
+
 def read_operands(node: Tensor) -> tuple[Tensor, ...]:
     """The operands of which a tensor is computed, without those that only order it."""
     lowering = node.op.lowering
@@ -176,11 +187,10 @@ def iteration_of(results: Sequence[Tensor]) -> Graph:
 
     Its outputs are all new states, then the other results, named by their numbers.
     """
-    attributes = results[0].attributes
-    body: Graph = attributes["body"]
-    wanted = {result.attributes["result"] for result in results}
-    needed = [n for n in range(len(body.outputs)) if n < attributes["states"] or n in wanted]
-    return Graph(body.inputs, tuple((str(n), body.outputs[n][1]) for n in needed))
+    loop = Recurrence(results[0])
+    chosen = {*range(loop.states), *(result.attributes["result"] for result in results)}
+    outputs = loop.body.outputs
+    return Graph(loop.body.inputs, tuple((str(n), outputs[n][1]) for n in sorted(chosen)))
 
 
 @frozen_dataclass
@@ -214,16 +224,13 @@ def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) ->
     needed = _joined(bounds)
     if not needed:
         return inside
-    if any(_never(bound) for bound in needed):
+    if any(b.index.bounds[1] < b.low or b.index.bounds[0] >= b.high for b in needed):
         return outside
     bare = unconverted(inside)
-    zeros_outside = isinstance(outside, Literal) and repr(outside.value) in _ZEROS
+    zeros_outside = isinstance(outside, Literal) and repr(outside.value) in ("0", "0.0", "False")
     if zeros_outside and isinstance(bare, Load) and (bare.index.terms or bare.bounds):
         return guarded(inside, needed)
     return Apply("select", (Within(needed), guarded(inside, needed), outside), inside.dtype)
-
-
-_ZEROS = ("0", "0.0", "False")
 
 
 def guarded(scalar: Scalar, bounds: tuple[Bound, ...]) -> Scalar:
@@ -250,15 +257,11 @@ def gathered(scalar: Scalar, extent: int) -> Index:
         source = source.operands[0]
     if isinstance(source, Literal):
         return Index(max(0, min(int(source.value), extent - 1)))
-    if isinstance(source, Position) and _lies_within(source.index, extent):
+    if isinstance(source, Position) and Bound(source.index, 0, extent).always:
         return source.index
     value = scalar if scalar.dtype == int64 else Apply("cast", (scalar,), int64)
     below = Apply("minimum", (value, Literal(max(extent - 1, 0), int64)), int64)
     return gathered_index(Apply("maximum", (below, Literal(0, int64)), int64), extent)
-
-
-def _lies_within(index: Index, extent: int) -> bool:
-    return Bound(index, 0, extent).always
 
 
 def _joined(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
@@ -269,8 +272,3 @@ def _joined(bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
         ranges[bound.index] = (max(low, bound.low), min(high, bound.high))
     joined = (Bound(index, low, high) for index, (low, high) in ranges.items())
     return tuple(bound for bound in joined if not bound.always)
-
-
-def _never(bound: Bound) -> bool:
-    low, high = bound.index.bounds
-    return high < bound.low or low >= bound.high

@@ -24,8 +24,6 @@ from lamina.program.scalar import Scalar
 
 __all__ = ["expand_dims", "flip", "reshape", "squeeze", "transpose"]
 
-# reshape ------------------------------------------------------------------------------------------
-
 
 def _infer_reshape(x: Tensor, shape: Shape) -> Typed:
     if element_count(x.shape) != element_count(shape):
@@ -159,9 +157,6 @@ def squeeze(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
     return reshape(x, [dim for axis, dim in enumerate(x.shape) if axis not in dropped])
 
 
-# transpose ----------------------------------------------------------------------------------------
-
-
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(axes.index(axis) for axis in range(len(axes)))
 
@@ -200,9 +195,6 @@ def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
             advice=f"Name each axis from 0 to {x.rank - 1} once.",
         )
     return x if order == tuple(range(x.rank)) else apply(TRANSPOSE, x, axes=order)
-
-
-# flip ---------------------------------------------------------------------------------------------
 
 
 def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:

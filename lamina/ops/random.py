@@ -265,9 +265,6 @@ def _computed(root: Scalar, leaves: Mapping[Scalar, Array]) -> Array:
     return values[root]
 
 
-# The ops ------------------------------------------------------------------------------------------
-
-
 def _infer_random(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple[Shape, DType]:
     for name, x in zip(("seed", "step"), operands, strict=True):
         if x.shape != () or x.dtype != int64:

@@ -7,7 +7,7 @@ count for each element, which is a `take`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -367,7 +367,6 @@ def linspace(start: float, stop: float, count: int, dtype: DTypeLike = float32) 
 # Padding with elements of the tensor itself -------------------------------------------------------
 
 PadMode = Literal["constant", "reflect", "replicate", "circular"]
-PAD_MODES = ("constant", "reflect", "replicate", "circular")
 
 
 @checked
@@ -389,7 +388,7 @@ def pad_with(
         value: the value of the new elements in mode `"constant"`.
     """
     x = as_tensor(x)
-    if read("mode", Word(PAD_MODES), mode) == "constant":
+    if read("mode", Word(get_args(PadMode)), mode) == "constant":
         return pad(x, widths, value)
     pairs = pairs_of("widths", widths, x.rank)
     for axis, (before, after) in enumerate(pairs):

@@ -38,7 +38,7 @@ class Recomputation:
         self._again: dict[Tensor, Tensor] = {}
 
     def begin(self, node: Tensor, upstream: Tensor) -> None:
-        """Computes tensors again after `upstream`, if the node is the result of `computed_again`."""
+        """Computes tensors again after `upstream`, if a node is the result of `computed_again`."""
         if node.op is not COMPUTED_AGAIN:
             return
         y, *sources = node.operands

@@ -41,7 +41,7 @@ from lamina.ops.arithmetic import add, mul
 from lamina.ops.elementwise import tanh
 from lamina.ops.linalg import matmul
 from lamina.ops.lowering_rules import Repeating
-from lamina.ops.recurrence_gradient import Tensors, length_of, named_results, recurrence_gradient
+from lamina.ops.recurrence_gradient import Tensors, named_results, recurrence_gradient
 from lamina.ops.slicing import slice_axis
 
 __all__ = ["recurrence"]
@@ -58,8 +58,7 @@ class IterationGraph(Kind):
     def read(self, value: Any, operands: Operands = ()) -> Graph:
         if not isinstance(value, Graph):
             raise Misfit("the graph of an iteration")
-        problem = _problem_of(value)
-        if problem:
+        if problem := _problem_of(value):
             raise Misfit(f"the graph of an iteration, in which {problem}")
         return value
 
@@ -111,7 +110,7 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
             )
     if not operands[states].rank:
         raise ShapeError("recurrence: a sequence has no axis of time")
-    length = length_of(operands, attributes)
+    (length,) = static(operands[states].shape[:1])
     for number, (operand, inner) in enumerate(zip(operands, body.inputs, strict=True)):
         shape: Shape = inner.shape
         if states <= number < states + sequences:
@@ -153,9 +152,6 @@ def _recurrence_reference(
     tensor: Tensor = body.outputs[result][1]
     stack = stacks[result][::-1] if reverse else stacks[result]
     return np.stack(stack) if stack else np.zeros((0, *static(tensor.shape)))
-
-
-# The op -------------------------------------------------------------------------------------------
 
 
 def _graph(
@@ -230,14 +226,8 @@ def _sample(
     body = _graph(step, *specs)
     states, elements, constants = (tuple(map(static, group)) for group in shapes)
     operands = (*states, *((length, *shape) for shape in elements), *constants)
-    attributes = {
-        "body": body,
-        "states": len(states),
-        "sequences": len(elements),
-        "reverse": reverse,
-        "truncate": truncate,
-        "result": result,
-    }
+    loop = {"body": body, "states": len(states), "sequences": len(elements)}
+    attributes = {**loop, "reverse": reverse, "truncate": truncate, "result": result}
     return Sample(operands, attributes, -1.0, 1.0, dtypes=(dtype.name,) * len(operands))
 
 
@@ -325,17 +315,10 @@ def recurrence(
         [(x.shape, x.dtype) for x in constants],
     )
     _check_body(body)
-    attributes: dict[str, Any] = {
-        "body": body,
-        "states": len(initial),
-        "sequences": len(sequences),
-        "reverse": reverse,
-        "truncate": truncate or 0,
-    }
+    loop: dict[str, Any] = {"body": body, "states": len(initial), "sequences": len(sequences)}
+    loop |= {"reverse": reverse, "truncate": truncate or 0}
     operands = (*initial, *sequences, *constants)
-    stacks = [
-        apply(RECURRENCE, *operands, **attributes, result=n) for n in range(len(body.outputs))
-    ]
+    stacks = [apply(RECURRENCE, *operands, **loop, result=n) for n in range(len(body.outputs))]
     (length,) = static(sequences[0].shape[:1])
     # The stack of a state begins with the initial state, or ends with it.
     first = 0 if reverse else 1

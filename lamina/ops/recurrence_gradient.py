@@ -6,13 +6,14 @@ Werbos: Backpropagation through time (1990). `recurrence` has the op, and explai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from lamina.base.shapes import Array, float64, scale_dim, static
-from lamina.graph import Attributes, Graph, Tensor, apply, constant, leaf, topological
+from lamina.graph import Graph, Tensor, apply, constant, leaf, topological
 from lamina.ops.arithmetic import ADD, add, mul
 from lamina.ops.broadcast import SUM, broadcast_to, sum_axes
 from lamina.ops.comparison import where
@@ -20,7 +21,7 @@ from lamina.ops.conversion import cast, stop_gradient
 from lamina.ops.convolution import CONV_WEIGHT_GRADIENT
 from lamina.ops.differentiate import gradients
 from lamina.ops.linalg import contract
-from lamina.ops.lowering_rules import Contracting
+from lamina.ops.lowering_rules import Contracting, Recurrence
 from lamina.ops.movement import RESHAPE, TRANSPOSE, reshape, squeeze
 from lamina.ops.slicing import slice_axis
 
@@ -37,24 +38,12 @@ def named_results(results: Tensors) -> tuple[tuple[str, Tensor], ...]:
     return tuple((f"result{n}", tensor) for n, tensor in enumerate(results))
 
 
-def length_of(operands: Tensors, attributes: Attributes) -> int:
-    """The number of iterations of a recurrence."""
-    first: int = attributes["states"]
-    (length,) = static(operands[first].shape[:1])
-    return length
-
-
-class _Backward:
+class _Backward(Recurrence):
     """Builds the recurrence back in time: the gradient of some results of one loop."""
 
     def __init__(self, upstream: Mapping[Tensor, Tensor]) -> None:
-        self.node = node = next(iter(upstream))
-        attributes = node.attributes
-        self.body: Graph = attributes["body"]
-        self.states: int = attributes["states"]
-        self.sequences: int = attributes["sequences"]
-        self.reverse: bool = attributes["reverse"]
-        self.length = length_of(node.operands, attributes)
+        self.node = next(iter(upstream))
+        super().__init__(self.node)
         # By the number of the result. Gradients of two tensors that are the same result are added.
         self.upstream: dict[int, Tensor] = {}
         for result, arriving in upstream.items():
@@ -126,14 +115,9 @@ class _Backward:
 
     def _of_initial(self, stack: Tensor, number: int) -> Tensor:
         """The gradient of an initial state, from the gradients of the states before iterations."""
-        found = self._initial_row(stack)
-        if number in self.upstream:
-            found = add(found, self._initial_row(self.upstream[number]))
-        return found
-
-    def _initial_row(self, stack: Tensor) -> Tensor:
         row = self.length if self.reverse else 0
-        return squeeze(slice_axis(stack, 0, row, row + 1), 0)
+        arriving = [stack, *([self.upstream[number]] if number in self.upstream else [])]
+        return reduce(add, (squeeze(slice_axis(x, 0, row, row + 1), 0) for x in arriving))
 
     def _detached(self, stack: Tensor) -> Tensor:
         """The states before iterations, without a gradient where the recurrence truncates it.
@@ -200,10 +184,7 @@ class _Backward:
             # It sums over the batch, so the batches of all iterations are joined to one.
             first, second = (self._stacked(x) for x in tensor.operands)
             return lambda results: apply(
-                tensor.op,
-                _as_batch(first(results)),
-                _as_batch(second(results)),
-                **tensor.attributes,
+                tensor.op, *(_as_batch(x(results)) for x in (first, second)), **tensor.attributes
             )
         if tensor.op is SUM:
             stacked = self._stacked(tensor.operands[0])
@@ -223,15 +204,11 @@ class _Backward:
         used = [(x, y) for x, y in zip(constants, given, strict=True) if x in inside]
         zeros = [broadcast_to(constant(0.0, x.dtype), x.shape) for x in flowing]
         sequences = [self.stacks[x] for x in elements]
-        attributes: dict[str, Any] = {
-            "body": Graph((*flowing, *elements, *(x for x, _ in used)), named_results(new)),
-            "states": len(flowing),
-            "sequences": len(elements),
-            "reverse": not self.reverse,
-            "truncate": 0,
-        }
+        body = Graph((*flowing, *elements, *(x for x, _ in used)), named_results(new))
+        loop: dict[str, Any] = {"body": body, "states": len(flowing), "sequences": len(elements)}
+        loop |= {"reverse": not self.reverse, "truncate": 0}
         operands = (*zeros, *sequences, *(y for _, y in used))
-        return [apply(self.node.op, *operands, **attributes, result=n) for n in range(len(new))]
+        return [apply(self.node.op, *operands, **loop, result=n) for n in range(len(new))]
 
 
 def _as_batch(stack: Tensor) -> Tensor:

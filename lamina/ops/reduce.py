@@ -12,7 +12,7 @@ import numpy as np
 
 from lamina.base.shapes import (
     Array,
-    Dim,
+    DType,
     DTypeLike,
     bool_,
     divide_counts,
@@ -72,9 +72,6 @@ def _kept(y: Tensor, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor
 OF_AXES: dict[str, Kind] = {"axes": SomeAxes()}
 
 
-# Sum and number -----------------------------------------------------------------------------------
-
-
 @operator
 def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The sum of the elements along axes; of bool and integers int64."""
@@ -83,12 +80,16 @@ def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return _kept(sum_axes(x, named), x, named, keepdims)
 
 
+def _count_build(x: Tensor, axes: tuple[int, ...], dtype: DType) -> Tensor:
+    return constant(size_of(static(tuple(x.shape[axis] for axis in axes))), dtype)
+
+
 ELEMENT_COUNT = make_op(
     "element_count",
     lambda x, axes, dtype: ((), dtype),
     lambda x, y, g, axes, dtype: (None,),
     lambda x, axes, dtype: np.asarray(size_of([x.shape[axis] for axis in axes]), dtype.numpy),
-    lambda x, axes, dtype: constant(size_of(static(tuple(x.shape[axis] for axis in axes))), dtype),
+    _count_build,
     (
         Sample(((3, 4),), {"axes": (0,), "dtype": float32}, differentiable=False),
         Sample(((3, 0, 2),), {"axes": (0, 1), "dtype": int64}, differentiable=False),
@@ -152,20 +153,15 @@ def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return reduced(MEAN, floating(x), axes, keepdims)
 
 
-def _variance_divisor(x: Tensor, axes: tuple[int, ...], correction: float) -> Tensor:
-    return element_count(x, axes, x.dtype) - correction
-
-
 def _variance_build(x: Tensor, axes: tuple[int, ...], correction: float) -> Tensor:
     deviation = x - mean(x, axes, keepdims=True)
-    divisor = _variance_divisor(x, axes, correction)
-    return sum_axes(deviation * deviation, axes) / divisor
+    return sum_axes(deviation * deviation, axes) / (element_count(x, axes, x.dtype) - correction)
 
 
 def _variance_gradient(
     x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...], correction: float
 ) -> Gradients:
-    scale = upstream * 2 / _variance_divisor(x, axes, correction)
+    scale = upstream * 2 / (element_count(x, axes, x.dtype) - correction)
     return (with_ones(scale, x, axes) * (x - mean(x, axes, keepdims=True)),)
 
 
@@ -216,13 +212,13 @@ def std(x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool 
     Args:
         x, axes, correction, keepdims: as of `variance`.
     """
-    return rounded_once(lambda x: _root(variance(x, axes, correction, keepdims)), floating(x))
 
+    def deviation(x: Tensor) -> Tensor:
+        squared = variance(x, axes, correction, keepdims)
+        is_zero = equal(squared, 0)
+        return where(is_zero, 0, sqrt(where(is_zero, 1, squared)))
 
-def _root(x: Tensor) -> Tensor:
-    """A square root, whose gradient at zero is zero."""
-    is_zero = equal(x, 0)
-    return where(is_zero, 0, sqrt(where(is_zero, 1, x)))
+    return rounded_once(deviation, floating(x))
 
 
 # Largest and smallest -----------------------------------------------------------------------------
@@ -263,20 +259,14 @@ def _extreme_gradient(
     return (chosen * with_ones(share, x, axes),)
 
 
-def _over(function: Callable[..., Array]) -> Callable[..., Array]:
-    """A function of NumPy, with the name of the axes here."""
-
-    def reference(x: Array, axes: tuple[int, ...]) -> Array:
-        return function(x, axis=axes)
-
-    return reference
-
-
 def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
     whole = Sample(((3, 4),), {"axes": (1,)}, dtypes=("int64",), differentiable=False)
-    samples = (*REDUCTION_SAMPLES, whole)
-    rules = (infer_nonempty, _extreme_gradient, _over(reference), Reduction(combine), samples)
-    return make_op(name, *rules, attributes=OF_AXES)
+    return make_op(
+        *(name, infer_nonempty, _extreme_gradient),
+        lambda x, axes: reference(x, axis=axes),
+        *(Reduction(combine), (*REDUCTION_SAMPLES, whole)),
+        attributes=OF_AXES,
+    )
 
 
 MAX = _extreme("max", "maximum", np.max)
@@ -356,8 +346,12 @@ def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
         Sample(sample.shapes, sample.attributes, dtypes=("bool",), differentiable=False)
         for sample in REDUCTION_SAMPLES
     )
-    rules = (_infer_truth, None, _over(reference), Reduction(combine), samples)
-    return make_op(name, *rules, attributes=OF_AXES)
+    return make_op(
+        *(name, _infer_truth, None),
+        lambda x, axes: reference(x, axis=axes),
+        *(Reduction(combine), samples),
+        attributes=OF_AXES,
+    )
 
 
 ANY = _truth("any", "maximum", np.any)
@@ -378,9 +372,6 @@ def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return reduced(ALL, cast(x, bool_), axes, keepdims, True)
 
 
-# Product ------------------------------------------------------------------------------------------
-
-
 def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]) -> Gradients:
     """Each element's derivative is the product of the others.
 
@@ -391,25 +382,19 @@ def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]
     kept = tuple(axis for axis in range(x.rank) if axis not in axes)
     order = kept + axes
     moved = transpose(x, order)
-    n = _joint_extent(x, axes)
+    n = divide_counts(count_polynomial(tuple(x.shape[axis] for axis in axes)), (1,))
+    if n is None:
+        raise ShapeError(
+            "prod: the gradient along two axes that depend on the batch is not supported",
+            facts=(("tensor", described(x)), ("axes", str(axes))),
+            advice="Take the product along one axis after the other.",
+        )
     rows = reshape(moved, [*(x.shape[axis] for axis in kept), n])
     number = arange(n)
     is_same = equal(expand_dims(number, 1), expand_dims(number, 0))
     others = prod(where(is_same, 1, expand_dims(rows, -2)), -1)
     gradient = reshape(expand_dims(upstream, -1) * others, moved.shape)
     return (transpose(gradient, [order.index(axis) for axis in range(x.rank)]),)
-
-
-def _joint_extent(x: Tensor, axes: tuple[int, ...]) -> Dim:
-    """The product of the extents of some axes."""
-    extent = divide_counts(count_polynomial(tuple(x.shape[axis] for axis in axes)), (1,))
-    if extent is None:
-        raise ShapeError(
-            "prod: the gradient along two axes that depend on the batch is not supported",
-            facts=(("tensor", described(x)), ("axes", str(axes))),
-            advice="Take the product along one axis after the other.",
-        )
-    return extent
 
 
 PROD = make_op(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from lamina.graph.attributes import whole
 from lamina.ops.arguments import each_of, flag_of, read
 from lamina.ops.arithmetic import maximum, minimum
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.comparison import equal, greater_equal, less_equal, logical_and, where
+from lamina.ops.comparison import equal, logical_and, where
 from lamina.ops.conversion import cast, floating, operands_of, rounded_once
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import floor
@@ -62,8 +62,8 @@ def grid_sample(
         [batch, channels, ...], with the middle axes of the grid.
     """
     x, grid = map(floating, operands_of(x, grid))
-    chosen = read("mode", Word(("nearest", "bilinear", "bicubic")), mode)
-    edges = read("padding", Word(("zeros", "border", "reflect")), padding)
+    chosen = read("mode", Word(get_args(SampleMode)), mode)
+    edges = read("padding", Word(get_args(SamplePadding)), padding)
     corners = flag_of("align_corners", align_corners)
     axes = x.rank - 2
     _check_sample(x, grid, chosen)
@@ -71,9 +71,11 @@ def grid_sample(
     def sampled(x: Tensor, grid: Tensor) -> Tensor:
         flat = reshape(x, (*x.shape[:2], size_of(static(x.shape[2:]))))
         reader = _Reader(flat, static(x.shape[2:]), edges, corners)
+        # In elements, 0 for the centre of the first one.
+        shifted = [grid[..., axes - 1 - axis] + 1 for axis in range(axes)]
         positions = [
-            _position(grid[..., axes - 1 - axis], extent, corners)
-            for axis, extent in enumerate(reader.extents)
+            at * ((extent - 1) / 2) if corners else (at * extent - 1) * 0.5
+            for at, extent in zip(shifted, reader.extents, strict=True)
         ]
         if chosen != "bicubic":
             positions = [reader.inside(at, axis) for axis, at in enumerate(positions)]
@@ -92,13 +94,6 @@ def _check_sample(x: Tensor, grid: Tensor, mode: str) -> None:
             advice="Images are [batch, channels, height, width], the grid [batch, rows, "
             'columns, 2]; mode "bicubic" takes no other number of axes.',
         )
-
-
-def _position(grid: Tensor, extent: int, corners: bool) -> Tensor:
-    """The position in elements, 0 for the centre of the first one."""
-    if corners:
-        return (grid + 1) * ((extent - 1) / 2)
-    return ((grid + 1) * extent - 1) * 0.5
 
 
 @frozen_dataclass
@@ -122,7 +117,11 @@ class _Reader:
         extent = self.extents[axis]
         if self.padding == "reflect":
             position = _reflected(position, extent, self.corners)
-        return position if self.padding == "zeros" else _limited(position, extent - 1)
+        if self.padding == "zeros":
+            return position
+        # Limited to the image; the gradient at the borders is zero.
+        last = extent - 1
+        return where(position <= 0, 0, where(position >= last, last, position))
 
     def read(self, positions: Sequence[Tensor]) -> Tensor:
         """[batch, channels, ...]: the elements at whole positions [batch, ...]; zero outside."""
@@ -143,12 +142,6 @@ class _Reader:
         elements = take_along_axis(self.flat, broadcast_to(spread, shape), 2)
         elements = reshape(elements, (*shape[:2], *number.shape[1:]))
         return elements if inside is None else where(expand_dims(inside, 1), elements, 0)
-
-
-def _limited(position: Tensor, last: int) -> Tensor:
-    """Limited to the image; the gradient at the borders is zero."""
-    below, above = less_equal(position, 0), greater_equal(position, last)
-    return where(below, 0, where(above, last, position))
 
 
 def _reflected(position: Tensor, extent: int, corners: bool) -> Tensor:
@@ -229,9 +222,6 @@ def _weighted(
         total = value if total is None else total + value
     assert total is not None
     return total
-
-
-# Grids --------------------------------------------------------------------------------------------
 
 
 @checked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from lamina.ops.lowering_rules import Scanning
 from lamina.ops.movement import reshape, transpose
 from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.recurrence import recurrence
+from lamina.ops.recurrence_gradient import Tensors
 from lamina.ops.reduce import summable
 
 __all__ = ["cummax", "cummin", "cumprod", "cumsum"]
@@ -105,9 +106,7 @@ def _cumprod_gradient(
     return (_before(result, axis, reverse) * sums,)
 
 
-def _later_terms(
-    states: Sequence[Tensor], elements: Sequence[Tensor], _: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
+def _later_terms(states: Tensors, elements: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
     """One iteration of s: it passes x s on."""
     factor, term = elements
     total = term + states[0]
@@ -134,9 +133,6 @@ def cumprod(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
     """
     x = summable(x)
     return apply(CUMPROD, x, axis=axis_of(x, axis), reverse=reverse)
-
-
-# Largest and smallest -----------------------------------------------------------------------------
 
 
 def _positions(x: Tensor, result: Tensor, axis: int, reverse: bool) -> Tensor:

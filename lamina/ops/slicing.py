@@ -23,8 +23,6 @@ from lamina.program.scalar import Bound, Literal, Scalar
 
 __all__ = ["pad"]
 
-# slice --------------------------------------------------------------------------------------------
-
 
 def difference(left: Dim, right: Dim) -> Dim:
     """Left - right."""
@@ -116,9 +114,6 @@ def slice_axis(x: Tensor, axis: int, start: Dim, stop: Dim) -> Tensor:
         (*stops[:axis], stop, *stops[axis + 1 :]),
         (1,) * x.rank,
     )
-
-
-# pad ----------------------------------------------------------------------------------------------
 
 
 def _spaced(extent: Dim, interior: int) -> Dim:

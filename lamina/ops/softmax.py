@@ -90,12 +90,8 @@ def _infer_softmax(x: Tensor, axis: int) -> Typed:
     return x.shape, x.dtype
 
 
-def _below_largest(x: Tensor, axis: int) -> Tensor:
-    return x - largest(x, axis, keepdims=True)
-
-
 def _softmax_build(x: Tensor, axis: int) -> Tensor:
-    powers = exp(_below_largest(x, axis))
+    powers = exp(x - largest(x, axis, keepdims=True))
     return powers / total(powers, axis, keepdims=True)
 
 
@@ -137,7 +133,7 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
 
 
 def _log_softmax_build(x: Tensor, axis: int) -> Tensor:
-    shifted = _below_largest(x, axis)
+    shifted = x - largest(x, axis, keepdims=True)
     return shifted - log(total(exp(shifted), axis, keepdims=True))
 
 

@@ -30,8 +30,6 @@ from lamina.program.sort_keys import sort_key
 
 __all__ = ["argsort", "median", "sort", "top_k"]
 
-# order --------------------------------------------------------------------------------------------
-
 
 def _infer_order(x: Tensor, axis: int, descending: bool) -> Typed:
     extent = x.shape[axis]
@@ -88,9 +86,6 @@ ORDER = make_op(
 
 def _order(x: Tensor, axis: int, descending: bool) -> Tensor:
     return apply(ORDER, x, axis=axis_of(x, axis), descending=flag_of("descending", descending))
-
-
-# first_in_order -----------------------------------------------------------------------------------
 
 
 def _infer_rank_key(x: Tensor, descending: bool) -> Typed:
@@ -195,9 +190,6 @@ FIRST = make_op(
     ),
     attributes={"axis": Axis(), "count": Whole(0), "descending": Flag()},
 )
-
-
-# Functions ----------------------------------------------------------------------------------------
 
 
 @checked

@@ -24,7 +24,7 @@ from lamina.ops.conversion import floating
 from lamina.ops.division import round as rounded
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import cos, erf, erfc, exp, log, log1p, reciprocal, sin, sqrt
-from lamina.ops.factories import elementwise_op, elementwise_samples, unary_op
+from lamina.ops.factories import elementwise_op, elementwise_samples, unary
 from lamina.ops.finite import copysign
 
 __all__ = ["digamma", "erfinv", "lgamma", "polygamma"]
@@ -81,9 +81,6 @@ def _sine_and_cosine(x: Tensor) -> tuple[Tensor, Tensor]:
     return sin(angle), cos(angle)
 
 
-# lgamma -------------------------------------------------------------------------------------------
-
-
 def _near_two(t: Tensor) -> Tensor:
     """lgamma(2 + t) for t from -0.5 to 0.5, by Taylor's series."""
     terms = 28 if t.dtype == float64 else 12
@@ -114,18 +111,10 @@ def _lgamma_of(x: Tensor) -> Tensor:
     return where(equal(absolute(x), math.inf), math.inf, result)
 
 
-LGAMMA = unary_op(
-    "lgamma", _lgamma_of, _reference(_lgamma_of), lambda x, y, g: g * digamma(x), _RANGES
-)
-
-
-@checked
+@unary(_lgamma_of, _reference(_lgamma_of), lambda x, y, g: g * digamma(x), _RANGES)
 def lgamma(x: TensorLike) -> Tensor:
     """The logarithm of the absolute value of the gamma function; infinity at 0, -1, -2, ..."""
-    return apply(LGAMMA, floating(x))
-
-
-# Derivatives of lgamma ----------------------------------------------------------------------------
+    return floating(x)
 
 
 def _polygamma_of(x: Tensor, order: int) -> Tensor:
@@ -203,8 +192,6 @@ def digamma(x: TensorLike) -> Tensor:
     return polygamma(0, x)
 
 
-# erfinv -------------------------------------------------------------------------------------------
-
 _ROOT_PI = math.sqrt(math.pi)
 
 
@@ -228,14 +215,11 @@ def _erfinv_of(x: Tensor) -> Tensor:
 _WINITZKI = 0.147
 
 
-ERFINV = unary_op(
-    *("erfinv", _erfinv_of, _reference(_erfinv_of)),
+@unary(
+    *(_erfinv_of, _reference(_erfinv_of)),
     lambda x, y, g: g * (exp(y * y) * (_ROOT_PI / 2)),
     ((-0.9, 0.9), (0.9, 0.999)),
 )
-
-
-@checked
 def erfinv(x: TensorLike) -> Tensor:
     """The number whose erf is x; infinite at -1 and 1, NaN beyond."""
-    return apply(ERFINV, floating(x))
+    return floating(x)

@@ -15,7 +15,7 @@ from lamina.graph import Tensor, TensorLike, apply
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import floating, operands_of
 from lamina.ops.elementwise import reciprocal, rsqrt
-from lamina.ops.factories import WIDE, applied, elementwise_op, formula, unary_op
+from lamina.ops.factories import WIDE, applied, elementwise_op, formula, unary, unary_op
 from lamina.program.scalar import Literal, Scalar
 
 __all__ = ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "hypot", "sinh"]
@@ -23,13 +23,11 @@ __all__ += ["tan"]
 
 _WITHIN_ONE = ((-0.9, 0.9),)
 
-TAN = unary_op("tan", "tan", np.tan, lambda x, y, g: g * (y * y + 1), ((-1.2, 1.2),))
 
-
-@checked
+@unary("tan", np.tan, lambda x, y, g: g * (y * y + 1), ((-1.2, 1.2),))
 def tan(x: TensorLike) -> Tensor:
     """The tangent of x in radians."""
-    return apply(TAN, floating(x))
+    return floating(x)
 
 
 def _other_leg(x: Scalar) -> Scalar:
@@ -38,49 +36,32 @@ def _other_leg(x: Scalar) -> Scalar:
     return applied("square_root", product)
 
 
-ASIN = unary_op(
-    "asin",
+@unary(
     formula(lambda x: applied("atan2", x, _other_leg(x))),
     np.arcsin,
     lambda x, y, g: g * rsqrt(1 - x * x),
     _WITHIN_ONE,
 )
-
-
-@checked
 def asin(x: TensorLike) -> Tensor:
     """The angle from -pi/2 to pi/2 whose sine is x; NaN beyond -1 and 1."""
-    return apply(ASIN, floating(x))
+    return floating(x)
 
 
-ACOS = unary_op(
-    "acos",
+@unary(
     formula(lambda x: applied("atan2", _other_leg(x), x)),
     np.arccos,
     lambda x, y, g: -(g * rsqrt(1 - x * x)),
     _WITHIN_ONE,
 )
-
-
-@checked
 def acos(x: TensorLike) -> Tensor:
     """The angle from 0 to pi whose cosine is x; NaN beyond -1 and 1."""
-    return apply(ACOS, floating(x))
+    return floating(x)
 
 
-ATAN = unary_op(
-    "atan",
-    formula(lambda x: applied("atan2", x, 1)),
-    np.arctan,
-    lambda x, y, g: g / (x * x + 1),
-    WIDE,
-)
-
-
-@checked
+@unary(formula(lambda x: applied("atan2", x, 1)), np.arctan, lambda x, y, g: g / (x * x + 1), WIDE)
 def atan(x: TensorLike) -> Tensor:
     """The angle from -pi/2 to pi/2 whose tangent is x."""
-    return apply(ATAN, floating(x))
+    return floating(x)
 
 
 ATAN2 = elementwise_op(
@@ -113,13 +94,10 @@ def sinh(x: TensorLike) -> Tensor:
     return apply(SINH, floating(x))
 
 
-COSH = unary_op("cosh", "cosh", np.cosh, lambda x, y, g: g * sinh(x), WIDE)
-
-
-@checked
+@unary("cosh", np.cosh, lambda x, y, g: g * sinh(x), WIDE)
 def cosh(x: TensorLike) -> Tensor:
     """The hyperbolic cosine."""
-    return apply(COSH, floating(x))
+    return floating(x)
 
 
 # Above it, x**2 + 1 and x**2 - 1 are x**2, and log1p(x) is log(x).
@@ -144,13 +122,10 @@ def _asinh(x: Scalar) -> Scalar:
     return applied("copysign", _logarithm(size, small), x)
 
 
-ASINH = unary_op("asinh", formula(_asinh), np.arcsinh, lambda x, y, g: g * rsqrt(x * x + 1), WIDE)
-
-
-@checked
+@unary(formula(_asinh), np.arcsinh, lambda x, y, g: g * rsqrt(x * x + 1), WIDE)
 def asinh(x: TensorLike) -> Tensor:
     """The number whose hyperbolic sine is x."""
-    return apply(ASINH, floating(x))
+    return floating(x)
 
 
 def _acosh(x: Scalar) -> Scalar:
@@ -161,15 +136,10 @@ def _acosh(x: Scalar) -> Scalar:
     return applied("select", applied("less", x, 1), math.nan, _logarithm(x, small))
 
 
-ACOSH = unary_op(
-    "acosh", formula(_acosh), np.arccosh, lambda x, y, g: g * rsqrt(x * x - 1), ((1.1, 30.0),)
-)
-
-
-@checked
+@unary(formula(_acosh), np.arccosh, lambda x, y, g: g * rsqrt(x * x - 1), ((1.1, 30.0),))
 def acosh(x: TensorLike) -> Tensor:
     """The positive number whose hyperbolic cosine is x; NaN below 1."""
-    return apply(ACOSH, floating(x))
+    return floating(x)
 
 
 def _atanh(x: Scalar) -> Scalar:
@@ -179,13 +149,10 @@ def _atanh(x: Scalar) -> Scalar:
     return applied("copysign", applied("multiply", applied("log1p", ratio), 0.5), x)
 
 
-ATANH = unary_op("atanh", formula(_atanh), np.arctanh, lambda x, y, g: g / (1 - x * x), _WITHIN_ONE)
-
-
-@checked
+@unary(formula(_atanh), np.arctanh, lambda x, y, g: g / (1 - x * x), _WITHIN_ONE)
 def atanh(x: TensorLike) -> Tensor:
     """The number whose hyperbolic tangent is x; NaN beyond -1 and 1."""
-    return apply(ATANH, floating(x))
+    return floating(x)
 
 
 def _hypot(a: Scalar, b: Scalar) -> Scalar:

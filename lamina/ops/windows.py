@@ -28,9 +28,6 @@ from lamina.ops.slicing import pad, slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
 from lamina.program.windows import Sliding, sliding_at
 
-# shear --------------------------------------------------------------------------------------------
-
-
 # The largest window, stride, dilation and padding. Indices of elements still fit into 64 bits.
 LARGEST_WINDOW = 2**31
 
@@ -180,9 +177,6 @@ def shear(x: Tensor, slopes: Sequence[Slope], fill: float = 0.0) -> Tensor:
     """
     x = as_tensor(x)
     return apply(SHEAR, x, slopes=tuple(slopes), fill=float(fill))
-
-
-# Windows ------------------------------------------------------------------------------------------
 
 
 class _WindowFields(NamedTuple):

@@ -15,8 +15,7 @@ from lamina import ops
 from lamina.base.shapes import Array
 from lamina.engines.engine import Device
 from lamina.errors import DataError, DefinitionError, ShapeError
-from lamina.graph import Op, Tensor, apply
-from lamina.ops.elementwise import EXP
+from lamina.graph import OPS, Op, Tensor, apply
 from lamina.training import verification
 
 
@@ -103,10 +102,10 @@ def test_an_engine_that_cannot_run_is_reported_as_skipped(monkeypatch: pytest.Mo
 
 WRONG = Op(
     "wrong_exp",
-    EXP.infer,
+    OPS["exp"].infer,
     lambda result, upstream: (upstream * result * 1.01,),
-    EXP.reference,
-    EXP.lowering,
+    OPS["exp"].reference,
+    OPS["exp"].lowering,
 )
 
 
