@@ -36,7 +36,7 @@ from lamina.layers.sharing import shared_names
 from lamina.layers.tracing import Trace, applied, dtype_in_model, trace, traced_within
 from lamina.learning.by_output import Losses, options_of
 from lamina.learning.protocols import BatchSize, Clip, MicroBatch, Optimizer
-from lamina.ops.recomputation import COMPUTED_AGAIN
+from lamina.ops.differentiate import COMPUTED_AGAIN
 from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.reports import bytes_text, table_text

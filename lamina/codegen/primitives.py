@@ -228,7 +228,7 @@ def _rounded_to_tf32(code: Builder, dtype: DType, value: Value) -> Value:
 
 
 def _sort_key(code: Builder, dtype: DType, value: Value) -> Value:
-    """The key of `lamina.program.sort_keys`."""
+    """The key of `lamina.program.definitions`."""
     bits = code.convert("bitcast", value, element(dtype))
     sign = code.binary("ashr", bits, bits.type.bits - 1)
     ordered = bits ^ (sign >> 1)

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
-from lamina.compiler.fusion.signature import exact
+from lamina.compiler.fusion.trials import exact
 from lamina.graph import Graph, Tensor, apply, leaf, rebuild, rewrite, topological
 from lamina.ops.lowering_rules import Recurrence, Repeating, is_expensive, loop_key
 from lamina.ops.slicing import SLICE, slice_axis

@@ -21,13 +21,13 @@ from lamina.ops.arithmetic import ADD, DIV, MUL, MULTIPLY_ADD, POW, SUB
 from lamina.ops.broadcast import BROADCAST_TO, SUM
 from lamina.ops.comparison import WHERE
 from lamina.ops.conversion import CAST, ROUND_TO_TF32, STOP_GRADIENT
+from lamina.ops.differentiate import COMPUTED_AGAIN
 from lamina.ops.elementwise import NEG
 from lamina.ops.indexing import SCATTER_ALONG_AXIS
 from lamina.ops.joining import CONCAT
 from lamina.ops.linalg import CONTRACT
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Scattering
 from lamina.ops.movement import RESHAPE, TRANSPOSE
-from lamina.ops.recomputation import COMPUTED_AGAIN
 from lamina.ops.slicing import PAD, SLICE
 
 # The most elements of a folded constant.

@@ -17,7 +17,7 @@ from lamina.layers.definition_names import name_of
 from lamina.layers.gradients import GRADIENT
 from lamina.layers.layer import LAYER, RESULT, Layer, is_frozen_record
 from lamina.network import Network
-from lamina.ops.recomputation import COMPUTED_AGAIN
+from lamina.ops.differentiate import COMPUTED_AGAIN
 
 Json = Any
 

@@ -9,7 +9,7 @@ from lamina.checks.origin import Origin, source_line
 from lamina.errors import DefinitionError
 from lamina.graph import CONSTANT, LEAF, Tensor
 from lamina.layers.layer import LAYER, RESULT, UNNAMED
-from lamina.ops.recomputation import COMPUTED_AGAIN
+from lamina.ops.differentiate import COMPUTED_AGAIN
 
 
 def names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:

@@ -18,11 +18,11 @@ if not loaded_when_used(__name__):
     from lamina.ops.conversion import *
     from lamina.ops.convolution import *
     from lamina.ops.creation import *
+    from lamina.ops.differentiate import *
     from lamina.ops.division import *
     from lamina.ops.einsum import *
     from lamina.ops.elementwise import *
     from lamina.ops.factorization import *
-    from lamina.ops.finite import *
     from lamina.ops.fourier import *
     from lamina.ops.gathering import *
     from lamina.ops.getitem import *
@@ -34,7 +34,6 @@ if not loaded_when_used(__name__):
     from lamina.ops.pooling import *
     from lamina.ops.random import *
     from lamina.ops.rearranging import *
-    from lamina.ops.recomputation import *
     from lamina.ops.recurrence import *
     from lamina.ops.reduce import *
     from lamina.ops.sampling import *

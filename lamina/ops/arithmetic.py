@@ -13,7 +13,7 @@ from lamina.ops.comparison import equal, greater, less, less_equal, logical_and,
 from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
 from lamina.ops.elementwise import log, sigmoid, softplus
 from lamina.ops.factories import ANY, NUMBER, POSITIVE, WIDE, applied, elementwise_op, formula
-from lamina.program.integers import integer_power
+from lamina.program.definitions import integer_power
 from lamina.program.scalar import Scalar
 
 __all__ = ["add", "div", "lerp", "logaddexp", "maximum", "minimum", "mul", "multiply_add", "pow"]

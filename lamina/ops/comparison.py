@@ -9,17 +9,7 @@ import numpy as np
 from lamina.base.shapes import Array, bool_
 from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError
-from lamina.graph import (
-    CONSTANT,
-    Op,
-    Sample,
-    Samples,
-    Tensor,
-    TensorLike,
-    apply,
-    described,
-    operator,
-)
+from lamina.graph import CONSTANT, Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.ops.arguments import as_tensor
 from lamina.ops.broadcast import sum_to
 from lamina.ops.conversion import apply_to_numbers, cast, operands_of
@@ -157,12 +147,10 @@ WHERE = make_op(
     _where_gradient,
     np.where,
     scalar_primitive("select"),
-    Samples(
-        lambda: [
-            Sample(sample.shapes, dtypes=("bool", "float", "float"))
-            for sample in elementwise_samples(3, SIGNED)
-        ]
-    ),
+    [
+        Sample(sample.shapes, dtypes=("bool", "float", "float"))
+        for sample in elementwise_samples(3, SIGNED)
+    ],
     operands=3,
     selects=True,
 )

@@ -9,18 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
+from typing import final
 
 from lamina.base.shapes import shape_text
+from lamina.checks import checked
 from lamina.checks.origin import labelled
 from lamina.errors import GradientError, ShapeError
-from lamina.graph import LEAF, Graph, Op, Tensor, constant, leaf, rebuild, rewrite, topological
+from lamina.graph import LEAF, Graph, Tensor, apply, constant, leaf, rebuild, rewrite, topological
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
-from lamina.ops.conversion import applied_in_float32, cast, computes_in_float32, widened
+from lamina.ops.conversion import (
+    applied_in_float32,
+    cast,
+    computes_in_float32,
+    ordered_op,
+    recomputed,
+    widened,
+)
 from lamina.ops.joining import concat
 from lamina.ops.lowering_rules import Repeating, loop_key
-from lamina.ops.recomputation import Recomputation
 from lamina.ops.slicing import SLICE
+
+__all__ = ["computed_again"]
 
 
 def gradients(
@@ -51,7 +61,7 @@ def gradients(
             )
         with labelled(node.origin):
             recomputation.begin(node, arriving[next(iter(arriving))])
-            flows = _operand_gradients(node.op, recomputation.arriving(arriving))
+            flows = _operand_gradients(recomputation.arriving(arriving))
             for operand, flow in zip(node.operands, flows, strict=True):
                 if flow is not None and operand in needed:
                     earlier = upstream.get(operand)
@@ -85,8 +95,9 @@ def check(output: Tensor, with_respect_to: Sequence[Tensor], seed: Tensor | None
         )
 
 
-def _operand_gradients(op: Op, arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
-    """The gradients of the operands of an op."""
+def _operand_gradients(arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
+    """The gradients of the operands of an op, from those of its results."""
+    op = next(iter(arriving)).op
     if op.joint_gradient is not None:
         return op.joint_gradient(arriving)
     assert op.gradient is not None
@@ -184,3 +195,66 @@ def gradients_of_built(
 
     flowing = iter([tensor for _, tensor in rewrite(graph, rule).outputs])
     return tuple(next(flowing) if x.dtype.is_float else None for x in operands)
+
+
+# Recomputation ------------------------------------------------------------------------------------
+
+COMPUTED_AGAIN = ordered_op("computed_again")
+
+
+@checked
+def computed_again(y: Tensor, *sources: Tensor) -> Tensor:
+    """y itself, but a gradient computes the tensors between the sources and y again.
+
+    They need not be kept for the gradient, which takes less memory and more time. From Chen, Xu,
+    Zhang, Guestrin: Training deep nets with sublinear memory cost (2016).
+    """
+    return apply(COMPUTED_AGAIN, y, *sources)
+
+
+@final
+class Recomputation:
+    """The tensors that a gradient reads in place of tensors of the forward pass.
+
+    It sees the tensors in the order in which they are differentiated, users before operands. So a
+    tensor within several `computed_again` is at last computed from the sources of the innermost.
+    """
+
+    def __init__(self) -> None:
+        self._again: dict[Tensor, Tensor] = {}
+
+    def begin(self, node: Tensor, upstream: Tensor) -> None:
+        """Computes tensors again after `upstream`, if a node is the result of `computed_again`."""
+        if node.op is not COMPUTED_AGAIN:
+            return
+        y, *sources = node.operands
+        between = _between(y, sources)
+        if not between:
+            return
+        # The sources are kept, and differentiated as they are.
+        rebuilt: dict[Tensor, Tensor] = {}
+        for source in sources:
+            with labelled(source.origin):
+                rebuilt[source] = recomputed(self._of(source), upstream)
+        for tensor in between:
+            operands = tuple(rebuilt.get(x, self._of(x)) for x in tensor.operands)
+            with labelled(tensor.origin):
+                rebuilt[tensor] = rebuild(tensor, operands)
+        self._again.update((tensor, rebuilt[tensor]) for tensor in between)
+
+    def arriving(self, flows: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """The gradients of tensors as gradients of the tensors that are computed again."""
+        return {self._of(tensor): flow for tensor, flow in flows.items()}
+
+    def _of(self, tensor: Tensor) -> Tensor:
+        return self._again.get(tensor, tensor)
+
+
+def _between(y: Tensor, sources: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors on paths from the sources to y, which is one of them, operands first."""
+    ends = set(sources)
+    between: dict[Tensor, None] = {}
+    for node in topological([y], sources):
+        if node not in ends and any(x in ends or x in between for x in node.operands):
+            between[node] = None
+    return list(between)

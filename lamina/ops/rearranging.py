@@ -11,16 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from lamina.base.shapes import (
-    DTypeLike,
-    Shape,
-    add_dims,
-    as_whole,
-    bool_,
-    float32,
-    scale_dim,
-    static,
-)
+from lamina.base.shapes import DTypeLike, add_dims, as_whole, bool_, float32, scale_dim, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Number, Word, entries_of
 from lamina.errors import ShapeError
@@ -333,7 +324,7 @@ def diag_embed(x: TensorLike, offset: int = 0) -> Tensor:
     size = count + max(offset, -offset)
     start = offset if offset >= 0 else -offset * size
     used = count + (count - 1) * size if count else 0
-    none: Shape = (0,) * (x.rank - 1)
+    none = (0,) * (x.rank - 1)
     interior = (*(0 for _ in none), size)
     after = size * size - start - used
     flat = padded(x, (*none, start), (*none, after), interior, 0.0)

@@ -25,8 +25,8 @@ from lamina.ops.movement import reshape, squeeze
 from lamina.ops.records import Typed, make_op
 from lamina.ops.reduce import min as smallest
 from lamina.ops.slicing import slice_axis
+from lamina.program.definitions import sort_key
 from lamina.program.scalar import Apply, Literal, Scalar
-from lamina.program.sort_keys import sort_key
 
 __all__ = ["argsort", "median", "sort", "top_k"]
 

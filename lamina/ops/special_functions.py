@@ -18,14 +18,13 @@ from lamina.base.shapes import Array, as_dtype, float64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Whole
 from lamina.graph import Graph, Samples, Tensor, TensorLike, apply, evaluate, leaf
-from lamina.ops.clipping import clip
+from lamina.ops.clipping import clip, copysign
 from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import floating
 from lamina.ops.division import round as rounded
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import cos, erf, erfc, exp, log, log1p, reciprocal, sin, sqrt
 from lamina.ops.factories import elementwise_op, elementwise_samples, unary
-from lamina.ops.finite import copysign
 
 __all__ = ["digamma", "erfinv", "lgamma", "polygamma"]
 

@@ -84,7 +84,7 @@ PRIMITIVES: dict[str, int] = {
     "cast": 1,
     # of float32: to 10 bits of fraction, to the nearest, ties away from zero (see tf32.py)
     "round_to_tf32": 1,
-    # of floats, to integers of the same width in the same order (see sort_keys.py)
+    # of floats, to integers of the same width in the same order (see definitions.py)
     "sort_key": 1,
     # seed (i64), step (i64), position (i64), stream (i64): 32 random bits (u32), Philox 4x32-10
     "random_bits": 4,

@@ -46,8 +46,8 @@ from lamina.layers.tracing import Trace
 from lamina.ops.conversion import CAST, RECOMPUTED, ROUNDED
 from lamina.ops.convolution import CONV_WEIGHT_GRADIENT
 from lamina.ops.convolution_layouts import Axes
+from lamina.ops.differentiate import COMPUTED_AGAIN
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, Repeating, read_operands
-from lamina.ops.recomputation import COMPUTED_AGAIN
 
 
 class _Origin(Enum):

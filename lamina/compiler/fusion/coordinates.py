@@ -13,8 +13,7 @@ from typing import final
 from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors, PassContext
-from lamina.compiler.fusion.costs import Operations, is_packed, is_worth_rereading
-from lamina.compiler.fusion.expressions import expression_of, own_depth
+from lamina.compiler.fusion.costs import Operations, expression_of, is_worth_rereading, own_depth
 from lamina.compiler.fusion.views import is_read_converted
 from lamina.compiler.lowering.pull import axis_indices, broadcast_coordinates, numbered_axes
 from lamina.graph import Tensor
@@ -74,8 +73,7 @@ def _is_worth_storing(
     return not expression.takes_no_memory(node) and is_worth_rereading(
         target,
         elements=size,
-        itemsize=node.dtype.itemsize,
-        packed=is_packed(node.dtype),
+        dtype=node.dtype,
         evaluations=evaluations,
         # Smaller tensors below it count by their size.
         operations=sum(

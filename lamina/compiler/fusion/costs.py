@@ -23,11 +23,17 @@ tensors, such as dropout masks, take no memory.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import final
 
-from lamina.base.shapes import DType
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType, size_of, static
+from lamina.compiler.buffers import is_leaf
 from lamina.graph import Tensor
-from lamina.ops.lowering_rules import Elementwise, Generator, Movement
+from lamina.ops.conversion import CAST
+from lamina.ops.indexing import TAKE, TAKE_ALONG_AXIS
+from lamina.ops.lowering_rules import Elementwise, Generator, Movement, read_operands
+from lamina.ops.movement import RESHAPE
 from lamina.program import target as costs
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Local, postorder
@@ -43,7 +49,7 @@ _PACKING_BYTES = 1.0
 _GATHER = 3
 
 
-def is_packed(dtype: DType) -> bool:
+def _is_packed(dtype: DType) -> bool:
     """Whether elements are packed when they are written, and unpacked when they are read.
 
     Floats of 16 bits are converted by few instructions.
@@ -87,8 +93,7 @@ def is_worth_sharing(
     target: Target,
     *,
     elements: int,
-    itemsize: int,
-    packed: bool,
+    dtype: DType,
     steps: int,
     times: float,
     other_bytes: int,
@@ -103,16 +108,17 @@ def is_worth_sharing(
 
     Args:
         target: the costs of the device.
-        elements, itemsize: the number of elements of the tensor, and the bytes of each.
-        packed: whether `is_packed` holds for its dtype.
+        elements, dtype: the number of elements of the tensor, and their dtype.
         steps: the number of steps that need it.
         times: how often each element is needed.
         other_bytes: the bytes that an element reads from all sources but the largest.
         operations: the cost of computing one element, in bytes.
         reads_only_leaves: whether all sources are leaves; storing then takes an additional step.
     """
-    packing = (1 + steps) * _PACKING_BYTES if packed else 0
-    storing = elements * (itemsize + packing) + (target.launch_bytes if reads_only_leaves else 0)
+    packing = (1 + steps) * _PACKING_BYTES if _is_packed(dtype) else 0
+    storing = elements * (dtype.itemsize + packing) + (
+        target.launch_bytes if reads_only_leaves else 0
+    )
     # Each step reads the other sources, and all but one repeat the operations.
     return storing < elements * (steps * other_bytes + (times - 1) * operations)
 
@@ -121,8 +127,7 @@ def is_worth_rereading(
     target: Target,
     *,
     elements: int,
-    itemsize: int,
-    packed: bool,
+    dtype: DType,
     evaluations: int,
     operations: float,
     reads_only_leaves: bool,
@@ -132,13 +137,13 @@ def is_worth_rereading(
     Reads are omitted on both sides: the step reads the tensor, or its sources, at all coordinates.
 
     Args:
-        target, elements, itemsize, packed, operations, reads_only_leaves: as of `is_worth_sharing`.
+        target, elements, dtype, operations, reads_only_leaves: as of `is_worth_sharing`.
         evaluations: how many elements the step computes if the tensor is not stored, those that it
             computes again included.
     """
-    packing = 2 * _PACKING_BYTES if packed else 0
+    packing = 2 * _PACKING_BYTES if _is_packed(dtype) else 0
     launch = target.launch_bytes if reads_only_leaves else 0
-    return elements * (operations + itemsize + packing) + launch < evaluations * operations
+    return elements * (operations + dtype.itemsize + packing) + launch < evaluations * operations
 
 
 def is_worth_narrowing(
@@ -157,7 +162,8 @@ def is_worth_narrowing(
     Only differences count: other steps read the wide tensor either way.
 
     Args:
-        elements, packed: as of `is_worth_sharing`.
+        elements: the number of elements of the tensor.
+        packed: whether elements are packed when they are written.
         wide, narrow: the bytes of an element, before and after the cast.
         steps: the number of steps that need the cast.
         also_wide: how many of these steps read the wide tensor in either case.
@@ -169,3 +175,70 @@ def is_worth_narrowing(
     # Each step reads and casts the wide tensor, which is written if it is not yet.
     moved = (0 if is_stored else wide) + (steps - also_wide) * wide
     return storing < elements * (moved + (steps - 1) * operations)
+
+
+# Expressions, down to stored tensors --------------------------------------------------------------
+
+# The levels that an op with deep index expressions adds to an expression. Such ops are gathers,
+# whose index is loaded, and reshapes, whose coordinates depend on all axes. Without this bound,
+# each op in a chain of reshapes and transposes would double the size of an index.
+GATHER_DEPTH, RESHAPE_DEPTH = 20, 12
+
+# An operand costs nothing to read if the tensors computed from it are larger by at least this
+# factor: it stays in a cache.
+_CACHED_RATIO = 64
+
+
+@frozen_dataclass
+class Expression:
+    """The expression of a tensor, down to stored tensors.
+
+    Attributes:
+        sources: the stored tensors that it reads, constant numbers included.
+        computed: the tensors that it computes, itself included.
+    """
+
+    sources: tuple[Tensor, ...]
+    computed: tuple[Tensor, ...]
+
+    def takes_no_memory(self, node: Tensor) -> bool:
+        """Whether it is computed from almost nothing, or a leaf, moved and rounded to 16 bits.
+
+        Generated tensors must not take memory. Rounding is part of reading the leaf.
+        """
+        if size_of(static(node.shape)) > 1 and not self.large_sources(node):
+            return True
+        computed = self.computed
+        casts = [one for one in computed if one.op is CAST]
+        moved = all(one in casts or isinstance(one.op.lowering, Movement) for one in computed)
+        return moved and any(one.dtype.is_half for one in casts) and all(map(is_leaf, self.sources))
+
+    def large_sources(self, node: Tensor) -> list[Tensor]:
+        """The sources that do not stay in a cache while the tensor is computed."""
+        cached_size = max(size_of(static(node.shape)) // _CACHED_RATIO, 1)
+        return [one for one in self.sources if size_of(static(one.shape)) > cached_size]
+
+
+def expression_of(node: Tensor, anchors: Container[Tensor]) -> Expression:
+    """The expression of a tensor down to leaves and anchors."""
+    sources: dict[Tensor, None] = {}
+    computed: dict[Tensor, None] = {}
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        if one is not node and (is_leaf(one) or one in anchors):
+            sources[one] = None
+        elif one not in computed:
+            computed[one] = None
+            pending.extend(read_operands(one))
+    return Expression(tuple(sources), tuple(computed))
+
+
+def own_depth(node: Tensor) -> int:
+    """The number of levels that a tensor adds to the expressions of its operands."""
+    if node.op in (TAKE, TAKE_ALONG_AXIS):
+        return GATHER_DEPTH
+    if node.op is RESHAPE:
+        before, after = ([n for n in x.shape if n != 1] for x in (node.operands[0], node))
+        return RESHAPE_DEPTH if before != after else 1
+    return 1

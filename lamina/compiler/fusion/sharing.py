@@ -9,8 +9,7 @@ from typing import final
 from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
 from lamina.compiler.fusion.anchors import Anchors, PassContext
-from lamina.compiler.fusion.costs import Operations, is_packed, is_worth_sharing
-from lamina.compiler.fusion.expressions import expression_of, own_depth
+from lamina.compiler.fusion.costs import Operations, expression_of, is_worth_sharing, own_depth
 from lamina.compiler.fusion.groups import bytes_of
 from lamina.compiler.lowering.pull import DEEPEST_EXPRESSION
 from lamina.compiler.simplify import is_widened
@@ -64,8 +63,7 @@ def _is_worth_storing(
     return is_worth_sharing(
         target,
         elements=size,
-        itemsize=node.dtype.itemsize,
-        packed=is_packed(node.dtype),
+        dtype=node.dtype,
         steps=steps,
         times=times,
         other_bytes=sum(read) - max(read, default=0),

@@ -1,17 +1,17 @@
 """Trials: lowering finds whether one step can compute some anchors, and returns that step.
 
-Each signature is lowered once. All groups of a signature use the resulting step. It names its
-buffers by numbers, which each group replaces by the names of its own buffers.
+Each signature is lowered once. All groups of a signature use the resulting step: a deep network
+consists of equal blocks. The step names its buffers by numbers, which each group replaces by the
+names of its own buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import final
+from typing import cast, final
 
 from lamina.base.records import frozen_dataclass
-from lamina.compiler.fusion.signature import SubgraphSignatures
 from lamina.compiler.lowering.lower import lower_group
 from lamina.compiler.lowering.pull import IterationRow, Location, NotOneStep
 from lamina.graph import Tensor
@@ -138,3 +138,62 @@ class Trials:
     def _buffer(self, node: Tensor) -> Tensor:
         """The tensor that names the buffer: the leaf that a tensor overwrites, or itself."""
         return self._in_place.get(node, node)
+
+
+# Signatures of subgraphs --------------------------------------------------------------------------
+
+
+@final
+class SubgraphSignatures:
+    """Computes signatures. Only those of one object can be compared.
+
+    Args:
+        given: stored tensors that are themselves part of the signature, not only their shapes.
+    """
+
+    def __init__(self, given: Container[Tensor] = ()) -> None:
+        self._given = given
+        self._kinds: dict[Hashable, int] = {}
+        self._kind_of: dict[Tensor, int] = {}
+        self._signatures: dict[Hashable, int] = {}
+
+    def of(self, root: Tensor, stored: Container[Tensor]) -> tuple[int, tuple[Tensor, ...]]:
+        """The signature of a tensor's expression, and the stored tensors it reads, in order."""
+        # None on the stack marks that the tensor below it is visited again, after its operands.
+        pending: list[Tensor | None] = [root]
+        rows: list[Hashable] = []
+        numbers: dict[Tensor, int] = {}
+        read: list[Tensor] = []
+        while pending:
+            node = pending.pop()
+            if node is None:
+                node = cast(Tensor, pending.pop())
+            elif node in numbers:
+                continue
+            elif node is not root and node in stored:
+                numbers[node] = len(rows)
+                rows.append((node.shape, node.dtype, node if node in self._given else None))
+                read.append(node)
+                continue
+            elif node.operands:
+                pending += (node, None, *node.operands[::-1])
+                continue
+            operands = [numbers[operand] for operand in node.operands]
+            numbers[node] = len(rows)
+            rows.append((self._kind(node), *operands))
+        return self._signatures.setdefault(tuple(rows), len(self._signatures)), tuple(read)
+
+    def _kind(self, node: Tensor) -> int:
+        """A number for a tensor's op, shape, dtype and attributes."""
+        if node not in self._kind_of:
+            attributes = sorted((name, exact(value)) for name, value in node.attributes.items())
+            kind = (node.op, node.shape, node.dtype, *attributes)
+            self._kind_of[node] = self._kinds.setdefault(kind, len(self._kinds))
+        return self._kind_of[node]
+
+
+def exact(value: Hashable) -> Hashable:
+    """A key that distinguishes equal values: 0.0 and -0.0, 1 and True."""
+    if isinstance(value, tuple):
+        return tuple(exact(item) for item in cast(tuple[Hashable, ...], value))
+    return (type(value), repr(value)) if isinstance(value, bool | float) else value

@@ -7,7 +7,7 @@ from typing import final
 
 from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_leaf
-from lamina.compiler.fusion.signature import SubgraphSignatures
+from lamina.compiler.fusion.trials import SubgraphSignatures
 from lamina.compiler.lowering.contractions import is_view
 from lamina.compiler.lowering.pull import Location
 from lamina.compiler.simplify import is_widened

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.program.integers import integer_power
+from lamina.program.definitions import integer_power, sort_key
 from lamina.program.philox import random_bits
-from lamina.program.sort_keys import sort_key
 from lamina.program.tf32 import rounded_to_tf32
 
 

@@ -22,7 +22,7 @@ from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.machine_code import Library, assemble, listing
 from lamina.engines.cpu.processor import host
-from lamina.program.integers import integer_power
+from lamina.program.definitions import integer_power
 from lamina.runtime import Function
 
 MOST_ULP = 4.0

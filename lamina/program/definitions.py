@@ -1,4 +1,6 @@
-"""Sort keys: integers in the order of floats, so that a sort compares integers only.
+"""Primitives that NumPy lacks, in NumPy: their definition. Powers of integers; sort keys.
+
+Sort keys are integers in the order of floats, so that a sort compares integers only.
 
 The bits of a float, read as an integer with a sign, rise with numbers from 0 on, and fall with
 negative ones. There all bits except the sign are inverted. Both zeros have the key 0, and every NaN
@@ -19,3 +21,11 @@ def sort_key(x: Array) -> Array:
     bits = x.view(dtype)
     ordered = np.where(bits < 0, bits ^ largest, bits)
     return np.where(np.isnan(x), largest, np.where(x == 0, 0, ordered)).astype(dtype)
+
+
+def integer_power(left: Array, right: Array) -> Array:
+    """Left to the power right, wrapping around; negative powers are 0, except those of 1 and -1."""
+    positive = np.power(left, np.maximum(right, 0))
+    odd = (right & 1).astype(bool)
+    inverse = np.where(left == 1, 1, np.where(left == -1, np.where(odd, -1, 1), 0))
+    return np.where(right < 0, inverse.astype(left.dtype), positive)
