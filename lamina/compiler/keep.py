@@ -39,12 +39,7 @@ def keep(graph: Graph) -> Graph:
 
 @frozen_dataclass
 class _RebuiltLoop:
-    """A loop that was rebuilt because it keeps tensors or reads kept ones.
-
-    Attributes:
-        node: one of its results.
-        originals: for each result, the tensor of the original iteration.
-    """
+    """A result of a rebuilt loop, and the tensors of the original iteration, by result."""
 
     node: Tensor
     originals: tuple[Tensor, ...]

@@ -249,7 +249,19 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
         lambda n: (regions[n].first, -regions[n].bytes),
         lambda n: (-(regions[n].last - regions[n].first), -regions[n].bytes),
     ]
-    pack = _packer(space)
+    # First fit: each region gets the lowest address that no region alive at the same time has.
+    if len(regions) > MOST_IN_LISTS:
+        pack: Callable[[Sequence[int]], list[int]] = partial(_first_fit_with_arrays, space)
+    else:
+        concurrent = [
+            [
+                other
+                for other, one in enumerate(regions)
+                if other != number and one.first <= region.last and region.first <= one.last
+            ]
+            for number, region in enumerate(regions)
+        ]
+        pack = partial(_first_fit_with_lists, space, concurrent)
     best_order: Sequence[int] = ()
     best: tuple[int, list[int]] = 0, []
     for key in keys:
@@ -272,26 +284,6 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
         if size <= best[0]:
             best_order, best = order, (size, addresses)
     return best[1], space.blocks(best[1])
-
-
-# An order of regions -> the address of each region.
-_Packer = Callable[[Sequence[int]], list[int]]
-
-
-def _packer(space: _AddressRange) -> _Packer:
-    """First fit: each region gets the lowest address that no region alive at the same time has."""
-    regions = space.regions
-    if len(regions) > MOST_IN_LISTS:
-        return partial(_first_fit_with_arrays, space)
-    concurrent = [
-        [
-            other
-            for other, one in enumerate(regions)
-            if other != number and one.first <= region.last and region.first <= one.last
-        ]
-        for number, region in enumerate(regions)
-    ]
-    return partial(_first_fit_with_lists, space, concurrent)
 
 
 def _first_fit_with_lists(

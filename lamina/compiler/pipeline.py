@@ -74,11 +74,11 @@ def write_steps(fused: Fused, named: Buffers, target: Target) -> Lowered:
     repeats: list[Repeat] = []
     for group in fused.groups:
         if group.step is None:
-            repeated = lower_repeating(group, named, optimised, target, len(steps))
-            first = len(steps) + len(repeated.before)
-            steps += [*repeated.before, *repeated.steps]
-            if repeated.steps:
-                repeats.append(Repeat(repeated.axis, first, len(steps)))
+            before, repeated, axis = lower_repeating(group, named, optimised, target, len(steps))
+            first = len(steps) + len(before)
+            steps += [*before, *repeated]
+            if repeated:
+                repeats.append(Repeat(axis, first, len(steps)))
             continue
         for node in group.members:
             if node in fused.in_place:

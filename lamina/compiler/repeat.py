@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import final
 
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.fusion.fuse import Fused, Group, fuse
@@ -31,21 +30,6 @@ from lamina.ops.movement import RESHAPE
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.steps import Loop, Step, Store, Write
 from lamina.program.target import Target
-
-
-@frozen_dataclass
-class RepeatedSteps:
-    """The steps of a recurrence.
-
-    Attributes:
-        before: run once before the loop, to store the initial states.
-        steps: the repeated steps.
-        axis: the axis whose index is the number of the iteration.
-    """
-
-    before: tuple[Step, ...]
-    steps: tuple[Step, ...]
-    axis: Axis
 
 
 @final
@@ -97,17 +81,23 @@ def lower_repeating(
     optimised: Callable[[Graph], Graph],
     target: Target,
     first_number: int,
-) -> RepeatedSteps:
+) -> tuple[list[Step], list[Step], Axis]:
     """The steps of a recurrence, numbered from `first_number` on. Its results get buffers.
 
-    `optimised` are the passes that come before fusion.
+    `optimised` are the passes that come before fusion. Returns the steps that store the initial
+    states before the loop, the repeated steps, and the axis of iterations.
     """
     loop = _Loop(group)
     body = optimised(unroll(keep(loop.body)))
     while any(isinstance(node.op.lowering, Repeating) for node in body.nodes()):
         # An op was expanded to a recurrence.
         body = optimised(unroll(body))
-    graph = _with_distinct_results(body)
+    # Each result is a separate tensor, because each has its own stack.
+    outputs: dict[Tensor, str] = {}
+    for name, tensor in body.outputs:
+        apart = apply(RESHAPE, tensor, shape=tensor.shape) if tensor in outputs else tensor
+        outputs[apart] = name
+    graph = Graph(body.inputs, tuple((name, tensor) for tensor, name in outputs.items()))
     stacks: dict[int, str] = {}
     for number, (_, tensor) in zip(loop.outputs, graph.outputs, strict=True):
         shape = (loop.rows(number), *static(tensor.shape))
@@ -118,7 +108,7 @@ def lower_repeating(
         fused = fuse(graph, target, given=_given(loop, graph, stacks, buffers))
         steps = _iteration_steps(loop, fused, stacks, buffers, first_number + len(before))
     buffers.buffer_of |= {tensor: stacks[number] for number, tensor in loop.results.items()}
-    return RepeatedSteps(tuple(before), tuple(steps), loop.axis)
+    return before, steps, loop.axis
 
 
 def _first_rows(
@@ -181,17 +171,6 @@ def _iteration_steps(
         label = f"{first_number + len(steps)}.{readable_name(group.members[-1])}"
         steps.append(group.step.written(locations, label))
     return steps
-
-
-def _with_distinct_results(graph: Graph) -> Graph:
-    """Makes each result a separate tensor, because each has its own stack."""
-    seen: set[Tensor] = set()
-    outputs: list[tuple[str, Tensor]] = []
-    for name, tensor in graph.outputs:
-        own = apply(RESHAPE, tensor, shape=tensor.shape) if tensor in seen else tensor
-        seen.add(tensor)
-        outputs.append((name, own))
-    return Graph(graph.inputs, tuple(outputs))
 
 
 def _copy(

@@ -90,14 +90,8 @@ def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
     read: Scalar = Load(name, element, dtype)
     value = read if dtype == int64 else Apply("cast", (read,), int64)
     gathering = Rewrite(_axes_of_value(axes, gathered_index(value, rank.extent)))
-    total = SegmentSum(
-        "sum",
-        rank,
-        Position(gathering.index(key)),
-        position,
-        gathering.scalar(addition.value),
-        addition.value.dtype,
-    )
+    ranked, value = Position(gathering.index(key)), gathering.scalar(addition.value)
+    total = SegmentSum("sum", rank, ranked, position, value, addition.value.dtype)
     stored = replace(zero, value=Local(total.local, total.dtype))
     # The axis of adjacent elements comes last.
     strides = dict(zero.index.terms)

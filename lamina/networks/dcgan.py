@@ -57,7 +57,16 @@ def dcgan(
         (Tensor(f32[batch, 1, 8, 8], layer), Tensor(f32[batch, 1], layer))
     """
     colours, height, side = image
-    widths = [width * 2**number for number in range(_halvings(height, side))]
+    # From the image to the smallest feature maps.
+    halvings = (side // _SMALLEST).bit_length() - 1
+    if height != side or halvings < 1 or side != _SMALLEST * 2**halvings:
+        raise DefinitionError(
+            "a DCGAN is defined for square images of some sizes only",
+            facts=(("expected", "8 x 8, 16 x 16, 32 x 32, .."), ("found", f"{height} x {side}")),
+            where=f"dcgan ({source_line()})",
+            advice="Enlarge or pad the images: lm.Upsample, lm.Pad.",
+        )
+    widths = [width * 2**number for number in range(halvings)]
     start = Normal(deviation=0.02)
 
     halves: dict[str, Any] = {"stride": 2, "padding": 1}
@@ -81,16 +90,3 @@ def dcgan(
     layers.append(Conv2d(1, _SMALLEST, **options()))
     discriminator = Sequential(Input(*image), *layers, Flatten(), name="discriminator")
     return generator, discriminator
-
-
-def _halvings(height: int, side: int) -> int:
-    """The number of halvings from the image to the smallest feature maps."""
-    count = (side // _SMALLEST).bit_length() - 1
-    if height != side or count < 1 or side != _SMALLEST * 2**count:
-        raise DefinitionError(
-            "a DCGAN is defined for square images of some sizes only",
-            facts=(("expected", "8 x 8, 16 x 16, 32 x 32, .."), ("found", f"{height} x {side}")),
-            where=f"dcgan ({source_line()})",
-            advice="Enlarge or pad the images: lm.Upsample, lm.Pad.",
-        )
-    return count

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, as_whole
+from lamina.base.shapes import Array, as_whole
 from lamina.checks import checked_as_given as checked
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.ops.comparison import equal, greater, less, less_equal, logical_and, where
@@ -124,18 +124,14 @@ def pow(left: TensorLike, right: TensorLike) -> Tensor:
     exact. With a negative Python int, integers become float32. The gradient to the exponent is 0
     where the base is 0.
     """
-    if isinstance(left, Tensor) and isinstance(right, int) and _is_product(left.dtype, right):
-        return _whole_power(numeric(left), right)
+    exponent = right if isinstance(right, int) else 0
+    if isinstance(left, Tensor) and exponent >= 1 and (exponent <= 3 or not left.dtype.is_float):
+        return _whole_power(numeric(left), exponent)
     if (as_whole(right) or 0) < 0:
         left = floating(left)
     a, b = operands_of(left, right)
     wide = floating if a.dtype.is_float else numeric
     return apply(POW, wide(a), wide(b))
-
-
-def _is_product(dtype: DType, exponent: int) -> bool:
-    """Whether a power is computed by multiplication."""
-    return exponent >= 1 and (exponent <= 3 or not dtype.is_float)
 
 
 def _whole_power(x: Tensor, exponent: int) -> Tensor:

@@ -247,12 +247,11 @@ def nan_to_num(
     return apply(NAN_TO_NUM, x, **numbers) if x.dtype.is_float else x
 
 
-def _copysign_gradient(a: Tensor, _: Tensor, result: Tensor, upstream: Tensor) -> Tensor:
-    """The derivative is 1 or -1, and 0 where the operand is zero."""
-    return upstream * where(equal(a, 0), 0, result / where(equal(a, 0), 1, a))
-
-
-COPYSIGN = elementwise_op("copysign", "copysign", np.copysign, (_copysign_gradient, None))
+COPYSIGN = elementwise_op(
+    *("copysign", "copysign", np.copysign),
+    # The derivative is 1 or -1, and 0 where the operand is zero.
+    (lambda a, b, y, g: g * where(equal(a, 0), 0, y / where(equal(a, 0), 1, a)), None),
+)
 
 
 @checked

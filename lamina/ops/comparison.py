@@ -17,7 +17,7 @@ from lamina.ops.factories import (
     NUMBER,
     SIGNED,
     comparison_op,
-    elementwise_rule,
+    elementwise_op,
     elementwise_samples,
     joint_shape,
     logical_op,
@@ -172,8 +172,8 @@ def _bits_op(name: str, primitive: str, reference: Callable[..., Array], low: fl
         for shape in shapes
         for dtype, least in (("int32", low), ("int64", low), ("uint8", 0))
     )
-    rule, lowering = elementwise_rule(name, ("int",), None), scalar_primitive(primitive)
-    return Op(name, rule, None, reference, lowering, samples, operands=2)
+    kinds = ("int",)
+    return elementwise_op(name, primitive, reference, (None, None), kinds=kinds, samples=samples)
 
 
 def _integers(name: str, left: TensorLike, right: TensorLike) -> tuple[Tensor, Tensor]:

@@ -275,19 +275,16 @@ def _convolved_shape(sample: Sample) -> tuple[int, ...]:
     return x[0], weight[0], *counts
 
 
-def _transpose_sample(sample: Sample) -> Sample:
-    """A sample of the transposed convolution, from a sample of a convolution."""
-    x, weight = sample.shapes
-    return Sample((_convolved_shape(sample), weight), {**sample.attributes, "extents": x[2:]})
-
-
 CONV_TRANSPOSE = make_op(
     "conv_transpose",
     _infer_conv_transpose,
     _conv_transpose_gradient,
     _conv_transpose_reference,
     _conv_transpose_build,
-    tuple(map(_transpose_sample, CONV.samples)),
+    [
+        Sample((_convolved_shape(of), of.shapes[1]), {**of.attributes, "extents": of.shapes[0][2:]})
+        for of in CONV.samples
+    ],
     operands=2,
     attributes={**_KINDS, "extents": Many(whole(0))},
     multiplies=2,
@@ -356,19 +353,16 @@ def _weight_gradient_reference(
     return total
 
 
-def _weight_gradient_sample(sample: Sample) -> Sample:
-    """A sample of the weight gradient, from a sample of a convolution."""
-    x, weight = sample.shapes
-    return Sample((x, _convolved_shape(sample)), {**sample.attributes, "shape": weight})
-
-
 CONV_WEIGHT_GRADIENT = make_op(
     "conv_weight_gradient",
     _infer_weight_gradient,
     _weight_gradient_gradient,
     _weight_gradient_reference,
     _weight_gradient_build,
-    tuple(map(_weight_gradient_sample, CONV.samples)),
+    [
+        Sample((of.shapes[0], _convolved_shape(of)), {**of.attributes, "shape": of.shapes[1]})
+        for of in CONV.samples
+    ],
     operands=2,
     attributes={**_KINDS, "shape": Many(whole(1))},
     multiplies=2,

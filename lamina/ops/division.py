@@ -11,11 +11,11 @@ import numpy as np
 
 from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
-from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
+from lamina.graph import Op, Sample, Tensor, TensorLike, operator
 from lamina.ops.arguments import as_tensor
 from lamina.ops.arithmetic import div
 from lamina.ops.conversion import apply_to_numbers
-from lamina.ops.factories import NUMBER, applied, elementwise_op, formula, unary_op
+from lamina.ops.factories import NUMBER, applied, elementwise_op, formula, unary
 from lamina.ops.lowering_rules import Elementwise
 from lamina.ops.records import Rule
 from lamina.program.scalar import Scalar
@@ -25,48 +25,32 @@ __all__ = ["ceil", "floor_divide", "fmod", "remainder", "round", "trunc"]
 _SEVERAL = ((-9.0, 9.0),)
 
 
-CEIL = unary_op(
-    "ceil",
+@unary(
     formula(lambda x: applied("negative", applied("floor", applied("negative", x)))),
     np.ceil,
     None,
     _SEVERAL,
 )
-
-
-@checked
 def ceil(x: TensorLike) -> Tensor:
     """The smallest whole number that is not smaller. The gradient is 0."""
-    return _whole(CEIL, x)
+    return as_tensor(x)
 
 
-ROUND = unary_op("round", "round", np.rint, None, _SEVERAL)
-
-
-@operator
+@unary("round", np.rint, None, _SEVERAL)
 def round(x: TensorLike) -> Tensor:
     """The nearest whole number, the even one of two. The gradient is 0."""
-    return _whole(ROUND, x)
+    return as_tensor(x)
 
 
-TRUNC = unary_op(
-    "trunc",
+@unary(
     formula(lambda x: applied("copysign", applied("floor", applied("absolute", x)), x)),
     np.trunc,
     None,
     _SEVERAL,
 )
-
-
-@checked
 def trunc(x: TensorLike) -> Tensor:
     """x without its fraction. The gradient is 0."""
-    return _whole(TRUNC, x)
-
-
-def _whole(op: Op, x: TensorLike) -> Tensor:
-    x = as_tensor(x)
-    return apply(op, x) if x.dtype.is_float else x
+    return as_tensor(x)
 
 
 def _fmod(a: Scalar, b: Scalar) -> Scalar:

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from lamina.base.shapes import Array, bool_
+from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
-from lamina.graph import OPS, Samples, Tensor, TensorLike, apply, operator
+from lamina.graph import OPS, Samples, Tensor, TensorLike, apply
 from lamina.ops.arguments import as_tensor
 from lamina.ops.comparison import where
 from lamina.ops.conversion import floating, numeric, recomputed
@@ -44,14 +44,10 @@ def neg(x: TensorLike) -> Tensor:
     return numeric(x)
 
 
-ABS = unary_op("abs", "absolute", np.absolute, lambda x, y, g: g * sign(x), kinds=NUMBER)
-
-
-@operator
+@unary("absolute", np.absolute, lambda x, y, g: g * sign(x), kinds=NUMBER)
 def abs(x: TensorLike) -> Tensor:
     """The absolute value; the gradient at 0 is 0."""
-    x = as_tensor(x)
-    return x if x.dtype == bool_ else apply(ABS, x)
+    return as_tensor(x)
 
 
 @unary("sign", np.sign, None, kinds=NUMBER)
@@ -60,14 +56,10 @@ def sign(x: TensorLike) -> Tensor:
     return numeric(x)
 
 
-FLOOR = unary_op("floor", "floor", np.floor, None, ((-9.0, 9.0),))
-
-
-@checked
+@unary("floor", np.floor, None, ((-9.0, 9.0),))
 def floor(x: TensorLike) -> Tensor:
     """The largest whole number that is not larger. The gradient is 0."""
-    x = as_tensor(x)
-    return apply(FLOOR, x) if x.dtype.is_float else x
+    return as_tensor(x)
 
 
 @unary("exp", np.exp, lambda x, y, g: g * y, WIDE, keeps_float32=True)

@@ -107,14 +107,8 @@ def formula(
 
 def elementwise_samples(
     operands: int, ranges: Sequence[tuple[float, float]], differentiable: bool = True
-) -> Samples:
-    """Samples for each range of values: plain, broadcast, odd, of size 0 and 1."""
-    return Samples(lambda: _elementwise_samples(operands, ranges, differentiable))
-
-
-def _elementwise_samples(
-    operands: int, ranges: Sequence[tuple[float, float]], differentiable: bool
 ) -> list[Sample]:
+    """Samples for each range of values: plain, broadcast, odd, of size 0 and 1."""
     shapes: list[tuple[tuple[int, ...], ...]] = [((3, 5),) * operands, ((),) * operands]
     if operands == 1:
         shapes += [((0, 2),), ((1, 17),)]
@@ -169,7 +163,7 @@ def elementwise_op(
     if samples is None:
         differentiable = any(gradients)
         samples = Samples(
-            lambda: (*_elementwise_samples(count, ranges, differentiable), *more_samples)
+            lambda: (*elementwise_samples(count, ranges, differentiable), *more_samples)
         )
     return make_op(name, infer, gradient, reference, lowering, samples, operands=count, **further)
 
@@ -195,7 +189,10 @@ def unary(
     kinds: tuple[str, ...] = FLOAT,
     **further: Any,
 ) -> Callable[[Callable[_Parameters, Tensor]], Callable[_Parameters, Tensor]]:
-    """Decorates a function that returns its operand: the `unary_op` of its name is applied."""
+    """Decorates a function that returns its operand: the `unary_op` of its name is applied.
+
+    A tensor of a dtype of another kind stays as it is.
+    """
 
     def decorated(convert: Callable[_Parameters, Tensor]) -> Callable[_Parameters, Tensor]:
         op = unary_op(convert.__name__, lowering, reference, gradient, ranges, kinds, **further)
@@ -203,7 +200,8 @@ def unary(
         @operator
         @wraps(convert)
         def function(*values: _Parameters.args, **options: _Parameters.kwargs) -> Tensor:
-            return apply(op, convert(*values, **options))
+            x = convert(*values, **options)
+            return apply(op, x) if x.dtype.kind in kinds else x
 
         return function
 
@@ -212,12 +210,10 @@ def unary(
 
 def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, ...] = ANY) -> Op:
     """An op with two operands and a bool result."""
-    integers = Sample(
-        ((4, 5), (5,)), low=0, high=4, dtypes=("int32", "int32"), differentiable=False
-    )
-    every = Samples(lambda: (*_elementwise_samples(2, SIGNED, False), integers))
+    integers = Sample(((4, 5), (5,)), {}, 0, 4, ("int32", "int32"), differentiable=False)
+    samples = Samples(lambda: (*elementwise_samples(2, SIGNED, False), integers))
     rule = elementwise_rule(name, kinds, bool_)
-    return Op(name, rule, None, reference, scalar_primitive(name), every, operands=2)
+    return Op(name, rule, None, reference, scalar_primitive(name), samples, operands=2)
 
 
 def logical_op(name: str, count: int, reference: Callable[..., Array]) -> Op:

@@ -78,10 +78,6 @@ def _triangle(x: Tensor, *, lower: bool, unit_diagonal: bool) -> Tensor:
     return where(constant(kept if lower else kept.T), x, 0)
 
 
-def _matrix_samples(*shapes: tuple[int, ...]) -> tuple[Sample, ...]:
-    return tuple(Sample((shape,), diagonal=5.0) for shape in shapes)
-
-
 def _infer_cholesky(x: Tensor) -> Typed:
     _check_square("cholesky", x)
     return x.shape, x.dtype
@@ -135,7 +131,7 @@ CHOLESKY = make_op(
     _cholesky_reference,
     _cholesky_build,
     (
-        *_matrix_samples((3, 3), (2, 4, 4), (1, 2, 1, 1)),
+        *(Sample((shape,), diagonal=5.0) for shape in ((3, 3), (2, 4, 4), (1, 2, 1, 1))),
         Sample(((5, 2, 2),), differentiable=False),  # some have no factor
     ),
 )

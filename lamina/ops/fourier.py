@@ -66,13 +66,9 @@ def _times(x: Tensor, numbers: Array) -> Tensor:
     """The product of complex numbers with constants, which broadcast along the last axes."""
     real, imaginary = x[..., 0], x[..., 1]
     other = _pairs(numbers, x)
-    return stack(
-        [
-            real * other[..., 0] - imaginary * other[..., 1],
-            real * other[..., 1] + imaginary * other[..., 0],
-        ],
-        -1,
-    )
+    first = real * other[..., 0] - imaginary * other[..., 1]
+    second = real * other[..., 1] + imaginary * other[..., 0]
+    return stack([first, second], -1)
 
 
 def _product(x: Tensor, equation: str, count: int, *, inverse: bool) -> Tensor:

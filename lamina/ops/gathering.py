@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from lamina.base.shapes import Array, Dim, Shape, int32, int64
+from lamina.base.shapes import Array, Shape, int32, int64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Word
 from lamina.errors import ShapeError
@@ -138,9 +138,14 @@ def _last_writer(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     After a stable sort, the last index among equal ones is followed by another index.
     """
     size = x.shape[axis]
-    constant_writer = _known_writer(indices, size, axis)
-    if constant_writer is not None:
-        return constant_writer
+    if indices.op is CONSTANT and isinstance(size, int):
+        array: Array = indices.attributes["value"].array
+        writers = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), np.int32)
+        moved = np.moveaxis(writers, axis, 0)
+        coordinates = np.indices(moved.shape[1:])
+        for number, row in enumerate(np.moveaxis(array, axis, 0)):
+            moved[(row, *coordinates)] = number + 1
+        return constant(writers)
     inside = maximum(minimum(cast(indices, int64), element_count(x, axis, int64) - 1), 0)
     # Narrow keys are sorted faster.
     inside = cast(inside, int32)
@@ -151,19 +156,6 @@ def _last_writer(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     following = concat([following, broadcast_to(constant(-1, int32), end)], axis)
     number = where(not_equal(ordered, following), order + 1, 0)
     return scatter_along_axis(number, ordered, size, axis)
-
-
-def _known_writer(indices: Tensor, size: Dim, axis: int) -> Tensor | None:
-    """The same, if the indices are constants."""
-    if indices.op is not CONSTANT or not isinstance(size, int):
-        return None
-    array: Array = indices.attributes["value"].array
-    writers = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), np.int32)
-    moved = np.moveaxis(writers, axis, 0)
-    coordinates = np.indices(moved.shape[1:])
-    for number, row in enumerate(np.moveaxis(array, axis, 0)):
-        moved[(row, *coordinates)] = number + 1
-    return constant(writers)
 
 
 @checked

@@ -161,9 +161,13 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(axes.index(axis) for axis in range(len(axes)))
 
 
+def _infer_transpose(x: Tensor, axes: tuple[int, ...]) -> Typed:
+    return tuple(x.shape[axis] for axis in axes), x.dtype
+
+
 TRANSPOSE = make_op(
     "transpose",
-    lambda x, axes: (tuple(x.shape[axis] for axis in axes), x.dtype),
+    _infer_transpose,
     lambda x, y, g, axes: (transpose(g, _inverse(axes)),),
     np.transpose,
     Movement(
@@ -200,13 +204,11 @@ def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
 def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     axes = node.attributes["axes"]
     extents = static(node.shape)
-    return pull(
-        0,
-        tuple(
-            constant_index(extents[axis] - 1) - index if axis in axes else index
-            for axis, index in enumerate(coordinates)
-        ),
+    moved = (
+        constant_index(extents[axis] - 1) - index if axis in axes else index
+        for axis, index in enumerate(coordinates)
     )
+    return pull(0, tuple(moved))
 
 
 FLIP = make_op(

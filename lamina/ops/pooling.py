@@ -97,10 +97,8 @@ def _window_max_reference(x: Array, along: tuple[tuple[int, ...], ...]) -> Array
         window, axis = Window._make(numbers), first + number
         extent = x.shape[axis]
         count = window.count(extent)
-        indices = window.stride * np.arange(count)[:, None] + window.dilation * np.arange(
-            window.size
-        )
-        indices = indices - window.before
+        starts = window.stride * np.arange(count) - window.before
+        indices = starts[:, None] + window.dilation * np.arange(window.size)
         inside = (indices >= 0) & (indices < extent)
         windowed = np.take(x, np.clip(indices, 0, extent - 1), axis)
         mask = inside.reshape(inside.shape + (1,) * (x.ndim - axis - 1))

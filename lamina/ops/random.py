@@ -284,11 +284,13 @@ Distribution = Callable[[Words, Attributes], Scalar]
 def _random_op(
     name: str,
     distribution: Distribution,
+    dtypes: Sequence[DType],
     float_type: Callable[[Attributes], DType],
-    *,
-    samples: tuple[Sample, ...],
     attributes: Mapping[str, Kind],
+    **given: float,
 ) -> Op:
+    """An op that draws numbers; its samples have these dtypes and given attributes."""
+
     def scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
         count = _WORDS[float_type(node.attributes)]
         first = flatten(coordinates, static(node.shape)) * count
@@ -312,24 +314,17 @@ def _random_op(
         return _computed(distribution(words, attributes), bits).reshape(shape)
 
     kinds = {"shape": Many(Extent()), "stream": Whole(), **attributes}
-    rules = (_infer_random, None, reference, Generator(scalar), samples)
-    return Op(name, *rules, operands=2, attributes=kinds)
-
-
-def _samples(*dtypes: DType, **attributes: Any) -> tuple[Sample, ...]:
-    shapes = ((3, 5), (), (2, 1, 7), (0, 3))
-    return tuple(
+    common = {"stream": 3, **given}
+    samples = tuple(
         Sample(
-            ((), ()),
-            {"shape": shape, "stream": 3, "dtype": dtype, **attributes},
-            0,
-            1000,
-            ("int64", "int64"),
+            *(((), ()), {"shape": shape, "dtype": dtype, **common}, 0, 1000, ("int64", "int64")),
             differentiable=False,
         )
         for dtype in dtypes
-        for shape in shapes
+        for shape in ((3, 5), (), (2, 1, 7), (0, 3))
     )
+    rules = (_infer_random, None, reference, Generator(scalar), samples)
+    return Op(name, *rules, operands=2, attributes=kinds)
 
 
 def _own_dtype(attributes: Attributes) -> DType:
@@ -356,14 +351,8 @@ def _float_dtype(dtype: DTypeLike) -> DType:
     return float_type
 
 
-_FLOATS: dict[str, Kind] = {"dtype": ElementType(("float",))}
-UNIFORM = _random_op(
-    "uniform",
-    lambda words, _: _uniform(words),
-    _own_dtype,
-    samples=_samples(float32, float64),
-    attributes=_FLOATS,
-)
+_FLOATS = ((float32, float64), _own_dtype, {"dtype": ElementType(("float",))})
+UNIFORM = _random_op("uniform", lambda words, _: _uniform(words), *_FLOATS)
 
 
 @checked
@@ -389,9 +378,7 @@ def uniform(
 NORMAL = _random_op(
     "normal",
     lambda words, _: _normal_single(words) if len(words) == 1 else _normal_double(words),
-    _own_dtype,
-    samples=_samples(float32, float64),
-    attributes=_FLOATS,
+    *_FLOATS,
 )
 
 
@@ -418,11 +405,10 @@ def _bernoulli(words: Words, attributes: Attributes) -> Scalar:
 
 
 BERNOULLI = _random_op(
-    "bernoulli",
-    _bernoulli,
+    *("bernoulli", _bernoulli, (bool_, float32, float64)),
     lambda _: float32,
-    samples=_samples(bool_, float32, float64, p=0.3),
-    attributes={"p": Number("[0, 1]"), "dtype": ElementType()},
+    {"p": Number("[0, 1]"), "dtype": ElementType()},
+    p=0.3,
 )
 
 

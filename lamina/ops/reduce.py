@@ -128,15 +128,11 @@ def require_float(x: Tensor) -> None:
         )
 
 
-def _mean_reference(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.sum(x, axes) / np.asarray(size_of([x.shape[axis] for axis in axes]), x.dtype)
-
-
 MEAN = make_op(
     "mean",
     _infer_float_reduction,
     lambda x, y, g, axes: (spread(g / element_count(x, axes, x.dtype), x, axes),),
-    _mean_reference,
+    lambda x, axes: np.sum(x, axes) / np.asarray(size_of([x.shape[n] for n in axes]), x.dtype),
     lambda x, axes: sum_axes(x, axes) / element_count(x, axes, x.dtype),
     (
         Sample(((4, 5),), {"axes": (0,)}),
@@ -293,20 +289,13 @@ def _position(name: str, reference: Callable[..., Array]) -> Op:
         kept = last.shape[: x.ndim - len(axes)]
         return reference(last.reshape(*kept, size_of(last.shape[len(kept) :])), -1)
 
-    samples = tuple(
-        Sample(shapes, {"axes": axes}, dtypes=dtypes, differentiable=False)
-        for shapes, axes, dtypes in (
-            (((3, 5),), (1,), ()),
-            (((4, 1, 2),), (0,), ()),
-            (((6, 4),), (0,), ("int32",)),  # few values: ties
-            (((1,),), (0,), ()),
-            (((2, 3, 4, 5),), (1, 3), ()),
-        )
-    )
+    rows = (((3, 5), (1,)), ((4, 1, 2), (0,)), ((1,), (0,)), ((2, 3, 4, 5), (1, 3)))
+    samples = [Sample((shape,), {"axes": axes}, differentiable=False) for shape, axes in rows]
+    ties = Sample(((6, 4),), {"axes": (0,)}, dtypes=("int32",), differentiable=False)
     return make_op(
         name,
         lambda x, axes: (infer_nonempty(x, axes)[0], int64),
-        *(None, own_reference, Reduction(name), samples),
+        *(None, own_reference, Reduction(name), [*samples, ties]),
         attributes=OF_AXES,
     )
 

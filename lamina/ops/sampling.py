@@ -98,14 +98,7 @@ def _check_sample(x: Tensor, grid: Tensor, mode: str) -> None:
 
 @frozen_dataclass
 class _Reader:
-    """Reads elements of images at whole positions.
-
-    Attributes:
-        flat: [batch, channels, elements].
-        extents: the extents of the axes of the images.
-        padding: what is outside.
-        corners: as `align_corners`.
-    """
+    """Reads elements of images, `flat` [batch, channels, elements], at whole positions."""
 
     flat: Tensor
     extents: tuple[int, ...]

@@ -107,13 +107,10 @@ def sliced(x: Tensor, starts: Shape, stops: Shape, steps: tuple[int, ...]) -> Te
 
 def slice_axis(x: Tensor, axis: int, start: Dim, stop: Dim) -> Tensor:
     """The slice start:stop along one axis, whole along the others."""
-    starts, stops = [0] * x.rank, list(x.shape)
-    return sliced(
-        x,
-        (*starts[:axis], start, *starts[axis + 1 :]),
-        (*stops[:axis], stop, *stops[axis + 1 :]),
-        (1,) * x.rank,
-    )
+    starts: list[Dim] = [0] * x.rank
+    stops = list(x.shape)
+    starts[axis], stops[axis] = start, stop
+    return sliced(x, tuple(starts), tuple(stops), (1,) * x.rank)
 
 
 def _spaced(extent: Dim, interior: int) -> Dim:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, reduce
+from operator import mul
 
 import numpy as np
 
@@ -146,10 +147,7 @@ def _polygamma_of(x: Tensor, order: int) -> Tensor:
 
 
 def _power(x: Tensor, exponent: int) -> Tensor:
-    result = x
-    for _ in range(exponent - 1):
-        result = result * x
-    return result
+    return reduce(mul, [x] * exponent)
 
 
 def _cotangent(order: int) -> list[float]:

@@ -54,17 +54,8 @@ class Slope(NamedTuple):
     divisor: int = 1
 
 
-_SLOPE = Fields(
-    {
-        "position": Axis(),
-        "element": Axis(),
-        "extent": whole(0),
-        "stride": whole(1),
-        "dilation": whole(),
-        "offset": whole(),
-        "divisor": whole(1),
-    }
-)
+_SLOPE_KINDS = (Axis(), Axis(), whole(0), whole(1), whole(), whole(), whole(1))
+_SLOPE = Fields(dict(zip(Slope._fields, _SLOPE_KINDS, strict=True)))
 
 
 def _slopes(numbers: Sequence[Slope]) -> list[Slope]:
@@ -190,11 +181,8 @@ class _WindowFields(NamedTuple):
 
 WINDOW = Fields(
     {
-        "size": whole(1, most=LARGEST_WINDOW),
-        "stride": whole(1, most=LARGEST_WINDOW),
-        "dilation": whole(1, most=LARGEST_WINDOW),
-        "before": whole(0, most=LARGEST_WINDOW),
-        "after": whole(0, most=LARGEST_WINDOW),
+        **dict.fromkeys(("size", "stride", "dilation"), whole(1, most=LARGEST_WINDOW)),
+        **dict.fromkeys(("before", "after"), whole(0, most=LARGEST_WINDOW)),
         "ceil": Flag(),
     }
 )

@@ -50,17 +50,9 @@ def encode(program: Program) -> bytes:
     """The program as bytes, the same for equal programs."""
     constants = [(name, value.dtype.name, value.shape) for name, value in program.constants.items()]
     rows = _Rows()
-    rows.add(
-        (
-            program.name,
-            tuple(program.buffers.values()),
-            program.steps,
-            program.outputs,
-            program.plan,
-            program.repeats,
-            tuple(constants),
-        )
-    )
+    buffers, steps, outputs = tuple(program.buffers.values()), program.steps, program.outputs
+    plan, repeats = program.plan, program.repeats
+    rows.add((program.name, buffers, steps, outputs, plan, repeats, tuple(constants)))
     text = json.dumps(rows.rows, separators=(",", ":")).encode()
     arrays = (np.ascontiguousarray(value).tobytes() for value in program.constants.values())
     data = b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, *arrays))

@@ -119,18 +119,15 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
         for first, earlier in stored[:number]
         if first is not second and may_overlap(earlier, store, memory, repeated)
     ]
+    sharing = [stage for pair in shared for stage in pair]
     found = dict.fromkeys(axis for stage in parallel for axis in stage.axes)
-    return (
-        *step.axes,
-        *(
-            axis
-            for axis in found
-            if axis not in ordered
-            and all(
-                stage in parallel and axis in inner_axes(stage) for pair in shared for stage in pair
-            )
-        ),
+    inner = (
+        axis
+        for axis in found
+        if axis not in ordered
+        and all(stage in parallel and axis in inner_axes(stage) for stage in sharing)
     )
+    return (*step.axes, *inner)
 
 
 def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]]:

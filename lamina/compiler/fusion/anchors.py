@@ -36,13 +36,7 @@ Anchors = dict[Tensor, None]
 
 @frozen_dataclass
 class PassContext:
-    """The fixed inputs of the passes.
-
-    Attributes:
-        distinct: the graph; each of its results is a separate tensor.
-        target: the costs of the device.
-        views: decides whether tensors can be read through views.
-    """
+    """The fixed inputs of the passes."""
 
     distinct: DistinctResults
     target: Target
@@ -121,14 +115,9 @@ def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
             terms[node] = terms[node.operands[0]]
         elif node.op is ADD and all(terms[x] for x in node.operands):
             terms[node] = sum(terms[x] for x in node.operands)
-    found = {
-        node: None
-        for node in context.nodes
-        if node.op is ADD
-        and terms[node]
-        and any(terms[user] > terms[node] for user in context.users[node])
-    }
-    return anchors | found
+    sums = [node for node in context.nodes if node.op is ADD and terms[node]]
+    users = context.users
+    return anchors | {x: None for x in sums if any(terms[y] > terms[x] for y in users[x])}
 
 
 def narrowed(context: PassContext, anchors: Anchors) -> Anchors:

@@ -191,12 +191,7 @@ _CACHED_RATIO = 64
 
 @frozen_dataclass
 class Expression:
-    """The expression of a tensor, down to stored tensors.
-
-    Attributes:
-        sources: the stored tensors that it reads, constant numbers included.
-        computed: the tensors that it computes, itself included.
-    """
+    """The stored tensors that a tensor's expression reads, and the tensors that it computes."""
 
     sources: tuple[Tensor, ...]
     computed: tuple[Tensor, ...]

@@ -69,7 +69,6 @@ def _identity(tensor: Tensor) -> Tensor:
 def _read_after(target: Tensor, value: Tensor, users: Users) -> bool:
     """Whether a tensor that depends on a leaf's new value may read the old one as well."""
     downstream = reached_all(users[value], users.__getitem__)
-    if not downstream:
-        return False
-    from_old = reached_all([target], lambda node: (x for x in users[node] if x is not value))
-    return not downstream.isdisjoint(from_old)
+    return bool(downstream) and not downstream.isdisjoint(
+        reached_all([target], lambda node: (x for x in users[node] if x is not value))
+    )

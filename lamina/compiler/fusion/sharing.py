@@ -91,15 +91,13 @@ class _Demand:
             len(users) > 1 or bytes_of(users[0]) > bytes_of(node)
         )
         steps = 2 if several else 1
-        return steps, steps - 1 + max([1.0, *(_ratio(node, user) for user in users)])
-
-
-def _ratio(node: Tensor, user: Tensor) -> float:
-    """How often a user that broadcasts a tensor needs each of its elements."""
-    lowering = user.op.lowering
-    if user.op in _READ_ONCE or not isinstance(lowering, Elementwise | Movement):
-        return 1
-    return size_of(static(user.shape)) / max(size_of(static(node.shape)), 1)
+        # A user that broadcasts a tensor needs each of its elements several times.
+        several_times = (
+            size_of(static(user.shape)) / max(size_of(static(node.shape)), 1)
+            for user in users
+            if user.op not in _READ_ONCE and isinstance(user.op.lowering, Elementwise | Movement)
+        )
+        return steps, steps - 1 + max([1.0, *several_times])
 
 
 def _needed_by_several(context: PassContext, anchors: Anchors) -> set[Tensor]:

@@ -31,12 +31,7 @@ def named(buffer: str) -> str:
 
 @frozen_dataclass
 class UnnamedStep:
-    """The step of a group before its buffers have names.
-
-    Attributes:
-        step: the step, which names the buffer of `tensors[n]` by the number `n`.
-        tensors: the tensors that the step reads from buffers and stores.
-    """
+    """The step of a group before its buffers have names: it names the buffer of `tensors[n]` n."""
 
     step: Step
     tensors: tuple[Tensor, ...]
@@ -60,13 +55,7 @@ class UnnamedStep:
 
 @final
 class Trials:
-    """Lowers groups, each signature once.
-
-    Args:
-        sources: for each anchor, the stored tensors that its expression reads.
-        in_place: for each anchor that overwrites a leaf's buffer, that leaf.
-        given: the locations of leaves without a buffer.
-    """
+    """Lowers groups, each signature once, down to the sources of each anchor."""
 
     def __init__(
         self,
@@ -145,11 +134,7 @@ class Trials:
 
 @final
 class SubgraphSignatures:
-    """Computes signatures. Only those of one object can be compared.
-
-    Args:
-        given: stored tensors that are themselves part of the signature, not only their shapes.
-    """
+    """Computes signatures, which have `given` tensors in them; only those of one object compare."""
 
     def __init__(self, given: Container[Tensor] = ()) -> None:
         self._given = given

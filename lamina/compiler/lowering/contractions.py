@@ -91,13 +91,8 @@ def _fitted(
     A window of one element at stride 1 without padding is omitted, because it is a plain axis.
     """
     narrowed = (fitted(one, view) for one in windows if one.axes <= set(axes))
-    return tuple(
-        one
-        for one in narrowed
-        if one is not None
-        and one.kind(k_axes) is not None
-        and not (one.is_axis and one.stride == 1)
-    )
+    used = [one for one in narrowed if one is not None and one.kind(k_axes) is not None]
+    return tuple(one for one in used if not (one.is_axis and one.stride == 1))
 
 
 def _labelled_operands(node: Tensor) -> tuple[_Labelled, _Labelled]:

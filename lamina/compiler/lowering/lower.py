@@ -150,13 +150,6 @@ def _lower_scatter(
     zero = Store(*buffer_and_index(location, axis_indices(cleared), shape), Literal(0, node.dtype))
     value = puller.pull(values, axis_indices(axes))
     addition = Store(*buffer_and_index(location, coordinates, shape), value, accumulate=True)
-    return Loop(
-        name,
-        outer,
-        (
-            Write(tuple(a for a in iterating(cleared) if a not in outer), (zero,)),
-            Write(
-                tuple(a for a in iterating(axes) if a not in outer), (addition,), sequential=True
-            ),
-        ),
-    )
+    inner, added = ([a for a in iterating(x) if a not in outer] for x in (cleared, axes))
+    writes = Write(tuple(inner), (zero,)), Write(tuple(added), (addition,), sequential=True)
+    return Loop(name, outer, writes)

@@ -43,12 +43,7 @@ class _NestedTooDeepError(Exception):
 
 @frozen_dataclass
 class IterationRow:
-    """A tensor's location in a larger buffer, which has a row for every iteration of a recurrence.
-
-    Attributes:
-        buffer: the buffer's name.
-        start: the index of the tensor's first element in the buffer.
-    """
+    """A row of a buffer, one for each iteration; `start` is the index of its first element."""
 
     buffer: str
     start: Index
