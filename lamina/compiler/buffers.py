@@ -33,12 +33,13 @@ class Buffers:
             if node.op is LEAF:
                 role: str = node.attributes["role"]
                 self.buffer_of[node] = self._add(node, role, node.attributes["name"])
-            elif _is_constant_array(node):
+            elif node.op is CONSTANT and not is_number(node):
                 self.buffer_of[node] = self._constant(node)
 
     def of_constants(self, graph: Graph) -> dict[Tensor, str]:
         """The buffers of another graph's constant arrays. Its leaves get no buffers here."""
-        return {node: self._constant(node) for node in graph.nodes() if _is_constant_array(node)}
+        arrays = (node for node in graph.nodes() if node.op is CONSTANT and not is_number(node))
+        return {node: self._constant(node) for node in arrays}
 
     def _constant(self, node: Tensor) -> str:
         """The buffer of a constant array. Equal arrays share one buffer."""
@@ -70,9 +71,9 @@ def is_leaf(node: Tensor) -> bool:
     return node.op is LEAF or node.op is CONSTANT
 
 
-def _is_constant_array(node: Tensor) -> bool:
-    """Whether a tensor is a constant that needs a buffer: single numbers become literals."""
-    return node.op is CONSTANT and size_of(static(node.shape)) != 1
+def is_number(node: Tensor) -> bool:
+    """Whether the tensor is a constant that becomes a literal in expressions and has no buffer."""
+    return node.op is CONSTANT and size_of(static(node.shape)) == 1
 
 
 def readable_name(node: Tensor) -> str:

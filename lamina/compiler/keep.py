@@ -63,13 +63,9 @@ class _RebuiltLoop:
 class _Loop(Recurrence):
     """A recurrence before and after it is rebuilt.
 
-    Attributes:
-        node: one of its results.
-        number: its number among the loops. Loops of smaller numbers do not depend on it.
-        tensors: the tensors of an iteration, operands first.
-        kept: the tensors that later loops read.
-        sources: for each tensor that is read instead of computed, an earlier loop and the equal
-            tensor of that loop.
+    Loops of smaller numbers do not depend on it. Later loops read the `kept` tensors of an
+    iteration. `sources` has, for each tensor that is read instead of computed, an earlier loop and
+    the equal tensor of that loop.
     """
 
     def __init__(self, node: Tensor, number: int) -> None:

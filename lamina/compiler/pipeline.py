@@ -14,7 +14,7 @@ from lamina.compiler.keep import keep
 from lamina.compiler.layout import sink_transposes
 from lamina.compiler.memory import plan_memory
 from lamina.compiler.repeat import lower_repeating
-from lamina.compiler.scatter import Lowered, sort_scatters
+from lamina.compiler.scatter import sort_scatters
 from lamina.compiler.simplify import simplify
 from lamina.compiler.widen import widen
 from lamina.graph import Graph, bind_batch, verify
@@ -55,21 +55,21 @@ def optimised(graph: Graph, checked: Graph | None = None) -> Graph:
 def assemble(fused: Fused, name: str, target: Target) -> Program:
     """The program: named buffers, steps that use them, and the plan of the arena."""
     named = Buffers(fused.graph)
-    lowered = write_steps(fused, named, target)
+    steps, repeats = write_steps(fused, named, target)
     if target.scatter == "sorted":
-        lowered = sort_scatters(lowered)
+        steps, repeats = sort_scatters(named.buffers, steps, repeats)
     outputs = tuple((name, named.buffer_of[tensor]) for name, tensor in fused.graph.outputs)
-    buffers, steps, repeats = lowered.buffers, lowered.steps, lowered.repeats
     plan = plan_memory(
-        *(buffers, steps, [buffer for _, buffer in outputs], repeats),
+        *(named.buffers, steps, [buffer for _, buffer in outputs], repeats),
         alignment=target.alignment_bytes,
         largest_block=target.largest_block_bytes,
     )
-    return Program(name, buffers, steps, outputs, named.constants, plan, repeats)
+    parts = tuple(steps), outputs, named.constants, plan, tuple(repeats)
+    return Program(name, named.buffers, *parts)
 
 
-def write_steps(fused: Fused, named: Buffers, target: Target) -> Lowered:
-    """The steps of all groups in order. Tensors that they store get buffers."""
+def write_steps(fused: Fused, named: Buffers, target: Target) -> tuple[list[Step], list[Repeat]]:
+    """The steps of all groups in order, and repeats. Tensors that steps store get buffers."""
     steps: list[Step] = []
     repeats: list[Repeat] = []
     for group in fused.groups:
@@ -87,4 +87,4 @@ def write_steps(fused: Fused, named: Buffers, target: Target) -> Lowered:
                 named.buffer_of[node] = named.temporary(node)
         label = f"{len(steps)}.{readable_name(group.members[-1])}"
         steps.append(group.step.written(named.buffer_of, label))
-    return Lowered(named.buffers, tuple(steps), tuple(repeats))
+    return steps, repeats

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import int64, size_of
 from lamina.program.index import (
     Axis,
@@ -29,33 +28,19 @@ from lamina.program.scalar import Apply, Load, Local, Position, Scalar, indices
 from lamina.program.steps import Loop, SegmentSum, Sort, Step, Store, Write, position_dtype
 
 
-@frozen_dataclass
-class Lowered:
-    """A program before the arena is planned.
-
-    Attributes:
-        buffers: by name.
-        steps: in the order in which they run.
-        repeats: the ranges of steps that are repeated.
-    """
-
-    buffers: Mapping[str, Buffer]
-    steps: tuple[Step, ...]
-    repeats: tuple[Repeat, ...]
-
-
-def sort_scatters(lowered: Lowered) -> Lowered:
-    """The same program with two parallel steps for each sequential scatter."""
-    buffers = dict(lowered.buffers)
-    steps: list[Step] = []
+def sort_scatters(
+    buffers: dict[str, Buffer], steps: Sequence[Step], repeats: Sequence[Repeat]
+) -> tuple[list[Step], list[Repeat]]:
+    """The steps with two parallel ones for each sequential scatter; adds buffers for the order."""
+    new: list[Step] = []
     starts: list[int] = []  # for each old step, the number of its first new step
-    for step in lowered.steps:
-        starts.append(len(steps))
+    for step in steps:
+        starts.append(len(new))
         replacement = _sorted_scatter(step, buffers) if isinstance(step, Loop) else ()
-        steps += replacement or (step,)
-    starts.append(len(steps))
-    repeats = [Repeat(one.axis, starts[one.first], starts[one.last]) for one in lowered.repeats]
-    return Lowered(buffers, tuple(map(_numbered, range(len(steps)), steps)), tuple(repeats))
+        new += replacement or (step,)
+    starts.append(len(new))
+    moved = [Repeat(one.axis, starts[one.first], starts[one.last]) for one in repeats]
+    return [_numbered(number, step) for number, step in enumerate(new)], moved
 
 
 def _numbered(number: int, step: Step) -> Step:

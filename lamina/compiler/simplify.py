@@ -16,6 +16,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.base.shapes import DType, int64, size_of, static
+from lamina.compiler.buffers import is_number
 from lamina.graph import CONSTANT, LEAF, Graph, Op, Tensor, constant, rebuild, rewrite
 from lamina.ops.arithmetic import ADD, DIV, MUL, MULTIPLY_ADD, POW, SUB
 from lamina.ops.broadcast import BROADCAST_TO, SUM
@@ -339,7 +340,7 @@ def _contract(node: Tensor) -> Tensor | None:
     attributes = node.attributes
     sides = list(zip(node.operands, (attributes["left"], attributes["right"]), strict=True))
     for (known, _), (other, labels) in (sides, sides[::-1]):
-        if known.op is CONSTANT and size_of(static(known.shape)) == 1:
+        if is_number(known):
             # Labels that only one operand has, or only the output, have extent 1.
             kept = [labels.index(label) for label in attributes["output"] if label in labels]
             dropped = [axis for axis in range(other.rank) if axis not in kept]

@@ -59,7 +59,16 @@ def vgg(
     def name() -> str:
         return f"features.{len(layers)}"
 
-    for stage in _stages(stages):
+    if isinstance(stages, int):
+        if stages not in _DEPTHS:
+            raise DefinitionError(
+                "there is no VGG of this depth",
+                facts=(("expected", "11, 13, 16 or 19"), ("found", str(stages))),
+                where=f"vgg ({source_line()})",
+                advice="Give the channels of each convolution instead: ((64, 64), (128, 128)).",
+            )
+        stages = [[width] * n for width, n in zip(_WIDTHS, _DEPTHS[stages], strict=True)]
+    for stage in stages:
         for channels in stage:
             conv = Conv2d(channels, 3, padding="same", weight_init=_KAIMING, name=name())
             layers.append(conv)
@@ -74,16 +83,3 @@ def vgg(
 
 
 _KAIMING = KaimingUniform(mode="fan_out", nonlinearity="relu")
-
-
-def _stages(stages: int | Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
-    if not isinstance(stages, int):
-        return stages
-    if stages not in _DEPTHS:
-        raise DefinitionError(
-            "there is no VGG of this depth",
-            facts=(("expected", "11, 13, 16 or 19"), ("found", str(stages))),
-            where=f"vgg ({source_line()})",
-            advice="Give the channels of each convolution instead: ((64, 64), (128, 128)).",
-        )
-    return [[width] * count for width, count in zip(_WIDTHS, _DEPTHS[stages], strict=True)]

@@ -91,12 +91,9 @@ class Fused:
     in_place: Mapping[Tensor, Tensor]
 
 
-_NOTHING: Mapping[Tensor, Location] = {}
-
-
-def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] = _NOTHING) -> Fused:
+def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] | None = None) -> Fused:
     """Divides a simplified graph into groups and orders them; `given` leaves have no buffer."""
-    distinct, groups = _separate(graph, target, given)
+    distinct, groups = _separate(graph, target, given or {})
     groups.begin_joining()
     for join in JOIN_PASSES:
         join(groups)

@@ -13,10 +13,11 @@ from heapq import heappop, heappush
 from typing import final
 
 from lamina.base.shapes import size_of, static
+from lamina.compiler.buffers import is_number
 from lamina.compiler.fusion.precedence import Precedence, cycles
 from lamina.compiler.fusion.results import DistinctResults
 from lamina.compiler.fusion.trials import Trials, UnnamedStep
-from lamina.compiler.fusion.views import boundary, is_number
+from lamina.compiler.fusion.views import boundary
 from lamina.compiler.lowering.pull import Location
 from lamina.errors import InternalError
 from lamina.graph import Tensor

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import final
 
-from lamina.base.shapes import size_of, static
-from lamina.compiler.buffers import is_leaf
+from lamina.compiler.buffers import is_leaf, is_number
 from lamina.compiler.fusion.trials import SubgraphSignatures
 from lamina.compiler.lowering.contractions import is_view
 from lamina.compiler.lowering.pull import Location
 from lamina.compiler.simplify import is_widened
-from lamina.graph import CONSTANT, Tensor, reached_ends
+from lamina.graph import Tensor, reached_ends
 from lamina.ops.conversion import ROUND_TO_TF32
 from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 
@@ -41,11 +40,6 @@ def as_stored(node: Tensor) -> Tensor:
     while is_read_converted(node):
         (node,) = node.operands
     return node
-
-
-def is_number(node: Tensor) -> bool:
-    """Whether the tensor is a constant that becomes a literal in expressions."""
-    return is_leaf(node) and node.op is CONSTANT and size_of(static(node.shape)) == 1
 
 
 def boundary(nodes: Iterable[Tensor], anchors: Container[Tensor]) -> set[Tensor]:

@@ -47,16 +47,13 @@ def lower_group(
     locations: Mapping[Tensor, Location],
     name: str,
 ) -> Step:
-    """The step that computes a group.
+    """The step that computes a group; NotOneStep if one loop nest cannot compute all members.
 
     Args:
         members: the group's anchors, operands before users.
         stored: the members that must be stored, and their locations.
         locations: of anchors of other groups, leaves and array constants.
         name: the step's name.
-
-    Raises:
-        NotOneStep: if one loop nest cannot compute all members.
     """
     if any(isinstance(m.op.lowering, Repeating) for m in members):
         raise NotOneStep

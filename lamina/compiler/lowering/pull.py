@@ -10,7 +10,8 @@ from functools import partial
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
-from lamina.graph import CONSTANT, Tensor
+from lamina.compiler.buffers import is_number
+from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movement
 from lamina.ops.movement import RESHAPE, TRANSPOSE
 from lamina.program.index import Axis, Index, axis_index, flatten, unflatten
@@ -167,7 +168,7 @@ class Puller:
             return lowering.scalar(
                 node, coordinates, lambda operand, at: self._pull(node.operands[operand], at)
             )
-        if node.op is CONSTANT and size_of(static(node.shape)) == 1:
+        if is_number(node):
             return Literal(node.attributes["value"].array.reshape(()).item(), node.dtype)
         # This group computes the reduction or contraction later, or not at all.
         raise NotOneStep
