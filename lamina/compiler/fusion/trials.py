@@ -101,7 +101,7 @@ class Trials:
     ) -> tuple[Hashable, dict[Tensor, int]]:
         """A key of everything that determines the step, and the number of each tensor's buffer.
 
-        Of each member it has the signature of its own expression, the buffer that it writes, and the
+        Of each member it has the signature of its expression, the buffer that it writes, and the
         members and buffers that it reads.
         """
         # A row refers to a member by the member's number, and to buffer n that it reads by -1 - n.
