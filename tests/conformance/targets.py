@@ -25,7 +25,7 @@ _COSTS = {
     "program.target.SIMPLE_COST": (0.001, 1.5),
     "program.target.EXPENSIVE_COST": (0.001, 1.5),
     "compiler.fusion.costs._PACKING_BYTES": (0.0, 4.0),
-    "compiler.fusion.expressions._CACHED_RATIO": (2, 1 << 20),
+    "compiler.fusion.costs._CACHED_RATIO": (2, 1 << 20),
     "ops.attention_blocks.BLOCK_QUERIES": (2, 1),
     "ops.attention_blocks.MOST_BLOCKS": (3, 5),
 }
