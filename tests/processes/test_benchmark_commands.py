@@ -1,100 +1,129 @@
-"""The commands in `benchmarks/`: their options, their processes, their arithmetic."""
+"""The commands in `benchmarks/`: options, processes, arithmetic; that for GPUs runs without one."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
-import subprocess
+import stat
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
-from benchmark_modules import BENCHMARKS, modules
+from error_texts import error_text, refused
+from fresh_python import Done, run_python
 from test_examples import write_idx_folder
 
-from lamina.engines.discovery import open_engine
+import lamina as lm
+from lamina.engines.discovery import devices, open_engine
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
-from lamina.workloads import LATENCIES, PRODUCTS, WORKLOADS
+from lamina.workloads import LATENCIES, PRODUCTS, SEEDS, WORKLOADS, Ready, Runner, Stack
 
-# Answers like a worker; it takes very long for the workload mlp, and fails for lenet.
-FAKE = """
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+# In the order of their imports.
+MODULES = ("peers/gpu_device", "peers/gpu_workloads", "harness", "run", "gpu", "cold_start")
+# Answers like a worker; it takes very long for the workload mlp, ends for lenet, has a problem with
+# vgg, and runs a training step in 0.05 s.
+WORKER = """
 import json, os, sys, time
 print(json.dumps({"versions": {"process": os.getpid()}}), flush=True)
 for line in sys.stdin:
-    name = json.loads(line)["prepare"]["name"]
+    name = json.loads(line).get("prepare", {}).get("name")
     if name == "mlp":
         time.sleep(1000)
     if name == "lenet":
         sys.exit("ValueError: too large")
-    print(json.dumps({"fingerprint": 1.0}), flush=True)
+    found = {"seconds": 0.05, "cpu_seconds": 0.0}
+    if name is not None:
+        found = {"fingerprint": 1.0, "ready_seconds": 1.0, "process": os.getpid()}
+    print(json.dumps({"problem": "an illegal address"} if name == "vgg" else found), flush=True)
 """
 # Prints the environment variables that it got.
 FAKE_COLD = "import json, os\nprint('a line of a library')\nprint(json.dumps(dict(os.environ)))"
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Generator[dict[str, ModuleType]]:
-    yield from modules(("harness", "run", "cold_start", "accuracy"))
+def modules() -> Generator[Any]:
+    """The modules of `benchmarks/` by name; `harness` is also one of the conformance tests."""
+    if not BENCHMARKS.exists():
+        pytest.skip("the benchmarks are not in this copy")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path, str(BENCHMARKS / "peers")])
+        loaded = SimpleNamespace()
+        for path in (*MODULES, "accuracy"):
+            name = path.rpartition("/")[2]
+            specification = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{path}.py")
+            assert specification is not None
+            assert specification.loader is not None
+            module = importlib.util.module_from_spec(specification)
+            patch.setitem(sys.modules, name, module)
+            specification.loader.exec_module(module)
+            setattr(loaded, name, module)
+        yield loaded
 
 
-@pytest.fixture
-def harness(loaded: dict[str, ModuleType]) -> ModuleType:
-    return loaded["harness"]
+def command(name: str, *arguments: object) -> Done:
+    return run_python(BENCHMARKS / f"{name}.py", *arguments)
 
 
-@pytest.fixture
-def run(loaded: dict[str, ModuleType]) -> ModuleType:
-    return loaded["run"]
-
-
-@pytest.fixture
-def accuracy(loaded: dict[str, ModuleType]) -> ModuleType:
-    return loaded["accuracy"]
-
-
-@pytest.fixture
-def cold_start(loaded: dict[str, ModuleType]) -> ModuleType:
-    return loaded["cold_start"]
+def has_gpu() -> bool:
+    return any(one.engine.startswith("cuda") and not one.problem for one in devices())
 
 
 # Options ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["run", "cold_start"])
-def test_an_engine_is_named_as_in_lamina(loaded: dict[str, ModuleType], command: str) -> None:
-    options = loaded[command].options()
+@pytest.mark.parametrize("name", ["run", "cold_start"])
+def test_an_engine_is_named_as_in_lamina(modules: Any, name: str) -> None:
+    options = getattr(modules, name).options()
     assert options.parse_args([]).engine == "cpu"
     assert options.parse_args(["--engine", "opencl:radeon"]).engine == "opencl:radeon"
 
 
-@pytest.mark.parametrize("command", ["run", "cold_start"])
-def test_an_engine_that_is_not_measured_is_refused(
-    loaded: dict[str, ModuleType], command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        loaded[command].options().parse_args(["--engine", "interpreter"])
-    assert caught.value.code == 2
-    expected = "must be cpu or opencl or opencl:NUMBER or opencl:NAME, not 'interpreter'"
-    assert f"argument --engine: {expected}" in capsys.readouterr().err
+NOT_MEASURED = "--engine: must be cpu or opencl or opencl:NUMBER or opencl:NAME, not 'interpreter'"
 
 
-def test_each_kind_of_engine_has_its_peers_and_workloads(
-    harness: ModuleType, run: ModuleType
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("run", "--engine interpreter", NOT_MEASURED),
+        ("cold_start", "--engine interpreter", NOT_MEASURED),
+        ("gpu", "--workload huge", "argument --workload: invalid choice: 'huge'"),
+        ("gpu", "--engine cpu", "must be cuda or opencl or cuda:NUMBER or cuda:NAME or opencl:"),
+        ("gpu", "--tune long", "argument --tune: must be all or a number of seconds, not 'long'"),
+        ("gpu", "--machine --engine opencl", "--machine is a CUDA device: --engine cuda:0"),
+        ("gpu", "--dtype mixed --precision tf32", "--precision tf32 is for --dtype float32"),
+    ],
+)
+def test_wrong_options_are_refused(
+    name: str,
+    arguments: str,
+    expected: str,
+    modules: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments.split()])
+    assert refused(SystemExit, getattr(modules, name).main).code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_each_kind_of_engine_has_its_peers_and_workloads(modules: Any) -> None:
+    run = modules.run
     assert run.PEERS["cpu"] == ("pytorch", "torch.compile", "jax")
     assert run.PEERS["opencl"] == ("lamina-cpu", "tinygrad")
-    assert set(run.PEERS) == set(run.MEASURED) == set(harness.ENGINES)
+    assert set(run.PEERS) == set(run.MEASURED) == set(modules.harness.ENGINES)
     assert list(run.MEASURED["cpu"]) == list(WORKLOADS)
     assert set(run.MEASURED["opencl"]) == {*WORKLOADS, *PRODUCTS}
+    assert set(modules.gpu_workloads.MEASURED) == {*WORKLOADS, *PRODUCTS, *SEEDS}
 
 
 def test_a_device_that_does_not_exist_ends_the_command(opencl_name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "run.py"), "--engine", "opencl:no such device"],
-        capture_output=True,
-        text=True,
-    )
+    done = command("run", "--engine", "opencl:no such device")
     assert done.returncode == 1
     assert "no OpenCL device is named 'no such device'" in done.stderr
 
@@ -102,77 +131,64 @@ def test_a_device_that_does_not_exist_ends_the_command(opencl_name: str) -> None
 # Workers ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fake(harness: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a peer whose worker is a fake."""
-    (tmp_path / "fake.py").write_text(FAKE)
+def test_a_worker_that_fails_is_started_again(
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness, named = modules.harness, modules.gpu_workloads.named
+    (tmp_path / "fake.py").write_text(WORKER)
     monkeypatch.setattr(harness, "FOLDER", tmp_path)
     monkeypatch.setitem(harness.SCRIPTS, "fake", harness.Script("fake.py"))
-    return "fake"
-
-
-def test_a_worker_that_takes_too_long_is_ended_and_started_again(
-    harness: ModuleType, fake: str, tmp_path: Path
-) -> None:
-    worker = harness.Worker(fake, 1)
-    first, worker.limit = worker.versions["process"], 0.2
-    with pytest.raises(harness.Unavailable) as caught:
-        worker.prepare(WORKLOADS["mlp"], tmp_path)
-    assert str(caught.value) == "not done after 0.2 s"
-    # The next workload has a new process.
-    worker.limit = harness.LIMIT_SECONDS
-    assert worker.prepare(WORKLOADS["softmax"], tmp_path) == {"fingerprint": 1.0}
-    assert worker.versions["process"] != first
+    worker = harness.Worker("fake", 1)
+    for name, limit, expected in (
+        ("mlp", 0.2, "not done after 0.2 s"),
+        ("lenet", harness.LIMIT_SECONDS, "ended with status 1: ValueError: too large"),
+    ):
+        before, worker.limit = worker.versions["process"], limit
+        text = error_text(harness.Unavailable, worker.prepare, WORKLOADS[name], tmp_path)
+        assert text == expected
+        worker.limit = harness.LIMIT_SECONDS
+        assert worker.prepare(WORKLOADS["softmax"], tmp_path)["fingerprint"] == 1.0
+        assert worker.versions["process"] != before
+    before = worker.versions["process"]
+    given = modules.gpu.options().parse_args(["--rounds", "1", "--seconds", "0.01"])
+    broken, sound = (
+        modules.gpu.measured(named(name, True), {"lamina": worker}, given, tmp_path)["calls"]
+        for name in ("vgg", "softmax")
+    )
     worker.close()
-
-
-def test_a_worker_that_fails_is_started_again(
-    harness: ModuleType, fake: str, tmp_path: Path
-) -> None:
-    worker = harness.Worker(fake, 1)
-    with pytest.raises(harness.Unavailable) as caught:
-        worker.prepare(WORKLOADS["lenet"], tmp_path)
-    assert str(caught.value) == "ended with status 1: ValueError: too large"
-    assert worker.prepare(WORKLOADS["softmax"], tmp_path) == {"fingerprint": 1.0}
-    worker.close()
+    assert broken["problems"] == {"lamina": "an illegal address"}
+    assert sound["peers"]["lamina"]["median"] == 0.05
+    assert sound["peers"]["lamina"]["process"] != before
 
 
 def test_no_openblas_setting_reaches_a_worker(
-    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+    modules: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    variables = harness.environment(3)
+    variables = modules.harness.environment(3)
     assert not [name for name in variables if name.startswith("OPENBLAS_")]
     assert variables["LAMINA_THREADS"] == variables["OMP_NUM_THREADS"] == "3"
 
 
 def test_opencl_on_a_processor_has_as_many_threads_as_the_other_peers(
-    harness: ModuleType, opencl_name: str
+    modules: Any, opencl_name: str
 ) -> None:
-    engine = open_engine(opencl_name)
-    if not engine.device.description.startswith("pthread"):
+    if not open_engine(opencl_name).device.description.startswith("pthread"):
         pytest.skip("not PoCL")
     code = (
         "import pyopencl as cl\n"
         "devices = [d for p in cl.get_platforms() for d in p.get_devices()]\n"
         "print(*{d.max_compute_units for d in devices if d.name.startswith('pthread')})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=harness.environment(1),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", code, environment=modules.harness.environment(1))
     assert done.stdout.split() == ["1"]
 
 
-def test_tinygrad_on_another_device_is_refused(harness: ModuleType) -> None:
-    ours = {"device": "Radeon RX 6800 (AMD, 3.6)"}
+def test_tinygrad_on_another_device_is_refused(modules: Any) -> None:
+    harness, ours = modules.harness, {"device": "Radeon RX 6800 (AMD, 3.6)"}
     harness.require_same_device(ours, {"device": "Radeon  RX 6800", "driver": "3.6"})
-    with pytest.raises(harness.Unavailable) as caught:
-        harness.require_same_device(ours, {"device": "pthread-haswell", "driver": "3.1"})
-    assert str(caught.value) == (
+    other = {"device": "pthread-haswell", "driver": "3.1"}
+    assert error_text(harness.Unavailable, harness.require_same_device, ours, other) == (
         "it runs on pthread-haswell (3.1), Lamina on Radeon RX 6800 (AMD, 3.6); "
         "OCL_ICD_VENDORS hides all drivers but one"
     )
@@ -185,9 +201,7 @@ def test_lamina_on_opencl_is_measured_next_to_lamina_on_cpu(
     file = tmp_path / "run.json"
     arguments = ["--workload", "tiny-step", "--rounds", "1", "--seconds", "0.02"]
     arguments += ["--engine", opencl_name, "--peers", "lamina-cpu", "--json", str(file)]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "run.py"), *arguments], capture_output=True, text=True
-    )
+    done = command("run", *arguments)
     assert done.returncode == 0, done.stderr
     report = json.loads(file.read_text())
     engines = {name: versions["engine"] for name, versions in report["peers"].items()}
@@ -198,99 +212,91 @@ def test_lamina_on_opencl_is_measured_next_to_lamina_on_cpu(
     assert report["peak"]["how"].startswith("multiply-adds in registers by all work items")
 
 
+def check_peers(modules: Any, workload: Any, workers: list[Any], data: Path) -> None:
+    """All peers compute the same as Lamina, and run training steps afterwards."""
+    modules.harness.write_data(workload, data)
+    prints: dict[str, float] = {}
+    for number, worker in enumerate(workers):
+        prints[str(number)] = worker.prepare(workload, data)["fingerprint"]
+        if workload.optimizer is not None:
+            # TinyJit replays kernels now; a reset training repeats itself.
+            assert worker.ask(reset=workload.name) == {}
+        assert worker.ask(run=workload.name, steps=2)["seconds"] > 0
+        worker.close()
+    assert modules.harness.differing({"lamina": prints["0"], **prints}, 1e-3) == []
+
+
 @pytest.mark.sampled
 def test_tinygrad_computes_the_same_as_lamina(
-    harness: ModuleType, opencl_name: str, tmp_path: Path
+    modules: Any, opencl_name: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("tinygrad", reason="tinygrad is not installed")
-    workload, data = WORKLOADS["softmax"], tmp_path / "data.npz"
-    harness.write_data(workload, data)
-    prints: dict[str, float] = {}
-    for name in ("lamina", "tinygrad"):
-        worker = harness.Worker(name, 2, opencl_name)
-        prints[name] = worker.prepare(workload, data)["fingerprint"]
-        # TinyJit replays kernels now; a reset training repeats itself.
-        assert worker.ask(reset="softmax") == {}
-        assert worker.ask(run="softmax", steps=2)["seconds"] > 0
-        worker.close()
-    assert harness.differing(prints, 1e-3) == []
+    workers = [modules.harness.Worker(name, 2, opencl_name) for name in ("lamina", "tinygrad")]
+    check_peers(modules, WORKLOADS["softmax"], workers, tmp_path / "data.npz")
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", LATENCIES)
-def test_onnxruntime_computes_the_same_as_lamina(
-    harness: ModuleType, tmp_path: Path, name: str
-) -> None:
+def test_onnxruntime_computes_the_same_as_lamina(modules: Any, tmp_path: Path, name: str) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     pytest.importorskip("onnx", reason="onnx is not installed")
-    workload, data = LATENCIES[name], tmp_path / "data.npz"
-    harness.write_data(workload, data)
-    prints: dict[str, float] = {}
-    for peer in ("lamina", "onnxruntime", "onnxruntime.bound"):
-        worker = harness.Worker(peer, 2)
-        prints[peer] = worker.prepare(workload, data)["fingerprint"]
-        assert worker.ask(run=name, steps=2)["seconds"] > 0
-        worker.close()
-    assert harness.differing(prints, 1e-3) == []
+    peers = ("lamina", "onnxruntime", "onnxruntime.bound")
+    workers = [modules.harness.Worker(peer, 2) for peer in peers]
+    check_peers(modules, LATENCIES[name], workers, tmp_path / "data.npz")
 
 
 # Cold starts --------------------------------------------------------------------------------------
 
 
-def test_each_process_with_an_empty_cache_has_its_own(cold_start: ModuleType) -> None:
-    known, folders = cold_start.starts_for("opencl"), Path("caches")
-    rounds = [list(cold_start.starts(known, folders, number)) for number in (1, 2)]
-    titles = [title for title, _, _ in rounds[0]]
+def test_each_process_with_an_empty_cache_has_its_own(modules: Any) -> None:
+    starts_for, starts = modules.cold_start.starts_for, modules.cold_start.starts
+    first, second = (
+        {title: cache for title, _, cache in starts(starts_for("opencl"), Path("caches"), number)}
+        for number in (1, 2)
+    )
     peers = ("lamina", "lamina-cpu", "tinygrad")
-    assert titles == [f"{peer}, {state} cache" for peer in peers for state in ("empty", "warm")]
-    found = [{title: cache for title, _, cache in starts} for starts in rounds]
-    for title in titles:
-        assert (found[0][title] == found[1][title]) == title.endswith("warm cache")
-    assert len(set(found[0].values())) == len(titles)
+    assert [*first] == [f"{peer}, {state} cache" for peer in peers for state in ("empty", "warm")]
+    for title in first:
+        assert (first[title] == second[title]) == title.endswith("warm cache")
+    assert len(set(first.values())) == len(first)
 
 
 def test_only_the_wanted_peers_are_started(
-    cold_start: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cold_start, "started", lambda *_: {"seconds": 1.0})
-
-    def found(*peers: str) -> tuple[set[str], dict[str, str]]:
+    monkeypatch.setattr(modules.cold_start, "started", lambda *_: {"seconds": 1.0})
+    for peers, started, problems in (
+        ([], {"lamina", "lamina-cpu", "tinygrad"}, {}),
+        (["--peers"], {"lamina"}, {}),
+        (["--peers", "tinygrad"], {"lamina", "tinygrad"}, {}),
+        (["--peers", "jax"], {"lamina"}, {"jax": "no peer on opencl"}),
+    ):
         arguments = ["--engine", "opencl", "--rounds", "1", *peers]
-        given = cold_start.options().parse_args(arguments)
-        reports, problems = cold_start.collected(WORKLOADS["mlp"], given, tmp_path)
-        return {title.partition(",")[0] for title in reports}, problems
-
-    assert found() == ({"lamina", "lamina-cpu", "tinygrad"}, {})
-    assert found("--peers") == ({"lamina"}, {})
-    assert found("--peers", "tinygrad") == ({"lamina", "tinygrad"}, {})
-    assert found("--peers", "jax") == ({"lamina"}, {"jax": "no peer on opencl"})
+        given = modules.cold_start.options().parse_args(arguments)
+        reports, found = modules.cold_start.collected(WORKLOADS["mlp"], given, tmp_path)
+        assert ({title.partition(",")[0] for title in reports}, found) == (started, problems)
 
 
 def test_a_cold_start_has_the_caches_of_the_driver_too(
-    cold_start: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cold.py").write_text(FAKE_COLD)
-    monkeypatch.setattr(cold_start, "FOLDER", tmp_path)
+    monkeypatch.setattr(modules.cold_start, "FOLDER", tmp_path)
     files = (tmp_path / "workload.json", tmp_path / "data.npz")
     drivers = ("POCL_CACHE_DIR", "CUDA_CACHE_PATH")
     for peer, own in (("lamina", "LAMINA_CACHE"), ("tinygrad", "XDG_CACHE_HOME")):
-        start, cache = cold_start.starts_for("opencl:1")[peer], tmp_path / peer
-        variables = cold_start.started(start, cache, files, 2)
+        start, cache = modules.cold_start.starts_for("opencl:1")[peer], tmp_path / peer
+        variables = modules.cold_start.started(start, cache, files, 2)
         for variable in (own, *drivers):
             assert variables[variable] == str(cache / variable)
             assert (cache / variable).is_dir()
         chosen = {"BENCHMARK_ENGINE": "opencl:1"} if peer == "lamina" else {"DEV": "CL"}
         assert chosen.items() <= variables.items()
-
-
-def test_a_cold_start_that_fails_gives_the_reason(
-    cold_start: ModuleType, harness: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     (tmp_path / "cold.py").write_text("raise ValueError('no such network')")
-    monkeypatch.setattr(cold_start, "FOLDER", tmp_path)
-    with pytest.raises(harness.Unavailable) as caught:
-        cold_start.started(cold_start.starts_for("cpu")["pytorch"], tmp_path, (tmp_path,) * 2, 1)
-    assert str(caught.value) == "ValueError: no such network"
+    start = modules.cold_start.starts_for("cpu")["pytorch"]
+    arguments = (start, tmp_path, files, 1)
+    text = error_text(modules.harness.Unavailable, modules.cold_start.started, *arguments)
+    assert text == "ValueError: no such network"
 
 
 # Launches -----------------------------------------------------------------------------------------
@@ -305,17 +311,16 @@ def test_launches_of_repeated_kernels_count_each_time() -> None:
 
 
 @pytest.mark.sampled
-def test_host_time_is_measured_for_training_steps_and_launches(
+def test_host_time_is_measured_for_training_steps_and_launches_on_opencl(
     opencl_name: str, tmp_path: Path
 ) -> None:
+    refused = command("launches", "--engine", "cpu")
+    assert refused.returncode == 2
+    expected = "argument --engine: must be opencl or one of its devices, not 'cpu'"
+    assert expected in refused.stderr
     file = tmp_path / "launches.json"
     arguments = ["--engine", opencl_name, "--workload", "tiny-step", "--rounds", "1"]
-    arguments += ["--seconds", "0.02", "--json", str(file)]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "launches.py"), *arguments],
-        capture_output=True,
-        text=True,
-    )
+    done = command("launches", *arguments, "--seconds", "0.02", "--json", file)
     assert done.returncode == 0, done.stderr
     assert "launch of an empty kernel" in done.stdout
     report = json.loads(file.read_text())
@@ -325,23 +330,12 @@ def test_host_time_is_measured_for_training_steps_and_launches(
             assert report["medians"][name][figure] > 0
 
 
-def test_launches_are_measured_on_opencl_only(opencl_name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "launches.py"), "--engine", "cpu"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    expected = "argument --engine: must be opencl or one of its devices, not 'cpu'"
-    assert expected in done.stderr
-
-
 # Accuracy -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def trains(
-    accuracy: ModuleType,
+    modules: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -352,7 +346,7 @@ def trains(
     def run_command(*arguments: str) -> str:
         fixed = ["--data", str(tmp_path), "--results", str(tmp_path / "results"), "--epochs", "1"]
         monkeypatch.setattr(sys, "argv", ["accuracy.py", *fixed, "--limit", "100", *arguments])
-        accuracy.main()
+        modules.accuracy.main()
         return capsys.readouterr().out
 
     return run_command
@@ -371,7 +365,7 @@ def test_networks_are_trained_in_both_precisions(
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-def test_only_missing_trainings_are_run(trains: Callable[..., str]) -> None:
+def test_only_missing_trainings_of_the_same_settings_are_run(trains: Callable[..., str]) -> None:
     arguments = ["--network", "sorting", "--dtype", "float32", "--seeds"]
     first, second = trains(*arguments, "0"), trains(*arguments, "0", "1")
     assert first.startswith("sorting, float32, seed 0: ")
@@ -379,59 +373,397 @@ def test_only_missing_trainings_are_run(trains: Callable[..., str]) -> None:
     # The table has both.
     share = first.split()[4]
     assert f"{share}, " in second
+    text = error_text(SystemExit, lambda: trains(*arguments, "0", "--limit", "50"))
+    assert "sorting.float32.0.json has other settings: " in text
+    assert text.endswith("Choose another folder for --results.")
 
 
-def test_trainings_with_other_settings_are_not_mixed(trains: Callable[..., str]) -> None:
-    arguments = ["--network", "sorting", "--dtype", "float32", "--seeds", "0"]
-    trains(*arguments)
-    with pytest.raises(SystemExit) as caught:
-        trains(*arguments, "--limit", "50")
-    assert "sorting.float32.0.json has other settings: " in str(caught.value)
-    assert str(caught.value).endswith("Choose another folder for --results.")
-
-
-def test_images_need_a_folder(accuracy: ModuleType) -> None:
-    with pytest.raises(SystemExit) as caught:
-        accuracy.TASKS["resnet-18"].data(None)
-    assert "--data FOLDER is needed" in str(caught.value)
+def test_images_need_a_folder(modules: Any) -> None:
+    text = error_text(SystemExit, modules.accuracy.TASKS["resnet-18"].data, None)
+    assert "--data FOLDER is needed" in text
 
 
 @pytest.mark.parametrize("network", ["lenet", "resnet-18", "sorting"])
-def test_learning_rates_fall_to_zero(accuracy: ModuleType, network: str) -> None:
-    rate = accuracy.TASKS[network].optimizer(200).rate
+def test_learning_rates_fall_to_zero(modules: Any, network: str) -> None:
+    rate = modules.accuracy.TASKS[network].optimizer(200).rate
     rates = [rate.at(step) for step in (0, 40, 120, 200)]
     assert rates[1] > rates[2] > rates[3] == pytest.approx(0, abs=1e-9)
-
-
-def test_a_mean_outside_float32s_spread_is_told(accuracy: ModuleType) -> None:
-    reference = {0: 0.90, 1: 0.92}
-    within = accuracy.row("lenet", "mixed-bfloat16", {0: 0.89, 1: 0.93}, reference)
-    assert within[2:] == ("89.00, 93.00", "91.00 %", "89.00 %", "93.00 %", "+0.00 ± 1.00", "yes")
-    below = accuracy.row("lenet", "mixed-bfloat16", {0: 0.88, 1: 0.91}, reference)
-    assert below[-2:] == ("-1.50 ± 0.50", "BELOW")
-    assert accuracy.row("lenet", "mixed-bfloat16", {0: 0.93, 1: 0.93}, reference)[-1] == "above"
 
 
 # Arithmetic ---------------------------------------------------------------------------------------
 
 
-def test_the_middle_weighs_rounds_equally(harness: ModuleType) -> None:
-    assert harness.middle([[1.0], [2.0, 2.0, 9.0], [5.0] * 9]) == 2.0
+def test_a_mean_outside_float32s_spread_is_told(modules: Any) -> None:
+    row, reference = modules.accuracy.row, {0: 0.90, 1: 0.92}
+    within = row("lenet", "mixed-bfloat16", {0: 0.89, 1: 0.93}, reference)
+    assert within[2:] == ("89.00, 93.00", "91.00 %", "89.00 %", "93.00 %", "+0.00 ± 1.00", "yes")
+    below = row("lenet", "mixed-bfloat16", {0: 0.88, 1: 0.91}, reference)
+    assert below[-2:] == ("-1.50 ± 0.50", "BELOW")
+    assert row("lenet", "mixed-bfloat16", {0: 0.93, 1: 0.93}, reference)[-1] == "above"
 
 
-def test_ratios_are_relative_to_the_time_of_lamina(harness: ModuleType) -> None:
-    medians = {"lamina": 2.0, "pytorch": 6.0, "jax": 1.0}
+def test_times_are_compared_with_those_of_lamina(modules: Any) -> None:
+    harness, medians = modules.harness, {"lamina": 2.0, "pytorch": 6.0, "jax": 1.0}
     assert harness.ratios(medians) == {"pytorch": 3.0, "jax": 0.5}
     assert harness.best_of(medians) == "jax"
     assert harness.best_of({"lamina": 2.0}) is None
-
-
-def test_peers_that_compute_something_else_are_named(harness: ModuleType) -> None:
+    # Rounds are weighed equally.
+    assert harness.middle([[1.0], [2.0, 2.0, 9.0], [5.0] * 9]) == 2.0
     prints = {"lamina": 1.0, "pytorch": 1.0001, "jax": 1.01, "other": float("nan")}
     assert harness.differing(prints, 1e-3) == ["jax", "other"]
 
 
-def test_the_reason_of_a_failure_is_its_error_not_the_advice_below(harness: ModuleType) -> None:
+def test_the_reason_of_a_failure_is_its_error_not_the_advice_below(modules: Any) -> None:
     log = "Traceback\n  File 1\ntorch.exc.InductorError: no compiler\n\nSet VERBOSE=1 for more\n"
-    assert harness.reason(log) == "torch.exc.InductorError: no compiler"
-    assert harness.reason("killed\n\n") == "killed"
+    assert modules.harness.reason(log) == "torch.exc.InductorError: no compiler"
+    assert modules.harness.reason("killed\n\n") == "killed"
+
+
+# The command for GPUs -----------------------------------------------------------------------------
+
+
+def test_the_command_for_gpus_runs_to_its_end_without_one(tmp_path: Path) -> None:
+    for package in ("cuda.bindings.driver", "cuda.bindings.nvrtc"):
+        pytest.importorskip(package, reason="cuda-bindings is not installed")
+    if importlib.util.find_spec("nvidia") is None:
+        pytest.skip("nvidia-cuda-nvrtc is not installed")
+    if has_gpu():
+        pytest.skip("there is a GPU: the machine is not used")
+    arguments = ["--machine", "--tiny", "--conformance", "0", "--seconds", "0.001"]
+    arguments += ["--peers", "cupy", "--workload", "seed-forward", "--workload", "seed-step"]
+    done = command("gpu", *arguments, "--json", tmp_path / "gpu.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == lines[-1] == "NO MEASUREMENT: this run only tries out the command."
+    assert "device: Lamina PTX machine (compute capability 8.0" in done.stdout
+    assert "conformance: not checked" in lines
+    # It prints each workload when it is done, and then calls, resident runs and preparations.
+    number = lines.index("... seed-step")
+    assert [line.split()[0] for line in lines[number + 1 : number + 3]] == ["calls:", "resident:"]
+    blocks = done.stdout.split("\n\n")
+    tables = [block.splitlines() for block in blocks if block.startswith("workload ")]
+    timed = "workload lamina cupy best peer GFLOP/s of peak"
+    before = "workload tuning lamina cupy bytes, lamina bytes, cupy"
+    assert [" ".join(table[0].split()) for table in tables] == [timed, timed, before]
+    for table in tables:
+        assert [line.split()[0] for line in table[2:4]] == ["seed-forward", "seed-step"]
+    report = json.loads((tmp_path / "gpu.json").read_text())
+    assert report["is_measurement"] is False
+    assert report["options"]["rounds"] == "1"
+    for kind in ("calls", "resident"):
+        found = report["workloads"]["seed-step"][kind]
+        assert found["problems"] == {}
+        assert found["ratios"]["cupy"] > 0
+    assert report["workloads"]["seed-step"]["calls"]["peers"]["lamina"]["bytes"] > 0
+    for name in ("gflops", "gigabytes_per_second", "launch_seconds", "sequence_seconds"):
+        assert report["limits"]["lamina"][name] > 0
+    # CuPy's formulas compute the same.
+    assert all(found["calls"]["differing"] == [] for found in report["workloads"].values())
+
+
+def test_without_a_gpu_it_says_what_to_do() -> None:
+    if has_gpu():
+        pytest.skip("there is a GPU")
+    done = command("gpu", "--conformance", "0")
+    assert done.returncode == 1
+    assert done.stderr.startswith("cuda:0 cannot be measured: in cuda: ")
+    assert done.stderr.endswith("Without a GPU, --machine --tiny tries out the command.\n")
+
+
+def test_a_peer_that_finds_no_gpu_is_absent(
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, harness = modules.gpu, modules.harness
+    versions = {"dtype": "float32", "engine": "cuda:0", "device": "a GPU"}
+    answer = f"import json, sys\nprint(json.dumps({{'versions': {versions!r}}}))\n"
+    (tmp_path / "ours.py").write_text(f"{answer}sys.stdout.flush()\nsys.stdin.read()")
+    (tmp_path / "theirs.py").write_text("raise SystemExit('absent: PyTorch 9 finds no GPU')")
+    monkeypatch.setattr(harness, "FOLDER", tmp_path)
+    monkeypatch.setattr(gpu, "LAMINA", harness.Script("ours.py"))
+    monkeypatch.setattr(gpu, "PEERS", {"float32": {"pytorch": harness.Script("theirs.py")}})
+    monkeypatch.setenv("BENCHMARK_DEVICE", "")
+    with gpu.ExitStack() as stack:
+        workers, absent = gpu.start(gpu.options().parse_args([]), stack)
+    assert (list(workers), absent) == (["lamina"], {"pytorch": "PyTorch 9 finds no GPU"})
+
+
+def test_a_framework_takes_the_gpu_of_lamina(modules: Any) -> None:
+    number, names = modules.gpu_device.device_number, ["NVIDIA A10", "NVIDIA L4"]
+    assert number("cuda:1", names) == 1
+    assert number("NVIDIA L4 (NVIDIA CUDA, 580.65)", names) == 1
+    for wanted in ("cuda:2", "gfx1100 (AMD, 3.6)"):
+        expected = f"absent: it does not find the GPU {wanted} (it finds NVIDIA A10, NVIDIA L4)"
+        assert error_text(SystemExit, number, wanted, names) == expected
+
+
+def test_failing_conformance_tests_end_the_command_with_their_output(
+    modules: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, commands = modules.gpu, list[list[str]]()
+
+    def fails(command: list[str], **_: Any) -> Any:
+        commands.append(command)
+        return SimpleNamespace(returncode=1, stdout="FAILED test_sum\n", stderr="")
+
+    monkeypatch.setattr(gpu.subprocess, "run", fails)
+    text = error_text(SystemExit, gpu.require_conformance, "cuda:0", 16)
+    assert text == "FAILED test_sum\n\nthe engine does not pass the conformance tests"
+    expected = ["tests/conformance", "--engine=cuda:0", "-m", "engine", "--part", "0/16"]
+    assert commands[0][3:9] == expected
+    assert int(commands[0][commands[0].index("--numprocesses") + 1]) <= 8
+    monkeypatch.setattr(gpu, "TEST_PACKAGES", ("pytest", "no_such_package"))
+    expected = "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
+    assert error_text(SystemExit, gpu.require_conformance, "cuda:0", 16) == expected
+
+
+@pytest.fixture
+def doubled(modules: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command, whose device and peers are doubles."""
+    gpu, worker = modules.gpu, SimpleNamespace(versions={"engine": "cuda:0"})
+    monkeypatch.setattr(gpu, "start", lambda *_: ({gpu.OURS: worker}, {}))
+    names = ("set_variables", "print_machine", "require_conformance", "print_limits")
+    for name in (*names, "print_tables", "progress"):
+        monkeypatch.setattr(gpu, name, lambda *_: "")
+    monkeypatch.setattr(gpu, "limits", lambda *_: {})
+    return gpu
+
+
+def test_the_command_fails_if_lamina_fails_on_a_workload(
+    doubled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {kind: {"peers": {}, "problems": {}} for kind in ("calls", "resident")}
+    monkeypatch.setattr(doubled, "measured", lambda *_: kinds)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--workload", "mlp", "--workload", "vgg"])
+    assert "lamina failed: mlp, vgg" in error_text(SystemExit, doubled.main)
+    # A failure of a peer does not count.
+    rows = {"mlp": ["lamina", "pytorch"], "vgg": ["pytorch"], "lenet": ["lamina"]}
+    found = {name: {"calls": {"peers": {key: {} for key in row}}} for name, row in rows.items()}
+    assert doubled.failures(found) == ["vgg"]
+
+
+def test_the_report_has_all_workloads_that_were_done(
+    doubled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = {"peers": {}, "problems": {}, "best": None}
+
+    def ends(workload: Any, *_: Any) -> dict[str, Any]:
+        if workload.name == "mlp":
+            raise KeyboardInterrupt
+        return {"calls": peers, "resident": peers}
+
+    monkeypatch.setattr(doubled, "measured", ends)
+    file = tmp_path / "gpu.json"
+    options = ["--workload", "softmax", "--workload", "mlp", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *options])
+    with pytest.raises(KeyboardInterrupt):
+        doubled.main()
+    assert list(json.loads(file.read_text())["workloads"]) == ["softmax"]
+
+
+@pytest.mark.parametrize(("status", "expected"), [(0, "0, NVIDIA L4"), (9, "no driver")])
+def test_it_prints_what_nvidia_smi_says(
+    modules: Any, status: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sys.platform == "win32":
+        pytest.skip("a script in place of nvidia-smi")
+    script = tmp_path / "nvidia-smi"
+    script.write_text(f"#!/bin/sh\necho {expected}\nexit {status}\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert modules.gpu.smi_text() == expected
+
+
+@pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | SEEDS)
+def test_a_small_workload_has_the_same_layers_and_less_work(modules: Any, name: str) -> None:
+    large = (WORKLOADS | PRODUCTS | SEEDS)[name]
+    small = modules.gpu_workloads.small(large)
+    assert (small.loss, small.optimizer, small.timed) == (large.loss, large.optimizer, large.timed)
+    assert small.flops() < large.flops() or name.startswith("tiny")
+    if isinstance(large.architecture, Stack):
+        kinds = [[type(layer) for layer in one.architecture.layers] for one in (small, large)]
+        assert kinds[0] == kinds[1]
+    else:
+        assert small.architecture.function == large.architecture.function
+
+
+# Peers on GPUs ------------------------------------------------------------------------------------
+
+
+def check_peer(modules: Any, peer: str, name: str, folder: Path) -> None:
+    """A peer's fingerprint of a small workload is the interpreter's."""
+    workload = modules.gpu_workloads.named(name, True)
+    modules.harness.write_data(workload, folder / "data.npz")
+    worker = modules.harness.Worker(peer, 1, script=modules.gpu.PEERS["float32"][peer])
+    assert peer != "cupy" or worker.versions["device"] == "NVIDIA 1"
+    runner = Runner(workload, "interpreter")
+    before = runner.parameters()
+    runner.run(workload.compared_steps)
+    moved = [new - before[key] for key, new in runner.parameters().items()]
+    results = [runner.outputs()] if workload.timed == "forward" else moved
+    expected = sum(np.square(one, dtype="float64").sum() for one in results) ** 0.5
+    found = worker.prepare(workload, folder / "data.npz")
+    assert found["fingerprint"] == pytest.approx(expected, rel=1e-3)
+    assert worker.ask(resident=name, steps=2)["seconds"] > 0
+    assert worker.ask(release=name) == {}
+    worker.close()
+
+
+# A double of CuPy: arrays of NumPy in a class of their own, which refuse to be mixed with those of
+# NumPy, as CuPy does.
+CUPY = """
+import numpy
+
+class Array(numpy.ndarray):
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **named):
+        given = [one for one in inputs if isinstance(one, numpy.ndarray)]
+        if not all(isinstance(one, Array) for one in given):
+            raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+        plain = [one.view(numpy.ndarray) if isinstance(one, Array) else one for one in inputs]
+        if out is not None:
+            named["out"] = tuple(one.view(numpy.ndarray) for one in out)
+        found = getattr(ufunc, method)(*plain, **named)
+        return out[0] if out is not None else numpy.asarray(found).view(Array)
+
+    def __getitem__(self, index):
+        for one in index if isinstance(index, tuple) else (index,):
+            if isinstance(one, numpy.ndarray) and not isinstance(one, Array):
+                raise TypeError("indices of NumPy")
+        return numpy.ndarray.__getitem__(self, index)
+
+def asarray(value):
+    return numpy.array(value).view(Array)
+
+def asnumpy(array):
+    assert isinstance(array, Array), type(array)
+    return array.view(numpy.ndarray).copy()
+
+def arange(count):
+    return numpy.arange(count).view(Array)
+
+exp, tanh, maximum, sqrt, zeros_like = (
+    numpy.exp, numpy.tanh, numpy.maximum, numpy.sqrt, numpy.zeros_like)
+__version__ = "0"
+used, freed, waited = [], [], []
+
+class cuda:
+    class runtime:
+        getDeviceCount = staticmethod(lambda: 2)
+        getDeviceProperties = staticmethod(lambda number: {"name": b"NVIDIA %d" % number})
+        runtimeGetVersion = staticmethod(lambda: 13000)
+
+    class Device:
+        def __init__(self, number):
+            self.number = number
+
+        def use(self):
+            used.append(self.number)
+
+    @staticmethod
+    def get_current_stream():
+        class stream:
+            synchronize = staticmethod(lambda: waited.append(1))
+        return stream
+
+class pool:
+    free_all_blocks = staticmethod(lambda: freed.append(1))
+
+def get_default_memory_pool():
+    assert used == [1]
+    return pool
+"""
+
+
+@pytest.mark.parametrize("name", ["seed-forward", "seed-step", "tiny-run", "softmax"])
+def test_the_formulas_run_on_arrays_of_a_device(
+    modules: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cupy.py").write_text(CUPY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("BENCHMARK_DEVICE", "cuda:1")
+    check_peer(modules, "cupy", name, tmp_path)
+
+
+@pytest.mark.torch
+def test_pytorch_on_a_device_computes_what_lamina_computes(
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setenv("BENCHMARK_DEVICE", "cpu")
+    monkeypatch.setenv("BENCHMARK_TINY", "1")
+    check_peer(modules, "pytorch", "mlp", tmp_path)
+
+
+@pytest.fixture
+def on_device(modules: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """PyTorch's worker, imported in this process."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return importlib.import_module("pytorch_gpu")
+
+
+@pytest.mark.torch
+def test_pytorch_takes_the_gpu_of_lamina(
+    on_device: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = on_device.torch.cuda
+    names = ["NVIDIA A10", "NVIDIA L4"]
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(cuda, "get_device_name", names.__getitem__)
+    properties = SimpleNamespace(name="NVIDIA L4", major=8, minor=9)
+    monkeypatch.setattr(cuda, "get_device_properties", lambda device: properties)
+    assert on_device.chosen_device("cuda:1") == "cuda:1"
+    assert on_device.versions("cuda:1")["compute capability"] == "8.9"
+
+
+@pytest.mark.torch
+def test_bytes_of_pytorch_are_those_of_the_workload(
+    on_device: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda, freed = on_device.torch.cuda, []
+    monkeypatch.setattr(cuda, "max_memory_allocated", lambda device: 1000)
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda, "empty_cache", lambda: freed.append(True))
+    peer = on_device.PyTorchOnDevice.__new__(on_device.PyTorchOnDevice)
+    peer._device, peer._before = on_device.torch.device("cuda:1"), 300
+    assert peer.notes() == {"bytes": 700}
+    peer.release()
+    assert freed == [True]
+
+
+@pytest.mark.torch
+def test_autocast_does_not_see_binary_cross_entropy(
+    on_device: ModuleType, modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = on_device.torch
+    worker = importlib.import_module("worker")
+    seen: list[tuple[bool, Any]] = []
+    computed = torch.nn.functional.binary_cross_entropy
+
+    def noted(outputs: Any, *arguments: Any, **named: Any) -> Any:
+        seen.append((torch.is_autocast_enabled("cpu"), outputs.dtype))
+        return computed(outputs, *arguments, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "binary_cross_entropy", noted)
+    workload = modules.gpu_workloads.named("tiny-step", True)
+    modules.harness.write_data(workload, tmp_path / "data.npz")
+    data = worker.read_data(str(tmp_path / "data.npz"))
+    record = worker.read_workload(json.dumps(workload.record()))
+    peer = on_device.PyTorchOnDevice(record, data, compiled=False, mixed=True, device="cpu")
+    peer.run(1)
+    assert seen == [(False, torch.float32)]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["resnet-18", "mobilenet-v2", "transformer"])
+@pytest.mark.parametrize("tiny", [False, True])
+def test_pytorch_has_the_parameters_of_ready_networks(
+    on_device: ModuleType, modules: Any, name: str, tiny: bool
+) -> None:
+    workload = modules.gpu_workloads.named(name, tiny)
+    assert isinstance(workload.architecture, Ready)
+    ready = importlib.import_module("pytorch_networks").READY
+    module = ready[workload.architecture.function](**workload.architecture.options)
+    in_order = getattr(module, "in_order", module.parameters)
+    own = lm.Model(workload.network(), engine="interpreter").parameters().values()
+    assert [tuple(one.shape) for one in in_order()] == [one.shape for one in own]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from cli_cases import fail, succeed
+from error_texts import error_text
 
 from lamina import networks
 from lamina.base.shapes import float32
-from lamina.cli.bench import bench
 from lamina.errors import DefinitionError
 from lamina.files.encode import encode
 from lamina.step.derive import default_targets
@@ -47,12 +48,6 @@ def test_the_network_and_the_data_of_a_workload_fit_each_other(name: str) -> Non
     assert workload.optimizer is not None
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_a_record_is_plain_data(name: str) -> None:
-    record = WORKLOADS[name].record()
-    assert json.loads(json.dumps(record)) == record
-
-
 def test_a_record_of_a_stack_lists_its_layers_in_order() -> None:
     architecture = WORKLOADS["mlp"].record()["architecture"]
     assert (architecture["kind"], architecture["input_shape"]) == ("Stack", [784])
@@ -73,7 +68,9 @@ def test_a_ready_network_is_rebuilt_from_its_record(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_no_workload_draws_random_numbers(name: str) -> None:
+def test_a_record_is_plain_data_and_no_workload_draws_random_numbers(name: str) -> None:
+    record = WORKLOADS[name].record()
+    assert json.loads(json.dumps(record)) == record
     trace = WORKLOADS[name].network().trace(dtype=float32, training=True)
     assert trace.record.random_streams == 0
 
@@ -88,40 +85,29 @@ def test_the_workloads_have_the_sizes_that_their_names_promise() -> None:
     }
 
 
-def test_indices_are_drawn_from_the_whole_vocabulary() -> None:
+def test_data_is_drawn_alike_each_time_and_repeats_half_of_its_inputs_with_other_targets() -> None:
     x, y = WORKLOADS["transformer"].data()
     assert y is not None
     for drawn in (x, y):
         assert (drawn.dtype, drawn.shape) == (np.int64, (16, 128))
         assert (drawn.min(), drawn.max()) == (0, 255)
-
-
-def test_the_data_is_the_same_each_time() -> None:
     for first, second in zip(WORKLOADS["mlp"].data(), WORKLOADS["mlp"].data(), strict=True):
         np.testing.assert_array_equal(first, second)
-
-
-def test_half_of_the_inputs_are_repeated_with_other_targets() -> None:
     x, y = WORKLOADS["softmax"].data()
     assert y is not None
     np.testing.assert_array_equal(x[:50], x[50:])
     assert (y[:50] != y[50:]).any()
 
 
-def test_flops_count_the_matrix_products() -> None:
+def test_flops_count_the_products_of_each_iteration_and_of_gradients() -> None:
     products = [784 * 256, 256 * 128, 128 * 10]
     backwards = 2 * sum(products) - products[0]
     assert WORKLOADS["mlp"].flops() == 2 * 128 * (sum(products) + backwards)
     assert WORKLOADS["wide-forward"].flops() == 2 * 2000 * (2000 * 1000 + 1000 * 200 + 200 * 10)
-
-
-def test_flops_count_each_iteration_of_a_recurrence() -> None:
     tokens, inputs, features = 32 * 64, 64, 128
     from_input, from_state = tokens * inputs * 4 * features, tokens * features * 4 * features
     scores = 32 * features * 10
-    # Backwards, all but the gradient of the input.
-    products = 2 * from_input + 3 * from_state + 3 * scores
-    assert WORKLOADS["lstm"].flops() == 2 * products
+    assert WORKLOADS["lstm"].flops() == 2 * (2 * from_input + 3 * from_state + 3 * scores)
 
 
 @pytest.mark.parametrize(("name", "extent"), [("product-1024", 1024), ("product-2000", 2000)])
@@ -140,14 +126,9 @@ def test_a_seed_is_the_wide_network_with_relu() -> None:
     assert [layer["kind"] for layer in layers] == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
 
 
-def test_products_are_measured_only_if_they_are_named() -> None:
+def test_workloads_are_chosen_by_name_products_only_so() -> None:
     assert [workload.name for workload in chosen([])] == list(WORKLOADS)
-
-
-def test_an_unknown_workload_is_refused_by_name() -> None:
-    with pytest.raises(DefinitionError) as caught:
-        chosen(["huge"])
-    assert "there is no workload 'huge'" in str(caught.value)
+    assert "there is no workload 'huge'" in error_text(DefinitionError, chosen, ["huge"])
 
 
 # Measuring ----------------------------------------------------------------------------------------
@@ -175,38 +156,33 @@ def test_measuring_gives_seconds_per_training_step() -> None:
     assert 1e-6 < min(found) <= max(found) < 1
 
 
-def test_short_training_steps_are_timed_in_groups() -> None:
+def sampled(step_seconds: float, fixed: float = 0.0, **how: Any) -> tuple[list[float], list[int]]:
+    """Samples of training steps that take so long, and how many were run at a time."""
     groups: list[int] = []
 
     def run(steps: int) -> float:
         groups.append(steps)
-        return steps * 1e-6
+        return fixed + steps * step_seconds
 
-    found = samples(run, seconds=0.1)
+    return samples(run, **how), groups
+
+
+def test_short_training_steps_are_timed_in_groups() -> None:
+    found, groups = sampled(1e-6, seconds=0.1)
     assert found == pytest.approx([1e-6] * len(found))
     assert groups[-1] * 1e-6 >= 0.02
     assert len(found) >= 4
 
 
-@pytest.mark.parametrize(
-    ("step_seconds", "whole"), [(1e-6, True), (LONGEST_RUN * 0.1 / 1000 * 1.1, False)]
-)
-def test_a_run_has_the_given_length_unless_it_takes_too_long(
-    step_seconds: float, whole: bool
-) -> None:
-    groups: list[int] = []
-
-    def run(steps: int) -> float:
-        groups.append(steps)
-        return steps * step_seconds
-
-    samples(run, seconds=0.1, run_length=1000)
-    assert (groups[-1] == 1000) == whole
-    assert max(groups) <= 1000
+def test_a_run_has_the_given_length_unless_it_takes_too_long() -> None:
+    for seconds, whole in ((1e-6, True), (LONGEST_RUN * 0.1 / 1000 * 1.1, False)):
+        _, groups = sampled(seconds, seconds=0.1, run_length=1000)
+        assert (groups[-1] == 1000) == whole
+        assert max(groups) <= 1000
 
 
 def test_the_fixed_cost_of_a_run_is_divided_by_many_training_steps() -> None:
-    found = samples(lambda steps: 0.03 + steps * 1e-4, seconds=0.3, run_length=100_000)
+    found, _ = sampled(1e-4, fixed=0.03, seconds=0.3, run_length=100_000)
     # With the first training step alone it would be 300 times as much.
     assert max(found) < 1.2e-4
 
@@ -216,11 +192,9 @@ def test_the_fixed_cost_of_a_run_is_divided_by_many_training_steps() -> None:
 
 def test_the_command_prints_a_table_and_writes_everything(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
-    arguments = ["--workload", "tiny-step", "--seconds", "0.05", "--json", str(file)]
-    result = CliRunner().invoke(bench, arguments)
-    assert result.exit_code == 0, result.output
-    assert "tiny-step" in result.output
-    assert "GFLOP/s" in result.output
+    output = succeed("bench", "--workload", "tiny-step", "--seconds", 0.05, "--json", file).output
+    assert "tiny-step" in output
+    assert "GFLOP/s" in output
     report = json.loads(file.read_text())
     found = report["workloads"]["tiny-step"]
     assert found["median"] == np.median(found["samples"])
@@ -228,6 +202,5 @@ def test_the_command_prints_a_table_and_writes_everything(tmp_path: Path) -> Non
 
 
 def test_the_command_checks_the_output_folder_before_it_measures(tmp_path: Path) -> None:
-    result = CliRunner().invoke(bench, ["--json", str(tmp_path / "missing" / "bench.json")])
-    assert result.exit_code == 2
-    assert "there is no folder" in result.stderr
+    file = tmp_path / "missing" / "bench.json"
+    assert "there is no folder" in fail("bench", "--json", file, status=2)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
-import subprocess
 import sys
-import textwrap
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_cases import DIGITS, TABLE, a_table, fail, namespace, run, succeed, write
+from fresh_python import Done, run_python
 
 import lamina as lm
+from lamina.cli.commands import main as command_line
 
+ROOT = str(Path(lm.__file__).parents[1])
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self").is_dir(), reason="needs a folder without files"
+)
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -32,24 +37,20 @@ def test_version():
     assert succeed("--version").output == f"lamina {lm.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["demo"], ["train"], ["check"], ["plan"], ["verify"], ["predict"], ["devices"]]
-)
+@pytest.mark.parametrize("command", [[], *([name] for name in command_line.commands)])
 def test_every_command_explains_itself(command):
     assert "Usage:" in succeed(*command, "--help").output
 
 
-def test_devices_lists_the_engines_and_marks_the_default():
+def test_devices_lists_the_engines_marks_the_default_and_shows_details():
     lines = succeed("devices").output.splitlines()
     assert lines[0].split() == ["engine", "device", "memory", "state"]
     assert any("(default)" in line for line in lines)
+    names = [device.engine for device in lm.devices()]
     engines = [line.split()[0] for line in lines if line[:1].isalpha() and "cannot be" not in line]
-    assert engines[1:] == [device.engine for device in lm.devices()]
-
-
-def test_devices_shows_the_details_of_each():
+    assert engines[1:] == names
     blocks = succeed("devices", "--details").output.split("\n\n")
-    assert [block.split()[0] for block in blocks] == [device.engine for device in lm.devices()]
+    assert [block.split()[0] for block in blocks] == names
     assert all("\n  memory " in block and "\n  state " in block for block in blocks)
 
 
@@ -59,12 +60,22 @@ def test_check_prints_the_table_of_the_network():
     assert output.splitlines()[-1].split() == ["total", "1,210", "2,474"]
 
 
-def test_plan_prints_the_bill_of_a_training_step():
-    path = write("digits.py", DIGITS)
-    output = succeed("plan", path).output
-    assert "inputs and targets, 100 examples" in output
-    assert "optimizer and other state" in output
-    assert "inputs and targets, 7 examples" in succeed("plan", path, "--batch-size", 7).output
+def bill(text, batch, *options, **how):
+    """The bill of the network of a file."""
+    return namespace(text)["net"].plan(batch, *options, **how)
+
+
+def test_plan_prints_the_bill_of_a_training_step_or_of_inference():
+    path, how = write("digits.py", DIGITS), (lm.CrossEntropy(), lm.Adam(1e-2))
+    assert succeed("plan", path).output == f"{bill(DIGITS, 100, *how)}\n"
+    output = succeed("plan", path, "--batch-size", 64, "--micro-batch", 8).output
+    assert output == f"{bill(DIGITS, 64, *how, micro_batch=8)}\n"
+    assert "sums of gradients" in output
+    text = "import lamina as lm\nnet = lm.Sequential(lm.Input(2), lm.Linear(3))\n"
+    assert succeed("plan", write("net.py", text)).output == f"{bill(text, 32)}\n"
+    half = write("half.py", DIGITS + "dtype = 'mixed-float16'\n")
+    for options, dtype in (((), "mixed-float16"), (("--dtype", "float32"), "float32")):
+        assert succeed("plan", half, *options).output == f"{bill(DIGITS, 100, *how, dtype=dtype)}\n"
 
 
 def test_plan_lists_buffers_finds_the_largest_batch_and_draws():
@@ -77,12 +88,6 @@ def test_plan_lists_buffers_finds_the_largest_batch_and_draws():
     assert Path("plan.png").read_bytes().startswith(PNG)
 
 
-def test_plan_without_a_loss_prints_the_bill_of_inference():
-    path = write("net.py", "import lamina as lm\nnet = lm.Sequential(lm.Input(2), lm.Linear(3))\n")
-    bill = namespace(path.read_text())["net"].plan(32)
-    assert succeed("plan", path).output == f"{bill}\n"
-
-
 def test_plan_counts_data_and_plans_for_its_dtypes():
     path = write("digits.py", DIGITS)
     output = succeed("plan", path, "--data", "digits", "--memory", "1 MiB").output
@@ -90,11 +95,6 @@ def test_plan_counts_data_and_plans_for_its_dtypes():
     how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-2), "data": data}
     assert output.startswith(f"{net.plan(100, **how)}\n")
     assert f"largest batch in 1 MiB: {net.max_batch_size('1 MiB', **how):,} examples" in output
-
-
-def test_options_of_data_without_data_are_refused():
-    error = fail("plan", write("digits.py", DIGITS), "--gaps", "mean", status=2)
-    assert "--targets, --gaps, --kind and the like are for --data DATA." in error
 
 
 def test_verify_prints_the_report():
@@ -110,34 +110,29 @@ def test_verify_takes_examples_from_a_file():
 
 @pytest.mark.parametrize("command", ["verify", "profile"])
 def test_integer_inputs_without_data_are_refused(command):
-    text = """
-        import lamina as lm
-
-        net = lm.Sequential(
-            lm.Input(2, dtype="int64"), lm.Embedding(5, 3), lm.Flatten(), lm.Linear(1)
-        )
-        loss = lm.MSE()
-        """
-    message = fail(command, write("net.py", textwrap.dedent(text)))
+    text = TABLE.replace("lm.Input(2)", "lm.Input(2, dtype='int64'), lm.Embedding(5, 3)")
+    message = fail(command, write("net.py", text))
     assert "random examples cannot be made for an input of integers" in message
     assert message.endswith(f"or lamina {command} FILE.py --data DATA.\n")
 
 
+OWN_LAYER = """
+import lamina as lm
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Kink(lm.Layer):
+    def forward(self, scope, x):
+        w = scope.parameter("w", (), lm.init.Constant(1.0))
+        return x * lm.ops.stop_gradient(w * w) + x * w
+
+net = lm.Sequential(lm.Input(2), lm.Linear(3), Kink(), lm.Linear(1))
+loss = lm.MSE()
+"""
+
+
 def test_verify_fails_where_a_gradient_is_wrong():
-    text = """
-        import lamina as lm
-        from dataclasses import dataclass
-
-        @dataclass(frozen=True)
-        class Kink(lm.Layer):
-            def forward(self, scope, x):
-                w = scope.parameter("w", (), lm.init.Constant(1.0))
-                return x * lm.ops.stop_gradient(w * w) + x * w
-
-        net = lm.Sequential(lm.Input(2), lm.Linear(3), Kink(), lm.Linear(1))
-        loss = lm.MSE()
-    """
-    result = run("verify", write("kink.py", re.sub("^        ", "", text, flags=re.MULTILINE)))
+    result = run("verify", write("kink.py", OWN_LAYER))
     assert result.exit_code == 1
     assert "FAILED" in result.output
 
@@ -162,25 +157,34 @@ def test_train_writes_a_model_that_predict_reads():
     assert printed == Path("scores.csv").read_text()
 
 
-def test_train_gives_the_parameters_of_fit():
+def fitted(text, engine="cpu", dtype="float32", seed=0, **how):
+    """The model of a file, after an epoch of a fit."""
+    names = namespace(text)
+    model = lm.Model(names["net"], engine=engine, dtype=dtype, seed=seed)
+    fit = {name: names[name] for name in ("loss", "optimizer", "metrics") if name in names}
+    data = lm.data.digits() if "digits" not in how else how.pop("digits")
+    model.fit(data, epochs=1, progress=False, **fit, **how)
+    return model
+
+
+def assert_equal(name, model):
+    """The parameters in a file are the model's."""
+    saved = lm.load(name).parameters()
+    for key, value in model.parameters().items():
+        np.testing.assert_array_equal(saved[key], value)
+
+
+def test_train_gives_the_parameters_of_fit_in_every_precision():
     path = write("digits.py", DIGITS)
-    succeed(
-        "train", path, "--data", "digits", "--epochs", 1, "--batch-size", 64, "--seed", 3,
-        "--out", "a.safetensors", "--engine", "interpreter",
-    )  # fmt: skip
-    names = namespace(DIGITS)
-    model = lm.Model(names["net"], engine="interpreter", seed=3)
-    model.fit(
-        lm.data.digits(),
-        epochs=1,
-        batch_size=64,
-        loss=names["loss"],
-        optimizer=names["optimizer"],
-        metrics=names["metrics"],
-    )
-    trained = lm.load("a.safetensors").parameters()
-    for name, value in model.parameters().items():
-        assert np.array_equal(trained[name], value)
+    common = ("train", path, "--data", "digits", "--epochs", 1)
+    options = ("--batch-size", 64, "--seed", 3, "--engine", "interpreter", "--out", "a.safetensors")
+    succeed(*common, *options)
+    assert_equal("a.safetensors", fitted(DIGITS, "interpreter", seed=3, batch_size=64))
+    succeed(*common, "--dtype", "mixed-bfloat16")
+    assert_equal("digits.safetensors", fitted(DIGITS, dtype="mixed-bfloat16", batch_size=100))
+    assert "mixed-bfloat16" in repr(lm.load("digits.safetensors"))
+    predict = ("predict", "digits.safetensors", "--data", "digits")
+    assert succeed(*predict, "--dtype", "float32").output != succeed(*predict).output
 
 
 def test_train_prints_a_line_per_epoch_and_draws_the_curves():
@@ -192,33 +196,59 @@ def test_train_prints_a_line_per_epoch_and_draws_the_curves():
     assert Path("curves.png").read_bytes().startswith(PNG)
 
 
-def test_train_stops_early_and_writes_a_log():
-    path = write("digits.py", DIGITS)
-    result = succeed(
-        "train", path, "--data", "digits", "--validation", 0.2, "--epochs", 3, "--patience", 2,
-        "--micro-batch", 20, "--log", "run.jsonl",
-    )  # fmt: skip
+def epochs_of_the_log():
+    """The rows of the log, their validation losses, and the number of the best epoch."""
     rows = [json.loads(line) for line in Path("run.jsonl").read_text().splitlines()]
-    assert [row["epoch"] for row in rows] == [1, 2, 3]
-    best = min(row["validation_loss"] for row in rows)
-    model = lm.load("digits.safetensors")
+    losses = [row["validation_loss"] for row in rows]
+    return [row["epoch"] for row in rows], losses, losses.index(min(losses)) + 1
+
+
+def assert_best_epoch_is_written(losses):
     _, examined = lm.data.digits().split(0.8, seed=0)
+    model = lm.load("digits.safetensors")
     found = model.evaluate(examined, namespace(DIGITS)["loss"])["loss"]
-    assert found == pytest.approx(best)
+    assert found == pytest.approx(min(losses))
+
+
+PATIENTLY = ("--data", "digits", "--validation", 0.2, "--patience", 2, "--log", "run.jsonl")
+
+
+def test_train_writes_a_log_and_the_model_of_the_last_epoch_if_it_is_the_best():
+    path = write("digits.py", DIGITS)
+    result = succeed("train", path, *PATIENTLY, "--epochs", 3, "--micro-batch", 20)
+    epochs, losses, _ = epochs_of_the_log()
+    assert epochs == [1, 2, 3]
+    assert_best_epoch_is_written(losses)
     assert "epoch 3/3" in result.stderr
+
+
+def test_train_prints_the_last_and_the_best_epoch():
+    rates = "lm.schedules.PiecewiseConstant([45], [0.1, 3.0])"
+    path = write("digits.py", f"{DIGITS}\noptimizer = lm.SGD({rates})\n")
+    printed = succeed("train", path, *PATIENTLY, "--epochs", 9).stdout
+    epochs, losses, best = epochs_of_the_log()
+    assert len(epochs) == best + 2
+    for name, number, end in (("last", best + 2, ""), ("best", best, "  (of the written model)")):
+        values = f"  validation_loss {losses[number - 1]:.4f}  .*{re.escape(end)}"
+        line = rf"^{name} epoch, {number}:  loss \d\.\d{{4}}  .*{values}$"
+        assert re.search(line, printed, re.MULTILINE), printed
+    assert_best_epoch_is_written(losses)
+
+
+def test_train_writes_the_best_epoch_of_a_fit_that_diverges():
+    rates = "lm.schedules.PiecewiseConstant([45], [0.1, 1e30])"
+    path = write("digits.py", f"{DIGITS}\noptimizer = lm.SGD({rates})\n")
+    errors = fail("train", path, *PATIENTLY, "--epochs", 9).splitlines()
+    _, losses, best = epochs_of_the_log()
+    assert "wrote digits.safetensors" in errors
+    assert errors[-1] == f"EarlyStopping: the model has the values of epoch {best}."
+    assert_best_epoch_is_written(losses)
 
 
 def test_train_ends_after_some_time():
     path = write("digits.py", DIGITS)
     result = succeed("train", path, "--data", "digits", "--minutes", 1e-9, "--log", "run.csv")
     assert "interrupted after 0 of" in result.stdout
-
-
-def test_plan_with_micro_batches_prints_their_bill():
-    path = write("digits.py", DIGITS)
-    output = succeed("plan", path, "--batch-size", 64, "--micro-batch", 8).output
-    assert "sums of gradients" in output
-    assert "inputs and targets, 8 examples" in output
 
 
 def test_train_resumes_from_a_checkpoint_to_the_same_bits():
@@ -252,83 +282,190 @@ def test_predict_takes_a_table_with_and_without_its_targets():
 
 
 def test_predict_finds_the_users_layers_in_their_file():
-    text = """
-import lamina as lm
-from dataclasses import dataclass
-
-@dataclass(frozen=True)
-class Double(lm.Layer):
-    def forward(self, scope, x):
-        return x * FACTOR
-
-FACTOR = 2.0
-net = lm.Sequential(lm.Input(2), lm.Linear(1), Double())
-loss = lm.MSE()
-"""
     a_table()
-    path = write("own.py", text)
+    path = write("own.py", OWN_LAYER)
     succeed("train", path, "--data", "table.csv", "--epochs", 1)
     message = fail("predict", "own.safetensors", "--data", "table.csv")
-    assert "Double, which is not a layer of Lamina" in message
+    assert "Kink, which is not a layer of Lamina" in message
     succeed("predict", "own.safetensors", "--data", "table.csv", "--layers", path)
 
 
-def test_a_file_may_import_modules_of_its_folder():
-    folder = Path("project")
-    folder.mkdir()
+def test_a_file_may_import_modules_of_its_folder_and_its_main_block_is_not_run():
+    Path("project").mkdir()
     write("project/sizes.py", "FEATURES = 5\n")
-    path = write(
-        "project/net.py",
-        "import lamina as lm\nfrom sizes import FEATURES\n"
-        "net = lm.Sequential(lm.Input(2), lm.Linear(FEATURES))\n",
-    )
-    assert "f32[batch, 5]" in succeed("check", path).output
+    text = f"from sizes import FEATURES{TABLE}".replace("lm.Linear(3)", "lm.Linear(FEATURES)")
+    main = "if __name__ == '__main__':\n    raise SystemExit(9)\n"
+    assert "f32[batch, 5]" in succeed("check", write("project/net.py", text + main)).output
 
 
-def test_the_main_block_of_a_file_is_not_run():
-    path = write("table.py", TABLE + "if __name__ == '__main__':\n    raise SystemExit(9)\n")
+# Losses and precisions ----------------------------------------------------------------------------
+
+
+def test_train_prints_a_warning_about_the_loss_with_the_line_of_the_file():
+    path = write("net.py", TABLE.replace("loss = lm.MSE()", "loss = lm.BCE()"))
+    np.savetxt("table.csv", np.random.default_rng(0).random((20, 3)), delimiter=",", fmt="%.4f")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        trained = succeed("train", path, "--data", "table.csv", "--epochs", 1).stderr
+        checked = succeed("check", path).stderr
+    for found in (trained, checked):
+        assert found.startswith("warning")
+        assert "in BCE (net.py:5): the prediction is raw scores" in found
+        assert "Write lm.BCEWithLogits() for raw scores" in found
+
+
+TWO_OUTPUTS = """
+import lamina as lm
+
+x = lm.Input(2, name="x")
+net = lm.Network(x, {"size": lm.Linear(1)(x), "kind": lm.Linear(3)(x)})
+loss = {"size": lm.MSE()}
+optimizer = lm.Adam()
+metrics = {"size": [lm.R2()]}
+"""
+
+
+def test_train_takes_losses_and_metrics_by_output():
+    path = write("two.py", TWO_OUTPUTS)
+    a_table()
     succeed("check", path)
+    assert "two.safetensors" in succeed("train", path, "--data", "table.csv", "--epochs", 1).stdout
+    assert_equal("two.safetensors", fitted(TWO_OUTPUTS, digits=lm.data.load("table.csv")))
+
+
+@pytest.mark.parametrize("command", [("check",), ("plan",), ("train", "--data", "table.csv")])
+def test_losses_of_other_outputs_are_refused(command):
+    a_table()
+    name, *options = command
+    path = write("two.py", TWO_OUTPUTS.replace('loss = {"size"', 'loss = {"length"'))
+    message = fail(name, path, *options)
+    assert "DefinitionError in ByOutput" in message
+    assert "the losses do not fit the outputs of the network" in message
+    assert "size, kind" in message
+
+
+def test_plan_finds_a_larger_batch_in_mixed_precision():
+    text = DIGITS.replace("lm.Linear(16)", "lm.Linear(512)")
+    common = ("plan", write("digits.py", text), "--memory", "10 MiB", "--dtype")
+    found = [
+        int(re.search(r"10 MiB: ([\d,]+)", succeed(*common, dtype).output)[1].replace(",", ""))
+        for dtype in ("float32", "mixed-bfloat16")
+    ]
+    assert found[1] > 1.5 * found[0]
+
+
+@pytest.mark.parametrize("command", [["explain"], ["profile", "--seconds", "0.01"]])
+def test_explain_and_profile_take_a_precision(command):
+    path = write("digits.py", DIGITS)
+    for dtype in ("float32", "mixed-bfloat16"):
+        output = succeed(command[0], path, *command[1:], "--dtype", dtype).output
+        assert ("net/4:ReLU.cast" in output) == (dtype != "float32")
+
+
+def test_bench_takes_a_precision():
+    options = ("--workload", "tiny-step", "--seconds", "0.01", "--dtype", "mixed-bfloat16")
+    output = succeed("bench", *options, "--json", "bench.json").output
+    assert output.startswith(f"lamina {lm.__version__} in mixed-bfloat16 on cpu: ")
+    assert json.loads(Path("bench.json").read_text())["dtype"] == "mixed-bfloat16"
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "explain", "profile", "tune"])
+def test_an_unknown_precision_is_refused_with_the_right_spelling(command):
+    options = ("--data", "digits") if command == "train" else ()
+    assert fail(command, write("digits.py", DIGITS), *options, "--dtype", "bf16") == (
+        "DTypeError in --dtype: the parameters of a model are floating-point numbers\n"
+        "  expected  float32, float64, bfloat16, float16, mixed, mixed-bfloat16, mixed-float16\n"
+        "  found     bf16\n"
+        "  Write dtype='bfloat16'.\n"
+    )
+
+
+def test_mixed_on_a_device_without_instructions_names_the_alternative():
+    if any(one.has_bfloat16 or one.has_float16 for one in lm.devices() if one.engine == "cpu"):
+        pytest.skip("this processor has instructions for floats of 16 bits")
+    message = fail("plan", write("digits.py", DIGITS), "--dtype", "mixed")
+    assert "EngineError in cpu: this device does not compute with floats of 16 bits" in message
+    assert "dtype='mixed-bfloat16' stores activations" in message
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_outputs_in_16_bits_are_written_with_all_digits(dtype):
+    inputs = a_table()[:, :2].astype("float32")
+    options = ("--data", "table.csv", "--dtype", dtype, "--epochs", 1)
+    succeed("train", write("table.py", TABLE), *options)
+    expected = lm.load("table.safetensors").predict(inputs)
+    for name in ("scores.csv", "scores.npy"):
+        told = succeed("predict", "table.safetensors", "--data", "table.csv", "--out", name)
+    # NumPy's files do not keep bfloat16.
+    written = np.load("scores.npy")
+    assert written.dtype == ("float32" if dtype == "bfloat16" else "float16")
+    assert np.array_equal(written.astype(expected.dtype), expected)
+    assert f"wrote scores.npy: {written.dtype}[" in told.output
+    read = np.loadtxt("scores.csv", dtype="float32", delimiter=",", ndmin=2)
+    assert np.array_equal(read.reshape(-1, 1).astype(expected.dtype), expected)
+
+
+def test_float64_files_are_used_as_float32_with_a_warning():
+    rng = np.random.default_rng(0)
+    np.savez("points.npz", x=rng.normal(size=(20, 2)), y=rng.normal(size=(20, 1)))
+    common = ("train", write("net.py", TABLE), "--data", "points.npz", "--epochs", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        result = succeed(*common)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert [line.partition(". ")[0] for line in lines] == [
+        "warning: input 0 is converted from float64 to float32",
+        "warning: target 0 is converted from float64 to float32",
+    ]
+    assert "warning" not in succeed(*common, "--dtype", "float64").stderr
 
 
 # Errors -------------------------------------------------------------------------------------------
 
 
-def test_a_shape_error_names_layer_and_line():
-    path = write(
-        "wrong.py",
-        "import lamina as lm\n\nx = lm.Input(4)\n"
-        "net = lm.Network(inputs=[x], outputs=lm.Linear(3)(x) + lm.Linear(2)(x))\n",
+TWO_LINEAR = """import lamina as lm
+
+x = lm.Input(4)
+net = lm.Network(inputs=[x], outputs=lm.Linear(3)(x) + lm.Linear(2)(x))
+"""
+
+
+# The command, the text of its file, and parts of the message, from its beginning on.
+WRONG_FILES = [
+    ("check", TWO_LINEAR, "ShapeError in ...wrong.py:4"),
+    ("check", TABLE + "loss = lm.CrossEntropy(class_weights=[1, 2, 3])", "ShapeError in "),
+    ("check", "x = 1\n", "DefinitionError in wrong.py: the file defines no network"),
+    ("check", "net = 3\n", "...found     net = 3"),
+    ("check", TABLE.replace("net =", "model ="), "...model: name the network net."),
+    ("check", TABLE + "loss = lm.MSE\n", "...loss = lm.MSE(...)"),
+    ("check", TABLE + "optimizer = 0.1\n", "...optimizer has a wrong value"),
+    ("check", TABLE + "metrics = lm.Accuracy()\n", "...metrics = [lm.Accuracy()]"),
+    ("check", TABLE + "batch_size = 0\n", "...batch_size has a wrong value"),
+    ("check", TABLE + "epochs = 2.5\n", "...found     2.5...Write for example: epochs = 32"),
+    ("check", TABLE + "batch_size = '5'\n", "...Write batch_size = 5, without quotes."),
+    ("plan", TABLE + "dtype = 16\n", "DTypeError in wrong.py, dtype: the parameters of a model"),
+    ("plan", TABLE + "def loss(y, t):\n    return y.nothing\n", "AttributeError in wrong.py:7: "),
+    ("check", "a = 1\nnet = = 2\n", "SyntaxError in wrong.py:2: invalid syntax\n    net = = 2\n"),
+    ("check", "a\0b", "SyntaxError in wrong.py: this is not a Python file: "),
+]
+
+
+@pytest.mark.parametrize(("command", "text", "expected"), WRONG_FILES)
+def test_a_wrong_file_is_refused_with_its_line(command, text, expected):
+    message = fail(command, write("wrong.py", text))
+    first, *parts = expected.split("...")
+    assert message.startswith(first)
+    assert all(part in message for part in parts)
+
+
+def test_an_exception_in_the_users_file_is_shown_with_its_line_or_its_traceback():
+    path = write("wrong.py", "import lamina\n\nnet = {}['size']\n")
+    assert fail("check", path) == (
+        "KeyError in wrong.py:3: 'size'\n"
+        "    net = {}['size']\n"
+        "  lamina --debug ... shows the traceback.\n"
     )
-    message = fail("check", path)
-    assert message.startswith("ShapeError in ")
-    assert "wrong.py:4" in message
-
-
-def test_check_finds_a_loss_that_does_not_fit():
-    path = write("wrong.py", TABLE.replace("lm.MSE()", "lm.CrossEntropy(class_weights=[1, 2, 3])"))
-    assert fail("check", path).startswith("ShapeError in ")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("x = 1\n", "DefinitionError in wrong.py: the file defines no network"),
-        ("net = 3\n", "found     net = 3"),
-        (
-            "import lamina as lm\nmodel = lm.Sequential(lm.Input(2), lm.Linear(1))\n",
-            "model: name the network net.",
-        ),
-        (TABLE + "loss = lm.MSE\n", "loss = lm.MSE(...)"),
-        (TABLE + "optimizer = 0.1\n", "optimizer has a wrong value"),
-        (TABLE + "metrics = lm.Accuracy()\n", "metrics = [lm.Accuracy()]"),
-        (TABLE + "batch_size = 0\n", "batch_size has a wrong value"),
-        (TABLE + "epochs = 2.5\n", "found     2.5"),
-        (TABLE + "epochs = 2.5\n", "Write for example: epochs = 32"),
-        (TABLE + "batch_size = '5'\n", "Write batch_size = 5, without quotes."),
-    ],
-)
-def test_a_file_with_wrong_definitions_is_refused(text, expected):
-    assert expected in fail("check", write("wrong.py", text))
+    assert isinstance(run("--debug", "check", path).exception, KeyError)
 
 
 @pytest.mark.parametrize("command", [["train", "--data", "digits"], ["verify"]])
@@ -336,46 +473,6 @@ def test_a_file_without_the_required_loss_is_refused(command):
     path = write("net.py", "import lamina as lm\nnet = lm.Sequential(lm.Input(2), lm.Linear(3))\n")
     message = fail(command[0], path, *command[1:])
     assert message.startswith("DefinitionError in net.py: the file defines no loss\n")
-
-
-def test_an_exception_in_the_users_file_is_shown_with_its_line():
-    path = write("wrong.py", "import lamina\n\nnet = {}['size']\n")
-    assert fail("check", path) == (
-        "KeyError in wrong.py:3: 'size'\n"
-        "    net = {}['size']\n"
-        "  lamina --debug ... shows the traceback.\n"
-    )
-
-
-def test_an_exception_in_a_layer_of_the_users_is_shown_with_its_line():
-    text = TABLE + "def loss(prediction, target):\n    return prediction.nothing\n"
-    message = fail("plan", write("wrong.py", text))
-    assert message.startswith("AttributeError in wrong.py:7: ")
-
-
-def test_a_syntax_error_in_the_users_file_is_shown_with_its_line():
-    message = fail("check", write("wrong.py", "a = 1\nnet = = 2\n"))
-    assert message.startswith("SyntaxError in wrong.py:2: invalid syntax\n    net = = 2\n")
-
-
-def test_a_file_that_is_not_text_is_refused():
-    message = fail("check", write("net.safetensors", "a\0b"))
-    assert message.startswith("SyntaxError in net.safetensors: this is not a Python file: ")
-
-
-def test_debug_shows_the_traceback():
-    path = write("wrong.py", "net = {}['size']\n")
-    result = run("--debug", "check", path)
-    assert result.exit_code == 1
-    assert isinstance(result.exception, KeyError)
-
-
-def test_an_error_of_lamina_itself_is_not_hidden(monkeypatch):
-    def broken() -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(lm, "devices", broken)
-    assert isinstance(run("devices").exception, ZeroDivisionError)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +490,7 @@ def test_train_refuses_wrong_arguments_before_it_trains(arguments, expected):
     assert not Path("digits.safetensors").exists()
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder without files")
+@needs_proc
 @pytest.mark.parametrize("option", ["--out", "--curves", "--checkpoint", "--log"])
 def test_train_refuses_a_folder_that_cannot_be_written_to_before_it_trains(option):
     result = run(
@@ -405,25 +502,22 @@ def test_train_refuses_a_folder_that_cannot_be_written_to_before_it_trains(optio
     assert "Check that the folder may be written to" in result.stderr
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder without files")
-def test_demo_refuses_a_folder_that_cannot_be_written_to_before_it_trains():
-    result = run("demo", "--out", "/proc/self")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "DataError in /proc/self/digits.safetensors" in result.stderr
-
-
 def test_data_of_another_shape_than_the_network_is_refused():
     a_table(columns=5)
     message = fail("train", write("table.py", TABLE), "--data", "table.csv")
     assert message.startswith("ShapeError in input 0: ")
+    net = write("net.py", TABLE.replace("lm.Input(2)", "lm.Input(3)"))
+    a_table(columns=4)
+    succeed("train", net, "--data", "table.csv", "--epochs", 1)
+    # Named targets are no features.
+    np.savez("points.npz", x=np.zeros((5, 2), "float32"), y=np.zeros((5, 1), "float32"))
+    assert "input 0 has another shape" in fail("predict", "net.safetensors", "--data", "points.npz")
 
 
 def test_curves_without_matplotlib_are_refused_at_once(monkeypatch):
-    import importlib.util
-
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    path = write("digits.py", DIGITS)
-    message = fail("train", path, "--data", "digits", "--curves", "curves.png")
+    arguments = ("--data", "digits", "--curves", "curves.png")
+    message = fail("train", write("digits.py", DIGITS), *arguments)
     assert message.startswith("MissingExtraError: --curves needs the package matplotlib")
 
 
@@ -433,13 +527,15 @@ def test_a_file_that_is_no_model_is_refused():
     assert message.startswith("FileFormatError in text.safetensors: ")
 
 
-def test_an_os_error_is_one_line(monkeypatch):
+def test_an_os_error_is_one_line_and_an_error_of_lamina_itself_is_not_hidden(monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "plan.png")
 
     monkeypatch.setattr("lamina.inspect.bill.MemoryBill.plot", full)
     message = fail("plan", write("table.py", TABLE), "--plot", "plan.png")
     assert message == "OSError: plan.png: No space left on device\n"
+    monkeypatch.setattr(lm, "devices", lambda: 1 / 0)
+    assert isinstance(run("devices").exception, ZeroDivisionError)
 
 
 @pytest.mark.parametrize(
@@ -452,6 +548,7 @@ def test_an_os_error_is_one_line(monkeypatch):
         (["train", "digits.py", "--data", "digits", "--validation", "2"], "between 0 and 1"),
         (["predict", "digits.py", "--data", "digits", "--out", "a.txt"], "not '.txt'"),
         (["dance"], "No such command 'dance'"),
+        (["plan", "digits.py", "--gaps", "mean"], "--targets, --gaps, --kind and the like are for"),
     ],
 )
 def test_wrong_usage_is_refused_with_status_2(arguments, expected):
@@ -476,31 +573,19 @@ def test_several_outputs_do_not_fit_into_one_array():
 # As a process of its own --------------------------------------------------------------------------
 
 
-def process(*arguments: str) -> subprocess.CompletedProcess[str]:
-    root = Path(lm.__file__).parents[1]
-    command = f"import sys; sys.path.insert(0, {str(root)!r}); from lamina.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", command, *arguments], capture_output=True, text=True, timeout=300
-    )
+def process(*arguments: str) -> Done:
+    return run_python("-c", "from lamina.cli import main; main()", *arguments, PYTHONPATH=ROOT)
 
 
-def test_a_process_ends_with_one_message_and_status_1():
+def test_a_process_ends_with_one_message_or_a_traceback_and_a_status():
     write("wrong.py", "import lamina as lm\nnet = lm.Sequential(lm.Input(2), lm.Linear(0))\n")
     done = process("check", "wrong.py")
-    assert done.returncode == 1
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("DefinitionError in Linear (wrong.py:2): ")
     assert "Traceback" not in done.stderr
-
-
-def test_a_process_with_debug_shows_the_traceback():
-    write("wrong.py", "import lamina as lm\nnet = lm.Sequential(lm.Input(2), lm.Linear(0))\n")
     done = process("--debug", "check", "wrong.py")
     assert done.returncode == 1
     assert "Traceback (most recent call last)" in done.stderr
-
-
-def test_a_process_with_wrong_usage_ends_with_status_2():
     assert process("train").returncode == 2
 
 
@@ -514,10 +599,9 @@ def test_demo_writes_model_and_curves_and_ends_with_the_accuracy():
         "digits.safetensors",
     ]
     assert Path("here/curves.png").read_bytes().startswith(PNG)
-    *_, last = result.stdout.splitlines()
+    last = result.stdout.splitlines()[-1]
     found = re.fullmatch(r"accuracy on held-out digits: ([\d.]+)% \((\d+) of (\d+)\)", last)
     assert found is not None, last
-
     _, held_out = lm.data.digits().split(0.8, seed=0)
     predicted = lm.load("here/digits.safetensors").predict(held_out.inputs).argmax(axis=1)
     assert int(found[2]) == (predicted == held_out.targets).sum()
@@ -527,10 +611,8 @@ def test_demo_writes_model_and_curves_and_ends_with_the_accuracy():
 def test_demo_is_quiet_where_there_is_no_terminal():
     done = process("demo", "--epochs", "2")
     assert done.returncode == 0, done.stderr
-    assert [line.split()[:2] for line in done.stderr.splitlines()] == [
-        ["epoch", "1/2"],
-        ["epoch", "2/2"],
-    ]
+    lines = done.stderr.splitlines()
+    assert [line.split()[:2] for line in lines] == [["epoch", "1/2"], ["epoch", "2/2"]]
     assert "\x1b" not in done.stdout + done.stderr
     assert "\r" not in done.stdout + done.stderr
 
@@ -544,17 +626,20 @@ def test_demo_without_matplotlib_prints_why_there_is_no_picture(monkeypatch):
     assert output.splitlines()[-1].startswith("accuracy on held-out digits: ")
 
 
-def test_demo_refuses_an_unknown_engine_before_any_output():
-    failed = run("demo", "--engine", "cpux")
-    assert failed.exit_code == 1
-    assert not failed.stdout
-    assert "there is no engine 'cpux'" in failed.stderr
-    assert not Path("lamina-demo").exists()
-
-
-def test_demo_names_a_folder_that_cannot_be_made():
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--engine", "cpux"], "there is no engine 'cpux'"),
+        (["--out", "file/folder"], "DataError in file/folder: "),
+        pytest.param(["--out", "/proc/self"], "DataError in /proc/self/digits", marks=needs_proc),
+    ],
+)
+def test_demo_refuses_wrong_options_before_any_output(options, expected):
     write("file", "")
-    assert fail("demo", "--out", "file/folder").startswith("DataError in file/folder: ")
+    failed = run("demo", *options)
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert expected in failed.stderr
+    assert not Path("lamina-demo").exists()
 
 
 @pytest.mark.slow
@@ -566,21 +651,6 @@ def test_demo_reads_98_of_100_digits(seed):
     assert float(found[1]) >= 98.0
 
 
-def test_float64_files_are_used_as_float32_with_a_warning():
-    rng = np.random.default_rng(0)
-    np.savez("points.npz", x=rng.normal(size=(20, 2)), y=rng.normal(size=(20, 1)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        result = succeed("train", write("net.py", TABLE), "--data", "points.npz", "--epochs", 1)
-    lines = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert [line.partition(". ")[0] for line in lines] == [
-        "warning: input 0 is converted from float64 to float32",
-        "warning: target 0 is converted from float64 to float32",
-    ]
-    options = "--data", "points.npz", "--epochs", 1, "--dtype", "float64"
-    assert "warning" not in succeed("train", "net.py", *options).stderr
-
-
 @pytest.mark.parametrize(("command", "option"), [("train", "--curves"), ("plan", "--plot")])
 def test_a_picture_with_an_unknown_ending_is_refused_before_the_work(command, option):
     a_table("table.csv", 3)
@@ -590,11 +660,3 @@ def test_a_picture_with_an_unknown_ending_is_refused_before_the_work(command, op
     assert "pictures cannot be written as .foo" in result.stderr
     assert "epoch" not in result.stdout
     assert not Path("net.safetensors").exists()
-
-
-def test_predict_uses_no_named_targets_as_features():
-    net = write("net.py", TABLE.replace("lm.Input(2)", "lm.Input(3)"))
-    a_table("table.csv", 4)
-    succeed("train", net, "--data", "table.csv", "--epochs", 1, "--out", "net.safetensors")
-    np.savez("points.npz", x=np.zeros((5, 2), "float32"), y=np.zeros((5, 1), "float32"))
-    assert "input 0 has another shape" in fail("predict", "net.safetensors", "--data", "points.npz")

@@ -1,0 +1,36 @@
+"""Programs in a Python process of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+Done = subprocess.CompletedProcess[str]
+
+
+def run_python(
+    *arguments: object,
+    folder: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    **variables: str,
+) -> Done:
+    """Runs Python with arguments; `variables` are added to its environment."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def printed(code: str, *options: str, folder: Path | None = None, **variables: str) -> str:
+    """What a program prints that ends well and writes no errors."""
+    done = run_python(*options, "-c", code, folder=folder, **variables)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
