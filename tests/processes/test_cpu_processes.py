@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
-from thread_pool_cases import COMMON, Counting, assert_prints, run_script
+from fresh_python import printed
+from thread_pool_cases import COMMON, Counting, run_script
 
-# Processes ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_runs_with_helpers_of_its_own() -> None:
-    script = """
+# By behaviour: a program after `COMMON`, and what it prints. Those that fork come first.
+FORKING: dict[str, tuple[str, str]] = {
+    "a forked child runs with helpers of its own": (
+        """
 with training() as one:
     one.run((x, y), 20)
     child = os.fork()
@@ -22,13 +19,11 @@ with training() as one:
     if child == 0:
         os._exit(0 if np.isfinite(losses).all() and len(losses) == 20 else 1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(losses))
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="3"), "0 20\n")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_forked_in_the_middle_of_a_run_predicts() -> None:
-    script = """
+""",
+        "0 20\n",
+    ),
+    "a child forked in the middle of a run predicts": (
+        """
 with training() as one:
     worker = threading.Thread(target=lambda: one.run((x, y), 3000))
     worker.start()
@@ -40,13 +35,11 @@ with training() as one:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     worker.join()
     print(one.steps_done)
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "0\n3000\n")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_continues_with_a_program_that_was_running_when_it_was_forked() -> None:
-    script = """
+""",
+        "0\n3000\n",
+    ),
+    "a child continues with a program that was running when it was forked": (
+        """
 wide = lm.Sequential(lm.Input(300), lm.Linear(1500), lm.Tanh(), lm.Linear(5))
 model = lm.Model(wide, engine="cpu", seed=0)
 first = model.parameters()
@@ -65,13 +58,11 @@ with model.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=40
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     worker.join()
 print("done")
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "done\n")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_forked_while_another_thread_compiles_can_compile() -> None:
-    script = """
+""",
+        "done\n",
+    ),
+    "a child forked while another thread compiles can compile": (
+        """
 def compile_on():
     for width in range(20, 32):
         other = lm.Sequential(lm.Input(3), lm.Linear(width), lm.Tanh(), lm.Linear(1))
@@ -87,75 +78,30 @@ while worker.is_alive():
     # One after the other: on a slow machine they would leave the thread no time to end.
     codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print(codes)
-"""
-    assert_prints(run_script(script, LAMINA_CACHE="off"), "{0}\n")
-
-
-def test_exit_handlers_run_models_while_the_helpers_are_there() -> None:
-    script = """
+""",
+        "{0}\n",
+    ),
+}
+PROGRAMS: dict[str, tuple[str, str]] = {
+    "exit handlers run models while the helpers are there": (
+        """
 import atexit
 atexit.register(lambda: print(model.predict(x).shape))
 print(model.predict(x).shape)
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "(400, 5)\n(400, 5)\n")
-
-
-def test_an_exit_handler_after_the_helpers_have_left_runs_a_model_alone() -> None:
-    script = """
-import atexit
-atexit.register(lambda: print(model.predict(x).shape))
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", script + COMMON + "model.predict(x)"],
-        env=os.environ | {"LAMINA_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert_prints(result, "(400, 5)\n")
-
-
-def test_an_exit_handler_can_read_a_model_that_was_being_trained() -> None:
-    script = (
+""",
+        "(400, 5)\n(400, 5)\n",
+    ),
+    "the process ends in the middle of a run": (
         """
-import atexit
-atexit.register(lambda: print(sorted(model.parameters())))
-import lamina as lm
-"""
-        + COMMON
-        + """
-one = training()
-def work():
-    while True:
-        one.step(x[:100], y[:100])
-threading.Thread(target=work, daemon=True).start()
-time.sleep(0.3)
-"""
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"LAMINA_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert_prints(result, "['1.bias', '1.weight', '3.bias', '3.weight']\n")
-
-
-def test_the_process_ends_in_the_middle_of_a_run() -> None:
-    script = """
 one = training()
 threading.Thread(target=lambda: one.run((x, y), 10**7), daemon=True).start()
 time.sleep(0.3)
 print("leaving")
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "leaving\n")
-
-
-def test_two_models_train_in_two_threads_as_they_do_alone() -> None:
-    script = """
+""",
+        "leaving\n",
+    ),
+    "two models train in two threads as they do alone": (
+        """
 def train(seed):
     model = lm.Model(net, engine="cpu", seed=seed)
     with model.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=50) as one:
@@ -169,30 +115,11 @@ threads = [
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(alone == [together[1], together[2]])
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "True\n")
-
-
-def test_results_do_not_depend_on_the_number_of_threads() -> None:
-    script = """
-import hashlib
-wide = lm.Sequential(lm.Input(300), lm.Linear(513), lm.Tanh(), lm.Dropout(0.2), lm.Linear(5))
-model = lm.Model(wide, engine="cpu", seed=0)
-with model.training(
-    loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=130, clip=lm.ClipGlobalNorm(1.0)
-) as one:
-    digest = hashlib.sha256(one.run((x, y), 30).tobytes())
-for value in model.parameters().values():
-    digest.update(value.tobytes())
-print(digest.hexdigest())
-"""
-    found = [run_script(script, LAMINA_THREADS=str(threads)) for threads in (1, 2, 3, 8)]
-    assert {(one.returncode, one.stderr) for one in found} == {(0, "")}
-    assert len({one.stdout for one in found}) == 1
-
-
-def test_ctrl_c_ends_a_run_between_two_training_steps() -> None:
-    script = """
+""",
+        "True\n",
+    ),
+    "ctrl c ends a run between two training steps": (
+        """
 import signal
 one = training()
 timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -202,12 +129,11 @@ try:
 except KeyboardInterrupt:
     done = one.steps_done
     print(0 < done < 10**6, np.isfinite(float(one.step(x[:100], y[:100]))))
-"""
-    assert_prints(run_script(script, LAMINA_THREADS="2"), "True True\n")
-
-
-def test_ctrl_c_in_a_training_step_leaves_no_stale_packed_weights() -> None:
-    script = """
+""",
+        "True True\n",
+    ),
+    "ctrl c in a training step leaves no stale packed weights": (
+        """
 import signal
 # Whoever started the tests may have had it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -228,9 +154,66 @@ fresh = lm.Model(wide, engine="cpu", seed=1)
 fresh.set_parameters(model.parameters())
 found = model.predict(x[:50])
 print((fresh.predict(x[:50]) == found).all(), (before == found).all())
+""",
+        "True False\n",
+    ),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("behaviour", FORKING)
+def test_processes_that_fork(behaviour: str) -> None:
+    script, expected = FORKING[behaviour]
+    cache = {"LAMINA_CACHE": "off"} if "compile" in behaviour else {}
+    assert run_script(script, LAMINA_THREADS="2", **cache) == expected
+
+
+@pytest.mark.parametrize("behaviour", PROGRAMS)
+def test_processes(behaviour: str) -> None:
+    script, expected = PROGRAMS[behaviour]
+    for _ in range(3 if "stale" in behaviour else 1):
+        assert run_script(script, LAMINA_THREADS="2") == expected
+
+
+TRAINING = """
+one = training()
+def work():
+    while True:
+        one.step(x[:100], y[:100])
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
 """
-    for _ in range(3):
-        assert_prints(run_script(script, LAMINA_THREADS="2"), "True False\n")
+PARAMETERS = "['1.bias', '1.weight', '3.bias', '3.weight']"
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "expected"),
+    [
+        ("print(model.predict(x).shape)", "model.predict(x)", "(400, 5)\n"),
+        ("print(sorted(model.parameters()))", TRAINING, f"{PARAMETERS}\n"),
+    ],
+    ids=["it runs a model alone", "it reads a model that was being trained"],
+)
+def test_an_exit_handler_after_the_helpers_have_left(early: str, late: str, expected: str) -> None:
+    handler = f"import atexit\natexit.register(lambda: {early})\nimport lamina as lm\n"
+    assert printed(handler + COMMON + late, LAMINA_THREADS="2") == expected
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    script = """
+import hashlib
+wide = lm.Sequential(lm.Input(300), lm.Linear(513), lm.Tanh(), lm.Dropout(0.2), lm.Linear(5))
+model = lm.Model(wide, engine="cpu", seed=0)
+with model.training(
+    loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=130, clip=lm.ClipGlobalNorm(1.0)
+) as one:
+    digest = hashlib.sha256(one.run((x, y), 30).tobytes())
+for value in model.parameters().values():
+    digest.update(value.tobytes())
+print(digest.hexdigest())
+"""
+    found = [run_script(script, LAMINA_THREADS=str(threads)) for threads in (1, 2, 3, 8)]
+    assert len(set(found)) == 1
 
 
 def test_a_job_begins_with_the_first_iteration_after_an_interrupted_job() -> None:

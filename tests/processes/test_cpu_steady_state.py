@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from fresh_python import printed
 
 SCRIPT = """
 import ctypes, json, os, sys, tracemalloc
@@ -69,15 +67,8 @@ print(json.dumps({"step": growth(steps), "predict": growth(predictions)}))
 
 @pytest.mark.parametrize("batch", [1, 64])
 def test_training_steps_and_predictions_allocate_nothing(batch: int) -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", SCRIPT.replace("BATCH", str(batch))],
-        env=os.environ | {"LAMINA_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 0, found.stderr
-    report: dict[str, Any] = json.loads(found.stdout)
+    found = printed(SCRIPT.replace("BATCH", str(batch)), LAMINA_THREADS="2")
+    report: dict[str, Any] = json.loads(found)
     for name, (python, heap, resident) in report.items():
         # A loss, say, is a few hundred bytes, and the last one is still there; one byte in each
         # call would be 10,000.

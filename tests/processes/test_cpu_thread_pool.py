@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -12,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from thread_pool_cases import Counting, addresses, assert_prints, run_script
+from fresh_python import printed
+from thread_pool_cases import Counting, each_item, made_job, run_script
 
 from lamina.base.shapes import Array
 from lamina.codegen.llvm import Module, typed
 from lamina.codegen.values import I64, POINTER, constant
-from lamina.engines.cpu.machine_code import Library, compiled
 from lamina.engines.cpu.native import scheduler, waiting
 from lamina.engines.cpu.native.jobs import (
     DONE,
@@ -30,10 +29,9 @@ from lamina.engines.cpu.native.jobs import (
     Kernel,
     Phase,
 )
-from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run import thread_pool as pools
 from lamina.engines.cpu.run.thread_choice import ThreadChoice
-from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
+from lamina.engines.cpu.run.thread_pool import ThreadPool
 from lamina.engines.simd.decide.work import slices
 
 
@@ -109,10 +107,9 @@ def test_asking_for_short_time_slices_keeps_the_nice_value() -> None:
         "from lamina.engines.cpu.native.waiting import ask_for_short_slices\n"
         "os.nice(7)\n"
         "ask_for_short_slices(platform.machine())\n"
-        "assert os.getpriority(os.PRIO_PROCESS, 0) >= 7\n"
-        "assert os.sched_getscheduler(0) == os.SCHED_OTHER\n"
+        "print(os.getpriority(os.PRIO_PROCESS, 0) >= 7, os.sched_getscheduler(0) == os.SCHED_OTHER)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert printed(code) == "True True\n"
 
 
 def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool: ThreadPool) -> None:
@@ -187,7 +184,9 @@ def test_no_run_begins_after_the_end_of_the_window(
     counting.check(11)
 
 
-def test_jobs_of_different_numbers_of_threads_share_the_pool(own_pool: ThreadPool) -> None:
+def test_jobs_of_different_numbers_of_threads_share_helpers_until_the_pool_is_shut_down(
+    own_pool: ThreadPool,
+) -> None:
     jobs = [Counting(threads, 20) for threads in (2, 5, 1, 3)]
     for _ in range(50):
         for counting in jobs:
@@ -195,6 +194,9 @@ def test_jobs_of_different_numbers_of_threads_share_the_pool(own_pool: ThreadPoo
     for counting in jobs:
         counting.check(50)
     assert len(own_pool.helpers) == 4
+    assert all(helper.is_alive() for helper in own_pool.helpers)
+    own_pool.shut_down()
+    assert not any(helper.is_alive() for helper in own_pool.helpers)
 
 
 def test_a_busy_pool_refuses_a_job_without_waiting(own_pool: ThreadPool) -> None:
@@ -221,14 +223,6 @@ def test_several_python_threads_run_jobs(monkeypatch: pytest.MonkeyPatch) -> Non
     pool.shut_down()
     for counting in jobs:
         counting.check(20)
-
-
-def test_helpers_leave_when_the_pool_is_shut_down() -> None:
-    pool = ThreadPool()
-    Counting(3).run(pool)
-    assert all(helper.is_alive() for helper in pool.helpers)
-    pool.shut_down()
-    assert not any(helper.is_alive() for helper in pool.helpers)
 
 
 def test_without_helpers_the_calling_thread_does_everything(
@@ -270,13 +264,10 @@ class Blocking:
         done = code.offset(code.load(table, POINTER), loop.index, "i64")
         code.instruction(f"atomicrmw add {typed(done)}, i64 1 seq_cst", I64)
         code.end_loop(loop)
-        module.export_functions("kernels", ["work"])
-        self._library = Library(compiled(module.text(), host()), ("kernels",))
         self.done, self.latch = np.zeros(64, np.int64), np.zeros(16, np.int64)
-        table = np.array([self.done.ctypes.data, self.latch.ctypes.data], np.uint64)
-        functions = addresses(self._library, 1)
-        kernels = [Kernel(0, 0, 64, 1, 2, 0)]
-        self.job = Job(functions, kernels, [Phase(0, 1, True)], 2, table, np.zeros(1, np.int64))
+        kernels, phases = [Kernel(0, 0, 64, 1, 2, 0)], [Phase(0, 1, True)]
+        buffers = (self.done, self.latch)
+        self.library, self.job = made_job(module, ("work",), kernels, phases, 2, *buffers)
 
 
 def test_a_job_waits_only_for_claimed_items(own_pool: ThreadPool) -> None:
@@ -304,7 +295,7 @@ def test_late_helpers_do_not_touch_a_released_job(own_pool: ThreadPool) -> None:
         counting = Counting(3, 3)
         counting.run(own_pool)
         counting.check()
-        counting._library.release()
+        counting.library.release()
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
@@ -313,39 +304,22 @@ def test_every_item_is_done_once_whichever_thread_does_it(
     items: int, threads: int, own_pool: ThreadPool
 ) -> None:
     module = Module(fused=False)
-    code = module.function("work", KERNEL_PARAMETERS)
-    table, _, first, last = code.parameters
-    counts = code.load(table, POINTER)
-    loop = code.begin_loop(first, last)
-    address = code.offset(counts, loop.index, "i64")
-    # The first items take longer: other threads steal them.
-    repetitions = code.select(
-        code.compare("slt", loop.index, constant(items // threads, I64)),
-        constant(2000, I64),
-        constant(1, I64),
-    )
-    inner = code.begin_loop(constant(0, I64), repetitions)
-    code.instruction(f"atomicrmw add {typed(address)}, i64 1 monotonic", I64)
-    code.end_loop(inner)
-    code.end_loop(loop)
-    module.export_functions("kernels", ["work"])
-    library = Library(compiled(module.text(), host()), ("kernels",))
+    with each_item(module, "work") as (code, table, item):
+        address = code.offset(code.load(table, POINTER), item, "i64")
+        # The first items take longer: other threads steal them.
+        is_early = code.compare("slt", item, constant(items // threads, I64))
+        repetitions = code.select(is_early, constant(2000, I64), constant(1, I64))
+        inner = code.begin_loop(constant(0, I64), repetitions)
+        code.instruction(f"atomicrmw add {typed(address)}, i64 1 monotonic", I64)
+        code.end_loop(inner)
     done = np.zeros(items, np.int64)
-    table_of_addresses = np.array([done.ctypes.data], np.uint64)
     # The same items twice in one phase: in several chunks, and in one slice in another slot.
     slice_count, chunk_items = slices(items, 1e9, threads)
     kernels = [
         Kernel(0, 0, items, chunk_items, slice_count, 0),
         Kernel(0, 0, items, items, 1, threads - 1),
     ]
-    job = Job(
-        addresses(library, 1),
-        kernels,
-        [Phase(0, 2, True)],
-        threads,
-        table_of_addresses,
-        np.zeros(1, np.int64),
-    )
+    _library, job = made_job(module, ("work",), kernels, [Phase(0, 2, True)], threads, done)
     for run in range(1, 20):
         own_pool.run(job)
         expected = np.where(np.arange(items) < items // threads, 4000 * run, 2 * run)
@@ -386,25 +360,10 @@ for thread in threads: thread.join()
 print([one.predict(np.ones((3, 4), "float32")).shape for one in models])
 """
     for _ in range(3):
-        assert_prints(run_script(script), "[(3, 4), (3, 5), (3, 6), (3, 7)]\n")
+        assert run_script(script) == "[(3, 4), (3, 5), (3, 6), (3, 7)]\n"
 
 
 # The native loop ----------------------------------------------------------------------------------
-
-
-def copying_kernel(count: int) -> Library:
-    """Copies `count` bytes from the first buffer of its table to the second one."""
-    module = Module(fused=False)
-    code = module.function("program", KERNEL_PARAMETERS)
-    table, *_ = code.parameters
-    source = code.load(table, POINTER)
-    target = code.load(code.offset(table, 1, "ptr"), POINTER)
-    loop = code.begin_loop(0, count)
-    value = code.load(code.offset(source, loop.index, "i8"), I64.of("i8"))
-    code.store(value, code.offset(target, loop.index, "i8"))
-    code.end_loop(loop)
-    module.export_functions("kernels", ["program"])
-    return Library(compiled(module.text(), host()), ("kernels",))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -415,10 +374,17 @@ def test_the_native_loop_takes_rows_and_records_results(size: int, threads: int)
     rows = generator.integers(0, 30, (25, 5))
     batch, result = np.zeros((5, size), np.uint8), np.zeros((5, size), np.uint8)
     record = np.zeros((25, 5, size), np.uint8)
-    library = copying_kernel(5 * size)
-    table = np.array([batch.ctypes.data, result.ctypes.data], np.uint64)
+    module = Module(fused=False)
+    code = module.function("program", KERNEL_PARAMETERS)
+    table, *_ = code.parameters
+    # Copies a batch from the first buffer of its table to the second one.
+    source, target = (code.load(code.offset(table, n, "ptr"), POINTER) for n in range(2))
+    loop = code.begin_loop(0, 5 * size)
+    value = code.load(code.offset(source, loop.index, "i8"), I64.of("i8"))
+    code.store(value, code.offset(target, loop.index, "i8"))
+    code.end_loop(loop)
     kernels, phases = [Kernel(0, 0, 1, 1, 1, 0)], [Phase(0, 1, False)]
-    job = Job(addresses(library, 1), kernels, phases, threads, table, np.zeros(1, np.int64))
+    _library, job = made_job(module, ("program",), kernels, phases, threads, batch, result)
     job.set_runs(
         rows,
         [(data.ctypes.data, batch.ctypes.data, size)],

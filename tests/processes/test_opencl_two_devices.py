@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+from fresh_python import run_python
 
 TWO = """
 import sys, threading
@@ -64,14 +61,8 @@ except lm.errors.InternalError as error:
 
 def test_two_devices_train_at_the_same_time_and_exchange_parameters() -> None:
     pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
-    done = subprocess.run(
-        [sys.executable, "-c", TWO],
-        capture_output=True,
-        text=True,
-        # PoCL then has two devices. Other drivers ignore it.
-        env=os.environ | {"POCL_DEVICES": "pthread pthread"},
-        timeout=300,
-    )
+    # PoCL then has two devices. Other drivers ignore it.
+    done = run_python("-c", TWO, POCL_DEVICES="pthread pthread")
     if done.returncode == 3:
         pytest.skip("fewer than two OpenCL devices; PoCL has as many as POCL_DEVICES names")
     assert done.returncode == 0, done.stderr

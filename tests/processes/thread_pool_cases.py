@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+from fresh_python import printed
 
+from lamina.base.shapes import Array
 from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.machine_code import Library, compiled
@@ -37,44 +36,48 @@ def cell(code: Function, table: Value, buffer: int, item: Value) -> Value:
     return code.offset(start, code.multiply(item, constant(8, I64)), "i64")
 
 
-def counting_kernels() -> Library:
-    """Two kernels: `count` adds one to each item's cell, `sum` adds all cells to each item's sum.
-
-    The table holds the cells and the sums.
-    """
-    module = Module(fused=False)
-    with each_item(module, "count") as (code, table, item):
-        address = cell(code, table, 0, item)
-        code.store(code.add(code.load(address, I64), constant(1, I64)), address)
-    with each_item(module, "sum") as (code, table, item):
-        each = code.begin_loop(constant(0, I64), constant(ITEMS, I64), 1, [constant(0, I64)])
-        value = code.load(cell(code, table, 0, each.index), I64)
-        (total,) = code.end_loop(each, [code.add(each.carried[0], value)])
-        address = cell(code, table, 1, item)
-        code.store(code.add(code.load(address, I64), total), address)
-    module.export_functions("kernels", ["count", "sum"])
-    return Library(compiled(module.text(), host()), ("kernels",))
-
-
-def addresses(library: Library, count: int) -> Sequence[int]:
-    """The functions of a table of them that a module exports as `kernels`."""
-    return list((ctypes.c_uint64 * count).from_address(library.address("kernels")))
+def made_job(
+    module: Module,
+    names: Sequence[str],
+    kernels: Sequence[Kernel],
+    phases: Sequence[Phase],
+    threads: int,
+    *buffers: Array,
+) -> tuple[Library, Job]:
+    """The machine code of kernels, and a job that runs them with the buffers in its table."""
+    module.export_functions("kernels", list(names))
+    library = Library(compiled(module.text(), host()), ("kernels",))
+    functions = (ctypes.c_uint64 * len(names)).from_address(library.address("kernels"))
+    table = np.array([buffer.ctypes.data for buffer in buffers], np.uint64)
+    return library, Job([*functions], kernels, phases, threads, table, np.zeros(1, np.int64))
 
 
 class Counting:
-    """A job of the kernels above, again and again in two phases."""
+    """A job of two kernels, again and again in two phases.
+
+    `count` adds one to each item's cell, `sum` adds all cells to each item's sum.
+    """
 
     def __init__(self, threads: int, rounds: int = ROUNDS, *, shared: bool = True) -> None:
-        self.cells = np.zeros((ITEMS, 8), np.int64)
-        self.sums = np.zeros((ITEMS, 8), np.int64)
+        self.cells, self.sums = (np.zeros((ITEMS, 8), np.int64) for _ in range(2))
         self.threads, self.rounds = threads, rounds
-        self._library = counting_kernels()
-        functions = addresses(self._library, 2)
-        table = np.array([self.cells.ctypes.data, self.sums.ctypes.data], np.uint64)
+        module = Module(fused=False)
+        with each_item(module, "count") as (code, table, item):
+            address = cell(code, table, 0, item)
+            code.store(code.add(code.load(address, I64), constant(1, I64)), address)
+        with each_item(module, "sum") as (code, table, item):
+            each = code.begin_loop(constant(0, I64), constant(ITEMS, I64), 1, [constant(0, I64)])
+            value = code.load(cell(code, table, 0, each.index), I64)
+            (total,) = code.end_loop(each, [code.add(each.carried[0], value)])
+            address = cell(code, table, 1, item)
+            code.store(code.add(code.load(address, I64), total), address)
         count = min(threads, ITEMS)
         kernels = [Kernel(number, 0, ITEMS, -(-ITEMS // count), count, 0) for number in (0, 1)]
         phases = [Phase(0, 1, shared), Phase(1, 2, shared, back=0, iterations=rounds)]
-        self.job = Job(functions, kernels, phases, threads, table, np.zeros(1, np.int64))
+        buffers = (self.cells, self.sums)
+        self.library, self.job = made_job(
+            module, ("count", "sum"), kernels, phases, threads, *buffers
+        )
 
     def run(self, pool: ThreadPool) -> None:
         assert pool.run(self.job)
@@ -98,16 +101,6 @@ def training():
 """
 
 
-def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", COMMON + script],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def assert_prints(result: subprocess.CompletedProcess[str], expected: str) -> None:
-    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
+def run_script(script: str, **environment: str) -> str:
+    """What the script prints after `COMMON`."""
+    return printed(COMMON + script, **environment)
