@@ -53,8 +53,13 @@ def test_every_example_takes_an_engine(run, path, tmp_path):
 def test_every_example_is_tested_and_shows_its_command():
     tested = Path(__file__).read_text()
     for path in EXAMPLES:
-        assert f'run("{path.stem}"' in tested
+        assert f'("{path.stem}"' in tested
         assert f"python examples/{path.name}" in path.read_text().split('"""')[1]
+
+
+def assert_pictures(*names: str) -> None:
+    for name in names:
+        assert Path(name).read_bytes().startswith(PNG)
 
 
 def test_circles_are_classified(run):
@@ -63,16 +68,13 @@ def test_circles_are_classified(run):
     lines = output.splitlines()
     assert lines[16][32] in "%@"  # the middle is the inner circle
     assert set(lines[0]) <= set(" .:-")  # the upper edge is not
-    assert Path("circles.png").read_bytes().startswith(PNG)
+    assert_pictures("circles.png")
 
 
-def test_softmax_classifies_digits(run):
+def test_softmax_classifies_digits_and_idx_files(run, tmp_path):
     output = run("softmax_digits", "--epochs", 15, "--curves", "curves.png")
     assert number(r"accuracy on 359 held-out images: ([\d.]+)%", output) >= 93
-    assert Path("curves.png").read_bytes().startswith(PNG)
-
-
-def test_softmax_trains_on_idx_files(run, tmp_path):
+    assert_pictures("curves.png")
     write_idx_folder(tmp_path)
     output = run("softmax_digits", "--mnist", tmp_path, "--epochs", 3)
     assert number(r"accuracy on 397 held-out images: ([\d.]+)%", output) >= 50
@@ -119,7 +121,7 @@ def test_long_sequences_are_added(run):
     size = ("--length", 10, "--examples", 10000, "--epochs", 2)
     output = run("adding_problem", *size, "--curves", "curves.png")
     assert number(r"right of 2000 other sums: ([\d.]+)%", output) >= 90
-    assert Path("curves.png").read_bytes().startswith(PNG)
+    assert_pictures("curves.png")
 
 
 @pytest.mark.slow
@@ -128,54 +130,33 @@ def test_99_of_100_sums_over_50_steps_are_right(run):
     assert number(r"right of 2000 other sums: ([\d.]+)%", output) >= 99
 
 
-def test_fashion_without_a_folder_names_the_missing_folder(run):
-    assert run("fashion_mlp").startswith("Nothing to learn from: give the folder")
-
-
-def test_fashion_reads_a_folder_of_idx_files(run, tmp_path):
-    write_idx_folder(tmp_path)
-    output = run("fashion_mlp", tmp_path, "--epochs", 1, "--limit", 300, "--curves", "c.png")
-    assert "accuracy on 397 test images: " in output
-    assert Path("c.png").read_bytes().startswith(PNG)
-
-
-needs_fashion = pytest.mark.skipif(
-    not FASHION.is_dir(), reason=f"the files of Fashion-MNIST are not in {FASHION}"
+@pytest.mark.parametrize(
+    ("name", "arguments", "pictures"),
+    [("fashion_mlp", (), ("curves",)), ("lenet_fashion", ("--digits",), ("curves", "confusion"))],
 )
-
-
-@needs_fashion
-def test_fashion_learns_from_6000_images(run):
-    output = run("fashion_mlp", FASHION, "--limit", 6000)
-    assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= 75
-
-
-@needs_fashion
-@pytest.mark.slow
-def test_fashion_passes_84_of_100_in_two_epochs(run):
-    output = run("fashion_mlp", FASHION)
-    assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= 84
-
-
-def test_lenet_without_a_folder_names_the_missing_folder(run):
-    assert run("lenet_fashion").startswith("Nothing to learn from: give the folder")
-
-
-def test_lenet_reads_a_folder_of_idx_files(run, tmp_path):
+def test_an_example_reads_a_folder_of_idx_files_or_names_the_missing_folder(
+    run, tmp_path, name, arguments, pictures
+):
+    assert run(name).startswith("Nothing to learn from: give the folder")
     write_idx_folder(tmp_path, scale=3)
-    pictures = "--curves", "curves.png", "--confusion", "confusion.png"
-    output = run("lenet_fashion", tmp_path, "--epochs", 1, "--limit", 300, "--digits", *pictures)
+    options = [f"--{one}={one}.png" for one in pictures]
+    output = run(name, tmp_path, "--epochs", 1, "--limit", 300, *arguments, *options)
     assert "accuracy on 397 test images: " in output
-    for name in ("curves.png", "confusion.png"):
-        assert Path(name).read_bytes().startswith(PNG)
+    assert_pictures(*(f"{one}.png" for one in pictures))
 
 
-@needs_fashion
-@pytest.mark.slow
-def test_lenet_passes_88_and_a_half_of_100_in_five_epochs(run):
-    output = run("lenet_fashion", FASHION, "--confusion", "confusion.png")
-    assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= 88.5
-    assert Path("confusion.png").read_bytes().startswith(PNG)
+@pytest.mark.skipif(not FASHION.is_dir(), reason=f"the files of Fashion-MNIST are not in {FASHION}")
+@pytest.mark.parametrize(
+    ("name", "arguments", "least"),
+    [
+        ("fashion_mlp", ("--limit", 6000), 75),
+        pytest.param("fashion_mlp", (), 84, marks=pytest.mark.slow),
+        pytest.param("lenet_fashion", (), 88.5, marks=pytest.mark.slow),
+    ],
+)
+def test_fashion_is_learned(run, name, arguments, least):
+    output = run(name, FASHION, *arguments)
+    assert number(r"accuracy on 10000 test images: ([\d.]+)%", output) >= least
 
 
 def test_networks_of_blocks_classify_digits(run):
@@ -190,15 +171,13 @@ def test_a_variational_autoencoder_learns_digits(run):
     found = re.search(r"([\d.]+) after one epoch, ([\d.]+) at last", output)
     assert found is not None
     assert float(found[2]) < 0.9 * float(found[1])
-    for name in ("samples.png", "curves.png"):
-        assert Path(name).read_bytes().startswith(PNG)
+    assert_pictures("samples.png", "curves.png")
 
 
 def test_two_networks_are_trained_against_each_other(run):
     output = run("gan_digits", "--epochs", 2, "--samples", "samples.png", "--curves", "curves.png")
     assert 0.1 < number(r"([\d.]+) in the last", output) < 2
-    for name in ("samples.png", "curves.png"):
-        assert Path(name).read_bytes().startswith(PNG)
+    assert_pictures("samples.png", "curves.png")
 
 
 @pytest.mark.slow

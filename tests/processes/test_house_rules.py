@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import importlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fresh_python import run_python
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
@@ -14,15 +15,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def tools_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
-
-
-def words_found(path: str, text: str) -> list[str]:
-    from house_rules import breaches_in
-
-    return [breach.split("'")[1] for breach in breaches_in(path, text)]
+    return importlib.import_module("house_rules")
 
 
 @pytest.mark.parametrize(
@@ -38,31 +34,29 @@ def words_found(path: str, text: str) -> list[str]:
         ("# the iteration", []),
     ],
 )
-def test_retired_words_are_found_in_prose_and_in_names(line: str, found: list[str]) -> None:
-    assert words_found("some.py", line) == found
+def test_retired_words_are_found_in_prose_and_in_names(
+    rules: Any, line: str, found: list[str]
+) -> None:
+    assert [breach.split("'")[1] for breach in rules.breaches_in("some.py", line)] == found
 
 
-def test_a_breach_states_its_line_and_the_standard_term() -> None:
-    from house_rules import breaches_in
+def test_a_breach_states_its_line_and_the_standard_term(rules: Any) -> None:
+    tiles = "lamina/engines/simd/emit/tiles.py"
+    for path, text, breaches in (
+        ("docs/some.md", "A page.\n\nA team.\n", ["3: 'team' is retired: say thread pool"]),
+        ("lamina/team_size.py", "x = 1\n", ["0: 'team' is retired: say thread pool"]),
+        # Some words are retired in some names only.
+        (tiles, '"""The form of a tile."""\n', []),
+        ("lamina/layers/linear.py", "forms = 4\n", []),
+    ):
+        assert list(rules.breaches_in(path, text)) == [f"{path}:{one}" for one in breaches]
+    (breach,) = rules.breaches_in(tiles, "forms = 4\n")
+    assert "'forms'" in breach
 
-    breaches = list(breaches_in("docs/some.md", "A page.\n\nA team.\n"))
-    assert breaches == ["docs/some.md:3: 'team' is retired: say thread pool"]
-    breaches = list(breaches_in("lamina/team_size.py", "x = 1\n"))
-    assert breaches == ["lamina/team_size.py:0: 'team' is retired: say thread pool"]
 
-
-def test_tables_of_faults_and_settings_are_read() -> None:
-    from house_rules import TABLES, _files
-
-    read = {path.relative_to(ROOT).as_posix() for path in _files(TABLES, "*.toml")}
+def test_tables_of_faults_and_settings_are_read(rules: Any) -> None:
+    read = {path.relative_to(ROOT).as_posix() for path in rules._files(rules.TABLES, "*.toml")}
     assert read >= {"tools/mutations/cpu.toml", "pyproject.toml", ".ci/run"}
-
-
-def test_some_words_are_retired_in_some_names_only() -> None:
-    path = "lamina/engines/simd/emit/tiles.py"
-    assert words_found(path, '"""The form of a tile."""\n') == []
-    assert words_found(path, "forms = 4\n") == ["forms"]
-    assert words_found("lamina/layers/linear.py", "forms = 4\n") == []
 
 
 def layer(name: str, lines: int) -> str:
@@ -72,17 +66,14 @@ def layer(name: str, lines: int) -> str:
     return text + '\n    def forward(self):\n        """Two."""\n\n        return 0\n'
 
 
-def test_a_public_layer_has_few_lines_besides_its_docstrings() -> None:
-    from house_rules import MOST_LAYER_LINES, long_layers
-
-    text = layer("Short", MOST_LAYER_LINES) + layer("Long", MOST_LAYER_LINES + 1)
-    text += layer("_Shared", MOST_LAYER_LINES + 1) + layer("Other", MOST_LAYER_LINES + 1)
-    found = list(long_layers(text, {"Short", "Long"}))
-    assert [(name, count) for _, name, count in found] == [("Long", MOST_LAYER_LINES + 1)]
+def test_a_public_layer_has_few_lines_besides_its_docstrings(rules: Any) -> None:
+    most = rules.MOST_LAYER_LINES
+    text = layer("Short", most) + layer("Long", most + 1)
+    text += layer("_Shared", most + 1) + layer("Other", most + 1)
+    found = list(rules.long_layers(text, {"Short", "Long"}))
+    assert [(name, count) for _, name, count in found] == [("Long", most + 1)]
 
 
 def test_code_and_pages_keep_the_rules() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "house_rules.py")], capture_output=True, text=True
-    )
+    done = run_python(ROOT / "tools" / "house_rules.py")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

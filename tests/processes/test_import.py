@@ -6,27 +6,17 @@ Modules and compiled texts are counted, not seconds; `benchmarks/import_time.py`
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fresh_python import printed, run_python
 
-HEAVY = (
-    "llvmlite",
-    "matplotlib",
-    "rich",
-    "click",
-    "safetensors",
-    "h5py",
-    "PIL",
-    "pyopencl",
-    "cuda",
-    "onnx",
-    "torch",
+HEAVY = frozenset(
+    (
+        *("llvmlite", "matplotlib", "rich", "click", "safetensors", "h5py", "PIL"),
+        *("pyopencl", "cuda", "onnx", "torch"),
+    )
 )
 
 EVERY_NAME = """
@@ -64,13 +54,8 @@ print(json.dumps([sorted(set(sys.modules) - before), counts["compile"]]))
 @cache
 def loaded(code: str, folder: Path | None = None) -> tuple[set[str], int]:
     """Modules that a fresh interpreter loads for some code, except NumPy's; compiled texts."""
-    settings: dict[str, Any] = {"LAMINA_CACHE": str(folder) if folder else "off"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", COUNTING, code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **settings},
-    )
+    cache = str(folder) if folder else "off"
+    done = run_python("-W", "error", "-c", COUNTING, code, LAMINA_CACHE=cache)
     assert done.returncode == 0, done.stderr
     modules, compiled = json.loads(done.stdout)
     return set(modules), compiled
@@ -86,17 +71,15 @@ def test_importing_lamina_loads_only_lamina_lazy() -> None:
     assert len(modules) <= 5
 
 
-def test_importing_lamina_does_not_import_numpy() -> None:
-    code = "import lamina, sys; print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+def test_importing_lamina_prints_nothing_and_does_not_import_numpy() -> None:
+    assert printed("import lamina, sys; print('numpy' in sys.modules)") == "False\n"
+    assert printed(EVERY_NAME, "-W", "error") == ""
 
 
-@pytest.mark.parametrize("package", HEAVY)
-def test_using_every_name_imports_no_optional_package(package: str) -> None:
+def test_using_every_name_imports_no_optional_package() -> None:
     modules, _ = loaded(EVERY_NAME)
     assert len(ours(modules)) > 100
-    assert package not in {name.partition(".")[0] for name in modules}
+    assert not {name.partition(".")[0] for name in modules} & HEAVY
 
 
 def test_constructors_of_records_are_compiled_when_they_are_used() -> None:
@@ -124,14 +107,7 @@ def test_a_first_training_loads_no_unused_modules(tmp_path: Path) -> None:
     assert not set(unused) & set(found)
     assert "numpy.ma" not in modules
     others = {name.partition(".")[0] for name in modules}
-    assert not others & {"matplotlib", "rich", "click", "safetensors", "h5py", "PIL"}
-
-
-def test_importing_lamina_prints_nothing() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", EVERY_NAME], capture_output=True, check=True
-    )
-    assert (done.stdout, done.stderr) == (b"", b"")
+    assert not others & (HEAVY - {"llvmlite"})
 
 
 @pytest.mark.parametrize("arguments", ["--version", "--help", "train --help"])
@@ -144,5 +120,4 @@ try:
 except SystemExit as ended:
     print(ended.code, sorted({{"numpy", "llvmlite", "rich", "lamina.model"}} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 []"
+    assert printed(code).splitlines()[-1] == "0 []"

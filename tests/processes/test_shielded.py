@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from types import FrameType
 
 import pytest
+from error_texts import error_text
+from fresh_python import printed
 
 from lamina.base.shielded import ShieldedThread, shielded
 from lamina.errors import EngineError
@@ -53,26 +55,17 @@ def press_and_work(done: list[str]) -> str:
 
 def test_results_and_errors_are_passed_on() -> None:
     assert THREAD.call(lambda: 7 * 6) == 42
+    assert THREAD.call(lambda: THREAD.call(lambda: 3)) == 3
     with pytest.raises(ZeroDivisionError):
         THREAD.call(lambda: 1 / 0)
 
 
 def test_all_work_runs_in_one_thread() -> None:
-    found = {THREAD.call(threading.get_ident) for _ in range(5)}
-    callers = [
-        threading.Thread(target=lambda: found.add(THREAD.call(threading.get_ident)))
-        for _ in range(5)
-    ]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    with ThreadPoolExecutor(5) as callers:
+        found = set(callers.map(lambda _: THREAD.call(threading.get_ident), range(20)))
+    found.add(THREAD.call(threading.get_ident))
     assert len(found) == 1
     assert threading.get_ident() not in found
-
-
-def test_work_may_ask_for_more_work() -> None:
-    assert THREAD.call(lambda: THREAD.call(lambda: 3)) == 3
 
 
 @posix_only
@@ -163,9 +156,7 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("lamina.base.shielded.start_new_thread", fail)
-    with pytest.raises(EngineError) as caught:
-        ShieldedThread("another").call(lambda: None)
-    assert str(caught.value) == (
+    assert error_text(EngineError, ShieldedThread("another").call, lambda: None) == (
         "a thread cannot be started\n"
         "  thread  another\n"
         "  reason  can't start new thread\n"
@@ -176,51 +167,16 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
     assert shielded(lambda: 3) == 3
 
 
-def script(text: str) -> tuple[int, str, str]:
-    """Runs a program that has a thread; gives its exit status, output and errors."""
-    begin = "import os, signal, threading, time\nfrom lamina.base.shielded import ShieldedThread\n"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{begin}thread = ShieldedThread('one')\n{text}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-@posix_only
-@pytest.mark.parametrize("several", [2, 3])
-def test_exceptions_of_several_handlers_are_held_until_the_work_is_done(several: int) -> None:
-    # All come while this thread has the interpreter's lock: the main thread then runs the first
-    # handler, and another one wherever it looks next. In a process of its own: what is raised in a
-    # callback of the garbage collector is lost there, and pytest's plugins have such callbacks.
-    text = f"""
-numbers = (signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)[:{several}]
-class Alarm(Exception):
-    pass
-def handle(*_):
-    raise Alarm
-def press_all_and_work():
-    for number in numbers:
-        signal.pthread_kill(threading.main_thread().ident, number)
-    time.sleep(0.02)
-    done.append("all of it")
-for number in numbers:
-    signal.signal(number, handle)
-done = []
-for times in range(1, 6):
-    try:
-        thread.call(press_all_and_work)
-    except Alarm:
-        print(len(done) == times)
+BEGIN = """
+import os, signal, threading, time
+from lamina.base.shielded import ShieldedThread
+thread = ShieldedThread('one')
 """
-    assert script(text) == (0, "True\n" * 5, "")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_has_a_thread_of_its_own_and_forks_wait_for_running_work() -> None:
-    text = """
+# In processes of their own: what is raised in a callback of the garbage collector is lost there,
+# and pytest's plugins have such callbacks; a handler may raise wherever it comes.
+PROGRAMS: dict[str, tuple[str, str]] = {
+    "a forked child has a thread of its own and forks wait for running work": (
+        """
 done = []
 def work():
     time.sleep(0.2)
@@ -233,14 +189,12 @@ if child == 0:
     os._exit(thread.call(lambda: 10 * len(done)))
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 caller.join()
-"""
-    assert script(text) == (0, "10\n", "")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_call_interrupted_by_a_handler_that_forks_continues_in_the_child() -> None:
-    # The interrupted call waits for an earlier one: the child has to do it itself.
-    text = """
+""",
+        "10\n",
+    ),
+    "a call interrupted by a handler that forks continues in the child": (
+        # The interrupted call waits for an earlier one: the child has to do it itself.
+        """
 children = []
 signal.signal(signal.SIGALRM, lambda *_: children.append(os.fork()))
 threading.Thread(target=lambda: thread.call(lambda: time.sleep(0.3)), daemon=True).start()
@@ -250,73 +204,40 @@ found = thread.call(lambda: 7)
 if children == [0]:
     os._exit(found)
 print(found, os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
-"""
-    assert script(text) == (0, "7 7\n", "")
-
-
-def test_the_process_ends_after_running_work() -> None:
-    text = """
+""",
+        "7 7\n",
+    ),
+    "the process ends after running work": (
+        """
 def work():
     time.sleep(0.2)
     print("done", flush=True)
 threading.Thread(target=lambda: thread.call(work), daemon=True).start()
 time.sleep(0.05)
-"""
-    assert script(text) == (0, "done\n", "")
-
-
-def test_exit_handlers_use_the_thread_before_it_leaves_and_get_an_error_afterwards() -> None:
-    text = """
+""",
+        "done\n",
+    ),
+    "exit handlers use the thread before it leaves": (
+        """
 import atexit
-from lamina.errors import EngineError
 atexit.register(lambda: print(thread.call(lambda: "before")))
 thread.call(lambda: None)
-"""
-    late = """
-import atexit
-def late():
-    try:
-        thread.call(lambda: None)
-    except EngineError as error:
-        print(error)
-atexit.register(late)
-"""
-    expected = (
-        "the process is ending: the thread that compiles programs has ended\n"
-        "  Register an exit handler after its model is made: it then runs before the thread ends.\n"
-    )
-    begin = (
-        "from lamina.errors import EngineError\n"
-        "from lamina.base.shielded import ShieldedThread\n"
-        "thread = ShieldedThread('one')\n"
-    )
-    assert script(text) == (0, "before\n", "")
-    done = subprocess.run(
-        [sys.executable, "-c", f"{late}{begin}thread.call(lambda: None)"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
-
-
-def test_a_daemon_thread_that_calls_at_exit_ends_silently() -> None:
-    text = """
+""",
+        "before\n",
+    ),
+    "a daemon thread that calls at exit ends silently": (
+        """
 def ask():
     while True:
         thread.call(lambda: None)
 threading.Thread(target=ask, daemon=True).start()
 time.sleep(0.05)
 print("leaving")
-"""
-    assert script(text) == (0, "leaving\n", "")
-
-
-@posix_only
-def test_work_is_never_interrupted_by_a_storm_of_signals() -> None:
-    # In a process of its own: the handler raises wherever it comes while it is armed.
-    text = """
+""",
+        "leaving\n",
+    ),
+    "work is never interrupted by a storm of signals": (
+        """
 from lamina.base.shielded import shielded
 armed, pairs = [False], [0, 0]
 class Alarm(Exception):
@@ -343,5 +264,63 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 # What was not waited for is done all the same, before this.
 shielded(lambda: None)
 print(pairs[0] == pairs[1] > 0)
+""",
+        "True\n",
+    ),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no signals and no fork here")
+@pytest.mark.parametrize("behaviour", PROGRAMS)
+def test_processes(behaviour: str) -> None:
+    program, expected = PROGRAMS[behaviour]
+    assert printed(BEGIN + program) == expected
+
+
+SEVERAL = """
+numbers = (signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)[:SEVERAL]
+class Alarm(Exception):
+    pass
+def handle(*_):
+    raise Alarm
+def press_all_and_work():
+    for number in numbers:
+        signal.pthread_kill(threading.main_thread().ident, number)
+    time.sleep(0.02)
+    done.append("all of it")
+for number in numbers:
+    signal.signal(number, handle)
+done = []
+for times in range(1, 6):
+    try:
+        thread.call(press_all_and_work)
+    except Alarm:
+        print(len(done) == times)
 """
-    assert script(text) == (0, "True\n", "")
+
+
+@posix_only
+@pytest.mark.parametrize("several", [2, 3])
+def test_exceptions_of_several_handlers_are_held_until_the_work_is_done(several: int) -> None:
+    # All come while this thread has the interpreter's lock: the main thread then runs the first
+    # handler, and another one wherever it looks next.
+    assert printed(BEGIN + SEVERAL.replace("[:SEVERAL]", f"[:{several}]")) == "True\n" * 5
+
+
+LATE = """
+import atexit
+def late():
+    try:
+        thread.call(lambda: None)
+    except EngineError as error:
+        print(error)
+atexit.register(late)
+from lamina.errors import EngineError
+"""
+
+
+def test_exit_handlers_after_the_thread_has_left_get_an_error() -> None:
+    assert printed(f"{LATE}{BEGIN}thread.call(lambda: None)") == (
+        "the process is ending: the thread that compiles programs has ended\n"
+        "  Register an exit handler after its model is made: it then runs before the thread ends.\n"
+    )

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
+from fresh_python import printed, run_python
 
 import lamina as lm
 from lamina.base.shielded import shielded
@@ -33,6 +35,9 @@ X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 TEXT = "define void @program() {\n  ret void\n}\n"
 
 
+posix_only = pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX's signals")
+
+
 @pytest.fixture
 def pressing() -> Iterator[Callable[[], None]]:
     """Presses Ctrl-C, with Python's own handler."""
@@ -43,6 +48,28 @@ def pressing() -> Iterator[Callable[[], None]]:
 
 def network(width: int = 5) -> lm.Network:
     return lm.Sequential(lm.Input(4), lm.Linear(width), lm.Tanh(), lm.Linear(4))
+
+
+def training_of(model: lm.Model) -> Any:
+    return model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1, momentum=0.9), batch_size=8)
+
+
+@contextmanager
+def writes_interrupted_by(action: Callable[[], None], *, shape: Any = None) -> Iterator[None]:
+    """The action is done before each write of an array, or of arrays of a shape."""
+    plain = HostMemory.write
+
+    def interrupted(memory: HostMemory, array: Any) -> None:
+        if shape in (None, array.shape):
+            action()
+        plain(memory, array)
+
+    with patch.object(HostMemory, "write", interrupted):
+        yield
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -72,7 +99,7 @@ def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch: pytest.MonkeyPa
         llvm.load(b"no object code", ("program",))
     model = lm.Model(network())
     model.predict(X)
-    with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8) as training:
+    with training_of(model) as training:
         training.run((X, X), 3)
     # A circle, so that the model goes when garbage is collected: in this thread.
     model.itself = model
@@ -104,13 +131,9 @@ def test_code_without_references_is_unloaded() -> None:
 def test_an_interrupted_training_step_of_the_interpreter_is_completed(
     monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
 ) -> None:
-    def trained(steps: int) -> dict[str, Any]:
-        model = lm.Model(network(), engine="interpreter")
-        with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8) as training:
-            for _ in range(steps):
-                training.step(X, X)
-        return model.parameters()
-
+    models = [lm.Model(network(), engine="interpreter") for _ in range(2)]
+    with training_of(models[1]) as training:
+        training.step(X, X)
     plain, calls = interpreter.run_step, [0]
 
     def interrupted(*arguments: Any) -> None:
@@ -119,50 +142,35 @@ def test_an_interrupted_training_step_of_the_interpreter_is_completed(
         if calls[0] == 2:
             pressing()
 
-    model = lm.Model(network(), engine="interpreter")
-    with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8) as training:
-        with monkeypatch.context() as patch:
-            patch.setattr(interpreter, "run_step", interrupted)
+    with training_of(models[0]) as training:
+        with monkeypatch.context() as patches:
+            patches.setattr(interpreter, "run_step", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 training.step(X, X)
         assert calls[0] > 2
         assert training.steps_done == 1
-    assert same(model.parameters(), trained(1))
+    assert same(*(model.parameters() for model in models))
 
 
-def test_parameters_are_replaced_together(
-    monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
-) -> None:
+def test_parameters_are_replaced_together(pressing: Callable[[], None]) -> None:
     model, other = lm.Model(network(), seed=0), lm.Model(network(), seed=1)
-    plain = HostMemory.write
-
-    def interrupted(self: HostMemory, array: Any) -> None:
-        pressing()
-        plain(self, array)
-
-    monkeypatch.setattr(HostMemory, "write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with writes_interrupted_by(pressing), pytest.raises(KeyboardInterrupt):
         model.set_parameters(other.parameters())
     assert same(model.parameters(), other.parameters())
 
 
-def test_a_handler_sees_the_parameters_before_a_change_or_after_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_handler_sees_the_parameters_before_a_change_or_after_it() -> None:
     """Such as a handler that saves the model when the process is to end."""
     model, other = lm.Model(network(), seed=0), lm.Model(network(), seed=1)
     seen: list[dict[str, Any]] = []
     handler = signal.signal(signal.SIGUSR1, lambda *_: seen.append(model.parameters()))
-    plain = HostMemory.write
 
-    def interrupted(self: HostMemory, array: Any) -> None:
-        plain(self, array)
+    def send() -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0.02)
 
     try:
-        with monkeypatch.context() as patch:
-            patch.setattr(HostMemory, "write", interrupted)
+        with writes_interrupted_by(send):
             model.set_parameters(other.parameters())
     finally:
         signal.signal(signal.SIGUSR1, handler)
@@ -170,32 +178,19 @@ def test_a_handler_sees_the_parameters_before_a_change_or_after_it(
     assert all(same(one, other.parameters()) for one in seen)
 
 
-def test_a_state_is_restored_together_with_the_parameters(
-    monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
-) -> None:
-    model = lm.Model(network())
-    with model.training(loss=lm.MSE(), optimizer=lm.Adam(0.1), batch_size=8) as training:
+def test_a_state_is_restored_together_with_the_parameters(pressing: Callable[[], None]) -> None:
+    with training_of(lm.Model(network())) as training:
         training.run((X, X), 3)
         values, state = training.snapshot()
         training.run((X, X), 3)
-        plain = HostMemory.write
-
-        def interrupted(self: HostMemory, array: Any) -> None:
-            pressing()
-            plain(self, array)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(HostMemory, "write", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                training.restore(state, values)
+        with writes_interrupted_by(pressing), pytest.raises(KeyboardInterrupt):
+            training.restore(state, values)
         found = training.snapshot()
         assert same(found[0], values)
         assert same(found[1], state)
 
 
-def test_weights_are_packed_again_after_an_interrupted_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weights_are_packed_again_after_an_interrupted_change() -> None:
     """A change counts before it is made: it may be the last thing that happens."""
     model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(64)))
     x = np.ones((4, 64), "float32")
@@ -206,28 +201,19 @@ def test_weights_are_packed_again_after_an_interrupted_change(
         target[...] = source
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr("lamina.engines.host.np.copyto", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            model.set_parameters({"1.weight": weights})
+    copy = patch("lamina.engines.host.np.copyto", interrupted)
+    with copy, pytest.raises(KeyboardInterrupt):
+        model.set_parameters({"1.weight": weights})
     bias = model.parameters()["1.bias"]
     assert (model.predict(x) == bias).all()
 
 
-def test_a_training_cannot_be_run_after_an_interrupted_release(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_training_cannot_be_run_after_an_interrupted_release() -> None:
     model = lm.Model(network())
-    training = model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8)
+    training = training_of(model)
     training.step(X, X)
-
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(llvm, "unload", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            training.release()
+    with patch.object(llvm, "unload", interrupt), pytest.raises(KeyboardInterrupt):
+        training.release()
     with pytest.raises(lm.errors.ReleasedError):
         training.step(X, X)
     assert model.predict(X).shape == (8, 4)
@@ -244,11 +230,7 @@ def test_a_job_is_set_to_one_run_again_after_an_interrupted_change() -> None:
     words = job._words
     job.set_runs(np.zeros((5, 2), np.int64), (), ())
 
-    class Interrupting:
-        def __setitem__(self, number: int, value: int) -> None:
-            raise KeyboardInterrupt
-
-    job._words = Interrupting()
+    job._words = MagicMock(__setitem__=interrupt)
     with pytest.raises(KeyboardInterrupt):
         job.set_single_run()
     job._words = words
@@ -287,9 +269,9 @@ def test_ctrl_c_while_a_helper_starts_leaves_no_two_helpers_with_one_number(
         pressing()
 
     shielded(lambda: None)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
-        patch.setattr(pool, "_native", None)
+    with monkeypatch.context() as patches:
+        patches.setattr(threading.Thread, "start", start)
+        patches.setattr(pool, "_native", None)
         with pytest.raises(KeyboardInterrupt):
             pool.run(job_of(3))
         # The second time it gets as far as the native code, which is not there.
@@ -317,7 +299,7 @@ def test_programs_move_to_another_arena_together(pressing: Callable[[], None]) -
 # Ctrl-C that is held ------------------------------------------------------------------------------
 
 
-def test_unhandled_ctrl_c_is_raised_at_the_end(pressing: Callable[[], None]) -> None:
+def test_ctrl_c_is_raised_at_the_end_unless_it_is_handled(pressing: Callable[[], None]) -> None:
     def hold() -> None:
         with held_interrupts() as interrupt:
             assert not interrupt.handle()
@@ -327,9 +309,6 @@ def test_unhandled_ctrl_c_is_raised_at_the_end(pressing: Callable[[], None]) -> 
     with pytest.raises(KeyboardInterrupt):
         hold()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_handled_ctrl_c_is_not_raised(pressing: Callable[[], None]) -> None:
     with held_interrupts() as interrupt:
         pressing()
         assert interrupt.handle()
@@ -338,16 +317,13 @@ def test_handled_ctrl_c_is_not_raised(pressing: Callable[[], None]) -> None:
 def test_the_previous_handler_is_restored_after_an_interrupted_restore(
     pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: Any) -> None:
-        raise TimeoutError
-
     seen: list[int] = []
 
     def own(number: int, _: Any) -> None:
         seen.append(number)
 
     signal.signal(signal.SIGINT, own)
-    with pytest.raises(TimeoutError), held_interrupts():
+    with pytest.raises(KeyboardInterrupt), held_interrupts():
         monkeypatch.setattr(signal, "signal", interrupt)
     monkeypatch.undo()
     gc.collect()
@@ -359,48 +335,46 @@ def test_the_previous_handler_is_restored_after_an_interrupted_restore(
 def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_training_step(
     pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = HostMemory.write
-
-    def write(memory: HostMemory, array: Any) -> None:
-        if array.shape == X.shape:
-            pressing()  # A second time would raise at once.
-        plain(memory, array)
-
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
     before, y = model.parameters(), X[:, :3]
-    monkeypatch.setattr(HostMemory, "write", write)
     # As on a device with memory of its own.
     monkeypatch.setattr(CpuEngine, "shared", lambda *_: None)
-    history = model.fit((X, y), loss=lm.MSE(), optimizer=lm.SGD(0.1), progress=False)
+    # A second time would raise at once.
+    with writes_interrupted_by(pressing, shape=X.shape):
+        history = model.fit((X, y), loss=lm.MSE(), optimizer=lm.SGD(0.1), progress=False)
+        with model.training(lm.MSE(), lm.SGD(0.1), 4) as training:
+            with pytest.raises(KeyboardInterrupt):
+                training.run((X, y), 3)
+            assert training.steps_done == 0
     assert history.interrupted
     assert len(history) == 0
-    with model.training(lm.MSE(), lm.SGD(0.1), 4) as training:
-        with pytest.raises(KeyboardInterrupt):
-            training.run((X, y), 3)
-        assert training.steps_done == 0
     assert same(before, model.parameters())
 
 
-def fits(
-    pressing: Callable[[], None], count: int = 3, seconds: float = 0.0, **how: Any
-) -> list[lm.training.history.History]:
-    """Fits in a loop; Ctrl-C is pressed in the second epoch of each, so many seconds apart."""
+HOW: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
+
+
+def fits(pressing: Callable[[], None], seconds: float = 0.0, **how: Any) -> list[Any]:
+    """Three fits; Ctrl-C is pressed in the second epoch of each, so many seconds apart."""
     results: list[Any] = []
 
     def press(history: Any) -> None:
         if len(history) == 2:
             pressing()
 
-    for _ in range(count):
-        model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
-        usual = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False, "epochs": 4}
+    for _ in range(3):
         try:
-            results.append(model.fit((X, X[:, :3]), callbacks=[press], **usual, **how))
+            results.append(small_fit([press], epochs=4, **how))
         except KeyboardInterrupt:
             return results
         # As if the time had passed.
         Interrupt._last_said -= seconds
     return results
+
+
+def small_fit(callbacks: list[Any], **how: Any) -> Any:
+    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
+    return model.fit((X, X[:, :3]), callbacks=callbacks, **HOW, **how)
 
 
 def test_ctrl_c_ends_one_fit_of_a_loop_and_says_so(
@@ -425,9 +399,7 @@ def test_ctrl_c_may_raise_once_the_fit_has_ended(
     assert not fits(pressing, on_interrupt="raise")
     assert not capsys.readouterr().err
     # A callback that ends a fit is no Ctrl-C.
-    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
-    how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "on_interrupt": "raise"}
-    history = model.fit((X, X[:, :3]), callbacks=[lm.callbacks.TimeLimit(1e-9)], **how)
+    history = small_fit([lm.callbacks.TimeLimit(1e-9)], on_interrupt="raise")
     assert history.interrupted
     assert not capsys.readouterr().err
 
@@ -445,28 +417,18 @@ def test_callbacks_end_before_ctrl_c_raises(pressing: Callable[[], None]) -> Non
         def fit_fails(self, fit: Any, error: BaseException) -> None:
             seen.append("fails")
 
-    model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
-    how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "on_interrupt": "raise"}
     with pytest.raises(KeyboardInterrupt):
-        model.fit((X, X[:, :3]), callbacks=[Seen()], **how)
+        small_fit([Seen()], on_interrupt="raise")
     assert seen == ["ends 0 True"]
 
 
 # Signals at random moments ------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX's signals")
+@posix_only
 def test_signals_at_random_moments_do_no_harm() -> None:
     """A short version of `tools/attack_signals.py`, which describes the attack."""
-    attack = [sys.executable, str(ROOT / "tools" / "attack_signals.py"), "40", "11"]
-    done = subprocess.run(
-        attack,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_python(ROOT / "tools" / "attack_signals.py", "40", "11", PYTHONPATH=str(ROOT))
     assert "0 failures" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
 
@@ -491,10 +453,6 @@ model.fit((x, y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), progress=False)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX's signals")
+@posix_only
 def test_a_handler_predicts_while_modules_are_loaded_for_the_first_time() -> None:
-    environment = os.environ | {"LAMINA_CACHE": "off"}
-    command = [sys.executable, "-c", _PREDICTING]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.stderr == ""
-    assert done.stdout.split("\n") == ["(2, 3)", "(2, 3)", ""]
+    assert printed(_PREDICTING, LAMINA_CACHE="off") == "(2, 3)\n(2, 3)\n"

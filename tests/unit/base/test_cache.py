@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import random
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,11 @@ from cache_cases import (
     posix,
     unused,
 )
+from fresh_python import printed, run_python
 
 import lamina as lm
 from lamina.base import cache
-from lamina.base.cache import Sources, cached, find, folder, folders, keep, key_of
+from lamina.base.cache import Sources, cached, find, folder, keep, key_of
 from lamina.compiler.program_cache import SOURCES as PROGRAM_SOURCES
 from lamina.engines.cpu.compilation import SOURCES as CODE_SOURCES
 from lamina.engines.gpu.gpus import SOURCES as GPU_SOURCES
@@ -38,61 +38,50 @@ from lamina.engines.opencl.processors import SOURCES as PROCESSOR_SOURCES
 _folder = pytest.fixture(autouse=True, name="cache_folder")(cache_of_its_own)
 
 
-def package_in(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
-    """A package that can be imported."""
-    monkeypatch.syspath_prepend(str(folder))
-    package = folder / name
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that can be imported; it is named after its folder."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / tmp_path.name
     package.mkdir()
     (package / "__init__.py").write_text("OLD = True")
     return package
 
 
-def test_sources_that_change_after_they_were_imported_are_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = package_in(tmp_path, monkeypatch, "upgraded")
-    before, unasked = Sources("upgraded"), Sources("upgraded")
+def test_sources_that_change_after_they_were_imported_are_noticed(package: Path) -> None:
+    before, unasked = Sources(package.name), Sources(package.name)
     assert before.checksum == unasked.checksum != ""
     assert before.are_unchanged
     (package / "later.py").write_text("NEW = True")
     assert before.are_unchanged, "it was checked once, and is not checked again"
     assert not unasked.are_unchanged
-    assert Sources("upgraded").checksum != before.checksum
+    assert Sources(package.name).checksum != before.checksum
 
 
-def test_sources_with_another_time_and_equal_text_are_unchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = package_in(tmp_path, monkeypatch, "repaired")
-    one, other = Sources("repaired"), Sources("repaired")
+def test_sources_with_another_time_and_equal_text_are_unchanged(package: Path) -> None:
+    one, other = Sources(package.name), Sources(package.name)
     os.utime(package / "__init__.py", ns=(0, 0))
     assert one.are_unchanged
     (package / "__init__.py").write_text("NEW = True")
     assert not other.are_unchanged
 
 
-@pytest.mark.parametrize(
-    ("sources", "roots"),
-    [
-        pytest.param(
-            PROGRAM_SOURCES, ("checks", "graph", "ops", "compiler", "program"), id="programs"
-        ),
-        pytest.param(
-            CODE_SOURCES, ("program", "codegen", "engines/cpu", "engines/simd"), id="machine code"
-        ),
-        pytest.param(GPU_SOURCES, ("program", "codegen", "engines/gpu"), id="kernels for GPUs"),
-        pytest.param(
-            PROCESSOR_SOURCES,
-            ("program", "codegen", "engines/gpu", "engines/simd", "engines/opencl"),
-            id="kernels for processors",
-        ),
-        pytest.param("opencl", ("codegen", "engines/opencl"), id="verdicts of self-tests"),
-    ],
-)
-def test_the_key_covers_every_package_that_decides_an_entry(
-    sources: Sources | str, roots: Sequence[str]
-) -> None:
-    if isinstance(sources, str):
+KEYS: dict[str, tuple[Sources | None, Sequence[str]]] = {
+    "programs": (PROGRAM_SOURCES, ("checks", "graph", "ops", "compiler", "program")),
+    "machine code": (CODE_SOURCES, ("program", "codegen", "engines/cpu", "engines/simd")),
+    "kernels for GPUs": (GPU_SOURCES, ("program", "codegen", "engines/gpu")),
+    "kernels for processors": (
+        PROCESSOR_SOURCES,
+        ("program", "codegen", "engines/gpu", "engines/simd", "engines/opencl"),
+    ),
+    "verdicts of self-tests": (None, ("codegen", "engines/opencl")),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_the_key_covers_every_package_that_decides_an_entry(kind: str) -> None:
+    sources, roots = KEYS[kind]
+    if sources is None:
         pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
         from lamina.engines.opencl.verdicts import SOURCES as sources
     lamina = Path(lm.__file__).parent
@@ -102,17 +91,6 @@ def test_the_key_covers_every_package_that_decides_an_entry(
         for file in (lamina / root).rglob("__init__.py")
     }
     assert found | {"lamina.base"} == set(sources.packages)
-
-
-def test_an_entry_is_made_once_and_then_found() -> None:
-    make = Maker()
-    assert [cached("k", make) for _ in range(3)] == [CONTENT] * 3
-    assert make.calls == 1
-
-
-def test_different_keys_are_different_entries() -> None:
-    assert cached("one", Maker(b"1")) == b"1"
-    assert cached("two", Maker(b"2")) == b"2"
 
 
 @pytest.mark.parametrize("key", ["", "../outside", "/etc/x", "a\0b", "k" * 5000, "\N{SNOWMAN}"])
@@ -127,19 +105,21 @@ def test_keys_depend_on_every_string_and_where_it_ends() -> None:
     assert len(keys) == 5
 
 
+def flipped(number: int, data: bytes) -> bytes:
+    """The data with a flipped bit in one of its bytes."""
+    changed = bytearray(data)
+    changed[number] ^= 1
+    return bytes(changed)
+
+
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
-    "truncated in the magic": lambda data: data[:5],
-    "truncated in the header": lambda data: data[:30],
-    "truncated after the header": lambda data: data[:88],
-    "truncated in the content": lambda data: data[:-1],
+    **{f"truncated after {n} bytes": lambda data, n=n: data[:n] for n in (5, 30, 88, -1)},
     "longer": lambda data: data + b"x",
     "another magic": lambda data: b"L" + data[1:],
     "an earlier format": lambda data: data.replace(b"object 2", b"object 1"),
-    "a flipped bit in the key": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
-    "a flipped bit in the length": lambda data: data[:48] + bytes([data[48] ^ 1]) + data[49:],
-    "a flipped bit in the checksum": lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:],
-    "a flipped bit in the content": lambda data: data[:-9] + bytes([data[-9] ^ 4]) + data[-8:],
+    # Of the key, the length, the checksum and the content.
+    **{f"a flipped bit in byte {n}": partial(flipped, n) for n in (20, 48, 60, -9)},
 }
 
 
@@ -149,17 +129,16 @@ def test_a_damaged_entry_is_made_again(damage: str, cache_folder: Path) -> None:
     cached("k", make)
     path = path_of(cache_folder, "k")
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
-    assert cached("k", make) == CONTENT
-    assert cached("k", make) == CONTENT
+    assert [cached("k", make) for _ in range(2)] == [CONTENT] * 2
     assert make.calls == 2
 
 
 def test_a_whole_entry_under_another_name_is_made_again(cache_folder: Path) -> None:
-    cached("one", Maker(b"of one"))
-    cached("two", Maker(b"of two"))
+    for name in ("one", "two"):
+        assert cached(name, Maker(name.encode())) == name.encode()
     path_of(cache_folder, "two").write_bytes(path_of(cache_folder, "one").read_bytes())
-    make = Maker(b"of two")
-    assert [cached("two", make) for _ in range(2)] == [b"of two"] * 2
+    make = Maker(b"two")
+    assert [cached("two", make) for _ in range(2)] == [b"two"] * 2
     assert make.calls == 1
 
 
@@ -175,24 +154,16 @@ def test_the_cache_can_be_turned_off(
 # Its folder ---------------------------------------------------------------------------------------
 
 
-def test_the_folder_may_begin_with_the_users_home(
+def test_the_folder_is_in_the_users_cache_folder_or_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.setenv("LAMINA_CACHE", "~/elsewhere")
     assert folder() == tmp_path / "elsewhere" / "objects"
-
-
-def test_the_default_folder_is_in_the_users_cache_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.delenv("LAMINA_CACHE")
     monkeypatch.setattr(cache.platformdirs, "user_cache_dir", lambda name: tmp_path / name)
     assert folder() == tmp_path / "lamina" / "objects"
-
-
-def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAMINA_CACHE", "here")
     cached("k", Maker())
@@ -201,38 +172,31 @@ def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @posix
 @pytest.mark.parametrize(
-    "case",
+    "variables",
     [
-        "nobody knows the user",
-        "a user that there is not",
-        "a home that there is not",
-        "the home of another user, that there is not",
+        pytest.param({}, id="nobody knows the user"),
+        pytest.param({"LAMINA_CACHE": "~no-such-user/x"}, id="a user that there is not"),
+        pytest.param({"HOME": "HOME"}, id="a home that there is not"),
+        pytest.param({"LAMINA_CACHE": "~anna/x"}, id="a home of another user that there is not"),
     ],
 )
 def test_without_a_home_folder_there_is_no_cache_and_one_warning(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    variables: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     import pwd
 
     lacking = tmp_path / "home"
-    if case == "nobody knows the user":
-
-        def unknown(_: int) -> None:
-            raise KeyError
-
-        monkeypatch.setattr(pwd, "getpwuid", unknown)
-        for name in ("LAMINA_CACHE", "HOME", "XDG_CACHE_HOME"):
-            monkeypatch.delenv(name, raising=False)
-    elif case == "a user that there is not":
-        monkeypatch.setenv("LAMINA_CACHE", "~no-such-user/x")
-    elif case == "a home that there is not":
-        monkeypatch.setenv("HOME", str(lacking))
-        for name in ("LAMINA_CACHE", "XDG_CACHE_HOME"):
-            monkeypatch.delenv(name, raising=False)
-    else:
-        user: Any = pwd.struct_passwd(("anna", "x", 12345, 12345, "", str(lacking), "/bin/sh"))
+    user: Any = pwd.struct_passwd(("anna", "x", 12345, 12345, "", str(lacking), "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    if "no-such-user" not in variables.get("LAMINA_CACHE", ""):
         monkeypatch.setattr(pwd, "getpwnam", lambda _: user)
-        monkeypatch.setenv("LAMINA_CACHE", "~anna/x")
+    for name in ("LAMINA_CACHE", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("HOME", str(lacking)))
     with caplog.at_level(logging.WARNING, "lamina"):
         unused(Maker())
     (message,) = caplog.messages
@@ -260,8 +224,7 @@ for size in (1, 2, 3):
 """
     gone = ("HOME", "LAMINA_CACHE", "XDG_CACHE_HOME")
     environment = {name: value for name, value in os.environ.items() if name not in gone}
-    command = [sys.executable, "-W", "error", "-c", script]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    found = run_python("-W", "error", "-c", script, environment=environment)
     assert (found.returncode, found.stdout) == (0, "")
     assert found.stderr.count("there is no home folder") == 1
     assert len(found.stderr.splitlines()) == 1
@@ -312,54 +275,31 @@ def test_the_cache_exceeds_its_limit_by_at_most_an_eighth(
     assert (1 << 20) * 3 // 4 < most < (1 << 20) * 9 // 8 + cache.SHARDS * 4096
 
 
-class Calls:
-    """Counts the calls into the file system."""
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of Python are run."""
+    count, before = 0, sys.gettrace()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        for name in ("open", "fstat", "stat", "mkdir", "unlink", "replace", "utime", "listdir"):
-            monkeypatch.setattr(folders.os, name, self.counted(getattr(os, name)))
-        self._scandir = os.scandir
-        monkeypatch.setattr(folders.os, "scandir", self.scandir)
+    def trace(_: object, event: str, __: object) -> object:
+        nonlocal count
+        count += event == "line"
+        return trace
 
-    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.count += 1
-            return function(*arguments, **options)
-
-        return call
-
-    @contextmanager
-    def scandir(self, path: Any) -> Iterator[Any]:
-        with self._scandir(path) as entries:
-            yield (self._noted(entry) for entry in entries)
-
-    def _noted(self, entry: Any) -> Any:
-        self.count += 1
-        return entry
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
 
 
-def test_the_cost_of_writing_does_not_grow_with_the_number_of_entries(
-    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cost_of_writing_does_not_grow_with_the_number_of_entries(cache_folder: Path) -> None:
     first, second, third = in_one_shard(3)
     keep(first, CONTENT)
-    counts: list[int] = []
-    with monkeypatch.context() as context:
-        calls = Calls(context)
-        keep(second, CONTENT)
-        counts.append(calls.count)
+    few = lines_run(lambda: keep(second, CONTENT))
     for number in range(2000):
         (cache_folder / "0" / f"{number}.object").touch()
-    with monkeypatch.context() as context:
-        calls = Calls(context)
-        keep(third, CONTENT)
-        find(third)
-        find(third)
-        counts.append(calls.count)
-    assert counts[0] > 10
-    # Two more look-ups, and not one call for each entry.
-    assert counts[1] < 4 * counts[0]
+    assert 10 < lines_run(lambda: keep(third, CONTENT)) < 2 * few
+    assert lines_run(lambda: find(third)) < 2 * few
 
 
 def test_a_shard_is_trimmed_once_per_eighth_of_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,23 +361,18 @@ def start(seed, rounds):
 """
 
 
-def run_workers(script: str) -> None:
-    command = [sys.executable, "-c", WORKERS + script]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-
-
 @posix
 def test_processes_that_write_read_and_trim_find_whole_entries() -> None:
-    run_workers("""
+    script = """
 children = [start(seed, 300) for seed in range(4)]
 assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-""")
+"""
+    assert printed(WORKERS + script) == ""
 
 
 @posix
 def test_writers_that_are_killed_leave_nothing_that_is_read(cache_folder: Path) -> None:
-    run_workers("""
+    script = """
 generator = random.Random(0)
 for seed in range(20):
     child = start(seed, 10**6)
@@ -445,5 +380,6 @@ for seed in range(20):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 work(99, 300)
-""")
+"""
+    assert printed(WORKERS + script) == ""
     assert len(list((cache_folder / "new").iterdir())) <= 20

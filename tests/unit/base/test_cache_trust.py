@@ -50,9 +50,13 @@ def test_a_folder_that_others_may_write_to_is_not_used(mode: int, cache_folder: 
 
 
 @posix
-@pytest.mark.parametrize("mode", [0o777, 0o772])
-def test_a_folder_below_one_that_others_may_write_to_is_not_used(
-    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("mode", "trusted"), [(0o777, False), (0o772, False), (0o1777, True)])
+def test_a_folder_below_one_that_others_may_write_to_is_used_only_with_the_sticky_bit(
+    mode: int,
+    trusted: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """They could replace it by one of theirs."""
     shared = tmp_path / "shared"
@@ -60,20 +64,12 @@ def test_a_folder_below_one_that_others_may_write_to_is_not_used(
     monkeypatch.setenv("LAMINA_CACHE", str(shared / "mine"))
     assert folder() is not None
     shared.chmod(mode)
-    unused(Maker())
-    assert f"others may write to {shared}" in caplog.text
-
-
-@posix
-def test_a_users_folder_below_a_shared_one_with_the_sticky_bit_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o1777)
-    monkeypatch.setenv("LAMINA_CACHE", str(shared / "mine"))
-    cached("k", Maker())
-    assert cached("k", Maker(b"")) == CONTENT
+    if trusted:
+        cached("k", Maker())
+        assert cached("k", Maker(b"")) == CONTENT
+    else:
+        unused(Maker())
+        assert f"others may write to {shared}" in caplog.text
 
 
 class Owned:
@@ -84,8 +80,8 @@ class Owned:
         self._fstat = os.fstat
         monkeypatch.setattr(folders.os, "fstat", self)
 
-    def give(self, path: Path, owner: int) -> None:
-        self.owners[path.stat().st_ino] = owner
+    def give(self, owner: int, *paths: Path) -> None:
+        self.owners |= {path.stat().st_ino: owner for path in paths}
 
     def __call__(self, descriptor: int) -> os.stat_result:
         found = self._fstat(descriptor)
@@ -112,7 +108,7 @@ def test_files_of_another_user_are_not_used(
         "a shard": entry.parent,
         "an entry": entry,
     }[which]
-    owned.give(path, os.geteuid() + 1)
+    owned.give(os.geteuid() + 1, path)
     assert cached("k", Maker()) == CONTENT
     if which in ("a parent", "the folder"):
         assert folder() is None
@@ -120,32 +116,21 @@ def test_files_of_another_user_are_not_used(
 
 
 @posix
-def test_a_parent_may_belong_to_root_but_not_the_folder(
-    cache_folder: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache_folder.mkdir()
-    monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
-    owned.give(cache_folder, 12345)
-    for parent in cache_folder.parents:
-        owned.give(parent, 0)
-    assert folder() == cache_folder
-    owned.give(cache_folder, 0)
-    assert folder() is None
-
-
-@posix
-def test_a_folder_of_the_users_own_group_may_be_written_by_it(
+def test_a_parent_may_belong_to_root_and_be_written_by_the_users_own_group(
     cache_folder: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many systems make one for each user, and have folders be writable by the group."""
     import grp
     import pwd
 
-    monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
     cache_folder.mkdir()
-    owned.give(cache_folder, 12345)
-    for parent in cache_folder.parents:
-        owned.give(parent, 0)
+    monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
+    owned.give(12345, cache_folder)
+    owned.give(0, *cache_folder.parents)
+    assert folder() == cache_folder
+    owned.give(0, cache_folder)
+    assert folder() is None
+    owned.give(12345, cache_folder)
     cache_folder.parent.chmod(0o770)
     group = cache_folder.parent.stat().st_gid
     user: Any = pwd.struct_passwd(("anna", "x", 12345, group, "", "/home/anna", "/bin/sh"))
@@ -226,33 +211,22 @@ def test_links_in_folders_of_root_are_followed(
     (real / "home").mkdir(parents=True)
     (tmp_path / "home").symlink_to("disk2/home")
     (tmp_path / "absolute").symlink_to(real / "home")
-    for path in (tmp_path, *tmp_path.parents):
-        owned.give(path, 0)
+    (tmp_path / "cycle").symlink_to("again")
+    (tmp_path / "again").symlink_to("cycle")
+    owned.give(0, tmp_path, *tmp_path.parents)
     monkeypatch.setattr(folders, "_others_may_write", lambda *_: False)
     for link in ("home", "absolute"):
         monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / link / "cache"))
         cached(link, Maker())
     assert len(entries(real / "home" / "cache" / "objects")) == 2
-    # The path itself is none, and nor is one that anybody else can make.
-    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "home"))
-    assert folder() is None
-    owned.give(tmp_path, 12345)
+    # The path itself is none, nor are cycles followed, nor one that anybody else can make.
+    for path in ("home", "cycle/cache"):
+        monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / path))
+        assert folder() is None
+    owned.give(12345, tmp_path)
     monkeypatch.setattr(folders.os, "geteuid", lambda: 12345)
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "home" / "cache"))
     assert folder() is None
-
-
-@posix
-def test_a_cycle_of_links_is_not_followed_forever(
-    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    for path in (tmp_path, *tmp_path.parents):
-        owned.give(path, 0)
-    monkeypatch.setattr(folders, "_others_may_write", lambda *_: False)
-    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "a" / "cache"))
-    unused(Maker())
 
 
 @posix

@@ -19,36 +19,22 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_a_lamina_error(kind: type[Exception]) -> None:
+def test_every_kind_is_a_lamina_error_with_a_docstring(kind: type[Exception]) -> None:
     assert issubclass(kind, LaminaError)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_docstring(kind: type[Exception]) -> None:
     assert kind.__doc__
 
 
-def test_a_problem_without_facts_is_one_line() -> None:
+def test_location_problem_facts_and_advice_are_lines_with_a_column_of_facts() -> None:
     assert str(LaminaError("it is wrong")) == "it is wrong"
-
-
-def test_the_location_comes_first() -> None:
     assert str(LaminaError("it is wrong", where="net/1:Add")) == "in net/1:Add: it is wrong"
-
-
-def test_facts_are_aligned_in_a_column() -> None:
     error = LaminaError("it is wrong", facts=(("expected", "1"), ("found", "2")), advice="Fix it.")
     assert str(error) == "it is wrong\n  expected  1\n  found     2\n  Fix it."
 
 
-def test_the_location_can_be_added_later() -> None:
+def test_the_location_can_be_added_later_and_the_innermost_is_kept() -> None:
     error = LaminaError("it is wrong")
     assert error.at("net/1:Add") is error
-    assert error.where == "net/1:Add"
-
-
-def test_the_innermost_location_is_kept() -> None:
-    assert LaminaError("it is wrong", where="near").at("far").where == "near"
+    assert error.at("far").where == "net/1:Add"
 
 
 def test_problem_facts_advice_and_location_are_attributes() -> None:

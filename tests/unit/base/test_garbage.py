@@ -22,7 +22,7 @@ def collecting() -> Generator[None]:
     assert gc.isenabled()
 
 
-def test_the_last_pause_that_ends_lets_garbage_be_collected() -> None:
+def test_the_last_pause_that_ends_or_is_deleted_lets_garbage_be_collected() -> None:
     first, second = Pause(), Pause()
     assert not gc.isenabled()
     first.end()
@@ -30,12 +30,10 @@ def test_the_last_pause_that_ends_lets_garbage_be_collected() -> None:
     assert not gc.isenabled()
     second.end()
     assert gc.isenabled()
-
-
-def test_a_deleted_pause_has_ended() -> None:
-    pause = Pause()
+    deleted = Pause()
     assert not gc.isenabled()
-    del pause
+    del deleted
+    assert gc.isenabled()
 
 
 def test_an_interrupted_end_of_a_pause_is_completed_by_the_next_pause(
