@@ -1,0 +1,70 @@
+"""Devices of doubles, which the cuda engine finds."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lamina.engines.cuda import build, calls, devices
+from lamina.engines.cuda import engine as cuda_engine
+
+
+class Counted:
+    """A module of the double that counts the calls of its functions."""
+
+    def __init__(self, module: Any, counts: Counter[str]) -> None:
+        self._module, self._counts = module, counts
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if not name.startswith(("cu", "nvrtc")):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            self._counts[name] += 1
+            return found(*arguments)
+
+        return call
+
+
+@pytest.fixture
+def counts() -> Counter[str]:
+    """The calls of each function of the driver and of NVRTC."""
+    return Counter()
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Callable[..., Any]]:
+    """Makes devices, which the engine finds, and returns their double.
+
+    A test fails if a device has faults at its end; one that expects them calls `recover`.
+    """
+    from cuda_machine.device_attributes import DeviceDescription
+    from cuda_machine.driver_double import CudaDouble
+    from cuda_machine.operations import Order
+
+    made: list[CudaDouble] = []
+
+    def forget() -> None:
+        for one in (calls.cuda, devices._found, cuda_engine._opened, build._known):
+            one.cache_clear()
+
+    def use(*described: DeviceDescription, order: Order | None = None) -> CudaDouble:
+        forget()
+        double = CudaDouble(described or (DeviceDescription(),), order or Order("late"))
+        made.append(double)
+        modules = Counted(double.driver, counts), Counted(double.nvrtc, counts)
+        monkeypatch.setattr(calls, "packages", lambda: modules)
+        monkeypatch.setattr(calls, "cublaslt_package", lambda: double.cublaslt)
+        monkeypatch.setattr(calls, "missing_packages", list)
+        return double
+
+    forget()
+    yield use
+    gc.collect()
+    forget()
+    assert [fault for one in made for fault in one.faults] == []
