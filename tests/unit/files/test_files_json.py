@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from files_cases import metadata_of
+from files_cases import functional, metadata_of
 from test_files_hostile import forge
 from test_streams_continued import failing
 
 import lamina as lm
+from lamina.base.shapes import float32
 from lamina.errors import DefinitionError, FileFormatError, LaminaError
 from lamina.training import training
 
@@ -81,6 +82,20 @@ def table_model(path: Path) -> Any:
     model.fit(data, **FIT)
     model.save(path)
     return json.loads(metadata_of(path)["coding"])
+
+
+@EVERY
+def test_the_definition_of_a_network(every: bool, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    lm.Model(functional()).save(path)
+
+    def use(path: Path) -> None:
+        try:
+            lm.load(path).network.trace(dtype=float32, training=False)
+        except LaminaError as error:
+            raise error if isinstance(error, FileFormatError) else AssertionError from error
+
+    assert not faults(path, "network", json.loads(metadata_of(path)["network"]), every, use)
 
 
 @EVERY
