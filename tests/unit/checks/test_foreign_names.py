@@ -53,14 +53,22 @@ def has(owner: Any, name: str) -> bool:
     return hasattr(owner, name) or name in getattr(owner, "__dataclass_fields__", ())
 
 
+def values_by_name() -> dict[str, Any]:
+    """Values for the arguments of the calls in the texts."""
+    shares = "rate factor slope beta strength limit probability deviation value low scale offset"
+    counts = "features channels window groups heads hidden size count classes every steps start k"
+    x = lm.Input(3)
+    values: dict[str, Any] = dict.fromkeys(shares.split(), 0.5)
+    values |= dict.fromkeys((*counts.split(), "widths", "inputs"), 2) | {"high": 1.0}
+    values |= {"input": x, "x": x, "layers": (), "boundaries": [1], "then": 0.1}
+    values |= {"rates": [0.1, 0.2], "schedules": [0.1, 0.2], "optimizer": lm.SGD(0.1)}
+    return values | {"distance": lambda a, b: lm.ops.sum(abs(a - b), 1)}
+
+
 @pytest.mark.parametrize("owner", TABLES)
-def test_no_entry_names_something_that_exists(owner: str) -> None:
+def test_replacements_exist_and_calls_in_the_texts_are_accepted(owner: str) -> None:
     one = CLASSES[owner] if owner in CLASSES else importlib.import_module(owner)
     assert [name for name in TABLES[owner] if has(one, name)] == []
-
-
-@pytest.mark.parametrize("owner", TABLES)
-def test_every_replacement_exists(owner: str) -> None:
     pattern = rf"\b(?:{'|'.join(OBJECTS)})(?:\.\w+)+"
     for text in TABLES[owner].values():
         for path in re.findall(pattern, text):
@@ -70,24 +78,9 @@ def test_every_replacement_exists(owner: str) -> None:
                 assert has(one, name), (path, text)
                 one = getattr(one, name, None)
                 one = lm.Network if isinstance(one, property) else one
-
-
-@pytest.mark.parametrize("owner", TABLES)
-def test_calls_in_the_texts_are_accepted(owner: str) -> None:
-    names = dict.fromkeys(
-        ("rate", "factor", "slope", "beta", "strength", "limit", "probability"), 0.5
-    )
-    names |= dict.fromkeys(("deviation", "value", "low", "scale", "offset"), 0.5)
-    counts = "features channels window groups heads hidden size count classes every steps start k"
-    names |= dict.fromkeys((*counts.split(), "widths"), 2) | {"high": 1.0}
-    x = lm.Input(3)
-    names |= {"inputs": 2, "input": x, "x": x, "layers": (), "boundaries": [1], "then": 0.1}
-    names |= {"rates": [0.1, 0.2], "schedules": [0.1, 0.2], "optimizer": lm.SGD(0.1)}
-    names |= {"distance": lambda a, b: lm.ops.sum(abs(a - b), 1)}
-    for text in TABLES[owner].values():
         for call in re.findall(r"lm(?:\.schedules|\.init)?\.[A-Z]\w*\([\w=., \"]*\)", text):
             if not call.startswith(("lm.Model", "lm.Network", "lm.Input", "lm.Sequential")):
-                eval(call, {"lm": lm, **names})
+                eval(call, {"lm": lm, **values_by_name()})
 
 
 MODEL = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")

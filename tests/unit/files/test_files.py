@@ -137,31 +137,26 @@ NETWORKS: dict[str, Callable[[], lm.Network]] = {
 OWN = [Own, Ramp, ReLU]
 
 
+def training_graph(network: lm.Network) -> str:
+    traced = network.trace(dtype=float32, training=True)
+    penalties = [(f"penalty{n}", t) for n, t in enumerate(traced.record.penalties)]
+    outputs = [(f"output{n}", t) for n, t in enumerate(traced.outputs)]
+    return show(Graph(traced.inputs, (*outputs, *penalties)))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_loaded_model_predicts_the_same_bits(name: str, dtype: str, tmp_path: Path) -> None:
+def test_a_loaded_model_has_the_same_predictions_training_graph_and_contents(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
     model = lm.Model(NETWORKS[name](), seed=3, dtype=dtype)
-    model.save(tmp_path / "model")
-    again = lm.load(tmp_path / "model", layers=OWN)
+    model.save(tmp_path / "one")
+    again = lm.load(tmp_path / "one", layers=OWN)
     assert again.seed == 3
     found = [one.predict(inputs_of(model.network)) for one in (model, again)]
     found = [one if isinstance(one, tuple) else (one,) for one in found]
     for one, other in zip(*found, strict=True):
         assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_loaded_model_has_the_same_training_graph_and_contents(name: str, tmp_path: Path) -> None:
-    model = lm.Model(NETWORKS[name]())
-    model.save(tmp_path / "one")
-    again = lm.load(tmp_path / "one", layers=OWN)
-
-    def training_graph(network: lm.Network) -> str:
-        traced = network.trace(dtype=float32, training=True)
-        penalties = [(f"penalty{n}", t) for n, t in enumerate(traced.record.penalties)]
-        outputs = [(f"output{n}", t) for n, t in enumerate(traced.outputs)]
-        return show(Graph(traced.inputs, (*outputs, *penalties)))
-
     assert training_graph(again.network) == training_graph(model.network)
     again.save(tmp_path / "other")
     one, other = metadata_of(tmp_path / "one"), metadata_of(tmp_path / "other")
@@ -237,18 +232,18 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_missing_files_folders_and_pipes_are_refused(tmp_path: Path) -> None:
     problem = refused(tmp_path / "missing").problem
     assert problem == "the file cannot be read: No such file or directory"
-    assert refused(tmp_path).problem == "the file cannot be read: this is not a regular file"
+    os.mkfifo(tmp_path / "pipe")  # which is not waited for
+    for path, found in ((tmp_path, "a folder"), (tmp_path / "pipe", "a pipe, socket or device")):
+        error = refused(path)
+        assert error.problem == "the file cannot be read: this is not a regular file"
+        assert error.facts[1] == ("found", found)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    error = refused(tmp_path / "pipe")
-    assert error.problem == "the file cannot be read: this is not a regular file"
-    assert error.facts[1] == ("found", "a pipe, socket or device")
+ANOTHER = "the file is damaged or of another kind"
 
 
 @pytest.mark.parametrize(
@@ -257,15 +252,11 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_file_of_another_kind_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(data)
     error = refused(tmp_path / "model")
-    assert error.problem == "the file is damaged or of another kind"
+    assert error.problem == ANOTHER
     assert error.facts[0] == ("expected", "a whole model file, as Model.save writes it")
-
-
-def test_a_file_of_data_is_told_from_a_model(tmp_path: Path) -> None:
-    path = tmp_path / "train.npz"
-    np.savez(path, x=np.zeros((3, 2), "float32"))
-    error = refused(path)
-    assert error.problem == "the file is damaged or of another kind"
+    np.savez(tmp_path / "train.npz", x=np.zeros((3, 2), "float32"))
+    error = refused(tmp_path / "train.npz")
+    assert error.problem == ANOTHER
     assert error.advice == (
         "The name is that of a data file: lm.data.load(path) reads those, and "
         "model.load_parameters takes dict(numpy.load(path))."
