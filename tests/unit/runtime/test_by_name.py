@@ -125,37 +125,30 @@ def test_training_steps_take_dicts_whatever_the_training_was_made_for() -> None:
 
 
 @pytest.mark.sampled
-def test_run_and_profile_take_dicts() -> None:
-    own = model("cpu")
-    with own.training(batch_size=8, **HOW) as training:
-        by_name = training.run(BY_NAME, steps=3)
-        assert training.profile(INPUTS, TARGETS, seconds=0.01).runs
-    with model("cpu").training(batch_size=8, **HOW) as training:
-        same(by_name, training.run(IN_ORDER, steps=3))
+def test_run_profile_and_verify_take_dicts() -> None:
+    own, losses = model("cpu"), []
+    for inputs, targets in (BY_NAME, IN_ORDER):
+        with model("cpu").training(batch_size=8, **HOW) as training:
+            losses.append(training.run((inputs, targets), steps=3))
+            assert training.profile(inputs, targets, seconds=0.01).runs
+    same(*losses)
     assert own.profile(8, data=BY_NAME, seconds=0.01, **HOW).runs
     assert own.profile(8, data=Dataset(INPUTS), seconds=0.01).runs
-
-
-@pytest.mark.sampled
-def test_verify_takes_dicts() -> None:
     report = lm.verify(network(), LOSS, data=BY_NAME)
     assert report.passed
     assert report.findings == lm.verify(network(), LOSS, data=IN_ORDER).findings
 
 
-def test_a_saved_model_and_a_copy_keep_the_names(tmp_path: Path) -> None:
+def test_a_saved_model_and_a_copy_keep_the_names_which_may_be_input(tmp_path: Path) -> None:
     own = model()
     own.save(tmp_path / "model")
     for again in (lm.load(tmp_path / "model", engine="interpreter"), copy.deepcopy(own)):
         assert again.network.input_names == ("image", "age")
         same(again.predict(INPUTS), own.predict(INPUTS))
-
-
-def test_an_input_may_be_named_input() -> None:
     net = lm.Sequential(lm.Input(2, name="input"), lm.Linear(2))
     assert net.input_names == ("input",)
     assert lm.Model(net).predict({"input": BOX}).shape == (20, 2)
-    assert lm.Sequential(lm.Input(2), lm.Linear(2)).input_names == (None,)
+    assert without_names().network.input_names == (None,)
 
 
 def test_targets_of_outputs_without_a_loss_are_not_used() -> None:
@@ -241,7 +234,7 @@ def test_names_that_inputs_have_not_are_refused() -> None:
     )
 
 
-def test_a_missing_input_is_refused() -> None:
+def test_unknown_and_missing_inputs_and_targets_are_refused() -> None:
     expected = (
         "in inputs: the input 'age' is missing\n"
         "  expected  image, age\n"
@@ -257,16 +250,13 @@ def test_a_missing_input_is_refused() -> None:
         lambda: lm.verify(own.network, LOSS, data=(inputs, TARGETS)),
     ):
         assert fault(call) == expected
-
-
-def test_unknown_and_missing_targets_are_refused() -> None:
-    assert fault(model().evaluate, (INPUTS, {"box": BOX, "labels": LABEL}), LOSS) == (
+    assert fault(own.evaluate, (INPUTS, {"box": BOX, "labels": LABEL}), LOSS) == (
         "in targets: the network has no output named 'labels'\n"
         "  expected  label, box\n"
         "  found     box, labels\n"
         "  Is it 'label'?"
     )
-    assert fault(model().evaluate, (INPUTS, {"box": BOX}), LOSS) == (
+    assert fault(own.evaluate, (INPUTS, {"box": BOX}), LOSS) == (
         "in targets: the target 'label' is missing\n"
         "  expected  label, box\n"
         "  found     box\n"
