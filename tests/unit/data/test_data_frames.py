@@ -199,7 +199,7 @@ def test_gaps_of_nullable_columns_of_pandas_are_filled(backend: str) -> None:
     assert "numbers are missing in the column 'i'" in fault(from_frame, nullable(backend))
 
 
-def test_nullable_columns_in_a_dictionary_and_decimals_are_numbers() -> None:
+def test_nullable_columns_in_a_dictionary_decimals_and_integers_of_128_bits_are_numbers() -> None:
     pandas = pytest.importorskip("pandas")
     polars = pytest.importorskip("polars")
     column = pandas.Series([1, None, 3], dtype="Int64")
@@ -208,6 +208,14 @@ def test_nullable_columns_in_a_dictionary_and_decimals_are_numbers() -> None:
     assert from_frame(prices, gaps=0).inputs.tolist() == [[1.5], [0]]
     assert from_frame({"w": ["a", float("nan")]}).coding.features == ("w=", "w=a")
     assert from_frame({"a": np.array([np.int64(1), None], object)}, gaps=0).inputs[0, 0] == 1
+    for dtype in (polars.Int128, polars.UInt128):
+        frame = polars.DataFrame({"a": polars.Series([None, 3], dtype=dtype)})
+        assert from_frame(frame, gaps=7).inputs.tolist() == [[7], [3]]
+    whole = polars.Series([1, 3], dtype=polars.Int128)
+    error = refused(DataError, Dataset, whole)
+    assert "which has no 128-bit integer types" in str(error)
+    assert error.advice == "Cast it first: series.cast(polars.Float64)."
+    assert Dataset(whole.cast(polars.Float64)).inputs.tolist() == [1, 3]
 
 
 def all_missing(name: str) -> list[Any]:
@@ -319,24 +327,20 @@ def test_unfit_kinds_are_refused() -> None:
 # Words that are taken for mistakes ----------------------------------------------------------------
 
 
-def test_a_few_words_among_texts_of_numbers_are_mistakes() -> None:
-    sizes = [str(20 + n) for n in range(39)]
-    table = {"size": [*sizes, "7O"], "y": [n + 0.5 for n in range(40)]}
+def test_a_few_words_among_texts_of_numbers_or_dates_are_mistakes() -> None:
+    sizes, days = [str(20 + n) for n in range(39)], [f"2010-01-{day:02}" for day in range(1, 11)]
+    y = [n + 0.5 for n in range(40)]
+    table = {"size": [*sizes, "7O"], "y": y}
     text = fault(from_frame, table, target="y")
     assert "nearly all cells of the column 'size' are numbers" in text
     assert "'7O' in row 39" in text
     assert len(from_frame(table, target="y", kinds={"size": "word"}).coding.features) == 40
-    # Texts that are all numbers may be codes.
+    # Texts that are all numbers may be codes; texts that are all dates are dates.
     with pytest.warns(LaminaWarning, match="make numbers of them, kinds={'size': 'number'}, or"):
         codes = from_frame(table | {"size": [*sizes, "70"]}, target="y").coding.features
     assert len(codes) == 40
-
-
-def test_texts_that_are_all_dates_are_dates() -> None:
-    days = [f"2010-01-{day:02}" for day in range(1, 11)]
-    table = {"built": days, "y": [n + 0.5 for n in range(10)]}
-    assert from_frame(table, target="y").coding.features == ("built",)
-    text = fault(from_frame, table | {"built": [*days[:-1], "soon"]}, target="y")
+    assert from_frame({"built": days, "y": y[:10]}, "y").coding.features == ("built",)
+    text = fault(from_frame, {"built": [*days[:-1], "soon"], "y": y[:10]}, target="y")
     assert "nearly all cells of the column 'built' are dates" in text
 
 
@@ -567,30 +571,14 @@ def coding_word(value: Any) -> str:
     return "2" if value == 2 else str(value)
 
 
-def test_integers_of_128_bits_are_numbers() -> None:
+def test_a_column_or_a_lazy_frame_is_no_table() -> None:
     polars = pytest.importorskip("polars")
-    for dtype in (polars.Int128, polars.UInt128):
-        for values, expected in (([1, 3], [1, 3]), ([None, 3], [7, 3])):
-            series = polars.Series(values, dtype=dtype)
-            data = from_frame(polars.DataFrame({"a": series}), gaps=7)
-            assert data.inputs[:, 0].tolist() == expected
-    error = refused(DataError, Dataset, polars.Series([1, 3], dtype=polars.Int128))
-    assert "which has no 128-bit integer types" in str(error)
-    assert error.advice == "Cast it first: series.cast(polars.Float64)."
-    Dataset(polars.Series([1, 3], dtype=polars.Int128).cast(polars.Float64))
-
-
-@pytest.mark.parametrize("package", ["pandas", "polars"])
-def test_a_column_of_a_frame_is_no_table(package: str) -> None:
-    series = pytest.importorskip(package).Series([1, 2])
-    advice = "It is one column: series.to_frame() makes a data frame of it."
-    assert refused(DataError, from_frame, series).advice == advice
-    assert from_frame(series.to_frame()).inputs.tolist() == [[1], [2]]
-
-
-def test_a_lazy_frame_is_refused_without_computing_it() -> None:
-    polars = pytest.importorskip("polars")
-    lazy = polars.LazyFrame({"a": [1, 2]})
+    for package in (polars, pytest.importorskip("pandas")):
+        series = package.Series([1, 2])
+        advice = "It is one column: series.to_frame() makes a data frame of it."
+        assert refused(DataError, from_frame, series).advice == advice
+        assert from_frame(series.to_frame()).inputs.tolist() == [[1], [2]]
+    lazy = polars.LazyFrame({"a": [1, 2]})  # which is not computed
     for call in (from_frame, lambda frame: Dataset(frame, [1, 2])):
         assert refused(DataError, call, lazy).advice == "Collect it first: frame.collect()."
     assert "this is not a data frame" in error_text(DataError, from_frame, lazy)

@@ -13,7 +13,7 @@ from error_texts import error_text, refused
 from frame_cases import TABLE, Maker, by_name, maker
 
 import lamina as lm
-from lamina.data import Coding, from_frame
+from lamina.data import from_frame
 from lamina.errors import DataError, DTypeError, LaminaWarning, NonFiniteError, ShapeError
 
 NOT_CODED = "the columns of a data frame are not coded"
@@ -98,7 +98,7 @@ def test_a_part_takes_the_tables_of_the_whole(make_part: Any, when: str, tmp_pat
     assert copy.deepcopy(part).coding == data.coding
 
 
-def test_a_part_has_the_coding_of_its_own_inputs() -> None:
+def test_a_part_has_the_coding_and_the_order_of_its_own_inputs(tmp_path: Path) -> None:
     table = {"size": [30, 52], "town": ["Ulm", "Bonn"], "age": [3, 4], "y": [1.5, 2]}
     data = from_frame(table, "y", words="index")
     numbers, words = lm.Input(2), lm.Input(1, dtype="int64")
@@ -124,15 +124,6 @@ def test_a_part_has_the_coding_of_its_own_inputs() -> None:
     assert part.coding == other.coding
     assert model.coding == data.coding
     assert model.part(lm.Network([numbers, words], hidden + embedded)).coding == data.coding
-
-
-def test_a_part_takes_tables_in_the_order_of_its_own_inputs(tmp_path: Path) -> None:
-    table = {"size": [30, 52], "town": ["Ulm", "Bonn"], "age": [3, 4], "y": [1.5, 2]}
-    data = from_frame(table, "y", words="index")
-    numbers, words = lm.Input(2), lm.Input(1, dtype="int64")
-    scores = lm.Linear(1)(lm.concat([numbers, lm.Reshape(4)(lm.Embedding(3, 4)(words))]))
-    model = lm.Model(lm.Network([numbers, words], scores))
-    model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.001), progress=False)
     swapped = model.part(lm.Network([words, numbers], scores))
     swapped.save(tmp_path / "part")
     again = swapped.part(lm.Network([numbers, words], scores))
@@ -141,7 +132,7 @@ def test_a_part_takes_tables_in_the_order_of_its_own_inputs(tmp_path: Path) -> N
         own = part.coding.dataset(table)
         assert part.evaluate(own, lm.MSE()) == model.evaluate(data, lm.MSE())
     assert again.coding == data.coding
-    assert "expected  indices_first=True" in error_text(DataError, lambda: swapped.predict(data))
+    assert "expected  indices_first=True" in error_text(DataError, swapped.predict, data)
 
 
 def test_columns_and_rows_without_a_coding_are_refused() -> None:
@@ -314,11 +305,6 @@ def test_a_predictor_tells_how_a_frame_is_coded() -> None:
     assert error.advice.endswith("A predictor takes model.coding.inputs(table).")
     found = predict(model.coding.inputs({"a": [1.0]}))
     np.testing.assert_array_equal(found, model.predict({"a": [1.0]}))
-
-
-def test_a_coding_is_plain_data() -> None:
-    coding = from_frame(by_name(TABLE), target="town", gaps="indicator", standardise=True).coding
-    assert Coding.of(coding.notes()) == coding
 
 
 # Tables that are coded separately ----------------------------------------------------------------
