@@ -398,12 +398,6 @@ def test_programs_for_many_batch_sizes_are_not_all_kept() -> None:
     assert len(model._inference._programs._programs) == 16
 
 
-def test_metrics_of_one_name_are_numbered() -> None:
-    metrics, data = [lm.TopK(k=3)] * 2, (normal(5, 4), np.zeros(5, "int64"))
-    found = lm.Model(network()).evaluate(data, loss=lm.CrossEntropy(), metrics=metrics)
-    assert sorted(found) == ["loss", metrics[0].name, f"{metrics[0].name}_1"]
-
-
 # Copies and constants -----------------------------------------------------------------------------
 
 
@@ -444,7 +438,3 @@ def test_the_inputs_of_a_function_keep_their_own_dtypes() -> None:
         assert found[0][0] == 0.1
     narrowed = lm.compile([double], [ops.cast(double, "float32")])([1.0])[0]
     assert narrowed.dtype == np.float32
-
-
-def test_repr_shows_parameters_dtype_and_engine() -> None:
-    assert repr(lm.Model(network())) == "Model(43 parameters, float32, engine='cpu')"

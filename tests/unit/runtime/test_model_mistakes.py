@@ -58,14 +58,6 @@ def test_a_kind_of_device_that_is_no_engine_gets_the_engines_to_choose_from(engi
     )
 
 
-def test_the_tensors_of_a_network_are_joined_to_one_first() -> None:
-    x = lm.Input(3)
-    make: Any = lm.Model
-    error = refused(DefinitionError, lambda: make(inputs=x, outputs=lm.Linear(2)(x)))
-    assert error.problem == "there is no option 'inputs'"
-    assert error.advice == "Make the network first: lm.Model(lm.Network(inputs, outputs))."
-
-
 def test_a_loss_of_arrays_is_refused_and_compiled_as_that_error_says() -> None:
     error = refused(DefinitionError, lambda: lm.CrossEntropy()(normal(8, 3), np.zeros(8, "int64")))
     assert error.where.startswith("CrossEntropy (test_model_mistakes.py:")
@@ -80,15 +72,12 @@ def test_a_loss_of_arrays_is_refused_and_compiled_as_that_error_says() -> None:
     np.testing.assert_allclose(computed, ((a - b) ** 2).mean(), rtol=1e-5)
 
 
-def test_a_model_of_anything_but_a_network_is_refused() -> None:
-    error = refused(DefinitionError, lambda: lm.Model(lm.Linear(3)))
-    assert error.facts == (("expected", "Network"), ("found", "Linear"))
-
-
 PRECISIONS = "float32, float64, bfloat16, float16, mixed, mixed-bfloat16, mixed-float16"
 
 
-def test_a_model_of_an_unknown_precision_is_refused() -> None:
+def test_a_model_of_no_network_or_of_an_unknown_precision_is_refused() -> None:
+    error = refused(DefinitionError, lm.Model, lm.Linear(3))
+    assert error.facts == (("expected", "Network"), ("found", "Linear"))
     for make in (lm.Model, lambda net, dtype: net.plan(8, dtype=dtype)):
         for dtype in ("mixed-float8", None, "int64"):
             error = refused(DTypeError, make, network(), dtype=dtype)
@@ -164,6 +153,8 @@ def test_lists_are_accepted_as_data_and_not_rounded(dtype: str) -> None:
     ragged = [[1.0], [1.0, 2.0]], [0, 1]
     text = error_text(DataError, model.fit, ragged, loss=lm.MSE(), optimizer=lm.SGD(0.1))
     assert "the inputs cannot be converted to an array" in text
+    error = refused(DataError, lm.data.Dataset, [np.zeros((4, 3)), np.zeros(4)])
+    assert error.advice.startswith("Several inputs make a tuple: (a, b).")
 
 
 def test_tensors_as_data_are_refused() -> None:
@@ -193,12 +184,6 @@ def test_predict_takes_inputs_alone(call: Callable[[lm.Model, Any], Any]) -> Non
         "  expected  predict(x), or predict((x1, x2)) for several inputs\n"
         "  It splits them into batches itself."
     )
-
-
-def test_a_list_of_arrays_is_not_several_inputs() -> None:
-    arrays = [np.zeros((4, 3)), np.zeros(4)]
-    error = refused(DataError, lambda: lm.data.Dataset(arrays))
-    assert error.advice.startswith("Several inputs make a tuple: (a, b).")
 
 
 @pytest.mark.sampled
