@@ -60,19 +60,16 @@ def test_nothing_changes_in_inference(layer: Layer) -> None:
 
 GENTLE: list[Layer] = [
     *(lm.RandomFlip(probability=0.0), lm.RandomShift(0), lm.RandomErasing(probability=0.0)),
-    *(lm.RandomGreyscale(probability=0.0), lm.ColourJitter()),
+    *(lm.RandomGreyscale(probability=0.0), lm.ColourJitter(), lm.RandomAffine()),
+    # No rectangle is smaller than the image.
+    lm.RandomErasing(probability=1.0, area=(1.0, 1.0), ratio=(1.0, 1.0)),
 ]
 
 
 @pytest.mark.parametrize("layer", GENTLE, ids=repr)
 def test_without_a_change_training_is_the_identity(layer: Layer) -> None:
-    np.testing.assert_array_equal(run(layer, IMAGES, training=True), IMAGES)
-
-
-def test_the_identity_of_affine_maps() -> None:
-    np.testing.assert_allclose(
-        run(lm.RandomAffine(), IMAGES, training=True), IMAGES, rtol=1e-6, atol=1e-6
-    )
+    x, rounding = IMAGES[:, :, :6], 1e-6 * isinstance(layer, lm.RandomAffine)
+    np.testing.assert_allclose(run(layer, x, training=True), x, rtol=rounding, atol=rounding)
 
 
 # Whole pixels -------------------------------------------------------------------------------------
@@ -152,11 +149,6 @@ def test_erasing_replaces_the_first_rectangle_that_is_smaller(dtype: str) -> Non
     np.testing.assert_array_equal(y, expected)
 
 
-def test_erasing_without_a_smaller_rectangle_keeps_the_image() -> None:
-    layer = lm.RandomErasing(probability=1.0, area=(1.0, 1.0), ratio=(1.0, 1.0))
-    np.testing.assert_array_equal(run(layer, IMAGES[:, :, :6], training=True), IMAGES[:, :, :6])
-
-
 # Colours ------------------------------------------------------------------------------------------
 
 
@@ -179,18 +171,12 @@ def test_brightness_contrast_and_saturation_by_their_formulas() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_grey_images_have_brightness_and_contrast() -> None:
-    x = IMAGES[:, :1]
-    y = run(lm.ColourJitter(contrast=0.4, saturation=0.5, hue=0.5), x, training=True)
+def test_grey_images_have_contrast_and_the_range_of_values_is_an_option() -> None:
+    x = IMAGES[:, :1] * 255
+    y = run(lm.ColourJitter(contrast=0.4, saturation=0.5, hue=0.5, high=255.0), x, training=True)
     f = factors(0.4, 0)
-    expected = np.clip(f * x + (1 - f) * x.mean((1, 2, 3), keepdims=True), 0, 1)
-    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_the_range_of_values_is_an_option() -> None:
-    x = IMAGES * 255
-    y = run(lm.ColourJitter(brightness=0.5, high=255.0), x, training=True)
-    np.testing.assert_allclose(y, np.clip(factors(0.5, 0) * x, 0, 255), rtol=1e-6)
+    expected = np.clip(f * x + (1 - f) * x.mean((1, 2, 3), keepdims=True), 0, 255)
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-4)
     assert y.max() == 255
 
 
@@ -206,11 +192,8 @@ def test_hues_move_by_a_random_distance() -> None:
             hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
             expected = colorsys.hsv_to_rgb((hue + distance) % 1, saturation, value)
             np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_hues_of_grey_pixels_stay() -> None:
-    x = np.broadcast_to(IMAGES[:, :1], IMAGES.shape).copy()
-    np.testing.assert_array_equal(run(lm.ColourJitter(hue=0.5), x, training=True), x)
+    grey = np.broadcast_to(IMAGES[:, :1], IMAGES.shape).copy()
+    np.testing.assert_array_equal(run(lm.ColourJitter(hue=0.5), grey, training=True), grey)
 
 
 def test_some_images_become_grey() -> None:

@@ -128,19 +128,7 @@ def test_outputs_without_names_are_numbered() -> None:
     assert list(found) == ["loss", "output0_loss", "output1_loss"]
 
 
-def test_names_of_outputs_are_saved_copied_and_pickled(tmp_path: Path) -> None:
-    own = model()
-    path = tmp_path / "both.safetensors"
-    own.save(path)
-    names = ("boxes", "classes")
-    assert lm.load(path, engine="interpreter").network.output_names == names
-    assert copy.deepcopy(own.network).output_names == names
-    assert pickle.loads(pickle.dumps(own.network)).output_names == names
-    one = lm.Sequential(lm.Input(3), lm.Linear(2))
-    assert pickle.loads(pickle.dumps(one)).output_names == ("output0",)
-
-
-def test_names_of_layers_inputs_and_outputs_are_kept_together(tmp_path: Path) -> None:
+def test_names_of_layers_inputs_and_outputs_are_saved_copied_and_pickled(tmp_path: Path) -> None:
     x = lm.Input(3, name="x")
     layers = lm.Linear(2, name="boxes"), lm.Linear(4, name="head")
     outputs = {"boxes": layers[0](x), "classes": layers[1](x)}
@@ -148,7 +136,8 @@ def test_names_of_layers_inputs_and_outputs_are_kept_together(tmp_path: Path) ->
     path = tmp_path / "both.safetensors"
     own.save(path)
     loaded = lm.load(path, engine="interpreter")
-    for net in (loaded.network, copy.deepcopy(own.network)):
+    pickled = pickle.loads(pickle.dumps(own.network))
+    for net in (loaded.network, copy.deepcopy(own.network), pickled):
         assert (net.name, net.output_names) == ("both", ("boxes", "classes"))
     assert loaded.parameters().keys() == {"boxes.weight", "boxes.bias", "head.weight", "head.bias"}
     found = loaded.evaluate(DATA, {"classes": lm.CrossEntropy(), "boxes": lm.MSE()})

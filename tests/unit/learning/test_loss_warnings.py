@@ -52,6 +52,8 @@ WRONG = [
     (lm.Focal, [lm.Linear(3), lm.LogSoftmax()], "logarithms of", "Leave the layer before"),
     (lm.Dice, [lm.Linear(3)], "raw scores", "End in lm.Sigmoid(), or in lm.Softmax(axis=1)"),
     (lm.CTC, [lm.Reshape(2, 2), lm.Linear(3)], "raw scores", "End in lm.LogSoftmax()."),
+    (lm.KLDivergence, [lm.Linear(3)], "raw scores", "logarithms of probabilities. End in lm.LogS"),
+    (lm.KLDivergence, [lm.Linear(3), lm.Softmax()], "probabilities", "End in lm.LogSoftmax()."),
 ]
 
 
@@ -97,6 +99,7 @@ RIGHT = [
     (lm.BCEWithLogits(), [lm.Linear(3)]),
     (lm.MSE(), [lm.Linear(3), lm.Sigmoid()]),
     (lm.Dice(), [lm.Linear(3), lm.Sigmoid()]),
+    (lm.KLDivergence(), [lm.Linear(3), lm.LogSoftmax()]),
     (lm.CTC(), [lm.Reshape(2, 2), lm.Linear(3), lm.LogSoftmax()]),
     (lambda p, t: lm.ops.mean(p * t), [lm.Linear(3), lm.Softmax()]),
 ]
@@ -118,6 +121,7 @@ RAW, SHARES, LOGS = "raw scores", "probabilities", "logarithms of probabilities"
 LOGITS, THRESHOLD, NO_LOGITS = "Write logits=True", "Write threshold=0.0", "Leave logits=True"
 NO_THRESHOLD = "Leave threshold=0.0"
 OF_LOGITS: dict[str, Any] = {"average": "binary", "logits": True}
+OF_ONE_NUMBER = (lm.MeanIoU, lm.MatthewsCorrelation, lm.CohenKappa)
 OF_METRICS = [
     # Class numbers.
     *(
@@ -132,17 +136,14 @@ OF_METRICS = [
     (BINARY, [], lm.BCEWithLogits(), BITS, RAW, LOGITS),
     (lm.F1(average="binary"), [], lm.BinaryFocal(), BITS, RAW, LOGITS),
     (lm.Recall(average="binary"), [], lm.SoftMargin(), SIGNS, RAW, LOGITS),
+    *(
+        (make(), [lm.Linear(1)], lm.BCEWithLogits(), BITS[:, :1], RAW, LOGITS)
+        for make in OF_ONE_NUMBER
+    ),
     # The reverse.
     (lm.AUROC(logits=True), [lm.Softmax()], of_labels, LABELS, SHARES, NO_LOGITS),
     (lm.CalibrationError(logits=True), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_LOGITS),
-    (
-        lm.BinaryAccuracy(threshold=0.0),
-        [lm.Sigmoid()],
-        lm.BCE(),
-        BITS,
-        SHARES,
-        "Leave threshold=0.0",
-    ),
+    (lm.BinaryAccuracy(threshold=0.0), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_THRESHOLD),
     (lm.F1(**OF_LOGITS), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_LOGITS),
     (lm.Perplexity(), [lm.Softmax()], of_labels, LABELS, SHARES, "Leave the layer before"),
 ]
@@ -166,15 +167,6 @@ def test_a_metric_of_a_prediction_of_a_wrong_kind_says_so(
     assert f"the prediction is {kind} of net/" in text
     assert ", and the metric takes " in text
     assert advice in text
-
-
-@pytest.mark.parametrize("make", [lm.MeanIoU, lm.MatthewsCorrelation, lm.CohenKappa])
-def test_a_metric_of_one_number_by_a_threshold_says_so(make: Any) -> None:
-    network, bits = net(lm.Linear(1)), BITS[:, :1]
-    model = lm.Model(network, engine="interpreter")
-    with pytest.warns(LaminaWarning, match=r"takes probabilities\. Write logits=True for raw"):
-        model.evaluate((X, bits), lm.BCEWithLogits(), [make()])
-    model.evaluate((X, bits), lm.BCEWithLogits(), [make(logits=True)])
 
 
 @pytest.mark.parametrize("loss", [lm.BCEWithLogits(), lm.SoftMargin()], ids=repr)
@@ -212,6 +204,10 @@ NO_DOUBT = [
     # Trained on 0 and 1, a linear layer estimates probabilities.
     (lm.BinaryAccuracy(), [], lm.MSE(), BITS),
     (BINARY, [], lm.MSE(), BITS),
+    *(
+        (make(logits=True), [lm.Linear(1)], lm.BCEWithLogits(), BITS[:, :1])
+        for make in OF_ONE_NUMBER
+    ),
 ]
 
 
@@ -277,8 +273,6 @@ def test_the_warning_is_at_the_line_of_the_call(use: str) -> None:
     assert f'"{use}": lambda loss' in linecache.getline(__file__, shown[0].lineno)
 
 
-# Targets that are ignored, and softmax of one -----------------------------------------------------
-
 SOME = np.array([0, -1, 2, -1, 1, 0])
 
 
@@ -299,16 +293,6 @@ def test_a_metric_that_counts_what_the_loss_ignores_says_so(metric: Any) -> None
     )
     same = replace(metric, ignore_index=-1)
     assert shown_by_metric(same, [], lm.CrossEntropy(ignore_index=-1), SOME) == []
-
-
-def test_a_divergence_takes_logarithms() -> None:
-    for layers, kind in (([], "raw scores"), ([lm.Softmax()], "probabilities")):
-        (one,) = shown_by(net(lm.Linear(3), *layers), lm.KLDivergence())
-        assert f"the prediction is {kind} of net/" in str(one.message)
-        assert str(one.message).endswith(
-            "takes logarithms of probabilities. End in lm.LogSoftmax()."
-        )
-    assert shown_by(net(lm.Linear(3), lm.LogSoftmax()), lm.KLDivergence()) == []
 
 
 def test_the_softmax_of_one_number_is_no_probability() -> None:

@@ -7,6 +7,7 @@ Values and sizes of gradients are also recorded, for where there is no PyTorch:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -244,7 +245,7 @@ def expected_of(case: Case, reduction: str) -> dict[str, np.ndarray]:
 
 
 def ids(case: Case) -> str:
-    return f"{case[0]!r}-{case[1][0].shape}".replace(" ", "")
+    return re.sub(" at 0x[0-9a-f]+| ", "", f"{case[0]!r}-{case[1][0].shape}")
 
 
 def figures(found: dict[str, np.ndarray]) -> list[float]:

@@ -12,12 +12,11 @@ import pytest
 from harness import run_program
 
 from lamina import ops
-from lamina.base.shapes import as_dtype, float32, int64
+from lamina.base.shapes import float32, int64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import OPS, Graph, Tensor, apply, evaluate, leaf
-from lamina.ops.lowering_rules import Decomposition
 from lamina.program.program import Program
 
 pytestmark = pytest.mark.each_case
@@ -80,31 +79,3 @@ def test_padding_with_zeros_is_a_view(name: str) -> None:
 def test_a_take_by_a_range_is_a_view() -> None:
     program = compiled(graph_of(lambda x, i: ops.exp(ops.take(x, ops.arange(4), 0))))
     assert "x[6*i0 + i1]" in str(program)
-
-
-def test_every_lowering_is_of_a_known_kind() -> None:
-    assert {type(op.lowering).__name__ for op in ops.ALL} == {
-        "Elementwise",
-        "Movement",
-        "Generator",
-        "Reduction",
-        "Repeating",
-        "Contracting",
-        "Scanning",
-        "Scattering",
-        "Sorting",
-        "Decomposition",
-    }
-
-
-def test_decompositions_end_in_other_ops() -> None:
-    for op in ops.ALL:
-        if isinstance(op.lowering, Decomposition):
-            sample = op.samples[0]
-            dtypes = sample.dtypes or ("float",) * len(sample.shapes)
-            given = [
-                leaf("x", "input", shape, float32 if dtype == "float" else as_dtype(dtype))
-                for shape, dtype in zip(sample.shapes, dtypes, strict=True)
-            ]
-            node = apply(op, *given, **sample.attributes)
-            assert op.lowering.build(node).op is not op
