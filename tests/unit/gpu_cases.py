@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64, int64
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.discovery import open_engine
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Traits
 from lamina.graph import Graph, Tensor, leaf
@@ -104,6 +106,19 @@ def assert_close(found: Array, expected: Array, tolerance: float, message: str) 
     given = (one.astype("float64") if half else one for one in (found, expected))
     tolerance = max(tolerance, half)
     np.testing.assert_allclose(*given, rtol=tolerance, atol=2 * tolerance, err_msg=message)
+
+
+def run_kernel(engine: str, text: str, kernel: str, *arrays: Array) -> None:
+    """Runs a kernel of one work item on a device; arrays are its arguments, and change with it."""
+    opened: Any = open_engine(engine)
+    driver = opened.arena().driver
+    buffers = [driver.allocate(max(one.nbytes, 1)) for one in arrays]
+    for buffer, array in zip(buffers, arrays, strict=True):
+        driver.queue.write(buffer, array)
+    built = driver.build(text)
+    driver.queue.launch(driver.kernel(built, kernel, buffers, 1, numbered=False, group=1))
+    for buffer, array in zip(buffers, arrays, strict=True):
+        driver.queue.read(array, buffer)
 
 
 def _product(m: int, k: int, n: int) -> Case:

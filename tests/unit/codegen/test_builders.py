@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from builder_cases import (
 )
 from c99 import C99, library_of
 from error_texts import error_text
+from gpu_cases import run_kernel
 
 from lamina.base.shapes import Array, float32, int64
 from lamina.codegen import c, llvm
@@ -59,29 +59,11 @@ def by_llvm() -> dict[str, Array]:
 
 
 @pytest.fixture(scope="module")
-def by_opencl() -> dict[str, Array]:
-    """The results of a kernel on the first device of OpenCL with doubles."""
-    cl = pytest.importorskip("pyopencl")
-    try:
-        devices = [device for one in cl.get_platforms() for device in one.get_devices()]
-    except cl.Error:
-        devices = []
-    devices = [device for device in devices if device.double_fp_config]
-    if not devices:
-        pytest.skip("there is no device of OpenCL with float64")
-    module = c.Module(OPENCL, fused=True)
+def by_opencl(opencl_name: str) -> dict[str, Array]:
+    """The results of a kernel on the first device of OpenCL."""
+    module, raw = c.Module(OPENCL, fused=True), room_for(CASES)
     write_kernel(module, CASES)
-    context = cl.Context(devices[:1])
-    queue = cl.CommandQueue(context)
-    with warnings.catch_warnings():
-        # Compilers warn about correct programs, too.
-        warnings.simplefilter("ignore", cl.CompilerWarning)
-        program = cl.Program(context, module.text()).build(["-cl-std=CL1.2"], cache_dir=False)
-    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-    raw = room_for(CASES)
-    given = [cl.Buffer(context, flags, hostbuf=x) for x in (*INPUTS.values(), raw)]
-    cl.Kernel(program, "cases")(queue, (1,), (1,), *given)
-    cl.enqueue_copy(queue, raw, given[-1])
+    run_kernel(opencl_name, module.text(), "cases", *INPUTS.values(), raw)
     return results(raw, CASES)
 
 

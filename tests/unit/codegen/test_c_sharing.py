@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_cases import run_kernel
 from random_arrays import normal
 
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import DOUBLE, FLOAT, I64, POINTER, Value, constant
 from lamina.codegen.words import OPENCL, OPENCL_PROCESSOR
-from lamina.engines.discovery import open_engine
 
 # The calls in a function: enough for it to be worth sharing.
 LENGTH = 40
@@ -60,14 +60,9 @@ def test_functions_that_differ_in_numbers_call_one_function() -> None:
 
 
 def test_shared_functions_compute_what_each_did(opencl_name: str) -> None:
-    engine: Any = open_engine(opencl_name)
-    driver, numbers = engine.arena().driver, (3, 5, 7)
+    numbers = (3, 5, 7)
     x, y = normal(LENGTH * 7 + 1), np.zeros(3, "float32")
-    buffers = [driver.allocate(one.nbytes) for one in (x, y)]
-    driver.queue.write(buffers[0], x)
-    built = driver.build(module_of(scaled, numbers).text())
-    driver.queue.launch(driver.kernel(built, "run", buffers, 1, numbered=False, group=1))
-    driver.queue.read(y, buffers[1])
+    run_kernel(opencl_name, module_of(scaled, numbers).text(), "run", x, y)
     expected = [x[: LENGTH * number + 1 : number].sum() for number in numbers]
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from gpu_cases import run_kernel
 
 from lamina.base.shapes import Array
 from lamina.codegen.c import Module
@@ -33,10 +34,7 @@ def result_of(
     name: str, write: Callable[[PieceFunction, Value], Value], x: Array, result: Array
 ) -> Array:
     """Runs `write(code, vector)` on a device, in a function that another one calls."""
-    from lamina.engines.opencl.engine import open_device
-
-    driver = open_device(name)
-    inner = Module(OPENCL_PROCESSOR, fused=driver.traits.fused)
+    inner = Module(OPENCL_PROCESSOR, fused=False)
     module = PieceModule(inner)
     type = Type("float", len(x))
     made = module.function("made", [("vector", type)], result=Type("float", len(result)))
@@ -47,11 +45,7 @@ def result_of(
     code.store(code.call("made", Type("float", len(result)), vector), target)
     kernel = inner.kernel("run", [("x", "float"), ("y", "float")], [])
     kernel.call_void("work", *kernel.parameters)
-    buffers = [driver.allocate(max(one.nbytes, 1)) for one in (x, result)]
-    driver.queue.write(buffers[0], x)
-    built = driver.build(inner.text())
-    driver.queue.launch(driver.kernel(built, "run", buffers, 1, numbered=False, group=1))
-    driver.queue.read(result, buffers[1])
+    run_kernel(name, inner.text(), "run", x, result)
     return result
 
 

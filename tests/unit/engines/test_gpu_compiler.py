@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from gpu_cases import trained_convolutions
+from program_cases import program_of
 
 from lamina import ops
-from lamina.compiler.pipeline import compile_graph
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
@@ -22,8 +22,10 @@ from lamina.base.shapes import DType, bfloat16, float16, float32
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.schedule import Schedule, TiledSchedule
-from lamina.graph import Graph, leaf
+from lamina.graph import leaf
 from lamina.program.program import Program
+
+needs_clang = pytest.mark.skipif(not is_installed(), reason="clang-16 is not installed")
 
 
 def program(half: DType | None = None) -> Program:
@@ -39,9 +41,8 @@ def test_a_gpu_takes_the_longer_of_two_times() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("half", [None, bfloat16, float16], ids=str)
 @pytest.mark.parametrize("processor", PROCESSORS)
+@needs_clang
 def test_no_kernel_spills_registers(processor: str, half: DType | None) -> None:
-    if not is_installed():
-        pytest.skip("clang-16 is not installed")
     own = program(half)
     text = write_kernels(own, decide(own, TARGET, TRAITS), TRAITS, WORDS).text
     kernels = compiled(text, processor)
@@ -53,13 +54,11 @@ def test_no_kernel_spills_registers(processor: str, half: DType | None) -> None:
 
 
 @pytest.mark.parametrize("processor", ["gfx906", "gfx1030", "gfx1100"])
+@needs_clang
 def test_amd_multiplies_float16_of_tiles_without_converting_it(processor: str) -> None:
-    if not is_installed():
-        pytest.skip("clang-16 is not installed")
     x, weight = (leaf(name, "input", (512, 512), float16) for name in "xw")
     wide = (ops.cast(one, float32) for one in (x, weight))
-    graph = Graph((x, weight), (("y", ops.matmul(*wide)),))
-    own = compile_graph(graph, batch=1, name="test", target=TARGET)
+    own = program_of(ops.matmul(*wide), target=TARGET)
     (schedule,) = decide(own, TARGET, TRAITS).steps
     assert isinstance(schedule, TiledSchedule)
     assert schedule.left.is_half
@@ -70,9 +69,8 @@ def test_amd_multiplies_float16_of_tiles_without_converting_it(processor: str) -
     assert "v_cvt_f32_f16" not in assembly
 
 
+@needs_clang
 def test_the_table_names_each_step_and_kernel() -> None:
-    if not is_installed():
-        pytest.skip("clang-16 is not installed")
     own = program()
     lines = list(lines_of(own, ("gfx90a",)))
     assert sum(line.startswith("step ") for line in lines) == len(own.steps)
@@ -80,9 +78,8 @@ def test_the_table_names_each_step_and_kernel() -> None:
     assert all(gpu.name in lines[-1] for gpu in GPUS)
 
 
+@needs_clang
 def test_the_totals_count_kernels_that_spill() -> None:
-    if not is_installed():
-        pytest.skip("clang-16 is not installed")
     (line,) = totals_of(program(), ("gfx90a",))
     assert "gfx90a" in line
     assert " 0 of them spill" in line

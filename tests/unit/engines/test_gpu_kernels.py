@@ -1,4 +1,4 @@
-"""Kernels in text, for any device: nothing here needs one."""
+"""Kernels in text, and their workspaces, for any device: nothing here needs one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,31 @@ import numpy as np
 import pytest
 from c99 import C99, C99_WITH_HALF, library_of
 from error_texts import refused
-from gpu_cases import TRAITS
+from gpu_cases import TRAITS, Case, compiled
 from harness import run_program
+from hypothesis import given
+from hypothesis import strategies as st
 from program_cases import program_of
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, bfloat16, float16, float32, int64
+from lamina.base.shapes import Array, bfloat16, float16, float32, int64, uint8
 from lamina.codegen.c import Module
 from lamina.codegen.values import I64
-from lamina.codegen.words import NATIVE_HALF, OPENCL, Words
+from lamina.codegen.words import NATIVE_HALF, OPENCL, OPENCL_PROCESSOR, Words
+from lamina.engines.gpu.arena import arena_layout
 from lamina.engines.gpu.decisions import candidates, decide
 from lamina.engines.gpu.gpus import GpuFamily, target_for
-from lamina.engines.gpu.kernels import write_kernels
-from lamina.engines.gpu.launches import Launches, Traits
+from lamina.engines.gpu.kernels import workspaces_in_blocks, write_kernels
+from lamina.engines.gpu.launches import Launches, Traits, Workspace
 from lamina.engines.gpu.schedule import Schedule, TiledSchedule
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.engines.opencl import launch_plan
+from lamina.engines.opencl.processors import ProcessorFamily
+from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.errors import EngineError
 from lamina.graph import Tensor, leaf
-from lamina.program.program import Program
+from lamina.program.program import Buffer, Plan, Program
 
 TARGET = target_for(TRAITS, "opencl")
 # Of a device without groups of work items.
@@ -40,14 +46,14 @@ def written(program: Program, traits: Traits) -> Launches:
     return write_kernels(program, decide(program, TARGET, traits), traits, OPENCL)
 
 
-def compiled(result: Tensor) -> Program:
+def program_for(result: Tensor) -> Program:
     return program_of(result, target=TARGET)
 
 
 @pytest.mark.parametrize(("size", "width"), [(1 << 20, "uint"), (1 << 31, "ulong")])
 def test_positions_have_32_bits_where_all_of_them_fit(size: int, width: str) -> None:
     x = leaf("x", "input", (2, size), float32)
-    text = written(compiled(ops.sum(ops.exp(x), 1)), ITEMS_ALONE).text
+    text = written(program_for(ops.sum(ops.exp(x), 1)), ITEMS_ALONE).text
     loops = [line.strip() for line in text.splitlines() if line.strip().startswith("for (")]
     assert loops
     assert all(loop.startswith(f"for ({width} ") for loop in loops)
@@ -67,7 +73,7 @@ def test_the_iterations_of_a_work_item_are_counted(
     shape: tuple[int, ...], axes: int | tuple[int, ...], needed: int
 ) -> None:
     x = leaf("x", "input", shape, float32)
-    program = compiled(ops.sum(ops.exp(x), axes))
+    program = program_for(ops.sum(ops.exp(x), axes))
     written(program, replace(ITEMS_ALONE, most_iterations=needed))
     if needed:
         with pytest.raises(EngineError) as caught:
@@ -108,14 +114,14 @@ def test_equal_steps_share_their_kernels() -> None:
 def test_kernels_use_doubles_only_on_devices_that_have_them() -> None:
     without = replace(TRAITS, has_float64=False)
     x = leaf("x", "input", (8,), float32)
-    program = compiled(ops.sin(x) ** x + ops.cos(x))
+    program = program_for(ops.sin(x) ** x + ops.cos(x))
     assert "double" in written(program, TRAITS).text
     assert "double" not in written(program, without).text
 
 
 def test_divisions_are_made_in_64_bits_where_32_are_not_rounded_correctly() -> None:
     x = leaf("x", "input", (8,), float32)
-    program = compiled(ops.sqrt(x) / (x + 1))
+    program = program_for(ops.sqrt(x) / (x + 1))
     assert "double" not in written(program, TRAITS).text
     text = written(program, replace(TRAITS, exact_division=False)).text
     divided = [line for line in text.splitlines() if " / " in line or "sqrt(" in line]
@@ -129,7 +135,7 @@ NATIVE = replace(OPENCL, half=NATIVE_HALF)
 def test_only_kernels_with_float16_need_its_extension() -> None:
     x, y = (leaf("x", "input", (8,), one) for one in (float16, float32))
     for leaf_, expected in ((x, 1), (y, 0)):
-        program = compiled(ops.exp(leaf_))
+        program = program_for(ops.exp(leaf_))
         schedule = decide(program, TARGET, TRAITS)
         for words, count in ((NATIVE, expected), (OPENCL, 0)):
             text = write_kernels(program, schedule, TRAITS, words).text
@@ -138,7 +144,7 @@ def test_only_kernels_with_float16_need_its_extension() -> None:
 
 def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it() -> None:
     x = leaf("x", "input", (8,), float16)
-    program = compiled((x * x + 0.5 - x) / (x + 0.1))
+    program = program_for((x * x + 0.5 - x) / (x + 0.1))
     schedule = decide(program, TARGET, TRAITS)
     text = write_kernels(program, schedule, TRAITS, NATIVE).text
     (kernel,) = (one for one in text.split("\n\n") if "void step0(" in one)
@@ -155,7 +161,7 @@ def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it() -> N
 @pytest.mark.sampled
 def test_tiles_of_floats_of_16_bits_take_16_bits_of_local_memory() -> None:
     x, weight = (leaf(name, "input", (64, 64), bfloat16) for name in "xw")
-    program = compiled(ops.matmul(x, weight))
+    program = program_for(ops.matmul(x, weight))
     (step,) = program.steps
     texts = {
         one.left.is_half: write_kernels(program, Schedule((one,)), TRAITS, OPENCL).text
@@ -176,12 +182,12 @@ def test_kernels_of_devices_with_float16_are_cached_on_their_own() -> None:
 
 def test_nothing_is_launched_for_a_step_without_elements() -> None:
     x = leaf("x", "input", (0, 4), float32)
-    assert not written(compiled(x * 2), TRAITS).launches
+    assert not written(program_for(x * 2), TRAITS).launches
 
 
 def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values() -> None:
     x, indices = leaf("x", "input", (100, 3), float32), leaf("i", "input", (100,), int64)
-    launches = written(compiled(ops.scatter_add(x, indices, 7)), TRAITS).launches
+    launches = written(program_for(ops.scatter_add(x, indices, 7)), TRAITS).launches
     assert [one.items for one in launches] == [100, 7 * 3]
 
 
@@ -244,3 +250,115 @@ def _run_in_c99(
         first = repeated.last
     run(range(first, len(launches.launches)))
     return arrays
+
+
+PROCESSOR = replace(TRAITS, is_processor=True, lanes=8, fused=True)
+
+
+def limited(traits: Traits, largest_block_bytes: int) -> Traits:
+    return replace(traits, largest_block_bytes=largest_block_bytes)
+
+
+def empty_program() -> Program:
+    return Program("empty", {}, (), (), {}, Plan((), 0, ()))
+
+
+def test_blocks_of_workspaces_are_whole_multiples_of_the_alignment() -> None:
+    assert limited(TRAITS, 1000).block_bytes == 896
+    assert limited(TRAITS, 1024).block_bytes == 1024
+    assert limited(TRAITS, 100).block_bytes == 128
+
+
+def test_each_block_of_workspaces_is_in_one_block_of_the_arena() -> None:
+    workspaces = {"a": Workspace(0, 300), "b": Workspace(0, 200, 1), "c": Workspace(256, 500, 1)}
+    launches = Launches("", (), (), (), workspaces, {"packed": 64})
+    assert launches.workspace_blocks == (300, 756)
+    assert launches.workspace_bytes == 300 + 756 + 64
+    whole = arena_layout(empty_program(), launches, limited(TRAITS, 4096))
+    assert whole.blocks == (384 + 756,)
+    assert whole.locations["c"] == (0, 384 + 256, 500)
+    split = arena_layout(empty_program(), launches, limited(TRAITS, 1024))
+    assert split.blocks == (300, 756)
+    assert split.locations == {"a": (0, 0, 300), "b": (1, 0, 200), "c": (1, 256, 500)}
+
+
+def test_the_workspaces_of_a_step_are_in_blocks_within_the_limit() -> None:
+    sizes = {"a": 400, "b": 400, "c": 900, "d": 0, "large": 2000, "e": 10}
+    buffers = [Buffer(name, "temporary", (size,), uint8) for name, size in sizes.items()]
+    assert workspaces_in_blocks(buffers, limited(TRAITS, 1000)) == {
+        "a": Workspace(0, 400),
+        # A workspace takes 512 bytes, of 896.
+        "b": Workspace(0, 400, 1),
+        "c": Workspace(0, 900, 2),
+        "d": Workspace(0, 1, 3),
+        "large": Workspace(0, 2000, 4),
+        "e": Workspace(0, 10, 5),
+    }
+
+
+Requests = list[tuple[int, int, int]]
+
+
+@given(st.lists(st.tuples(st.integers(1, 700), st.integers(0, 5), st.integers(1, 4))))
+def test_workspaces_of_processors_cross_no_end_of_a_block(requests: Requests) -> None:
+    block = 640
+    workspaces = Workspaces(64, block)
+    taken: list[tuple[int, int, range]] = []
+    for number, (size, first, count) in enumerate(requests):
+        steps = range(first, first + count)
+        start = workspaces.allocate(str(number), size, steps)
+        end = workspaces.extents[str(number)][1]
+        assert end - start >= size
+        assert start // block == (end - 1) // block or (size > block and start % block == 0)
+        for other, stop, used in taken:
+            assert end <= other or stop <= start or not {*steps} & {*used}
+        taken.append((start, end, steps))
+
+
+def test_fewer_work_items_keep_their_own_memory_within_one_allocation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
+    net = lm.Sequential(lm.Input(3, 8, 8), lm.Conv2d(8, 3, padding=1), lm.ReLU(), lm.Conv2d(8, 3))
+    program = net.plan(8, lm.MSE(), lm.SGD(0.1)).program
+
+    def written(limit: int) -> Launches:
+        family = ProcessorFamily(limited(PROCESSOR, limit), OPENCL_PROCESSOR, "opencl")
+        return family.write(program, family.decide(program))
+
+    whole = written(1 << 40)
+    most = max(one.items for one in whole.launches)
+    assert most >= 4
+    own = whole.workspaces["own"].bytes // most
+    assert own > 1000
+    # A single work item may need more than the limit: then the program is refused.
+    for limit, items in ((3 * own + 200, 3), (2 * own, 2), (own, 1), (own - 200, 1)):
+        launches = written(limit)
+        assert launches.workspaces["own"] == Workspace(0, items * own)
+        assert max(one.items for one in launches.launches) == items
+        others = [one for name, one in launches.workspaces.items() if name != "own"]
+        assert others
+        assert all(one.block > 0 for one in others)
+        assert all(one.offset + one.bytes <= limit for one in others)
+
+
+SPLIT = (
+    Case("product", ((16, 1 << 16), (1 << 16, 16)), ops.matmul),
+    Case("sum", ((1 << 20,),), lambda x: ops.sum(x)),
+    Case("scan", ((1 << 18,),), lambda x: ops.cumsum(x, 0)),
+)
+
+
+@pytest.mark.parametrize("case", SPLIT, ids=lambda case: case.name)
+def test_the_shares_of_a_split_sum_are_within_one_allocation(case: Case) -> None:
+    program = compiled(case, GpuFamily(TRAITS, OPENCL, "opencl").target)
+
+    def workspaces(limit: int) -> list[int]:
+        traits = replace(limited(TRAITS, limit), alignment_bytes=4)
+        family = GpuFamily(traits, OPENCL, "opencl")
+        launches = family.write(program, family.decide(program))
+        return [one.bytes for one in launches.workspaces.values()]
+
+    largest = max(workspaces(1 << 40))
+    limit = largest // 2
+    assert all(size <= limit for size in workspaces(limit))

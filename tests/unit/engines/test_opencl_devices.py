@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from opencl_cases import cl, failure, refusing
+from opencl_cases import cl, refusing
 
 import lamina as lm
 from lamina.base.shapes import float32, float64
@@ -224,10 +224,7 @@ def test_a_device_whose_properties_cannot_be_read_is_listed(
 ) -> None:
     class Handle:
         type = 0
-
-        @property
-        def name(self) -> str:
-            raise failure("OUT_OF_RESOURCES", "clGetDeviceInfo")
+        name = property(refusing("OUT_OF_RESOURCES", "clGetDeviceInfo"))
 
     driver = SimpleNamespace(name="Odd", get_devices=lambda: [Handle()])
     monkeypatch.setattr(devices.cl, "get_platforms", lambda: [driver])
