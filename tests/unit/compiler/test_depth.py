@@ -182,9 +182,6 @@ def test_a_model_of_many_layers_is_saved_and_loaded_and_predicts(tmp_path: Path)
         assert np.array_equal(loaded.predict(x), model.predict(x))
 
 
-# Work ---------------------------------------------------------------------------------------------
-
-
 def linear(layers: int) -> lm.Network:
     blocks = [x for _ in range(layers) for x in (lm.Linear(4), lm.ReLU())]
     return lm.Sequential(lm.Input(4), *blocks, lm.Linear(2))
@@ -271,9 +268,6 @@ def test_comparing_steps_takes_linear_time(
     # The search for a better plan has a bound of its own.
     monkeypatch.setattr(memory, "SEARCH_ROUNDS", 0)
     assert lines(48) < 4.6 * lines(12)
-
-
-# Groups and regions -------------------------------------------------------------------------------
 
 
 def test_paths_between_groups_are_found_while_groups_are_joined() -> None:

@@ -33,9 +33,6 @@ def writers(program: Program, buffer: str) -> list[Step]:
     return [step for step in program.steps if buffer in writes_of(step)]
 
 
-# Slices and concats -------------------------------------------------------------------------------
-
-
 def test_a_concat_of_equal_shapes_stores_one_element_of_each_operand_at_a_point() -> None:
     x, y = (leaf(name, "parameter", (3, 40), float64) for name in "xy")
     z = ops.exp(x) * y
@@ -54,9 +51,6 @@ def test_a_leaf_updated_by_a_concat_of_its_own_slices_is_read_before_it_is_store
     assert len(writers(program, "x")) == 1
     assert len(list(stores_of(writers(program, "x")[0]))) == 1
     assert len(temporaries(program, 2, 40)) == 1
-
-
-# Training steps -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,8 +92,6 @@ def test_clipping_stores_gradients_only_for_their_norm(
     for shape in ((24, 8), (24,), (5, 24), (5,)):
         assert len(temporaries(program, *shape)) == stored
 
-
-# Small graphs -------------------------------------------------------------------------------------
 
 X, V, W = (
     leaf(name, "input", shape, float32)
@@ -307,9 +299,6 @@ def test_a_product_and_its_operand_may_share_a_step() -> None:
         if isinstance(step, Contraction):
             operands = {load.buffer for load in loads(step.left, step.right)}
             assert not operands & writes_of(step)
-
-
-# Simplification -----------------------------------------------------------------------------------
 
 
 def simplified(*tensors: Tensor) -> tuple[Tensor, ...]:

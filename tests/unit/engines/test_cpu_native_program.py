@@ -49,9 +49,6 @@ def classifier(*widths: int) -> lm.Network:
     return lm.Sequential(lm.Input(widths[0]), *layers)
 
 
-# Column sums --------------------------------------------------------------------------------------
-
-
 def test_gradients_of_biases_are_fused_after_the_contraction_that_computes_them() -> None:
     program = training_program(classifier(200, 128, 64, 10), 64)
     schedule = decide(program, PROCESSOR)
@@ -74,9 +71,6 @@ def test_row_sums_and_total_sums_are_not_fused() -> None:
         assert not decide(program, PROCESSOR).column_sums()
         native = write_program(program, PROCESSOR)
         assert set(native.layout.steps) == set(range(len(program.steps)))
-
-
-# Signatures ---------------------------------------------------------------------------------------
 
 
 def functions_of(calls: Sequence[KernelCall]) -> set[str]:
@@ -128,9 +122,6 @@ def test_a_step_is_shown_by_itself_even_if_it_shares_its_function() -> None:
     one, other, last = (functions(explanation.listing(number, "llvm")) for number in (0, 1, 2))
     assert one == other
     assert one != last
-
-
-# Prepacking ---------------------------------------------------------------------------------------
 
 
 def test_inference_packs_its_weights_when_they_change() -> None:
@@ -237,9 +228,6 @@ def test_packed_weights_follow_the_parameters_of_copies() -> None:
         np.testing.assert_array_equal(other.predict(x), np.broadcast_to(bias, (64, 64)))
 
 
-# Splitting ----------------------------------------------------------------------------------------
-
-
 def reduction(size: int) -> Program:
     x = lm.Input(size)
     return lm.Network(inputs=x, outputs=lm.ops.sum(lm.ops.exp(x))).plan(1).program
@@ -318,9 +306,6 @@ def test_sums_do_not_depend_on_the_number_of_threads(kind: str, seed: int) -> No
     same_for_threads(program_of(result), leaves.feeds, (1, 2, 3, 4))
 
 
-# The cache ----------------------------------------------------------------------------------------
-
-
 def test_a_program_that_was_compiled_before_is_not_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,9 +372,6 @@ lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3
     assert names[0] == names[1] == names[2]
 
 
-# Threads ------------------------------------------------------------------------------------------
-
-
 def test_barriers_are_only_between_dependent_kernels() -> None:
     program = training_program(classifier(784, 256, 128, 10), 128)
     native = write_program(program, PROCESSOR)
@@ -406,9 +388,6 @@ def test_two_independent_steps_need_no_barrier() -> None:
     native = write_program(net.plan(100).program, PROCESSOR)
     assert native.layout.threads == 2
     assert [phase.shared for phase in native.layout.program.phases] == [True]
-
-
-# Inputs -------------------------------------------------------------------------------------------
 
 
 def test_large_inputs_may_be_read_only() -> None:

@@ -280,9 +280,6 @@ def test_a_forked_process_is_refused_the_device(opencl_name: str) -> None:
     assert "status 0" in output
 
 
-# Memory -------------------------------------------------------------------------------------------
-
-
 def test_more_memory_than_available_is_refused_before_it_is_allocated(engine: Any) -> None:
     before = engine.available_bytes()
     text = error_text(EngineError, lambda: engine.allocate((1 << 44,), np.dtype("float32")))

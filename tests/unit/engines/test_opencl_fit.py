@@ -240,7 +240,6 @@ def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
     assert np.isfinite(run().values["loss"][0])
 
 
-# Other engines --------------------------------------------------------------------------------
 ORDERS = [("cpu", "opencl"), ("opencl", "cpu")]
 
 

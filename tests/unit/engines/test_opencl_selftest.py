@@ -62,9 +62,6 @@ def refused(driver: Any) -> list[str]:
     return [fault.what for fault in faults(driver) if not fault.workaround]
 
 
-# Faults -------------------------------------------------------------------------------------------
-
-
 def test_a_sound_device_passes(driver: Any) -> None:
     assert refused(driver) == []
 
@@ -237,9 +234,6 @@ def test_a_device_with_unsound_binaries_keeps_none(
     assert kept == []
     (note,) = driver.record.notes
     assert note.startswith("a program made of its binary fails, or computes something else: Lamina")
-
-
-# Verdicts -----------------------------------------------------------------------------------------
 
 
 def test_the_test_runs_once_and_its_verdict_stays_on_disk(

@@ -302,9 +302,6 @@ def test_failed_allocations_are_engine_errors(size: int, available: Any) -> None
     assert error.problem == "the system refuses more memory"
 
 
-# The system's figures -----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
     """Files of a system, where `PROC` and `GROUPS` are folders."""

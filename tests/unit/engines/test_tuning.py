@@ -109,9 +109,6 @@ def tuned(
     return lambda **timer: TunedEngine(engine, monkeypatch, on_call, **timer)
 
 
-# The choice ---------------------------------------------------------------------------------------
-
-
 def test_the_fastest_candidate_is_chosen_for_all_equal_steps(tuned: Any) -> None:
     one = tuned(fast=2)
     (step,) = one.tuner.tune(one.program)
@@ -192,9 +189,6 @@ def test_tuning_releases_its_memory(tuned: Any) -> None:
     assert one.driver.allocated.bytes == before
 
 
-# How long -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("variable", "value"), [("LAMINA_TUNE", "0"), ("LAMINA_TUNE", "1e-9"), ("LAMINA_CACHE", "off")]
 )
@@ -241,9 +235,6 @@ def test_small_programs_are_not_tuned(tuned: Any) -> None:
     one = tuned()
     assert one.tuner.tune(network(one.engine.target, size=8)) == ()
     assert one.timer.calls == 0
-
-
-# On disk ------------------------------------------------------------------------------------------
 
 
 def test_choices_are_read_from_disk(tuned: Any) -> None:
@@ -293,9 +284,6 @@ def test_listings_never_tune(tuned: Any) -> None:
     one.engine.listing(one.program, None, "opencl")
     one.engine.workspace_bytes(one.program)
     assert one.worked == (0, 0)
-
-
-# Steps and candidates -----------------------------------------------------------------------------
 
 
 def test_equal_steps_are_equal_programs(training_program: Any) -> None:
@@ -381,8 +369,6 @@ def test_floats_are_filled_with_numbers_that_are_not_0(driver: Any) -> None:
 
 
 NO_CACHE = "There is no cache on disk (LAMINA_CACHE): the choices are neither kept nor used."
-
-# The table ----------------------------------------------------------------------------------------
 
 
 def test_the_table_shows_what_was_tried() -> None:

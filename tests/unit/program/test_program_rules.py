@@ -80,8 +80,6 @@ def stored(index: Index, *, accumulate: bool = False, buffer: str = "y") -> Stor
     return Store(buffer, index, load("x"), accumulate)
 
 
-# Stores of different points -----------------------------------------------------------------------
-
 PICKED = gathered_index(load("at", COLUMN, int64), 6)
 DISTINCT = {
     "rows and columns": HERE,
@@ -112,9 +110,6 @@ def test_stores_that_reach_each_element_once_pass(index: Index) -> None:
 def test_points_that_may_store_in_one_element_are_found(index: Index, accumulate: bool) -> None:
     text = problem_of(program(loop(write(stored(index, accumulate=accumulate)))))
     assert f"in step 0, 0.step: stores y[{index}] in one element, at i = " in text
-
-
-# Loads that are guarded ---------------------------------------------------------------------------
 
 
 def guarded(index: Index, *bounds: Bound) -> Loop:
@@ -192,9 +187,6 @@ def test_a_fault_is_found_among_more_points_than_are_computed() -> None:
     assert meeting(short, axes, short, axes, axes) == "at i = 0, k = 4999 and at i = 1, k = 0"
 
 
-# Dtypes -------------------------------------------------------------------------------------------
-
-
 def computing(value: Scalar, buffer: str = "y") -> Loop:
     return loop(write(Store(buffer, HERE, value)))
 
@@ -258,8 +250,6 @@ def test_scalars_of_dtypes_that_do_not_fit_are_found(value: Scalar, said: str) -
 def test_there_is_a_rule_for_each_primitive() -> None:
     assert dtypes._RULES.keys() == PRIMITIVES.keys()
 
-
-# Steps --------------------------------------------------------------------------------------------
 
 ITERATION, ELEMENT = Axis("iteration", 3), Axis("c", 2)
 LEFT = flatten((ROW, axis_index(Axis("k", 3))), (4, 6))
