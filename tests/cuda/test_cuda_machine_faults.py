@@ -21,7 +21,7 @@ mad.wide.u32 at, i, 4, to;
 LOCAL = ".local .align 4 .b8 own[16]; mov.u64 l, own; "
 EXCHANGE = """st.shared.u32 [s], i; {} xor.b32 y, i, {}; mov.u32 x, kept; mad.lo.u32 y, y, 4, x;
     ld.shared.u32 x, [y]; st.global.u32 [at], x;"""
-WARP = "bar.warp.sync 0xffffffff;"
+MATRICES = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {x, y, n, i}, [kept];"
 READ_AND_WRITE = (
     "st.shared.u32 [s], i; bar.sync 0; ld.shared.u32 x, [kept]; {}st.shared.u32 [s], i;"
 )
@@ -36,7 +36,6 @@ COPY = """shl.b32 s, s, 2; mad.wide.u32 at, i, 16, to; shl.b32 n, i, 2; min.u32 
     ld.shared.u32 x, [s+4]; st.global.u32 [at], x;"""
 COPIES = {"threads": 32}
 DIVERGENT = "setp.lt.u32 p, i, 7; @p bra waits; bar.sync 0; bra done; waits: {} done: mov.u32 x, 0;"
-UNORDERED = "a race in shared memory"
 UNWRITTEN = "a read of register x, which is not written"
 
 
@@ -78,7 +77,6 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         "ld.shared.u32 x, [y]; and thread (1, 0, 0) of block (0, 0, 0), line 17: "
         "st.shared.u32 [s], i; no barrier is between them (kernel k)"
     )),
-    (EXCHANGE.format(WARP, 32), {}, UNORDERED),
     (READ_AND_WRITE.format(""), {}, "a race in shared memory at 0x0"),
     ("st.shared.u32 [kept+8], i;", {}, "a race in shared memory at 0x8"),
     (FIRST_WRITES, {"blocks": 2}, "a race in global memory at 0x700000000: thread (0, 0, 0) of"),
@@ -86,7 +84,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         reads: ld.global.u32 y, [at];""", {"blocks": 2}, "a race in global memory"),
     (ACROSS.format(""), {}, "a race in global memory"),
     (DIVERGENT.format("bar.sync 0;"), {}, "a divergent barrier: threads of one warp wait in line"),
-    (DIVERGENT.format(WARP), {}, (
+    (DIVERGENT.format(MATRICES), {}, (
         "a divergent barrier: of 64 threads that have not exited, 57 wait in line 19: bar.sync 0, "
         "7 wait in line"
     )),
@@ -111,6 +109,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         ("cp.async.bulk.commit_group;", "unknown instruction"),
         ("atom.global.add.u32 x, [at], 1;", "unknown instruction"),
         ("bar.sync 1;", "unknown instruction"),
+        ("bar.warp.sync 0xffffffff;", "unknown instruction"),
     )),
     ("ld.global.u32 x, [nowhere];", {}, "unknown variable nowhere"),
     ("add.u32 x, x, unknown;", {}, "unknown variable unknown"),
@@ -136,7 +135,6 @@ NUMBERS = np.arange(64)
         (f"{LOCAL}st.local.u32 [l+4], i; ld.local.u32 x, [l+4]; st.global.u32 [at], x;", {},
          NUMBERS),
         (EXCHANGE.format("bar.sync 0;", 32), {}, NUMBERS ^ 32),
-        (EXCHANGE.format(WARP, 1), {}, NUMBERS ^ 1),
         (READ_AND_WRITE.format("bar.sync 0; "), {}, NUMBERS),
         # Bytes of a word are no race.
         ("mov.u32 s, kept; add.u32 s, s, i; st.shared.u8 [s], i;", {}, NUMBERS),
@@ -145,10 +143,6 @@ NUMBERS = np.arange(64)
         # Threads that have exited are not waited for.
         ("setp.lt.u32 p, i, 40; @p exit; bar.sync 0; st.global.u32 [at], 7;", {},
          np.where(NUMBERS < 40, NUMBERS, 7)),
-        # Lanes wait for the lanes of their mask.
-        (f"""and.b32 x, i, 1; mov.u32 y, i; setp.eq.u32 q, x, 0; @q bra even; add.u32 y, y, 100;
-         even: st.shared.u32 [s], y; {WARP} xor.b32 s, s, 4; ld.shared.u32 x, [s];
-         st.global.u32 [at], x;""", {}, (NUMBERS + 100 * (NUMBERS % 2))[NUMBERS ^ 1]),
     ],
 )  # fmt: skip
 def test_what_barriers_order_is_legal(

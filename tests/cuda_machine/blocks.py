@@ -9,7 +9,6 @@ from typing import Final
 from cuda_machine.faults import Fault
 from cuda_machine.syntax import (
     Address,
-    Immediate,
     Instruction,
     Kernel,
     Label,
@@ -27,8 +26,7 @@ _WITHOUT_RESULT: Final = (
 )
 # fmt: on
 # PTX ISA: undefined unless all threads of the warp execute them (.aligned).
-WHOLE_WARP: Final = ("mma", "ldmatrix")
-_FULL: Final = Immediate(0xFFFFFFFF, "integer")
+_WHOLE_WARP: Final = ("mma", "ldmatrix")
 
 
 @dataclass
@@ -41,7 +39,7 @@ class Block:
         kind: "next", "branch", "switch", "exit", "barrier" or "trap".
         last: the instruction that ends the block; None if it only falls through.
         successors: of a branch: where it leads to if it is taken, and otherwise.
-        mask: lanes of the warp that must arrive together.
+        together: whether all lanes of a warp must arrive together.
         live_in, written: registers that are read before they are written, and those that are
             written and read by later blocks.
     """
@@ -51,27 +49,13 @@ class Block:
     kind: str = "next"
     last: Instruction | None = None
     successors: tuple[int, ...] = ()
-    mask: Operand | None = None
+    together: bool = False
     live_in: set[Register] = field(default_factory=set)
     written: set[Register] = field(default_factory=set)
 
     def all(self) -> list[Instruction]:
         """All instructions of the block."""
         return [*self.instructions, *([self.last] if self.last else [])]
-
-
-def is_barrier(one: Instruction) -> bool:
-    """Whether threads of a block wait for each other."""
-    return one.name in ("bar", "barrier") and one.modifiers[:1] != ("warp",)
-
-
-def mask_of(one: Instruction) -> Operand | None:
-    """The lanes of the warp that execute the instruction together; None if that is no matter."""
-    if one.name in WHOLE_WARP:
-        return _FULL
-    if one.name == "bar" and one.modifiers[:1] == ("warp",):
-        return one.operands[0]
-    return None
 
 
 def basic_blocks(kernel: Kernel) -> list[Block]:
@@ -94,9 +78,8 @@ def _divided(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
         return blocks[-1]
 
     def add(one: Instruction) -> None:
-        mask = mask_of(one)
-        if mask is not None:
-            begin().mask = mask
+        if one.name in _WHOLE_WARP:
+            begin().together = True
         kind = _kind(one)
         if kind == "next":
             blocks[-1].instructions.append(one)
@@ -123,9 +106,10 @@ def _divided(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
 
 
 def _kind(one: Instruction) -> str:
-    if is_barrier(one):
-        return "barrier"
-    kinds = {"bra": "branch", "brx": "switch", "ret": "exit", "exit": "exit", "trap": "trap"}
+    kinds = {
+        **{"bra": "branch", "brx": "switch", "ret": "exit", "exit": "exit", "trap": "trap"},
+        **dict.fromkeys(("bar", "barrier"), "barrier"),
+    }
     return kinds.get(one.name, "next")
 
 
@@ -187,7 +171,7 @@ def _find_lives(blocks: list[Block]) -> None:
     uses: list[set[Register]] = []
     defined: list[set[Register]] = []
     for block in blocks:
-        used: set[Register] = set(registers_in(block.mask))
+        used: set[Register] = set()
         known: set[Register] = set()
         for one in block.all():
             read, written = read_and_written(one)

@@ -6,12 +6,6 @@ from cuda_machine.syntax import Immediate, Instruction
 from cuda_machine.writer import Writer, instruction, unknown
 
 
-@instruction("bar", forms="warp sync")
-def _warp_barrier(writer: Writer, one: Instruction) -> None:
-    (mask,) = one.operands
-    writer.emit(f"m.pass_warp_barrier({writer.array(mask, 'u32')}, {writer.location(one)})")
-
-
 @instruction("bar", forms="sync")
 @instruction("barrier", forms="sync", ignoring=("aligned",))
 def _barrier(writer: Writer, one: Instruction) -> None:

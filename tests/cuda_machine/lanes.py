@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cuda_machine.copies import Copies
 from cuda_machine.faults import Fault
-from cuda_machine.shadow import MOST_EPOCHS, Access, Race, Shadow, tags_of
+from cuda_machine.shadow import Access, Race, Shadow, tags_of
 from cuda_machine.threads import Array, Integers, Lane, Launch, Threads, index_of
 
 
@@ -58,7 +58,6 @@ class Lanes(Threads):
         self._local_base = np.arange(self.count, dtype=np.int64) * self._local_stride
         self._local_written = np.zeros(len(local), np.bool_)
         self.epochs: Integers = np.zeros(len(self.blocks), np.int64)
-        self.warp_epochs: Integers = np.zeros(len(self.blocks) * self.warps, np.int64)
         checks = launch.checks
         self._shared_shadow = (
             Shadow(len(shared), launch.shared_granule, across=False)
@@ -70,14 +69,8 @@ class Lanes(Threads):
     def retag(self) -> None:
         """Makes the tags of the lanes those of the present epochs."""
         if self._shared_shadow or self.launch.global_shadow:
-            if int(self.epochs.max()) >= MOST_EPOCHS or int(self.warp_epochs.max()) >= MOST_EPOCHS:
-                self.fault(f"{MOST_EPOCHS} barriers, beyond which races cannot be checked", 0)
-            self._tags = tags_of(
-                self.blocks[self.block_of_lane],
-                self.epochs[self.block_of_lane],
-                self.warp_epochs[self.warp_of_lane],
-                self.thread_of_lane,
-            )
+            own = self.block_of_lane
+            self._tags = tags_of(self.blocks[own], self.epochs[own], self.thread_of_lane)
 
     def _race(self, race: Race | None, space: str) -> None:
         if race is None:
@@ -315,24 +308,9 @@ class Lanes(Threads):
             self._race(self._shared_shadow.check(keep=not everyone), "shared")
         if blocks is None:
             self.epochs += 1
-            self.warp_epochs[:] = 0
             self._shared_full = self._shared_full or bool(self._shared_written.all())
         else:
             self.epochs[blocks] += 1
-            self.warp_epochs.reshape(-1, self.warps)[blocks] = 0
-        self.retag()
-
-    def pass_warp_barrier(self, mask: Array, line: int, idx: Lane) -> None:
-        """Threads of some warps have waited for each other."""
-        checks = self.launch.checks
-        if not (checks.shared_races or checks.global_races):
-            return
-        warps = self.warp_of_lane if idx is None else self.warp_of_lane[idx]
-        partial = (self.alive()[warps] & ~mask) != 0
-        if partial.any():
-            what = "a barrier of some threads of a warp, for which races cannot be checked"
-            self.fault_where(what, line, partial, idx)
-        self.warp_epochs[np.unique(warps)] += 1
         self.retag()
 
     def finish(self, *, last: bool) -> None:

@@ -34,7 +34,6 @@ class Program:
     Attributes:
         kernel: its parameters and limits.
         blocks, codes: basic blocks and their functions (lanes, registers, idx, count).
-        masks: for blocks that wait for lanes of their warp: the function of the mask.
         registers: the NumPy type of each register.
         lines: the text of each line with an instruction.
         granules: bytes of the smallest access of "shared" and "global" memory.
@@ -47,7 +46,6 @@ class Program:
     kernel: Kernel
     blocks: list[Block]
     codes: list[Code]
-    masks: dict[int, Code]
     registers: list[str]
     names: list[str]
     lines: dict[int, str]
@@ -90,7 +88,6 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
         kernel,
         blocks,
         [space[f"b{block.number}"] for block in blocks],
-        {one.number: space[f"mask{one.number}"] for one in blocks if one.mask is not None},
         list(registers.values()),
         list(registers),
         {one.line: one.text for one in instructions},
@@ -140,30 +137,22 @@ class _Context:
         self.offsets = {one.name: (one.offset, one.size) for one in kernel.parameters}
         self.constants: dict[str, Any] = {}
 
-    def _writer(self) -> Writer:
+    def block(self, block: Block) -> str:
+        """The source of a block."""
         assert self.kernel.module is not None
         architecture = self.kernel.module.architecture
-        return Writer(self.numbers, self.addresses, self.offsets, architecture, self.constants)
-
-    def block(self, block: Block) -> str:
-        """The source of a block, and of its mask."""
-        writer = self._writer()
+        writer = Writer(self.numbers, self.addresses, self.offsets, architecture, self.constants)
         try:
             for one in block.instructions:
                 writer.write_instruction(one)
             result = self._end(writer, block)
             written = sorted(block.written, key=lambda one: self.numbers[one.name])
             kept = [(self.numbers[one.name], writer.kept(one)) for one in written]
-            source = _function(f"b{block.number}", writer, kept, result)
-            if block.mask is not None:
-                writer = self._writer()
-                mask = writer.array(block.mask, "u32")
-                source += _function(f"mask{block.number}", writer, [], mask)
+            return _function(f"b{block.number}", writer, kept, result)
         except Fault as fault:
             raise Fault(
                 fault.what, kernel=self.kernel.name, line=fault.line, text=fault.text
-            ) from (fault.__cause__)
-        return source
+            ) from fault.__cause__
 
     def _end(self, writer: Writer, block: Block) -> str:
         """What the function returns: which lanes take a branch, or where a switch leads."""

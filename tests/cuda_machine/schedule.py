@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine.blocks import WHOLE_WARP
 from cuda_machine.lanes import Lanes
 from cuda_machine.program import Program, Registers
-from cuda_machine.syntax import Instruction
 from cuda_machine.threads import Integers, Lane
 
 _FULL = 0xFFFFFFFF
@@ -62,7 +60,6 @@ class Schedule:
         registers = self.registers
         pending, codes, blocks = self._pending, self.program.codes, self.program.blocks
         executed, count = self.executed, self.lanes.count
-        masks = self.program.masks
         while pending or self._waiting or self._parked:
             if not pending:
                 self._resolve()
@@ -71,8 +68,8 @@ class Schedule:
             idx = self._merged(pending.pop(number))
             lowest = min(pending, default=len(blocks))
             while True:
-                if number in masks:
-                    idx, some = self._together(number, idx, registers)
+                if blocks[number].together:
+                    idx, some = self._together(number, idx)
                     if not some:
                         break
                 n = count if idx is None else len(idx)
@@ -161,55 +158,26 @@ class Schedule:
 
     # Warps
 
-    def _together(self, number: int, idx: Lane, registers: Registers) -> tuple[Lane, bool]:
-        """The lanes whose mask names lanes that are all here, and whether there are any.
-
-        The others are parked. PTX ISA, shfl.sync and others: a thread waits until all threads of
-        its mask execute the instruction with the same mask. Threads that have exited are not
-        waited for.
-        """
+    def _together(self, number: int, idx: Lane) -> tuple[Lane, bool]:
+        """The lanes whose whole warps are here, and whether there are any; others are parked."""
         lanes = self.lanes
         parked = self._parked.pop(number, None)
         if parked is not None:
             idx = self._merged([idx, *parked])
-        n = lanes.count if idx is None else len(idx)
-        try:
-            mask = self.program.masks[number](lanes, registers, idx, n)
-        except (TypeError, AttributeError):
-            self._check_written(number, registers)
-            raise
-        one = self.program.blocks[number].all()[0]
-        if idx is None and lanes.threads % 32 == 0 and (mask == _FULL).all():
+        if idx is None and lanes.threads % 32 == 0:
             return None, True
         warp = lanes.warp_of_lane if idx is None else lanes.warp_of_lane[idx]
         own = lanes.lanemask_eq if idx is None else lanes.lanemask_eq[idx]
-        outside = (mask & own) == 0
-        if outside.any():
-            lanes.fault_where("a thread that its own mask does not name", one.line, outside, idx)
-        present, alive = lanes.bits(warp, own), lanes.alive()
-        if one.name in WHOLE_WARP and (absent := alive[warp] != _FULL).any():
+        if (absent := lanes.alive()[warp] != _FULL).any():
+            line = self.program.blocks[number].all()[0].line
             lanes.fault_where("an instruction of a whole warp without some threads, which have "
-                              "exited or do not exist", one.line, absent, idx)  # fmt: skip
-        ready = (mask & alive[warp] & ~present[warp]) == 0
+                              "exited or do not exist", line, absent, idx)  # fmt: skip
+        ready = lanes.bits(warp, own)[warp] == _FULL
         if not ready.all():
             here = np.arange(lanes.count) if idx is None else idx
             self._parked[number] = [here[~ready]]
-            idx, warp, mask, own = here[ready], warp[ready], mask[ready], own[ready]
-            if not len(idx):
-                return idx, False
-        self._check_masks(one, warp, mask, own, idx)
-        return idx, True
-
-    def _check_masks(self, one: Instruction, warp: Any, mask: Any, own: Any, idx: Lane) -> None:
-        """Lanes that name each other must have the same mask."""
-        last = np.zeros(self.lanes.warps * len(self.lanes.blocks), np.uint32)
-        last[warp] = mask
-        for number in np.flatnonzero(last[warp] != mask):
-            named = (warp == warp[number]) & ((mask[number] & own) != 0)
-            bad = named & (mask != mask[number])
-            if bad.any():
-                what = "threads that name each other in different masks"
-                self.lanes.fault_where(what, one.line, bad, idx)
+            idx = here[ready]
+        return idx, idx is None or len(idx) > 0
 
     # Barriers
 

@@ -4,13 +4,11 @@ Two accesses of a byte are a race if at least one writes, and nothing orders the
 Consistency Model: the results of such programs are undefined):
 
 - they are of different blocks;
-- they are of threads of one block, and no barrier of the block is between them; if these are of
-  one warp, no barrier of the warp either.
+- they are of threads of one block, and no barrier of the block is between them.
 
 An access is known by its tag: the number of its block, the epoch of the block (how many barriers it
-has passed), the epoch of the warp since then, and the thread. Accesses are collected and checked
-together when a barrier is passed. If nobody wrote since the last barrier,
-there is nothing to check.
+has passed), and the thread. Accesses are collected and checked together when a barrier is passed.
+If nobody wrote since the last barrier, there is nothing to check.
 """
 
 from __future__ import annotations
@@ -24,16 +22,11 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
-# Bits of a tag, from the lowest: thread 10, "several threads of the warp" 1, "several warps" 1,
-# epoch of the warp 15, epoch of the block 15, block 20.
+# Bits of a tag, from the lowest: thread 10, "several threads" 1, epoch of the block 32, block 20.
 _THREADS: Final = 0x3FF
-_WARPS: Final = (0x1F << 5) | 1 << 11
 _SEVERAL: Final = 1 << 10
-_SEVERAL_WARPS: Final = _SEVERAL | 1 << 11
-_WARP_EPOCH: Final = 12
-_EPOCH: Final = 27
-_BLOCK: Final = 42
-MOST_EPOCHS: Final = 1 << 15
+_EPOCH: Final = 11
+_BLOCK: Final = 43
 MOST_BLOCKS: Final = (1 << 20) - 2
 # Accesses are checked at the latest when so many have been collected.
 _MOST: Final = 1 << 22
@@ -67,12 +60,9 @@ class _Accesses:
     writes: bool
 
 
-def tags_of(
-    blocks: Integers, epochs: Integers, warp_epochs: Integers, threads: Integers
-) -> Integers:
+def tags_of(blocks: Integers, epochs: Integers, threads: Integers) -> Integers:
     """The tags of accesses."""
-    position = (blocks + 1 << _BLOCK) | (epochs << _EPOCH)
-    return position | (warp_epochs << _WARP_EPOCH) | threads
+    return (blocks + 1 << _BLOCK) | (epochs << _EPOCH) | threads
 
 
 def _access(tag: int, line: int) -> Access:
@@ -84,22 +74,14 @@ def _access(tag: int, line: int) -> Access:
 def _unordered(one: Integers, other: Integers) -> Booleans:
     """Whether two accesses, of which one writes, are a race; a tag of zero is no access."""
     differ = one ^ other
-    candidates = (differ > 0) & (other != 0)
-    candidates &= (differ >> _EPOCH == 0) | (differ >> _BLOCK != 0)
-    if not candidates.any():
-        return candidates
-    apart = (differ & (_THREADS | _SEVERAL)) != 0
-    apart &= (differ & _WARPS != 0) | (differ >> _WARP_EPOCH == 0)
-    return candidates & (apart | (differ >> _BLOCK != 0))
+    return (differ > 0) & (other != 0) & ((differ >> _EPOCH == 0) | (differ >> _BLOCK != 0))
 
 
 def _joined(before: Integers, tags: Integers) -> Integers:
     """Tags that stand for what was known before too, if that is of this epoch of the block."""
     differ = before ^ tags
-    present = (differ >> _EPOCH == 0) & (before != 0)
-    warps = present & (((differ & _WARPS) != 0) | ((before & _SEVERAL_WARPS) == _SEVERAL_WARPS))
-    threads = present & ((differ & (_THREADS | _SEVERAL)) != 0) & (differ >> _WARP_EPOCH == 0)
-    return tags | np.where(warps, _SEVERAL_WARPS, np.where(threads, _SEVERAL, 0))
+    several = (differ > 0) & (differ >> _EPOCH == 0) & (before != 0)
+    return tags | np.where(several, _SEVERAL, 0)
 
 
 class Shadow:
