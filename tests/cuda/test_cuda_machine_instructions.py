@@ -16,7 +16,7 @@ import pytest
 from cuda_machine_cases import Bench, calculate, kernel
 
 from cuda_machine.faults import Fault
-from cuda_machine.rounding import fma_f4
+from cuda_machine.floats import fma_f4
 from cuda_machine.syntax import BITS, CONTROL
 from cuda_machine.writer import DTYPES, FORMS, INTEGERS, expanded
 

@@ -15,8 +15,8 @@ pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip ins
 
 from cublaslt_cases import DoubledDevice
 
-from cuda_machine.counts import Counts
 from cuda_machine.machine import Machine
+from cuda_machine.program import Counts
 
 skip_without_nvrtc()
 

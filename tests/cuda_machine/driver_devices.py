@@ -15,33 +15,6 @@ from cuda_machine.driver_state import (
     driver_call,
 )
 
-# The texts that the driver has for the errors that the double returns.
-ERROR_TEXTS = {
-    CUresult.CUDA_SUCCESS: "no error",
-    CUresult.CUDA_ERROR_INVALID_VALUE: "invalid argument",
-    CUresult.CUDA_ERROR_OUT_OF_MEMORY: "out of memory",
-    CUresult.CUDA_ERROR_NOT_INITIALIZED: "initialization error",
-    CUresult.CUDA_ERROR_NO_DEVICE: "no CUDA-capable device is detected",
-    CUresult.CUDA_ERROR_INVALID_DEVICE: "invalid device ordinal",
-    CUresult.CUDA_ERROR_INVALID_IMAGE: "device kernel image is invalid",
-    CUresult.CUDA_ERROR_INVALID_CONTEXT: "invalid device context",
-    CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU: "no kernel image is available for execution on the "
-    "device",
-    CUresult.CUDA_ERROR_INVALID_HANDLE: "invalid resource handle",
-    CUresult.CUDA_ERROR_ILLEGAL_STATE: "the operation cannot be performed in the present state",
-    CUresult.CUDA_ERROR_NOT_FOUND: "named symbol not found",
-    CUresult.CUDA_ERROR_NOT_READY: "device not ready",
-    CUresult.CUDA_ERROR_ILLEGAL_ADDRESS: "an illegal memory access was encountered",
-    CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: "too many resources requested for launch",
-    CUresult.CUDA_ERROR_MISALIGNED_ADDRESS: "misaligned address",
-    CUresult.CUDA_ERROR_LAUNCH_FAILED: "unspecified launch failure",
-    CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: "operation not permitted when stream is "
-    "capturing",
-    CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: "operation failed due to a previous error "
-    "during capture",
-    CUresult.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD: "attempt to terminate a thread-local capture "
-    "sequence from another thread",
-}
 # The version of CUDA whose driver the double stands for: 13.0.
 DRIVER_VERSION = 13000
 
@@ -63,9 +36,7 @@ class DeviceCalls(Calls):
 
     @driver_call(1, context=False, initialized=False)
     def cuGetErrorString(self, error: CUresult) -> bytes:
-        if error not in ERROR_TEXTS:
-            raise OutsideTheDouble(f"the double never returns {CUresult(error).name}")
-        return ERROR_TEXTS[CUresult(error)].encode()
+        return f"the text of {CUresult(error).name}".encode()
 
     @driver_call(1, context=False)
     def cuDeviceGetCount(self) -> int:

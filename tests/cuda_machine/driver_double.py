@@ -22,11 +22,10 @@ from cuda.bindings import driver
 
 from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_devices import DeviceCalls
-from cuda_machine.driver_graphs import GraphCalls
 from cuda_machine.driver_kernels import KernelCalls
 from cuda_machine.driver_memory import MemoryCalls
 from cuda_machine.driver_state import Context, Device, State
-from cuda_machine.driver_streams import StreamCalls
+from cuda_machine.driver_streams import GraphCalls, StreamCalls
 from cuda_machine.machine import Checks, Machine
 from cuda_machine.memory import BASE, Memory
 from cuda_machine.nvrtc_double import NvrtcDouble
@@ -72,7 +71,6 @@ class CudaDouble:
             memory = Memory(description.memory, BASE + ordinal * ADDRESSES)
             machine = Machine(
                 memory,
-                multiprocessors=description.multiprocessors,
                 order=BLOCKS.get(order.kind, order.seed),
                 checks=Checks(unwritten_global=True),
             )

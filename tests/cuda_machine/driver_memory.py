@@ -18,7 +18,7 @@ from cuda_machine.driver_state import (
     driver_call,
 )
 from cuda_machine.faults import OutOfMemory
-from cuda_machine.streams import Stream
+from cuda_machine.operations import Stream
 
 # The simulated clock's milliseconds for a byte that is copied or filled.
 MILLISECONDS_PER_BYTE = 1e-6

@@ -16,8 +16,7 @@ from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.faults import Fault
 from cuda_machine.machine import Machine
 from cuda_machine.memory import Memory
-from cuda_machine.operations import Operation, Order, Scheduler
-from cuda_machine.streams import Event, Node, Stream
+from cuda_machine.operations import Event, Node, Operation, Order, Scheduler, Stream
 from lamina.base.garbage import Pause
 
 Thing = TypeVar("Thing")

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cuda_machine.counts import Counts, counts
 from cuda_machine.faults import Fault, Index
-from cuda_machine.lanes import Lanes
+from cuda_machine.lanes import Checks, Lanes, Launch
 from cuda_machine.memory import Memory
-from cuda_machine.program import Program, make_program
+from cuda_machine.program import Counts, Program, counts, make_program
 from cuda_machine.schedule import Schedule
 from cuda_machine.shadow import MOST_BLOCKS, Shadow
-from cuda_machine.syntax import Kernel, Module, Symbol, shared_layout
-from cuda_machine.threads import Checks, Launch
+from cuda_machine.syntax import Kernel, Module, Symbol
+
+# About how many threads run together.
+_LANES = 1 << 15
 
 
 @dataclass
@@ -57,26 +58,14 @@ class Machine:
 
     Args:
         memory: the global memory.
-        multiprocessors: what the device reports; kernels run the same with any number.
         order: of the blocks of a grid: "ascending", "descending", or the seed of a random order.
-        lanes: about how many threads run together.
         checks: what is checked besides addresses.
     """
 
     def __init__(
-        self,
-        memory: Memory,
-        *,
-        multiprocessors: int = 4,
-        order: str | int = "ascending",
-        lanes: int = 1 << 15,
-        checks: Checks | None = None,
+        self, memory: Memory, *, order: str | int = "ascending", checks: Checks | None = None
     ) -> None:
-        if isinstance(order, str) and order not in ("ascending", "descending"):
-            raise ValueError(f"order {order!r}: 'ascending', 'descending' or a seed is expected")
-        self.memory, self.multiprocessors, self.order = memory, multiprocessors, order
-        self.lanes = lanes
-        self.checks = checks or Checks()
+        self.memory, self.order, self.checks = memory, order, checks or Checks()
         # The accesses of global memory in the last launch, by the size of the smallest one.
         self._shadows: dict[int, Shadow] = {}
 
@@ -141,7 +130,7 @@ class Machine:
         program = kernel.program
         launch = self._launch(program, grid, block, parameters, shared_bytes)
         blocks = self._ordered(grid[0] * grid[1] * grid[2])
-        together = max(1, self.lanes // launch.threads)
+        together = max(1, _LANES // launch.threads)
         executed = [0] * len(program.blocks)
         # Overflow, and NaN of NaN or of infinities, are results like others.
         with np.errstate(all="ignore"):
@@ -205,6 +194,3 @@ class Machine:
             self._shadows[granule] = shadow
         shadow.clear()
         return shadow
-
-
-__all__ = ["Checks", "LoadedKernel", "LoadedModule", "Machine", "shared_layout"]

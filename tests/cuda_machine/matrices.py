@@ -1,4 +1,4 @@
-"""Matrix instructions of warps: ldmatrix and mma (PTX ISA, Warp Level Matrix Instructions).
+"""Barriers, and matrix instructions of warps (PTX ISA, Warp Level Matrix Instructions).
 
 Lane `l` of a warp is in group `l / 4` and is thread `l % 4` of its group; fragments are those of
 the sections "Matrix Fragments for mma.m16n8k4" to "mma.m16n8k16".
@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from cuda_machine.memory_access import address_code
-from cuda_machine.syntax import Instruction, Operand, Vector
-from cuda_machine.writer import Writer, helper, instruction
+from cuda_machine.syntax import Immediate, Instruction, Operand, Vector
+from cuda_machine.writer import Writer, helper, instruction, unknown
 
 _LANES: Final = np.arange(32)
 _GROUP: Final = _LANES // 4
@@ -169,3 +169,12 @@ def matrix_rows(m: Any, addresses: Any, transposed: bool, line: int, idx: Any) -
             value = halves[0] | halves[1].astype(np.uint32) << np.uint32(16)
         results.append(value)
     return results
+
+
+@instruction("bar", forms="sync")
+@instruction("barrier", forms="sync", ignoring=("aligned",))
+def _barrier(writer: Writer, one: Instruction) -> None:
+    """Of all threads of the block; `Schedule` does the waiting."""
+    if one.operands != (Immediate(0, "integer"),):
+        unknown(one)
+    writer.emit("None")

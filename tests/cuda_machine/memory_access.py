@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cuda_machine.memory import LOCAL_WINDOW, SHARED_WINDOW
 from cuda_machine.syntax import (
     BITS,
     Address,
@@ -14,7 +15,6 @@ from cuda_machine.syntax import (
     Symbol,
     Vector,
 )
-from cuda_machine.threads import LOCAL_WINDOW, SHARED_WINDOW
 from cuda_machine.writer import DTYPES, Writer, instruction
 
 # .nc promises that nobody writes there, which changes no result.

@@ -1,4 +1,4 @@
-"""Operations of streams, and the orders in which a device may run them.
+"""Streams, events, graphs, their operations, and the orders in which a device may run them.
 
 An operation depends on others: the one before it in its stream, and events that the stream waits
 for. CUDA promises nothing else about the order. So a program is right only if its
@@ -14,8 +14,9 @@ results are the same in all of these orders:
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
@@ -114,3 +115,69 @@ def _needed(operation: Operation) -> list[Operation]:
             stack.append((one, True))
             stack.extend((before, False) for before in reversed(one.after))
     return needed
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operation of a graph. Its action runs at each launch, after that of the node before it."""
+
+    name: str
+    action: Callable[[], float]
+
+
+@dataclass(eq=False)
+class Capture:
+    """A capture of one stream, from cuStreamBeginCapture to cuStreamEndCapture.
+
+    Its mode is CU_STREAM_CAPTURE_MODE_THREAD_LOCAL. An invalidated one has no graph any more.
+    """
+
+    thread: int = field(default_factory=threading.get_ident)
+    invalidated: bool = False
+    nodes: list[Node] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Graph:
+    """Nodes in the order of their capture."""
+
+    handle: int
+    nodes: tuple[Node, ...]
+
+
+@dataclass(eq=False)
+class ExecutableGraph:
+    """An instantiated graph. A launch comes after the one before it."""
+
+    handle: int
+    nodes: tuple[Node, ...]
+    last: Operation | None = None
+
+
+@dataclass(eq=False)
+class Stream:
+    """A queue of operations, which does not wait for the default stream."""
+
+    handle: int
+    context: Any
+    last: Operation | None = None
+    capture: Capture | None = None
+
+    def predecessors(self) -> tuple[Operation, ...]:
+        """The operations that the next operation of this stream waits for."""
+        return (self.last,) if self.last is not None and not self.last.done else ()
+
+
+@dataclass(eq=False)
+class Event:
+    """A point in a stream, or none before the first record.
+
+    `time` is the context's simulated clock when the point was reached, in milliseconds. The clock
+    counts instructions of the machine and copied bytes. It is no measurement of any device.
+    """
+
+    handle: int
+    context: Any
+    timing: bool
+    marker: Operation | None = None
+    time: float = 0.0

@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 # Importing the families of instructions registers them.
-from cuda_machine import asynchronous as asynchronous
-from cuda_machine import control as control
-from cuda_machine import conversions as conversions
+from cuda_machine import copies as copies
 from cuda_machine import floats as floats
 from cuda_machine import integers as integers
 from cuda_machine import matrices as matrices
 from cuda_machine import memory_access as memory_access
 from cuda_machine import moves as moves
-from cuda_machine.blocks import Block, basic_blocks, registers_in
-from cuda_machine.counts import Tally, tally
+from cuda_machine.blocks import Block, basic_blocks, registers_in, with_undefined_values
 from cuda_machine.faults import Fault
 from cuda_machine.syntax import BITS, Instruction, Kernel, Label, aligned, shared_layout
-from cuda_machine.undefined import with_undefined_values
 from cuda_machine.writer import HELPERS, Writer, canonical
 
 Code = Callable[..., Any]
+Tally = Counter[str]
+
+
+@dataclass
+class Counts:
+    """What a launch executed.
+
+    Attributes:
+        instructions: by all threads together, those that only end a block included.
+        matrix_instructions: of warps, by name.
+    """
+
+    instructions: int = 0
+    matrix_instructions: Counter[str] = field(default_factory=Counter)
+
+
+def tally(instructions: Iterable[Instruction]) -> Tally:
+    """How often a lane executes each of these instructions."""
+    return Counter(".".join((one.name, *one.modifiers)) for one in instructions)
+
+
+def counts(tallies: Sequence[Tally], executed: Sequence[int]) -> Counts:
+    """The counts of a launch in which so many lanes executed each block."""
+    result = Counts()
+    for one, times in zip(tallies, executed, strict=True):
+        result.instructions += one.total() * times
+        for name, number in one.items() if times else ():
+            if name.startswith(("mma.", "ldmatrix.")):
+                result.matrix_instructions[name] += number * times // 32
+    return result
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine.lanes import Lanes
+from cuda_machine.lanes import Integers, Lane, Lanes
 from cuda_machine.program import Program, Registers
-from cuda_machine.threads import Integers, Lane
-
-_FULL = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -166,18 +163,16 @@ class Schedule:
             idx = self._merged([idx, *parked])
         if idx is None and lanes.threads % 32 == 0:
             return None, True
-        warp = lanes.warp_of_lane if idx is None else lanes.warp_of_lane[idx]
-        own = lanes.lanemask_eq if idx is None else lanes.lanemask_eq[idx]
-        if (absent := lanes.alive()[warp] != _FULL).any():
+        here = np.arange(lanes.count) if idx is None else idx
+        warp = lanes.warp_of_lane[here]
+        if (absent := lanes.in_warps(~lanes.exited)[warp] != 32).any():
             line = self.program.blocks[number].all()[0].line
             lanes.fault_where("an instruction of a whole warp without some threads, which have "
-                              "exited or do not exist", line, absent, idx)  # fmt: skip
-        ready = lanes.bits(warp, own)[warp] == _FULL
+                              "exited or do not exist", line, absent, here)  # fmt: skip
+        ready = lanes.in_warps(here)[warp] == 32
         if not ready.all():
-            here = np.arange(lanes.count) if idx is None else idx
             self._parked[number] = [here[~ready]]
-            idx = here[ready]
-        return idx, idx is None or len(idx) > 0
+        return here[ready], bool(ready.any())
 
     # Barriers
 
