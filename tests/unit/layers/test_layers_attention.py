@@ -1,4 +1,4 @@
-"""Attention and transformer blocks: names, masks, dropout, files, and the text of errors.
+"""Attention and transformer blocks: names, masks and dropout.
 
 Values and gradients are compared with PyTorch's in test_layers_torch_attention.py.
 """
@@ -27,9 +27,6 @@ def model_of(
     inputs = [lm.Input(*shape) for shape in shapes]
     inputs += [lm.Input(*shape, dtype="bool") for shape in masks]
     return lm.Model(lm.Network(inputs, layer(*inputs)), seed=1)
-
-
-# Names and first values ---------------------------------------------------------------------------
 
 
 # A layer, the shapes of its operands, and the shapes of its weights.
@@ -84,20 +81,6 @@ def test_weights_start_as_in_pytorch() -> None:
     assert not parameters["1.output.bias"].any()
 
 
-# Masks --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("layer", [lm.TransformerEncoderBlock(2, hidden=16, causal=True)], ids=repr)
-def test_a_causal_block_does_not_look_later(layer: Layer) -> None:
-    model = model_of(layer, (6, 8))
-    x = sequences(2, 6, 8)
-    other = x.copy()
-    other[:, 4:] = 9
-    one, another = model.predict(x), model.predict(other)
-    np.testing.assert_array_equal(one[:, :4], another[:, :4])
-    assert (one[:, 4:] != another[:, 4:]).all()
-
-
 def test_two_masks_allow_what_both_allow_and_floats_are_added_up() -> None:
     x, keys = lm.Input(5, 8), lm.Input(5, dtype="bool")
     layer, below = lm.MultiHeadAttention(2), ops.constant(np.tri(5, dtype=bool))
@@ -117,9 +100,6 @@ def test_two_masks_allow_what_both_allow_and_floats_are_added_up() -> None:
     np.testing.assert_allclose(
         twice.predict(arrays[0]), whole.predict(arrays[0]), rtol=1e-5, atol=1e-6
     )
-
-
-# Other forms --------------------------------------------------------------------------------------
 
 
 def test_weights_are_a_further_result() -> None:
@@ -161,9 +141,6 @@ def test_options_of_blocks_reach_their_attention() -> None:
     other.set_parameters(model.parameters())
     arrays = sequences(2, 5, 8), sequences(2, 4, 6)
     assert not np.allclose(model.predict(arrays), other.predict(arrays), atol=1e-4)
-
-
-# Training -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.sampled

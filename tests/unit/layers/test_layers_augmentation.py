@@ -49,9 +49,6 @@ def chosen(probability: float, stream: int) -> np.ndarray:
     return drawn((len(IMAGES),), stream) < probability
 
 
-# Inference, shapes, errors ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("layer", LAYERS, ids=repr)
 def test_nothing_changes_in_inference(layer: Layer) -> None:
     np.testing.assert_array_equal(run(layer, IMAGES), IMAGES)
@@ -70,9 +67,6 @@ GENTLE: list[Layer] = [
 def test_without_a_change_training_is_the_identity(layer: Layer) -> None:
     x, rounding = IMAGES[:, :, :6], 1e-6 * isinstance(layer, lm.RandomAffine)
     np.testing.assert_allclose(run(layer, x, training=True), x, rtol=rounding, atol=rounding)
-
-
-# Whole pixels -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("axis", [-1, -2, 1])
@@ -149,9 +143,6 @@ def test_erasing_replaces_the_first_rectangle_that_is_smaller(dtype: str) -> Non
     np.testing.assert_array_equal(y, expected)
 
 
-# Colours ------------------------------------------------------------------------------------------
-
-
 def factors(most: float, stream: int) -> np.ndarray:
     low = max(0.0, 1 - most)
     return drawn((len(IMAGES),), stream, low, 1 + most).astype(float).reshape(-1, 1, 1, 1)
@@ -201,9 +192,6 @@ def test_some_images_become_grey() -> None:
     which = chosen(0.4, 0).reshape(-1, 1, 1, 1)
     np.testing.assert_allclose(y, np.where(which, grey(IMAGES), IMAGES), rtol=1e-12)
     assert 0 < which.sum() < len(IMAGES)
-
-
-# Affine maps --------------------------------------------------------------------------------------
 
 
 def read_nearest(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -36,9 +36,6 @@ def evaluated(x: np.ndarray, made: Callable[[Tensor], Tensor]) -> np.ndarray:
     return found["y"]
 
 
-# Shapes and values --------------------------------------------------------------------------------
-
-
 IMAGE, SEQUENCE, VOLUME = (3, 9, 12), (4, 10), (2, 5, 6, 7)
 
 
@@ -171,8 +168,6 @@ def test_indices_of_adaptive_max_pooling_find_the_largest_elements(
     (alone,) = lm.compile(given, lm.AdaptiveMaxPool(size)(given))(x)
     np.testing.assert_array_equal(values, alone)
 
-
-# Sizes and padding --------------------------------------------------------------------------------
 
 BYTES, NUMBERS = np.arange(24, dtype=np.uint8).reshape(2, 1, 3, 4), np.arange(12.0)
 VALUES: list[tuple[Layer, np.ndarray, Any]] = [

@@ -1,4 +1,4 @@
-"""Embeddings and positions: initial tables, indices out of range, and the text of errors.
+"""Embeddings and positions: initial tables, bags, and indices out of range.
 
 Values and gradients of `Embedding` and `OneHot` are compared with PyTorch's in
 test_layers_torch.py.
@@ -29,9 +29,6 @@ def sequence_model(padding: int | None = None, count: int = 7) -> lm.Model:
 def sequences(count: int = 20, below: int = 7) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(0)
     return generator.integers(0, below, (count, 4)), generator.integers(0, 2, count)
-
-
-# Embedding ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layer", [lm.Embedding, lm.EmbeddingBag])
@@ -85,8 +82,6 @@ def test_indices_may_have_any_integer_type(dtype: str) -> None:
     np.testing.assert_array_equal(model.predict(x), model.parameters()["1.weight"][x])
 
 
-# Bags ---------------------------------------------------------------------------------------------
-
 BAGS = np.array([[1, 2, 3], [4, 4, 0], [5, 1, 2]])
 COUNTED = np.array([[True, True, False], [True, True, True], [False, False, False]])
 
@@ -117,8 +112,6 @@ def test_weights_of_a_bag_multiply_its_rows() -> None:
     np.testing.assert_allclose(model.predict((BAGS, weights)), expected, rtol=1e-5, atol=1e-6)
 
 
-# Indices out of range -----------------------------------------------------------------------------
-
 USES: dict[str, Callable[[lm.Model, np.ndarray, np.ndarray], Any]] = {
     "predict": lambda model, x, y: model.predict(x),
     "evaluate": lambda model, x, y: model.evaluate((x, y), loss=LOSS),
@@ -147,9 +140,6 @@ def test_indices_that_are_computed_are_brought_into_range() -> None:
     model = lm.Model(lm.Network(x, lm.Embedding(4, 2)(x * 2)))
     (weight,) = model.parameters().values()
     np.testing.assert_array_equal(model.predict([1, 3, -1]), weight[[2, 3, 0]])
-
-
-# Positions ----------------------------------------------------------------------------------------
 
 
 def test_sinusoidal_positions_are_those_of_the_formula() -> None:

@@ -1,4 +1,4 @@
-"""Normalisation layers: running averages over the life of a model, and the text of errors.
+"""Normalisation layers: running averages over the life of a model.
 
 Their values and gradients are compared with PyTorch's in test_layers_torch_normalization.py.
 """
@@ -32,9 +32,6 @@ def fitted(engine: str = "cpu", epochs: int = 2, **options: Any) -> lm.Model:
     model = lm.Model(network(), engine=engine, seed=1, dtype="float64")
     model.fit(examples(), loss=MSE, optimizer=SGD, epochs=epochs, batch_size=8, **options)
     return model
-
-
-# Running averages ---------------------------------------------------------------------------------
 
 
 def test_running_averages_are_those_of_the_batches() -> None:

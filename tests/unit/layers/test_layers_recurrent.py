@@ -1,4 +1,4 @@
-"""Recurrent layers: lengths, dropout, costs, and the text of errors.
+"""Recurrent layers: lengths, states, dropout and costs.
 
 Values and gradients are compared with PyTorch's in test_layers_torch_recurrent.py.
 """
@@ -28,9 +28,6 @@ def with_lengths(layer: lm.Layer, dtype: str = "int64") -> lm.Model:
     return lm.Model(lm.Network([x, lengths], layer(x, lengths)), seed=1)
 
 
-# Lengths ------------------------------------------------------------------------------------------
-
-
 @KINDS
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
 def test_a_padded_sequence_gives_the_result_of_the_short_sequence(kind: Any, dtype: str) -> None:
@@ -49,9 +46,6 @@ def test_the_last_state_of_an_empty_sequence_is_zero(kind: Any) -> None:
     model = with_lengths(kind(4, bidirectional=True, returns="last"))
     found = model.predict((sequences(), np.zeros(BATCH, "int64")))
     np.testing.assert_array_equal(found, np.zeros((BATCH, 8)))
-
-
-# States -------------------------------------------------------------------------------------------
 
 
 @KINDS
@@ -94,9 +88,6 @@ def test_dropout_drops_between_layers_and_scales_the_rest() -> None:
 def test_dropout_does_nothing_in_inference_nor_after_the_last_layer() -> None:
     np.testing.assert_array_equal(handed_on(0.25, training=False), 1.0)
     np.testing.assert_array_equal(handed_on(0.25, training=True, layers=1), 1.0)
-
-
-# The layer in a network ---------------------------------------------------------------------------
 
 
 def test_a_summary_counts_every_iteration_of_a_layer() -> None:

@@ -38,9 +38,6 @@ def share_of(layer: Layer, *shape: int, step: int = 2) -> float:
     return float(evaluate(graph, {**KEYS, "step": np.int64(step)})[0]["share"])
 
 
-# The distribution of shares -----------------------------------------------------------------------
-
-
 def test_quantiles_of_distributions_with_a_formula() -> None:
     probability = np.linspace(0, 1, 1025)
     np.testing.assert_allclose(beta_quantiles(1.0, 1024), probability, atol=1e-15)
@@ -64,9 +61,6 @@ def test_quantiles_at_the_ends_of_the_range_are_finite(alpha: float) -> None:
     x = beta_quantiles(alpha, 8)
     assert np.isfinite(x).all()
     assert set(x[1:-1].round(3)) == ({0.0, 0.5, 1.0} if alpha < 1 else {0.5})
-
-
-# Values -------------------------------------------------------------------------------------------
 
 
 def test_mixup_takes_means_with_the_example_before() -> None:
@@ -101,9 +95,6 @@ def test_a_batch_of_one_is_its_own_partner() -> None:
     x = normal64(1, 3, 4, 4)
     np.testing.assert_allclose(run(lm.Mixup(), x, training=True), x, rtol=1e-6)
     np.testing.assert_array_equal(run(lm.CutMix(alpha=9.0), x, training=True), x)
-
-
-# The loss -----------------------------------------------------------------------------------------
 
 
 def trained(

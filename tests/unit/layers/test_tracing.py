@@ -33,11 +33,6 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
     return np.ones((4, 3), "float32"), np.zeros((4, 3), "float32")
 
 
-def test_forward_runs_once_for_a_definition() -> None:
-    lm.Sequential(lm.Input(3), Counted())
-    assert calls == [True]
-
-
 def test_forward_runs_once_for_each_mode_of_a_model() -> None:
     net = lm.Sequential(lm.Input(3), Counted())
     calls.clear()
@@ -80,7 +75,7 @@ def test_layers_within_layers_run_once_for_each_mode() -> None:
     assert sorted(calls) == [False, True, True]
 
 
-def test_a_definition_runs_forward_even_if_an_equal_layer_was_applied() -> None:
+def test_forward_runs_once_for_a_definition_even_if_an_equal_layer_was_applied() -> None:
     for _ in range(2):
         lm.Sequential(lm.Input(3), Counted())
     assert calls == [True, True]

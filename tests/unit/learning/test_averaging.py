@@ -27,9 +27,6 @@ def courses(optimizer: optimizers.Averaging) -> tuple[list[Array], list[Array]]:
     return train(optimizer), train(optimizer, shown="average")
 
 
-# Formulas -----------------------------------------------------------------------------------------
-
-
 def test_averaging_does_not_change_the_training() -> None:
     plain = train(optimizers.Adam(0.1))
     for wrapper in (optimizers.EMA(lm.Adam(0.1)), optimizers.SWA(lm.Adam(0.1), start=3)):
@@ -52,9 +49,6 @@ def test_swa_is_the_mean_of_the_sampled_parameters(start: int, every: int) -> No
         counted = parameters[start - 1 : number : every]
         expected = np.mean(counted, axis=0) if counted else parameters[number - 1]
         np.testing.assert_allclose(average, expected, rtol=1e-12)
-
-
-# Reading averages ---------------------------------------------------------------------------------
 
 
 def test_averaged_parameters_follow_the_formula() -> None:
@@ -115,9 +109,6 @@ def test_averages_count_as_state_in_the_memory_bill() -> None:
     # The steps that update the parameters compute their averages too, without temporaries.
     assert averaged.arena_bytes - plain.arena_bytes < 64
     assert len(averaged.program.steps) - len(plain.program.steps) <= 1
-
-
-# In a fit -----------------------------------------------------------------------------------------
 
 
 def test_the_history_of_a_fit_has_the_averages() -> None:

@@ -111,8 +111,6 @@ def test_cosine_restarts_begin_exactly_at_the_step_in_float32() -> None:
         assert (rate > 0.999999) == (step in begins) or step - 1 in begins
 
 
-# The ends of schedules ----------------------------------------------------------------------------
-
 CYCLE = schedules.OneCycle(0.1, steps=10)
 ENDS: dict[str, tuple[schedules.Schedule, int | None]] = {
     "OneCycle": (CYCLE, 10),

@@ -21,8 +21,6 @@ generator = np.random.default_rng(0)
 WEIGHTS = generator.random(60)
 GUESSES, COIN = np.round(generator.random(60), 1), generator.integers(0, 2, 60)
 
-# Several labels -----------------------------------------------------------------------------------
-
 LABEL_SCORES = np.random.default_rng(8).normal(size=(60, 3)).astype(np.float32)
 MULTI_HOT = (np.random.default_rng(9).random((60, 3)) < [0.2, 0.5, 0.7]).astype(np.float32)
 
@@ -125,8 +123,6 @@ def test_shares_of_one_label_are_compared_with_the_threshold() -> None:
     found = [model.evaluate((x, y), losses.MSE(), [metric]) for y in (shares, shares.round())]
     assert found[0]["mean_iou"] == found[1]["mean_iou"]
 
-
-# NaN and infinity ---------------------------------------------------------------------------------
 
 CLASSES = np.random.default_rng(10).integers(0, 3, 60)
 OF_CLASSES = (LABEL_SCORES, CLASSES)

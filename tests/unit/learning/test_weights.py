@@ -75,13 +75,6 @@ def test_a_loss_function_takes_weights_as_its_third_argument() -> None:
     np.testing.assert_allclose(MODEL.evaluate((X, Y), function)["loss"], EACH.mean(), rtol=1e-6)
 
 
-def test_weights_of_one_are_no_weights() -> None:
-    metrics = [lm.Accuracy(), lm.F1(), lm.AUROC(logits=True)]
-    plain = MODEL.evaluate((X, Y), LOSS, metrics)
-    ones = MODEL.evaluate((X, Y, np.ones(50)), LOSS, metrics)
-    np.testing.assert_allclose([*ones.values()], [*plain.values()], rtol=1e-6)
-
-
 def test_an_example_of_weight_0_changes_nothing() -> None:
     changed = X.copy()
     changed[WEIGHTS == 0] = 99.0
@@ -130,9 +123,6 @@ def test_penalties_are_not_divided_by_weights() -> None:
     assert added[0] > 0.01 * (own.parameters()["1.weight"] ** 2).sum()
 
 
-# Classes ------------------------------------------------------------------------------------------
-
-
 def test_weights_of_classes_multiply_those_of_examples() -> None:
     expected = np.average(EACH, weights=np.take(CLASSES, Y) * WEIGHTS)
     for classes in (CLASSES, {1: 2.0, 2: 0.5, 3: 3.0}, np.array(CLASSES)):
@@ -166,13 +156,6 @@ def test_weights_of_classes_are_weights_of_their_examples(
     np.testing.assert_allclose(found, [expected], rtol=1e-6)
 
 
-def test_class_weights_of_the_fit_are_those_of_the_loss() -> None:
-    how: dict[str, Any] = {"rate": 0.1, "epochs": 2}
-    own = fitted(model(), X, Y, loss=lm.CrossEntropy(class_weights=CLASSES), **how)
-    other = fitted(model(), X, Y, class_weights=CLASSES, **how)
-    np.testing.assert_allclose(own["loss"], other["loss"], rtol=1e-5)
-
-
 @pytest.mark.sampled
 def test_balanced_weights_are_those_of_scikit_learn() -> None:
     labels = np.array([0, 0, 0, 2, 2, 5])
@@ -188,9 +171,6 @@ def test_balanced_weights_may_have_a_number_that_does_not_count() -> None:
     loss = lm.CrossEntropy(ignore_index=255)
     history = fitted(model(), X, ignored, loss=loss, class_weights="balanced")
     assert np.isfinite(history["loss"]).all()
-
-
-# Data sets ----------------------------------------------------------------------------------------
 
 
 def test_a_data_set_keeps_weights_with_their_examples() -> None:

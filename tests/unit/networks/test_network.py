@@ -1,4 +1,4 @@
-"""Networks: definition, numbers of layers, text, and errors with their source lines."""
+"""Networks: definition, numbers of layers, and text."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from network_cases import here, raised_line
 
 import lamina as lm
 from lamina import ops
 from lamina.base import shapes
 from lamina.base.shapes import BATCH
-from lamina.errors import DefinitionError, ShapeError
-
-FILE = "test_network.py"
 
 
 def parameter_names(net: lm.Network) -> list[str]:
@@ -110,19 +106,6 @@ def test_the_penalty_of_a_shared_layer_is_counted_once() -> None:
     assert len(net.trace(dtype=shapes.float32, training=True).record.penalties) == 1
 
 
-def test_a_layer_that_is_applied_to_two_shapes_is_refused_when_written_down() -> None:
-    a, b = lm.Input(4), lm.Input(5)
-    shared, line = lm.Linear(3), here()
-    with pytest.raises(DefinitionError) as caught:
-        lm.Network([a, b], [shared(a), shared(b)])
-    assert str(caught.value) == (
-        f"in net/3:Linear ({FILE}:{line}): the parameter 'weight' is used in two shapes\n"
-        "  first  [3, 4]\n"
-        "  now    [3, 5]\n"
-        "  A layer that is used twice has one set of parameters: make two layers."
-    )
-
-
 # Networks within networks -------------------------------------------------------------------------
 
 
@@ -140,27 +123,6 @@ def test_an_applied_network_of_several_outputs_gives_a_tuple() -> None:
     inner = lm.Network(a, [lm.Linear(2)(a), lm.Linear(3)(a)])
     one, other = inner(lm.Input(4))
     assert (one.shape, other.shape) == ((BATCH, 2), (BATCH, 3))
-
-
-def test_a_network_applied_to_another_number_of_tensors_is_refused() -> None:
-    inner = lm.Sequential(lm.Input(4), lm.Linear(3))
-    with pytest.raises(DefinitionError) as caught:
-        inner(lm.Input(4), lm.Input(4))
-    assert caught.value.facts == (("expected", "1"), ("found", "2"))
-    assert caught.value.where == f"{FILE}:{raised_line(caught)}"
-
-
-def test_a_network_applied_to_another_shape_is_refused() -> None:
-    inner, line = lm.Sequential(lm.Input(4), lm.Linear(3)), here()
-    with pytest.raises(ShapeError) as caught:
-        inner(lm.Input(5))
-    assert str(caught.value) == (
-        f"in {FILE}:{raised_line(caught)}: "
-        "input 0 of the applied network has another shape\n"
-        "  expected  [batch, 4]\n"
-        "  found     f32[batch, 5]   from net/0:Input\n"
-        f"  The network was defined for that shape, at {FILE}:{line}."
-    )
 
 
 # Layers within layers -----------------------------------------------------------------------------

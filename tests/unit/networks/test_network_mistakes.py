@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -134,6 +135,10 @@ class Broken(lm.Layer):
 A, ACTIVATED = lm.Input(4), lm.ReLU()(lm.Input(4))
 
 
+def applied(layer: lm.Layer, *inputs: lm.Tensor) -> lm.Network:
+    return lm.Network(inputs, [layer(x) for x in inputs])
+
+
 def wrong(shape: tuple[int, ...], seed: int, stream: int) -> np.ndarray:
     return np.zeros(5)
 
@@ -198,6 +203,27 @@ REFUSED: list[tuple[Any, ...]] = [
     ),
     (lambda: lm.Linear(3)(), DefinitionError, f"{NUMBER}0 tensors"),
     (lambda: lm.Linear(3)(A, A), DefinitionError, f"{NUMBER}2 tensors"),
+    (
+        lambda: applied(lm.Linear(3), A, lm.Input(5)),
+        *(
+            DefinitionError,
+            "in net/3:Linear (",
+            "): the parameter 'weight' is used in two shapes\n",
+        ),
+        "  first  [3, 4]\n  now    [3, 5]\n",
+        "  A layer that is used twice has one set of parameters: make two layers.",
+    ),
+    # Applied networks.
+    (
+        lambda: lm.Sequential(A, lm.Linear(3))(A, A),
+        *(DefinitionError, f"in {FILE}:", "expected  1\n  found     2"),
+    ),
+    (
+        lambda: lm.Sequential(A, lm.Linear(3))(lm.Input(5)),
+        *(ShapeError, f"in {FILE}:", ": input 0 of the applied network has another shape\n"),
+        "  expected  [batch, 4]\n  found     f32[batch, 5]   from net/0:Input\n",
+        f"  The network was defined for that shape, at {FILE}:",
+    ),
     # Inputs and outputs.
     (
         lambda: lm.Network(A, lm.Linear(3)(lm.concat([A, lm.Input(2)]))),
@@ -270,7 +296,7 @@ REFUSED: list[tuple[Any, ...]] = [
 def test_a_mistake_is_refused_at_the_users_line(row: Any) -> None:
     call, kind, *parts = row
     line = inspect.getsourcelines(call)[1]
-    assert f"{FILE}:{line})" in check_refusal(kind, call, *parts)
+    assert re.search(rf"{FILE}:{line}\b", check_refusal(kind, call, *parts))
 
 
 def test_a_type_error_within_forward_is_passed_on() -> None:

@@ -1,4 +1,4 @@
-"""Attention: masks, memory, and the text of errors.
+"""Attention: masks and memory.
 
 Values, gradients and second derivatives are tested from the samples of the op's record.
 """
@@ -125,9 +125,6 @@ def test_the_number_of_blocks_is_fixed_only_if_it_is_given() -> None:
         assert [x.attributes.get("blocks") for x in every] == [blocks] * 4
 
 
-# Memory -------------------------------------------------------------------------------------------
-
-
 def compiled(*shape: int, causal: bool, with_gradients: bool) -> Program:
     leaves = operands(*[shape] * 3)
     y = ops.attention(*leaves, causal=causal)
@@ -146,9 +143,7 @@ def arena_bytes(length: int, *, causal: bool = False) -> int:
 @pytest.mark.parametrize("causal", [False, True])
 def test_memory_grows_with_the_length_and_not_with_its_square(causal: bool) -> None:
     assert arena_bytes(1024, causal=causal) < 2.4 * arena_bytes(512, causal=causal)
-
-
-def test_attention_weights_are_never_stored_whole() -> None:
+    # The weights of attention are never stored whole.
     assert arena_bytes(1024) < 4 * 1024 * 1024 * 4 / 2
 
 

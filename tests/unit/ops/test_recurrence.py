@@ -1,4 +1,4 @@
-"""Recurrences: the size of their programs, kept tensors, gradients, and errors.
+"""Recurrences: the size of their programs, kept tensors and gradients.
 
 Each loop of the table is compared with its unrolled form, and so are its gradients, of all results
 at once."""
