@@ -17,7 +17,6 @@ from lamina.graph import Graph, leaf
 from lamina.program.cost import cost_of, space_of
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program
-from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Literal, Load
 from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Store, Write
 
@@ -96,15 +95,6 @@ def test_faults_are_found(name: str) -> None:
     wide = name == "wide positions"
     program = replace(PROGRAM, buffers={**PROGRAM.buffers, ORDER.name: ORDER}) if wide else PROGRAM
     assert said in problem_of(with_stage(program, number, stage))
-
-
-def test_rewriting_goes_through_both_stages() -> None:
-    first, second = PROGRAM.steps
-    renamed = Rewrite(buffer=lambda name: name.upper())
-    sort, total = str(renamed.step(first)), str(renamed.step(second))
-    assert "SCATTER_ADD.ORDER[rank] = order(rank<30) (4*@(maximum(minimum(AT[rank]" in sort
-    assert "V[k1 + 4*@(i64(SCATTER_ADD.ORDER[rank]))]" in total
-    assert "v[" not in total
 
 
 def test_keys_are_not_overwritten_by_their_order() -> None:

@@ -151,19 +151,6 @@ def test_the_graphs_of_the_conformance_suite_take_every_algorithm(
             assert sum(taken[f"{name}, {kind}"] for name in names.values()) >= 3
 
 
-@pytest.mark.parametrize("size", [3, 4])
-def test_many_channels_do_not_change_the_algorithm(size: int) -> None:
-    leaves = Leaves()
-    # Two images of 4x4 positions, and windows with some hundred elements.
-    x = leaves.add(np.ones((2, 64, 8, 8), "float32"))
-    weight = leaves.add(np.ones((32, 64, size, size), "float32"))
-    y = ops.conv(x, weight, [2, 2], [(1, 1), (1, 1)], [1, 1])
-    graph = leaves.graph([y, *gradients(ops.sum(y * y), [weight])])
-    program = compiled(graph)
-    found = {one.extents[1]: one.algorithm for one, _ in windows_of(program)}
-    assert found == {2 * 4 * 4: IMPLICIT_GEMM, 64 * size * size: WEIGHT_GRADIENT}
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("seed", range(3))

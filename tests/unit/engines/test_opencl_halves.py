@@ -43,13 +43,13 @@ def faults_of_halves(driver: Any) -> list[Any]:
 
 
 @contextmanager
-def type_replaced(text: str, instead: str) -> Generator[None]:
-    """The test of the type of float16 has another text."""
-    own = selftest.halves_for
+def replaced(text: str, instead: str, *, native: bool = True) -> Generator[None]:
+    """The self-test of the type of float16, or of its functions, has another text."""
+    original = selftest.halves_for
 
-    def halves_for(traits: Any, *, native: bool) -> Any:
-        right, kernels = own(traits, native=native)
-        return right.replace(text, instead) if native else right, kernels
+    def halves_for(traits: Any, **how: bool) -> Any:
+        right, kernels = original(traits, **how)
+        return right.replace(text, instead) if how["native"] == native else right, kernels
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selftest, "halves_for", halves_for)
@@ -65,49 +65,36 @@ def test_each_check_of_float16_finds_its_fault(driver: Any, native: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "instead"),
+    ("native", "text", "instead"),
     [
-        ("vload_half(", "1 + vload_half("),
-        ("vload_half4(", "1 + vload_half4("),
-        ("vstore_half_rte(", "vstore_half_rtz("),
-        ("vstore_half4_rte(", "vstore_half4_rtz("),
+        (False, "vload_half(", "1 + vload_half("),
+        (False, "vload_half4(", "1 + vload_half4("),
+        (False, "vstore_half_rte(", "vstore_half_rtz("),
+        (False, "vstore_half4_rte(", "vstore_half4_rtz("),
+        (True, ") + as_half(", ") - as_half("),
+        (True, ") * as_half4(", ") + as_half4("),
+        (True, "convert_half_rte(", "convert_half_rtz("),
+        (True, "convert_float4(as_half4(", "1 + convert_float4(as_half4("),
     ],
 )
-def test_wrong_functions_for_float16_are_found(
-    driver: Any, monkeypatch: pytest.MonkeyPatch, text: str, instead: str
+def test_wrong_functions_and_types_of_float16_are_found(
+    driver: Any, native: bool, text: str, instead: str
 ) -> None:
-    right, kernels = selftest.halves_for(driver.traits, native=False)
-    assert text in right
-    wrong = right.replace(text, instead)
-    monkeypatch.setattr(selftest, "halves_for", lambda *_, native: (wrong, kernels))
-    plain = with_verdict(driver, has_type=False)
-    assert faults_of_halves(plain) == [HALF_FUNCTIONS]
+    if native and not driver.traits.has_float16:
+        pytest.skip("the device has no cl_khr_fp16")
+    assert text in selftest.halves_for(driver.traits, native=native)[0]
+    tested = driver if native else with_verdict(driver, has_type=False)
+    with replaced(text, instead, native=native):
+        assert faults_of_halves(tested) == [HALF_TYPE if native else HALF_FUNCTIONS]
 
 
 def test_a_device_that_refuses_the_type_of_float16_does_without_it(driver: Any) -> None:
     claims = with_verdict(driver, has_type=True)
-    with type_replaced("as_half", "no_half"):
+    with replaced("as_half", "no_half"):
         assert faults_of_halves(claims) == [HALF_TYPE]
     after = with_verdict(driver, HALF_TYPE, has_type=True)
     assert not after.traits.has_float16
     assert after.words.half == OPENCL.half
-
-
-@pytest.mark.parametrize(
-    ("text", "instead"),
-    [
-        (") + as_half(", ") - as_half("),
-        (") * as_half4(", ") + as_half4("),
-        ("convert_half_rte(", "convert_half_rtz("),
-        ("convert_float4(as_half4(", "1 + convert_float4(as_half4("),
-    ],
-)
-def test_a_wrong_type_of_float16_is_found(driver: Any, text: str, instead: str) -> None:
-    if not driver.traits.has_float16:
-        pytest.skip("the device has no cl_khr_fp16")
-    assert text in selftest.halves_for(driver.traits, native=True)[0]
-    with type_replaced(text, instead):
-        assert faults_of_halves(driver) == [HALF_TYPE]
 
 
 def test_words_follow_the_verdict(driver: Any) -> None:
