@@ -186,6 +186,9 @@ def of_two_outputs() -> lm.Network:
     return lm.Network(given, [lm.Linear(2)(given), lm.Linear(3)(given)])
 
 
+_AXES, _STRIDE = "Axes 2 and 3 differ, ", "give the shortcut stride=2 as well."
+_SAME = "give both branches the same padding and stride."
+
 SHAPES: Rows = [
     (
         lambda: lm.Linear(3)(x()),
@@ -207,6 +210,23 @@ SHAPES: Rows = [
         "the last axis to flatten comes before the first",
     ),
     (lambda: lm.Flatten(first=0)(x(3, 4)), "along the batch"),
+    # Joins.
+    *(
+        (
+            lambda left=left, right=right: lm.Add()(lm.ReLU()(x(*left)), x(*right)),
+            *("in net/3:Add (", "): the two branches differ in shape\n"),
+            f"  left   f32[batch, {', '.join(map(str, left))}]   from net/",
+            f":ReLU\n  right  f32[batch, {', '.join(map(str, right))}]   from net/",
+            f":Input\n  {difference}",
+        )
+        for left, right, difference in (
+            *(((8, 16, 16), (8, 32, 32), f"{_AXES}16 against 32: {_STRIDE}"),),
+            *(((8, 30, 30), (8, 32, 32), f"{_AXES}30 against 32: {_SAME}"),),
+            *(((8, 16, 8), (8, 32, 4), f"{_AXES}16 and 8 against 32 and 4: {_SAME}"),),
+            ((8, 9), (4, 9), "Axis 1 differs, 8 against 4: give both branches the same number of "),
+            ((8, 16, 16), (8,), "The left branch has 4 axes, the right one 2: add lm.Flatten()"),
+        )
+    ),
     # Random layers.
     (
         lambda: lm.GaussianSample()(x(3), x(1)),

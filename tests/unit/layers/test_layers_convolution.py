@@ -5,7 +5,6 @@ Their values and gradients are compared with PyTorch's in test_layers_torch*.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from random_arrays import normal64
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import BATCH, float32, float64, static
+from lamina.base.shapes import BATCH, float64
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.layers.layer import Layer
 from lamina.ops.windows import Window, fold, windows
@@ -97,23 +96,6 @@ def test_lists_are_kept_as_tuples() -> None:
     assert lm.ConvTranspose1d(4, [2]) == lm.ConvTranspose1d(4, (2,))
     assert lm.Pad([1, [0, 2]]) == lm.Pad(((1, 1), (0, 2)))
     assert lm.AdaptiveMaxPool([2, 1]) == lm.AdaptiveMaxPool((2, 1))
-
-
-def test_parameters_start_as_pytorchs_do() -> None:
-    x = lm.Input(64, 9, 9)
-    for layer, shape, fan in [
-        (lm.Conv2d(50, (3, 4), groups=2), (50, 32, 3, 4), 32 * 12),
-        (lm.ConvTranspose2d(50, (3, 4), groups=2), (64, 25, 3, 4), 25 * 12),
-    ]:
-        record = lm.Network(x, layer(x)).trace(dtype=float32, training=True).record
-        weight, bias = record.parameters.values()
-        values = weight.init(static(weight.tensor.shape), 0, weight.stream)
-        assert values.shape == shape
-        assert np.abs(values).max() <= 1 / math.sqrt(fan)
-        np.testing.assert_allclose(values.std(), 1 / math.sqrt(3 * fan), rtol=0.05)
-        values = bias.init(static(bias.tensor.shape), 0, bias.stream)
-        assert values.shape == (50,)
-        assert np.abs(values).max() <= 1 / math.sqrt(fan)
 
 
 def test_average_pooling_divides_by_the_number_of_counted_elements() -> None:

@@ -291,23 +291,6 @@ def test_ctc_refuses_lengths_that_the_arrays_do_not_have(
     assert not np.isnan(result[1 - wrong])
 
 
-@pytest.mark.sampled
-def test_a_network_learns_sequences_without_alignment() -> None:
-    random = np.random.default_rng(0)
-    labels = random.integers(1, 4, (12, 2))
-    # Each label is shown for some times; the network must name them in order.
-    shown = np.repeat(labels, 4, axis=1)
-    x = np.eye(4, dtype="float32")[shown]
-    net = lamina.Sequential(lm.Input(8, 4), lm.Linear(5), lm.LogSoftmax())
-    model = lamina.Model(net, engine="cpu", seed=0)
-    how: dict[str, Any] = {"optimizer": lamina.Adam(0.05), "batch_size": 12, "epochs": 150}
-    history = model.fit((x, (labels, np.full(12, 8))), loss=lamina.CTC(blank=4), **how)
-    assert history["loss"][0] > 3 > 1.5 > history["loss"][-1]
-    same = lamina.Model(net, engine="cpu", seed=0)
-    again = same.fit((x, labels), loss=lamina.CTC(blank=4), **how)
-    np.testing.assert_allclose(again["loss"], history["loss"], rtol=1e-5)
-
-
 # Targets ------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ at once."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from recurrence_cases import (
 )
 from targets import TARGETS
 
-import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array
 from lamina.compiler.pipeline import compile_graph
@@ -362,23 +360,6 @@ def test_truncated_derivatives_are_those_of_iterations_with_stopped_gradients(
 
 def renamed(outputs: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
     return [(f"d{name}", tensor) for name, tensor in outputs]
-
-
-def test_an_initial_state_that_is_a_parameter_is_trained() -> None:
-    @dataclass(frozen=True)
-    class Learned(lm.Layer):
-        def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
-            start = scope.parameter("start", (3,), lm.init.Constant(1.0))
-            first = ops.broadcast_to(start, (x.shape[0], 3))
-            by_time = ops.transpose(x, (1, 0, 2))
-            (states,), _ = ops.recurrence(lambda s, e, _: ([s[0] + e[0]], []), [first], [by_time])
-            return states[-1]
-
-    model = lm.Model(lm.Sequential(lm.Input(4, 3), Learned()))
-    x = np.ones((2, 4, 3), "float32")
-    how = {"loss": lm.MSE(), "optimizer": lm.SGD(0.3), "epochs": 60, "batch_size": 2}
-    model.fit((x, np.zeros((2, 3), "float32")), **how)
-    np.testing.assert_allclose(model.parameters()["1.start"], [-4, -4, -4], atol=1e-2)
 
 
 def test_a_parameter_may_become_the_last_state(engine: Engine) -> None:
