@@ -256,6 +256,10 @@ def cases() -> Iterator[tuple[int, tuple[str, ...], Case]]:
             modifiers = tuple(rest)
             since = FORMS[name][modifiers].since
             yield since, (name, *modifiers), case_of(name, modifiers, operands, want)
+            if operands[1:] and type(operands[-1]) is int:
+                # The last operand as a constant.
+                other = (*operands[:-1], str(operands[-1]))
+                yield since, (name, *modifiers), case_of(name, modifiers, other, want)
 
 
 def accesses() -> Iterator[tuple[int, tuple[str, ...], Case]]:

@@ -11,68 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine.syntax import Instruction
-from cuda_machine.writer import DTYPES, Writer, helper, instruction
+from cuda_machine.writer import expressions, helper
 
-_OPERATORS = {"add": "+", "sub": "-", "mul": "*"}
-
-
-@instruction("add", "sub", "mul", forms="rn? f32|f64")
-def _arithmetic(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, *operands = one.operands
-    a, b = (writer.array(operand, type) for operand in operands)
-    writer.write(result, type, f"{a} {_OPERATORS[one.name]} {b}")
-
-
-@instruction("add", "sub", "mul", forms="rn f16")
-def _arithmetic_of_halves(writer: Writer, one: Instruction) -> None:
-    """In float64, where the results are exact."""
-    result, *operands = one.operands
-    wide = writer.type("f8")
-    a, b = (f"{writer.array(operand, 'f16')}.astype({wide})" for operand in operands)
-    writer.write(result, "u16", f"half_bits({a} {_OPERATORS[one.name]} {b})")
-
-
-@instruction("fma", "mad", forms="rn f32|f64")
-def _fma(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, *operands = one.operands
-    # PTX ISA, mad: for sm_20 and higher, mad with a rounding mode is fma.
-    values = ", ".join(writer.array(operand, type) for operand in operands)
-    writer.write(result, type, f"fma_{DTYPES[type]}({values})")
-
-
-@instruction("div", "rcp", "sqrt", forms="rn f32|f64")
-def _division(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, *operands = one.operands
-    values = [writer.array(operand, type) for operand in operands]
-    if one.name == "div":
-        value = f"{values[0]} / {values[1]}"
-    elif one.name == "rcp":
-        value = f"{writer.constant(np.dtype(DTYPES[type]).type(1))} / {values[0]}"
-    else:
-        value = f"np.sqrt({values[0]})"
-    writer.write(result, type, value)
-
-
-@instruction("abs", "neg", forms="f32|f64")
-def _sign(writer: Writer, one: Instruction) -> None:
-    (type,) = one.modifiers
-    result, a = one.operands
-    value = writer.array(a, type)
-    writer.write(result, type, f"np.abs({value})" if one.name == "abs" else f"-{value}")
-
-
-@instruction("min", "max", forms="f32|f64")
-@instruction("min", "max", forms="NaN f32", since=80)
-def _extreme(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, a, b = one.operands
-    left, right = (writer.array(operand, type) for operand in (a, b))
-    code = f"{one.name}imum_of({left}, {right}, {'NaN' in one.modifiers})"
-    writer.write(result, type, code)
+# Sums and products of float16 are exact in float64.
+_WIDE = ("{0}.astype(np.float64)", "{1}.astype(np.float64)")
+for _name, _operator in (("add", "+"), ("sub", "-"), ("mul", "*")):
+    expressions(_name, "rn? f32|f64", f"{{0}} {_operator} {{1}}")
+    expressions(_name, "rn f16", f"half_bits({_WIDE[0]} {_operator} {_WIDE[1]})")
+# PTX ISA, mad: for sm_20 and higher, mad with a rounding mode is fma.
+for _name in ("fma", "mad"):
+    expressions(_name, "rn f32", "fma_f4({0}, {1}, {2})")
+    expressions(_name, "rn f64", "fma_f8({0}, {1}, {2})")
+expressions("div", "rn f32|f64", "{0} / {1}")
+expressions("rcp", "rn f32|f64", "np.reciprocal({0})")
+expressions("sqrt", "rn f32|f64", "np.sqrt({0})")
+expressions("abs", "f32|f64", "np.abs({0})")
+expressions("neg", "f32|f64", "-{0}")
+for _name in ("min", "max"):
+    expressions(_name, "f32|f64", f"{_name}imum_of({{0}}, {{1}}, False)")
+    expressions(_name, "NaN f32", f"{_name}imum_of({{0}}, {{1}}, True)", since=80)
+# PTX ISA, copysign: the sign of a, the magnitude of b.
+expressions("copysign", "f32|f64", "np.copysign({1}, {0})")
+expressions("testp", "infinite f32|f64", "np.isinf({0})", result="pred")
 
 
 @helper
@@ -101,21 +61,6 @@ def _with_nan(chosen: Any, a: Any, b: Any, nan: bool) -> Any:
     if nan:
         return np.where(one | other, value, chosen)
     return np.where(one & other, value, np.where(one, b, np.where(other, a, chosen)))
-
-
-@instruction("copysign", forms="f32|f64")
-def _copysign(writer: Writer, one: Instruction) -> None:
-    (type,) = one.modifiers
-    result, a, b = one.operands
-    # PTX ISA, copysign: the sign of a, the magnitude of b.
-    code = f"np.copysign({writer.array(b, type)}, {writer.array(a, type)})"
-    writer.write(result, type, code)
-
-
-@instruction("testp", forms="infinite f32|f64")
-def _testp(writer: Writer, one: Instruction) -> None:
-    result, a = one.operands
-    writer.write(result, "pred", f"np.isinf({writer.array(a, one.modifiers[-1])})")
 
 
 # Correctly rounded arithmetic

@@ -6,78 +6,54 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine.syntax import BITS, Immediate, Instruction, Not, Register
-from cuda_machine.writer import DTYPES, INTEGERS, Writer, helper, instruction, unknown
+from cuda_machine.syntax import BITS, Immediate, Instruction
+from cuda_machine.writer import DTYPES, INTEGERS, Writer, expressions, helper, instruction, unknown
 
-_OPERATORS = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
+_SIGNED = "s16|s32|s64"
+_LOGIC = "pred|b16|b32|b64"
 
-
-@instruction("add", "sub", forms=INTEGERS)
-def _add(writer: Writer, one: Instruction) -> None:
-    result, a, b = one.operands
-    type = one.modifiers[-1]
-    writer.write(result, type, _binary(writer, one, type, a, b))
-
-
-def _binary(writer: Writer, one: Instruction, type: str, a: Any, b: Any) -> str:
-    """The code of an operator; one operand at least is an array."""
-    if isinstance(a, Immediate) and isinstance(b, Immediate):
-        return f"{writer.array(a, type)} {_OPERATORS[one.name]} {writer.read(b, type)}"
-    return f"{_array_of(writer, a, b, type)} {_OPERATORS[one.name]} {writer.read(b, type)}"
-
-
-def _array_of(writer: Writer, a: Any, b: Any, type: str) -> str:
-    arrays = isinstance(b, Register | Not)
-    return writer.read(a, type) if arrays else writer.array(a, type)
-
-
-@instruction("and", "or", "xor", forms="pred|b16|b32|b64")
-def _logic(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, a, b = one.operands
-    writer.write(result, type, _binary(writer, one, type, a, b))
+expressions("add", INTEGERS, "{0} + {1}")
+expressions("sub", INTEGERS, "{0} - {1}")
+expressions("min", INTEGERS, "np.minimum({0}, {1})")
+expressions("max", INTEGERS, "np.maximum({0}, {1})")
+expressions("abs", _SIGNED, "np.abs({0})")
+expressions("neg", _SIGNED, "-{0}")
+expressions("and", _LOGIC, "{0} & {1}")
+expressions("or", _LOGIC, "{0} | {1}")
+expressions("xor", _LOGIC, "{0} ^ {1}")
+expressions("not", _LOGIC, "~{0}")
+expressions("popc", "b32|b64", "ones_in({0})", result="u32")
+expressions("clz", "b32|b64", "leading_zeros({0})", result="u32")
+expressions("brev", "b32|b64", "reversed_bits({0})")
+expressions("bfe", "u32|u64", "extracted({0}, {1}, {2})", others=("u32", "u32"))
+expressions("bfi", "b32|b64", "inserted({0}, {1}, {2}, {3})", others=("", "u32", "u32"))
+expressions("prmt", "b32", "permuted_bytes({0}, {1}, {2})")
+_BOTH = "(({1}.astype(np.uint64) << np.uint64(32)) | {0})"
+for _mode, _amount in (("clamp", "np.minimum({2}, 32)"), ("wrap", "({2} & 31)")):
+    _shift = f"{_amount}.astype(np.uint64)"
+    _left = f"(({_BOTH} << {_shift}) >> np.uint64(32)).astype(np.uint32)"
+    expressions("shf", f"l {_mode} b32", _left)
+    expressions("shf", f"r {_mode} b32", f"({_BOTH} >> {_shift}).astype(np.uint32)")
 
 
-@instruction("not", forms="pred|b16|b32|b64")
-def _not(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, a = one.operands
-    writer.write(result, type, f"~{writer.array(a, type)}")
-
-
-# Products of all bits are twice as wide as their operands.
-_PRODUCTS = (f"lo|hi {INTEGERS}", "wide u16|s16|u32|s32")
-
-
-@instruction("mul", forms=_PRODUCTS)
+@instruction("mul", "mad", forms=(f"lo|hi {INTEGERS}", "wide u16|s16|u32|s32"))
 def _mul(writer: Writer, one: Instruction) -> None:
-    result, a, b = one.operands
-    type = one.modifiers[-1]
-    kind, value = product_code(writer, one.modifiers[0], type, a, b)
-    writer.write(result, kind, value)
-
-
-@instruction("mad", forms=_PRODUCTS)
-def _mad(writer: Writer, one: Instruction) -> None:
-    result, a, b, c = one.operands
-    type = one.modifiers[-1]
-    kind, value = product_code(writer, one.modifiers[0], type, a, b)
-    writer.write(result, kind, f"({value}) + {writer.read(c, kind)}")
-
-
-def product_code(writer: Writer, half: str, type: str, a: Any, b: Any) -> tuple[str, str]:
-    """The type and code of a product: its low or high bits, or all of them."""
-    left, right = _array_of(writer, a, b, type), writer.read(b, type)
+    """Products, or their upper bits, or all bits, which are twice as wide as the operands."""
+    half, type = one.modifiers
+    result, a, b, *added = one.operands
+    left, right = writer.several((a, b), (type, type))
     bits = BITS[type]
     twice = f"{type[0]}{2 * bits}"
     if half == "lo":
-        return type, f"{left} * {right}"
-    if half == "hi" and bits == 64:
-        return type, f"high_{type}({left}, {right})"
-    product = f"np.multiply({left}, {right}, dtype={writer.type(DTYPES[twice])})"
-    if half == "wide":
-        return twice, product
-    return type, f"({product} >> {bits}).astype({writer.type(DTYPES[type])})"
+        value = f"{left} * {right}"
+    elif half == "hi" and bits == 64:
+        value = f"high_{type}({left}, {right})"
+    else:
+        value = f"np.multiply({left}, {right}, dtype={writer.type(DTYPES[twice])})"
+        if half == "hi":
+            value = f"({value} >> {bits}).astype({writer.type(DTYPES[type])})"
+    kind = twice if half == "wide" else type
+    writer.write(result, kind, " + ".join([value, *(writer.read(c, kind) for c in added)]))
 
 
 @helper
@@ -103,10 +79,10 @@ def _div(writer: Writer, one: Instruction) -> None:
     type = one.modifiers[-1]
     result, a, b = one.operands
     left, right = writer.array(a, type), writer.array(b, type)
-    location = writer.location(one)
-    writer.emit(f"divisible(m, {right}, {location})")
-    name = "quotient" if one.name == "div" else "remainder"
-    writer.write(result, type, f"{name}({left}, {right})")
+    writer.emit(f"divisible(m, {right}, {writer.location(one)})")
+    quotient = f"quotient({left}, {right})"
+    value = quotient if one.name == "div" else f"{left} - {quotient} * {right}"
+    writer.write(result, type, value)
 
 
 @helper
@@ -129,28 +105,6 @@ def quotient(a: Any, b: Any) -> Any:
     return np.where(minus, -a, floor)
 
 
-@helper
-def remainder(a: Any, b: Any) -> Any:
-    """Remainders with the sign of the dividend."""
-    return a - quotient(a, b) * b
-
-
-@instruction("abs", "neg", forms="s16|s32|s64")
-def _abs(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, a = one.operands
-    value = writer.array(a, type)
-    writer.write(result, type, f"np.abs({value})" if one.name == "abs" else f"-{value}")
-
-
-@instruction("min", "max", forms=INTEGERS)
-def _extreme(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, a, b = one.operands
-    left, right = writer.array(a, type), writer.read(b, type)
-    writer.write(result, type, f"np.{one.name}imum({left}, {right})")
-
-
 @instruction("shl", forms="b16|b32|b64")
 @instruction("shr", forms=f"b16|b32|b64|{INTEGERS}")
 def _shift(writer: Writer, one: Instruction) -> None:
@@ -166,28 +120,6 @@ def _shift(writer: Writer, one: Instruction) -> None:
         amount = f"np.minimum({writer.read(b, 'u32')}, {bound}).astype({writer.type(dtype)})"
     operator = "<<" if one.name == "shl" else ">>"
     writer.write(result, type, f"{writer.array(a, type)} {operator} {amount}")
-
-
-@instruction("shf", forms="l|r clamp|wrap b32")
-def _funnel(writer: Writer, one: Instruction) -> None:
-    direction, mode, type = one.modifiers
-    result, a, b, c = one.operands
-    low, high, amount = (writer.array(operand, "u32") for operand in (a, b, c))
-    wide, narrow = writer.type("u8"), writer.type("u4")
-    both = f"(({high}.astype({wide}) << 32) | {low})"
-    bounded = f"np.minimum({amount}, 32)" if mode == "clamp" else f"({amount} & 31)"
-    shift = f"({bounded}).astype({wide})"
-    shifted = f"(({both} << {shift}) >> 32)" if direction == "l" else f"({both} >> {shift})"
-    writer.write(result, type, f"{shifted}.astype({narrow})")
-
-
-@instruction("popc", "clz", "brev", forms="b32|b64")
-def _count(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, a = one.operands
-    kind = type if one.name == "brev" else "u32"
-    name = {"popc": "ones_in", "clz": "leading_zeros", "brev": "reversed_bits"}[one.name]
-    writer.write(result, kind, f"{name}({writer.array(a, type)})")
 
 
 @helper
@@ -215,18 +147,16 @@ def reversed_bits(value: Any) -> Any:
     return np.packbits(bits[:, ::-1], axis=1, bitorder="little").view(value.dtype).reshape(-1)
 
 
-@instruction("bfe", forms="u32|s32|u64|s64")
-def _bfe(writer: Writer, one: Instruction) -> None:
+@instruction("bfe", forms="s32|s64")
+def _signed_field(writer: Writer, one: Instruction) -> None:
     type = one.modifiers[-1]
-    result, a, b, c = one.operands
-    position, length = writer.array(b, "u32"), writer.array(c, "u32")
-    value = writer.array(a, f"u{BITS[type]}")
-    code = f"extracted({value}, {position}, {length}, {type[0] == 's'})"
-    writer.write(result, type, f"{code}.view({writer.type(DTYPES[type])})")
+    result, *operands = one.operands
+    values = writer.several(operands, (f"u{BITS[type]}", "u32", "u32"))
+    code = f"extracted({', '.join(values)}, signed=True).view({writer.type(DTYPES[type])})"
+    writer.write(result, type, code)
 
 
-@helper
-def low_ones(count: Any, dtype: Any) -> Any:
+def _low_ones(count: Any, dtype: Any) -> Any:
     """Integers whose lowest `count` bits are set."""
     bits = dtype.itemsize * 8
     ones = dtype.type((1 << bits) - 1)
@@ -234,13 +164,13 @@ def low_ones(count: Any, dtype: Any) -> Any:
 
 
 @helper
-def extracted(value: Any, position: Any, length: Any, signed: bool) -> Any:
+def extracted(value: Any, position: Any, length: Any, signed: bool = False) -> Any:
     """Bit fields: bits above the value, or above the field, are its sign (PTX ISA, bfe)."""
     dtype, bits = value.dtype, value.dtype.itemsize * 8
     position, length = position & np.uint32(255), length & np.uint32(255)
     clamped = np.minimum(position, bits).astype(dtype)
     ones = dtype.type((1 << bits) - 1)
-    mask = low_ones(length, dtype) & (ones >> clamped)
+    mask = _low_ones(length, dtype) & (ones >> clamped)
     field = (value >> clamped) & mask
     if not signed:
         return field
@@ -249,42 +179,25 @@ def extracted(value: Any, position: Any, length: Any, signed: bool) -> Any:
     return np.where((sign == 1) & (length > 0), field | ~mask, field)
 
 
-@instruction("bfi", forms="b32|b64")
-def _bfi(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, a, b, c, d = one.operands
-    values = [writer.array(operand, type) for operand in (a, b)]
-    values += [writer.array(operand, "u32") for operand in (c, d)]
-    writer.write(result, type, f"inserted({', '.join(values)})")
-
-
 @helper
 def inserted(field: Any, value: Any, position: Any, length: Any) -> Any:
     """Values in which the bits at a position are those of a field."""
     dtype, bits = value.dtype, value.dtype.itemsize * 8
     shift = np.minimum(position & np.uint32(255), bits).astype(dtype)
-    mask = low_ones(length & np.uint32(255), dtype) << shift
+    mask = _low_ones(length & np.uint32(255), dtype) << shift
     return (value & ~mask) | ((field << shift) & mask)
-
-
-@instruction("prmt", forms="b32")
-def _prmt(writer: Writer, one: Instruction) -> None:
-    result, a, b, c = one.operands
-    values = [writer.array(operand, "u32") for operand in (a, b, c)]
-    writer.write(result, "b32", f"permuted_bytes({', '.join(values)})")
 
 
 @helper
 def permuted_bytes(a: Any, b: Any, selectors: Any) -> Any:
     """Bytes of b and a in any order; the upper bit of a selector repeats the byte's sign."""
     both = (b.astype(np.uint64) << np.uint64(32)) | a
-    result = np.zeros(a.shape, np.uint32)
+    result = np.uint32(0)
     for number in range(4):
         selector = (selectors >> np.uint32(4 * number)).astype(np.uint64)
-        one = (both >> ((selector & np.uint64(7)) * np.uint64(8))).astype(np.uint8)
-        sign = (one >> 7) * np.uint8(255)
-        chosen = np.where(selector & np.uint64(8), sign, one).astype(np.uint32)
-        result |= chosen << np.uint32(8 * number)
+        octet = (both >> ((selector & np.uint64(7)) * np.uint64(8))).astype(np.uint8)
+        chosen = np.where(selector & np.uint64(8), (octet >> 7) * np.uint8(255), octet)
+        result = result | chosen.astype(np.uint32) << np.uint32(8 * number)
     return result
 
 
@@ -306,44 +219,24 @@ def _lop3(writer: Writer, one: Instruction) -> None:
 
 
 @instruction("dp4a", forms="u32|s32 u32|s32")
-def _dp4a(writer: Writer, one: Instruction) -> None:
-    left, right = one.modifiers
-    result, a, b, c = one.operands
-    kind = "s32" if "s32" in (left, right) else "u32"
-    values = [writer.array(operand, "u32") for operand in (a, b)]
-    code = f"dot4({values[0]}, {left == 's32'}, {values[1]}, {right == 's32'})"
-    writer.write(
-        result, kind, f"{code}.astype({writer.type(DTYPES[kind])}) + {writer.read(c, kind)}"
-    )
-
-
-@helper
-def dot4(a: Any, a_signed: bool, b: Any, b_signed: bool) -> Any:
-    """Sums of products of the four bytes of integers, as int64."""
-
-    def octets(value: Any, signed: bool) -> Any:
-        return np.ascontiguousarray(value).view(np.int8 if signed else np.uint8).reshape(-1, 4)
-
-    return (octets(a, a_signed).astype(np.int64) * octets(b, b_signed)).sum(1)
-
-
 @instruction("dp2a", forms="lo|hi u32|s32 u32|s32")
-def _dp2a(writer: Writer, one: Instruction) -> None:
-    """Two halves of `a` by the two low or high bytes of `b` (PTX ISA, dp2a)."""
-    half, left, right = one.modifiers
+def _dot(writer: Writer, one: Instruction) -> None:
+    """Four bytes by four, or two halves by the two low or high bytes (PTX ISA, dp4a and dp2a)."""
+    *half, left, right = one.modifiers
     result, a, b, c = one.operands
     kind = "s32" if "s32" in (left, right) else "u32"
-    values = [writer.array(operand, "u32") for operand in (a, b)]
-    first = 2 if half == "hi" else 0
-    code = f"dot2({values[0]}, {left == 's32'}, {values[1]}, {right == 's32'}, {first})"
-    writer.write(
-        result, kind, f"{code}.astype({writer.type(DTYPES[kind])}) + {writer.read(c, kind)}"
-    )
+    first = f"{left[0].replace('s', 'i')}{2 if half else 1}"
+    code = f"dot({writer.array(a, 'u32')}, {first!r}, {writer.array(b, 'u32')}, "
+    code += f"{right[0].replace('s', 'i') + '1'!r}, {2 if half == ['hi'] else 0})"
+    value = f"{code}.astype({writer.type(DTYPES[kind])}) + {writer.read(c, kind)}"
+    writer.write(result, kind, value)
 
 
 @helper
-def dot2(a: Any, a_signed: bool, b: Any, b_signed: bool, first: int) -> Any:
-    """Sums of products of the two halves of `a` and two bytes of `b`, as int64."""
-    halves = np.ascontiguousarray(a).view(np.int16 if a_signed else np.uint16).reshape(-1, 2)
-    octets = np.ascontiguousarray(b).view(np.int8 if b_signed else np.uint8).reshape(-1, 4)
-    return (halves.astype(np.int64) * octets[:, first : first + 2]).sum(1)
+def dot(a: Any, a_type: str, b: Any, b_type: str, first: int) -> Any:
+    """Sums of products of the parts of two integers, from a byte of `b` on, as int64."""
+    left, right = (
+        np.ascontiguousarray(one).view(type).reshape(len(one), -1).astype(np.int64)
+        for one, type in ((a, a_type), (b, b_type))
+    )
+    return (left * right[:, first : first + left.shape[1]]).sum(1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cuda_machine.syntax import BITS, Instruction, Operand, Register, Vector
-from cuda_machine.writer import DTYPES, FLOATS, INTEGERS, Writer, helper, instruction
+from cuda_machine.writer import DTYPES, FLOATS, INTEGERS, Writer, expressions, helper, instruction
 
 _TYPES = f"b16|b32|b64|{INTEGERS}|f32|f64"
 _SIGNED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -93,13 +93,7 @@ def _setp(writer: Writer, one: Instruction) -> None:
     writer.write(result, "pred", compared(writer, one, one.modifiers[-1], a, b))
 
 
-@instruction("selp", forms=_TYPES)
-def _selp(writer: Writer, one: Instruction) -> None:
-    (type,) = one.modifiers
-    result, a, b, predicate = one.operands
-    chosen = writer.array(predicate, "pred")
-    code = f"np.where({chosen}, {writer.read(a, type)}, {writer.read(b, type)})"
-    writer.write(result, type, code)
+expressions("selp", _TYPES, "np.where({2}, {0}, {1})", others=("", "pred"))
 
 
 # Conversions

@@ -101,6 +101,37 @@ def expanded(text: str) -> Iterator[tuple[str, ...]]:
         yield tuple(one for one in choice if one)
 
 
+def expressions(
+    name: str,
+    forms: str,
+    code: str,
+    *,
+    others: Sequence[str] = (),
+    result: str = "",
+    since: int = 75,
+) -> None:
+    """Registers forms of an instruction whose result is an expression of its operands.
+
+    Args:
+        name: of the instruction, up to the first point.
+        forms: as `instruction` takes them; the last modifier is the type of the operands.
+        code: the expression, with {0}, {1}, ... for the operands.
+        others: the types of the operands from the second one on, if they differ; "" is the same.
+        result: the type of the result, if it differs.
+        since: the first architecture that has these forms.
+    """
+
+    def write(writer: Writer, one: Instruction) -> None:
+        type = one.modifiers[-1]
+        target, *operands = one.operands
+        types = [type, *(other or type for other in others)]
+        values = writer.several(operands, types + [type] * (len(operands) - len(types)))
+        kind = result or ("u16" if type == "f16" else type)
+        writer.write(target, kind, code.format(*values))
+
+    instruction(name, forms=forms, since=since)(write)
+
+
 def helper(function: Any) -> Any:
     """Registers a function that generated code calls by its name."""
     HELPERS[function.__name__] = function
@@ -228,9 +259,11 @@ class Writer:
             return value
         return self.temporary(f"np.full(n, {value})")
 
-    def bits(self, operand: Operand, bits: int) -> str:
-        """The value of an operand as unsigned bits."""
-        return self.read(operand, f"u{bits}")
+    def several(self, operands: Sequence[Operand], types: Sequence[str]) -> list[str]:
+        """The code of operands, of which one at least is an array."""
+        has_register = any(isinstance(one, Register | Not) for one in operands)
+        take = self.read if has_register else self.array
+        return [take(one, type) for one, type in zip(operands, types, strict=True)]
 
     def address(self, name: str) -> int:
         """The address of a variable within its space."""
