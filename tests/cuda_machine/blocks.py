@@ -60,7 +60,6 @@ class Block:
     written: set[Register] = field(default_factory=set)
 
     def all(self) -> list[Instruction]:
-        """All instructions of the block."""
         return [*self.instructions, *([self.last] if self.last else [])]
 
 

@@ -80,14 +80,12 @@ class Copies:
         return offsets, values
 
     def commit(self, idx: Any) -> None:
-        """Ends the open group of some lanes."""
         if idx is None:
             self._groups += 1
         else:
             self._groups[idx] += 1
 
     def wait(self, count: int, line: int, idx: Any) -> None:
-        """Lets all groups arrive but the last `count` that were committed."""
         if not self._copies:
             return
         waiting = np.ones(self._m.count, np.bool_)

@@ -79,7 +79,6 @@ class Descriptor:
         return self.attributes.get(name, ATTRIBUTES[self.kind][name][1])
 
     def copy(self) -> Descriptor:
-        """What it is now; later changes do not reach it."""
         return Descriptor(self.handle, self.kind, self.created, dict(self.attributes))
 
 

@@ -279,7 +279,6 @@ class _Product:
             raise OutsideTheDouble("D overlaps C, but is not C")
 
     def run(self, algorithm: Algorithm, workspace: int) -> float:
-        """Computes the product, and leaves the workspace without meaning."""
         one = self.problem
         a, b = self._read(self.a, one.a), self._read(self.b, one.b)
         c = self._read(self.c, one.c) if self.c else None

@@ -39,7 +39,6 @@ class DeviceDescription:
         return SHARED_BYTES[self.capability][1]
 
     def attributes(self) -> dict[CUdevice_attribute, int]:
-        """The attributes that the double has."""
         values = {
             "COMPUTE_CAPABILITY_MAJOR": self.capability[0],
             "COMPUTE_CAPABILITY_MINOR": self.capability[1],

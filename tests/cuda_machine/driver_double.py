@@ -88,7 +88,6 @@ class CudaDouble:
 
     @property
     def faults(self) -> list[Exception]:
-        """What went wrong on the devices, races and uninitialized reads included, in order."""
         return self._state.faults
 
     def recover(self) -> list[Exception]:

@@ -32,8 +32,6 @@ MOST_GRID = (2**31 - 1, 65535, 65535)
 
 @dataclass(eq=False)
 class LoadedImage:
-    """A module in a context."""
-
     handle: int
     context: Context
     parsed: Module
@@ -151,11 +149,7 @@ class KernelCalls(Calls):
         kernelParams: Any,
         extra: int,
     ) -> None:
-        """Parameters are read during the call; the kernel runs when its stream does.
-
-        Raises:
-            Fault: the machine does not know an instruction, which is no error of the caller.
-        """
+        """Parameters are read during the call; the kernel runs when its stream does."""
         if extra != 0:
             raise OutsideTheDouble("the double takes kernelParams, not extra")
         function, stream = self._function(f), self.state.find_stream(hStream)

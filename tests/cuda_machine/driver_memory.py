@@ -158,7 +158,6 @@ class MemoryCalls(Calls):
 
 
 def _require_alive(*allocations: Allocation | HostAllocation) -> None:
-    """Refuse memory that was freed between the call and now."""
     for allocation in allocations:
         if allocation.freed and isinstance(allocation, HostAllocation):
             raise UseAfterRelease("a copy runs after its page-locked memory was freed")

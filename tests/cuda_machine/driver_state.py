@@ -53,8 +53,6 @@ class UseAfterRelease(Exception):
 
 @dataclass(eq=False)
 class Device:
-    """A device and the machine that computes for it."""
-
     ordinal: int
     description: DeviceDescription
     memory: Memory
@@ -74,15 +72,12 @@ class Context:
     clock: float = 0.0
 
     def check(self) -> None:
-        """Raise the error that the device failed with."""
         if self.device.error is not None:
             raise CudaError(self.device.error)
 
 
 @dataclass(eq=False)
 class Allocation:
-    """Memory of a device."""
-
     address: int
     size: int
     context: Context
@@ -119,7 +114,6 @@ class State:
 
     @property
     def stack(self) -> list[Context]:
-        """The calling thread's stack of current contexts."""
         if not hasattr(self._threads, "stack"):
             self._threads.stack = []
         stack: list[Context] = self._threads.stack
@@ -132,11 +126,9 @@ class State:
         return self.stack[-1]
 
     def new_handle(self) -> int:
-        """A handle that no other object has had."""
         return next(self._numbers)
 
     def add(self, thing: Any) -> Any:
-        """Make an object known by its handle."""
         self.handles[thing.handle] = thing
         return thing
 
@@ -150,7 +142,6 @@ class State:
         return found
 
     def find_stream(self, handle: Any) -> Stream:
-        """The stream of a handle."""
         if int(handle) in (0, 1, 2):
             raise OutsideTheDouble("the double has no default stream")
         stream = self.find(Stream, handle)
@@ -158,7 +149,6 @@ class State:
         return stream
 
     def find_event(self, handle: Any) -> Event:
-        """The event of a handle."""
         return self.find(Event, handle)
 
     @property
@@ -197,7 +187,6 @@ class State:
         return self.submit(stream, Operation(name, stream.context, action, before))
 
     def submit(self, stream: Stream, operation: Operation) -> Operation:
-        """Hand over an operation that is the last one of a stream from now on."""
         stream.last = operation
         self.scheduler.submit(operation)
         return operation
@@ -228,14 +217,12 @@ class State:
         stream.capture.nodes.append(Node(name, guarded))
 
     def wait(self, *operations: Operation) -> None:
-        """Block until the operations have run; raise the error of the first that could not."""
         for operation in operations:
             self.scheduler.wait(operation)
         for operation in operations:
             operation.context.check()
 
     def release(self, allocation: Allocation) -> None:
-        """Free memory of a device."""
         allocation.freed = True
         allocation.context.device.memory.free(allocation.address)
         del self.allocations[allocation.address]
@@ -265,8 +252,6 @@ def result_of(fault: Exception) -> CUresult:
 
 
 class Calls:
-    """A part of the driver's functions."""
-
     def __init__(self, state: State) -> None:
         self.state = state
 

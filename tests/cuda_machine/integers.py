@@ -124,7 +124,6 @@ def _shift(writer: Writer, one: Instruction) -> None:
 
 @helper
 def ones_in(value: Any) -> Any:
-    """How many bits are set."""
     counted = np.unpackbits(np.ascontiguousarray(value).view(np.uint8))
     return counted.reshape(len(value), -1).sum(1, dtype=np.uint32)
 
@@ -141,7 +140,6 @@ def leading_zeros(value: Any) -> Any:
 
 @helper
 def reversed_bits(value: Any) -> Any:
-    """The bits in the opposite order."""
     octets = np.ascontiguousarray(value).view(np.uint8)
     bits = np.unpackbits(octets, bitorder="little").reshape(len(value), -1)
     return np.packbits(bits[:, ::-1], axis=1, bitorder="little").view(value.dtype).reshape(-1)

@@ -64,12 +64,10 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
 def index_of(number: Number, extents: Index) -> tuple[Number, Number, Number]:
-    """The coordinates of a block or thread, or of several; x is fastest."""
     x, y, _ = extents
     return number % x, number // x % y, number // (x * y)
 
@@ -327,7 +325,6 @@ class Lanes:
         line: int,
         idx: Lane,
     ) -> None:
-        """Writes neighbouring elements of each lane."""
         size = bits // 8
         offsets, data = self.writable(space, addresses, size * len(values), line, idx)
         positions = offsets // size if size > 1 else offsets

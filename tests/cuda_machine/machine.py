@@ -13,7 +13,7 @@ from cuda_machine.memory import Memory
 from cuda_machine.program import Counts, Program, counts, make_program
 from cuda_machine.schedule import Schedule
 from cuda_machine.shadow import MOST_BLOCKS, Shadow
-from cuda_machine.syntax import Kernel, Module, Symbol
+from cuda_machine.syntax import Kernel, Module
 
 # About how many threads run together.
 _LANES = 1 << 15
@@ -43,11 +43,7 @@ class LoadedKernel:
 
     @property
     def program(self) -> Program:
-        """The kernel as Python code.
-
-        Raises:
-            Fault: an instruction is unknown.
-        """
+        """The kernel as Python code."""
         if self._program is None:
             self._program = make_program(self.kernel, self.loaded.addresses)
         return self._program
@@ -70,41 +66,26 @@ class Machine:
         self._shadows: dict[int, Shadow] = {}
 
     def load(self, module: Module) -> LoadedModule:
-        """Allocates the module's variables.
-
-        Raises:
-            OutOfMemory: the memory is too small.
-            Fault: an `extern` variable, or an address of one that is not defined.
-        """
+        """Allocates the module's variables."""
         loaded = LoadedModule(module, {})
-        own = [one for one in module.variables.values() if one.space in ("global", "const")]
-        for one in own:
+        for one in module.variables.values():
+            if one.space not in ("global", "const"):
+                continue
             if one.extern:
                 raise Fault(f"variable {one.name} is not defined in the PTX")
             address = self.memory.allocate(one.size)
             # Without an initialiser, variables are zero (PTX ISA, Initializers).
             self.memory.write(address, one.initial.ljust(one.size, b"\0"))
             loaded.addresses[one.name] = (one.space, address)
-        for one in own:
-            for position, symbol in one.addresses:
-                value = self._address(loaded, symbol)
-                at = loaded.addresses[one.name][1] + position
-                self.memory.write(at, value.to_bytes(8, "little"))
         loaded.kernels = {
             name: LoadedKernel(kernel, loaded) for name, kernel in module.kernels.items()
         }
         return loaded
 
     def unload(self, loaded: LoadedModule) -> None:
-        """Frees the module's variables."""
         for _, address in loaded.addresses.values():
             self.memory.free(address)
         loaded.addresses.clear()
-
-    def _address(self, loaded: LoadedModule, symbol: Symbol) -> int:
-        if symbol.name not in loaded.addresses:
-            raise Fault(f"the address of {symbol.name}, which is no variable")
-        return loaded.addresses[symbol.name][1] + symbol.offset
 
     def launch(
         self,

@@ -118,7 +118,6 @@ def _elements(registers: list[Any], kind: str) -> list[Any]:
 
 
 def _matrix(elements: list[Any], fragment: Fragment, rows: int, columns: int) -> Any:
-    """The matrices (warp, row, column) of fragments."""
     warps = len(elements[0]) // 32
     matrix = np.empty((warps, rows, columns), np.float32)
     for one, at_row, at_column in zip(elements, fragment.rows, fragment.columns, strict=True):

@@ -46,11 +46,7 @@ class Memory:
         self._ends: list[int] = []
 
     def allocate(self, size: int) -> int:
-        """The address of new memory, aligned to 256 bytes.
-
-        Raises:
-            OutOfMemory: no gap is large enough.
-        """
+        """The address of new memory, aligned to 256 bytes."""
         if size < 0:
             raise ValueError(f"an allocation of {size} bytes")
         if self.used + size > self.size:
@@ -82,11 +78,7 @@ class Memory:
         return len(self._begins)
 
     def free(self, address: int) -> None:
-        """Gives an allocation back.
-
-        Raises:
-            ValueError: no allocation begins at the address.
-        """
+        """Gives an allocation back."""
         offset = address - self.base
         if offset not in self._begins:
             raise ValueError(f"no allocation begins at {address:#x}")
@@ -95,31 +87,19 @@ class Memory:
         del self._begins[position], self._ends[position]
 
     def read(self, address: int, size: int) -> bytes:
-        """Bytes of one allocation.
-
-        Raises:
-            ValueError: the bytes are not within one allocation.
-        """
+        """Bytes of one allocation."""
         offset = self._checked(address, size)
         return self.data[offset : offset + size].tobytes()
 
     def write(self, address: int, data: bytes | bytearray | memoryview) -> None:
-        """Writes to one allocation.
-
-        Raises:
-            ValueError: the bytes are not within one allocation.
-        """
+        """Writes to one allocation."""
         values = np.frombuffer(data, np.uint8)
         offset = self._checked(address, len(values))
         self.data[offset : offset + len(values)] = values
         self.written[offset : offset + len(values)] = True
 
     def copy(self, target: int, source: int, size: int, memory: Memory) -> None:
-        """Copies bytes from a memory, which may be this one; whether they are written, too.
-
-        Raises:
-            ValueError: the bytes are not within one allocation.
-        """
+        """Copies bytes from a memory, which may be this one; whether they are written, too."""
         to, of = self._checked(target, size), memory._checked(source, size)
         self.data[to : to + size] = memory.data[of : of + size].copy()
         self.written[to : to + size] = memory.written[of : of + size].copy()

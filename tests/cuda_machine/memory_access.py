@@ -68,7 +68,6 @@ def _constant_addresses(writer: Writer, value: int) -> str:
 
 
 def _access(one: Instruction) -> tuple[str, int, str]:
-    """The space, the number of elements and the type of a load or store."""
     space, *vector, type = one.modifiers
     return space, int(vector[0][1:]) if vector else 1, type
 

@@ -61,14 +61,12 @@ class Scopes:
         self._scopes = 0
 
     def open(self) -> None:
-        """Begins a scope."""
         self._scopes += 1
         self._registers.append({})
         self._numbered.append({})
         self._names.append({})
 
     def close(self) -> None:
-        """Ends the innermost scope."""
         for scopes in (self._registers, self._numbered, self._names):
             scopes.pop()
 
@@ -97,12 +95,10 @@ class Scopes:
         return register
 
     def declare_variable(self, name: str) -> str:
-        """The unique name of a shared or local variable."""
         self._names[-1][name] = self._unique(name)
         return self._names[-1][name]
 
     def register(self, name: str) -> Register | None:
-        """The register of a name at this position."""
         for known, numbered in zip(
             reversed(self._registers), reversed(self._numbered), strict=True
         ):
@@ -126,7 +122,6 @@ class Scopes:
 
 
 def read_operands(scopes: Scopes, text: str) -> tuple[Operand, ...]:
-    """The operands of an instruction."""
     reader = _Reader(scopes, text)
     operands: list[Operand] = []
     while reader.tokens:
@@ -151,7 +146,6 @@ class _Reader:
         self.tokens.reverse()
 
     def take(self, token: str) -> None:
-        """Reads a token that must follow."""
         if not self.tokens or self.tokens.pop() != token:
             raise Fault(f"unknown syntax of operands: no {token} where there must be one")
 

@@ -42,7 +42,6 @@ class Operation:
     done: bool = False
 
     def run(self) -> None:
-        """Run the action."""
         if self.action is not None:
             self.context.clock += self.action()
         self.done = True
@@ -61,21 +60,18 @@ class Scheduler:
         self._speed = self._random.random() ** 2
 
     def submit(self, operation: Operation) -> None:
-        """Take an operation. Those it depends on have been submitted before."""
         if self.order.kind == "early":
             operation.run()
         else:
             self._pending.append(operation)
 
     def drop(self, context: Any) -> None:
-        """Forget the operations of a context that ends."""
         for operation in self._pending:
             if operation.context is context and not operation.done:
                 operation.action = None
                 operation.run()
 
     def wait(self, operation: Operation) -> None:
-        """Run operations until this one has run."""
         if self.order.kind == "random":
             while not operation.done:
                 self._run_any()
@@ -139,8 +135,6 @@ class Capture:
 
 @dataclass(eq=False)
 class Graph:
-    """Nodes in the order of their capture."""
-
     handle: int
     nodes: tuple[Node, ...]
 

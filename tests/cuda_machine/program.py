@@ -127,7 +127,6 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
 
 
 def _registers(kernel: Kernel) -> dict[str, str]:
-    """The registers by name, and their NumPy types."""
     found: dict[str, str] = {}
     for one in kernel.body:
         if isinstance(one, Label):
@@ -220,7 +219,6 @@ class Registers(list[Any]):
         self._count = count
 
     def keep(self, number: int, value: Any, idx: Any) -> None:
-        """Sets a register of some lanes."""
         if self[number] is None:
             self[number] = np.zeros(self._count, self._types[number])
         self[number][idx] = value

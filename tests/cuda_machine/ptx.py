@@ -17,7 +17,6 @@ from cuda_machine.syntax import (
     Not,
     Parameter,
     Register,
-    Symbol,
     Variable,
     aligned,
 )
@@ -53,11 +52,7 @@ _PRAGMAS: Final = ("nounroll", "used_bytes_mask")
 
 
 def parse(text: str) -> Module:
-    """The module of a PTX text.
-
-    Raises:
-        Fault: a directive, or the syntax of an operand, is unknown; it names the line.
-    """
+    """The module of a PTX text."""
     return _Parser(text).module()
 
 
@@ -239,47 +234,30 @@ def _variable(line: int, statement: str) -> Variable:
     count = 1
     for extent in extents:
         count *= int(extent or 0)
-    initial, addresses = _initial(line, found["initial"], found["type"])
     return Variable(
         found["name"],
         found["space"],
         element * count,
         int(found["align"] or element),
-        initial,
-        addresses,
+        _initial(line, found["initial"], found["type"]),
         extern=(bool(extents) and not extents[0]) or ".extern" in found["linkage"],
     )
 
 
-def _initial(
-    line: int, text: str | None, type: str
-) -> tuple[bytes, tuple[tuple[int, Symbol], ...]]:
-    """The bytes of an initialiser, and the addresses in it."""
-    if text is None:
-        return b"", ()
-    size = BITS[type] // 8
+def _initial(line: int, text: str | None, type: str) -> bytes:
+    """The bytes of an initialiser."""
     data = bytearray()
-    addresses: list[tuple[int, Symbol]] = []
-    for word in re.sub(r"[{}]", " ", text).split(","):
-        one = word.strip()
-        value = number(one)
-        if value is not None:
-            kind = "integer" if type[0] in "bus" else type
-            if value.kind not in ("integer", kind) or (value.kind != kind and value.bits):
-                raise Fault("unknown syntax of an initialiser", line=line, text=one)
-            data += (value.bits % (1 << 8 * size)).to_bytes(size, "little")
-        elif size == 8 and (
-            found := re.fullmatch(r"(?:generic\(\s*)?([\w$]+)\s*\)?\s*(?:\+\s*(\d+))?", one)
-        ):
-            addresses.append((len(data), Symbol(found[1], int(found[2] or 0))))
-            data += bytes(8)
-        else:
-            raise Fault("unknown syntax of an initialiser", line=line, text=one)
-    return bytes(data), tuple(addresses)
+    for word in re.sub(r"[{}]", " ", text).split(",") if text else ():
+        value = number(word.strip())
+        kind = "integer" if type[0] in "bus" else type
+        # A zero may be an integer.
+        if value is None or value.kind not in (kind, "" if value.bits else "integer"):
+            raise Fault("unknown syntax of an initialiser", line=line, text=word.strip())
+        data += (value.bits % (1 << BITS[type])).to_bytes(BITS[type] // 8, "little")
+    return bytes(data)
 
 
 def _body_statement(kernel: Kernel, scopes: Scopes, line: int, statement: str) -> None:
-    """Adds a declaration or an instruction to a kernel."""
     text = " ".join(statement.split())
     if text.startswith(".reg"):
         scopes.declare_registers(text.removeprefix(".reg").strip())

@@ -49,11 +49,7 @@ class Schedule:
         self.registers = Registers(program.registers, lanes.count)
 
     def run(self) -> None:
-        """Runs all lanes to their end.
-
-        Raises:
-            Fault: what they did is undefined.
-        """
+        """Runs all lanes to their end."""
         registers = self.registers
         pending, codes, blocks = self._pending, self.program.codes, self.program.blocks
         executed, count = self.executed, self.lanes.count
@@ -177,11 +173,7 @@ class Schedule:
     # Barriers
 
     def _resolve(self) -> None:
-        """No lane can run on: lets those at complete barriers pass.
-
-        Raises:
-            Fault: no barrier is complete, so the lanes would wait forever.
-        """
+        """No lane can run on: lets those at complete barriers pass."""
         self._pass()
         if self._pending:
             return
@@ -216,7 +208,6 @@ class Schedule:
         )
 
     def _pass(self) -> None:
-        """Lets blocks pass whose threads are all at a barrier."""
         lanes, waiting = self.lanes, self._waiting
         count = len(lanes.blocks)
         arrived = np.zeros(count, np.int64)

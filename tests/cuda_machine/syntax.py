@@ -112,8 +112,6 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Label:
-    """Where a branch may lead."""
-
     name: str
 
 
@@ -126,7 +124,6 @@ class Variable:
         space: "param", "shared", "local", "const" or "global".
         size, align: in bytes; the size of `extern` arrays is 0.
         initial: the first bytes; those after them are zero.
-        addresses: (position in bytes, symbol): addresses of other variables among the bytes.
     """
 
     name: str
@@ -134,7 +131,6 @@ class Variable:
     size: int
     align: int
     initial: bytes = b""
-    addresses: tuple[tuple[int, Symbol], ...] = ()
     extern: bool = False
 
 
@@ -188,12 +184,10 @@ class Module:
 
     @property
     def architecture(self) -> int:
-        """The number of the target: 80 for sm_80."""
         return int("".join(filter(str.isdigit, self.target)))
 
 
 def aligned(offset: int, align: int) -> int:
-    """The next offset of an alignment."""
     return -(-offset // align) * align
 
 

@@ -183,11 +183,7 @@ class Writer:
         self._temporaries = 0
 
     def write_instruction(self, one: Instruction) -> None:
-        """Appends the code of an instruction.
-
-        Raises:
-            Fault: the instruction, a modifier or an operand is unknown.
-        """
+        """Appends the code of an instruction."""
         ignored = IGNORED.get(one.name, ())
         plain = tuple(modifier for modifier in one.modifiers if modifier not in ignored)
         known = FORMS.get(one.name, {}).get(plain)
@@ -208,11 +204,9 @@ class Writer:
             ) from error
 
     def emit(self, line: str) -> None:
-        """Appends a line of code."""
         self.lines.append(line)
 
     def temporary(self, expression: str) -> str:
-        """A variable of that value."""
         self._temporaries += 1
         name = f"t{self._temporaries}"
         self.emit(f"{name} = {expression}")
@@ -266,7 +260,6 @@ class Writer:
         return [take(one, type) for one, type in zip(operands, types, strict=True)]
 
     def address(self, name: str) -> int:
-        """The address of a variable within its space."""
         if name not in self.addresses:
             raise ValueError(f"unknown variable {name}")
         return self.addresses[name][1]
@@ -276,7 +269,6 @@ class Writer:
         return f"{one.line}, idx"
 
     def type(self, dtype: str) -> str:
-        """The name of a NumPy type in the code."""
         self.constants[f"T_{dtype}"] = np.dtype(dtype)
         return f"T_{dtype}"
 
