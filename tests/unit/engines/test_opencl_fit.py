@@ -13,6 +13,7 @@ from opencl_cases import failure
 from training_cases import TEST, fit, network, same
 
 import lamina as lm
+from lamina.base.shapes import DType, bfloat16, float16, float32, float64
 from lamina.data import Dataset
 from lamina.engines.discovery import open_engine
 from lamina.engines.opencl import driver as driver_module
@@ -33,28 +34,34 @@ def test_a_fit_reads_losses_and_metrics_only(opencl_name: str, driver: Any, on_c
     assert {after[n + 1] - after[n] for n in range(3)} == {7 * each + 4}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_value_that_is_not_finite_is_found_anywhere(engine: Any, dtype: str) -> None:
-    if dtype == "float64" and not engine.arena().driver.traits.has_float64:
+@pytest.mark.parametrize("dtype", [bfloat16, float16, float32, float64], ids=str)
+def test_a_value_that_is_not_finite_is_found_anywhere(
+    engine: Any, driver: Any, dtype: DType
+) -> None:
+    if dtype == float64 and not driver.traits.has_float64:
         pytest.skip("this device cannot compute with float64")
-    largest = np.finfo(dtype).max
-    arrays = [np.array(3.0, dtype), np.full((70, 9), largest, dtype), np.zeros((0, 2), dtype)]
-    arrays[1][0, :3] = -largest, np.finfo(dtype).smallest_subnormal, -0.0
+    bits, sign = f"u{dtype.itemsize}", 1 << (8 * dtype.itemsize - 1)
+    infinity = int(np.asarray(np.inf, dtype.numpy).view(bits))
+    largest = np.full((70, 9), infinity - 1, bits)
+    largest[0, :3] = infinity - 1 | sign, 1, sign
+    # The bits of float16's infinity are those of a finite bfloat16.
+    arrays = [np.full(3, 0x7C00, "u2").view(bfloat16.numpy), np.array(3.0, dtype.numpy)]
+    arrays += [np.zeros((0, 2), dtype.numpy), largest.view(dtype.numpy)]
     memories = [engine.allocate(array.shape, array.dtype) for array in arrays]
     for memory, array in zip(memories, arrays, strict=True):
         memory.write(array)
     are_finite = engine.finite_check(memories)
     assert are_finite()
     for position in (0, 64, 629):
-        for value in (np.nan, np.inf, -np.inf):
-            spoiled = arrays[1].copy()
-            spoiled.reshape(-1)[position] = value
-            memories[1].write(spoiled)
+        for wrong in (infinity, infinity + 1, infinity | sign, 2 * sign - 1):
+            spoiled = largest.copy()
+            spoiled.reshape(-1)[position] = wrong
+            memories[3].write(spoiled.view(dtype.numpy))
             assert not are_finite()
-    memories[1].write(arrays[1])
-    memories[0].write(np.array(np.nan, dtype))
+    memories[3].write(arrays[3])
+    memories[1].write(np.array(np.nan, dtype.numpy))
     assert not are_finite()
-    memories[0].write(arrays[0])
+    memories[1].write(arrays[1])
     assert are_finite()
     assert engine.finite_check([])()
 
