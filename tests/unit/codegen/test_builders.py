@@ -1,4 +1,8 @@
-"""Equal instructions give equal results in all languages, and these equal NumPy's."""
+"""Equal instructions give equal results in all languages, and these equal NumPy's.
+
+`builder_cases.py` has the instructions and their expected results. They run as machine code, in
+OpenCL C if there is a device, and in C99, a language without vectors, if there is a compiler.
+"""
 
 from __future__ import annotations
 
