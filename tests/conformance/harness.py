@@ -13,15 +13,18 @@ import numpy as np
 import pytest
 from tolerances import Expected, expected_of
 
+import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, DType, as_dtype
+from lamina.base.shapes import Array, DType, as_dtype, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.errors import EngineError
 from lamina.graph import Graph, Sample, Tensor, leaf, show
+from lamina.learning.protocols import TrainingOptions
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
-from lamina.step.derive import BatchGraph
+from lamina.step.derive import BatchGraph, BatchSpecs, default_targets, training_graph
+from lamina.step.precision import Rounding
 
 Values = Mapping[str, Array]
 
@@ -32,6 +35,14 @@ CASES = [
     for number, sample in enumerate(op.samples)
 ]
 DIFFERENTIABLE = [case for case in CASES if case.values[1].differentiable]
+
+
+def training_step(
+    network: lm.Network, loss: Any, optimizer: Any, rounding: Rounding | None = None
+) -> BatchGraph:
+    """The training step of a network in float32."""
+    specs = BatchSpecs(network, float32, rounding, targets=default_targets(network, loss, float32))
+    return training_graph(specs, TrainingOptions(loss, optimizer))
 
 
 def tens(seeds: range) -> list[Any]:
@@ -62,6 +73,12 @@ def run_program(
     for buffer, array in zip(program.of_kind("input"), inputs, strict=True):
         assert array.tobytes() == feeds[buffer.name].tobytes(), f"{buffer.name} was changed"
     return outputs, {name: memory.read() for name, memory in memories.items()}
+
+
+def run(graph: Graph, engine: Engine, feeds: Values) -> Values:
+    """The outputs of a graph, which are not compared with anything."""
+    program = compile_graph(graph, batch=1, name="test", target=engine.target)
+    return run_program(program, engine, feeds)[0]
 
 
 Schedules = Callable[[Program], Iterable[Any]]

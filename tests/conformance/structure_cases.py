@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,19 @@ def symmetric(x: Any) -> Any:
     return (x + ops.swapaxes(x, -1, -2)) * 0.5 if isinstance(x, Tensor) else (x + x.mT) / 2
 
 
+def _alike(
+    name: str, *arguments: Any, theirs: str = "", label: str = "", shapes: Any = (X,), **how: Any
+) -> Case:
+    """A function that has the same arguments in PyTorch: of this name, or of another one."""
+    return Case(
+        label or name,
+        lambda *x: getattr(ops, name)(*x, *arguments),
+        lambda torch, *x: attrgetter(theirs or name)(torch)(*x, *arguments),
+        shapes,
+        **how,
+    )
+
+
 def _ordering() -> Iterator[Case]:
     for falling in (False, True):
         order = "falling" if falling else "rising"
@@ -92,6 +106,18 @@ def _ordering() -> Iterator[Case]:
         )
 
 
+def _scattered(label: str, indices: Array, value: float | None, name: str = "scatter") -> Case:
+    """Values of the shape of the indices, or a number, put or added along axis 1."""
+    how = ("add",) if name == "scatter_add" else ()
+    values = () if value is None else (value,)
+    return Case(
+        label,
+        lambda x, *v: ops.scatter(x, indices, *v, *values, 1, *how),
+        lambda torch, x, *v: getattr(torch, name)(x, 1, torch.tensor(indices), *v, *values),
+        (X, indices.shape) if value is None else (X,),
+    )
+
+
 def _indexing() -> Iterator[Case]:
     for name, key in KEYS.items():
         # An int and an array that a slice separates: here as in NumPy.
@@ -103,24 +129,9 @@ def _indexing() -> Iterator[Case]:
         lambda torch, x: torch.gather(x, 1, torch.tensor(INDICES[:, :, :3])),
         (X,),
     )
-    yield Case(
-        "scatter by addition",
-        lambda x, v: ops.scatter(x, INDICES, v, 1, "add"),
-        lambda torch, x, v: torch.scatter_add(x, 1, torch.tensor(INDICES), v),
-        (X, (2, 2, 4)),
-    )
-    yield Case(
-        "scatter",
-        lambda x, v: ops.scatter(x, DISTINCT, v, 1),
-        lambda torch, x, v: torch.scatter(x, 1, torch.tensor(DISTINCT), v),
-        (X, (2, 2, 3)),
-    )
-    yield Case(
-        "scatter of a number",
-        lambda x: ops.scatter(x, DISTINCT, 0.5, 1),
-        lambda torch, x: torch.scatter(x, 1, torch.tensor(DISTINCT), 0.5),
-        (X,),
-    )
+    yield _scattered("scatter by addition", INDICES, None, "scatter_add")
+    yield _scattered("scatter", DISTINCT, None)
+    yield _scattered("scatter of a number", DISTINCT, 0.5)
     yield Case(
         "masked_fill",
         lambda x: ops.masked_fill(x, MASK, 2.0),
@@ -131,69 +142,35 @@ def _indexing() -> Iterator[Case]:
 
 def _rearranging() -> Iterator[Case]:
     for k in (-1, 0, 2):
-        for name in ("tril", "triu"):
-            yield Case(
-                f"{name} {k}",
-                lambda x, k=k, name=name: getattr(ops, name)(x, k),
-                lambda torch, x, k=k, name=name: getattr(torch, name)(x, k),
-                (X,),
-            )
+        for name, *arguments in (
+            ("tril", k),
+            ("triu", k),
+            ("diag_embed", k),
+            ("roll", (k, -k), (0, 2)),
+            ("rot90", k, (2, 0)),
+        ):
+            yield _alike(name, *arguments, label=f"{name} {k}")
         yield Case(
             f"diagonal {k}",
             lambda x, k=k: ops.diagonal(x, k, (2, 0)),
             lambda torch, x, k=k: torch.diagonal(x, k, 2, 0),
             (X,),
         )
-        yield Case(
-            f"diag_embed {k}",
-            lambda x, k=k: ops.diag_embed(x, k),
-            lambda torch, x, k=k: torch.diag_embed(x, k),
-            (X,),
-        )
-        yield Case(
-            f"roll {k}",
-            lambda x, k=k: ops.roll(x, (k, -k), (0, 2)),
-            lambda torch, x, k=k: torch.roll(x, (k, -k), (0, 2)),
-            (X,),
-        )
-        yield Case(
-            f"rot90 {k}",
-            lambda x, k=k: ops.rot90(x, k, (2, 0)),
-            lambda torch, x, k=k: torch.rot90(x, k, (2, 0)),
-            (X,),
-        )
 
 
 def _repeating() -> Iterator[Case]:
-    yield Case("roll", lambda x: ops.roll(x, 5), lambda torch, x: torch.roll(x, 5), (X,))
-    yield Case("rot90", lambda x: ops.rot90(x), lambda torch, x: torch.rot90(x), (X,))
-    yield Case(
-        "tile", lambda x: ops.tile(x, (2, 1, 3)), lambda torch, x: torch.tile(x, (2, 1, 3)), (X,)
-    )
-    yield Case(
-        "tile with more axes",
-        lambda x: ops.tile(x, (2, 1, 2, 1)),
-        lambda torch, x: torch.tile(x, (2, 1, 2, 1)),
-        (X,),
-    )
-    yield Case(
-        "repeat",
-        lambda x: ops.repeat(x, 2, 1),
-        lambda torch, x: torch.repeat_interleave(x, 2, 1),
-        (X,),
-    )
+    yield _alike("roll", 5)
+    yield _alike("rot90")
+    yield _alike("tile", (2, 1, 3))
+    yield _alike("tile", (2, 1, 2, 1), label="tile with more axes")
+    yield _alike("repeat", 2, 1, theirs="repeat_interleave")
     yield Case(
         "repeat by counts",
         lambda x: ops.repeat(x, [1, 0, 2], 1),
         lambda torch, x: torch.repeat_interleave(x, torch.tensor([1, 0, 2]), 1),
         (X,),
     )
-    yield Case(
-        "moveaxis",
-        lambda x: ops.moveaxis(x, (0, 1), (1, -1)),
-        lambda torch, x: torch.movedim(x, (0, 1), (1, -1)),
-        (X,),
-    )
+    yield _alike("moveaxis", (0, 1), (1, -1), theirs="movedim")
     yield Case(
         "trace",
         lambda x: ops.trace(x, 1),
@@ -219,35 +196,14 @@ def _repeating() -> Iterator[Case]:
 
 def _norms() -> Iterator[Case]:
     for order in (0, 1, 2, 3, 1.5, -1, np.inf, -np.inf):
-        yield Case(
-            f"norm {order}",
-            lambda x, p=order: ops.norm(x, p, 1),
-            lambda torch, x, p=order: torch.linalg.vector_norm(x, p, 1),
-            (X,),
-        )
+        yield _alike("norm", order, 1, theirs="linalg.vector_norm", label=f"norm {order}")
     yield Case(
         "standard deviation", lambda x: ops.std(x, 1, 1), lambda torch, x: torch.std(x, 1), (X,)
     )
-    yield Case(
-        "normalize",
-        lambda x: ops.normalize(x, 2, 1),
-        lambda torch, x: torch.nn.functional.normalize(x, dim=1),
-        (X,),
-    )
-    yield Case(
-        "cosine_similarity",
-        lambda x, y: ops.cosine_similarity(x, y, 1),
-        lambda torch, x, y: torch.nn.functional.cosine_similarity(x, y, dim=1),
-        (X, X),
-    )
+    yield _alike("normalize", 2, 1, theirs="nn.functional.normalize")
+    yield _alike("cosine_similarity", 1, theirs="nn.functional.cosine_similarity", shapes=(X, X))
     for order in (1.0, 2.0):
-        yield Case(
-            f"cdist {order}",
-            lambda x, y, p=order: ops.cdist(x, y, p),
-            lambda torch, x, y, p=order: torch.cdist(x, y, p),
-            (X, (2, 5, 4)),
-            second=False,
-        )
+        yield _alike("cdist", order, label=f"cdist {order}", shapes=(X, (2, 5, 4)), second=False)
     yield Case(
         "cross",
         lambda x, y: ops.cross(x, y, 1),
@@ -299,15 +255,10 @@ def _matrices() -> Iterator[Case]:
             diagonal=3.0,
         )
     for name, shape in (("columns", right), ("a vector", (2, 4))):
-        yield Case(
-            f"solve for {name}",
-            ops.solve,
-            lambda torch, x, y: torch.linalg.solve(x, y),
-            (matrix, shape),
-            diagonal=-2.0,
-        )
-    yield Case("inverse", ops.inverse, lambda torch, x: torch.linalg.inv(x), (matrix,))
-    yield Case("det", ops.det, lambda torch, x: torch.linalg.det(x), (matrix,))
+        how: Any = {"shapes": (matrix, shape), "diagonal": -2.0}
+        yield _alike("solve", theirs="linalg.solve", label=f"solve for {name}", **how)
+    yield _alike("inverse", theirs="linalg.inv", shapes=(matrix,))
+    yield _alike("det", theirs="linalg.det", shapes=(matrix,))
     yield Case(
         "slogdet",
         lambda x: ops.mul(*ops.slogdet(x)),

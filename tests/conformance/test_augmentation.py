@@ -6,38 +6,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import check, numbers_of, run_program
+from harness import check, numbers_of, run, training_step
 
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, float32, static
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.layers.layer import Layer
-from lamina.learning.protocols import TrainingOptions
 from lamina.ops.differentiate import gradients
-from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 BATCH = 6
 # They move pixels without arithmetic on them.
 MOVING: list[Layer] = [
-    lm.RandomFlip(),
-    lm.RandomFlip(axis=-2, probability=0.3),
-    lm.RandomCrop((4, 5)),
+    *(lm.RandomFlip(), lm.RandomFlip(axis=-2, probability=0.3), lm.RandomCrop((4, 5))),
     lm.RandomCrop(7, padding=((2, 1), 3), padding_mode="reflect"),
-    lm.RandomShift(2),
-    lm.RandomShift((1, 3), mode="replicate"),
-    lm.RandomErasing(probability=0.9, value=3.0),
-    lm.CutMix(),
+    *(lm.RandomShift(2), lm.RandomShift((1, 3), mode="replicate")),
+    *(lm.RandomErasing(probability=0.9, value=3.0), lm.CutMix()),
 ]
 COMPUTING: list[Layer] = [
     lm.ColourJitter(brightness=0.3, contrast=0.3, saturation=0.3),
-    lm.ColourJitter(hue=0.3),
-    lm.RandomGreyscale(probability=0.5),
+    *(lm.ColourJitter(hue=0.3), lm.RandomGreyscale(probability=0.5)),
     lm.RandomAffine(degrees=20, shift=0.1, scale=(0.8, 1.2), shear=10, padding="border"),
-    lm.RandomRotation(30),
-    lm.Mixup(alpha=0.4),
+    *(lm.RandomRotation(30), lm.Mixup(alpha=0.4)),
 ]
 
 
@@ -77,8 +68,7 @@ def test_moved_pixels_have_the_same_bits(layer: Layer, dtype: str | None, engine
     graph = Graph(graph.inputs[:1], graph.outputs[:1])
     feeds = _feeds(graph)
     expected, _ = evaluate(graph, feeds)
-    program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    found, _ = run_program(program, engine, feeds)
+    found = run(graph, engine, feeds)
     assert found["y"].dtype == expected["y"].dtype
     assert found["y"].tobytes() == expected["y"].tobytes()
     assert not np.array_equal(expected["y"], feeds["input0"])
@@ -87,10 +77,7 @@ def test_moved_pixels_have_the_same_bits(layer: Layer, dtype: str | None, engine
 @pytest.mark.parametrize("layer", [lm.Mixup(), lm.CutMix()], ids=repr)
 def test_a_training_step_with_mixed_examples(layer: Layer, engine: Engine) -> None:
     network = lm.Sequential(lm.Input(2, 4, 4), layer, lm.Flatten(), lm.Linear(3))
-    loss = lm.CrossEntropy()
-    options = TrainingOptions(loss, lm.SGD(0.5))
-    targets = default_targets(network, loss, float32)
-    made = training_graph(BatchSpecs(network, float32, targets=targets), options)
+    made = training_step(network, lm.CrossEntropy(), lm.SGD(0.5))
     graph = bind_batch(made.graph, BATCH)
     generator = np.random.default_rng(1)
     feeds: dict[str, Array] = {"seed": np.array(5), "step": np.array(4), **numbers_of(made)}

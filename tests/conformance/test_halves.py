@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from alternatives import schedules_of
-from harness import Leaves, check, compare, run_program
+from harness import Leaves, check, compare, run, training_step
 from layer_cases import LAYERS, alone, values_for
 from random_graphs import random_graph
 from test_mixed_float64 import EACH_ROUNDING, differentiated
@@ -23,12 +23,9 @@ from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, DType, as_dtype, bfloat16, converted, float16, float32, static
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.graph import LEAF, Tensor, bind_batch, evaluate
-from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
-from lamina.step.derive import BatchSpecs, default_targets, training_graph
 from lamina.step.precision import Rounding
 from lamina.step.rounding import with_rounded_products
 
@@ -55,8 +52,7 @@ def check_casts(given: list[tuple[Array, DType]], engine: Engine) -> None:
     """Each array is cast to its type with the bits of the oracle; NaN is any NaN."""
     leaves = Leaves()
     graph = leaves.graph([ops.cast(leaves.add(array), dtype) for array, dtype in given])
-    program = compile_graph(graph, batch=1, name="casts", target=engine.target)
-    outputs, _ = run_program(program, engine, leaves.feeds)
+    outputs = run(graph, engine, leaves.feeds)
     expected, _ = evaluate(graph, leaves.feeds)
     for (array, dtype), (name, wanted) in zip(given, expected.items(), strict=True):
         found = outputs[name]
@@ -253,10 +249,8 @@ def test_a_training_step_in_mixed_precision(
 ) -> None:
     """With all operands of products rounded, and with the computed ones alone."""
     network, batch = NETWORKS[name]
-    options = TrainingOptions(lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9))
-    targets = default_targets(network, options.loss, float32)
-    specs = BatchSpecs(network, float32, Rounding(half, leaves), targets=targets)
-    made = training_graph(specs, options)
+    optimizer = lm.SGD(0.1, momentum=0.9)
+    made = training_step(network, lm.CrossEntropy(), optimizer, Rounding(half, leaves))
     generator = np.random.default_rng(0)
     feeds: dict[str, Array] = {}
     graph = bind_batch(made.graph, batch)

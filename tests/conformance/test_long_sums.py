@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from alternatives import schedules_of
-from harness import Leaves, run_program
+from harness import Leaves, run, run_program
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
@@ -85,7 +85,6 @@ def test_long_sums_keep_their_digits(engine: Engine) -> None:
             for shape, build, _, _ in LONG_SUMS.values()
         ]
     )
-    program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    outputs, _ = run_program(program, engine, leaves.feeds)
+    outputs = run(graph, engine, leaves.feeds)
     for (name, (*_, exact, error)), found in zip(LONG_SUMS.items(), outputs.values(), strict=True):
         np.testing.assert_allclose(found, exact, rtol=error, err_msg=name)

@@ -78,46 +78,54 @@ CASES |= {
 }
 
 
+def applied(
+    case: tuple[losses.Loss, list[Array], Array | None], leaves: Leaves, dtype: DType = float32
+) -> tuple[list[Tensor], Tensor | None]:
+    """The predictions and the target; floats are of the type."""
+    _, predictions, target = case
+    x = [leaves.add(converted(one, dtype.numpy)) for one in predictions]
+    if target is None:
+        return x, None
+    return x, leaves.add(converted(target, dtype.numpy) if target.dtype.kind == "f" else target)
+
+
+def called(loss: losses.Loss, x: list[Tensor], *further: Any) -> Tensor:
+    return loss(x if len(x) > 1 else x[0], *further)
+
+
+def value_of(case: Any, dtype: DType = float32) -> float:
+    leaves = Leaves()
+    x, y = applied(case, leaves, dtype)
+    outputs, _ = evaluate(bind_batch(leaves.graph([called(case[0], x, y)]), 1), leaves.feeds)
+    return float(outputs["y0"])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_prediction_of_nan_gives_a_loss_of_nan(name: str) -> None:
     loss, predictions, target = CASES[name]
     for number in range(len(predictions)):
-        leaves = Leaves()
         arrays = [one.astype("float32") for one in predictions]
         arrays[number][3] = np.nan
-        x = [leaves.add(one) for one in arrays]
-        value = loss(x if len(x) > 1 else x[0], None if target is None else leaves.add(target))
-        found, _ = evaluate(bind_batch(leaves.graph([value]), 1), leaves.feeds)
-        assert np.isnan(next(iter(found.values()))), number
+        assert np.isnan(value_of((loss, arrays, target))), number
 
 
 @pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_a_loss_of_16_bits_is_computed_in_float32(name: str, half: DType) -> None:
+    def rounded(x: Array) -> Array:
+        return converted(converted(x, half.numpy), float32.numpy) if x.dtype.kind == "f" else x
+
     loss, predictions, target = CASES[name]
-    found: list[float] = []
-    for dtype in (half, float32):
-        leaves = Leaves()
-
-        def added(array: Array, leaves: Leaves = leaves, dtype: DType = dtype) -> Tensor:
-            if array.dtype.kind == "f":
-                array = converted(converted(array, half.numpy), dtype.numpy)
-            return leaves.add(array)
-
-        x = [added(one) for one in predictions]
-        value = loss(x if len(x) > 1 else x[0], None if target is None else added(target))
-        outputs, _ = evaluate(bind_batch(leaves.graph([value]), 1), leaves.feeds)
-        found.append(float(outputs["y0"]))
-    assert found[0] == float(converted(np.asarray(found[1]), half.numpy))
+    case = loss, [*map(rounded, predictions)], None if target is None else rounded(target)
+    wide = np.asarray(value_of(case), "float32")
+    assert value_of(case, half) == float(converted(wide, half.numpy))
 
 
 def test_weighted_losses_and_gradients_agree_with_numpy(engine: Engine, check_cases: Any) -> None:
     def build(name: str, leaves: Leaves) -> list[Tensor]:
-        loss, predictions, target = CASES[name]
-        x = [leaves.add(one.astype("float32")) for one in predictions]
-        y = None if target is None else leaves.add(target)
+        x, y = applied(CASES[name], leaves)
         weights = leaves.add(np.random.default_rng(1).random(7).astype("float32"))
-        value = loss(x if len(x) > 1 else x[0], y, weights)
+        value = called(CASES[name][0], x, y, weights)
         return [value, *gradients(value, x)]
 
     check_cases([(name, partial(build, name)) for name in CASES], engine)
@@ -125,12 +133,8 @@ def test_weighted_losses_and_gradients_agree_with_numpy(engine: Engine, check_ca
 
 def test_limits_agree_with_numpy(engine: Engine, check_cases: Any) -> None:
     def build(name: str, leaves: Leaves) -> list[Tensor]:
-        loss, predictions, target, _, _ = LIMITS[name]
-        x = [leaves.add(one.astype("float32")) for one in predictions]
-        y = None
-        if target is not None:
-            y = leaves.add(target.astype("float32") if target.dtype.kind == "f" else target)
-        value = loss(x if len(x) > 1 else x[0], y)
+        x, y = applied(LIMITS[name][:3], leaves)
+        value = called(LIMITS[name][0], x, y)
         return [value, *gradients(ops.sum(value), x)]
 
     check_cases([(name, partial(build, name)) for name in LIMITS], engine)

@@ -26,11 +26,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import harness
 import ml_dtypes
 import numpy as np
 import pytest
 from float64_runs import UNITS, in_float64, root_mean_square, with_noise
-from harness import Leaves, compare, run_program, values_of
+from harness import Leaves, compare, values_of
 from layer_cases import BATCH, LAYERS, LayerCase, network_of, random_network, values_for
 from random_graphs import random_graph
 from test_ops import weighted_gradients
@@ -38,9 +39,8 @@ from test_ops import weighted_gradients
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
-from lamina.graph import LEAF, Graph, Op, Sample, Tensor, apply, bind_batch, evaluate, leaf
+from lamina.graph import Graph, Op, Sample, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.ops.differentiate import gradients
 from lamina.step.rounding import with_rounded_activations, with_rounded_products, with_tf32_products
 
@@ -80,9 +80,7 @@ Values = Mapping[str, Array]
 
 def run(graph: Graph, engine: Engine, feeds: Values) -> Values:
     """The results of a graph on an engine, in float64."""
-    program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    names = [node.attributes["name"] for node in graph.nodes() if node.op is LEAF]
-    outputs, _ = run_program(program, engine, {name: feeds[name] for name in names})
+    outputs = harness.run(graph, engine, feeds)
     return {name: value.astype("float64") for name, value in outputs.items()}
 
 

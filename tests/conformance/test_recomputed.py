@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import numbers_of, run_program
+from harness import numbers_of, run_program, training_step
 
 import lamina as lm
-from lamina.base.shapes import Array, float32
+from lamina.base.shapes import Array
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
-from lamina.learning.protocols import TrainingOptions
-from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 Wrap = Callable[..., Any]
 
@@ -66,14 +63,13 @@ def _trained(
     network: lm.Network, loss: Any, optimizer: Any, engine: Engine, draw: Callable[..., Array]
 ) -> list[Array]:
     """The loss, parameters and states after some training steps, in the order of the program."""
-    targets = default_targets(network, loss, float32)
-    options = TrainingOptions(loss, optimizer)
-    made = training_graph(BatchSpecs(network, float32, targets=targets), options)
+    made = training_step(network, loss, optimizer)
     program = compile_graph(made.graph, batch=6, name="training", target=engine.target)
+    generator = np.random.default_rng(0)
     feeds = {
         buffer.name: np.zeros(buffer.shape, buffer.dtype.numpy)
         if kind == "state"
-        else draw(buffer.shape).astype(buffer.dtype.numpy)
+        else draw(generator, buffer.shape).astype(buffer.dtype.numpy)
         for kind in ("input", "parameter", "state")
         for buffer in program.of_kind(kind)
     }
@@ -86,26 +82,20 @@ def _trained(
 def test_tensors_that_are_computed_again_change_a_training_step_by_rounding_only(
     name: str, engine: Engine
 ) -> None:
-    found: list[list[Array]] = []
-    for wrap in (_kept, _again):
-        generator = np.random.default_rng(0)
-        draw = functools.partial(generator.uniform, -0.5, 0.5)
-        network, optimizer = NETWORKS[name](wrap), lm.SGD(0.1, momentum=0.9)
-        how = (lm.CrossEntropy(), optimizer, engine, lambda shape, draw=draw: draw(size=shape))
-        found.append(_trained(network, *how))
+    how = (lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9), engine)
+    found = (
+        _trained(NETWORKS[name](wrap), *how, lambda g, shape: g.uniform(-0.5, 0.5, shape))
+        for wrap in (_kept, _again)
+    )
     for kept, again in zip(*found, strict=True):
         np.testing.assert_allclose(again, kept, rtol=2e-5, atol=2e-6)
 
 
 def test_exact_numbers_have_the_same_bits_if_they_are_computed_again(engine: Engine) -> None:
-    found: list[list[bytes]] = []
-    for wrap in (_kept, _again):
-        generator = np.random.default_rng(0)
-        network, loss = _exact(wrap), lm.MSE(reduction="sum")
-        optimizer = lm.SGD(2.0**-7)
-        draw = functools.partial(generator.integers, -2, 3)
-        values = _trained(
-            network, loss, optimizer, engine, lambda shape, draw=draw: draw(size=shape)
-        )
-        found.append([value.tobytes() for value in values])
-    assert found[0] == found[1]
+    how = (lm.MSE(reduction="sum"), lm.SGD(2.0**-7), engine)
+    found = (
+        _trained(_exact(wrap), *how, lambda g, shape: g.integers(-2, 3, shape))
+        for wrap in (_kept, _again)
+    )
+    for kept, again in zip(*found, strict=True):
+        assert kept.tobytes() == again.tobytes()

@@ -1,7 +1,8 @@
 """Scatters for parallel workers give the same bits as scatters in order, on the interpreter.
 
 The target decides between the two, so both are run here on the interpreter, which runs any program.
-Engines whose target sorts run sorted scatters in all other conformance tests.
+`test_targets.py` does so with all samples of ops, and random graphs. Engines whose target sorts run
+sorted scatters in all other conformance tests.
 """
 
 from __future__ import annotations
@@ -11,37 +12,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import CASES, Leaves, Values, numbers_of, run_program, values_of
-from random_graphs import random_graph
-from test_ops import weighted_gradients
+from harness import Leaves, Values, numbers_of, run, run_program, training_step
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, DType, float32, float64, int32
+from lamina.base.shapes import Array, int32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate
-from lamina.learning.protocols import TrainingOptions
+from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients
-from lamina.ops.lowering_rules import Scattering
 from lamina.program.encoding import decode, encode
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Write
 from lamina.program.target import Target
-from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
-# Cases that scatter, and cases whose gradients do. With one value for each row, simplifying
-# replaces the scatter.
-SIMPLIFIED = ("take_along_axis-0", "scatter_along_axis-3")
-INDEXING = [
-    case
-    for case in CASES
-    if ("scatter" in case.id or "take" in case.id) and case.id not in SIMPLIFIED
-]
-RANDOM_SEEDS = range(150)
 IN_ORDER = replace(DEFAULT_TARGET, scatter="in order")
 SORTED = replace(DEFAULT_TARGET, scatter="sorted")
 
@@ -77,28 +64,6 @@ def has_sort(program: Program) -> bool:
     assert is_sorted == any(isinstance(stage, SegmentSum) for stage in stages(program))
     assert is_sorted != scatters(program)
     return is_sorted
-
-
-@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
-@pytest.mark.parametrize(("op", "sample"), INDEXING)
-def test_ops_and_gradients_scatter_to_the_same_bits(op: Op, sample: Sample, dtype: DType) -> None:
-    leaves = Leaves()
-    operands = [leaves.add(array) for array in values_of(sample, dtype)]
-    result = apply(op, *operands, **sample.attributes)
-    graph = leaves.graph([result, *weighted_gradients(leaves, operands, result)])
-    same_bits(graph, leaves.feeds)
-
-
-def test_random_graphs_scatter_to_the_same_bits() -> None:
-    compared = 0
-    for seed in RANDOM_SEEDS:
-        made = random_graph(seed)
-        if any(isinstance(node.op.lowering, Scattering) for node in made.graph.nodes()):
-            if not scatters(compile_graph(made.graph, batch=1, name="test", target=IN_ORDER)):
-                continue
-            same_bits(made.graph, made.feeds, runs=2 if made.graph.updates else 1)
-            compared += 1
-    assert compared > 10
 
 
 def random_indices(count: int, extent: int, seed: int = 0) -> Array:
@@ -161,16 +126,14 @@ def test_negative_zeros_added_to_zeros_are_positive(kind: str, dtype: str, engin
     graph, feeds, expected = with_zeros(kind, dtype)
     assert expected.any()
     assert not np.signbit(expected[expected == 0]).any()
-    program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    assert run_program(program, engine, feeds)[0]["y0"].tobytes() == expected.tobytes()
+    assert run(graph, engine, feeds)["y0"].tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("target", [IN_ORDER, SORTED], ids=lambda target: target.scatter)
 @pytest.mark.parametrize("kind", SCATTERS)
 def test_sums_of_zeros_have_the_sign_of_the_oracle(kind: str, target: Target) -> None:
     graph, feeds, expected = with_zeros(kind, "float32")
-    program = compile_graph(graph, batch=1, name="test", target=target)
-    found, _ = run_program(program, InterpreterEngine(poison=True), feeds)
+    found = run(graph, InterpreterEngine(poison=True, target=target), feeds)
     assert found["y0"].tobytes() == expected.tobytes()
 
 
@@ -217,9 +180,7 @@ def test_recurrences_scatter_to_the_same_bits() -> None:
 def test_a_network_with_an_embedding_trains_to_the_same_bits() -> None:
     layers = (lm.Input(6, dtype="int64"), lm.Embedding(20, 5), lm.Flatten(), lm.Linear(3))
     net, loss = lm.Sequential(*layers), lm.CrossEntropy()
-    targets = default_targets(net, loss, float32)
-    batch = BatchSpecs(net, float32, targets=targets)
-    made = training_graph(batch, TrainingOptions(loss, lm.Adam(1e-2)))
+    made = training_step(net, loss, lm.Adam(1e-2))
     program = compile_graph(made.graph, batch=8, name="test", target=IN_ORDER)
     feeds: dict[str, Array] = {}
     for buffer in program.buffers.values():

@@ -45,14 +45,9 @@ def test_op_is_right_with_every_schedule(op: Op, engine: Engine, check_cases: An
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_contraction_over_windows_is_right_with_every_schedule(seed: int, engine: Engine) -> None:
-    made = WindowedGraph(seed)
-    check(made.graph, engine, made.feeds, schedules=partial(schedules_of, engine))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_contraction_over_windows_of_3x3_is_right_with_every_schedule(
-    seed: int, engine: Engine
+@pytest.mark.parametrize("graphs", [WindowedGraph, FilteredGraph], ids=["any", "3x3"])
+def test_contraction_over_windows_is_right_with_every_schedule(
+    graphs: type[WindowedGraph], seed: int, engine: Engine
 ) -> None:
-    made = FilteredGraph(seed)
+    made = graphs(seed)
     check(made.graph, engine, made.feeds, schedules=partial(schedules_of, engine))

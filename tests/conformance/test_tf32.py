@@ -10,12 +10,11 @@ from functools import partial
 import numpy as np
 import pytest
 from alternatives import schedules_of
-from harness import Leaves, check, run_program
+from harness import Leaves, check, run
 from test_mixed_float64 import FLOATS, LINEAR, Samples, outputs_of
 
 from lamina import ops
 from lamina.base.shapes import Array
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
 from lamina.program.tf32 import rounded_to_tf32
 from lamina.step.rounding import with_tf32_products
@@ -38,8 +37,7 @@ def test_every_engine_rounds_to_the_same_bits(extent: int, engine: Engine) -> No
     x = every_exponent().reshape(-1, extent)
     leaves = Leaves()
     graph = leaves.graph([ops.round_to_tf32(leaves.add(x))])
-    program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    (found,) = run_program(program, engine, leaves.feeds)[0].values()
+    found = run(graph, engine, leaves.feeds)["y0"]
     wanted = rounded_to_tf32(x)
     numbers = ~np.isnan(x)
     assert np.array_equal(np.isnan(found), ~numbers)

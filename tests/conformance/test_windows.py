@@ -19,22 +19,22 @@ from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 
 
-@pytest.mark.parametrize("first", tens(SEEDS))
+@pytest.mark.parametrize(
+    ("graphs", "first"),
+    [
+        pytest.param(graphs, *first.values, marks=first.marks, id=f"{name}-{first.values[0]}")
+        for name, graphs, seeds in (
+            ("any", WindowedGraph, SEEDS),
+            ("3x3", FilteredGraph, FILTERED_SEEDS),
+        )
+        for first in tens(seeds)
+    ],
+)
 def test_contractions_over_windows_equal_their_evaluation(
-    first: int, engine: Engine, check_cases: Any
+    graphs: type[WindowedGraph], first: int, engine: Engine, check_cases: Any
 ) -> None:
     def build(seed: int, leaves: Leaves) -> list[Tensor]:
-        return WindowedGraph(seed, leaves).results
-
-    check_cases([(str(seed), partial(build, seed)) for seed in range(first, first + 10)], engine)
-
-
-@pytest.mark.parametrize("first", tens(FILTERED_SEEDS))
-def test_contractions_over_windows_of_3x3_equal_their_evaluation(
-    first: int, engine: Engine, check_cases: Any
-) -> None:
-    def build(seed: int, leaves: Leaves) -> list[Tensor]:
-        return FilteredGraph(seed, leaves).results
+        return graphs(seed, leaves).results
 
     check_cases([(str(seed), partial(build, seed)) for seed in range(first, first + 10)], engine)
 

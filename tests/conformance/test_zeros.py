@@ -11,17 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Leaves, run_program
+from harness import Leaves, run
 
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, float32
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.engine import Engine
-from lamina.graph import Graph, Tensor
+from lamina.graph import Graph, Tensor, bind_batch
 from lamina.ops.differentiate import gradients
 
-OPTIMIZERS = {"Adam": lm.Adam(1e-3), "RMSProp": lm.RMSProp(1e-3)}
 STEPS = 3
 
 
@@ -54,32 +52,35 @@ def moved(
     return {name: value != first[name] for name, value in model.parameters().items()}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_kernel_elements_over_padding_only_do_not_change(engine_name: str, optimizer: str) -> None:
+EACH_OPTIMIZER = pytest.mark.parametrize("optimizer", [lm.Adam(1e-3), lm.RMSProp(1e-3)], ids=repr)
+
+
+@EACH_OPTIMIZER
+def test_kernel_elements_over_padding_only_do_not_change(engine_name: str, optimizer: Any) -> None:
     layers, region = [lm.Conv2d(16, 3, padding=1)], np.s_[:, :, 0, 0]
-    found = moved(engine_name, layers, images(16, 16, 16, 16), region, OPTIMIZERS[optimizer])
+    found = moved(engine_name, layers, images(16, 16, 16, 16), region, optimizer)
     expected = np.zeros((16, 16, 3, 3), bool)
     expected[:, :, 1:, 1:] = True
     np.testing.assert_array_equal(found["1.weight"], expected)
 
 
 @pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@EACH_OPTIMIZER
 def test_kernel_elements_over_zeros_only_do_not_change(
-    engine_name: str, optimizer: str, size: int
+    engine_name: str, optimizer: Any, size: int
 ) -> None:
     x, reach = images(16, 16, 16, 16), size // 2
     # The loss reads the first four rows; only the last row of the kernel is over nonzero input.
     x[:, :, : 3 + reach] = 0
     layers, region = [lm.Conv2d(16, size, padding=reach)], np.s_[:, :, :4]
-    found = moved(engine_name, layers, x, region, OPTIMIZERS[optimizer])
+    found = moved(engine_name, layers, x, region, optimizer)
     expected = np.zeros((16, 16, size, size), bool)
     expected[:, :, -1] = True
     np.testing.assert_array_equal(found["1.weight"], expected)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_weights_of_zero_channels_do_not_change(engine_name: str, optimizer: str) -> None:
+@EACH_OPTIMIZER
+def test_weights_of_zero_channels_do_not_change(engine_name: str, optimizer: Any) -> None:
     x = images(8, 16, 8, 8)
     x[:, ::3] = 0
 
@@ -88,7 +89,7 @@ def test_weights_of_zero_channels_do_not_change(engine_name: str, optimizer: str
         parameters["1.bias"][4:8] = -100
 
     layers = [lm.Conv2d(16, 3, padding=1), lm.ReLU(), lm.Conv2d(16, 3, padding=1)]
-    found = moved(engine_name, layers, x, np.s_[:], OPTIMIZERS[optimizer], change)
+    found = moved(engine_name, layers, x, np.s_[:], optimizer, change)
     first, second = np.ones((2, 16, 16, 3, 3), bool)
     first[:, ::3] = first[4:8] = False
     second[:, 4:8] = False
@@ -105,9 +106,7 @@ def test_weights_followed_by_zero_weights_only_do_not_change(engine_name: str) -
         parameters["2.weight"][:, :, :2] = 0
 
     layers = [lm.Conv2d(16, 3, padding=1), lm.Conv2d(16, 3, padding=1)]
-    found = moved(
-        engine_name, layers, x, np.s_[:, :, 6], OPTIMIZERS["Adam"], change, frozen=["2.*"]
-    )
+    found = moved(engine_name, layers, x, np.s_[:, :, 6], lm.Adam(1e-3), change, frozen=["2.*"])
     expected = np.zeros((16, 16, 3, 3), bool)
     # Row 7 of the first convolution reads rows 6 to 8, of which only row 6 is not zero.
     expected[:, :, 0] = True
@@ -124,9 +123,7 @@ def test_a_query_with_one_key_has_no_gradient(engine: Engine) -> None:
     )
     y = ops.attention(queries, keys, values, causal=True)
     found = gradients(ops.sum(y * upstream), [queries, keys])
-    program = compile_graph(leaves.graph(found), batch=1, name="test", target=engine.target)
-    outputs, _ = run_program(program, engine, leaves.feeds)
-    of_queries = outputs[program.outputs[0][0]]
+    of_queries = run(leaves.graph(found), engine, leaves.feeds)["y0"]
     assert not of_queries[:, :, 0].any()
     assert of_queries[:, :, 1:].all()
 
@@ -139,7 +136,7 @@ def test_a_query_with_one_key_has_no_gradient(engine: Engine) -> None:
 def test_weights_of_a_constant_channel_do_not_change(engine_name: str, layer: Any) -> None:
     x = images(37, 6, 9, 9)
     x[:, :2] = 0.3
-    found = moved(engine_name, [layer], x, np.s_[:], OPTIMIZERS["Adam"])
+    found = moved(engine_name, [layer], x, np.s_[:], lm.Adam(1e-3))
     np.testing.assert_array_equal(found["1.weight"], [False] * 2 + [True] * 4)
     assert found["1.bias"].all()
 
@@ -152,10 +149,7 @@ def test_a_window_of_zeros_has_the_norm_and_the_gradient_zero(engine: Engine, po
     trace = network.trace(dtype=float32, training=True)
     (y,) = trace.outputs
     named = (("norms", y), ("gradients", *gradients(ops.sum(y), trace.inputs)))
-    program = compile_graph(
-        Graph(trace.inputs, named), batch=len(x), name="test", target=engine.target
-    )
-    outputs, _ = run_program(program, engine, {"input0": x})
+    outputs = run(bind_batch(Graph(trace.inputs, named), len(x)), engine, {"input0": x})
     assert not outputs["norms"][:, :, 0].any()
     assert outputs["norms"][:, :, 1].all()
     np.testing.assert_array_equal(outputs["gradients"] == 0, x == 0)
