@@ -12,16 +12,16 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 import pytest
 from emulated import emulate
-from harness import LACKS
+from harness import LACKS, training_step
 from targets import TARGETS, use_costs_of
 
 import lamina as lm
@@ -33,10 +33,8 @@ from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
-from lamina.learning.protocols import TrainingOptions
 from lamina.program.program import Program
 from lamina.program.target import Target
-from lamina.step.derive import BatchSpecs, default_targets, training_graph
 from lamina.training import verification
 from lamina.training.interrupt import Interrupt
 
@@ -228,13 +226,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 def _machine_faults(item: pytest.Item) -> Generator[None]:
     """On the machine that runs the cuda engine without a GPU, a test with faults fails."""
     double = machine_without_gpu() if _engine_of(item).startswith("cuda") else None
+    recover = double.recover if double is not None else tuple
     try:
         yield
     except BaseException as error:
-        for fault in double.recover() if double is not None else ():
+        for fault in recover():
             error.add_note(f"{type(fault).__name__}: {fault}")
         raise
-    for fault in double.recover() if double is not None else ():
+    for fault in recover():
         raise fault
 
 
@@ -293,22 +292,8 @@ def opencl_name() -> str:
     return usable[0]
 
 
-class ProgramMaker(Protocol):
-    def __call__(
-        self,
-        layers: Sequence[Any] | lm.Network,
-        loss: Any,
-        optimizer: Any,
-        batch: int = 16,
-        *,
-        clip: Any = None,
-        dtype: DType = float32,
-        frozen: Sequence[str] = (),
-    ) -> Program: ...
-
-
 @pytest.fixture(scope="session")
-def training_program() -> ProgramMaker:
+def training_program() -> Callable[..., Program]:
     """Compiles the training step of a network, or of layers in a row."""
 
     def make(
@@ -317,14 +302,11 @@ def training_program() -> ProgramMaker:
         optimizer: Any,
         batch: int = 16,
         *,
-        clip: Any = None,
         dtype: DType = float32,
-        frozen: Sequence[str] = (),
+        **options: Any,
     ) -> Program:
         network = layers if isinstance(layers, lm.Network) else lm.Sequential(*layers)
-        targets = default_targets(network, loss, dtype)
-        options = TrainingOptions(loss, optimizer, clip=clip, frozen=frozen)
-        derived = training_graph(BatchSpecs(network, dtype, targets=targets), options)
-        return compile_graph(derived.graph, batch=batch, name="training", target=DEFAULT_TARGET)
+        made = training_step(network, loss, optimizer, dtype=dtype, **options)
+        return compile_graph(made.graph, batch=batch, name="training", target=DEFAULT_TARGET)
 
     return make

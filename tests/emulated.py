@@ -190,7 +190,7 @@ def emulated_rounding(module: Module, lanes: int) -> str:
     )
     second, first = (without_subnormals(code, value) for value in code.parameters)
     halves = [
-        code.convert("trunc", code.binary("lshr", bits, constant(16, bits.type)), "i16")
+        code.convert("trunc", code.binary("lshr", bits, 16), "i16")
         for bits in (bfloat16_bits(code, first), bfloat16_bits(code, second))
     ]
     code.finish(code.shuffle(halves[0], halves[1], range(2 * lanes)))
@@ -199,19 +199,17 @@ def emulated_rounding(module: Module, lanes: int) -> str:
 
 def bfloat16_of_pairs(code: Builder, pairs: Value, number: int) -> Value:
     """The first (0) or second (1) numbers of pairs as floats, without subnormal ones."""
-    if number == 1:
-        bits = code.binary("and", pairs, constant(_UPPER_HALF, pairs.type))
-    else:
-        bits = code.binary("shl", pairs, constant(16, pairs.type))
+    upper = ("and", pairs, _UPPER_HALF) if number == 1 else ("shl", pairs, 16)
+    bits = code.binary(*upper)
     return without_subnormals(code, code.convert("bitcast", bits, "float"))
 
 
 def without_subnormals(code: Builder, value: Value) -> Value:
     """Floats, with zero of the same sign for subnormal ones."""
     bits = code.convert("bitcast", value, "i32")
-    exponent = code.binary("and", bits, constant(_EXPONENT, bits.type))
-    is_small = code.compare("eq", exponent, constant(0, bits.type))
-    sign = code.binary("and", bits, constant(_SIGN, bits.type))
+    exponent = code.binary("and", bits, _EXPONENT)
+    is_small = code.compare("eq", exponent, 0)
+    sign = code.binary("and", bits, _SIGN)
     return code.convert("bitcast", code.select(is_small, sign, bits), "float")
 
 
@@ -243,10 +241,9 @@ def emulated_tile_instruction(module: Module, operation: str) -> str:
 
 def _configure(code: Builder, memory: Value, configuration: Value) -> None:
     code.store(code.load(configuration, _ROW), memory)
-    loop = code.begin_loop(0, TILES * ROWS)
     tiles = code.offset(memory, ROW_BYTES, "i8")
-    code.store(constant(0, _ROW), _row(code, tiles, loop.index))
-    code.end_loop(loop)
+    with code.loop(0, TILES * ROWS) as loop:
+        code.store(constant(0, _ROW), _row(code, tiles, loop.index))
 
 
 def _release(code: Builder, memory: Value) -> None:
@@ -255,64 +252,55 @@ def _release(code: Builder, memory: Value) -> None:
 
 def _zero(code: Builder, memory: Value, tile: Value) -> None:
     target = _address(code, memory, tile)
-    loop = code.begin_loop(0, ROWS)
-    code.store(constant(0, _ROW), _row(code, target, loop.index))
-    code.end_loop(loop)
+    with code.loop(0, ROWS) as loop:
+        code.store(constant(0, _ROW), _row(code, target, loop.index))
 
 
 def _load(code: Builder, memory: Value, tile: Value, source: Value, stride: Value) -> None:
     _zero(code, memory, tile)
     target = _address(code, memory, tile)
-    loop = code.begin_loop(constant(0, I64), _rows(code, memory, tile))
-    row = code.load(code.offset(source, code.multiply(loop.index, stride), "i8"), _ROW, 1)
-    code.store(row, _row(code, target, loop.index))
-    code.end_loop(loop)
+    with code.loop(0, _rows(code, memory, tile)) as loop:
+        row = code.load(code.offset(source, code.multiply(loop.index, stride), "i8"), _ROW, 1)
+        code.store(row, _row(code, target, loop.index))
 
 
 def _store(code: Builder, memory: Value, tile: Value, target: Value, stride: Value) -> None:
     source = _address(code, memory, tile)
-    loop = code.begin_loop(constant(0, I64), _rows(code, memory, tile))
-    row = code.load(_row(code, source, loop.index), _ROW)
-    code.store(row, code.offset(target, code.multiply(loop.index, stride), "i8"), 1)
-    code.end_loop(loop)
+    with code.loop(0, _rows(code, memory, tile)) as loop:
+        row = code.load(_row(code, source, loop.index), _ROW)
+        code.store(row, code.offset(target, code.multiply(loop.index, stride), "i8"), 1)
 
 
 def _multiply(code: Builder, memory: Value, sums: Value, left: Value, right: Value) -> None:
     """TDPBF16PS: first and second numbers of pairs are summed separately, then both are added."""
     of_sums, of_left, of_right = (_address(code, memory, tile) for tile in (sums, left, right))
     pairs = _rows(code, memory, right)
-    rows = code.begin_loop(constant(0, I64), _rows(code, memory, sums))
-    row = _row(code, of_left, rows.index)
-    zero = constant(0, _SUMS)
-    loop = code.begin_loop(constant(0, I64), pairs, 1, [zero, zero])
-    one = code.splat(code.load(code.offset(row, loop.index, "i32"), I32), ROWS)
-    others = code.load(_row(code, of_right, loop.index), _ROW)
-    totals = [
-        without_subnormals(
-            code,
-            code.multiply_add(
-                bfloat16_of_pairs(code, one, number), bfloat16_of_pairs(code, others, number), total
-            ),
-        )
-        for number, total in enumerate(loop.carried)
-    ]
-    first, second = code.end_loop(loop, totals)
-    added = without_subnormals(code, code.add(first, second))
-    target = _row(code, of_sums, rows.index)
-    total = code.add(without_subnormals(code, code.load(target, _SUMS)), added)
-    code.store(without_subnormals(code, total), target)
-    code.end_loop(rows)
+    with code.loop(0, _rows(code, memory, sums)) as rows:
+        row = _row(code, of_left, rows.index)
+        zero = constant(0, _SUMS)
+        loop = code.begin_loop(0, pairs, 1, [zero, zero])
+        one = code.splat(code.load(code.offset(row, loop.index, "i32"), I32), ROWS)
+        others = code.load(_row(code, of_right, loop.index), _ROW)
+        totals = list[Value]()
+        for number, total in enumerate(loop.carried):
+            left, right = (bfloat16_of_pairs(code, pair, number) for pair in (one, others))
+            totals.append(without_subnormals(code, code.multiply_add(left, right, total)))
+        first, second = code.end_loop(loop, totals)
+        target = _row(code, of_sums, rows.index)
+        total = without_subnormals(code, code.load(target, _SUMS))
+        added = code.add(total, without_subnormals(code, code.add(first, second)))
+        code.store(without_subnormals(code, added), target)
 
 
 def _address(code: Builder, memory: Value, tile: Value) -> Value:
     """Of a tile, in the memory of emulated tiles."""
     number = code.convert("zext", tile, "i64")
-    skipped = code.multiply(number, constant(_TILE_BYTES, I64))
+    skipped = code.multiply(number, _TILE_BYTES)
     return code.offset(code.offset(memory, ROW_BYTES, "i8"), skipped, "i8")
 
 
 def _row(code: Builder, tile: Value, number: Value) -> Value:
-    return code.offset(tile, code.multiply(number, constant(ROW_BYTES, I64)), "i8")
+    return code.offset(tile, code.multiply(number, ROW_BYTES), "i8")
 
 
 def _rows(code: Builder, memory: Value, tile: Value) -> Value:

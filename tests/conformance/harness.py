@@ -38,11 +38,18 @@ DIFFERENTIABLE = [case for case in CASES if case.values[1].differentiable]
 
 
 def training_step(
-    network: lm.Network, loss: Any, optimizer: Any, rounding: Rounding | None = None
+    network: lm.Network,
+    loss: Any,
+    optimizer: Any,
+    *,
+    dtype: DType = float32,
+    rounding: Rounding | None = None,
+    **options: Any,
 ) -> BatchGraph:
-    """The training step of a network in float32."""
-    specs = BatchSpecs(network, float32, rounding, targets=default_targets(network, loss, float32))
-    return training_graph(specs, TrainingOptions(loss, optimizer))
+    """The training step of a network."""
+    targets = default_targets(network, loss, dtype)
+    specs = BatchSpecs(network, dtype, rounding, targets=targets)
+    return training_graph(specs, TrainingOptions(loss, optimizer, **options))
 
 
 def tens(seeds: range) -> list[Any]:

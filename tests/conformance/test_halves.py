@@ -250,7 +250,8 @@ def test_a_training_step_in_mixed_precision(
     """With all operands of products rounded, and with the computed ones alone."""
     network, batch = NETWORKS[name]
     optimizer = lm.SGD(0.1, momentum=0.9)
-    made = training_step(network, lm.CrossEntropy(), optimizer, Rounding(half, leaves))
+    rounding = Rounding(half, leaves)
+    made = training_step(network, lm.CrossEntropy(), optimizer, rounding=rounding)
     generator = np.random.default_rng(0)
     feeds: dict[str, Array] = {}
     graph = bind_batch(made.graph, batch)

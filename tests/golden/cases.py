@@ -73,27 +73,36 @@ class Trajectory:
 # Networks -----------------------------------------------------------------------------------------
 
 
-def _linear(torch: Any, x: Any, weight: Any, bias: Any) -> Any:
-    return torch.nn.functional.linear(x, weight, bias)
+# What PyTorch computes for a layer: (its functional module, x, the layer).
+_FUNCTIONS: Mapping[type, Callable[[Any, Any, Any], Any]] = {
+    lm.Tanh: lambda f, x, _: f.tanh(x),
+    lm.Sigmoid: lambda f, x, _: f.sigmoid(x),
+    lm.ReLU: lambda f, x, _: f.relu(x),
+    lm.LeakyReLU: lambda f, x, layer: f.leaky_relu(x, layer.slope),
+    lm.GELU: lambda f, x, layer: f.gelu(x, approximate=layer.approximate),
+    lm.SiLU: lambda f, x, _: f.silu(x),
+    lm.ELU: lambda f, x, _: f.elu(x),
+    lm.SELU: lambda f, x, _: f.selu(x),
+    lm.Softplus: lambda f, x, _: f.softplus(x),
+    lm.Hardtanh: lambda f, x, _: f.hardtanh(x),
+    lm.Dropout: lambda f, x, layer: f.dropout(x, layer.probability),
+    lm.LogSoftmax: lambda f, x, _: f.log_softmax(x, -1),
+}
 
 
-def _classifier() -> lm.Network:
-    return lm.Sequential(lm.Input(6), lm.Linear(8), lm.ReLU(), lm.Linear(4))
+def in_a_row(extent: int, *layers: Any) -> tuple[Callable[[], lm.Network], Callable[..., Any]]:
+    """Linear layers and functions of `_FUNCTIONS`, in Lamina and in PyTorch."""
 
+    def forward(torch: Any, parameters: Sequence[Any], x: Any) -> Any:
+        functional, rest = torch.nn.functional, [*parameters]
+        for layer in layers:
+            if isinstance(layer, lm.Linear):
+                x = functional.linear(x, rest.pop(0), rest.pop(0))
+            else:
+                x = _FUNCTIONS[type(layer)](functional, x, layer)
+        return x
 
-def _classifier_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
-    return _linear(torch, torch.relu(_linear(torch, x, *p[:2])), *p[2:])
-
-
-def _regression() -> lm.Network:
-    return lm.Sequential(
-        *(lm.Input(3), lm.Linear(5), lm.Tanh(), lm.Linear(4), lm.Sigmoid(), lm.Linear(2))
-    )
-
-
-def _regression_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
-    first = torch.tanh(_linear(torch, x, *p[:2]))
-    return _linear(torch, torch.sigmoid(_linear(torch, first, *p[2:4])), *p[4:])
+    return lambda: lm.Sequential(lm.Input(extent), *layers), forward
 
 
 def _branches() -> lm.Network:
@@ -103,8 +112,9 @@ def _branches() -> lm.Network:
 
 
 def _branches_forward(torch: Any, p: Sequence[Any], a: Any, b: Any) -> Any:
-    joined = torch.tanh(_linear(torch, a, *p[:2])) + _linear(torch, b, *p[2:4])
-    return _linear(torch, torch.cat([joined, b], 1), *p[4:])
+    linear = torch.nn.functional.linear
+    joined = torch.tanh(linear(a, *p[:2])) + linear(b, *p[2:4])
+    return linear(torch.cat([joined, b], 1), *p[4:])
 
 
 def _shared() -> lm.Network:
@@ -113,21 +123,8 @@ def _shared() -> lm.Network:
 
 
 def _shared_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
-    return _linear(torch, _linear(torch, torch.tanh(_linear(torch, x, *p[:2])), *p[:2]), *p[2:])
-
-
-def _regularised() -> lm.Network:
-    return lm.Sequential(
-        lm.Input(5),
-        lm.Linear(6, weight_regularizer=lm.L1(0.01), bias_regularizer=lm.L2(0.02)),
-        lm.LeakyReLU(slope=0.1),
-        lm.Linear(1, weight_regularizer=lm.L2(0.05)),
-    )
-
-
-def _regularised_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
-    hidden = torch.nn.functional.leaky_relu(_linear(torch, x, *p[:2]), 0.1)
-    return _linear(torch, hidden, *p[2:])
+    linear = torch.nn.functional.linear
+    return linear(linear(torch.tanh(linear(x, *p[:2])), *p[:2]), *p[2:])
 
 
 def _regularised_loss(torch: Any, p: Sequence[Any], y: Any, target: Any) -> Any:
@@ -135,79 +132,50 @@ def _regularised_loss(torch: Any, p: Sequence[Any], y: Any, target: Any) -> Any:
     return torch.nn.functional.huber_loss(y, target, delta=0.5) + penalty
 
 
-def _activations() -> lm.Network:
-    return lm.Sequential(
-        *(lm.Input(4), lm.Linear(5), lm.GELU(), lm.Linear(5), lm.SiLU(), lm.Linear(5), lm.ELU()),
-        *(lm.Linear(5), lm.SELU(), lm.Linear(5), lm.Softplus(), lm.Linear(4), lm.Hardtanh()),
-        *(lm.GELU(approximate="tanh"), lm.Linear(3)),
-    )
-
-
-def _activations_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
-    functional = torch.nn.functional
-    between = [
-        *(functional.gelu, functional.silu, functional.elu, functional.selu, functional.softplus),
-        lambda x: functional.gelu(functional.hardtanh(x), approximate="tanh"),
-    ]
-    for number, activation in enumerate(between):
-        x = activation(_linear(torch, x, *p[2 * number : 2 * number + 2]))
-    return _linear(torch, x, *p[-2:])
-
-
-def _with_dropout() -> lm.Network:
-    return lm.Sequential(
-        *(lm.Input(6), lm.Linear(7), lm.Dropout(0.0), lm.ReLU(), lm.Linear(3), lm.LogSoftmax())
-    )
-
-
-def _with_dropout_forward(torch: Any, p: Sequence[Any], x: Any) -> Any:
-    hidden = torch.dropout(_linear(torch, x, *p[:2]), 0.0, train=True)
-    return torch.log_softmax(_linear(torch, torch.relu(hidden), *p[2:]), -1)
+def _loss(name: str, **options: Any) -> Callable[..., Any]:
+    """A loss of PyTorch's functional module."""
+    return lambda torch, p, y, target: getattr(torch.nn.functional, name)(y, target, **options)
 
 
 WEIGHTS = (0.5, 2.0, 1.0)
 
 RECIPES: Mapping[str, Recipe] = {
     "classifier": Recipe(
-        _classifier,
-        _classifier_forward,
-        lm.CrossEntropy(),
-        lambda torch, p, y, target: torch.nn.functional.cross_entropy(y, target),
+        *in_a_row(6, lm.Linear(8), lm.ReLU(), lm.Linear(4)),
+        *(lm.CrossEntropy(), _loss("cross_entropy")),
         classes=4,
     ),
     "regression": Recipe(
-        _regression,
-        _regression_forward,
-        lm.MSE(),
-        lambda torch, p, y, target: torch.nn.functional.mse_loss(y, target),
+        *in_a_row(3, lm.Linear(5), lm.Tanh(), lm.Linear(4), lm.Sigmoid(), lm.Linear(2)),
+        *(lm.MSE(), _loss("mse_loss")),
     ),
     "branches": Recipe(
-        _branches,
-        _branches_forward,
-        lm.MAE(reduction="sum"),
-        lambda torch, p, y, target: torch.nn.functional.l1_loss(y, target, reduction="sum"),
+        _branches, _branches_forward, lm.MAE(reduction="sum"), _loss("l1_loss", reduction="sum")
     ),
     "shared": Recipe(
-        _shared,
-        _shared_forward,
-        lm.CrossEntropy(label_smoothing=0.1),
-        lambda torch, p, y, target: torch.nn.functional.cross_entropy(
-            y, target, label_smoothing=0.1
-        ),
+        *(_shared, _shared_forward, lm.CrossEntropy(label_smoothing=0.1)),
+        _loss("cross_entropy", label_smoothing=0.1),
         classes=3,
     ),
     "regularised": Recipe(
-        _regularised, _regularised_forward, lm.Huber(delta=0.5), _regularised_loss
+        *in_a_row(
+            5,
+            lm.Linear(6, weight_regularizer=lm.L1(0.01), bias_regularizer=lm.L2(0.02)),
+            lm.LeakyReLU(slope=0.1),
+            lm.Linear(1, weight_regularizer=lm.L2(0.05)),
+        ),
+        *(lm.Huber(delta=0.5), _regularised_loss),
     ),
     "activations": Recipe(
-        _activations,
-        _activations_forward,
-        lm.BCEWithLogits(),
-        lambda torch, p, y, target: torch.nn.functional.binary_cross_entropy_with_logits(y, target),
+        *in_a_row(
+            *(4, lm.Linear(5), lm.GELU(), lm.Linear(5), lm.SiLU(), lm.Linear(5), lm.ELU()),
+            *(lm.Linear(5), lm.SELU(), lm.Linear(5), lm.Softplus(), lm.Linear(4), lm.Hardtanh()),
+            *(lm.GELU(approximate="tanh"), lm.Linear(3)),
+        ),
+        *(lm.BCEWithLogits(), _loss("binary_cross_entropy_with_logits")),
     ),
     "dropout": Recipe(
-        _with_dropout,
-        _with_dropout_forward,
+        *in_a_row(6, lm.Linear(7), lm.Dropout(0.0), lm.ReLU(), lm.Linear(3), lm.LogSoftmax()),
         lm.NLL(class_weights=WEIGHTS),
         lambda torch, p, y, target: torch.nn.functional.nll_loss(
             y, target, weight=torch.tensor(WEIGHTS, dtype=torch.float64)
@@ -218,59 +186,43 @@ RECIPES: Mapping[str, Recipe] = {
 
 # Optimizers and clipping --------------------------------------------------------------------------
 
+_MOMENTUM: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
+_DECAY: dict[str, Any] = {"weight_decay": 0.01}
 # (in Lamina, the name of PyTorch's, its arguments)
 OPTIMIZERS: Mapping[str, tuple[Any, str, dict[str, Any]]] = {
     "sgd": (lm.SGD(0.1), "SGD", {"lr": 0.1}),
-    "momentum": (lm.SGD(0.05, momentum=0.9), "SGD", {"lr": 0.05, "momentum": 0.9}),
-    "damped": (
-        lm.SGD(0.05, momentum=0.9, dampening=0.3),
-        "SGD",
-        {"lr": 0.05, "momentum": 0.9, "dampening": 0.3},
-    ),
-    "nesterov": (
-        lm.SGD(0.05, momentum=0.9, nesterov=True),
-        "SGD",
-        {"lr": 0.05, "momentum": 0.9, "nesterov": True},
-    ),
-    "decay": (
-        lm.SGD(0.1, momentum=0.5, weight_decay=0.01),
-        "SGD",
-        {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01},
-    ),
+    "momentum": (lm.SGD(0.05, momentum=0.9), "SGD", _MOMENTUM),
+    "damped": (lm.SGD(0.05, momentum=0.9, dampening=0.3), "SGD", _MOMENTUM | {"dampening": 0.3}),
+    "nesterov": (lm.SGD(0.05, momentum=0.9, nesterov=True), "SGD", _MOMENTUM | {"nesterov": True}),
+    "decay": (lm.SGD(0.1, momentum=0.5, **_DECAY), "SGD", {"lr": 0.1, "momentum": 0.5, **_DECAY}),
     "adagrad": (lm.Adagrad(0.05, rate_decay=0.01), "Adagrad", {"lr": 0.05, "lr_decay": 0.01}),
     "rmsprop": (lm.RMSProp(0.01), "RMSprop", {"lr": 0.01}),
     "centered": (
-        lm.RMSProp(0.01, decay=0.9, centered=True),
-        "RMSprop",
+        *(lm.RMSProp(0.01, decay=0.9, centered=True), "RMSprop"),
         {"lr": 0.01, "alpha": 0.9, "centered": True},
     ),
     "rmsprop-momentum": (
-        lm.RMSProp(0.01, momentum=0.8, weight_decay=0.01),
-        "RMSprop",
-        {"lr": 0.01, "momentum": 0.8, "weight_decay": 0.01},
+        *(lm.RMSProp(0.01, momentum=0.8, **_DECAY), "RMSprop"),
+        {"lr": 0.01, "momentum": 0.8, **_DECAY},
     ),
     "adam": (lm.Adam(0.01), "Adam", {"lr": 0.01}),
     "amsgrad": (
-        lm.Adam(0.02, beta1=0.8, beta2=0.99, weight_decay=0.01, amsgrad=True),
-        "Adam",
-        {"lr": 0.02, "betas": (0.8, 0.99), "weight_decay": 0.01, "amsgrad": True},
+        *(lm.Adam(0.02, beta1=0.8, beta2=0.99, amsgrad=True, **_DECAY), "Adam"),
+        {"lr": 0.02, "betas": (0.8, 0.99), "amsgrad": True, **_DECAY},
     ),
     "adadelta": (
-        lm.Adadelta(0.5, decay=0.8, epsilon=1e-3, weight_decay=0.01),
-        "Adadelta",
-        {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.01},
+        *(lm.Adadelta(0.5, decay=0.8, epsilon=1e-3, **_DECAY), "Adadelta"),
+        {"lr": 0.5, "rho": 0.8, "eps": 1e-3, **_DECAY},
     ),
     "rprop": (lm.Rprop(0.01, longest=0.05), "Rprop", {"lr": 0.01, "step_sizes": (1e-6, 0.05)}),
     "adamax": (
-        lm.Adamax(0.01, beta1=0.8, beta2=0.99, weight_decay=0.01),
-        "Adamax",
-        {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.01},
+        *(lm.Adamax(0.01, beta1=0.8, beta2=0.99, **_DECAY), "Adamax"),
+        {"lr": 0.01, "betas": (0.8, 0.99), **_DECAY},
     ),
     "nadam": (lm.NAdam(0.01, momentum_decay=0.1), "NAdam", {"lr": 0.01, "momentum_decay": 0.1}),
+    # Larger steps amplify rounding errors, because each batch has other examples.
     "lbfgs": (
-        # Larger steps amplify rounding errors, because each batch has other examples.
-        lm.LBFGS(0.005, history=2),
-        "LBFGS",
+        *(lm.LBFGS(0.005, history=2), "LBFGS"),
         {"lr": 0.005, "max_iter": 1, "history_size": 2},
     ),
     "adamw": (lm.AdamW(0.01, weight_decay=0.1), "AdamW", {"lr": 0.01, "weight_decay": 0.1}),

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-from cases import numbers
+from cases import in_a_row, numbers
 
 import lamina as lm
 from lamina.base.shapes import Array, as_dtype
@@ -68,49 +68,23 @@ class Deviation:
     parameters: float
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """How large the deviations of some trainings are, compared with others of the same seeds.
-
-    Attributes:
-        mean: the geometric mean of the ratios.
-        error: the standard error of its logarithm.
-    """
+class Ratio(NamedTuple):
+    """The geometric mean of ratios, and the bounds of the expected one with 95 % confidence."""
 
     mean: float
-    error: float
-
-    @property
-    def low(self) -> float:
-        """With 95 % confidence the expected ratio is above this."""
-        return self.mean * math.exp(-2 * self.error)
-
-    @property
-    def high(self) -> float:
-        """With 95 % confidence the expected ratio is below this."""
-        return self.mean * math.exp(2 * self.error)
+    low: float
+    high: float
 
 
-def ratio(one: Sequence[float], other: Sequence[float]) -> Ratio:
-    """Of deviations with the same seeds."""
-    logarithms = np.log(one) - np.log(other)
+def ratio(some: Sequence[float], others: Sequence[float]) -> Ratio:
+    """How large deviations are, compared with others of the same seeds."""
+    logarithms = np.log(some) - np.log(others)
+    mean = float(np.mean(logarithms))
     error = float(np.std(logarithms, ddof=1)) / math.sqrt(len(logarithms))
-    return Ratio(math.exp(float(np.mean(logarithms))), error)
+    return Ratio(math.exp(mean), math.exp(mean - 2 * error), math.exp(mean + 2 * error))
 
 
 # Networks -----------------------------------------------------------------------------------------
-
-
-def _linear() -> lm.Network:
-    return lm.Sequential(
-        *(lm.Input(32), lm.Linear(64), lm.ReLU(), lm.Linear(64), lm.Tanh(), lm.Linear(CLASSES))
-    )
-
-
-def _linear_forward(torch: Any, p: list[Any], x: Any) -> Any:
-    linear = torch.nn.functional.linear
-    x = torch.tanh(linear(torch.relu(linear(x, *p[:2])), *p[2:4]))
-    return linear(x, *p[4:])
 
 
 def _convolutions() -> lm.Network:
@@ -164,12 +138,13 @@ def _attention_forward(torch: Any, p: list[Any], x: Any) -> Any:
     return functional.linear(y.mean(1), *p[14:])
 
 
+_LINEAR = in_a_row(32, lm.Linear(64), lm.ReLU(), lm.Linear(64), lm.Tanh(), lm.Linear(CLASSES))
 _MOMENTUM = lm.SGD(0.05, momentum=0.9), "SGD", {"lr": 0.05, "momentum": 0.9}
 _ADAM = lm.Adam(1e-3), "Adam", {"lr": 1e-3}
 
 RECIPES: Mapping[str, Recipe] = {
-    "linear": Recipe(_linear, _linear_forward, *_MOMENTUM),
-    "linear-adam": Recipe(_linear, _linear_forward, *_ADAM),
+    "linear": Recipe(*_LINEAR, *_MOMENTUM),
+    "linear-adam": Recipe(*_LINEAR, *_ADAM),
     "convolutions": Recipe(_convolutions, _convolutions_forward, *_MOMENTUM),
     "recurrence": Recipe(_recurrence, _recurrence_forward, *_ADAM),
     "attention": Recipe(_attention, _attention_forward, *_MOMENTUM),
@@ -199,9 +174,8 @@ def _trained(
     network = recipe.network()
     model = lm.Model(network, engine=engine, dtype=dtype, seed=seed)
     made = _batches(network, seed)
-    rounding = (
-        Rounding(as_dtype(dtype.removeprefix("mixed-")), leaves) if "mixed" in dtype else None
-    )
+    half = as_dtype(dtype.removeprefix("mixed-"))
+    rounding = Rounding(half, leaves) if "mixed" in dtype else None
     with (
         patch("lamina.runtime.parameters.rounding_of", lambda *_: rounding),
         model.training(lm.CrossEntropy(), recipe.optimizer, batch_size=BATCH_SIZE) as training,
@@ -238,14 +212,13 @@ def _deviation(mixed: tuple[Array, Array], wide: tuple[Array, Array]) -> Deviati
     return Deviation(*(float(np.sqrt(np.mean(each**2))) for each in differences))
 
 
-@cache
 def lamina_deviation(name: str, seed: int, dtype: str, *, leaves: bool) -> Deviation:
     """Of Lamina's training in one of the mixed precisions.
 
     With `leaves`, parameters and inputs are rounded, as on devices that multiply such floats.
     """
     found = lamina_training(name, seed, dtype, "cpu", leaves=leaves)
-    return _deviation(found, _wide(name, seed))
+    return _deviation(found, lamina_training(name, seed, "float32", "cpu"))
 
 
 @cache
@@ -254,10 +227,6 @@ def lamina_training(
 ) -> tuple[Array, Array]:
     """The losses of each training step, and all parameters at the end."""
     return _trained(RECIPES[name], seed, dtype, engine, leaves=leaves)
-
-
-def _wide(name: str, seed: int) -> tuple[Array, Array]:
-    return lamina_training(name, seed, "float32", "cpu")
 
 
 @cache
@@ -272,18 +241,11 @@ def torch_deviation(name: str, seed: int) -> Deviation:
 def print_ratios(seeds: int) -> None:
     """Prints the ratios of Lamina's deviations to PyTorch's, both in bfloat16."""
     for name, leaves in product(RECIPES, (True, False)):
-        pairs = [
-            (
-                lamina_deviation(name, seed, "mixed-bfloat16", leaves=leaves),
-                torch_deviation(name, seed),
-            )
-            for seed in range(seeds)
-        ]
+        ours = [lamina_deviation(name, n, "mixed-bfloat16", leaves=leaves) for n in range(seeds)]
+        theirs = [torch_deviation(name, n) for n in range(seeds)]
         what = "all operands" if leaves else "computed operands"
         for kind in ("losses", "parameters"):
-            found = ratio(
-                *([getattr(each, kind) for each in side] for side in zip(*pairs, strict=True))
-            )
+            found = ratio(*([getattr(one, kind) for one in side] for side in (ours, theirs)))
             bounds = f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
             print(f"{name:16} {kind:10} {what:17} {bounds}")
 

@@ -82,11 +82,9 @@ def record_workloads() -> None:
 
 if __name__ == "__main__":
     kinds = {
-        "trajectories": record_trajectories,
-        "mixed": record_mixed,
-        "losses": record_losses,
-        "texts": record_texts,
-        "workloads": record_workloads,
+        name.removeprefix("record_"): record
+        for name, record in [*globals().items()]
+        if name.startswith("record_")
     }
     if sys.argv[1:] and set(sys.argv[1:]) <= kinds.keys():
         for kind in sys.argv[1:]:

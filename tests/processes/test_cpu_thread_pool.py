@@ -250,20 +250,18 @@ class Blocking:
         module = Module(fused=False)
         code = module.function("work", KERNEL_PARAMETERS)
         table, thread, first, last = code.parameters
-        zero = constant(0, I64)
         latch = code.load(code.offset(table, 1, "ptr"), POINTER)
         arrived = code.offset(latch, 8, "i64")
-        helping = code.compare("ne", thread, zero)
+        helping = code.compare("ne", thread, 0)
         with code.when(helping):
             code.line(f"store atomic i64 1, {typed(arrived)} seq_cst, align 8")
         awaited = code.select(helping, latch, arrived)
-        loop = code.begin_loop(first, last)
-        with code.forever() as after:
-            seen = code.instruction(f"load atomic i64, {typed(awaited)} seq_cst, align 8", I64)
-            code.leave_when(code.compare("ne", seen, zero), after)
-        done = code.offset(code.load(table, POINTER), loop.index, "i64")
-        code.instruction(f"atomicrmw add {typed(done)}, i64 1 seq_cst", I64)
-        code.end_loop(loop)
+        with code.loop(first, last) as loop:
+            with code.forever() as after:
+                seen = code.instruction(f"load atomic i64, {typed(awaited)} seq_cst, align 8", I64)
+                code.leave_when(code.compare("ne", seen, 0), after)
+            done = code.offset(code.load(table, POINTER), loop.index, "i64")
+            code.instruction(f"atomicrmw add {typed(done)}, i64 1 seq_cst", I64)
         self.done, self.latch = np.zeros(64, np.int64), np.zeros(16, np.int64)
         kernels, phases = [Kernel(0, 0, 64, 1, 2, 0)], [Phase(0, 1, True)]
         buffers = (self.done, self.latch)
@@ -307,11 +305,10 @@ def test_every_item_is_done_once_whichever_thread_does_it(
     with each_item(module, "work") as (code, table, item):
         address = code.offset(code.load(table, POINTER), item, "i64")
         # The first items take longer: other threads steal them.
-        is_early = code.compare("slt", item, constant(items // threads, I64))
+        is_early = code.compare("slt", item, items // threads)
         repetitions = code.select(is_early, constant(2000, I64), constant(1, I64))
-        inner = code.begin_loop(constant(0, I64), repetitions)
-        code.instruction(f"atomicrmw add {typed(address)}, i64 1 monotonic", I64)
-        code.end_loop(inner)
+        with code.loop(0, repetitions):
+            code.instruction(f"atomicrmw add {typed(address)}, i64 1 monotonic", I64)
     done = np.zeros(items, np.int64)
     # The same items twice in one phase: in several chunks, and in one slice in another slot.
     slice_count, chunk_items = slices(items, 1e9, threads)
@@ -379,10 +376,9 @@ def test_the_native_loop_takes_rows_and_records_results(size: int, threads: int)
     table, *_ = code.parameters
     # Copies a batch from the first buffer of its table to the second one.
     source, target = (code.load(code.offset(table, n, "ptr"), POINTER) for n in range(2))
-    loop = code.begin_loop(0, 5 * size)
-    value = code.load(code.offset(source, loop.index, "i8"), I64.of("i8"))
-    code.store(value, code.offset(target, loop.index, "i8"))
-    code.end_loop(loop)
+    with code.loop(0, 5 * size) as loop:
+        value = code.load(code.offset(source, loop.index, "i8"), I64.of("i8"))
+        code.store(value, code.offset(target, loop.index, "i8"))
     kernels, phases = [Kernel(0, 0, 1, 1, 1, 0)], [Phase(0, 1, False)]
     _library, job = made_job(module, ("program",), kernels, phases, threads, batch, result)
     job.set_runs(

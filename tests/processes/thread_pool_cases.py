@@ -25,15 +25,14 @@ def each_item(module: Module, name: str) -> Generator[tuple[Function, Value, Val
     """A kernel's loop over its items: the function, the table of addresses, and the item."""
     code = module.function(name, KERNEL_PARAMETERS)
     table, _, first, last = code.parameters
-    loop = code.begin_loop(first, last)
-    yield code, table, loop.index
-    code.end_loop(loop)
+    with code.loop(first, last) as loop:
+        yield code, table, loop.index
 
 
 def cell(code: Function, table: Value, buffer: int, item: Value) -> Value:
     """The address of an item's cell of a buffer; cells are 8 words apart."""
     start = code.load(code.offset(table, buffer, "ptr"), POINTER)
-    return code.offset(start, code.multiply(item, constant(8, I64)), "i64")
+    return code.offset(start, code.multiply(item, 8), "i64")
 
 
 def made_job(
@@ -64,9 +63,9 @@ class Counting:
         module = Module(fused=False)
         with each_item(module, "count") as (code, table, item):
             address = cell(code, table, 0, item)
-            code.store(code.add(code.load(address, I64), constant(1, I64)), address)
+            code.store(code.add(code.load(address, I64), 1), address)
         with each_item(module, "sum") as (code, table, item):
-            each = code.begin_loop(constant(0, I64), constant(ITEMS, I64), 1, [constant(0, I64)])
+            each = code.begin_loop(0, ITEMS, 1, [constant(0, I64)])
             value = code.load(cell(code, table, 0, each.index), I64)
             (total,) = code.end_loop(each, [code.add(each.carried[0], value)])
             address = cell(code, table, 1, item)
