@@ -27,32 +27,28 @@ def in_float64(graph: Graph) -> Graph:
     """
     inputs: list[Tensor] = []
 
+    def wide(dtype: DType) -> DType:
+        return float64 if dtype == float32 else dtype
+
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         if node.op is LEAF:
             name, role = node.attributes["name"], node.attributes["role"]
-            inputs.append(leaf(name, role, node.shape, _wide(node.dtype)))
+            inputs.append(leaf(name, role, node.shape, wide(node.dtype)))
             return inputs[-1]
         is_given = node.op is CONSTANT or isinstance(node.op.lowering, Generator)
         if is_given and node.dtype.is_float:
-            return ops.cast(_in_float32(node, operands), float64)
-        types = {name: _wide(value) for name, value in node.attributes.items() if value == float32}
+            # Random numbers as a float32 graph has them.
+            narrow = node.op is not CONSTANT and "dtype" in node.attributes
+            return ops.cast(
+                rebuild(node, operands, **({"dtype": float32} if narrow else {})), float64
+            )
+        types = {name: float64 for name, value in node.attributes.items() if value == float32}
         return rebuild(node, operands, **types)
 
     simple = unroll(graph)
     # The leaves that are replaced are no inputs while the graph is rewritten.
     outputs = rewrite(Graph((), simple.outputs), rule).outputs
     return Graph(tuple(x for x in inputs if x.attributes["role"] == "input"), outputs)
-
-
-def _wide(dtype: DType) -> DType:
-    return float64 if dtype == float32 else dtype
-
-
-def _in_float32(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
-    """Random numbers of a float64 graph as a float32 graph has them."""
-    if node.op is CONSTANT or "dtype" not in node.attributes:
-        return rebuild(node, operands)
-    return rebuild(node, operands, dtype=float32)
 
 
 def root_mean_square(x: Array) -> float:

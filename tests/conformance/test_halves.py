@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -166,39 +165,28 @@ def test_a_random_graph_with_rounded_products(
     check(graph, engine, made.feeds, runs=2 if graph.updates else 1)
 
 
-def rounded(graphs: type[WindowedGraph], seeds: Sequence[int], half: DType) -> Any:
-    """Cases of random graphs whose products are rounded; every fifth is float64, and left out."""
+@HALVES
+@pytest.mark.parametrize(
+    ("graphs", "first"),
+    [*product([WindowedGraph], SEEDS[::10]), *product([FilteredGraph], FILTERED_SEEDS[::10])],
+)
+@pytest.mark.sampled
+def test_windows_with_rounded_products(
+    graphs: type[WindowedGraph], first: int, half: DType, engine: Engine, check_cases: Any
+) -> None:
+    def schedule(program: Program) -> list[Any]:
+        # One of them, as all take long. The unit tests of windows, pairs, AMX and GPUs run all
+        # schedules of fewer products.
+        found = [*schedules_of(engine, program)] if graphs is WindowedGraph else []
+        return random.Random(first).sample(found, min(len(found), 1))
 
     def build(seed: int, leaves: Leaves) -> list[Tensor]:
         graph = with_rounded_products(graphs(seed, leaves).graph, half)
         return [tensor for _, tensor in graph.outputs]
 
-    return [(str(seed), partial(build, seed)) for seed in seeds if seed % 5 != 4]
-
-
-@HALVES
-@pytest.mark.parametrize("first", SEEDS[::10])
-@pytest.mark.sampled
-def test_windows_with_rounded_products(
-    first: int, half: DType, engine: Engine, check_cases: Any
-) -> None:
-    def schedule(program: Program) -> list[Any]:
-        # One of them, as all take long. The unit tests of windows, pairs, AMX and GPUs run all
-        # schedules of fewer products.
-        found = [*schedules_of(engine, program)]
-        return random.Random(first).sample(found, min(len(found), 1))
-
-    cases = rounded(WindowedGraph, range(first, first + 10), half)
-    check_cases(cases, engine, schedules=schedule)
-
-
-@HALVES
-@pytest.mark.parametrize("first", FILTERED_SEEDS[::10])
-@pytest.mark.sampled
-def test_windows_of_3x3_with_rounded_products(
-    first: int, half: DType, engine: Engine, check_cases: Any
-) -> None:
-    check_cases(rounded(FilteredGraph, range(first, first + 10), half), engine)
+    # Every fifth is float64.
+    seeds = [seed for seed in range(first, first + 10) if seed % 5 != 4]
+    check_cases(seeds, build, schedules=schedule)
 
 
 NETWORKS: dict[str, tuple[lm.Network, int]] = {

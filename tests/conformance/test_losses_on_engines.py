@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from loss_limits import LIMITS
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, DType, bfloat16, converted, float16, float32
-from lamina.engines.engine import Engine
 from lamina.graph import Tensor, bind_batch, evaluate
 from lamina.learning import losses, metrics
 from lamina.ops.differentiate import gradients
@@ -121,23 +119,23 @@ def test_a_loss_of_16_bits_is_computed_in_float32(name: str, half: DType) -> Non
     assert value_of(case, half) == float(converted(wide, half.numpy))
 
 
-def test_weighted_losses_and_gradients_agree_with_numpy(engine: Engine, check_cases: Any) -> None:
+def test_weighted_losses_and_gradients_agree_with_numpy(check_cases: Any) -> None:
     def build(name: str, leaves: Leaves) -> list[Tensor]:
         x, y = applied(CASES[name], leaves)
         weights = leaves.add(np.random.default_rng(1).random(7).astype("float32"))
         value = called(CASES[name][0], x, y, weights)
         return [value, *gradients(value, x)]
 
-    check_cases([(name, partial(build, name)) for name in CASES], engine)
+    check_cases(CASES, build)
 
 
-def test_limits_agree_with_numpy(engine: Engine, check_cases: Any) -> None:
+def test_limits_agree_with_numpy(check_cases: Any) -> None:
     def build(name: str, leaves: Leaves) -> list[Tensor]:
         x, y = applied(LIMITS[name][:3], leaves)
         value = called(LIMITS[name][0], x, y)
         return [value, *gradients(ops.sum(value), x)]
 
-    check_cases([(name, partial(build, name)) for name in LIMITS], engine)
+    check_cases(LIMITS, build)
 
 
 UNKNOWN = np.where(np.arange(35).reshape(7, 5) == 11, np.nan, SCORES)
@@ -157,11 +155,11 @@ METRICS: dict[str, tuple[Any, Array, Array]] = {
 }
 
 
-def test_weighted_statistics_agree_with_numpy(engine: Engine, check_cases: Any) -> None:
+def test_weighted_statistics_agree_with_numpy(check_cases: Any) -> None:
     def build(name: str, leaves: Leaves) -> list[Tensor]:
         metric, prediction, target = METRICS[name]
         x, y = leaves.add(prediction), leaves.add(np.asarray(target, target.dtype))
         weights = leaves.add(np.random.default_rng(1).random(7).astype("float32"))
         return list(metric.statistics(x, y, weights=weights).values())
 
-    check_cases([(name, partial(build, name)) for name in METRICS], engine)
+    check_cases(METRICS, build)

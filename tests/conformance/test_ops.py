@@ -253,8 +253,8 @@ SETTINGS: dict[str, Callable[[Op], Any]] = {
         if next(iter(cases_of(op)), None)
     ],
 )
-def test_op_and_gradient(op: Op, setting: str, engine: Engine, check_cases: Any) -> None:
-    check_cases(SETTINGS[setting](op), engine)
+def test_op_and_gradient(op: Op, setting: str, check_cases: Any) -> None:
+    check_cases(SETTINGS[setting](op))
 
 
 # Special cases ------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ LIMITS = {"float32": (80.0, 88.0, 89.0, -87.0, -103.0, -104.0), "float64": (700.
 
 
 @pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
-def test_op_at_special_values(op: Op, engine: Engine, check_cases: Any) -> None:
+def test_op_at_special_values(op: Op, check_cases: Any) -> None:
     """Infinities, NaN, both zeros, denormals, the largest numbers: the results are NumPy's."""
 
     def build(dtype: DType, leaves: Leaves) -> list[Tensor]:
@@ -299,5 +299,4 @@ def test_op_at_special_values(op: Op, engine: Engine, check_cases: Any) -> None:
             operands = [leaves.add(values[:, None]), *operands]
         return [apply(op, *operands, **op.samples[0].attributes)]
 
-    types = (float32, float64, bfloat16, float16)
-    check_cases([(f"{op.name}-{dtype}", partial(build, dtype)) for dtype in types], engine)
+    check_cases((float32, float64, bfloat16, float16), build)

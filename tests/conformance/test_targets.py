@@ -6,10 +6,9 @@ They run on the interpreter, which runs programs for any target.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pytest
-from harness import check
+from harness import check, check_cases
 from random_graphs import random_graph
 from targets import TARGETS
 from test_ops import samples_of
@@ -27,9 +26,12 @@ EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda target: targ
 
 @EACH_TARGET
 @pytest.mark.parametrize("op", ops.ALL, ids=lambda op: op.name)
-def test_op_and_gradient_equal_their_evaluation(op: Op, target: Target, check_cases: Any) -> None:
+def test_op_and_gradient_equal_their_evaluation(
+    op: Op, target: Target, pytestconfig: pytest.Config
+) -> None:
     cases = [(name, partial(results, op, sample, float64)) for name, sample in samples_of(op)]
-    check_cases(cases, InterpreterEngine(poison=True, target=target))
+    engine = InterpreterEngine(poison=True, target=target)
+    check_cases(cases, engine, only=pytestconfig.getoption("--case"))
 
 
 @EACH_TARGET

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from harness import Leaves, tens
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
-from lamina.engines.engine import Engine
 from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 
@@ -22,21 +21,17 @@ from lamina.ops.differentiate import gradients
 @pytest.mark.parametrize(
     ("graphs", "first"),
     [
-        pytest.param(graphs, *first.values, marks=first.marks, id=f"{name}-{first.values[0]}")
-        for name, graphs, seeds in (
-            ("any", WindowedGraph, SEEDS),
-            ("3x3", FilteredGraph, FILTERED_SEEDS),
+        pytest.param(
+            graphs, *first.values, marks=first.marks, id=f"{graphs.kind}-{first.values[0]}"
         )
+        for graphs, seeds in ((WindowedGraph, SEEDS), (FilteredGraph, FILTERED_SEEDS))
         for first in tens(seeds)
     ],
 )
 def test_contractions_over_windows_equal_their_evaluation(
-    graphs: type[WindowedGraph], first: int, engine: Engine, check_cases: Any
+    graphs: type[WindowedGraph], first: int, check_cases: Any
 ) -> None:
-    def build(seed: int, leaves: Leaves) -> list[Tensor]:
-        return graphs(seed, leaves).results
-
-    check_cases([(str(seed), partial(build, seed)) for seed in range(first, first + 10)], engine)
+    check_cases(range(first, first + 10), lambda *of: graphs(*of).results)
 
 
 # Channels, outputs, size, stride, dilation, groups, and extents.
@@ -62,13 +57,11 @@ CONVOLUTIONS: tuple[tuple[int, int, int, int, int, int, tuple[int, ...]], ...] =
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_element_of_a_window_counts(
-    dtype: str, masked: bool, engine: Engine, check_cases: Any
-) -> None:
+def test_every_element_of_a_window_counts(dtype: str, masked: bool, check_cases: Any) -> None:
     """Sums of small whole numbers are exact in every order, also by Winograd's algorithm."""
 
-    def build(row: int, leaves: Leaves) -> list[Tensor]:
-        channels, outputs, size, stride, dilation, groups, extents = CONVOLUTIONS[row]
+    def build(row: tuple[Any, ...], leaves: Leaves) -> list[Tensor]:
+        channels, outputs, size, stride, dilation, groups, extents = row
         generator = np.random.default_rng(channels)
 
         def numbers(*shape: int) -> np.ndarray:
@@ -88,15 +81,15 @@ def test_every_element_of_a_window_counts(
         upstream = leaves.add(numbers(*(extent for extent in y.shape if isinstance(extent, int))))
         return [y, *gradients(ops.sum(y * upstream), [x, weight])]
 
-    cases = [(str(row), partial(build, row)) for row in range(len(CONVOLUTIONS))]
-    check_cases(cases, engine, exact=True)
+    check_cases(CONVOLUTIONS, build, exact=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_weight_of_a_window_counts(dtype: str, engine: Engine, check_cases: Any) -> None:
+def test_every_weight_of_a_window_counts(dtype: str, check_cases: Any) -> None:
     """Parameters, which are constant over many runs, may be prepacked."""
 
-    def build(channels: int, outputs: int, size: int, leaves: Leaves) -> list[Tensor]:
+    def build(row: tuple[tuple[int, int], int], leaves: Leaves) -> list[Tensor]:
+        (channels, outputs), size = row
         generator = np.random.default_rng(channels)
         x, again = (
             leaves.add(generator.integers(-3, 4, (2, channels, 11, 14)).astype(dtype))
@@ -106,9 +99,4 @@ def test_every_weight_of_a_window_counts(dtype: str, engine: Engine, check_cases
         weight = leaves.add(values, "parameter")
         return [ops.conv(one, weight, [2, 2], [(1, 1)] * 2, [1, 1]) for one in (x, again)]
 
-    cases = [
-        (f"{channels}-{outputs}-{size}", partial(build, channels, outputs, size))
-        for channels, outputs in ((3, 20), (8, 33), (18, 7))
-        for size in range(1, 6)
-    ]
-    check_cases(cases, engine, exact=True)
+    check_cases(product(((3, 20), (8, 33), (18, 7)), range(1, 6)), build, exact=True)

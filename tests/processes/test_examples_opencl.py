@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -42,23 +43,22 @@ class Record:
     """The first training steps of an example.
 
     Attributes:
-        weights: of each model when it was made.
-        rows: the examples of each training step over a data set.
-        losses: of each training step.
+        weights: parameters of each model when it was made.
+        rows: examples of each training step over a data set.
+        losses: loss of each training step.
     """
 
     weights: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[bytes] = field(default_factory=list)
+    rows: bytes = b""
     losses: list[float] = field(default_factory=list)
 
-    def add(self, losses: Any) -> None:
-        self.losses += (float(loss) for loss in losses)
+    def add(self, *losses: Any) -> None:
+        self.losses += map(float, losses)
         if len(self.losses) >= STEPS:
             raise EnoughSteps
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Record]:
+def watched(work: Callable[[], Any]) -> Record:
     """Runs something until its models have done `STEPS` training steps; returns their record."""
     make, run, step = lm.Model.__init__, BatchRunner._run_batches, Training.step
     seen = Record()
@@ -71,27 +71,23 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], Re
         # The number of training steps in a piece depends on their time.
         rows = rows[: STEPS - len(seen.losses)]
         found = run(self, resident, rows)
-        seen.rows.append(rows.tobytes())
-        seen.add(found.losses)
+        seen.rows += rows.tobytes()
+        seen.add(*found.losses)
         return found
 
     def stepped(self: Any, *arguments: Any) -> Any:
         loss = step(self, *arguments)
-        seen.add([loss])
+        seen.add(loss)
         return loss
 
-    monkeypatch.setattr(lm.Model, "__init__", made)
-    monkeypatch.setattr(BatchRunner, "_run_batches", ran)
-    monkeypatch.setattr(Training, "step", stepped)
-
-    def watch(work: Callable[[], Any]) -> Record:
-        nonlocal seen
-        seen = Record()
-        with suppress(EnoughSteps):
-            work()
-        return seen
-
-    return watch
+    with (
+        patch.object(lm.Model, "__init__", made),
+        patch.object(BatchRunner, "_run_batches", ran),
+        patch.object(Training, "step", stepped),
+        suppress(EnoughSteps),
+    ):
+        work()
+    return seen
 
 
 def assert_same(first: Record, second: Record) -> None:
@@ -100,18 +96,14 @@ def assert_same(first: Record, second: Record) -> None:
     for one, other in zip(first.weights, second.weights, strict=True):
         assert list(one) == list(other)
         assert all(one[name].tobytes() == other[name].tobytes() for name in one)
-    assert b"".join(first.rows) == b"".join(second.rows)
+    assert first.rows == second.rows
     np.testing.assert_allclose(first.losses, second.losses, rtol=1e-4)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_trains_the_same_on_cpu_and_opencl(
-    path: Path,
-    opencl_name: str,
-    watched: Callable[[Callable[[], Any]], Record],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    path: Path, opencl_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = [*SHORT.get(path.stem, ())]
@@ -119,15 +111,11 @@ def test_an_example_trains_the_same_on_cpu_and_opencl(
         write_idx_folder(tmp_path, scale=3)
         arguments.append(str(tmp_path))
     main = runpy.run_path(str(path))["main"]
-    found = [
-        watched(partial(main, [*arguments, "--engine", name])) for name in ("cpu", opencl_name)
-    ]
-    assert_same(*found)
+    engines = ("cpu", opencl_name)
+    assert_same(*(watched(partial(main, [*arguments, "--engine", name])) for name in engines))
 
 
-def test_the_demo_trains_the_same_on_cpu_and_opencl(
-    opencl_name: str, watched: Callable[[Callable[[], Any]], Record], tmp_path: Path
-) -> None:
+def test_the_demo_trains_the_same_on_cpu_and_opencl(opencl_name: str, tmp_path: Path) -> None:
     def demo(name: str) -> None:
         options = ["demo", "--engine", name, "--out", str(tmp_path / "demo")]
         result = CliRunner().invoke(command_line, options)
