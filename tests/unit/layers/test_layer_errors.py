@@ -77,17 +77,14 @@ OPTIONS: Rows = [
     (
         lambda: lm.Conv2d(4, 3, stride=(1, 2), padding="same"),
         'padding="same" needs a stride of 1',
-        "stride  (1, 2)",
-        "such as padding=1.",
+        *("stride  (1, 2)", "such as padding=1."),
     ),
     (lambda: lm.Conv2d(4, 3, groups=3), _GROUPS, "groups    3", _MULTIPLES),
     (lambda: lm.ConvTranspose2d(4, 3, groups=3), _GROUPS, "channels  4", _MULTIPLES),
     (
         lambda: lm.ConvTranspose2d(4, 3, stride=(2, 3), output_padding=(2, 2)),
         "output_padding must be smaller than the stride or the dilation",
-        "output_padding  (2, 2)",
-        "stride          (2, 3)",
-        "dilation        1",
+        *("output_padding  (2, 2)", "stride          (2, 3)", "dilation        1"),
         "output_padding chooses one of them.",
     ),
     (lambda: lm.MaxPool2d(2, padding=(1, 2)), _HALF, "window   2", "padding  (1, 2)"),
@@ -103,8 +100,8 @@ OPTIONS: Rows = [
     (lambda: lm.init.Uniform(1.0, 0.0), "low must not be above high"),
     (
         lambda: lm.init.XavierUniform()((5,), 0, 0),
-        "XavierUniform needs a weight with inputs and outputs",
-        *("found     [5]", "Use init.Zeros()"),
+        *("XavierUniform needs a weight with inputs and outputs", "found     [5]"),
+        "Use init.Zeros()",
     ),
     (lambda: lm.MultiHeadAttention(3, features=8), "the features cannot be divided evenly"),
     (lambda: lm.MultiHeadAttention(4, key_heads=3), "share the heads of keys evenly"),
@@ -112,16 +109,14 @@ OPTIONS: Rows = [
     (lambda: lm.EmbeddingBag(5, 2, padding=5), "padding is out of the range"),
     (
         lambda: lm.TiedLinear(lm.Conv2d(3, 3)),
-        "weights are shared with an Embedding or a Linear",
-        "scope.shared",
+        *("weights are shared with an Embedding or a Linear", "scope.shared"),
     ),
     (lambda: lm.Recompute(lm.Linear), "layers and networks can be computed again"),
     (lambda: lm.Recompute([lm.Linear(2), lm.ReLU()]), "Unpack the list: Recompute(*layers)."),
     (lambda: lm.Recompute(), "there is no layer to compute again"),
     (
         lambda: lm.Recompute(lm.Linear(3), name="first"),
-        "Recompute has no option name",
-        "  expected  layers and networks",
+        *("Recompute has no option name", "  expected  layers and networks"),
         "  found     name='first'",
         "  It changes no names: name the layers in it, lm.Linear(64, name='first').",
     ),
@@ -192,16 +187,12 @@ _SAME = "give both branches the same padding and stride."
 SHAPES: Rows = [
     (
         lambda: lm.Linear(3)(x()),
-        "in net/1:Linear (",
-        "Linear needs an axis of features",
-        "expected  [batch, features]",
-        "found     f32[batch]",
-        "Add lm.Flatten() before it",
+        *("in net/1:Linear (", "Linear needs an axis of features", "expected  [batch, features]"),
+        *("found     f32[batch]", "Add lm.Flatten() before it"),
     ),
     (
         lambda: lm.Reshape(5, 2)(x(12)),
-        "an example has another number of elements",
-        "expected  5*2 elements for [5, 2]",
+        *("an example has another number of elements", "expected  5*2 elements for [5, 2]"),
         "found     f32[batch, 12]",
     ),
     (lambda: lm.Reshape(5, -1)(x(12)), "expected  a multiple of 5 elements for [5, -1]"),
@@ -230,8 +221,7 @@ SHAPES: Rows = [
     # Random layers.
     (
         lambda: lm.GaussianSample()(x(3), x(1)),
-        "GaussianSample needs a variance for each mean",
-        "log_variance  f32[batch, 1]",
+        *("GaussianSample needs a variance for each mean", "log_variance  f32[batch, 1]"),
     ),
     (lambda: lm.SpatialDropout(0.1)(x()), "SpatialDropout needs an axis of channels"),
     (
@@ -241,13 +231,11 @@ SHAPES: Rows = [
     (lambda: lm.RandomFlip(axis=-3)(x(4, 4)), "RandomFlip along the batch would mix examples"),
     (
         lambda: lm.RandomCrop((8, 9), padding=1)(x(1, 6, 6)),
-        "the image is smaller than the crop",
-        "size   (8, 9)",
+        *("the image is smaller than the crop", "size   (8, 9)"),
     ),
     (
         lambda: lm.ColourJitter()(x(4, 8, 8)),
-        "ColourJitter takes grey images, or red, green and blue",
-        "expected  1 or 3 channels",
+        *("ColourJitter takes grey images, or red, green and blue", "expected  1 or 3 channels"),
     ),
     (
         lambda: Mixing()(x(2)),
@@ -263,8 +251,7 @@ SHAPES: Rows = [
     (lambda: lm.Concat(axis=2)(x(3), x(3)), "the branches have no axis 2"),
     (
         lambda: lm.Add()(x(3)),
-        "Add joins two tensors or more",
-        "In Sequential a layer has one input",
+        *("Add joins two tensors or more", "In Sequential a layer has one input"),
     ),
     # Activations.
     (lambda: lm.Softmax()(x()), "along the batch would mix examples"),
@@ -298,10 +285,8 @@ SHAPES: Rows = [
     # Recurrence.
     (
         lambda: lm.LSTM(4)(x(12)),
-        "in net/1:LSTM (",
-        "LSTM needs sequences of features",
-        "expected  f32[batch, length, features]",
-        "found     f32[batch, 12]",
+        *("in net/1:LSTM (", "LSTM needs sequences of features"),
+        *("expected  f32[batch, length, features]", "found     f32[batch, 12]"),
         "Add lm.Reshape(length, features) before it.",
     ),
     *(
@@ -368,8 +353,7 @@ SHAPES: Rows = [
     *(
         (
             lambda layer=layer: layer(x(5)),
-            "takes images",
-            "expected  [batch, channels, height, width]",
+            *("takes images", "expected  [batch, channels, height, width]"),
             "found     f32[batch, 5]",
         )
         for layer in (
@@ -387,49 +371,40 @@ SHAPES: Rows = [
     ),
     (
         lambda: lm.MaxPool1d(2)(x(28)),
-        "MaxPool1d needs channels and 1 further axis",
-        "f32[batch, channels, length]",
+        *("MaxPool1d needs channels and 1 further axis", "f32[batch, channels, length]"),
         "lm.Input(1, 28).",
     ),
     (
         lambda: lm.ConvTranspose3d(4, 3)(x(8, 8, 8)),
-        "ConvTranspose3d needs channels and 3 further axes",
-        "depth, height, ",
+        *("ConvTranspose3d needs channels and 3 further axes", "depth, height, "),
     ),
     (
         lambda: lm.Conv2d(4, 3, groups=2)(x(3, 8, 8)),
-        _GROUPS,
-        "f32[batch, 3, 8, 8]",
-        "groups  2",
-        _MULTIPLES,
+        *(_GROUPS, "f32[batch, 3, 8, 8]", "groups  2", _MULTIPLES),
     ),
     (lambda: lm.ConvTranspose1d(4, 3, groups=2)(x(3, 8)), _GROUPS, "groups  2"),
     (
         lambda: lm.Conv2d(4, 3, padding=((0, 1), 0), dilation=4)(x(1, 7, 9)),
         "conv: the window is larger than the padded tensor",
         "tensor   f32[batch, 1, 7, 9]   from net/0:Input",
-        "window   3 elements, from first to last 9",
-        "padding  0 before and 1 after",
+        *("window   3 elements, from first to last 9", "padding  0 before and 1 after"),
         "Use a smaller window, less dilation, or padding.",
     ),
     (lambda: lm.Conv2d(4, 3, padding=5, padding_mode="reflect")(x(1, 4, 4)), _FEW, "'reflect'"),
     (
         lambda: lm.ConvTranspose2d(4, 3, padding=3)(x(1, 4, 4)),
-        "the result would be empty",
-        "padding  3",
+        *("the result would be empty", "padding  3"),
         "The padding is cropped from the result: use a smaller one.",
     ),
     (
         lambda: lm.MaxPool2d((1, 3), padding=(0, (0, 1)))(x(1, 2, 1)),
-        "no window fits",
-        "axis    3, 0 + 1 + 1 elements",
+        *("no window fits", "axis    3, 0 + 1 + 1 elements"),
         "window  3 elements, from first to last 3",
     ),
     (lambda: lm.AvgPool3d(5)(x(1, 9, 9, 4)), "no window fits", "axis    4"),
     (
         lambda: lm.GlobalMaxPool()(x(3)),
-        "GlobalMaxPool needs an axis after the channels",
-        "expected  f32[batch, channels, ...]",
+        *("GlobalMaxPool needs an axis after the channels", "expected  f32[batch, channels, ...]"),
         "It takes sequences, images and volumes.",
     ),
     (
@@ -451,13 +426,11 @@ _FOUR = "added to the scores have four axes: [batch, 1, queries, keys]."
 DTYPES: Rows = [
     (
         lambda: lm.Linear(3)(lm.Input(4, dtype="uint8")),
-        "u8[batch, 4]",
-        "Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it.",
+        *("u8[batch, 4]", "Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it."),
     ),
     (
         lambda: lm.Conv2d(4, 3)(lm.Input(1, 28, 28, dtype="uint8")),
-        "Conv2d takes floats",
-        "add lm.Rescale(1.0) before it",
+        *("Conv2d takes floats", "add lm.Rescale(1.0) before it"),
     ),
     (lambda: lm.BatchNorm()(ints(4, 3)), "BatchNorm takes floats", "found     i64[batch, 4, 3]"),
     (lambda: lm.GRU(4)(ints(12, 3)), "GRU takes floats", "Leave dtype out of lm.Input"),
@@ -477,8 +450,7 @@ DTYPES: Rows = [
     *(
         (
             lambda layer=layer: layer(x(4)),
-            f"{type(layer).__name__} takes indices",
-            "found     f32[batch, 4]",
+            *(f"{type(layer).__name__} takes indices", "found     f32[batch, 4]"),
             'lm.Input(..., dtype="int64")',
         )
         for layer in (lm.Embedding(4, 2), lm.OneHot(4))
@@ -517,20 +489,16 @@ DEFINITIONS: Rows = [
     (lambda: Loose()(x(3)), "Write @dataclass(frozen=True) above class Loose"),
     (
         lambda: lm.AdaptiveMaxPool((2, 2))(x(3, 8)),
-        "size must be a whole number, or one for its",
-        "found     (2, 2)",
+        *("size must be a whole number, or one for its", "found     (2, 2)"),
     ),
     (
         lambda: lm.TiedLinear(lm.Linear(3))(lm.Linear(3)(x(8))),
-        "in net/2:TiedLinear (",
-        _SHARES,
-        "Apply Linear, the same object",
+        *("in net/2:TiedLinear (", _SHARES, "Apply Linear, the same object"),
     ),
     (misnamed, "Linear has no parameter 'kernel' to share", "expected  weight, bias"),
     (
         lambda: lm.Recompute(of_two_outputs())(x(3)),
-        "what is computed again has one output",
-        "2 outputs",
+        *("what is computed again has one output", "2 outputs"),
     ),
     (
         lambda: lm.Model(lm.Sequential(x(1, 4, 4), lm.Mixup(), lm.CutMix())),

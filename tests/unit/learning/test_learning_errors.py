@@ -129,8 +129,8 @@ SHAPES: Rows = [
     # Losses.
     (
         lambda: losses.MSE()(x(1), x()),
-        *("in MSE (test_learning_errors.py:", UNFIT),
-        *("prediction  f32[batch, 1]", "expected    f32[batch, 1]", "found       f32[batch]"),
+        *("in MSE (test_learning_errors.py:", UNFIT, "prediction  f32[batch, 1]"),
+        *("expected    f32[batch, 1]", "found       f32[batch]"),
         "Give the targets a last axis: y[..., None].",
     ),
     (lambda: losses.MSE()(x(), x(1)), DROP),
@@ -185,8 +185,7 @@ SHAPES: Rows = [
     (lambda: losses.GaussianNLL()((x(4), x(3)), x(4)), "the variance does not fit the mean"),
     (
         lambda: losses.CTC()(x(7), y(3)),
-        "the labels do not fit the prediction",
-        "Fill the labels up with -1 to the longest",
+        *("the labels do not fit the prediction", "Fill the labels up with -1 to the longest"),
     ),
     # Metrics.
     *(
@@ -221,13 +220,12 @@ SHAPES: Rows = [
     ),
     (
         lambda: weighted(np.ones((40, 2))),
-        "the weights do not fit the values that they weight",
-        *("expected  [batch]", "found     f32[batch, 2]"),
+        *("the weights do not fit the values that they weight", "expected  [batch]"),
+        "found     f32[batch, 2]",
     ),
     (
         lambda: with_classes([1.0, 2.0]),
-        "expected  4 weights for f32[batch, 4]",
-        "or a dict of those that differ from 1",
+        *("expected  4 weights for f32[batch, 4]", "or a dict of those that differ from 1"),
     ),
     (
         lambda: with_classes({0: 1.0, 5: 2.0}),
@@ -295,8 +293,8 @@ DEFINITIONS: Rows = [
     *(
         (
             lambda loss=loss: loss(x(4), x(4)),
-            f"{type(loss).__name__} compares 2 outputs of a network",
-            *(f"expected  ({names})", "found     1 output"),
+            *(f"{type(loss).__name__} compares 2 outputs of a network", f"expected  ({names})"),
+            "found     1 output",
         )
         for loss, names in (
             (losses.MarginRanking(), "first, second"),
@@ -334,9 +332,8 @@ DEFINITIONS: Rows = [
         lambda: planned(
             lm.EMA(lm.ByPath({"1.bias": lm.SWA(lm.Adam(), start=1)}, default=lm.Adam()))
         ),
-        "in EMA (test_learning_errors.py:",
-        *("the wrapped optimizer keeps an average already\n", "  parameter  1.bias\n"),
-        *("  optimizer  SWA\n", "  One of EMA and SWA is enough."),
+        *("in EMA (test_learning_errors.py:", "the wrapped optimizer keeps an average already\n"),
+        *("  parameter  1.bias\n", "  optimizer  SWA\n", "  One of EMA and SWA is enough."),
     ),
     *(
         (lambda average=average, wrapped=wrapped: planned(average(wrapped)), *LBFGS)
@@ -369,8 +366,8 @@ DEFINITIONS: Rows = [
     # Trainings and evaluations.
     (
         lambda: both(loss={"box": lm.MSE(), "classes": lm.MSE()}),
-        "the losses do not fit the outputs of the network",
-        *("outputs  boxes, classes", "losses   box, classes", NAMED),
+        *("the losses do not fit the outputs of the network", "outputs  boxes, classes"),
+        *("losses   box, classes", NAMED),
     ),
     (
         lambda: both(loss=[lm.MSE()]),
@@ -388,8 +385,7 @@ DEFINITIONS: Rows = [
     ),
     (
         lambda: both(metrics=[lm.Accuracy()]),
-        "a metric compares one output with one target",
-        "metrics={'classes': [lm.Accuracy()]}",
+        *("a metric compares one output with one target", "metrics={'classes': [lm.Accuracy()]}"),
     ),
     (
         lambda: fitted(of_two(), DATA, BOTH, class_weights=[1.0, 2.0]),
@@ -422,8 +418,7 @@ DATAS: Rows = [
     ),
     (
         lambda: both((X, LABELS)),
-        "the data has another number of targets than the losses take",
-        "expected  2 targets",
+        *("the data has another number of targets than the losses take", "expected  2 targets"),
         "Give a tuple with one target for each output that has a loss.",
     ),
     (

@@ -212,22 +212,11 @@ def test_metrics_agree_with_scikit_learn(weighted: bool) -> None:
         np.testing.assert_allclose(value, expected, rtol=2e-5, err_msg=repr(metric))
 
 
-def test_the_auroc_is_the_share_of_pairs_in_order() -> None:
-    positive, negative = GUESSES[COIN == 1], GUESSES[COIN == 0]
-    differences = positive[:, None] - negative
-    expected = ((differences > 0) + 0.5 * (differences == 0)).mean()
-    np.testing.assert_allclose(measured(metrics.AUROC(), GUESSES, COIN), expected, rtol=1e-12)
+def test_rankings_of_one_class_have_no_value() -> None:
     perfect = measured(metrics.AUROC(), COIN.astype(float), COIN)
     assert (perfect, measured(metrics.AUROC(), -COIN.astype(float), COIN)) == (1.0, 0.0)
     assert np.isnan(measured(metrics.AUROC(), GUESSES, np.ones(60, np.int64)))
-
-
-def test_average_precision_of_a_ranking_by_hand() -> None:
-    scores, wanted = np.array([0.9, 0.8, 0.7, 0.6]), np.array([1, 0, 1, 0])
-    # Precision 1 at the first positive, 2/3 at the second.
-    found = measured(metrics.AveragePrecision(), scores, wanted)
-    np.testing.assert_allclose(found, (1 + 2 / 3) / 2, rtol=1e-12)
-    assert np.isnan(measured(metrics.AveragePrecision(), scores, np.zeros(4, np.int64)))
+    assert np.isnan(measured(metrics.AveragePrecision(), GUESSES, np.zeros(60, np.int64)))
 
 
 def test_the_calibration_error_is_the_mean_difference_over_bins() -> None:
@@ -255,13 +244,6 @@ def test_pearson_correlation_is_that_of_numpy() -> None:
     x, y = IMAGES[:, 0, :, 0], IMAGES[:, 1, :, 1]
     expected = np.mean([np.corrcoef(x[:, n], y[:, n])[0, 1] for n in range(4)])
     np.testing.assert_allclose(measured(metrics.PearsonCorrelation(), x, y), expected, rtol=1e-12)
-    weights = np.array([1, 2, 1, 0, 3, 1, 1, 2])
-    repeated = np.repeat(np.arange(8), weights)
-    np.testing.assert_allclose(
-        measured(metrics.PearsonCorrelation(), x, y, weights.astype(float)),
-        measured(metrics.PearsonCorrelation(), x[repeated], y[repeated]),
-        rtol=1e-10,
-    )
 
 
 # Functions ----------------------------------------------------------------------------------------

@@ -190,8 +190,7 @@ REFUSED: list[tuple[Any, ...]] = [
     (lambda: lm.Add()([A, A]), DefinitionError, "Pass the tensors one by one: layer(a, b)."),
     (
         lambda: lm.Linear(3)(ACTIVATED != A),
-        DefinitionError,
-        "with lm.ops.equal and lm.ops.not_equal",
+        *(DefinitionError, "with lm.ops.equal and lm.ops.not_equal"),
     ),
     (
         lambda: lm.MultiHeadAttention(2)(lm.Input(6, 8), mask=lm.Input(6, dtype="bool")),
@@ -206,8 +205,7 @@ REFUSED: list[tuple[Any, ...]] = [
     (
         lambda: applied(lm.Linear(3), A, lm.Input(5)),
         *(
-            DefinitionError,
-            "in net/3:Linear (",
+            *(DefinitionError, "in net/3:Linear ("),
             "): the parameter 'weight' is used in two shapes\n",
         ),
         "  first  [3, 4]\n  now    [3, 5]\n",
@@ -227,7 +225,8 @@ REFUSED: list[tuple[Any, ...]] = [
     # Inputs and outputs.
     (
         lambda: lm.Network(A, lm.Linear(3)(lm.concat([A, lm.Input(2)]))),
-        *(DefinitionError, "in Network (", "): an output depends on an input that is not listed\n"),
+        *(DefinitionError, "in Network ("),
+        "): an output depends on an input that is not listed\n",
         f"  missing  Tensor(f32[batch, 2], leaf) made at {FILE}:",
         "  Add it: Network(inputs=[...], outputs=...).",
     ),
@@ -242,9 +241,7 @@ REFUSED: list[tuple[Any, ...]] = [
         (
             lambda shape=shape: lm.Input(*shape),
             *(
-                ShapeError,
-                "in Input, shape (",
-                f"  found     {shape[0]!r}\n",
+                *(ShapeError, "in Input, shape (", f"  found     {shape[0]!r}\n"),
                 "Leave the batch out",
             ),
         )
@@ -253,8 +250,7 @@ REFUSED: list[tuple[Any, ...]] = [
     *(
         (
             lambda shape=shape: lm.Input(shape),
-            ShapeError,
-            "Write Input(1, 8, 8), without the batch.",
+            *(ShapeError, "Write Input(1, 8, 8), without the batch."),
         )
         for shape in ((1, 8, 8), [None, 1, 8, 8])
     ),

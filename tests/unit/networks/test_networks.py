@@ -296,8 +296,8 @@ REFUSED: list[tuple[Any, ...]] = [
     ),
     (
         lambda: unet(2, (1, 44, 48), (4, 8, 16, 32)),
-        "an image in the encoder cannot be halved\n",
-        *("  expected  an even height and width\n", "  found     11 x 12\n"),
+        *("an image in the encoder cannot be halved\n", "  expected  an even height and width\n"),
+        "  found     11 x 12\n",
         "  The image is halved 3 times: with padding='same', height and width must be ",
         "multiples of 8.",
     ),

@@ -130,8 +130,7 @@ SHAPES: Rows = [
     # Axes, shapes, and parts.
     (
         lambda: ops.reshape(t(B, 6), (B, 5)),
-        "reshape: the shapes hold different numbers of elements",
-        *("f32[batch, 6]", "[batch, 5]"),
+        *("reshape: the shapes hold different numbers of elements", "f32[batch, 6]", "[batch, 5]"),
     ),
     (
         lambda: ops.reshape(t(B, 6), (-1, 4)),
@@ -145,9 +144,8 @@ SHAPES: Rows = [
     (lambda: ops.transpose(X, 1), "transpose: the axes are not a permutation"),
     (
         lambda: t(2, 3) + t(2, 4),
-        "add: the shapes differ in axis -1, 3 against 4",
-        *("left   f32[2, 3]", "right  f32[2, 4]"),
-        "Dimensions must be equal, or one of them 1",
+        *("add: the shapes differ in axis -1, 3 against 4", "left   f32[2, 3]"),
+        *("right  f32[2, 4]", "Dimensions must be equal, or one of them 1"),
     ),
     (lambda: ops.full((2**40, 2**40), 1), "the result is larger than any memory"),
     (lambda: t(B, 3)[::2], "slice: axis 0 has no range 0:batch:2"),
@@ -197,16 +195,15 @@ SHAPES: Rows = [
     # Products and matrices.
     (
         lambda: t(B, 3) @ t(4, 5),
-        f"matmul: {UNEQUAL} 3 against 4",
-        *("left   f32[batch, 3]", "right  f32[4, 5]", "ops.transpose"),
+        *(f"matmul: {UNEQUAL} 3 against 4", "left   f32[batch, 3]", "right  f32[4, 5]"),
+        "ops.transpose",
     ),
     (lambda: ops.matmul(X[:, :, :1], X[0]), "must be equal differ, 1 against 3"),
     (lambda: ops.dot(X[0, :, :1], t(3)), "must be equal differ, 1 against 3"),
     (lambda: ops.outer(t(2, 2), t(2)), "outer: two tensors with one axis"),
     (
         lambda: ops.einsum("ij->ii", t(2, 2)),
-        "einsum: a letter occurs twice in the result",
-        "ij->ii",
+        *("einsum: a letter occurs twice in the result", "ij->ii"),
     ),
     (
         lambda: ops.einsum("..i->i", t(2, 2)),
@@ -246,8 +243,7 @@ SHAPES: Rows = [
     (lambda: ops.affine_grid(t(2, 2, 2), 3), "must be [batch, axes, axes + 1]"),
     (
         lambda: windows(LARGE, [2], [ops.Window(7)]),
-        "no window fits",
-        "axis    2, 0 + 6 + 0 elements",
+        *("no window fits", "axis    2, 0 + 6 + 0 elements"),
     ),
     (lambda: ops.window_sum(LARGE, [ops.Window(9)]), "no window fits", "axis    3"),
     (
@@ -269,13 +265,13 @@ SHAPES: Rows = [
     (
         lambda: ops.conv_transpose(LARGE, t(4, 4, 3, 3), (8, 9), (1, 1), NONE, (1, 1)),
         "the convolution of the result does not have the shape of the tensor",
-        "extents of the result  (8, 9)",
-        *("a convolution of it    (6, 7)", "and up to stride - 1 more."),
+        *("extents of the result  (8, 9)", "a convolution of it    (6, 7)"),
+        "and up to stride - 1 more.",
     ),
     (
         lambda: ops.window_max(LARGE, [ops.Window(2, before=2)]),
-        "window_max: a window may contain nothing but padding",
-        *("padding  2 before and 0 after", "Pad by at most half of the window."),
+        *("window_max: a window may contain nothing but padding", "padding  2 before and 0 after"),
+        "Pad by at most half of the window.",
     ),
     # Attention.
     (lambda: attend(QUERIES, t(2, 3, 6, 3), KEYS), "the shapes do not fit", "queries  f32["),
@@ -288,8 +284,7 @@ SHAPES: Rows = [
     (lambda: attend(QUERIES, KEYS, KEYS, factors=(4, 6)), "the factors cannot be repeated"),
     (
         lambda: attend(QUERIES, KEYS, KEYS, bias=(4, 6)),
-        "the bias cannot be repeated",
-        "queries  f32[",
+        *("the bias cannot be repeated", "queries  f32["),
     ),
     (
         lambda: attend(QUERIES, KEYS, KEYS, mask=(2, 5, 6)),
@@ -300,8 +295,8 @@ OTHERS: Rows = [
     (lambda: ops.exp([X, X]), "a tensor holds no data yet"),
     (
         lambda: shear(LARGE, [Slope(1, 2, 3), Slope(3, 1, 2)]),
-        "shear: each axis may occur only once in the slopes",
-        *("[1, 2, 3, 1]", "from 0 to 3 at most"),
+        *("shear: each axis may occur only once in the slopes", "[1, 2, 3, 1]"),
+        "from 0 to 3 at most",
     ),
     (lambda: shear(LARGE, [Slope(1, 4, 3)]), "slopes[0].element must be an axis from 0 to 3"),
 ]

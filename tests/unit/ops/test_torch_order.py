@@ -87,21 +87,6 @@ def test_numbers_are_the_order_of_layers(name: str, reloaded: bool, tmp_path: Pa
     assert [names.split()[number] for number in found] == (expected or names).split()
 
 
-@pytest.mark.torch
-def test_blocks_within_a_name() -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    layer = torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    for one in encoder.parameters():
-        torch.nn.init.normal_(one)
-    state = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
-    blocks = [lm.TransformerEncoderBlock(2, hidden=8, dropout=0.0) for _ in range(2)]
-    x, batch = lm.Input(5, 4), torch.randn(3, 5, 4)
-    net = lm.Network(x, lm.Sequential(lm.Input(5, 4), *blocks, name="encoder")(x))
-    found = lm.from_torch(net, state, show=False).predict(batch.numpy())
-    np.testing.assert_allclose(found, encoder(batch).detach().numpy(), rtol=1e-4, atol=1e-5)
-
-
 def test_pairs_that_cross_are_refused() -> None:
     first, second = lm.Linear(2, name="blocks.2.a"), lm.Linear(2, name="blocks.1.b")
     net = lm.Sequential(lm.Input(2), first, second, lm.Linear(2, name="blocks.0.c"))
