@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import stream_cases
 from error_texts import refused
 from random_arrays import normal
+from stream_cases import BATCH, TEST, TRAIN
 from training_cases import data, fit, network, same
 
 import lamina as lm
@@ -22,7 +24,6 @@ from lamina.runtime import data_sets, streaming
 from lamina.training.history import History
 
 Call = Callable[..., Any]
-BATCH = 8
 
 
 @pytest.fixture
@@ -66,10 +67,7 @@ def calls(driver: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def trained(engine: str, **how: Any) -> tuple[dict[str, Any], History]:
-    model = lm.Model(network(), engine=engine, seed=3)
-    usual: dict[str, Any] = {"batch_size": BATCH, "metrics": [lm.Accuracy()], "progress": False}
-    history = fit(model, data(90), validation=data(41, seed=1), **(usual | how))
-    return model.parameters(), history
+    return stream_cases.trained(TRAIN, engine, validation=TEST, **how)
 
 
 @pytest.mark.parametrize(
