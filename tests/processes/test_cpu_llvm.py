@@ -14,7 +14,7 @@ import ctypes
 import mmap
 
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.llvm import Target, assemble, load, unload
+from lamina.engines.cpu.llvm import assemble, load
 
 PAGE, FAR = mmap.PAGESIZE, 4 << 30
 NO_RESERVE = 0x4000
@@ -28,7 +28,6 @@ def reserve(size):
     assert found != ctypes.c_void_p(-1).value
     return found
 
-processor = host()
 code = assemble('''
     @table = internal constant [4 x double] [double 1.5, double 2.5, double 3.5, double 4.5]
     define double @sum(double %x) {
@@ -37,8 +36,8 @@ code = assemble('''
       %second = load volatile double, ptr %second_address
       %sum = fadd double %first, %second
       ret double %sum
-    }''', Target(processor.name, processor.triple, processor.features))
-unload(load(code, ("sum",)))  # LLVM has loaded what it needs itself.
+    }''', host())
+load(code, ("sum",)).release()  # LLVM has loaded what it needs itself.
 start = reserve(FAR)
 for pages in range(1, 17):
     while reserve(PAGE) > start:
@@ -47,7 +46,7 @@ for pages in range(1, 17):
     loaded = load(code, ("sum",))
     sum_of = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(loaded.addresses["sum"])
     print(sum_of(1.0))
-    unload(loaded)
+    loaded.release()
 """
 
 

@@ -22,7 +22,7 @@ import lamina as lm
 from lamina.base.shielded import shielded
 from lamina.engines.cpu import llvm
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.machine_code import assemble, listing
+from lamina.engines.cpu.llvm import assemble, listing
 from lamina.engines.cpu.native import jobs
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
@@ -96,7 +96,7 @@ def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RuntimeError, match="expected top-level entity"):
         assemble("no module", host())
     with pytest.raises(RuntimeError):
-        llvm.load(b"no object code", ("program",))
+        llvm.load(b"no object code")
     model = lm.Model(network())
     model.predict(X)
     with training_of(model) as training:
@@ -111,17 +111,17 @@ def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch: pytest.MonkeyPa
 
 def test_code_without_references_is_unloaded() -> None:
     code = assemble(TEXT, host())
-    llvm.unload(llvm.load(code, ("program",)))
+    llvm.load(code).release()
     before = len(llvm._loaded)
-    loaded = [llvm.load(code, ("program",)) for _ in range(5)]
+    loaded = [llvm.load(code) for _ in range(5)]
     assert len(llvm._loaded) == before + 5
     del loaded
     gc.collect()
     # Unloaded at the next call: the destructor itself calls nothing.
-    one = llvm.load(code, ("program",))
+    one = llvm.load(code)
     assert len(llvm._loaded) <= before + 1
-    llvm.unload(one)
-    llvm.unload(one)
+    one.release()
+    one.release()
     assert one.number not in llvm._loaded
 
 

@@ -12,7 +12,8 @@ from fresh_python import printed
 from lamina.base.shapes import Array
 from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import I64, POINTER, Value, constant
-from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.compilation import compiled
+from lamina.engines.cpu.llvm import Library, load
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
@@ -45,8 +46,8 @@ def made_job(
 ) -> tuple[Library, Job]:
     """The machine code of kernels, and a job that runs them with the buffers in its table."""
     module.export_functions("kernels", list(names))
-    library = Library(compiled(module.text(), host()), ("kernels",))
-    functions = (ctypes.c_uint64 * len(names)).from_address(library.address("kernels"))
+    library = load(compiled(module.text(), host()), ("kernels",))
+    functions = (ctypes.c_uint64 * len(names)).from_address(library.addresses["kernels"])
     table = np.array([buffer.ctypes.data for buffer in buffers], np.uint64)
     return library, Job([*functions], kernels, phases, threads, table, np.zeros(1, np.int64))
 

@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lamina.base.cache import Sources, find, folder, keep, key_of
+from lamina.base.cache import Sources, cached, find, folder, keep, key_of
 from lamina.base.garbage import without_collections
 from lamina.base.shielded import loaded
-from lamina.engines.cpu.machine_code import VERSIONS, assemble
+from lamina.engines.cpu import llvm
 from lamina.engines.cpu.native.layout import Layout
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.program.encoding import checksum
@@ -51,14 +51,14 @@ def compile_program(
         native = writer()(program, processor, schedule, timed=timed)
         layout = json.dumps(native.layout, default=vars).encode()
         length = len(layout).to_bytes(_LENGTH_BYTES, "little")
-        return length + layout + assemble(native.text, processor)
+        return length + layout + llvm.assemble(native.text, processor)
 
     if SOURCES.checksum and folder() is not None:
         # Decisions follow from the program, the processor and these sources, so the key does not
         # contain them.
         how = repr(schedule) if schedule is not None else "chosen"
         inputs = (checksum(program), repr(processor), how, str(timed))
-        key = key_of((*inputs, SOURCES.checksum, *VERSIONS))
+        key = key_of((*inputs, SOURCES.checksum, *llvm.VERSIONS))
         entry = find(key)
         if entry is None:
             entry = make()
@@ -70,6 +70,15 @@ def compile_program(
     end = _LENGTH_BYTES + length
     fields: dict[str, Any] = json.loads(entry[_LENGTH_BYTES:end])
     return Layout.of(fields), entry[end:]
+
+
+def compiled(text: str, processor: HostProcessor) -> bytes:
+    """The object code of a module, from the cache on disk if it was assembled before.
+
+    The text holds all decisions of Lamina, so LLVM's version is the only one in the key.
+    """
+    target = (processor.triple, processor.name, processor.features)
+    return cached(key_of((*llvm.VERSIONS, *target, text)), lambda: llvm.assemble(text, processor))
 
 
 SOURCES = Sources(

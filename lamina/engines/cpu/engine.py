@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, final
 from lamina.base.shapes import DType
 from lamina.engines import machine_memory
 from lamina.engines.changes import Changes
+from lamina.engines.cpu import llvm
 from lamina.engines.cpu.compilation import writer
-from lamina.engines.cpu.machine_code import listing
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.target import CPU
@@ -83,7 +83,7 @@ class CpuEngine(HostEngine):
             schedule = decide(program, self.processor)
             return str(schedule) if step is None else schedule.text(step)
         text = text_of(program, step, self.processor)
-        return text if language == "llvm" else listing(text, self.processor)
+        return text if language == "llvm" else llvm.listing(text, self.processor)
 
     def workspace_bytes(self, program: Program) -> int:
         return writer()(program, self.processor).layout.total_bytes

@@ -50,8 +50,8 @@ class Target:
 
 
 @final
-class LoadedCode:
-    """Machine code in memory, until it is unloaded or this object is collected.
+class Library:
+    """Machine code in memory, until it is released or this object is collected.
 
     Attributes:
         addresses: of its exported functions.
@@ -60,6 +60,14 @@ class LoadedCode:
     def __init__(self, addresses: dict[str, int]) -> None:
         self.addresses = addresses
         self.number = next(_numbers)
+
+    def release(self) -> None:
+        """Frees the code, if it is still loaded; none of its functions may be running.
+
+        At the end of the process the system frees it.
+        """
+        if self.number in _loaded and not _thread.closed:
+            _thread_call(lambda: _unload(self.number))
 
 
 def host_target() -> tuple[str, dict[str, bool], str]:
@@ -83,19 +91,9 @@ def listing(text: str, target: Target) -> str:
     return _thread_call(lambda: _translated(text, target, "emit_assembly"))
 
 
-def load(code: bytes, exported: tuple[str, ...]) -> LoadedCode:
+def load(code: bytes, exported: tuple[str, ...] = ("program",)) -> Library:
     """Loads object code that `assemble` made into memory; no other code must be loaded."""
     return _thread_call(lambda: _load(code, exported))
-
-
-def unload(code: LoadedCode) -> None:
-    """Frees the code, if it is still loaded; none of its functions may be running.
-
-    At the end of the process the system frees it.
-    """
-    number = code.number
-    if number in _loaded and not _thread.closed:
-        _thread_call(lambda: _unload(number))
 
 
 def _hold_during_forks() -> None:
@@ -123,7 +121,7 @@ _numbers = count()
 
 
 @final
-class _End(weakref.ref[LoadedCode]):
+class _End(weakref.ref[Library]):
     """A weak reference whose callback notes that loaded code was collected."""
 
     __slots__ = ("number",)
@@ -174,7 +172,7 @@ def _translated(text: str, target: Target, emit: str) -> Any:
         return getattr(machine, emit)(module)
 
 
-def _load(code: bytes, exported: tuple[str, ...]) -> LoadedCode:
+def _load(code: bytes, exported: tuple[str, ...]) -> Library:
     _initialize()
     builder = binding.JITLibraryBuilder().add_object_img(code)
     for name in exported:
@@ -190,7 +188,7 @@ def _load(code: bytes, exported: tuple[str, ...]) -> LoadedCode:
     except BaseException:
         linker.close()
         raise
-    found = LoadedCode({name: int(tracker[name]) for name in exported})
+    found = Library({name: int(tracker[name]) for name in exported})
     end = _End(found, _ended.append)
     end.number = found.number
     _loaded[found.number] = linker, tracker, end

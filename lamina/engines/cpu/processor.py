@@ -29,22 +29,16 @@ _LEVEL1_BYTES, _LEVEL2_BYTES = 32 << 10, 256 << 10
 
 
 @frozen_dataclass
-class HostProcessor(Processor):
+class HostProcessor(llvm.Target, Processor):
     """A processor for which LLVM compiles programs.
 
     Attributes:
-        name: LLVM's name of the processor, `"znver4"`.
-        triple: LLVM's name of the machine and the system.
-        features: LLVM's list of features, `"+avx2,-avx512f,..."`.
         description: the name that users see.
         vectors: `"amx"` (AVX-512 and tile registers), `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
         halves: whether there are instructions that convert float16.
         refusal: why the system refuses the tile registers of the processor; empty if it does not.
     """
 
-    name: str
-    triple: str
-    features: str
     description: str
     vectors: str
     halves: bool

@@ -33,8 +33,8 @@ from lamina.codegen.c import Module
 from lamina.codegen.points import Points
 from lamina.codegen.values import FLOAT, I32, I64, POINTER, Type, constant, undefined
 from lamina.codegen.words import OPENCL, Words
-from lamina.engines.cpu.llvm import listing
-from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.compilation import compiled
+from lamina.engines.cpu.llvm import listing, load
 from lamina.engines.cpu.processor import host
 from lamina.errors import InternalError
 from lamina.program.index import Index, gathered_index
@@ -55,10 +55,10 @@ def by_llvm() -> dict[str, Array]:
         code.load(code.offset(table, number, "ptr"), POINTER) for number in range(len(INPUTS) + 1)
     ]
     write(code, dict(zip(INPUTS, pointers, strict=False)), pointers[-1], CASES)
-    library = Library(compiled(module.text(), processor), ["cases"])
+    library = load(compiled(module.text(), processor), ("cases",))
     raw = room_for(CASES)
     addresses = np.array([x.ctypes.data for x in (*INPUTS.values(), raw)], np.uint64)
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address("cases"))(addresses.ctypes.data)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.addresses("cases"))(addresses.ctypes.data)
     return results(raw, CASES)
 
 

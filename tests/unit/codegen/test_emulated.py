@@ -12,7 +12,7 @@ from emulated import emulate, with_functions
 from lamina.base.shapes import Array, bfloat16
 from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import POINTER, Type, Value
-from lamina.engines.cpu.machine_code import Library, assemble
+from lamina.engines.cpu import llvm
 from lamina.engines.cpu.processor import HostProcessor, host
 
 LANES = [3, 4, 8, 16]
@@ -37,10 +37,10 @@ def run(
     *sources, out = code.parameters
     result = emit(code, *(code.load(*one) for one in zip(sources, types, strict=True)))
     code.store(result, out)
-    library = Library(assemble(module.text(), processor))
+    library = llvm.load(llvm.assemble(module.text(), processor))
     found = np.zeros(result.type.lanes * result.type.bytes, np.uint8)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(types) + 1))
-    call(library.address("program"))(*(one.ctypes.data for one in (*operands, found)))
+    call(library.addresses["program"])(*(one.ctypes.data for one in (*operands, found)))
     return found.tobytes()
 
 

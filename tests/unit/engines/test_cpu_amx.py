@@ -31,8 +31,9 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, bfloat16, float32
 from lamina.engines.cpu import tile_permission
+from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.machine_code import compiled, listing
+from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import HostProcessor, host
 from lamina.engines.cpu.run import peaks

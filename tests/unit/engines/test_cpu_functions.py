@@ -20,7 +20,7 @@ from lamina.codegen.llvm import Module
 from lamina.codegen.primitives import EMITTERS
 from lamina.codegen.values import I64, POINTER, Type, Value, constant
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.machine_code import Library, assemble, listing
+from lamina.engines.cpu.llvm import Library, assemble, listing, load
 from lamina.engines.cpu.processor import host
 from lamina.program.definitions import integer_power
 from lamina.runtime import Function
@@ -64,7 +64,7 @@ def compiled(
     emit: Emit, operands: int, element: str, lanes: int, fused: bool, doubles: bool
 ) -> Library:
     module = module_of(emit, operands, element, lanes, fused=fused, doubles=doubles)
-    return Library(assemble(module.text(), host()))
+    return load(assemble(module.text(), host()))
 
 
 def apply(
@@ -76,7 +76,7 @@ def apply(
     padded = [np.pad(x, (0, -size % lanes)) for x in operands]
     result = np.empty_like(padded[0])
     types = [ctypes.c_int64, *[ctypes.c_void_p] * (len(padded) + 1)]
-    call = ctypes.CFUNCTYPE(None, *types)(library.address("program"))
+    call = ctypes.CFUNCTYPE(None, *types)(library.addresses["program"])
     call(result.size, result.ctypes.data, *(x.ctypes.data for x in padded))
     return result[:size]
 

@@ -13,7 +13,7 @@ from error_texts import error_text
 from llvmlite import binding
 
 import lamina as lm
-from lamina.engines.cpu.machine_code import listing
+from lamina.engines.cpu import llvm
 from lamina.engines.cpu.native.scheduler import emit_scheduler
 from lamina.engines.cpu.native.waiting import Waiting
 from lamina.engines.cpu.native_program import write_program
@@ -49,7 +49,7 @@ def test_code_uses_the_requested_vectors(
         processor = host()
     except EngineError:
         pytest.skip(f"this processor has no {vectors}")
-    assembly = listing(write_program(step_program(), processor).text, processor)
+    assembly = llvm.listing(write_program(step_program(), processor).text, processor)
     assert widest_registers(assembly) == registers
     assert ("vfmadd" in assembly) == (vectors != "sse2")
 
@@ -66,10 +66,10 @@ def test_code_can_be_generated_for_neon() -> None:
     )
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
-    assembly = listing(write_program(step_program(), processor).text, processor)
+    assembly = llvm.listing(write_program(step_program(), processor).text, processor)
     assert re.search(r"fmla\s+v\d+\.4s", assembly)
     waiting = emit_scheduler(Waiting("aarch64", futex=True)).text()
-    assert "yield" in listing(waiting, processor)
+    assert "yield" in llvm.listing(waiting, processor)
 
 
 def test_no_function_of_a_library_is_called() -> None:
@@ -77,7 +77,7 @@ def test_no_function_of_a_library_is_called() -> None:
     text = write_program(step_program(), HOST).text
     declared = set(re.findall(r"^declare .*@([\w.]+)\(", text, re.MULTILINE))
     assert all(name.startswith("llvm.") for name in declared)
-    called = set(re.findall(r"\bcall\s+\w+\s+([a-z]\w+)(?:@PLT)?", listing(text, HOST)))
+    called = set(re.findall(r"\bcall\s+\w+\s+([a-z]\w+)(?:@PLT)?", llvm.listing(text, HOST)))
     assert not called & {"memset", "memcpy", "expf", "logf", "tanhf", "powf", "fmaf", "floorf"}
 
 
@@ -135,7 +135,7 @@ def test_emulated_code_uses_no_instructions_of_other_processors(
     assert host().bfloat16_pairs
     net = lm.Sequential(lm.Input(40), lm.Linear(64))
     program = net.plan(30, lm.MSE(), lm.SGD(0.1), dtype="mixed-bfloat16").program
-    assembly = listing(write_program(program, host()).text, host())
+    assembly = llvm.listing(write_program(program, host()).text, host())
     assert "emulated_dpbf16ps_16" in assembly
     assert widest_registers(assembly) == "ymm"
     assert "vdpbf16ps" not in assembly

@@ -13,7 +13,7 @@ from lamina.base.shapes import Array
 from lamina.engines import machine_memory
 from lamina.engines.changes import Changes
 from lamina.engines.cpu.compilation import compile_program
-from lamina.engines.cpu.machine_code import Library
+from lamina.engines.cpu.llvm import load
 from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.thread_pool import Job, ticks_per_second
@@ -79,7 +79,7 @@ class CpuProgram(Executable):
         )
         entries = {"program": layout.program, "load": layout.load}
         entries = {name: entry for name, entry in entries.items() if entry.threads}
-        self._library = Library(code, tuple(map(exported_name, entries)))
+        self._library = load(code, tuple(map(exported_name, entries)))
         self._program = program
         self._layout = layout
         self._arrays = _outside_of(program, memories)
@@ -95,7 +95,7 @@ class CpuProgram(Executable):
         arena.enter(self, sum(_padded(size) for size in _sizes_in_arena(program, layout)))
 
     def _job_of(self, name: str, entry: Entry, *, timed: bool) -> Job:
-        address = self._library.address(exported_name(name))
+        address = self._library.addresses[exported_name(name)]
         functions = list((ctypes.c_uint64 * entry.functions).from_address(address))
         timed = timed and name == "program"
         return Job(

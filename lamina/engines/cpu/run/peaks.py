@@ -11,7 +11,8 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, bfloat16, float32
 from lamina.codegen.llvm import Module
 from lamina.codegen.values import POINTER
-from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.compilation import compiled
+from lamina.engines.cpu.llvm import load
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.executable import CpuProgram
@@ -83,14 +84,14 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
         code.call_void(kernel.name, left, right, sums, *kernel.more)
     if tiled:
         end_tiles(code)
-    library = Library(compiled(module.text(), processor))
+    library = load(compiled(module.text(), processor))
     memory = HostMemory((processor.threads, each), (float32 if dtype.is_half else dtype).numpy)
     memory.array[:] = 1.0 / _K
     addresses = np.array([memory.array.ctypes.data], np.uint64)
     threads = processor.threads
     kernels, phases = [Kernel(0, 0, threads, 1, threads, 0)], [Phase(0, 1, threads > 1)]
     iteration = np.zeros(1, np.int64)
-    job = Job([library.address("program")], kernels, phases, threads, addresses, iteration)
+    job = Job([library.addresses["program"]], kernels, phases, threads, addresses, iteration)
     seconds = _best(job.run)
     library.release()
     return float(_CALLS) * kernel.operations * processor.threads / seconds

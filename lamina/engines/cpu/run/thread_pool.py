@@ -21,7 +21,8 @@ import numpy as np
 
 from lamina.base.shapes import Array
 from lamina.base.shielded import shielded
-from lamina.engines.cpu.machine_code import Library, compiled
+from lamina.engines.cpu.compilation import compiled
+from lamina.engines.cpu.llvm import load
 from lamina.engines.cpu.native import jobs, scheduler, waiting
 from lamina.engines.cpu.native.jobs import Kernel, Phase
 from lamina.engines.cpu.processor import host
@@ -219,12 +220,13 @@ class _Native:
     def __init__(self) -> None:
         self.waiting = waiting.waiting_for(platform.machine())
         module = scheduler.emit_scheduler(self.waiting)
-        self._library = Library(compiled(module.text(), host()), scheduler.EXPORTED)
-        self.gather = self._library.address("gather")
+        self._library = load(compiled(module.text(), host()), scheduler.EXPORTED)
+        addresses = self._library.addresses
+        self.gather = addresses["gather"]
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
 
         def function(name: str, *arguments: Any) -> Callable[..., None]:
-            return ctypes.CFUNCTYPE(None, *arguments)(self._library.address(name))
+            return ctypes.CFUNCTYPE(None, *arguments)(addresses[name])
 
         self.run_job = function("run_job", pointer, pointer)
         self.help = function("help", pointer, integer)
