@@ -74,7 +74,10 @@ def schedule_contraction(
     With `prepacked`, its right operand may be packed before the step. With `rounded`, an operand
     was rounded to 16 bits.
     """
-    if not _is_worth_tiles(step, processor):
+    b, m, n, k = step.extents
+    lanes = processor.vector_bytes // step.dtype.itemsize
+    is_small = b * m * n * k < SMALLEST_WORK or m < 2 or n < lanes // 4 or k < 2
+    if is_small or not step.dtype.is_float:
         return LoopSchedule((nest_of(as_loop(step), processor),))
     paired = processor.bfloat16_pairs and can_be_paired(step)
     panels, matrix = panels_of(step, processor), as_matrix(step, paired=paired)
@@ -86,14 +89,6 @@ def schedule_contraction(
             return windows
     dots = _prefers_dots(matrix, panels, prepacked=prepacked)
     return product_schedule(matrix, panels, processor, dots=dots, prepacked=prepacked and not dots)
-
-
-def _is_worth_tiles(step: Contraction, processor: Processor) -> bool:
-    """Whether there is enough work for tiles."""
-    b, m, n, k = step.extents
-    lanes = processor.vector_bytes // step.dtype.itemsize
-    small = b * m * n * k < SMALLEST_WORK or m < 2 or n < lanes // 4 or k < 2
-    return step.dtype.is_float and not small
 
 
 def panels_of(step: Contraction, processor: Processor) -> Panels:
@@ -148,13 +143,16 @@ def product_schedule(
     """A matrix product with tiles and chunks for the processor's registers and caches."""
     extents = matrix.m.extent, matrix.n.extent, matrix.k.extent
     is_large = matrix.paired and all(map(int.__ge__, extents, _LEAST_AMX))
-    if not dots and processor.bfloat16_tiles and is_large:
-        return _amx_schedule(matrix, panels, processor, prepacked=prepacked)
-    left = _direct_left(matrix, panels, processor)
-    if dots:
+    algorithm = "dots" if dots else AMX if processor.bfloat16_tiles and is_large else "tiles"
+    k_steps, direct = matrix.k_steps, _direct_left(matrix, panels, processor)
+    left = packed_left(matrix) if direct is None else DIRECT
+    if algorithm == AMX:
+        largest, tile_n, left = AMX_M, AMX_N, amx_left(matrix)
+        k_steps = -(-k_steps // AMX_STEPS) * AMX_STEPS
+    elif dots:
         largest, tile_n = dot_tile(processor)
     else:
-        largest, tile_n = _largest_tile_m(matrix, left, panels, processor), panels.width
+        largest, tile_n = _largest_tile_m(matrix, direct, panels, processor), panels.width
     tile_m = balanced_tile_m(matrix.m.extent, largest)
     right = PREPACKED if prepacked else PACKED
     if dots or (not prepacked and matrix.m.extent <= tile_m and can_be_read_in_vectors(matrix)):
@@ -164,33 +162,13 @@ def product_schedule(
         matrix,
         panels,
         processor,
-        algorithm="dots" if dots else "tiles",
+        algorithm=algorithm,
         tile=(tile_m, tile_n),
-        chunk=matrix.k_steps if dots else _longest_chunk(matrix.k_steps, matrix, panels, processor),
+        chunk=k_steps if dots else _longest_chunk(k_steps, matrix, panels, processor),
         split_m=_split_m(matrix, panels, tile_m, processor),
-        left=packed_left(matrix) if left is None else DIRECT,
+        left=left,
         right=right,
-        prefetch=0 if dots else _prefetch(matrix, left, tile_m, processor),
-    )
-
-
-def _amx_schedule(
-    matrix: Matrix, panels: Panels, processor: Processor, *, prepacked: bool
-) -> GemmSchedule:
-    """A matrix product in the tile registers of AMX."""
-    tile_m = balanced_tile_m(matrix.m.extent, AMX_M)
-    k_steps = -(-matrix.k_steps // AMX_STEPS) * AMX_STEPS
-    return gemm_schedule(
-        matrix,
-        panels,
-        processor,
-        algorithm=AMX,
-        tile=(tile_m, AMX_N),
-        chunk=_longest_chunk(k_steps, matrix, panels, processor),
-        split_m=_split_m(matrix, panels, tile_m, processor),
-        left=amx_left(matrix),
-        right=PREPACKED if prepacked else PACKED,
-        prefetch=0,
+        prefetch=_prefetch(matrix, direct, tile_m, processor) if algorithm == "tiles" else 0,
     )
 
 

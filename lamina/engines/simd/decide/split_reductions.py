@@ -8,10 +8,9 @@ the result does not depend on the number of workers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, size_of
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.strides import stride_along
@@ -31,19 +30,6 @@ BLOCKS = 32
 _LEAST_ROWS = 64
 
 
-@frozen_dataclass
-class Split:
-    """A loop whose long reductions are split.
-
-    Attributes:
-        loops: the loops of partial results, and the loop itself last; neighbouring axes are merged.
-        buffers: of the values that these loops pass on.
-    """
-
-    loops: tuple[Loop, ...]
-    buffers: tuple[Buffer, ...]
-
-
 def long_reductions(loop: Loop) -> tuple[str, ...]:
     """The locals of the reductions worth splitting, of a loop with neighbouring axes merged."""
     reductions = (stage for stage in loop.stages if isinstance(stage, Reduce))
@@ -56,41 +42,38 @@ def split_loop(loop: Loop, locals_: Sequence[str], blocks: int) -> Split:
     The reductions with the given locals are split, into so many blocks each.
     """
     if not locals_:
-        return Split((loop,), ())
-    splitting = _Splitting(loop.axes, blocks)
+        return Split(loop.axes, blocks, [loop])
+    split = Split(loop.axes, blocks)
     for stage in loop.stages:
         if isinstance(stage, Reduce) and stage.local in locals_:
-            splitting.split(stage)
+            split.split(stage)
         else:
-            splitting.keep(stage)
-    last = replace(loop, stages=tuple(splitting.stages))
-    loops = tuple(merged_axes(one) for one in (*splitting.before, last))
-    return Split(loops, tuple(splitting.buffers))
+            change = Rewrite(locals=split.renamed)
+            split.stages.append(change.stage(stage) if split.renamed else stage)
+    loops = (*split.loops, replace(loop, stages=tuple(split.stages)))
+    split.loops = [merged_axes(one) for one in loops]
+    return split
 
 
 @final
-class _Splitting:
-    """Takes the stages of a loop in order.
+@dataclass
+class Split:
+    """A loop whose long reductions are split; it takes its stages in order.
 
     Attributes:
-        before: the loops that compute partial results.
-        stages: the stages of the loop that follows them.
-        buffers: of the values that loops pass on.
+        axes, blocks: of the loop, and of each reduction.
+        loops: the loops of partial results, and at the end the loop itself.
+        buffers: of the values that these loops pass on.
+        stages: the stages of the loop that follows those of partial results.
+        renamed: the scalar that replaces a local in the following stages.
     """
 
-    def __init__(self, axes: tuple[Axis, ...], blocks: int) -> None:
-        self._axes = axes
-        self._blocks = blocks
-        # The scalar that replaces a local in the following stages.
-        self._renamed: dict[str, Scalar] = {}
-        self.before: list[Loop] = []
-        self.stages: list[Stage] = []
-        self.buffers: list[Buffer] = []
-
-    def keep(self, stage: Stage) -> None:
-        """Takes a stage with the replacements of its locals."""
-        change = Rewrite(locals=self._renamed)
-        self.stages.append(change.stage(stage) if self._renamed else stage)
+    axes: tuple[Axis, ...]
+    blocks: int
+    loops: list[Loop] = field(default_factory=list[Loop])
+    buffers: list[Buffer] = field(default_factory=list[Buffer])
+    stages: list[Stage] = field(default_factory=list[Stage])
+    renamed: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
 
     def split(self, stage: Reduce) -> None:
         """Takes a reduction as partial results, and their combination."""
@@ -102,20 +85,20 @@ class _Splitting:
             self._finish(f"partial_before_{stage.local}")
             stage = self._reduce_with_locals(stage)
         partial, combining = self._partial(stage)
-        if self.before and self.before[-1].axes == partial.axes:
-            partial = _joined(self.before.pop(), partial)
-        self.before.append(partial)
+        if self.loops and self.loops[-1].axes == partial.axes:
+            partial = _joined(self.loops.pop(), partial)
+        self.loops.append(partial)
         self.stages += combining
         total, *others = [Local(one.local, one.dtype) for one in combining]
         combined: Scalar = total
         for result in others:
             combined = Apply(COMBINING[stage.combine], (combined, result), stage.dtype)
-        self._renamed[stage.local] = combined
+        self.renamed[stage.local] = combined
 
     def _finish(self, name: str) -> None:
         """Ends a loop with the stages so far: it stores their locals, which are then loaded."""
-        shape = [axis.extent for axis in self._axes]
-        offset = row_major(self._axes)
+        shape = [axis.extent for axis in self.axes]
+        offset = row_major(self.axes)
         stores: list[Store] = []
         loaded: dict[str, Scalar] = {}
         for stage in self.stages:
@@ -125,20 +108,20 @@ class _Splitting:
                 stores.append(Store(buffer, offset, Local(stage.local, stage.dtype)))
                 loaded[stage.local] = Load(buffer, offset, stage.dtype)
         change = Rewrite(locals=loaded)
-        self._renamed = {local: change.scalar(value) for local, value in self._renamed.items()}
-        self._renamed = loaded | self._renamed
-        self.before.append(Loop(name, self._axes, (*self.stages, Write((), tuple(stores)))))
+        self.renamed = {local: change.scalar(value) for local, value in self.renamed.items()}
+        self.renamed = loaded | self.renamed
+        self.loops.append(Loop(name, self.axes, (*self.stages, Write((), tuple(stores)))))
         self.stages = []
 
     def _partial(self, stage: Reduce) -> tuple[Loop, list[Reduce]]:
         """A loop over blocks of the outermost reduced axis, and the stages that combine them."""
         outer, *rest = stage.axes
-        length, left = divmod(outer.extent, self._blocks)
-        block, inner = Axis("block", self._blocks), Axis(outer.name, length)
-        shape = [*(axis.extent for axis in self._axes), self._blocks]
+        length, left = divmod(outer.extent, self.blocks)
+        block, inner = Axis("block", self.blocks), Axis(outer.name, length)
+        shape = [*(axis.extent for axis in self.axes), self.blocks]
         name = f"partial_{stage.local}"
         self._need(name, shape, stage.dtype)
-        offset = row_major((*self._axes, block))
+        offset = row_major((*self.axes, block))
 
         def value_at(position: Index) -> Scalar:
             return Rewrite({outer: position}).scalar(stage.value)
@@ -146,12 +129,12 @@ class _Splitting:
         inside = value_at(axis_index(block) * length + axis_index(inner))
         reduce = replace(stage, axes=(inner, *rest), value=inside)
         store = Store(name, offset, Local(stage.local, stage.dtype))
-        partial = Loop(name, (*self._axes, block), (reduce, Write((), (store,))))
+        partial = Loop(name, (*self.axes, block), (reduce, Write((), (store,))))
         loaded = Load(name, offset, stage.dtype)
         combining = [replace(stage, local=f"{stage.local}_blocks", axes=(block,), value=loaded)]
         if left:
             end = Axis(outer.name, left)
-            value = value_at(axis_index(end) + self._blocks * length)
+            value = value_at(axis_index(end) + self.blocks * length)
             axes = (end, *rest)
             combining.append(replace(stage, local=f"{stage.local}_rest", axes=axes, value=value))
         return partial, combining
@@ -160,7 +143,7 @@ class _Splitting:
         self.buffers.append(Buffer(name, "temporary", tuple(shape), dtype))
 
     def _reduce_with_locals(self, stage: Reduce) -> Reduce:
-        return replace(stage, value=Rewrite(locals=self._renamed).scalar(stage.value))
+        return replace(stage, value=Rewrite(locals=self.renamed).scalar(stage.value))
 
 
 def _is_long(stage: Reduce, axes: Sequence[Axis]) -> bool:
