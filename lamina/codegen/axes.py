@@ -1,4 +1,4 @@
-"""Merging of neighbouring axes of a loop nest that are contiguous in every buffer."""
+"""Axes of loop nests: merging of neighbours that are contiguous in every buffer, and strides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from lamina.program.steps import Loop, Reduce, Stage, Write, stage_stores, stage
 
 def merged_axes(loop: Loop) -> Loop:
     """The loop with neighbouring axes merged wherever every index allows it."""
-    axes, stages = list(loop.axes), list(loop.stages)
+    axes, stages = _merged(loop.axes, loop.stages)
+    for number, stage in enumerate(stages):
+        if isinstance(stage, Reduce | Write):
+            inner, (stage,) = _merged(stage.axes, [stage])
+            assert isinstance(stage, Reduce | Write)
+            stages[number] = replace(stage, axes=inner)
+    return Loop(loop.name, axes, tuple(stages))
+
+
+def _merged(some: Sequence[Axis], stages: Sequence[Stage]) -> tuple[tuple[Axis, ...], list[Stage]]:
+    """The axes, neighbours merged, and the stages over them."""
+    axes, stages = list(some), list(stages)
     number = 0
     while number + 1 < len(axes):
         pair = (axes[number], axes[number + 1])
@@ -25,24 +36,7 @@ def merged_axes(loop: Loop) -> Loop:
             axes[number : number + 2] = [merged]
         else:
             number += 1
-    return Loop(loop.name, tuple(axes), tuple(_inner_merged(stage) for stage in stages))
-
-
-def _inner_merged(stage: Stage) -> Stage:
-    """The stage, whose inner axes are merged by the same rule."""
-    if not isinstance(stage, Reduce | Write):
-        return stage
-    axes = list(stage.axes)
-    number = 0
-    while number + 1 < len(axes):
-        pair = (axes[number], axes[number + 1])
-        if _mergeable([stage], *pair):
-            merged, replacements = flattened(pair, pair[0].name + pair[1].name)
-            stage = Rewrite(replacements).stage(stage)
-            axes[number : number + 2] = [merged]
-        else:
-            number += 1
-    return replace(stage, axes=tuple(axes))
+    return tuple(axes), stages
 
 
 def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]:
@@ -82,3 +76,24 @@ def _indices(stages: Iterable[Stage]) -> set[Index]:
             elif isinstance(atom, Gathered):
                 pending += [i for one in postorder(atom.value) for i in indices_of(one)]
     return found
+
+
+def row_major_strides(extents: Sequence[int]) -> list[int]:
+    """The strides of the axes of an array, the last of which is contiguous."""
+    return [size_of(extents[number + 1 :]) for number in range(len(extents))]
+
+
+def stride_along(index: Index, axis: Axis) -> int | None:
+    """The stride of an index along an axis; None if it is not constant."""
+    stride = 0
+    for atom, coefficient in index.terms:
+        if atom == axis:
+            stride = coefficient
+        elif isinstance(atom, Quotient | Remainder):
+            if stride_along(atom.index, axis) != 0:
+                return None
+        elif not isinstance(atom, Axis):
+            within = (i for scalar in postorder(atom.value) for i in indices_of(scalar))
+            if any(stride_along(one, axis) != 0 for one in within):
+                return None
+    return stride

@@ -14,8 +14,7 @@ from typing import final
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.c_expressions import Expressions
 from lamina.codegen.c_sharing import Head, WrittenFunction, with_shared
-from lamina.codegen.c_text import indented, stored_as
-from lamina.codegen.c_types import Types
+from lamina.codegen.c_text import Types, indented, stored_as
 from lamina.codegen.iterations import Iterations
 from lamina.codegen.values import (
     I1,

@@ -11,10 +11,10 @@ from lamina.codegen.c_text import (
     INFIX,
     RELATIONS,
     SIGNED_INFIX,
+    Types,
     is_condition,
     number_text,
 )
-from lamina.codegen.c_types import Types
 from lamina.codegen.values import (
     I64,
     POINTER,

@@ -1,15 +1,24 @@
-"""Conversions of floats of 16 bits, whose bits are integers of 16 bits.
+"""Floats of 16 bits, whose bits are integers of 16 bits: conversions, and operations.
 
 Numbers are rounded to the nearest, to even if two are equally near. Subnormal numbers are kept,
 even on devices that take subnormal floats of 32 bits as zero: bfloat16 is converted as integers,
 and the subnormal numbers of float16 are normal in float32.
+
+A sum, difference or product of two float16 that is computed in float32 and then rounded to float16
+has the same bits as one that is rounded to float16 at once: float32 has at least twice as many
+bits of precision and two more (Figueroa, *When is double rounding innocuous?*, 1995). Products of
+contractions are no such case, as their sums are float32. Neither are fused multiply-adds, and
+quotients and square roots, which devices need not round correctly.
 """
 
 from __future__ import annotations
 
-from lamina.base.shapes import DType, bfloat16
+import numpy as np
+
+from lamina.base.shapes import DType, bfloat16, float16, float32
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Value
+from lamina.program.scalar import Apply, Literal, Scalar
 
 # Bits of float32, and the difference of the exponents of float32 and float16.
 _SIGN, _EXPONENT, _QUIET = 0x80000000, 0x7F800000, 0x400000
@@ -122,3 +131,38 @@ def _shortened(code: Builder, value: Value) -> Value:
         is_long = code.compare("ugt", value + (1 << lowest), 2 << lowest)
         value = code.select(is_long, short, value)
     return value
+
+
+# Operations on float16 ----------------------------------------------------------------------------
+
+
+_OPERATIONS = {"add": "fadd", "subtract": "fsub", "multiply": "fmul"}
+
+
+def half_operation(scalar: Apply) -> tuple[str, tuple[Scalar, ...]] | None:
+    """The operation on float16 with the bits of a rounded operation on float32; None for others.
+
+    It is `"fadd"`, `"fsub"` or `"fmul"`, and has two operands of float16.
+    """
+    if scalar.primitive != "cast" or scalar.dtype != float16:
+        return None
+    (wide,) = scalar.operands
+    if not isinstance(wide, Apply) or wide.dtype != float32 or wide.primitive not in _OPERATIONS:
+        return None
+    found = [_narrow(operand) for operand in wide.operands]
+    operands = tuple(one for one in found if one is not None)
+    if len(operands) < 2:
+        return None
+    return _OPERATIONS[wide.primitive], operands
+
+
+def _narrow(operand: Scalar) -> Scalar | None:
+    """The float16 of which a float32 is a cast; None if there is none."""
+    if isinstance(operand, Literal):
+        with np.errstate(over="ignore"):
+            fits = float(np.float16(operand.value)) == operand.value
+        return Literal(operand.value, float16) if fits else None
+    if isinstance(operand, Apply) and operand.primitive == "cast":
+        (inner,) = operand.operands
+        return inner if inner.dtype == float16 else None
+    return None

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, bfloat16, float32
-from lamina.codegen.axes import flattened, merged_axes
+from lamina.codegen.axes import flattened, merged_axes, stride_along
 from lamina.codegen.primitives import element
-from lamina.codegen.strides import stride_along
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import CONVERSIONS, Apply, Literal, Load, Scalar

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar, final
 
 from lamina.codegen.access import Access
 from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
-from lamina.codegen.half_arithmetic import HalfOperation, half_operation
+from lamina.codegen.halves import half_operation
 from lamina.codegen.nest import Lanes, Nest
 from lamina.codegen.positions import Positions
 from lamina.codegen.primitives import COMPARISONS, EMITTERS, cast, literal, random_words
@@ -184,7 +184,7 @@ class Points(Generic[Code]):
         if not isinstance(scalar, Apply):
             return ()
         if (inner := self._in_halves(scalar)) is not None:
-            return inner.operands
+            return inner[1]
         if self._is_random_block(scalar):
             seed, step, _, stream = scalar.operands
             return seed, step, stream
@@ -230,7 +230,8 @@ class Points(Generic[Code]):
             return random_words(self.code, start, self.lanes, *others)
         inner = self._in_halves(scalar)
         if inner is not None:
-            return self.code.half_binary(inner.operation, *self._spread(inner.operands))
+            operation, operands = inner
+            return self.code.half_binary(operation, *self._spread(operands))
         spread = self._spread(scalar.operands)
         first = scalar.operands[0]
         if scalar.primitive == "cast":
@@ -247,7 +248,7 @@ class Points(Generic[Code]):
             for value in values
         ]
 
-    def _in_halves(self, scalar: Apply) -> HalfOperation | None:
+    def _in_halves(self, scalar: Apply) -> tuple[str, tuple[Scalar, ...]] | None:
         """The operation on float16 of which the scalar is the result, if the device has it."""
         return half_operation(scalar) if self.code.module.half_arithmetic else None
 

@@ -23,9 +23,9 @@ from lamina.engines.simd.emit.kernels import (
     KernelCall,
     RepeatedCalls,
     WrittenProgram,
+    phase_starts,
     write_kernels,
 )
-from lamina.engines.simd.emit.phases import phase_starts
 from lamina.program.program import Program
 
 # The kernels of a program in LLVM IR.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import final
 
 from lamina.base.records import cached_property
+from lamina.codegen.axes import stride_along
 from lamina.codegen.matrix import exchanged, half_of, with_single_axes
-from lamina.codegen.strides import stride_along
 from lamina.engines.gpu.schedule import HALF_BYTES
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite

@@ -17,8 +17,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.codegen.pieces import PieceModule
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.simd.decide.overlap import extents_of
-from lamina.engines.simd.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram
-from lamina.engines.simd.emit.phases import phase_starts
+from lamina.engines.simd.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram, phase_starts
 from lamina.program.program import Program
 
 # A phase is run by one work item, if that takes at most so many cycles longer than all threads do.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from lamina.base.shapes import size_of
+from lamina.codegen.axes import stride_along
 from lamina.codegen.filtering import FILTERINGS
 from lamina.codegen.matrix import Matrix, as_matrix, right_alone, stored
-from lamina.codegen.strides import stride_along
 from lamina.engines.simd.decide.amx import amx_cycles, amx_work
 from lamina.engines.simd.decide.images import copied_along
 from lamina.engines.simd.decide.m_tiles import MTiles, merged

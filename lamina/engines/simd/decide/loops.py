@@ -12,9 +12,8 @@ from collections.abc import Iterator
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
-from lamina.codegen.axes import merged_axes
+from lamina.codegen.axes import merged_axes, stride_along
 from lamina.codegen.stages import Style, fitting_lanes, is_window
-from lamina.codegen.strides import stride_along
 from lamina.engines.simd.decide.schedule import LoopSchedule, NestSchedule
 from lamina.engines.simd.decide.split_reductions import BLOCKS, long_reductions, split_loop
 from lamina.engines.simd.decide.vectors import lanes_for, widened

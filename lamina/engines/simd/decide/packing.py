@@ -8,8 +8,8 @@ along K and transposed in registers.
 from __future__ import annotations
 
 from lamina.base.records import frozen_dataclass
+from lamina.codegen.axes import stride_along
 from lamina.codegen.matrix import Matrix, as_plain, stored
-from lamina.codegen.strides import stride_along
 from lamina.program.index import Axis
 
 

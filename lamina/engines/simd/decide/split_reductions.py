@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from lamina.base.shapes import DType, size_of
-from lamina.codegen.axes import merged_axes
-from lamina.codegen.strides import stride_along
+from lamina.codegen.axes import merged_axes, stride_along
 from lamina.program.index import Axis, Index, axis_index, row_major
 from lamina.program.program import Buffer
 from lamina.program.rewrite import Rewrite

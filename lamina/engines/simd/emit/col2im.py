@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import final
 
 from lamina.base.shapes import size_of
+from lamina.codegen.axes import row_major_strides
 from lamina.codegen.builder import Builder
-from lamina.codegen.strides import row_major_strides
 from lamina.codegen.values import Value
 from lamina.engines.simd.decide.m_tiles import MTiles
 from lamina.engines.simd.emit.context import WrittenKernel

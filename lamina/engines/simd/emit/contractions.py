@@ -27,7 +27,16 @@ from lamina.engines.simd.decide.schedule import (
     StepSchedule,
 )
 from lamina.engines.simd.decide.tiles import AMX_STEPS
+from lamina.engines.simd.decide.windows import (
+    COL2IM,
+    IMPLICIT_GEMM,
+    WEIGHT_GRADIENT,
+    WINOGRAD,
+    WINOGRAD_WEIGHT_GRADIENT,
+    reading,
+)
 from lamina.engines.simd.emit.amx import AmxTile, begin_tiles, emit_amx_tile, end_tiles
+from lamina.engines.simd.emit.col2im import Col2im
 from lamina.engines.simd.emit.context import (
     ITEM_RANGE_PARAMETERS,
     Context,
@@ -35,8 +44,8 @@ from lamina.engines.simd.emit.context import (
     WrittenKernel,
     parameters,
 )
-from lamina.engines.simd.emit.convolutions import emit_windows
 from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
+from lamina.engines.simd.emit.implicit_gemm import ImplicitGemm
 from lamina.engines.simd.emit.loops import emit_nest
 from lamina.engines.simd.emit.m_tiles import over_kinds
 from lamina.engines.simd.emit.packing import (
@@ -47,6 +56,10 @@ from lamina.engines.simd.emit.packing import (
     write_pack_left,
 )
 from lamina.engines.simd.emit.tiles import Dots, Tile, call_tile, emit_dots
+from lamina.engines.simd.emit.weight_gradient import WeightGradient
+from lamina.engines.simd.emit.windows import WindowWriter
+from lamina.engines.simd.emit.winograd_forward import WinogradForward
+from lamina.engines.simd.emit.winograd_weight_gradient import WinogradWeightGradient
 from lamina.engines.simd.processor import whole_lines
 from lamina.program.steps import Contraction, reads_of, writes_of
 
@@ -68,7 +81,17 @@ def emit_contraction(
         return [emit_nest(context, name, as_loop(step), nest)]
     if isinstance(schedule, GemmSchedule):
         return _Gemm(context, name, step, schedule, column_sums).write()
-    return emit_windows(context, name, step, schedule)
+    windowed = reading(step, schedule.algorithm, paired=schedule.paired)
+    return _WINDOW_WRITERS[schedule.algorithm](context, name, windowed, schedule).write()
+
+
+_WINDOW_WRITERS: dict[str, type[WindowWriter]] = {
+    IMPLICIT_GEMM: ImplicitGemm,
+    WEIGHT_GRADIENT: WeightGradient,
+    COL2IM: Col2im,
+    **dict.fromkeys(WINOGRAD.values(), WinogradForward),
+    **dict.fromkeys(WINOGRAD_WEIGHT_GRADIENT.values(), WinogradWeightGradient),
+}
 
 
 @frozen_dataclass

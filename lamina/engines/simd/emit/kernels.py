@@ -17,6 +17,7 @@ from lamina.codegen.axes import merged_axes
 from lamina.codegen.builder import Module
 from lamina.codegen.matrix import right_alone
 from lamina.codegen.signatures import Signature, Signatures
+from lamina.engines.simd.decide.overlap import Extents, LastTouched
 from lamina.engines.simd.decide.panels import PackedRight
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import (
@@ -300,3 +301,22 @@ class _Writer:
 
 # Its size is not used: the functions that read it contain the size.
 _PACKED = Buffer(PackedRight.buffer, "temporary", (), float32)
+
+
+def phase_starts(
+    extents: Extents, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
+) -> list[bool]:
+    """Whether a phase begins with each call, because it depends on a call of the last phase."""
+    # A phase also begins with each iteration, and after the last one.
+    edges = {edge for loop in loops for edge in (loop.first, loop.last)}
+    read, written = LastTouched(extents), LastTouched(extents)
+    result: list[bool] = []
+    phase = 0
+    for number, call in enumerate(calls):
+        used = max(written.last(call.reads), written.last(call.writes), read.last(call.writes))
+        begins = number == 0 or number in edges or used >= phase
+        phase = number if begins else phase
+        read.touch(call.reads, number)
+        written.touch(call.writes, number)
+        result.append(begins)
+    return result

@@ -15,10 +15,10 @@ import numpy as np
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import bfloat16, float32
+from lamina.codegen.axes import row_major_strides, stride_along
 from lamina.codegen.builder import BasicBlock, Builder, Module
 from lamina.codegen.matrix import Matrix, Stored, as_plain, stored
 from lamina.codegen.primitives import conversion, element, from_memory, memory_element
-from lamina.codegen.strides import row_major_strides, stride_along
 from lamina.codegen.values import I64, NUMBERS, POINTER, Integer, Type, Value
 from lamina.engines.simd.decide.packing import Packing, k_axes_in_memory_order
 from lamina.engines.simd.decide.panels import PackedRight, Panel

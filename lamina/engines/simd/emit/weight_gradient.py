@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import final
 
 from lamina.base.shapes import size_of
-from lamina.codegen.axes import flattened
+from lamina.codegen.axes import flattened, row_major_strides
 from lamina.codegen.builder import Builder
 from lamina.codegen.matrix import as_plain
-from lamina.codegen.strides import row_major_strides
 from lamina.codegen.values import Type, Value
 from lamina.engines.simd.decide.convolutions import (
     m_runs_of,
