@@ -58,7 +58,7 @@ def by_llvm() -> dict[str, Array]:
     library = load(compiled(module.text(), processor), ("cases",))
     raw = room_for(CASES)
     addresses = np.array([x.ctypes.data for x in (*INPUTS.values(), raw)], np.uint64)
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.addresses("cases"))(addresses.ctypes.data)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.addresses["cases"])(addresses.ctypes.data)
     return results(raw, CASES)
 
 
