@@ -329,8 +329,16 @@ def _parameter_updates(
         updates += [(parameter, new), *after]
     for number, group in enumerate(joined.values()):
         optimizer, path = found.optimizers[group[0][0].name], f"joined{number or ''}"
+        # The optimizer takes these parameters as one vector.
         with labelled(Origin("update")):
-            updates += _updated_together(optimizer, path, group, applied, slots)
+            parameters = [variable.tensor for variable, _ in group]
+            flat = [ops.reshape(tensor, (-1,)) for tensor in parameters]
+            together = ops.concat([ops.reshape(gradient, (-1,)) for _, gradient in group], 0)
+            vector = ops.concat(flat, 0)
+            new, after = updated(optimizer, path, vector, together, applied, slots)
+            parts = ops.split(new, [one.shape[0] for one in flat], 0)
+            pairs = zip(parameters, parts, strict=True)
+            updates += [*((one, ops.reshape(part, one.shape)) for one, part in pairs), *after]
     return updates
 
 
@@ -423,20 +431,3 @@ def updated(
     )
     after = [(own[name], ops.cast(new_slots[name], parameter.dtype)) for name in own]
     return ops.cast(new, parameter.dtype), after
-
-
-def _updated_together(
-    optimizer: Optimizer,
-    path: str,
-    group: Sequence[tuple[Variable, Tensor]],
-    step: Tensor,
-    slots: dict[str, tuple[Tensor, float]],
-) -> list[tuple[Tensor, Tensor]]:
-    """The new values of parameters that an optimizer takes as one vector, and of its state."""
-    parameters = [variable.tensor for variable, _ in group]
-    flat = [ops.reshape(tensor, (-1,)) for tensor in parameters]
-    joined = ops.concat([ops.reshape(gradient, (-1,)) for _, gradient in group], 0)
-    new, after = updated(optimizer, path, ops.concat(flat, 0), joined, step, slots)
-    parts = ops.split(new, [one.shape[0] for one in flat], 0)
-    pairs = zip(parameters, parts, strict=True)
-    return [*((one, ops.reshape(part, one.shape)) for one, part in pairs), *after]

@@ -99,7 +99,10 @@ def _chosen(graph: Graph, trace: Trace) -> set[Tensor]:
 def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
     nodes = graph.nodes()
     users, uses = users_of(nodes), Counter(x for node in nodes for x in node.operands)
-    origins = _origins(nodes)
+    origins: dict[Tensor, _Origin] = {}
+    for node in nodes:
+        if node.dtype == float32:
+            origins[node] = _origin(node, [origins[x] for x in node.operands if x in origins])
     found: set[Tensor] = set()
     # Tensors that are computed from a product, element by element, and from no rounded tensor.
     fresh: set[Tensor] = set()
@@ -135,14 +138,6 @@ def _sequences(nodes: Iterable[Tensor]) -> set[Tensor]:
         if isinstance(node.op.lowering, Repeating)
         for operand in node.operands[node.attributes["states"] :][: node.attributes["sequences"]]
     }
-
-
-def _origins(nodes: Iterable[Tensor]) -> dict[Tensor, _Origin]:
-    found: dict[Tensor, _Origin] = {}
-    for node in nodes:
-        if node.dtype == float32:
-            found[node] = _origin(node, [found[x] for x in node.operands if x in found])
-    return found
 
 
 def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:

@@ -161,7 +161,15 @@ def verify(
 def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int) -> list[Finding]:
     """In float64, in random directions d: (L(p + e d) - L(p - e d)) / 2e against gradient . d."""
     engine = open_engine("interpreter")
-    graph = _loss_and_gradients(network, loss, dataset)
+    # The loss in training mode, and the gradient of each parameter, under its name.
+    dtypes, targets = dataset.input_dtypes, target_specs(dataset)
+    batch = BatchSpecs(network, shapes.float64, None, dtypes, targets)
+    forward = evaluation_graph(batch, loss, training=True)
+    value: Tensor = dict(forward.graph.outputs)["loss"]
+    variables = forward.trace.record.parameters
+    gradient = gradients(value, [variable.tensor for variable in variables.values()])
+    outputs = (("loss", value), *zip(variables, gradient, strict=True))
+    graph = BatchGraph(Graph(forward.graph.inputs, outputs), forward.trace)
     parameters = Parameters(network, engine, Precision(shapes.float64), seed)
     memories = with_random_state(parameters)
     compiled = compile_for_batch(graph, len(dataset), parameters.home, memories, "verify")
@@ -207,18 +215,6 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
         median = sorted(deviations)[DIRECTIONS // 2]
         findings.append(Finding(f"gradient of {name}", median, GRADIENT_TOLERANCE))
     return findings
-
-
-def _loss_and_gradients(network: Network, loss: Loss, dataset: Dataset) -> BatchGraph:
-    """The loss in training mode, and the gradient of each parameter, under its name."""
-    dtypes, targets = dataset.input_dtypes, target_specs(dataset)
-    batch = BatchSpecs(network, shapes.float64, None, dtypes, targets)
-    batch_graph = evaluation_graph(batch, loss, training=True)
-    value: Tensor = dict(batch_graph.graph.outputs)["loss"]
-    variables = batch_graph.trace.record.parameters
-    slopes = gradients(value, [variable.tensor for variable in variables.values()])
-    outputs = (("loss", value), *zip(variables, slopes, strict=True))
-    return BatchGraph(Graph(batch_graph.graph.inputs, outputs), batch_graph.trace)
 
 
 def _engine_findings(
