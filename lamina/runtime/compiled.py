@@ -214,21 +214,19 @@ class RecentPrograms(Generic[Key]):
         """The program for a key, made by `make` if it is not in the cache."""
         if key == self._latest:
             return self._programs[key]
-        compiled = self._programs.pop(key, None) or self._compiled(key, make)
+        compiled = self._programs.pop(key, None)
+        if compiled is None:
+            compiled = make(key)
+            self._made += 1
+            if self._advice and self._made == FEW_PROGRAMS + 1:
+                warn(
+                    f"each new batch size compiles a program, which takes time, and {self._made} "
+                    f"were compiled here. {self._advice}"
+                )
         self._programs[key] = compiled
         self._latest = key
         if len(self._programs) > MOST_PROGRAMS:
             self._programs.pop(next(iter(self._programs))).executable.release()
-        return compiled
-
-    def _compiled(self, key: Key, make: Callable[[Key], CompiledProgram]) -> CompiledProgram:
-        compiled = make(key)
-        self._made += 1
-        if self._advice and self._made == FEW_PROGRAMS + 1:
-            warn(
-                f"each new batch size compiles a program, which takes time, and {self._made} were "
-                f"compiled here. {self._advice}"
-            )
         return compiled
 
     def release(self) -> None:

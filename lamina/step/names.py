@@ -45,8 +45,17 @@ class Names:
         missing = [name for name in names if name not in given]
         if (unknown or missing) and not self.shown:
             raise _without_names(self, given)
-        if unknown or missing:
-            raise _unknown(self, given, unknown[0]) if unknown else _missing(self, given, missing)
+        if unknown:
+            raise _unknown(self, given, unknown[0])
+        if missing:
+            several = self.role == "weight"
+            what = "weights of output" if several else self.role
+            raise DataError(
+                f"the {what} {missing[0]!r} {'are' if several else 'is'} missing",
+                facts=(("expected", _listed(names)), ("found", _listed(given))),
+                where=f"{self.role}s",
+                advice=_MISSING[self.role],
+            )
         return tuple([given[name] for name in names])
 
 
@@ -151,17 +160,6 @@ def _unknown(names: Names, given: Mapping[Any, Any], name: object) -> DataError:
         facts=(("expected", _listed(known)), ("found", _listed(given))),
         where=f"{names.role}s",
         advice=advice,
-    )
-
-
-def _missing(names: Names, given: Mapping[Any, Any], missing: Sequence[str]) -> DataError:
-    verb = "is" if names.role != "weight" else "are"
-    role = names.role if names.role != "weight" else "weights of output"
-    return DataError(
-        f"the {role} {missing[0]!r} {verb} missing",
-        facts=(("expected", _listed(cast(tuple[str, ...], names.each))), ("found", _listed(given))),
-        where=f"{names.role}s",
-        advice=_MISSING[names.role],
     )
 
 

@@ -22,7 +22,7 @@ Wu: Mixed precision training (2018).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, final
@@ -91,7 +91,12 @@ def _chosen(graph: Graph, trace: Trace) -> set[Tensor]:
         return new[node]
 
     plain = rewrite(graph, rule)
-    candidates = {*(new.get(x, x) for x in trace.record.activations), *_sequences(plain.nodes())}
+    candidates = {new.get(x, x) for x in trace.record.activations}
+    for node in plain.nodes():
+        if isinstance(node.op.lowering, Repeating):
+            # The sequences of recurrences hold what layers compute before their loops.
+            varying = node.operands[node.attributes["states"] :]
+            candidates |= {*varying[: node.attributes["sequences"]]}
     found = _activations(plain, candidates - {new[x] for x in trace.outputs})
     return {x for x in new if new[x] in found and x.op is not COMPUTED_AGAIN}
 
@@ -128,16 +133,6 @@ def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
 def _grows(node: Tensor) -> bool:
     """Whether the tensor grows with the batch."""
     return any(isinstance(dim, Size) for dim in node.shape)
-
-
-def _sequences(nodes: Iterable[Tensor]) -> set[Tensor]:
-    """The sequences of recurrences: they hold what layers compute before their loops."""
-    return {
-        operand
-        for node in nodes
-        if isinstance(node.op.lowering, Repeating)
-        for operand in node.operands[node.attributes["states"] :][: node.attributes["sequences"]]
-    }
 
 
 def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
