@@ -16,32 +16,30 @@ from lamina import ops
 from lamina.base.shapes import float32
 from lamina.codegen.pieces import PieceModule
 from lamina.codegen.words import OPENCL_PROCESSOR
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.executable import GpuProgram
-from lamina.engines.gpu.launches import Launches, Traits
+from lamina.engines.gpu.launches import Launches
 from lamina.engines.opencl import launch_plan, processors
 from lamina.engines.opencl.launch_plan import LaunchPlan
-from lamina.engines.opencl.processor_launches import launches_of as launches_of_calls
 from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.engines.simd.emit.kernels import WrittenProgram
 from lamina.graph import Tensor
 from lamina.layers import LSTM, Input
-from lamina.learning.protocols import TrainingOptions
+from lamina.learning.by_output import options_of
 from lamina.program.program import Program
-from lamina.program.target import Target
-from lamina.step.derive import BatchSpecs, default_targets, training_graph
+from lamina.step.planning import bill_of
+from lamina.step.precision import Precision
 from lamina.workloads import WORKLOADS
 
 PROCESSOR = replace(TRAITS, is_processor=True, lanes=8, fused=True)
+FAMILY = ProcessorFamily(PROCESSOR, OPENCL_PROCESSOR, "opencl")
 # Launches are shared even if calls take long.
 ALWAYS = 1e18
 
 
-def launches_of(case: Case, traits: Traits = PROCESSOR, *, separate: bool = False) -> Launches:
-    family = ProcessorFamily(traits, OPENCL_PROCESSOR, "opencl")
-    program = compiled(case, family.target)
-    return family.write(program, family.decide(program), separate=separate)
+def launches_of(case: Case, *, separate: bool = False) -> Launches:
+    program = compiled(case, FAMILY.target)
+    return FAMILY.write(program, FAMILY.decide(program), separate=separate)
 
 
 def chain(x: Tensor) -> Tensor:
@@ -130,15 +128,12 @@ def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(
     name: str, cycles: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", cycles)
-    family = ProcessorFamily(PROCESSOR, OPENCL_PROCESSOR, "opencl")
-    program = training_program(name, family.target)
-    decided = family.decide(program)
-    launches, single = (family.write(program, decided, separate=one) for one in (False, True))
+    program = training_program(name)
+    decided = FAMILY.decide(program)
+    launches, single = (FAMILY.write(program, decided, separate=one) for one in (False, True))
     calls = [call for launch in launches.launches for call in launch.calls]
     expected = [call for launch in single.launches for call in launch.calls]
-    assert [(one.function, one.step) for one in calls] == [
-        (one.function, one.step) for one in expected
-    ]
+    assert [(x.function, x.step) for x in calls] == [(x.function, x.step) for x in expected]
     # A loop is repeated by the same launches, or within one launch.
     separate = {
         (repeat.count, single.launches[repeat.first].step, single.launches[repeat.last - 1].step)
@@ -155,21 +150,13 @@ def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "lstm", "transformer"])
 def test_calls_side_by_side_touch_no_memory_that_another_one_writes(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, on_call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
-    family = ProcessorFamily(PROCESSOR, OPENCL_PROCESSOR, "opencl")
-    program = training_program(name, family.target)
+    program = training_program(name)
     found: list[WrittenProgram[PieceModule]] = []
-
-    def noted(
-        program: Program, written: WrittenProgram[PieceModule], traits: Traits, *, separate: bool
-    ) -> Launches:
-        found.append(written)
-        return launches_of_calls(program, written, traits, separate=separate)
-
-    monkeypatch.setattr(processors, "launches_of", noted)
-    family.write(program, family.decide(program))
+    on_call(processors, "launches_of", lambda _, written, *__, **___: found.append(written))
+    FAMILY.write(program, FAMILY.decide(program))
     (written,) = found
     plan = LaunchPlan(program, written, PROCESSOR, separate=False)
     positions = program.plan.positions()
@@ -192,14 +179,11 @@ def test_calls_side_by_side_touch_no_memory_that_another_one_writes(
     assert several
 
 
-def training_program(name: str, target: Target) -> Program:
+def training_program(name: str) -> Program:
     one = WORKLOADS[name]
-    assert one.loss is not None
-    network, options = one.network(), TrainingOptions(one.loss, one.optimizer)
-    specs = BatchSpecs(network, float32, targets=default_targets(network, one.loss, float32))
-    return compile_graph(
-        training_graph(specs, options).graph, batch=one.batch, name=name, target=target
-    )
+    options = options_of(one.loss, one.optimizer, None, (), name)
+    how = Precision(float32, None), lambda: None, FAMILY.target
+    return bill_of(one.network(), one.batch, options, *how).program
 
 
 def test_equal_launches_share_a_case_of_the_kernel() -> None:
