@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import check_refusal
 
-import lamina as lm
 from lamina import ops
 from lamina.base.shapes import int64
-from lamina.errors import DefinitionError
 from lamina.graph import Graph, constant, evaluate
 from lamina.layers import init
 
@@ -116,34 +112,3 @@ def test_orthogonal_rows_or_columns_are_orthonormal(shape: tuple[int, ...]) -> N
 def test_orthogonal_signs_are_not_those_of_the_factorisation() -> None:
     corners = [init.Orthogonal()((3, 3), seed=seed, stream=0)[0, 0] for seed in range(40)]
     assert 10 <= sum(corner > 0 for corner in corners) <= 30
-
-
-OF_SHAPE = "Write a function of shape, seed and stream that returns the array."
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "advice"),
-    [
-        ("weight_init", "he_normal", "Write lm.init.KaimingNormal()."),
-        ("weight_init", "glorot_uniform", "Write lm.init.XavierUniform()."),
-        ("weight_init", "mystery", "lm.init has the initializers."),
-        ("weight_init", np.zeros, "Write lm.init.Zeros()."),
-        ("weight_init", np.ones, "Write lm.init.Constant(1.0)."),
-        ("bias_init", 0.5, "Write lm.init.Constant(0.5)."),
-        ("weight_init", np.zeros((3, 4)), OF_SHAPE),
-        ("weight_init", init.Zeros, "Make one of the class: Zeros(...)."),
-        ("weight_regularizer", 0.01, "Write lm.L2(0.01)."),
-        ("weight_regularizer", "l1", "Write lm.L1(0.01)."),
-        ("weight_regularizer", "l2", "Write lm.L2(0.02)."),
-        ("weight_regularizer", lm.L2, "Make one of the class: L2(...)."),
-    ],
-)
-def test_what_other_frameworks_take_is_refused_with_the_right_call(
-    option: str, value: Any, advice: str
-) -> None:
-    what = "a regularizer" if "regularizer" in option else "an initializer"
-    example = "lm.L2(1e-4)" if "regularizer" in option else "lm.init.XavierUniform()"
-    parts = (f"): {option} must be {what}, a function", example, f"\n  {advice}")
-    assert "in Linear (test_init.py:" in check_refusal(
-        DefinitionError, lambda: lm.Linear(3, **{option: value}), *parts
-    )

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import error_text
 from random_arrays import normal
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 
 X, Y = normal(16, 3), normal(16, 2, seed=1)
@@ -113,21 +111,6 @@ def test_a_random_layer_in_a_loss_draws_numbers_in_training_and_none_in_evaluati
     found = losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
     assert len(set(found)) == 3
     assert found == losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
-
-
-@pytest.mark.parametrize("layer", [lm.Linear(2), lm.BatchNorm(affine=False)], ids=["Linear", "BN"])
-def test_a_layer_with_parameters_or_states_is_refused_in_a_loss(layer: Any) -> None:
-    def loss(y: Tensor, t: Tensor) -> Tensor:
-        return ops.mean((layer(y) - layer(t)) ** 2)
-
-    for call in (
-        lambda: losses_of(network(), loss=loss),
-        lambda: lm.Model(network()).evaluate((X, Y), loss=loss),
-    ):
-        text = error_text(DefinitionError, call)
-        assert "only layers without parameters and states are applied outside of a network" in text
-        assert f"in loss/{type(layer).__name__}" in text
-        assert "lm.Network(x, [y, layer(y)])" in text
 
 
 def test_a_layer_with_parameters_belongs_into_the_network() -> None:

@@ -204,22 +204,6 @@ def test_a_loss_without_targets_is_as_it_was() -> None:
     np.testing.assert_allclose(found["loss"], (run(lm.Mixup(), x, training=True) ** 2).mean())
 
 
-@pytest.mark.parametrize("layer", [lm.Mixup(), lm.CutMix()], ids=repr)
-def test_evaluation_mixes_nothing(layer: Layer) -> None:
-    x = np.random.default_rng(0).random((8, 1, 4, 4)).astype("float32")
-    y = np.arange(8) % 3
-
-    def evaluated(*layers: Layer) -> dict[str, float]:
-        network = lm.Sequential(lm.Input(1, 4, 4), *layers, lm.Flatten(), lm.Linear(3))
-        model = lm.Model(network, seed=0)
-        values = list(model.parameters().values())
-        fixed = {n: np.full_like(v, 0.1) for n, v in zip(model.parameters(), values, strict=True)}
-        model.set_parameters(fixed)
-        return model.evaluate((x, y), loss=lm.CrossEntropy(), metrics=[lm.Accuracy()])
-
-    assert evaluated(layer) == evaluated()
-
-
 def test_micro_batches_mix_within_themselves() -> None:
     x = np.random.default_rng(0).random((8, 4)).astype("float32")
     y = np.arange(8) % 3

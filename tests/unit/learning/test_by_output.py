@@ -119,15 +119,6 @@ def test_weights_are_of_all_losses_or_of_each() -> None:
         )
 
 
-def test_outputs_without_names_are_numbered() -> None:
-    x = lm.Input(3)
-    net = lm.Network(x, [lm.Linear(2)(x), lm.Linear(4)(x)])
-    assert net.output_names == ("output0", "output1")
-    own = lm.Model(net, engine="interpreter")
-    found = own.evaluate(DATA, {"output1": lm.CrossEntropy(), "output0": lm.MSE()})
-    assert list(found) == ["loss", "output0_loss", "output1_loss"]
-
-
 def test_names_of_layers_inputs_and_outputs_are_saved_copied_and_pickled(tmp_path: Path) -> None:
     x = lm.Input(3, name="x")
     layers = lm.Linear(2, name="boxes"), lm.Linear(4, name="head")

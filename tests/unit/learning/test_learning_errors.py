@@ -311,6 +311,18 @@ DEFINITIONS: Rows = [
         )
         for how in ([divergence], [losses.MSE(), [divergence]])
     ),
+    *(
+        (
+            lambda layer=layer, use=use: use(
+                of_one(3), (X, X), lambda y, t: ops.mean(layer(y) - t)
+            ),
+            f"in loss/{type(layer).__name__}",
+            "only layers without parameters and states are applied outside of a network",
+            "lm.Network(x, [y, layer(y)])",
+        )
+        for layer in (lm.Linear(3), lm.BatchNorm(affine=False))
+        for do in (fitted, lm.Model.evaluate)
+    ),
     # Metrics.
     (
         lambda: metrics.F1(average="binary", multilabel=True),

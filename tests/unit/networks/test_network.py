@@ -67,18 +67,17 @@ def test_layers_are_numbered_in_the_order_in_which_they_are_written(
 
 
 def test_outputs_have_the_shapes_of_their_layers() -> None:
-    assert [output.shape for output in of_two_outputs().outputs] == [(BATCH, 2), (BATCH, 3)]
+    expected = [(BATCH, 2), (BATCH, 3)]
+    assert [output.shape for output in of_two_outputs().outputs] == expected
+    # An applied network of several outputs gives a tuple.
+    assert [output.shape for output in of_two_outputs()(lm.Input(4))] == expected
+    a, unused = lm.Input(4), lm.Input(2)
+    assert len(lm.Network([a, unused], lm.Linear(2)(a)).inputs) == 2
 
 
 def test_the_parameters_are_counted() -> None:
     net = lm.Sequential(lm.Input(784), lm.Linear(500), lm.ReLU(), lm.Linear(10))
     assert net.parameter_count() == 785 * 500 + 501 * 10
-
-
-def test_an_input_that_is_not_used_may_be_listed() -> None:
-    a, unused = lm.Input(4), lm.Input(2)
-    net = lm.Network([a, unused], lm.Linear(2)(a))
-    assert len(net.inputs) == 2
 
 
 def test_a_function_of_tensors_may_stand_among_the_layers() -> None:
@@ -101,9 +100,15 @@ def test_a_layer_that_is_applied_twice_shares_its_parameters() -> None:
     np.testing.assert_array_equal(one, other)
 
 
-def test_the_penalty_of_a_shared_layer_is_counted_once() -> None:
-    net = twice(lm.Linear(3, weight_regularizer=lm.L2(1.0)))
-    assert len(net.trace(dtype=shapes.float32, training=True).record.penalties) == 1
+def test_the_penalty_of_a_shared_or_an_inner_layer_is_counted_once() -> None:
+    @dataclass(frozen=True)
+    class Own(lm.Layer):
+        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            return lm.Linear(3, weight_regularizer=lm.L1(0.5))(x)
+
+    for layer in (lm.Linear(3, weight_regularizer=lm.L2(1.0)), Own()):
+        record = twice(layer).trace(dtype=shapes.float32, training=True).record
+        assert len(record.penalties) == 1
 
 
 # Networks within networks -------------------------------------------------------------------------
@@ -116,13 +121,6 @@ def test_an_applied_network_computes_the_same_as_alone() -> None:
     alone.set_parameters(outer.parameters())
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     np.testing.assert_array_equal(alone.predict(x), outer.predict(x))
-
-
-def test_an_applied_network_of_several_outputs_gives_a_tuple() -> None:
-    a = lm.Input(4)
-    inner = lm.Network(a, [lm.Linear(2)(a), lm.Linear(3)(a)])
-    one, other = inner(lm.Input(4))
-    assert (one.shape, other.shape) == ((BATCH, 2), (BATCH, 3))
 
 
 # Layers within layers -----------------------------------------------------------------------------
@@ -223,16 +221,6 @@ def test_a_state_may_take_its_new_value_from_an_inner_layer() -> None:
         training.step(x, np.zeros((5, 3), "float32"))
     mean = (x @ p["1.0.weight"].T + p["1.0.bias"]).mean(axis=0)
     np.testing.assert_allclose(model.predict(x), before - mean, rtol=1e-5, atol=1e-6)
-
-
-def test_a_regulariser_of_an_inner_layer_is_applied() -> None:
-    @dataclass(frozen=True)
-    class Own(lm.Layer):
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
-            return lm.Linear(3, weight_regularizer=lm.L1(0.5))(x)
-
-    net = lm.Sequential(lm.Input(4), Own())
-    assert len(net.trace(dtype=shapes.float32, training=True).record.penalties) == 1
 
 
 # The table ----------------------------------------------------------------------------------------
