@@ -313,9 +313,7 @@ DEFINITIONS: Rows = [
     ),
     *(
         (
-            lambda layer=layer, use=use: use(
-                of_one(3), (X, X), lambda y, t: ops.mean(layer(y) - t)
-            ),
+            lambda layer=layer, do=do: do(of_one(3), (X, X), lambda y, t: ops.mean(layer(y) - t)),
             f"in loss/{type(layer).__name__}",
             "only layers without parameters and states are applied outside of a network",
             "lm.Network(x, [y, layer(y)])",

@@ -11,7 +11,6 @@ from random_arrays import normal
 
 from lamina import Model, Sequential
 from lamina import layers as lm
-from lamina.data import Dataset
 from lamina.learning import losses, metrics
 
 pytestmark = pytest.mark.each_case
@@ -281,24 +280,3 @@ def test_functions_and_losses_are_metrics() -> None:
     largest_errors = np.average(abs(difference).max(1), weights=weights)
     np.testing.assert_allclose(found["largest"], largest_errors, rtol=1e-5)
     np.testing.assert_allclose(found["mse"], found["loss"], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "make", [metrics.AUROC, metrics.AveragePrecision, metrics.CalibrationError]
-)
-@pytest.mark.parametrize("weighted", [False, True])
-def test_metrics_of_scores_leave_ignored_targets_out(make: Any, weighted: bool) -> None:
-    generator = np.random.default_rng(3)
-    scores = generator.normal(size=(40, 3)).astype("float32")
-    targets = generator.integers(0, 3, 40)
-    weights = generator.uniform(0.5, 2, 40).astype("float32") if weighted else None
-    kept = generator.uniform(size=40) < 0.6
-    model = Model(Sequential(lm.Input(3), lm.Identity()), engine="interpreter")
-
-    def found(rows: Any, classes: Any, own: Any, **how: Any) -> float:
-        metric, loss = make(logits=True, **how), losses.CrossEntropy(**how)
-        return model.evaluate(Dataset(rows, classes, weights=own), loss, [metric])[metric.name]
-
-    expected = found(scores[kept], targets[kept], None if weights is None else weights[kept])
-    some = np.where(kept, targets, -1)
-    assert found(scores, some, weights, ignore_index=-1) == pytest.approx(expected, rel=1e-6)

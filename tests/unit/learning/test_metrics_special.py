@@ -147,7 +147,7 @@ EVERY: list[tuple[metrics.Metric, tuple[np.ndarray, np.ndarray]]] = [
     (metrics.CohenKappa(), OF_CLASSES),
     (metrics.AUROC(), OF_ELEMENTS),
     (metrics.AUROC(average="weighted"), OF_LABELS),
-    (metrics.AveragePrecision(), OF_CLASSES),
+    *((make(), OF_CLASSES) for make in (metrics.AUROC, metrics.AveragePrecision)),
     (metrics.AveragePrecision(logits=True), OF_CLASSES),
     (metrics.CalibrationError(), OF_ELEMENTS),
     (metrics.CalibrationError(logits=True), OF_CLASSES),
@@ -197,13 +197,8 @@ def test_a_weight_of_two_counts_an_example_twice(
     np.testing.assert_allclose(found, measured(metric, *repeated), rtol=1e-5)
 
 
-OF_SCORES = metrics.AUROC | metrics.AveragePrecision | metrics.CalibrationError
 OF_INDICES = [
-    metric
-    for metric, arrays in EVERY
-    if arrays is OF_CLASSES
-    and not isinstance(metric, OF_SCORES)
-    and hasattr(metric, "ignore_index")
+    metric for metric, arrays in EVERY if arrays is OF_CLASSES and hasattr(metric, "ignore_index")
 ]
 
 
