@@ -45,7 +45,7 @@ def test_op_is_right_with_every_schedule(op: Op, engine: Engine, check_cases: An
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("graphs", [WindowedGraph, FilteredGraph], ids=lambda one: one.kind)
+@pytest.mark.parametrize("graphs", [WindowedGraph, FilteredGraph])
 def test_contraction_over_windows_is_right_with_every_schedule(
     graphs: type[WindowedGraph], seed: int, engine: Engine
 ) -> None:

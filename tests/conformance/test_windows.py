@@ -21,9 +21,7 @@ from lamina.ops.differentiate import gradients
 @pytest.mark.parametrize(
     ("graphs", "first"),
     [
-        pytest.param(
-            graphs, *first.values, marks=first.marks, id=f"{graphs.kind}-{first.values[0]}"
-        )
+        pytest.param(graphs, *first.values, marks=first.marks)
         for graphs, seeds in ((WindowedGraph, SEEDS), (FilteredGraph, FILTERED_SEEDS))
         for first in tens(seeds)
     ],

@@ -35,13 +35,10 @@ class WindowedGraph:
     """The graph of a seed, and the values that its leaves are fed.
 
     Attributes:
-        kind: sizes of its windows, for names of tests.
         results: results, and gradients of some of its leaves.
         graph: the graph of these.
         feeds: values by the leaves' names.
     """
-
-    kind = "any"
 
     def __init__(self, seed: int, leaves: Leaves | None = None) -> None:
         self._generator = np.random.default_rng(seed)
@@ -264,8 +261,6 @@ class WindowedGraph:
 
 class FilteredGraph(WindowedGraph):
     """The same with windows of 3x3 or 5x5 of stride 1, and more channels."""
-
-    kind = "3x3"
 
     def _draw(self) -> None:
         padding = ((0, 0), (1, 1), (1, 1), (2, 1), (0, 2))
