@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from simd_alternatives import combinations
+
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.signatures import Signatures
 from lamina.engines.gpu.contraction_costs import rate_of
@@ -55,8 +57,7 @@ def legal_schedules(program: Program, target: Target, traits: Traits) -> Iterato
     """Other correct schedules of a program: every kind of kernel, for each step that allows it."""
     chosen = decide(program, target, traits)
     kinds = [list(_legal(step, target, traits)) for step in program.steps]
-    count = max(map(len, kinds), default=0)
-    found = [Schedule(tuple(own[number % len(own)] for own in kinds)) for number in range(count)]
+    found = [Schedule(tuple(one.values())) for one in combinations(kinds)]
     yield from (one for one in dict.fromkeys(found) if one != chosen)
 
 
@@ -74,12 +75,7 @@ def candidate_schedules(program: Program, family: Family) -> Iterator[Any]:
         family.candidates(single_step(program, number, signatures, written))
         for number in range(len(program.steps))
     ]
-    for index in range(1, max(map(len, found), default=0)):
-        forced = {
-            number: own[1 + (index - 1) % (len(own) - 1)]
-            for number, own in enumerate(found)
-            if len(own) > 1
-        }
+    for forced in combinations([own[1:] or [None] for own in found]):
         yield family.decide(program, forced)
 
 

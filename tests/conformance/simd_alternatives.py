@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.matrix import Matrix, as_loop, as_matrix, can_be_paired
@@ -74,11 +75,19 @@ def legal_schedules(program: Program, processor: Processor) -> Iterator[Schedule
             # None: the step is run, or fused after another one, as `decide` chooses.
             known[numbered] = (None, *alternatives_of(numbered, processor))
         found.append(known[numbered])
-    for index in range(max(map(len, found), default=0)):
-        chosen = {number: choices[index % len(choices)] for number, choices in enumerate(found)}
-        forced = {number: choice for number, choice in chosen.items() if choice is not None}
-        if forced:
-            yield decide(program, processor, forced, signatures=signatures)
+    for forced in combinations(found):
+        yield decide(program, processor, forced, signatures=signatures)
+
+
+def combinations(steps: Sequence[Sequence[Any]]) -> Iterator[dict[int, Any]]:
+    """Alternatives by the numbers of their steps, so that together they have all of every step.
+
+    A step has no alternative where it is None.
+    """
+    for index in range(max(map(len, steps), default=0)):
+        chosen = {number: choices[index % len(choices)] for number, choices in enumerate(steps)}
+        if found := {number: choice for number, choice in chosen.items() if choice is not None}:
+            yield found
 
 
 def alternatives_of(step: Step, processor: Processor) -> Iterator[StepSchedule]:
@@ -145,44 +154,22 @@ def _of_matrix(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
         yield _product(matrix, processor, (2, 2), 4, max(k - 1, 1), direct, DIRECT)
     if can_be_dots(matrix):
         panels = Panels(max(full // 2, 2), 2, matrix.n.extent)
-        yield gemm_schedule(
-            matrix,
-            panels,
-            processor,
-            algorithm="dots",
-            tile=(2, 3),
-            chunk=k,
-            split_m=min(-(-m // 2), 2),
-            left=DIRECT,
-            right=DIRECT,
-            prefetch=0,
-        )
+        yield _gemm(matrix, processor, panels, (2, 3), k, (DIRECT, DIRECT), algorithm="dots")
 
 
 def _of_amx(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
     """Tile registers that are not full, chunks of one register, copies of the left operand."""
-    m = matrix.m.extent
+    k_steps = -(-matrix.k_steps // AMX_STEPS) * AMX_STEPS
     for vectors, tile_m, steps, left, right in (
         (1, 5, AMX_STEPS, ALONG_K, PACKED),
         (2, 19, 2 * AMX_STEPS, amx_left(matrix), PREPACKED),
         (2, 32, 1 << 20, amx_left(matrix), PACKED),
     ):
         panels = Panels(AMX_STEPS, vectors, matrix.n.extent)
-        tile_m = min(tile_m, m)
-        k_steps = -(-matrix.k_steps // AMX_STEPS) * AMX_STEPS
-        yield gemm_schedule(
-            matrix,
-            panels,
-            processor,
-            algorithm=AMX,
-            tile=(tile_m, panels.width),
-            chunk=min(steps, k_steps),
-            split_m=min(-(-m // tile_m), 2),
-            left=left,
-            right=right,
-            prefetch=0,
-            packing=_K_BY_K if vectors == 1 else None,
-        )
+        tile = (min(tile_m, matrix.m.extent), panels.width)
+        packing = _K_BY_K if vectors == 1 else None
+        how = {"algorithm": AMX, "packing": packing}
+        yield _gemm(matrix, processor, panels, tile, min(steps, k_steps), (left, right), **how)
 
 
 def _product(
@@ -196,22 +183,26 @@ def _product(
     packing: Packing | None = None,
 ) -> GemmSchedule:
     """Tiles of up to `tile_m` rows; `vectors` is (lanes of a vector, vectors of a panel)."""
-    lanes, count = vectors
-    panels = Panels(lanes, count, matrix.n.extent)
-    tile_m = min(tile_m, matrix.m.extent)
-    return gemm_schedule(
-        matrix,
-        panels,
-        processor,
-        algorithm="tiles",
-        tile=(tile_m, panels.width),
-        chunk=chunk,
-        split_m=min(-(-matrix.m.extent // tile_m), 2),
-        left=left,
-        right=right,
-        prefetch=0 if left == DIRECT else tile_m,
-        packing=packing,
-    )
+    panels = Panels(*vectors, matrix.n.extent)
+    tile = (min(tile_m, matrix.m.extent), panels.width)
+    how = {"prefetch": 0 if left == DIRECT else tile[0], "packing": packing}
+    return _gemm(matrix, processor, panels, tile, chunk, (left, right), **how)
+
+
+def _gemm(
+    matrix: Matrix,
+    processor: Processor,
+    panels: Panels,
+    tile: tuple[int, int],
+    chunk: int,
+    operands: tuple[str, str],
+    **how: Any,
+) -> GemmSchedule:
+    left, right = operands
+    split_m = min(-(-matrix.m.extent // tile[0]), 2)
+    how = {"algorithm": "tiles", "prefetch": 0, **how}
+    sizes: dict[str, Any] = {"tile": tile, "chunk": chunk, "split_m": split_m}
+    return gemm_schedule(matrix, panels, processor, left=left, right=right, **sizes, **how)
 
 
 # Contractions over windows ------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_op_is_right_with_every_schedule(op: Op, engine: Engine, check_cases: An
         for number, (name, sample) in enumerate(samples_of(op))
         for dtype in [(float32, float64)[number % 2]]
     ]
-    check_cases(cases, engine, schedules=partial(schedules_of))
+    check_cases(cases, schedules=partial(schedules_of, engine))
 
 
 @pytest.mark.parametrize("seed", range(5))

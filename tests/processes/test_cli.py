@@ -25,9 +25,14 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_a_folder_with_two_files_and_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    write("digits.py", DIGITS)
+    write("table.py", TABLE)
+    a_table()
 
 
 # The commands -------------------------------------------------------------------------------------
@@ -55,7 +60,7 @@ def test_devices_lists_the_engines_marks_the_default_and_shows_details():
 
 
 def test_check_prints_the_table_of_the_network():
-    output = succeed("check", write("digits.py", DIGITS)).output
+    output = succeed("check", "digits.py").output
     assert "3:Linear" in output
     assert output.splitlines()[-1].split() == ["total", "1,210", "2,474"]
 
@@ -66,7 +71,7 @@ def bill(text, batch, *options, **how):
 
 
 def test_plan_prints_the_bill_of_a_training_step_or_of_inference():
-    path, how = write("digits.py", DIGITS), (lm.CrossEntropy(), lm.Adam(1e-2))
+    path, how = "digits.py", (lm.CrossEntropy(), lm.Adam(1e-2))
     assert succeed("plan", path).output == f"{bill(DIGITS, 100, *how)}\n"
     output = succeed("plan", path, "--batch-size", 64, "--micro-batch", 8).output
     assert output == f"{bill(DIGITS, 64, *how, micro_batch=8)}\n"
@@ -78,34 +83,22 @@ def test_plan_prints_the_bill_of_a_training_step_or_of_inference():
         assert succeed("plan", half, *options).output == f"{bill(DIGITS, 100, *how, dtype=dtype)}\n"
 
 
-def test_plan_lists_buffers_finds_the_largest_batch_and_draws():
-    path = write("digits.py", DIGITS)
-    output = succeed("plan", path, "--buffers", "--memory", "1 MiB", "--plot", "plan.png").output
-    assert re.search(r"^buffer +shape +bytes +offset +steps$", output, re.MULTILINE)
+def test_plan_lists_buffers_counts_data_finds_the_largest_batch_and_draws():
+    options = ("--data", "digits", "--buffers", "--memory", "1 MiB", "--plot", "plan.png")
+    output = succeed("plan", "digits.py", *options).output
     net = namespace(DIGITS)["net"]
-    largest = net.max_batch_size("1 MiB", lm.CrossEntropy(), lm.Adam(1e-2))
-    assert f"largest batch in 1 MiB: {largest:,} examples" in output
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-2), "data": lm.data.digits()}
+    assert output.startswith(f"{net.plan(100, **how)}\n")
+    assert re.search(r"^buffer +shape +bytes +offset +steps$", output, re.MULTILINE)
+    assert f"largest batch in 1 MiB: {net.max_batch_size('1 MiB', **how):,} examples" in output
     assert Path("plan.png").read_bytes().startswith(PNG)
 
 
-def test_plan_counts_data_and_plans_for_its_dtypes():
-    path = write("digits.py", DIGITS)
-    output = succeed("plan", path, "--data", "digits", "--memory", "1 MiB").output
-    net, data = namespace(DIGITS)["net"], lm.data.digits()
-    how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-2), "data": data}
-    assert output.startswith(f"{net.plan(100, **how)}\n")
-    assert f"largest batch in 1 MiB: {net.max_batch_size('1 MiB', **how):,} examples" in output
-
-
-def test_verify_prints_the_report():
-    output = succeed("verify", write("table.py", TABLE)).output
-    assert "gradient of 1.weight" in output
-    assert output.endswith("all checks passed\n")
-
-
-def test_verify_takes_examples_from_a_file():
-    a_table()
-    succeed("verify", write("table.py", TABLE), "--data", "table.csv", "--batch-size", 5)
+def test_verify_prints_the_report_of_random_examples_and_of_a_file():
+    for options in ((), ("--data", "table.csv", "--batch-size", 5)):
+        output = succeed("verify", "table.py", *options).output
+        assert "gradient of 1.weight" in output
+        assert output.endswith("all checks passed\n")
 
 
 @pytest.mark.parametrize("command", ["verify", "profile"])
@@ -138,8 +131,7 @@ def test_verify_fails_where_a_gradient_is_wrong():
 
 
 def test_train_writes_a_model_that_predict_reads():
-    path = write("digits.py", DIGITS)
-    output = succeed("train", path, "--data", "digits", "--validation", "0.2").output
+    output = succeed("train", "digits.py", "--data", "digits", "--validation", "0.2").output
     assert "training    1438 examples" in output
     assert "validation  359 examples" in output
     assert "wrote digits.safetensors" in output
@@ -175,8 +167,7 @@ def assert_equal(name, model):
 
 
 def test_train_gives_the_parameters_of_fit_in_every_precision():
-    path = write("digits.py", DIGITS)
-    common = ("train", path, "--data", "digits", "--epochs", 1)
+    common = ("train", "digits.py", "--data", "digits", "--epochs", 1)
     options = ("--batch-size", 64, "--seed", 3, "--engine", "interpreter", "--out", "a.safetensors")
     succeed(*common, *options)
     assert_equal("a.safetensors", fitted(DIGITS, "interpreter", seed=3, batch_size=64))
@@ -187,13 +178,15 @@ def test_train_gives_the_parameters_of_fit_in_every_precision():
     assert succeed(*predict, "--dtype", "float32").output != succeed(*predict).output
 
 
-def test_train_prints_a_line_per_epoch_and_draws_the_curves():
-    path = write("digits.py", DIGITS)
-    result = succeed("train", path, "--data", "digits", "--epochs", 2, "--curves", "curves.png")
+def test_train_prints_a_line_per_epoch_draws_the_curves_and_ends_after_some_time():
+    common = ("train", "digits.py", "--data", "digits")
+    result = succeed(*common, "--epochs", 2, "--curves", "curves.png")
     lines = result.stderr.splitlines()
     assert [line.split()[:2] for line in lines] == [["epoch", "1/2"], ["epoch", "2/2"]]
     assert re.search(r"^loss \d\.\d{4}  accuracy 0\.\d{4}$", result.stdout, re.MULTILINE)
     assert Path("curves.png").read_bytes().startswith(PNG)
+    result = succeed(*common, "--minutes", 1e-9, "--log", "run.csv")
+    assert "interrupted after 0 of" in result.stdout
 
 
 def epochs_of_the_log():
@@ -214,8 +207,7 @@ PATIENTLY = ("--data", "digits", "--validation", 0.2, "--patience", 2, "--log", 
 
 
 def test_train_writes_a_log_and_the_model_of_the_last_epoch_if_it_is_the_best():
-    path = write("digits.py", DIGITS)
-    result = succeed("train", path, *PATIENTLY, "--epochs", 3, "--micro-batch", 20)
+    result = succeed("train", "digits.py", *PATIENTLY, "--epochs", 3, "--micro-batch", 20)
     epochs, losses, _ = epochs_of_the_log()
     assert epochs == [1, 2, 3]
     assert_best_epoch_is_written(losses)
@@ -245,15 +237,8 @@ def test_train_writes_the_best_epoch_of_a_fit_that_diverges():
     assert_best_epoch_is_written(losses)
 
 
-def test_train_ends_after_some_time():
-    path = write("digits.py", DIGITS)
-    result = succeed("train", path, "--data", "digits", "--minutes", 1e-9, "--log", "run.csv")
-    assert "interrupted after 0 of" in result.stdout
-
-
 def test_train_resumes_from_a_checkpoint_to_the_same_bits():
-    path = write("digits.py", DIGITS)
-    common = ("train", path, "--data", "digits")
+    common = ("train", "digits.py", "--data", "digits")
     succeed(*common, "--epochs", 2, "--out", "whole.safetensors")
     keep = ("--checkpoint", "state.safetensors", "--resume", "--out", "resumed.safetensors")
     succeed(*common, "--epochs", 1, *keep)
@@ -266,7 +251,7 @@ def test_train_reads_a_table_and_validates_on_another():
     a_table("train.csv")
     a_table("other.csv")
     output = succeed(
-        "train", write("table.py", TABLE), "--data", "train.csv", "--validation", "other.csv",
+        "train", "table.py", "--data", "train.csv", "--validation", "other.csv",
         "--targets", "0",
     ).output  # fmt: skip
     assert "validation  20 examples: x f32[2], y f32[1]" in output
@@ -275,14 +260,13 @@ def test_train_reads_a_table_and_validates_on_another():
 def test_predict_takes_a_table_with_and_without_its_targets():
     values = a_table()
     np.savetxt("inputs.csv", values[:, :2], delimiter=",", fmt="%.4f")
-    succeed("train", write("table.py", TABLE), "--data", "table.csv", "--epochs", 1)
+    succeed("train", "table.py", "--data", "table.csv", "--epochs", 1)
     with_targets = succeed("predict", "table.safetensors", "--data", "table.csv").output
     assert succeed("predict", "table.safetensors", "--data", "inputs.csv").output == with_targets
     assert len(with_targets.splitlines()) == 20
 
 
 def test_predict_finds_the_users_layers_in_their_file():
-    a_table()
     path = write("own.py", OWN_LAYER)
     succeed("train", path, "--data", "table.csv", "--epochs", 1)
     message = fail("predict", "own.safetensors", "--data", "table.csv")
@@ -327,7 +311,6 @@ metrics = {"size": [lm.R2()]}
 
 def test_train_takes_losses_and_metrics_by_output():
     path = write("two.py", TWO_OUTPUTS)
-    a_table()
     succeed("check", path)
     assert "two.safetensors" in succeed("train", path, "--data", "table.csv", "--epochs", 1).stdout
     assert_equal("two.safetensors", fitted(TWO_OUTPUTS, digits=lm.data.load("table.csv")))
@@ -335,7 +318,6 @@ def test_train_takes_losses_and_metrics_by_output():
 
 @pytest.mark.parametrize("command", [("check",), ("plan",), ("train", "--data", "table.csv")])
 def test_losses_of_other_outputs_are_refused(command):
-    a_table()
     name, *options = command
     path = write("two.py", TWO_OUTPUTS.replace('loss = {"size"', 'loss = {"length"'))
     message = fail(name, path, *options)
@@ -356,9 +338,8 @@ def test_plan_finds_a_larger_batch_in_mixed_precision():
 
 @pytest.mark.parametrize("command", [["explain"], ["profile", "--seconds", "0.01"]])
 def test_explain_and_profile_take_a_precision(command):
-    path = write("digits.py", DIGITS)
     for dtype in ("float32", "mixed-bfloat16"):
-        output = succeed(command[0], path, *command[1:], "--dtype", dtype).output
+        output = succeed(command[0], "digits.py", *command[1:], "--dtype", dtype).output
         assert ("net/4:ReLU.cast" in output) == (dtype != "float32")
 
 
@@ -372,7 +353,7 @@ def test_bench_takes_a_precision():
 @pytest.mark.parametrize("command", ["train", "plan", "explain", "profile", "tune"])
 def test_an_unknown_precision_is_refused_with_the_right_spelling(command):
     options = ("--data", "digits") if command == "train" else ()
-    assert fail(command, write("digits.py", DIGITS), *options, "--dtype", "bf16") == (
+    assert fail(command, "digits.py", *options, "--dtype", "bf16") == (
         "DTypeError in --dtype: the parameters of a model are floating-point numbers\n"
         "  expected  float32, float64, bfloat16, float16, mixed, mixed-bfloat16, mixed-float16\n"
         "  found     bf16\n"
@@ -383,7 +364,7 @@ def test_an_unknown_precision_is_refused_with_the_right_spelling(command):
 def test_mixed_on_a_device_without_instructions_names_the_alternative():
     if any(one.has_bfloat16 or one.has_float16 for one in lm.devices() if one.engine == "cpu"):
         pytest.skip("this processor has instructions for floats of 16 bits")
-    message = fail("plan", write("digits.py", DIGITS), "--dtype", "mixed")
+    message = fail("plan", "digits.py", "--dtype", "mixed")
     assert "EngineError in cpu: this device does not compute with floats of 16 bits" in message
     assert "dtype='mixed-bfloat16' stores activations" in message
 
@@ -392,7 +373,7 @@ def test_mixed_on_a_device_without_instructions_names_the_alternative():
 def test_outputs_in_16_bits_are_written_with_all_digits(dtype):
     inputs = a_table()[:, :2].astype("float32")
     options = ("--data", "table.csv", "--dtype", dtype, "--epochs", 1)
-    succeed("train", write("table.py", TABLE), *options)
+    succeed("train", "table.py", *options)
     expected = lm.load("table.safetensors").predict(inputs)
     for name in ("scores.csv", "scores.npy"):
         told = succeed("predict", "table.safetensors", "--data", "table.csv", "--out", name)
@@ -485,7 +466,7 @@ def test_a_file_without_the_required_loss_is_refused(command):
     ],
 )
 def test_train_refuses_wrong_arguments_before_it_trains(arguments, expected):
-    message = fail("train", write("digits.py", DIGITS), *arguments)
+    message = fail("train", "digits.py", *arguments)
     assert message.startswith(expected)
     assert not Path("digits.safetensors").exists()
 
@@ -493,9 +474,7 @@ def test_train_refuses_wrong_arguments_before_it_trains(arguments, expected):
 @needs_proc
 @pytest.mark.parametrize("option", ["--out", "--curves", "--checkpoint", "--log"])
 def test_train_refuses_a_folder_that_cannot_be_written_to_before_it_trains(option):
-    result = run(
-        "train", write("digits.py", DIGITS), "--data", "digits", option, "/proc/self/a.png"
-    )
+    result = run("train", "digits.py", "--data", "digits", option, "/proc/self/a.png")
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith("DataError in /proc/self/a.png: the file could not be written")
@@ -504,7 +483,7 @@ def test_train_refuses_a_folder_that_cannot_be_written_to_before_it_trains(optio
 
 def test_data_of_another_shape_than_the_network_is_refused():
     a_table(columns=5)
-    message = fail("train", write("table.py", TABLE), "--data", "table.csv")
+    message = fail("train", "table.py", "--data", "table.csv")
     assert message.startswith("ShapeError in input 0: ")
     net = write("net.py", TABLE.replace("lm.Input(2)", "lm.Input(3)"))
     a_table(columns=4)
@@ -517,7 +496,7 @@ def test_data_of_another_shape_than_the_network_is_refused():
 def test_curves_without_matplotlib_are_refused_at_once(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     arguments = ("--data", "digits", "--curves", "curves.png")
-    message = fail("train", write("digits.py", DIGITS), *arguments)
+    message = fail("train", "digits.py", *arguments)
     assert message.startswith("MissingExtraError: --curves needs the package matplotlib")
 
 
@@ -532,7 +511,7 @@ def test_an_os_error_is_one_line_and_an_error_of_lamina_itself_is_not_hidden(mon
         raise OSError(28, "No space left on device", "plan.png")
 
     monkeypatch.setattr("lamina.inspect.bill.MemoryBill.plot", full)
-    message = fail("plan", write("table.py", TABLE), "--plot", "plan.png")
+    message = fail("plan", "table.py", "--plot", "plan.png")
     assert message == "OSError: plan.png: No space left on device\n"
     monkeypatch.setattr(lm, "devices", lambda: 1 / 0)
     assert isinstance(run("devices").exception, ZeroDivisionError)
@@ -552,7 +531,7 @@ def test_an_os_error_is_one_line_and_an_error_of_lamina_itself_is_not_hidden(mon
     ],
 )
 def test_wrong_usage_is_refused_with_status_2(arguments, expected):
-    write("digits.py", DIGITS)
+    "digits.py"
     assert expected in fail(*arguments, status=2)
 
 
@@ -563,7 +542,6 @@ def test_several_outputs_do_not_fit_into_one_array():
         "net = lm.Network(inputs=x, outputs=[lm.Linear(1)(x), lm.Linear(2)(x)])\n",
     )
     lm.Model(namespace(path.read_text())["net"]).save("two.safetensors")
-    a_table()
     common = ("predict", "two.safetensors", "--data", "table.csv", "--out")
     assert "ends in .npz" in fail(*common, "scores.npy")
     succeed(*common, "scores.npz")
