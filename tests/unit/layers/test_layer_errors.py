@@ -46,6 +46,10 @@ _DIMENSIONS = "these are not the dimensions of an example"
 _AREA = ("area must be two numbers, the lower one first", "expected  area=(0.02, 0.33)")
 _WIDTHS = ("widths must be whole numbers, two for each axis", "expected  widths=((1, 1), (0, 2))")
 
+_KINDS = {
+    "init": ("an initializer, a function", "lm.init.XavierUniform()"),
+    "izer": ("a regularizer, a function", "lm.L2(1e-4)"),
+}
 _OF_SHAPE = "Write a function of shape, seed and stream that returns the array."
 
 OPTIONS: Rows = [
@@ -102,37 +106,24 @@ OPTIONS: Rows = [
     *(
         (
             lambda name=name, value=value: lm.Linear(3, **{name: value}),
-            "in Linear (test_layer_errors.py:",
-            f"): {name} must be {what}, a function",
-            *(example, f"\n  {advice}"),
+            *("in Linear (test_layer_errors.py:", f"): {name} must be {_KINDS[name[-4:]][0]}"),
+            _KINDS[name[-4:]][1],
+            f"\n  {advice}",
         )
-        for what, example, rows in (
-            (
-                "an initializer",
-                "lm.init.XavierUniform()",
-                [
-                    ("weight_init", "he_normal", "Write lm.init.KaimingNormal()."),
-                    ("weight_init", "glorot_uniform", "Write lm.init.XavierUniform()."),
-                    ("weight_init", "mystery", "lm.init has the initializers."),
-                    ("weight_init", np.zeros, "Write lm.init.Zeros()."),
-                    ("weight_init", np.ones, "Write lm.init.Constant(1.0)."),
-                    ("bias_init", 0.5, "Write lm.init.Constant(0.5)."),
-                    ("weight_init", np.zeros((3, 4)), _OF_SHAPE),
-                    ("weight_init", lm.init.Zeros, "Make one of the class: Zeros(...)."),
-                ],
-            ),
-            (
-                "a regularizer",
-                "lm.L2(1e-4)",
-                [
-                    ("weight_regularizer", 0.01, "Write lm.L2(0.01)."),
-                    ("weight_regularizer", "l1", "Write lm.L1(0.01)."),
-                    ("weight_regularizer", "l2", "Write lm.L2(0.02)."),
-                    ("weight_regularizer", lm.L2, "Make one of the class: L2(...)."),
-                ],
-            ),
+        for name, value, advice in (
+            ("weight_init", "he_normal", "Write lm.init.KaimingNormal()."),
+            ("weight_init", "glorot_uniform", "Write lm.init.XavierUniform()."),
+            ("weight_init", "mystery", "lm.init has the initializers."),
+            ("weight_init", np.zeros, "Write lm.init.Zeros()."),
+            ("weight_init", np.ones, "Write lm.init.Constant(1.0)."),
+            ("bias_init", 0.5, "Write lm.init.Constant(0.5)."),
+            ("weight_init", np.zeros((3, 4)), _OF_SHAPE),
+            ("weight_init", lm.init.Zeros, "Make one of the class: Zeros(...)."),
+            ("weight_regularizer", 0.01, "Write lm.L2(0.01)."),
+            ("weight_regularizer", "l1", "Write lm.L1(0.01)."),
+            ("weight_regularizer", "l2", "Write lm.L2(0.02)."),
+            ("weight_regularizer", lm.L2, "Make one of the class: L2(...)."),
         )
-        for name, value, advice in rows
     ),
     (lambda: lm.init.Uniform(1.0, 0.0), "low must not be above high"),
     (

@@ -333,12 +333,10 @@ def test_operators_are_those_of_python() -> None:
     assert value(lambda x: ~(x > 0) & (x < 0) ^ (x < -9), x).tolist() == (x < 0).tolist()
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32", "int64"])
-def test_bits_are_inverted_in_every_integer_type(dtype: str) -> None:
-    x = np.array([0, 1, 100, np.iinfo(dtype).max], dtype)
-    found = value(ops.bitwise_not, x)
-    assert found.dtype == x.dtype
-    np.testing.assert_array_equal(found, ~x)
+def test_bits_are_inverted_in_every_integer_type() -> None:
+    for dtype in ("uint8", "int8", "uint16", "int16", "int32", "int64"):
+        x = np.array([0, 1, 100, np.iinfo(dtype).max], dtype)
+        np.testing.assert_array_equal(value(ops.bitwise_not, x), ~x, strict=True)
 
 
 def test_divisions_of_integers_by_zero_are_zero() -> None:
