@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
+from harness import run_program
 
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath-python is not installed")
@@ -22,6 +22,7 @@ from lamina.engines.cuda.devices import chosen
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.cuda.family import CudaFamily
 from lamina.engines.gpu.engine import GpuEngine
+from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Load, Local, Scalar
@@ -135,34 +136,6 @@ class Product:
         return Program("product", buffers, (step,), (), {}, Plan((), 0, ()))
 
     def expected(self, step: Contraction, feeds: dict[str, Array]) -> Array:
-        """The result's buffer after the step, in float64 but for the final rounding."""
-        grids = np.meshgrid(*(np.arange(one.extent) for one in self.axes.values()), indexing="ij")
-        points: dict[Any, Array] = dict(zip(self.axes.values(), grids, strict=True))
-
-        def at(index: Index) -> Array:
-            terms = [points[atom] * factor for atom, factor in index.terms]
-            return np.asarray(sum(terms, np.full(grids[0].shape, index.constant)))
-
-        def value(scalar: Scalar) -> Array:
-            if scalar == RESULT:
-                return total
-            if isinstance(scalar, Load):
-                return feeds[scalar.buffer].astype(np.float64)[at(scalar.index)[..., :1]]
-            assert isinstance(scalar, Apply)
-            operands = [value(one) for one in scalar.operands]
-            computed = {"add": np.add, "maximum": np.maximum, "cast": np.positive}
-            return computed[scalar.primitive](*operands)
-
-        left, right = (
-            feeds[name].astype(np.float64)[at(index)]
-            for name, index in (
-                ("left", self.index(self.left, "m", "k")),
-                ("right", self.index(self.right, "k", "n")),
-            )
-        )
-        total = (left * right).sum(-1, keepdims=True)
-        (store,) = step.stores
-        found = feeds["result"].astype(np.float64)
-        where = at(store.index)[..., :1]
-        found[where] = value(store.value) + (found[where] if store.accumulate else 0.0)
-        return found.astype(feeds["result"].dtype)
+        """The result's buffer after the step, on the interpreter."""
+        program = self.program(step, feeds)
+        return run_program(program, InterpreterEngine(), feeds)[1]["result"]

@@ -21,7 +21,6 @@ from cuda_machine.driver_state import (
 from cuda_machine.faults import OutOfMemory
 from cuda_machine.machine import LoadedKernel, LoadedModule
 from cuda_machine.ptx import parse
-from cuda_machine.syntax import Module
 
 # The simulated clock's milliseconds for an instruction of a thread.
 MILLISECONDS_PER_INSTRUCTION = 1e-6
@@ -32,9 +31,10 @@ MOST_GRID = (2**31 - 1, 65535, 65535)
 
 @dataclass(eq=False)
 class LoadedImage:
+    """A module in a context."""
+
     handle: int
     context: Context
-    parsed: Module
     loaded: LoadedModule
     functions: dict[str, Function] = field(default_factory=dict)
     unloaded: bool = False
@@ -42,26 +42,18 @@ class LoadedImage:
 
 @dataclass(eq=False)
 class Function:
-    """A kernel of a module.
-
-    `static_shared` is the shared memory of each block, `most_dynamic_shared` what its launches may
-    add to it, in bytes; `sizes` are those of the parameters.
-    """
+    """A kernel of a module; its launches may add `most_dynamic_shared` bytes of shared memory."""
 
     handle: int
-    context: Context
-    name: str
     module: LoadedImage
     kernel: LoadedKernel
-    bounds: tuple[int, ...] | None
-    sizes: tuple[int, ...]
-    static_shared: int
     most_dynamic_shared: int
 
     @property
     def most_threads(self) -> int:
         """The most threads of a block. That registers may limit them further is not known here."""
-        return min(THREADS_PER_BLOCK, math.prod(self.bounds or (THREADS_PER_BLOCK,)))
+        bounds = self.kernel.kernel.maxntid or (THREADS_PER_BLOCK,)
+        return min(THREADS_PER_BLOCK, math.prod(bounds))
 
 
 class KernelCalls(Calls):
@@ -82,7 +74,7 @@ class KernelCalls(Calls):
             loaded = context.device.machine.load(parsed)
         except OutOfMemory as error:
             raise CudaError(CUresult.CUDA_ERROR_OUT_OF_MEMORY) from error
-        module = LoadedImage(self.state.new_handle(), context, parsed, loaded)
+        module = LoadedImage(self.state.new_handle(), context, loaded)
         return CUmodule(self.state.add(module).handle)
 
     @driver_call()
@@ -98,23 +90,13 @@ class KernelCalls(Calls):
     @driver_call(1)
     def cuModuleGetFunction(self, hmod: Any, name: bytes) -> CUfunction:
         module = self._module(hmod)
-        found = module.parsed.kernels.get(name.decode())
-        if found is None:
+        kernel = module.loaded.kernels.get(name.decode())
+        if kernel is None:
             raise CudaError(CUresult.CUDA_ERROR_NOT_FOUND)
         function = module.functions.get(name.decode())
         if function is None:
-            static = found.shared_bytes
-            function = Function(
-                self.state.new_handle(),
-                module.context,
-                name.decode(),
-                module,
-                module.loaded.kernels[name.decode()],
-                found.maxntid,
-                tuple(parameter.size for parameter in found.parameters),
-                static,
-                max(0, SHARED_WITHOUT_OPT_IN - static),
-            )
+            dynamic = max(0, SHARED_WITHOUT_OPT_IN - kernel.kernel.shared_bytes)
+            function = Function(self.state.new_handle(), module, kernel, dynamic)
             module.functions[name.decode()] = self.state.add(function)
         return CUfunction(function.handle)
 
@@ -129,8 +111,8 @@ class KernelCalls(Calls):
         function = self._function(hfunc)
         if attrib != CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
             raise OutsideTheDouble(f"the double cannot set {attrib.name}")
-        most = function.context.device.description.most_shared
-        if value < 0 or value + function.static_shared > most:
+        most = function.module.context.device.description.most_shared
+        if value < 0 or value + function.kernel.kernel.shared_bytes > most:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
         function.most_dynamic_shared = value
 
@@ -153,30 +135,32 @@ class KernelCalls(Calls):
         if extra != 0:
             raise OutsideTheDouble("the double takes kernelParams, not extra")
         function, stream = self._function(f), self.state.find_stream(hStream)
-        if stream.context is not function.context:
+        if stream.context is not function.module.context:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
         grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
         _check_launch(function, grid, block, sharedMemBytes)
-        parameters = _parameter_bytes(kernelParams, function.sizes)
-        machine = function.context.device.machine
+        parameters = _parameter_bytes(
+            kernelParams, [one.size for one in function.kernel.kernel.parameters]
+        )
+        machine, name = stream.context.device.machine, function.kernel.kernel.name
         _ = function.kernel.program
 
         def launch() -> float:
             if function.module.unloaded:
-                raise UseAfterRelease(f"{function.name} runs after its module was unloaded")
+                raise UseAfterRelease(f"{name} runs after its module was unloaded")
             counts = machine.launch(
                 function.kernel, grid, block, parameters, shared_bytes=sharedMemBytes
             )
             return counts.instructions * MILLISECONDS_PER_INSTRUCTION
 
-        self.state.run_or_capture(stream, function.name, launch)
+        self.state.run_or_capture(stream, name, launch)
 
     def _module(self, handle: Any) -> LoadedImage:
         return self.state.find(LoadedImage, handle, CUresult.CUDA_ERROR_INVALID_VALUE)
 
     def _function(self, handle: Any) -> Function:
         function = self.state.find(Function, handle)
-        if function.context is not self.state.current():
+        if function.module.context is not self.state.current():
             raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
         return function
 

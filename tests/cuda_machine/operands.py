@@ -10,7 +10,6 @@ from cuda_machine.syntax import (
     BITS,
     Address,
     Immediate,
-    Kernel,
     Not,
     Operand,
     Register,
@@ -52,29 +51,22 @@ class Scopes:
     A name that is declared again in an inner scope becomes another register.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._registers: list[dict[str, Register]] = [{}]
-        # `.reg .b32 %r<9>` declares %r0 to %r8.
-        self._numbered: list[dict[str, tuple[int, str, str]]] = [{}]
-        self._names: list[dict[str, str]] = [{}]
-        self._scopes = 0
+    def __init__(self) -> None:
+        self._names: list[dict[str, Register | str]] = [{}]
+        self._opened = 0
 
     def open(self) -> None:
-        self._scopes += 1
-        self._registers.append({})
-        self._numbered.append({})
+        self._opened += 1
         self._names.append({})
 
     def close(self) -> None:
-        for scopes in (self._registers, self._numbered, self._names):
-            scopes.pop()
+        self._names.pop()
 
     def _unique(self, name: str) -> str:
-        return name if len(self._registers) == 1 else f"{name}@{self._scopes}"
+        return name if len(self._names) == 1 else f"{name}@{self._opened}"
 
     def declare_registers(self, text: str) -> None:
-        """Registers of `.b32 %r<9>` or `.pred p, q`."""
+        """Registers of `.b32 %r<9>`, which are %r0 to %r8, or of `.pred p, q`."""
         type, _, names = text.partition(" ")
         type = type.removeprefix(".")
         if type not in BITS or BITS[type] == 8:
@@ -83,42 +75,18 @@ class Scopes:
             found = re.fullmatch(r"([\w$%]+)(?:<(\d+)>)?", name.strip())
             if not found:
                 raise Fault("unknown syntax of registers")
-            unique = self._unique(found[1])
-            if found[2]:
-                self._numbered[-1][found[1]] = (int(found[2]), unique, type)
-            else:
-                self._declare(found[1], unique, type)
-
-    def _declare(self, name: str, unique: str, type: str) -> Register:
-        register = Register(unique, type)
-        self._registers[-1][name] = self._kernel.registers[unique] = register
-        return register
+            for number in range(int(found[2])) if found[2] else ("",):
+                own = f"{found[1]}{number}"
+                self._names[-1][own] = Register(self._unique(own), type)
 
     def declare_variable(self, name: str) -> str:
-        self._names[-1][name] = self._unique(name)
-        return self._names[-1][name]
+        """The unique name of a shared or local variable."""
+        unique = self._names[-1][name] = self._unique(name)
+        return unique
 
-    def register(self, name: str) -> Register | None:
-        for known, numbered in zip(
-            reversed(self._registers), reversed(self._numbered), strict=True
-        ):
-            if name in known:
-                return known[name]
-            found = re.fullmatch(r"(.*?)(0|[1-9]\d*)", name)
-            if found and found[1] in numbered:
-                count, unique, type = numbered[found[1]]
-                if int(found[2]) < count:
-                    register = Register(f"{unique}{found[2]}", type)
-                    known[name] = self._kernel.registers[register.name] = register
-                    return register
-        return None
-
-    def symbol(self, name: str) -> str:
-        """The unique name of a variable, or the name of something outside of the function."""
-        for names in reversed(self._names):
-            if name in names:
-                return names[name]
-        return name
+    def find(self, name: str) -> Register | str:
+        """The register or the variable of a name, or the name of something outside."""
+        return next((names[name] for names in reversed(self._names) if name in names), name)
 
 
 def read_operands(scopes: Scopes, text: str) -> tuple[Operand, ...]:
@@ -183,8 +151,9 @@ class _Reader:
             return value
         if token == "_":
             return Sink()
-        if register := self.scopes.register(token):
-            return register
+        known = self.scopes.find(token)
+        if isinstance(known, Register):
+            return known
         if token.startswith("%"):
             if token not in SPECIALS:
                 raise Fault(f"unknown register {token}")
@@ -194,7 +163,7 @@ class _Reader:
         offset = 0
         if self._next() in ("+", "-"):
             offset = self._offset()
-        return Symbol(self.scopes.symbol(token), offset)
+        return Symbol(known, offset)
 
     def _offset(self) -> int:
         sign = -1 if self.tokens.pop() == "-" else 1

@@ -143,7 +143,7 @@ class _Parser:
         if not body:
             return
         module.kernels[kernel.name] = kernel
-        self._body(kernel, Scopes(kernel))
+        self._body(kernel, Scopes())
 
     def _body(self, kernel: Kernel, scopes: Scopes) -> None:
         depth = 1
@@ -281,8 +281,8 @@ def _instruction(scopes: Scopes, line: int, text: str) -> Instruction:
         raise Fault("unknown syntax of an instruction")
     guard: Register | Not | None = None
     if found["guard"]:
-        operand = scopes.register(found["guard"])
-        if operand is None:
+        operand = scopes.find(found["guard"])
+        if not isinstance(operand, Register):
             raise Fault(f"unknown register {found['guard']}")
         guard = Not(operand) if found["not"] else operand
     operands = read_operands(scopes, found["operands"])

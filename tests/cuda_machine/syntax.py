@@ -160,7 +160,6 @@ class Kernel:
     parameters: list[Parameter] = field(default_factory=list)
     shared: dict[str, Variable] = field(default_factory=dict)
     local: dict[str, Variable] = field(default_factory=dict)
-    registers: dict[str, Register] = field(default_factory=dict)
     targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
     body: list[Instruction | Label] = field(default_factory=list)
     maxntid: tuple[int, ...] | None = None
