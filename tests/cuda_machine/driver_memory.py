@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class MemoryCalls(Calls):
         self.state.check_unsafe_call()
         buffer = np.full(bytesize + PAGE, 0xA5, np.uint8)
         address = -(-buffer.ctypes.data // PAGE) * PAGE
-        allocation = HostAllocation(address, bytesize, self.state.current(), buffer)
+        allocation = HostAllocation(address, bytesize, self.state.current(), buffer=buffer)
         self.state.pinned[address] = allocation
         return address
 
@@ -84,13 +85,11 @@ class MemoryCalls(Calls):
         to, pinned = self._allocation(target, size), self._pinned(stream, address, size)
         staged = ctypes.string_at(address, size) if pinned is None else b""
 
-        def copy() -> float:
-            _require_alive(to, *([pinned] if pinned else []))
+        def copy() -> None:
             data = staged if pinned is None else ctypes.string_at(address, size)
             to.context.device.memory.write(target, data)
-            return size * MILLISECONDS_PER_BYTE
 
-        self.state.run_or_capture(stream, "copy to the device", copy)
+        self._enqueue(stream, copy, size, to, pinned)
 
     @driver_call()
     def cuMemcpyDtoHAsync(self, dstHost: Any, srcDevice: Any, ByteCount: int, hStream: Any) -> None:
@@ -99,12 +98,10 @@ class MemoryCalls(Calls):
         address, source, size = int(dstHost), int(srcDevice), ByteCount
         of, pinned = self._allocation(source, size), self._pinned(stream, address, size)
 
-        def copy() -> float:
-            _require_alive(of, *([pinned] if pinned else []))
+        def copy() -> None:
             ctypes.memmove(address, of.context.device.memory.read(source, size), size)
-            return size * MILLISECONDS_PER_BYTE
 
-        self.state.run_or_capture(stream, "copy to the host", copy)
+        self._enqueue(stream, copy, size, of, pinned)
         if pinned is None and stream.last is not None:
             self.state.wait(stream.last)
 
@@ -112,29 +109,37 @@ class MemoryCalls(Calls):
     def cuMemcpyDtoDAsync(
         self, dstDevice: Any, srcDevice: Any, ByteCount: int, hStream: Any
     ) -> None:
-        stream = self.state.find_stream(hStream)
         target, source = int(dstDevice), int(srcDevice)
         to, of = self._allocation(target, ByteCount), self._allocation(source, ByteCount)
 
-        def copy() -> float:
-            _require_alive(to, of)
+        def copy() -> None:
             memory = of.context.device.memory
             to.context.device.memory.copy(target, source, ByteCount, memory)
-            return ByteCount * MILLISECONDS_PER_BYTE
 
-        self.state.run_or_capture(stream, "copy on the device", copy)
+        self._enqueue(self.state.find_stream(hStream), copy, ByteCount, to, of)
 
     @driver_call()
     def cuMemsetD8Async(self, dstDevice: Any, uc: int, N: int, hStream: Any) -> None:
-        target, data = int(dstDevice), bytes([uc]) * N
-        to = self._allocation(target, N)
+        target, to = int(dstDevice), self._allocation(int(dstDevice), N)
 
-        def fill() -> float:
-            _require_alive(to)
-            to.context.device.memory.write(target, data)
-            return N * MILLISECONDS_PER_BYTE
+        def fill() -> None:
+            to.context.device.memory.write(target, bytes([uc]) * N)
 
-        self.state.run_or_capture(self.state.find_stream(hStream), "fill", fill)
+        self._enqueue(self.state.find_stream(hStream), fill, N, to)
+
+    def _enqueue(
+        self, stream: Stream, action: Callable[[], None], size: int, *used: Allocation | None
+    ) -> None:
+        """Adds a copy or fill, which must not run after what it uses was freed."""
+
+        def run() -> float:
+            for one in used:
+                if one is not None and one.freed:
+                    raise UseAfterRelease(*one.used_when_freed)
+            action()
+            return size * MILLISECONDS_PER_BYTE
+
+        self.state.run_or_capture(stream, "copy or fill", run)
 
     def _allocation(self, address: int, size: int) -> Allocation:
         """The allocation that has these bytes, which are of any device (unified addressing)."""
@@ -155,14 +160,3 @@ class MemoryCalls(Calls):
         if stream.capture is not None:
             raise OutsideTheDouble("the capture of a copy of pageable memory")
         return None
-
-
-def _require_alive(*allocations: Allocation | HostAllocation) -> None:
-    for allocation in allocations:
-        if allocation.freed and isinstance(allocation, HostAllocation):
-            raise UseAfterRelease("a copy runs after its page-locked memory was freed")
-        if allocation.freed:
-            raise UseAfterRelease(
-                "a copy or fill runs after its memory was freed",
-                CUresult.CUDA_ERROR_ILLEGAL_ADDRESS,
-            )

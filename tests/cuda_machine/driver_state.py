@@ -78,21 +78,28 @@ class Context:
 
 @dataclass(eq=False)
 class Allocation:
+    """Memory of a device."""
+
     address: int
     size: int
     context: Context
     freed: bool = False
+    # The error of a copy or fill that runs after it was freed.
+    used_when_freed = (
+        "a copy or fill runs after its memory was freed",
+        CUresult.CUDA_ERROR_ILLEGAL_ADDRESS,
+    )
 
 
 @dataclass(eq=False)
-class HostAllocation:
+class HostAllocation(Allocation):
     """Page-locked memory of the host. Arrays may view the buffer after it was freed."""
 
-    address: int
-    size: int
-    context: Context
-    buffer: Any
-    freed: bool = False
+    buffer: Any = None
+    used_when_freed = (
+        "a copy runs after its page-locked memory was freed",
+        CUresult.CUDA_ERROR_LAUNCH_FAILED,
+    )
 
 
 class State:

@@ -7,7 +7,7 @@ for faults. Addresses are int64, within their space; global addresses are those 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -70,6 +70,13 @@ class Launch:
 def index_of(number: Number, extents: Index) -> tuple[Number, Number, Number]:
     x, y, _ = extents
     return number % x, number // x % y, number // (x * y)
+
+
+def _parts(offsets: Integers, size: int, shift: int = 0) -> Iterator[Integers]:
+    """The positions of accesses, part after part; a part has a power of two of bytes."""
+    positions = offsets >> shift if shift else offsets
+    for number in range(max(1, size >> shift)):
+        yield positions + number if number else positions
 
 
 class Lanes:
@@ -158,8 +165,8 @@ class Lanes:
         self._shift = launch.shared_granule.bit_length() - 1
         self._shared_written = np.zeros(len(shared) >> self._shift, np.bool_)
         self._shared_full = False
-        # Destinations of asynchronous copies that have not arrived.
-        self._pending: npt.NDArray[np.bool_] | None = None
+        # False where asynchronous copies have not arrived.
+        self._arrived: npt.NDArray[np.bool_] | None = None
         self._local_stride = -(-launch.local_bytes // 16) * 16
         local = np.zeros(self._local_stride * self.count, np.uint8)
         self._local = {size: local.view(f"u{size}") for size in (1, 2, 4, 8)}
@@ -211,11 +218,8 @@ class Lanes:
         if size & (size - 1):
             return
         if size > 1 and int(np.bitwise_or.reduce(addresses)) & (size - 1):
-            bad = (addresses & (size - 1)) != 0
-            at = int(addresses[np.argmax(bad)])
-            self.fault_where(
-                f"a misaligned address: {size} bytes of {space} memory at {at:#x}", line, bad, idx
-            )
+            what = f"a misaligned address: {size} bytes of {space} memory at {{:#x}}"
+            self._refuse(what, addresses, (addresses & (size - 1)) != 0, line, idx)
 
     def _global_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
         """The offsets in the memory's bytes of legal addresses."""
@@ -234,43 +238,29 @@ class Lanes:
         ends = memory.ends(offsets)
         # Null pointers, and addresses of other devices, may be below the first address.
         bad = (offsets < 0) | (ends < 0) | (offsets + size > ends)
+        what = f"an illegal address: {size} bytes of global memory at {{:#x}} are not within one "
+        self._refuse(f"{what}allocation", offsets + memory.base, bad, line, idx)
+
+    def _refuse(self, what: str, addresses: Integers, bad: Array, line: int, idx: Lane) -> None:
+        """Raises a fault of the first bad address, if there is one."""
         if bad.any():
-            at = int(offsets[np.argmax(bad)]) + memory.base
-            self.fault_where(
-                f"an illegal address: {size} bytes of global memory at {at:#x} are not within one "
-                "allocation",
-                line,
-                bad,
-                idx,
-            )
+            self.fault_where(what.format(int(addresses[np.argmax(bad)])), line, bad, idx)
+
+    def _within(
+        self, space: str, addresses: Integers, size: int, end: int, line: int, idx: Lane
+    ) -> None:
+        self.check_alignment(addresses, size, line, idx, space)
+        bad = (addresses < 0) | (addresses + size > end)
+        what = f"an illegal address: {size} bytes of {space} memory at {{:#x}}, of {end}"
+        self._refuse(what, addresses, bad, line, idx)
 
     def shared_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
         """The offsets in the shared memory of all blocks of legal addresses."""
-        self.check_alignment(addresses, size, line, idx, "shared")
-        end = self.launch.shared_bytes
-        if int(addresses.min()) < 0 or int(addresses.max()) + size > end:
-            bad = (addresses < 0) | (addresses + size > end)
-            at = int(addresses[np.argmax(bad)])
-            self.fault_where(
-                f"an illegal address: {size} bytes of shared memory at {at:#x}, of {end}",
-                line,
-                bad,
-                idx,
-            )
+        self._within("shared", addresses, size, self.launch.shared_bytes, line, idx)
         return addresses + (self._shared_base if idx is None else self._shared_base[idx])
 
     def _local_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
-        self.check_alignment(addresses, size, line, idx, "local")
-        end = self.launch.local_bytes
-        bad = (addresses < 0) | (addresses + size > end)
-        if bad.any():
-            at = int(addresses[np.argmax(bad)])
-            self.fault_where(
-                f"an illegal address: {size} bytes of local memory at {at:#x}, of {end}",
-                line,
-                bad,
-                idx,
-            )
+        self._within("local", addresses, size, self.launch.local_bytes, line, idx)
         return addresses + (self._local_base if idx is None else self._local_base[idx])
 
     # Accesses
@@ -280,7 +270,7 @@ class Lanes:
     ) -> list[Array]:
         """`count` neighbouring elements of each lane, as unsigned bits."""
         size = bits // 8
-        offsets, data = self.readable(space, addresses, size * count, line, idx, size)
+        offsets, data = self.readable(space, addresses, size * count, line, idx)
         positions = offsets // size if size > 1 else offsets
         elements = data[size]
         return [elements[positions + number if number else positions] for number in range(count)]
@@ -290,30 +280,27 @@ class Lanes:
         return np.frombuffer(self.launch.parameters, dtype, 1, offset)[0]
 
     def readable(
-        self, space: str, addresses: Integers, size: int, line: int, idx: Lane, element: int = 1
+        self, space: str, addresses: Integers, size: int, line: int, idx: Lane
     ) -> tuple[Integers, dict[int, Array]]:
         """Checks a read; returns the offsets and the memory by size of its elements."""
         if space == "shared":
             offsets = self.shared_offsets(addresses, size, line, idx)
-            self._need_written(offsets, size, line, idx)
-            self._note(self._shared_shadow, "shared", offsets, size, line, idx, writes=False)
+            if not self._shared_full:
+                self._need(self._shared_written, "a read of shared memory that is not written",
+                           offsets, size, line, idx, self._shift)  # fmt: skip
+            self._note("shared", offsets, size, line, idx, writes=False)
             return offsets, self._shared
         if space == "local":
             offsets = self._local_offsets(addresses, size, line, idx)
-            for number in range(size):
-                bad = ~self._local_written[offsets + number]
-                if bad.any():
-                    self.fault_where("a read of local memory that is not written", line, bad, idx)
+            self._need(self._local_written, "a read of local memory that is not written",
+                       offsets, size, line, idx)  # fmt: skip
             return offsets, self._local
         offsets = self._global_offsets(addresses, size, line, idx)
         if space == "global":
-            shadow = self.launch.global_shadow
-            self._note(shadow, "global", offsets, size, line, idx, writes=False)
+            self._note("global", offsets, size, line, idx, writes=False)
         if self.launch.checks.unwritten_global:
-            for number in range(size):
-                bad = ~self.launch.memory.written[offsets + number]
-                if bad.any():
-                    self.fault_where("a read of global memory that is not written", line, bad, idx)
+            self._need(self.launch.memory.written, "a read of global memory that is not written",
+                       offsets, size, line, idx)  # fmt: skip
         return offsets, self._global
 
     def store(
@@ -338,75 +325,58 @@ class Lanes:
         """Checks a write, and notes that it is written; returns like `readable`."""
         if space == "shared":
             offsets = self.shared_offsets(addresses, size, line, idx)
-            self._note(self._shared_shadow, "shared", offsets, size, line, idx, True)
-            if self._pending is not None:
-                self._need_arrived(offsets, size, line, idx)
+            self._note("shared", offsets, size, line, idx, writes=True)
+            if self._arrived is not None:
+                self._need(self._arrived,
+                           "a write to shared memory where an asynchronous copy has not arrived",
+                           offsets, size, line, idx, self._shift)  # fmt: skip
             if not self._shared_full:
                 self.mark_shared(offsets, size)
             return offsets, self._shared
         if space == "local":
             offsets = self._local_offsets(addresses, size, line, idx)
-            for number in range(size):
-                self._local_written[offsets + number] = True
+            for at in _parts(offsets, size):
+                self._local_written[at] = True
             return offsets, self._local
         if space != "global":
             self.fault(f"a write to {space} memory", line)
         offsets = self._global_offsets(addresses, size, line, idx)
-        shadow = self.launch.global_shadow
-        self._note(shadow, "global", offsets, size, line, idx, True)
+        self._note("global", offsets, size, line, idx, writes=True)
         if self.launch.checks.unwritten_global:
-            for number in range(size):
-                self.launch.memory.written[offsets + number] = True
+            for at in _parts(offsets, size):
+                self.launch.memory.written[at] = True
         return offsets, self._global
 
-    def _need_written(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
-        if self._shared_full:
-            return
-        positions = offsets >> self._shift
-        for number in range(max(1, size >> self._shift)):
-            known = self._shared_written[positions + number if number else positions]
-            if not known.all():
-                self.fault_where("a read of shared memory that is not written", line, ~known, idx)
+    def _need(
+        self, known: Array, what: str, offsets: Integers, size: int, line: int, idx: Lane,
+        shift: int = 0,
+    ) -> None:  # fmt: skip
+        """Raises a fault where something is not so for all parts of an access."""
+        for at in _parts(offsets, size, shift):
+            if not known[at].all():
+                self.fault_where(what, line, ~known[at], idx)
 
     def mark_shared(self, offsets: Integers, size: int, written: bool = True) -> None:
         """Notes that bytes of shared memory are written, or that they are not."""
-        positions = offsets >> self._shift
-        for number in range(max(1, size >> self._shift)):
-            self._shared_written[positions + number if number else positions] = written
+        for at in _parts(offsets, size, self._shift):
+            self._shared_written[at] = written
         if not written:
             self._shared_full = False
 
     def mark_pending(self, offsets: Integers, size: int, *, pending: bool) -> None:
         """Notes that an asynchronous copy to shared memory is under way, or has arrived."""
-        if self._pending is None:
-            self._pending = np.zeros(len(self._shared_written), np.bool_)
-        positions = offsets >> self._shift
-        for number in range(max(1, size >> self._shift)):
-            self._pending[positions + number] = pending
-
-    def _need_arrived(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
-        assert self._pending is not None
-        positions = offsets >> self._shift
-        for number in range(max(1, size >> self._shift)):
-            bad = self._pending[positions + number]
-            if bad.any():
-                what = "a write to shared memory where an asynchronous copy has not arrived"
-                self.fault_where(what, line, bad, idx)
+        if self._arrived is None:
+            self._arrived = np.ones(len(self._shared_written), np.bool_)
+        for at in _parts(offsets, size, self._shift):
+            self._arrived[at] = not pending
 
     def _note(
-        self,
-        shadow: Shadow | None,
-        space: str,
-        offsets: Integers,
-        size: int,
-        line: int,
-        idx: Lane,
-        writes: bool,
+        self, space: str, offsets: Integers, size: int, line: int, idx: Lane, *, writes: bool
     ) -> None:
+        shadow = self._shared_shadow if space == "shared" else self.launch.global_shadow
         if shadow is not None:
             tags = self._tags if idx is None else self._tags[idx]
-            race = shadow.access(offsets, size, tags, line, writes=writes)
-            self._race(race, space)
+            self._race(shadow.access(offsets, size, tags, line, writes=writes), space)
 
     def pass_barrier(self, blocks: Integers | None) -> None:
         """All threads of these blocks (None for all blocks) have passed a barrier."""

@@ -18,7 +18,7 @@ from cuda_machine import memory_access as memory_access
 from cuda_machine import moves as moves
 from cuda_machine.blocks import Block, basic_blocks, registers_in, with_undefined_values
 from cuda_machine.faults import Fault
-from cuda_machine.syntax import BITS, Instruction, Kernel, Label, aligned, shared_layout
+from cuda_machine.syntax import BITS, Instruction, Kernel, aligned, shared_layout
 from cuda_machine.writer import HELPERS, Writer, canonical
 
 Code = Callable[..., Any]
@@ -64,10 +64,8 @@ class Program:
         registers: the NumPy type of each register.
         lines: the text of each line with an instruction.
         granules: bytes of the smallest access of "shared" and "global" memory.
-        shared_bytes, dynamic_align, local_bytes: static shared memory of a block, where dynamic
-            shared memory begins, local memory of a thread.
+        shared_bytes, local_bytes: static shared memory of a block, local memory of a thread.
         tallies: what each block counts for each lane.
-        source: the Python code, for those who look for a mistake in this machine.
     """
 
     kernel: Kernel
@@ -80,7 +78,6 @@ class Program:
     shared_bytes: int
     local_bytes: int
     tallies: list[Tally]
-    source: str = field(repr=False)
 
 
 def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Program:
@@ -105,12 +102,19 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
         local_bytes = aligned(local_bytes, variable.align)
         known[name] = ("local", local_bytes)
         local_bytes += variable.size
-    registers = _registers(complete)
-    context = _Context(kernel, known, registers)
-    source = "\n".join(context.block(block) for block in blocks)
-    space: dict[str, Any] = {**HELPERS, **context.constants}
-    exec(compile(source, f"<{kernel.name}>", "exec"), space)
     instructions = [one for block in blocks for one in block.all()]
+    registers = {
+        register.name: canonical(register)
+        for one in instructions
+        for operand in (*one.operands, one.guard)
+        for register in registers_in(operand)
+    }
+    numbers = {name: number for number, name in enumerate(registers)}
+    constants: dict[str, Any] = {}
+    writers = [Writer(kernel, numbers, known, constants) for _ in blocks]
+    source = "\n".join(map(_source, writers, blocks))
+    space: dict[str, Any] = {**HELPERS, **constants}
+    exec(compile(source, f"<{kernel.name}>", "exec"), space)
     return Program(
         kernel,
         blocks,
@@ -122,19 +126,7 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
         shared_bytes,
         local_bytes,
         [tally(block.all()) for block in blocks],
-        source,
     )
-
-
-def _registers(kernel: Kernel) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for one in kernel.body:
-        if isinstance(one, Label):
-            continue
-        for operand in (*one.operands, one.guard):
-            for register in registers_in(operand):
-                found[register.name] = canonical(register)
-    return found
 
 
 def _granule(instructions: list[Instruction], space: str) -> int:
@@ -152,45 +144,32 @@ def _granule(instructions: list[Instruction], space: str) -> int:
     return min(sizes)
 
 
-class _Context:
-    """Writes the functions of a kernel's blocks."""
-
-    def __init__(
-        self, kernel: Kernel, addresses: Mapping[str, tuple[str, int]], registers: Mapping[str, str]
-    ) -> None:
-        self.kernel, self.addresses = kernel, addresses
-        self.numbers = {name: number for number, name in enumerate(registers)}
-        self.offsets = {one.name: (one.offset, one.size) for one in kernel.parameters}
-        self.constants: dict[str, Any] = {}
-
-    def block(self, block: Block) -> str:
-        """The source of a block."""
-        assert self.kernel.module is not None
-        architecture = self.kernel.module.architecture
-        writer = Writer(self.numbers, self.addresses, self.offsets, architecture, self.constants)
-        try:
-            for one in block.instructions:
-                writer.write_instruction(one)
-            result = self._end(writer, block)
-            written = sorted(block.written, key=lambda one: self.numbers[one.name])
-            kept = [(self.numbers[one.name], writer.kept(one)) for one in written]
-            return _function(f"b{block.number}", writer, kept, result)
-        except Fault as fault:
-            raise Fault(
-                fault.what, kernel=self.kernel.name, line=fault.line, text=fault.text
-            ) from fault.__cause__
-
-    def _end(self, writer: Writer, block: Block) -> str:
-        """What the function returns: which lanes take a branch, or where a switch leads."""
-        one = block.last
-        if one is None or block.kind in ("exit", "trap"):
-            return "None"
-        if block.kind == "barrier":
+def _source(writer: Writer, block: Block) -> str:
+    """The function of a block."""
+    try:
+        for one in block.instructions:
             writer.write_instruction(one)
-            return writer.lines.pop()
-        if block.kind == "switch":
-            return writer.array(one.operands[0], "u32")
-        return "None" if one.guard is None else writer.read(one.guard, "pred")
+        result = _result(writer, block)
+        written = sorted(block.written, key=lambda one: writer.numbers[one.name])
+        kept = [(writer.numbers[one.name], writer.kept(one)) for one in written]
+    except Fault as fault:
+        raise Fault(
+            fault.what, kernel=writer.kernel.name, line=fault.line, text=fault.text
+        ) from fault.__cause__
+    return _function(f"b{block.number}", writer, kept, result)
+
+
+def _result(writer: Writer, block: Block) -> str:
+    """What the function returns: which lanes take a branch, or where a switch leads."""
+    one = block.last
+    if one is None or block.kind in ("exit", "trap"):
+        return "None"
+    if block.kind == "barrier":
+        writer.write_instruction(one)
+        return writer.lines.pop()
+    if block.kind == "switch":
+        return writer.array(one.operands[0], "u32")
+    return "None" if one.guard is None else writer.read(one.guard, "pred")
 
 
 def _function(name: str, writer: Writer, kept: list[tuple[int, str]], result: str) -> str:

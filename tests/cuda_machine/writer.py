@@ -21,6 +21,7 @@ from cuda_machine.syntax import (
     BITS,
     Immediate,
     Instruction,
+    Kernel,
     Not,
     Operand,
     Register,
@@ -153,28 +154,28 @@ class Writer:
     """Writes the body of a block.
 
     Args:
+        kernel: with the block.
         numbers: of all registers of the kernel.
         addresses: of variables, by name and by the space that the address is in.
-        offsets: of the kernel's parameters.
-        architecture: 80 for sm_80.
+        constants: names of constants in the code, and their values.
 
     Attributes:
         lines: the code so far.
-        constants: names of constants in the code, and their values.
+        offsets: of the kernel's parameters, and their sizes.
         inputs: code that reads registers (all lanes, some lanes), in the order of first use.
     """
 
     def __init__(
         self,
+        kernel: Kernel,
         numbers: Mapping[str, int],
         addresses: Mapping[str, tuple[str, int]],
-        offsets: Mapping[str, tuple[int, int]],
-        architecture: int,
         constants: dict[str, Any],
     ) -> None:
-        self.numbers, self.addresses, self.offsets = numbers, addresses, offsets
-        self.architecture = architecture
-        self.constants = constants
+        assert kernel.module is not None
+        self.kernel, self.architecture = kernel, kernel.module.architecture
+        self.numbers, self.addresses, self.constants = numbers, addresses, constants
+        self.offsets = {one.name: (one.offset, one.size) for one in kernel.parameters}
         self.lines: list[str] = []
         self.inputs: list[tuple[str, str]] = []
         # The types in which a register's present value is at hand.
