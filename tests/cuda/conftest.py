@@ -43,8 +43,8 @@ def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Calla
 
     A test fails if a device has faults at its end; one that expects them calls `recover`.
     """
-    from cuda_machine.device_attributes import DeviceDescription
     from cuda_machine.driver_double import CudaDouble
+    from cuda_machine.driver_state import DeviceDescription
     from cuda_machine.operations import Order
 
     made: list[CudaDouble] = []

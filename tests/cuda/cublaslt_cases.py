@@ -13,8 +13,8 @@ pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not install
 pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath-python is not installed")
 
 from cuda_machine.cublaslt_double import CublasLtDouble
-from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble
+from cuda_machine.driver_state import DeviceDescription
 from lamina.base.shapes import Array, DType, as_dtype, float32
 from lamina.engines.cuda import devices
 from lamina.engines.cuda.calls import made_of

@@ -28,9 +28,8 @@ from cuda.bindings.driver import (
     CUstreamCaptureMode,
 )
 
-from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble, DriverDouble
-from cuda_machine.driver_state import OutsideTheDouble
+from cuda_machine.driver_state import DeviceDescription, OutsideTheDouble
 from cuda_machine.faults import Fault
 from cuda_machine.nvrtc_double import NvrtcDouble
 from cuda_machine.operations import Order

@@ -31,8 +31,8 @@ pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip ins
 
 from cuda.bindings.driver import CUresult
 
-from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble, DriverDouble
+from cuda_machine.driver_state import DeviceDescription
 from cuda_machine.operations import Order
 from cuda_machine.requirements import needing_nvrtc
 

@@ -25,8 +25,8 @@ from lamina.program.steps import Contraction
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 
-from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble
+from cuda_machine.driver_state import DeviceDescription
 from cuda_machine.operations import Order
 
 skip_without_nvrtc()

@@ -29,8 +29,8 @@ pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip ins
 
 from cuda.bindings.driver import CUresult
 
-from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_double import CudaDouble
+from cuda_machine.driver_state import DeviceDescription
 from cuda_machine.operations import Order
 
 skip_without_nvrtc()

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver
 
-from cuda_machine.device_attributes import DeviceDescription
 from cuda_machine.driver_devices import DeviceCalls
 from cuda_machine.driver_kernels import KernelCalls
 from cuda_machine.driver_memory import MemoryCalls
-from cuda_machine.driver_state import Context, Device, State
+from cuda_machine.driver_state import Context, Device, DeviceDescription, State
 from cuda_machine.driver_streams import GraphCalls, StreamCalls
 from cuda_machine.machine import Checks, Machine
 from cuda_machine.memory import BASE, Memory

@@ -9,11 +9,12 @@ from typing import Any
 
 from cuda.bindings.driver import CUfunction, CUfunction_attribute, CUmodule, CUresult
 
-from cuda_machine.device_attributes import SHARED_WITHOUT_OPT_IN, DeviceDescription
 from cuda_machine.driver_state import (
+    SHARED_WITHOUT_OPT_IN,
     Calls,
     Context,
     CudaError,
+    DeviceDescription,
     OutsideTheDouble,
     UseAfterRelease,
     driver_call,
@@ -22,8 +23,8 @@ from cuda_machine.faults import OutOfMemory
 from cuda_machine.machine import LoadedKernel, LoadedModule
 from cuda_machine.ptx import parse
 
-# The simulated clock's milliseconds for an instruction of a thread.
-MILLISECONDS_PER_INSTRUCTION = 1e-6
+# The simulated clock's milliseconds for a thread.
+MILLISECONDS_PER_THREAD = 1e-4
 THREADS_PER_BLOCK = 1024
 MOST_BLOCK = (1024, 1024, 64)
 MOST_GRID = (2**31 - 1, 65535, 65535)
@@ -148,10 +149,8 @@ class KernelCalls(Calls):
         def launch() -> float:
             if function.module.unloaded:
                 raise UseAfterRelease(f"{name} runs after its module was unloaded")
-            counts = machine.launch(
-                function.kernel, grid, block, parameters, shared_bytes=sharedMemBytes
-            )
-            return counts.instructions * MILLISECONDS_PER_INSTRUCTION
+            machine.launch(function.kernel, grid, block, parameters, shared_bytes=sharedMemBytes)
+            return math.prod((*grid, *block)) * MILLISECONDS_PER_THREAD
 
         self.state.run_or_capture(stream, name, launch)
 

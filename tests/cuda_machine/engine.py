@@ -28,8 +28,8 @@ def machine_without_gpu(memory: int = 64 << 20) -> Any:
         if one.engine.startswith("cuda") and not one.problem:
             return None
     try:
-        from cuda_machine.device_attributes import DeviceDescription
         from cuda_machine.driver_double import CudaDouble
+        from cuda_machine.driver_state import DeviceDescription
     except ImportError as error:
         raise pytest.UsageError(f"the cuda engine needs a package here: {error}") from None
     # The schedules' own tests make real binaries.

@@ -10,7 +10,7 @@ import numpy as np
 from cuda_machine.faults import Fault, Index
 from cuda_machine.lanes import Checks, Lanes, Launch
 from cuda_machine.memory import Memory
-from cuda_machine.program import Counts, Program, counts, make_program
+from cuda_machine.program import Program, make_program
 from cuda_machine.schedule import Schedule
 from cuda_machine.shadow import MOST_BLOCKS, Shadow
 from cuda_machine.syntax import Kernel, Module
@@ -95,7 +95,7 @@ class Machine:
         parameters: Sequence[bytes],
         *,
         shared_bytes: int = 0,
-    ) -> Counts:
+    ) -> None:
         """Runs a kernel to its end.
 
         Args:
@@ -112,15 +112,13 @@ class Machine:
         launch = self._launch(program, grid, block, parameters, shared_bytes)
         blocks = self._ordered(grid[0] * grid[1] * grid[2])
         together = max(1, _LANES // launch.threads)
-        executed = [0] * len(program.blocks)
         # Overflow, and NaN of NaN or of infinities, are results like others.
         with np.errstate(all="ignore"):
             for first in range(0, len(blocks), together):
                 # Within a vector, blocks ascend: a lane's number says what it does first.
                 lanes = Lanes(launch, blocks[first : first + together])
-                Schedule(program, lanes, executed).run()
+                Schedule(program, lanes).run()
                 lanes.finish(last=first + together >= len(blocks))
-        return counts(program.tallies, executed)
 
     def _ordered(self, count: int) -> np.ndarray:
         blocks = np.arange(count, dtype=np.int64)

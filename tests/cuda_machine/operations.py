@@ -167,7 +167,7 @@ class Event:
     """A point in a stream, or none before the first record.
 
     `time` is the context's simulated clock when the point was reached, in milliseconds. The clock
-    counts instructions of the machine and copied bytes. It is no measurement of any device.
+    counts threads and copied bytes. It is no measurement of any device.
     """
 
     handle: int

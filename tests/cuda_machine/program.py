@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,36 +21,6 @@ from cuda_machine.syntax import BITS, Instruction, Kernel, aligned, shared_layou
 from cuda_machine.writer import HELPERS, Writer, canonical
 
 Code = Callable[..., Any]
-Tally = Counter[str]
-
-
-@dataclass
-class Counts:
-    """What a launch executed.
-
-    Attributes:
-        instructions: by all threads together, those that only end a block included.
-        matrix_instructions: of warps, by name.
-    """
-
-    instructions: int = 0
-    matrix_instructions: Counter[str] = field(default_factory=Counter)
-
-
-def tally(instructions: Iterable[Instruction]) -> Tally:
-    """How often a lane executes each of these instructions."""
-    return Counter(".".join((one.name, *one.modifiers)) for one in instructions)
-
-
-def counts(tallies: Sequence[Tally], executed: Sequence[int]) -> Counts:
-    """The counts of a launch in which so many lanes executed each block."""
-    result = Counts()
-    for one, times in zip(tallies, executed, strict=True):
-        result.instructions += one.total() * times
-        for name, number in one.items() if times else ():
-            if name.startswith(("mma.", "ldmatrix.")):
-                result.matrix_instructions[name] += number * times // 32
-    return result
 
 
 @dataclass(frozen=True)
@@ -65,7 +34,6 @@ class Program:
         lines: the text of each line with an instruction.
         granules: bytes of the smallest access of "shared" and "global" memory.
         shared_bytes, local_bytes: static shared memory of a block, local memory of a thread.
-        tallies: what each block counts for each lane.
     """
 
     kernel: Kernel
@@ -77,7 +45,6 @@ class Program:
     granules: dict[str, int]
     shared_bytes: int
     local_bytes: int
-    tallies: list[Tally]
 
 
 def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Program:
@@ -125,7 +92,6 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
         {name: _granule(instructions, name) for name in ("shared", "global")},
         shared_bytes,
         local_bytes,
-        [tally(block.all()) for block in blocks],
     )
 
 

@@ -32,14 +32,10 @@ class Waiting:
 
 
 class Schedule:
-    """The state of a run: which lanes wait where.
+    """The state of a run: which lanes wait where."""
 
-    Args:
-        executed: is increased by the lanes that executed each block.
-    """
-
-    def __init__(self, program: Program, lanes: Lanes, executed: list[int]) -> None:
-        self.program, self.lanes, self.executed = program, lanes, executed
+    def __init__(self, program: Program, lanes: Lanes) -> None:
+        self.program, self.lanes = program, lanes
         self._pending: dict[int, list[Lane]] = {0: [None]}
         # Lanes that wait for others of their warp, by block of instructions.
         self._parked: dict[int, list[Integers]] = {}
@@ -52,7 +48,7 @@ class Schedule:
         """Runs all lanes to their end."""
         registers = self.registers
         pending, codes, blocks = self._pending, self.program.codes, self.program.blocks
-        executed, count = self.executed, self.lanes.count
+        count = self.lanes.count
         while pending or self._waiting or self._parked:
             if not pending:
                 self._resolve()
@@ -66,7 +62,6 @@ class Schedule:
                     if not some:
                         break
                 n = count if idx is None else len(idx)
-                executed[number] += n
                 try:
                     result = codes[number](self.lanes, registers, idx, n)
                 except (TypeError, AttributeError):
