@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,16 +11,7 @@ from harness import run_program
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath-python is not installed")
 
-from cuda_machine.cublaslt_double import CublasLtDouble
-from cuda_machine.driver_double import CudaDouble
-from cuda_machine.driver_state import DeviceDescription
 from lamina.base.shapes import Array, DType, as_dtype, float32
-from lamina.engines.cuda import devices
-from lamina.engines.cuda.calls import made_of
-from lamina.engines.cuda.devices import chosen
-from lamina.engines.cuda.driver import CudaDriver
-from lamina.engines.cuda.family import CudaFamily
-from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Buffer, Plan, Program
@@ -29,26 +19,6 @@ from lamina.program.scalar import Apply, Load, Local, Scalar
 from lamina.program.steps import Contraction, Store
 
 RESULT = Local("sum", float32)
-
-
-class DoubledDevice:
-    """A device of doubles: the driver of our engine on it, its family of kernels, and an engine.
-
-    Args:
-        capability: of the device.
-    """
-
-    def __init__(self, capability: tuple[int, int] = (8, 0)) -> None:
-        self.double = CudaDouble([DeviceDescription(capability=capability)])
-        self.library: CublasLtDouble = self.double.cublaslt
-        api = made_of(self.double.driver, self.double.nvrtc, lambda: self.library)
-        api.driver.cuInit(0)
-        self.driver = CudaDriver(api, chosen("cuda:0", devices._found(api)))
-        self.family = CudaFamily(self.driver)
-
-    @functools.cached_property
-    def engine(self) -> GpuEngine:
-        return GpuEngine("cuda", lambda: self.driver, lambda driver: self.family)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cublaslt_cases import DoubledDevice
 from nvmath.bindings import cublasLt
 
+from cuda_machine.engine import DoubledDevice
 from lamina.base.shapes import Array
 
 Size = tuple[int, int, int, int]

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from alternatives import legal_schedules
-from cublaslt_cases import DoubledDevice, Product
+from cublaslt_cases import Product
 from error_texts import error_text
 from gpu_cases import Case, compiled
 
+from cuda_machine.engine import DoubledDevice
 from cuda_machine.requirements import skip_without_nvrtc
 from lamina import ops
 from lamina.base.shapes import Array

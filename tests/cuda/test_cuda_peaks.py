@@ -13,8 +13,7 @@ from lamina.engines.gpu import peaks
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 
-from cublaslt_cases import DoubledDevice
-
+from cuda_machine.engine import DoubledDevice
 from cuda_machine.writer import HELPERS
 
 skip_without_nvrtc()

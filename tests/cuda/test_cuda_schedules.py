@@ -14,9 +14,6 @@ from harness import run_program
 from cuda_machine.requirements import skip_without_nvrtc
 from lamina import ops
 from lamina.base.shapes import int32
-from lamina.engines.cuda import calls
-from lamina.engines.cuda.devices import found_devices
-from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, Schedule
@@ -26,8 +23,7 @@ from lamina.program.steps import Contraction
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 
 from cuda_machine.driver_double import CudaDouble
-from cuda_machine.driver_state import DeviceDescription
-from cuda_machine.operations import Order
+from cuda_machine.engine import DoubledDevice
 
 skip_without_nvrtc()
 
@@ -42,17 +38,9 @@ EVERY = [
 @cache
 def engine(capability: tuple[int, int] = (8, 0)) -> tuple[GpuEngine, CudaDouble]:
     """The engine on a device of that compute capability, and the double of its driver."""
-    double = CudaDouble((DeviceDescription(capability=capability),), Order("late"))
-    real = calls.packages, calls.missing_packages
-    calls.packages, calls.missing_packages = lambda: (double.driver, double.nvrtc), list
-    try:
-        calls.cuda.cache_clear()
-        driver = CudaDriver(calls.cuda(), found_devices()[0])
-    finally:
-        calls.packages, calls.missing_packages = real
-        calls.cuda.cache_clear()
-    family = GpuFamily(driver.traits, driver.words, "cuda")
-    return GpuEngine("cuda", lambda: driver, lambda _: family), double
+    device = DoubledDevice(capability)
+    family = GpuFamily(device.driver.traits, device.driver.words, "cuda")
+    return GpuEngine("cuda", lambda: device.driver, lambda _: family), device.double
 
 
 def check(case: Case, schedules: str, tolerance: float, capability: tuple[int, int]) -> set[str]:

@@ -19,11 +19,9 @@ from cuda_machine.writer import Writer, instruction, unknown
 
 @dataclass
 class _Copy:
-    """A copy of some lanes: offsets in both memories, bytes that are read, and their values.
+    """A copy of some lanes: addresses, bytes that are read and their values, and each lane's group.
 
-    Attributes:
-        groups: the number of each lane's group.
-        pending: whether it has not arrived yet.
+    It is pending in the lanes where it has not arrived.
     """
 
     lanes: Any

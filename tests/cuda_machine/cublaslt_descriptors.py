@@ -1,4 +1,4 @@
-"""Descriptors of cuBLASLt as the double has them: their attributes, and what is refused.
+"""Descriptors of cuBLASLt as the double has them, and the product that they ask for.
 
 Sections in quotation marks are those of Nvidia's documentation of cuBLAS.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 from nvmath.bindings import cublasLt
 
 from cuda_machine.driver_state import OutsideTheDouble, State
@@ -77,9 +78,6 @@ class Descriptor:
 
     def __getitem__(self, name: Any) -> int:
         return self.attributes.get(name, ATTRIBUTES[self.kind][name][1])
-
-    def copy(self) -> Descriptor:
-        return Descriptor(self.handle, self.kind, self.created, dict(self.attributes))
 
 
 class DescriptorCalls:
@@ -168,3 +166,171 @@ def _check_value(kind: str, attribute: int, value: int) -> None:
             raise CublasLtError(INVALID_VALUE, f"a batch of {value}")
     elif kind == "preference" and attribute in range(5, 9) and value & (value - 1):
         raise CublasLtError(INVALID_VALUE, f"an alignment of {value} bytes")
+
+
+# Products
+
+Bytes = NDArray[np.uint8]
+Doubles = NDArray[np.float64]
+# A/B and C/D of CUBLAS_COMPUTE_32F ("cublasLtMatmul()", "Datatypes Supported"): the bias has the
+# type of D.
+SUPPORTED = {(0, 0), (2, 2), (14, 14), (2, 0), (14, 0)}
+
+# CUBLASLT_REDUCTION_SCHEME_INPLACE and CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE
+ROUNDING_SCHEMES = 1 | 4
+
+
+@dataclass(frozen=True)
+class Layouted:
+    """A matrix, or one for each product of a batch, in column-major order."""
+
+    type: int
+    rows: int
+    columns: int
+    leading: int
+    batch: int
+    stride: int
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        return TYPES[self.type]
+
+    @property
+    def bytes(self) -> int:
+        """From the first element of the first matrix to the last one of the last matrix."""
+        last = (self.batch - 1) * self.stride + (self.columns - 1) * self.leading + self.rows
+        return last * self.dtype.itemsize
+
+    def view(self, memory: Bytes) -> NDArray[np.generic]:
+        """The matrices within these bytes: [batch, rows, columns]."""
+        elements = memory.view(self.dtype)
+        size = self.dtype.itemsize
+        strides = self.stride * size, size, self.leading * size
+        shape = self.batch, self.rows, self.columns
+        return np.lib.stride_tricks.as_strided(elements, shape, strides)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that an algorithm is found for, besides the addresses of the matrices.
+
+    Attributes:
+        a, b, c, d: the matrices.
+        a_transposed, b_transposed: whether they are transposed before they are multiplied.
+        has_bias: whether a vector is added to each column.
+    """
+
+    a: Layouted
+    b: Layouted
+    c: Layouted
+    d: Layouted
+    a_transposed: bool
+    b_transposed: bool
+    has_bias: bool
+
+    @property
+    def inner(self) -> int:
+        """The length of the sums."""
+        return self.a.rows if self.a_transposed else self.a.columns
+
+    def compute(
+        self, a: Bytes, b: Bytes, c: Bytes | None, bias: Bytes | None, schemes: int
+    ) -> NDArray[np.generic]:
+        """The result [batch, rows, columns], in the type of D.
+
+        Sums are computed in float64 and rounded to float32: they are as exact as those of any order
+        of addition. What is added to them is added in float32 ("scaleType"), and the result is
+        rounded to the type of D when it is stored.
+
+        Args:
+            a, b: the memory of the factors.
+            c, bias: that of what is added, or None.
+            schemes: how parts of sums may be combined ("cublasLtReductionScheme_t"). If they may be
+                rounded to the type of D, they are.
+        """
+        left, right = (
+            matrix.view(memory).astype(np.float64) for matrix, memory in ((self.a, a), (self.b, b))
+        )
+        if self.a_transposed:
+            left = left.swapaxes(1, 2)
+        if self.b_transposed:
+            right = right.swapaxes(1, 2)
+        # Infinities and NaN are results like others.
+        with np.errstate(all="ignore"):
+            total = self._sums(left, right, schemes)
+            if c is not None:
+                total = total + self.c.view(c).astype(np.float32)
+            if bias is not None:
+                total = total + bias.view(self.d.dtype).astype(np.float32)[None, :, None]
+            return total.astype(self.d.dtype)
+
+    def _sums(self, left: Doubles, right: Doubles, schemes: int) -> NDArray[np.float32]:
+        if not schemes & ROUNDING_SCHEMES or self.d.dtype == np.float32 or self.inner < 2:
+            return np.matmul(left, right).astype(np.float32)
+        half = self.inner // 2
+        first = np.matmul(left[..., :half], right[:, :half]).astype(self.d.dtype)
+        rest = np.matmul(left[..., half:], right[:, half:])
+        return (first.astype(np.float64) + rest).astype(np.float32)
+
+
+def problem_of(operation: Descriptor, layouts: tuple[Descriptor, ...]) -> Problem:
+    """The problem of some descriptors, if it obeys the rules."""
+    a, b, c, d = map(_layouted, "ABCD", layouts)
+    transposed = operation[Description.TRANSA] == 1, operation[Description.TRANSB] == 1
+    _check_sizes(a, b, c, d, transposed)
+    if (a.type, d.type) not in SUPPORTED or a.type != b.type or c.type != d.type:
+        raise CublasLtError(NOT_SUPPORTED, f"types {a.type}, {b.type}, {c.type}, {d.type}")
+    has_bias = operation[Description.EPILOGUE] == Epilogue.BIAS
+    if has_bias:
+        _check_bias(operation, d)
+    return Problem(a, b, c, d, *transposed, has_bias)
+
+
+def _layouted(name: str, descriptor: Descriptor) -> Layouted:
+    type_, rows, columns, leading = descriptor.created
+    batch, stride = descriptor[Layout.BATCH_COUNT], descriptor[Layout.STRIDED_BATCH_OFFSET]
+    if rows < 1 or columns < 1:
+        raise OutsideTheDouble(f"{name} without elements")
+    # "CUBLASLT_MATRIX_LAYOUT_LD": large enough that columns do not overlap.
+    if leading < rows:
+        raise CublasLtError(INVALID_VALUE, f"{name} has {rows} rows, but {leading} in a column")
+    # "cublasGemmStridedBatchedEx()": the offset must not be zero.
+    if batch > 1 and stride < 1:
+        raise OutsideTheDouble(f"the matrices {name} of a batch are {stride} elements apart")
+    return Layouted(type_, rows, columns, leading, batch, stride)
+
+
+def _check_sizes(
+    a: Layouted, b: Layouted, c: Layouted, d: Layouted, transposed: tuple[bool, bool]
+) -> None:
+    (rows, inner), (right_inner, columns) = (
+        (one.columns, one.rows) if is_so else (one.rows, one.columns)
+        for one, is_so in zip((a, b), transposed, strict=True)
+    )
+    if inner != right_inner or (rows, columns) != (d.rows, d.columns):
+        found = f"{rows} x {inner} times {right_inner} x {columns} is no {d.rows} x {d.columns}"
+        raise CublasLtError(INVALID_VALUE, found)
+    # "cublasLtMatmul()": C and D have the same type, size, batch and order.
+    if (c.rows, c.columns) != (d.rows, d.columns):
+        raise CublasLtError(INVALID_VALUE, f"C is {c.rows} x {c.columns}")
+    if len({one.batch for one in (a, b, c, d)}) > 1:
+        raise CublasLtError(INVALID_VALUE, "batches of different lengths")
+    if d.batch > 1 and _overlap(d):
+        # "cublasGemmStridedBatchedEx()": results must not overlap.
+        raise OutsideTheDouble("results of a batch that overlap")
+
+
+def _overlap(d: Layouted) -> bool:
+    indices = np.arange(d.batch)[:, None, None] * d.stride + np.arange(d.columns) * d.leading
+    indices = indices[..., None] + np.arange(d.rows)
+    return len(np.unique(indices)) < indices.size
+
+
+def _check_bias(operation: Descriptor, d: Layouted) -> None:
+    # "CUBLASLT_MATMUL_DESC_BIAS_POINTER": heuristics depend on the address.
+    if not operation[Description.BIAS_POINTER]:
+        raise CublasLtError(INVALID_VALUE, "a bias without an address")
+    if operation[Description.BIAS_DATA_TYPE] not in (-1, d.type):
+        raise CublasLtError(NOT_SUPPORTED, "a bias of another type than D")
+    if operation[Description.BIAS_BATCH_STRIDE]:
+        raise OutsideTheDouble("a bias for each product of a batch")

@@ -24,13 +24,16 @@ from cuda_machine.cublaslt_descriptors import (
     NOT_INITIALIZED,
     NOT_SUPPORTED,
     STATUSES,
+    Bytes,
     CublasLtError,
     Description,
     Descriptor,
     DescriptorCalls,
+    Layouted,
     Preference,
+    Problem,
+    problem_of,
 )
-from cuda_machine.cublaslt_problem import Bytes, Layouted, Problem, problem_of
 from cuda_machine.driver_state import Context, OutsideTheDouble, State
 from cuda_machine.faults import Fault
 
@@ -47,13 +50,10 @@ _ALIGNMENTS = (
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm that a heuristic has found.
+    """An algorithm that a heuristic has found for a problem.
 
-    Attributes:
-        problem: for which it was found.
-        alignments: of A, B, C, D and the bias that it may count on, in bytes.
-        workspace: the bytes that it needs.
-        schemes: how it may combine parts of sums.
+    It may count on alignments of A, B, C, D and the bias, needs a workspace (all in bytes), and may
+    combine parts of sums by these schemes.
     """
 
     problem: Problem

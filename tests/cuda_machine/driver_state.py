@@ -15,7 +15,7 @@ from cuda.bindings.driver import CUdevice_attribute, CUresult, CUstreamCaptureMo
 from cuda_machine.faults import Fault
 from cuda_machine.machine import Machine
 from cuda_machine.memory import Memory
-from cuda_machine.operations import Event, Node, Operation, Order, Scheduler, Stream
+from cuda_machine.operations import Node, Operation, Order, Scheduler, Stream
 from lamina.base.garbage import Pause
 
 Thing = TypeVar("Thing")
@@ -30,8 +30,8 @@ FAULTS = {
 
 # Static and dynamic shared memory of a block that has not opted in to more.
 SHARED_WITHOUT_OPT_IN = 48 * 1024
-# By compute capability, the bytes of shared memory of a multiprocessor, and the most of a block: CUDA
-# C++ Programming Guide, "Technical Specifications per Compute Capability".
+# By compute capability, the bytes of shared memory of a multiprocessor, and the most of a block
+# (CUDA C++ Programming Guide, Technical Specifications per Compute Capability).
 SHARED_BYTES = {
     (7, 5): (64 << 10, 64 << 10),
     (8, 0): (164 << 10, 163 << 10),
@@ -198,9 +198,6 @@ class State:
         stream = self.find(Stream, handle)
         stream.context.check()
         return stream
-
-    def find_event(self, handle: Any) -> Event:
-        return self.find(Event, handle)
 
     @property
     def capture_mode(self) -> CUstreamCaptureMode:

@@ -55,7 +55,7 @@ class StreamCalls(Calls):
         """Waits for the point that the event has now; without any, there is nothing to wait for."""
         if int(Flags) != 0:
             raise OutsideTheDouble("the double has no external events of graphs")
-        stream, event = self.state.find_stream(hStream), self.state.find_event(hEvent)
+        stream, event = self.state.find_stream(hStream), self.state.find(Event, hEvent)
         _require_no_capture(stream)
         if event.marker is not None:
             self.state.enqueue(stream, "wait for an event", None, (event.marker,))
@@ -70,11 +70,11 @@ class StreamCalls(Calls):
     @driver_call()
     def cuEventDestroy(self, hEvent: Any) -> None:
         """A stream that waits for the event goes on waiting for what it captured."""
-        del self.state.handles[self.state.find_event(hEvent).handle]
+        del self.state.handles[self.state.find(Event, hEvent).handle]
 
     @driver_call()
     def cuEventRecord(self, hEvent: Any, hStream: Any) -> None:
-        event, stream = self.state.find_event(hEvent), self.state.find_stream(hStream)
+        event, stream = self.state.find(Event, hEvent), self.state.find_stream(hStream)
         if event.context is not stream.context:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
         _require_no_capture(stream)
@@ -91,7 +91,7 @@ class StreamCalls(Calls):
 
     @driver_call()
     def cuEventSynchronize(self, hEvent: Any) -> None:
-        event = self.state.find_event(hEvent)
+        event = self.state.find(Event, hEvent)
         event.context.check()
         self.state.check_unsafe_call()
         if event.marker is not None:
@@ -100,7 +100,7 @@ class StreamCalls(Calls):
     @driver_call(1)
     def cuEventElapsedTime(self, hStart: Any, hEnd: Any) -> float:
         """Milliseconds of the simulated clock, which is no measurement."""
-        start, end = self.state.find_event(hStart), self.state.find_event(hEnd)
+        start, end = self.state.find(Event, hStart), self.state.find(Event, hEnd)
         for event in (start, end):
             if event.marker is None or not event.timing or start.context is not end.context:
                 raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)

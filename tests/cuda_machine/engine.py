@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import pytest
 
-from lamina.engines.cuda import calls
-from lamina.engines.cuda.devices import MISSING
-from lamina.engines.discovery import devices
+from lamina.engines.cuda import calls, devices
+from lamina.engines.cuda.devices import MISSING, chosen
+from lamina.engines.cuda.driver import CudaDriver
+from lamina.engines.cuda.family import CudaFamily
+from lamina.engines.discovery import devices as all_devices
+from lamina.engines.gpu.engine import GpuEngine
 
 
 @cache
@@ -22,7 +25,7 @@ def machine_without_gpu(memory: int = 64 << 20) -> Any:
     Raises:
         pytest.UsageError: if a package is missing.
     """
-    for one in devices():
+    for one in all_devices():
         if one.engine.startswith("cuda:") and one.problem.startswith(MISSING):
             raise pytest.UsageError(f"{one.engine}: {one.problem}. {one.remedy}")
         if one.engine.startswith("cuda") and not one.problem:
@@ -39,3 +42,30 @@ def machine_without_gpu(memory: int = 64 << 20) -> Any:
     calls.cublaslt_package = lambda: double.cublaslt
     calls.missing_packages = list
     return double
+
+
+class DoubledDevice:
+    """A device of doubles: the driver of our engine on it, its family of kernels, and an engine.
+
+    Args:
+        capability: of the device.
+    """
+
+    def __init__(self, capability: tuple[int, int] = (8, 0)) -> None:
+        # The bindings are no part of the package.
+        from cuda_machine.driver_double import CudaDouble
+        from cuda_machine.driver_state import DeviceDescription
+
+        self.double = CudaDouble([DeviceDescription(capability=capability)])
+        api = calls.made_of(self.double.driver, self.double.nvrtc, lambda: self.library)
+        api.driver.cuInit(0)
+        self.driver = CudaDriver(api, chosen("cuda:0", devices._found(api)))
+        self.family = CudaFamily(self.driver)
+
+    @cached_property
+    def library(self) -> Any:
+        return self.double.cublaslt
+
+    @cached_property
+    def engine(self) -> GpuEngine:
+        return GpuEngine("cuda", lambda: self.driver, lambda driver: self.family)

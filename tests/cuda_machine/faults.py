@@ -8,12 +8,7 @@ Index = tuple[int, int, int]
 class Fault(Exception):
     """A kernel did something that is undefined, or that this machine does not know.
 
-    Attributes:
-        what: the mistake, without its location.
-        kernel: the name of the kernel; empty if it is not known yet.
-        line: the line of the PTX text, from 1; 0 if there is none.
-        text: the instruction.
-        block, thread: who did it; None if the text itself is wrong.
+    Its line, from 1, is 0 if there is none; block and thread are None if the text itself is wrong.
     """
 
     def __init__(

@@ -27,12 +27,7 @@ Number = TypeVar("Number", int, Integers)
 
 @dataclass(frozen=True)
 class Checks:
-    """What is checked besides addresses.
-
-    Attributes:
-        shared_races, global_races: accesses that no barrier orders.
-        unwritten_global: reads of global memory that nobody wrote since its allocation.
-    """
+    """What is checked besides addresses: races, and reads of global memory that nobody wrote."""
 
     shared_races: bool = True
     global_races: bool = True

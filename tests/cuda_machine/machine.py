@@ -21,12 +21,7 @@ _LANES = 1 << 15
 
 @dataclass
 class LoadedModule:
-    """A module whose variables have addresses.
-
-    Attributes:
-        kernels: by name.
-        addresses: the space and the address of each variable in global memory.
-    """
+    """A module whose variables have a space and an address; its kernels by name."""
 
     module: Module
     addresses: dict[str, tuple[str, int]]
@@ -53,7 +48,6 @@ class Machine:
     """Runs kernels on a memory.
 
     Args:
-        memory: the global memory.
         order: of the blocks of a grid: "ascending", "descending", or the seed of a random order.
         checks: what is checked besides addresses.
     """
@@ -96,18 +90,7 @@ class Machine:
         *,
         shared_bytes: int = 0,
     ) -> None:
-        """Runs a kernel to its end.
-
-        Args:
-            kernel: of a loaded module.
-            grid, block: extents, x first.
-            parameters: the bytes of each one.
-            shared_bytes: of dynamic shared memory.
-
-        Raises:
-            Fault: the kernel did something that is undefined or unknown.
-            ValueError: the launch itself is wrong.
-        """
+        """Runs a kernel to its end; a parameter is its bytes, extents have x first."""
         program = kernel.program
         launch = self._launch(program, grid, block, parameters, shared_bytes)
         blocks = self._ordered(grid[0] * grid[1] * grid[2])

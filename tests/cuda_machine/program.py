@@ -48,15 +48,7 @@ class Program:
 
 
 def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Program:
-    """The program of a kernel.
-
-    Args:
-        kernel: parsed PTX.
-        addresses: of the module's variables: their space and address.
-
-    Raises:
-        Fault: an instruction is unknown; it names the line.
-    """
+    """The program of a kernel; variables of its module have a space and an address."""
     assert kernel.module is not None
     complete = with_undefined_values(kernel)
     blocks = basic_blocks(complete)

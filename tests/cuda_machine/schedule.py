@@ -17,12 +17,9 @@ from cuda_machine.program import Program, Registers
 
 @dataclass(frozen=True)
 class Waiting:
-    """Lanes at a barrier.
+    """Lanes `idx` at a barrier that ends the block `number`.
 
-    Attributes:
-        idx: the lanes.
-        number: of the block that the barrier ends.
-        aligned: whether all threads of a warp must execute this same instruction.
+    If it is aligned, all threads of a warp must execute this same instruction.
     """
 
     idx: Integers

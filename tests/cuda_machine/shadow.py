@@ -85,10 +85,9 @@ def _joined(before: Integers, tags: Integers) -> Integers:
 
 
 class Shadow:
-    """The accesses of a memory.
+    """The accesses of a memory of `size` bytes.
 
     Args:
-        size: bytes of the memory.
         granule: bytes that are always accessed together: the size of the smallest access.
         across: whether accesses of different blocks may meet, as they do in global memory.
     """

@@ -41,12 +41,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Immediate:
-    """A constant.
-
-    Attributes:
-        bits: its value as an integer, or the bits of a float.
-        kind: "integer", "f32" or "f64".
-    """
+    """A constant: an "integer", or the bits of an "f32" or "f64"."""
 
     bits: int
     kind: str
@@ -92,14 +87,9 @@ Operand = Register | Not | Immediate | Special | Symbol | Address | Vector | Sin
 
 @dataclass(frozen=True)
 class Instruction:
-    """An instruction.
+    """An instruction such as "ld": modifiers without points, operands with destinations first.
 
-    Attributes:
-        name: up to the first point, such as "ld".
-        modifiers: what follows it, without points.
-        operands: destinations first.
-        guard: the predicate of `@%p`, or its negation.
-        line, text: where it stands.
+    The guard is the predicate of `@%p`, or its negation; line and text say where it stands.
     """
 
     name: str

@@ -44,12 +44,7 @@ Handler = Callable[["Writer", Instruction], None]
 
 @dataclass(frozen=True)
 class Known:
-    """A form of an instruction that the machine knows.
-
-    Attributes:
-        handler: writes its code.
-        since: the first architecture that has it: 80 for sm_80.
-    """
+    """A form that the machine knows: what writes its code; the first architecture, 80 for sm_80."""
 
     handler: Handler
     since: int
