@@ -14,6 +14,7 @@ from lamina.engines.gpu import peaks
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 
 from cuda_machine.engine import DoubledDevice
+from cuda_machine.matrices import multiplied
 from cuda_machine.writer import HELPERS
 
 skip_without_nvrtc()
@@ -41,7 +42,6 @@ def test_the_operations_of_a_peak_are_those_of_its_kernel(
 ) -> None:
     # The matrices that warps have multiplied, by their extent along K and their elements.
     executed: Counter[tuple[int, str]] = Counter()
-    multiplied = HELPERS["multiplied"]
 
     def counted(k: int, kind: str, left: list[Any], *others: Any) -> Any:
         executed[k, kind] += len(left[0]) // 32
