@@ -64,22 +64,13 @@ def _similarity(a: Tensor, b: Tensor) -> Tensor:
     return lm.ops.expand_dims(lm.CosineSimilarity()(a, b), 1)
 
 
-def _features(make: Any, **options: Any) -> LayerCase:
-    return LayerCase(make, (FEATURES,), **options)
+def _on(shape: tuple[int, ...], make: Any, *more: tuple[int, ...], **options: Any) -> LayerCase:
+    return LayerCase(make, (shape, *more), **options)
 
 
-def _sequence(make: Any, *more: tuple[int, ...], **options: Any) -> LayerCase:
-    return LayerCase(make, (SEQUENCE, *more), **options)
-
-
-def _image(make: Any, **options: Any) -> LayerCase:
-    return LayerCase(make, (IMAGE,), **options)
-
-
-def _volume(make: Any, **options: Any) -> LayerCase:
-    return LayerCase(make, (VOLUME,), **options)
-
-
+_features, _sequence, _image, _volume = (
+    partial(_on, shape) for shape in (FEATURES, SEQUENCE, IMAGE, VOLUME)
+)
 _steps = partial(_features, steps=True)
 # A weight.
 _weight = 1

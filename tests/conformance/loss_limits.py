@@ -12,18 +12,18 @@ from lamina.learning import losses
 
 INF, NAN = math.inf, math.nan
 E, HALF = math.exp(-1.0), math.log(2.0)
-SMALL, HUGE = 1e-4, 3e38
+SMALL, HUGE, NEAR_ONE = 1e-4, 3e38, (-0.999, 1.001)
+SMALL_LOG_COSH = SMALL**2 / 2 - SMALL**4 / 12, 5e-13 - 1e-24 / 12
 
 
 def column(*values: float) -> Array:
     return np.array(values)[:, None]
 
 
-def _of_scores(**how: object) -> tuple[list[Array], Array, Array, Array]:
+def _of_scores(factor: float = 1.0) -> tuple[list[Array], Array, Array, Array]:
     """Infinite scores on the right side of 0 and on the wrong one."""
     x, t = column(-INF, INF, -INF, INF, NAN), column(0, 1, 1, 0, 0)
-    factor = how.get("factor", 1.0)
-    return [x], t, column(0, 0, INF, INF, NAN), column(0, 0, -1 * float(str(factor)), 1, NAN)
+    return [x], t, column(0, 0, INF, INF, NAN), column(0, 0, -factor, 1, NAN)
 
 
 ZEROS, UNEQUAL = np.zeros((2, 3)), np.array([[3.0, 0, 0], [0, 4, 0]])
@@ -68,7 +68,7 @@ LIMITS: dict[str, tuple[losses.Loss, list[Array], Array | None, Array, Array]] =
     "BCEWithLogits": (lm.BCEWithLogits(reduction="none"), *_of_scores()),
     "BCEWithLogits with weights": (
         lm.BCEWithLogits(positive_weight=3.0, reduction="none"),
-        *_of_scores(factor=3.0),
+        *_of_scores(3.0),
     ),
     "BinaryFocal": (lm.BinaryFocal(focus=0.0, balance=None, reduction="none"), *_of_scores()),
     "PoissonNLL": (
@@ -101,18 +101,10 @@ LIMITS: dict[str, tuple[losses.Loss, list[Array], Array | None, Array, Array]] =
     ),
     "LogCosh": (
         lm.LogCosh(reduction="none"),
-        [column(0, SMALL, -1e-6, -0.999, 1.001, HUGE, -INF, NAN)],
+        [column(0, SMALL, -1e-6, *NEAR_ONE, HUGE, -INF, NAN)],
         np.zeros((8, 1)),
-        column(
-            0,
-            SMALL**2 / 2 - SMALL**4 / 12,
-            5e-13 - 1e-24 / 12,
-            *np.log(np.cosh([0.999, 1.001])),
-            HUGE,
-            INF,
-            NAN,
-        ),
-        column(0, *np.tanh([SMALL, -1e-6, -0.999, 1.001]), 1, -1, NAN),
+        column(0, *SMALL_LOG_COSH, *np.log(np.cosh(NEAR_ONE)), HUGE, INF, NAN),
+        column(0, *np.tanh([SMALL, -1e-6, *NEAR_ONE]), 1, -1, NAN),
     ),
     "Triplet": (
         lm.Triplet(epsilon=0.0, swap=True, reduction="none"),

@@ -9,6 +9,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from harness import training_step
+
 import lamina as lm
 from lamina.base.shapes import float32
 from lamina.checks.calls import _kinds_of, _kinds_of_class
@@ -17,14 +19,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.errors import LaminaError
 from lamina.graph import show
-from lamina.learning.protocols import TrainingOptions
-from lamina.step.derive import (
-    BatchGraph,
-    BatchSpecs,
-    default_targets,
-    inference_graph,
-    training_graph,
-)
+from lamina.step.derive import BatchGraph, BatchSpecs, inference_graph
 
 FOLDER = Path(__file__).parent
 BATCH = 32
@@ -35,14 +30,11 @@ def _mlp() -> lm.Network:
 
 
 def _training() -> BatchGraph:
-    network, loss = _mlp(), lm.CrossEntropy()
-    targets = default_targets(network, loss, float32)
-    options = TrainingOptions(loss, lm.SGD(0.1, momentum=0.9))
-    return training_graph(BatchSpecs(network, float32, targets=targets), options)
+    return training_step(_mlp(), lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9))
 
 
-def _inference() -> BatchGraph:
-    return inference_graph(BatchSpecs(_mlp(), float32))
+def _program(name: str, made: BatchGraph) -> str:
+    return str(compile_graph(made.graph, batch=BATCH, name=name, target=DEFAULT_TARGET))
 
 
 # Where users find names. Names after "lm." are attributes; the others are modules to import.
@@ -99,10 +91,8 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "public_names.txt": lambda: "\n".join(_public()),
     "parameters.txt": _parameters,
     "mlp_graph.txt": lambda: show(_training().graph),
-    "mlp_program.txt": lambda: str(
-        compile_graph(_training().graph, batch=BATCH, name="training", target=DEFAULT_TARGET)
-    ),
-    "mlp_inference_program.txt": lambda: str(
-        compile_graph(_inference().graph, batch=BATCH, name="inference", target=DEFAULT_TARGET)
+    "mlp_program.txt": lambda: _program("training", _training()),
+    "mlp_inference_program.txt": lambda: _program(
+        "inference", inference_graph(BatchSpecs(_mlp(), float32))
     ),
 }

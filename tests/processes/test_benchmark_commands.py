@@ -92,6 +92,7 @@ NOT_MEASURED = "--engine: must be cpu or opencl or opencl:NUMBER or opencl:NAME,
     [
         ("run", "--engine interpreter", NOT_MEASURED),
         ("cold_start", "--engine interpreter", NOT_MEASURED),
+        ("accuracy", "--network resnet-18 --seeds 0 --results r", "--data FOLDER is needed"),
         ("gpu", "--workload huge", "argument --workload: invalid choice: 'huge'"),
         ("gpu", "--engine cpu", "must be cuda or opencl or cuda:NUMBER or cuda:NAME or opencl:"),
         ("gpu", "--tune long", "argument --tune: must be all or a number of seconds, not 'long'"),
@@ -104,28 +105,22 @@ def test_wrong_options_are_refused(
     arguments: str,
     expected: str,
     modules: Any,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments.split()])
-    assert refused(SystemExit, getattr(modules, name).main).code == 2
-    assert expected in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    error = refused(SystemExit, getattr(modules, name).main)
+    assert expected in (capsys.readouterr().err if error.code == 2 else str(error))
 
 
 def test_each_kind_of_engine_has_its_peers_and_workloads(modules: Any) -> None:
     run = modules.run
-    assert run.PEERS["cpu"] == ("pytorch", "torch.compile", "jax")
-    assert run.PEERS["opencl"] == ("lamina-cpu", "tinygrad")
     assert set(run.PEERS) == set(run.MEASURED) == set(modules.harness.ENGINES)
     assert list(run.MEASURED["cpu"]) == list(WORKLOADS)
     assert set(run.MEASURED["opencl"]) == {*WORKLOADS, *PRODUCTS}
     assert set(modules.gpu_workloads.MEASURED) == {*WORKLOADS, *PRODUCTS, *SEEDS}
-
-
-def test_a_device_that_does_not_exist_ends_the_command(opencl_name: str) -> None:
-    done = command("run", "--engine", "opencl:no such device")
-    assert done.returncode == 1
-    assert "no OpenCL device is named 'no such device'" in done.stderr
 
 
 # Workers ------------------------------------------------------------------------------------------
@@ -198,6 +193,9 @@ def test_tinygrad_on_another_device_is_refused(modules: Any) -> None:
 def test_lamina_on_opencl_is_measured_next_to_lamina_on_cpu(
     opencl_name: str, tmp_path: Path
 ) -> None:
+    done = command("run", "--engine", "opencl:no such device")
+    assert done.returncode == 1
+    assert "no OpenCL device is named 'no such device'" in done.stderr
     file = tmp_path / "run.json"
     arguments = ["--workload", "tiny-step", "--rounds", "1", "--seconds", "0.02"]
     arguments += ["--engine", opencl_name, "--peers", "lamina-cpu", "--json", str(file)]
@@ -376,11 +374,6 @@ def test_only_missing_trainings_of_the_same_settings_are_run(trains: Callable[..
     text = error_text(SystemExit, lambda: trains(*arguments, "0", "--limit", "50"))
     assert "sorting.float32.0.json has other settings: " in text
     assert text.endswith("Choose another folder for --results.")
-
-
-def test_images_need_a_folder(modules: Any) -> None:
-    text = error_text(SystemExit, modules.accuracy.TASKS["resnet-18"].data, None)
-    assert "--data FOLDER is needed" in text
 
 
 @pytest.mark.parametrize("network", ["lenet", "resnet-18", "sorting"])

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -215,11 +216,8 @@ def test_several_python_threads_run_jobs(monkeypatch: pytest.MonkeyPatch) -> Non
         for _ in range(20):
             counting.job.run()
 
-    threads = [threading.Thread(target=work, args=(counting,)) for counting in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        list(threads.map(work, jobs))
     pool.shut_down()
     for counting in jobs:
         counting.check(20)

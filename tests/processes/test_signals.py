@@ -212,7 +212,7 @@ def test_a_training_cannot_be_run_after_an_interrupted_release() -> None:
     model = lm.Model(network())
     training = training_of(model)
     training.step(X, X)
-    with patch.object(llvm, "unload", interrupt), pytest.raises(KeyboardInterrupt):
+    with patch.object(llvm.Library, "release", interrupt), pytest.raises(KeyboardInterrupt):
         training.release()
     with pytest.raises(lm.errors.ReleasedError):
         training.step(X, X)

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -74,21 +75,19 @@ def test_functions_that_fail_end_their_pause() -> None:
 
 
 def test_threads_may_pause_the_collector_at_once() -> None:
-    both = threading.Barrier(8)
-    found: list[bool] = []
+    together = threading.Barrier(8)
 
-    def work() -> None:
-        both.wait()
+    def work(_: int) -> list[bool]:
+        together.wait()
+        found: list[bool] = []
         for _ in range(2000):
             pause = Pause()
             found.append(gc.isenabled())
             pause.end()
+        return found
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        found = [each for one in threads.map(work, range(8)) for each in one]
     # Another thread may be about to switch it on; then it is switched off again at once.
     assert sum(found) < len(found) // 100
 
