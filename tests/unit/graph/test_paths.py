@@ -44,11 +44,6 @@ def test_each_parameter_follows_its_own_optimizer() -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7)
 
 
-def test_the_same_optimizer_for_all_paths_is_that_optimizer() -> None:
-    adam = lm.Adam(0.01)
-    assert same(after(5, lm.ByPath({"1.*": adam, "*.bias": adam}, default=adam)), after(5, adam))
-
-
 def test_rates_by_path_may_depend_on_the_step() -> None:
     # From the third training step on the first layer does not change.
     rate = lm.schedules.PiecewiseConstant(boundaries=[2], rates=[0.1, 0.0])
@@ -183,11 +178,6 @@ def test_states_of_a_frozen_layer_still_move() -> None:
     with model.training(LOSS, lm.SGD(1e-30), 8, frozen=["1.*"]) as training:
         training.run(TRAIN, steps=1)
     assert (model.predict(TRAIN.inputs) != before).any()
-
-
-def test_frozen_parameters_leave_room_for_larger_batches() -> None:
-    net, how = network(), {"loss": LOSS, "optimizer": lm.Adam(0.1)}
-    assert net.max_batch_size("8 KiB", **how, frozen=["1.*"]) > net.max_batch_size("8 KiB", **how)
 
 
 @pytest.mark.sampled

@@ -123,13 +123,6 @@ def test_an_axis_of_extent_1_is_the_constant_0() -> None:
     assert axis_index(Axis("i", 1)) == Index()
 
 
-def test_negative_indices_round_down() -> None:
-    axis = Axis("i", 5)
-    i = axis_index(axis) - 3
-    assert [value_at(i // 2, {axis: n}) for n in range(5)] == [-2, -1, -1, 0, 0]
-    assert [value_at(i % 2, {axis: n}) for n in range(5)] == [1, 0, 1, 0, 1]
-
-
 def test_unflatten_of_an_empty_shape_does_not_divide_by_zero() -> None:
     axes = [Axis("i", 0), Axis("j", 3)]
     assert len(unflatten(flatten([axis_index(a) for a in axes], (0, 3)), (3, 0, 2))) == 3
