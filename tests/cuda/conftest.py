@@ -13,27 +13,9 @@ from lamina.engines.cuda import build, calls, devices
 from lamina.engines.cuda import engine as cuda_engine
 
 
-class Counted:
-    """A module of the double that counts the calls of its functions."""
-
-    def __init__(self, module: Any, counts: Counter[str]) -> None:
-        self._module, self._counts = module, counts
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._module, name)
-        if not name.startswith(("cu", "nvrtc")):
-            return found
-
-        def call(*arguments: Any) -> Any:
-            self._counts[name] += 1
-            return found(*arguments)
-
-        return call
-
-
 @pytest.fixture
 def counts() -> Counter[str]:
-    """The calls of each function of the driver and of NVRTC."""
+    """The calls of each function of the driver, and the compilations."""
     return Counter()
 
 
@@ -55,10 +37,10 @@ def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Calla
 
     def use(*described: DeviceDescription, order: Order | None = None) -> CudaDouble:
         forget()
-        double = CudaDouble(described or (DeviceDescription(),), order or Order("late"))
+        given = described or (DeviceDescription(),)
+        double = CudaDouble(given, order or Order("late"), counts=counts)
         made.append(double)
-        modules = Counted(double.driver, counts), Counted(double.nvrtc, counts)
-        monkeypatch.setattr(calls, "packages", lambda: modules)
+        monkeypatch.setattr(calls, "packages", lambda: (double.driver, double.nvrtc))
         monkeypatch.setattr(calls, "cublaslt_package", lambda: double.cublaslt)
         monkeypatch.setattr(calls, "missing_packages", list)
         return double

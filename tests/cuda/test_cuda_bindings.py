@@ -52,18 +52,6 @@ OPEN = """
 from lamina.engines.cuda.engine import open_device
 open_device("cuda")
 """
-FORK = """
-child = os.fork()
-if not child:
-    with open(os.environ["RECORD"], "a") as record:
-        print("forked", file=record)
-    del buffer, array, kernel, sequence, module
-    gc.collect()
-    os._exit(0)
-os.waitpid(child, 0)
-with open(os.environ["RECORD"], "a") as record:
-    print("waited", file=record)
-"""
 MODEL = """
 model = lm.Model(lm.Sequential(lm.Input(1024), lm.Linear(512)), engine="cuda")
 examples = np.zeros((512, 1024), np.float32)
@@ -138,11 +126,6 @@ def test_a_driver_from_before_cuda_12_is_too_old(tmp_path: Path) -> None:
     said = started(tmp_path, OPEN)
     assert said.returncode == 1
     assert "in cuda: the CUDA driver is too old\n" in said.stderr
-
-
-def test_a_forked_process_frees_nothing_of_its_parent(folder: Path) -> None:
-    noted = run(folder, DRIVER, FORK)
-    assert noted[noted.index("forked") : noted.index("waited")] == ["forked"]
 
 
 @pytest.mark.skipif(

@@ -63,7 +63,7 @@ RELAXED = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 @functools.cache
 def binary(architecture: str = "sm_80") -> bytes:
     """The kernels for an architecture, as the double of NVRTC compiles them."""
-    nvrtc = NvrtcDouble()
+    nvrtc = CudaDouble().nvrtc
     program = must(nvrtc.nvrtcCreateProgram(SOURCE.encode(), b"kernels.cu", 0, None, None))
     option = f"--gpu-architecture={architecture}".encode()
     must(nvrtc.nvrtcCompileProgram(program, 1, [option]))

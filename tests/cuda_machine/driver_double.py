@@ -14,6 +14,7 @@ are. A program is right only if it has the same results in all of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,7 @@ class CudaDouble:
         devices: of the process.
         order: in which their operations are done.
         assembles: whether kernels are also compiled to real binaries, which are not run.
+        counts: counts calls of the driver, by name, and compilations.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class CudaDouble:
         order: Order = LATE,
         *,
         assembles: bool = True,
+        counts: Counter[str] | None = None,
     ) -> None:
         made: list[Device] = []
         for ordinal, description in enumerate(devices):
@@ -74,9 +77,10 @@ class CudaDouble:
                 checks=Checks(unwritten_global=True),
             )
             made.append(Device(ordinal, description, memory, machine))
-        self._state = State(made, order)
+        counts = Counter() if counts is None else counts
+        self._state = State(made, order, counts)
         self.driver = DriverDouble(self._state)
-        self.nvrtc = NvrtcDouble(assembles=assembles)
+        self.nvrtc = NvrtcDouble(counts, assembles=assembles)
 
     @cached_property
     def cublaslt(self) -> CublasLtDouble:

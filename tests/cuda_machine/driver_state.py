@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -149,8 +149,8 @@ class HostAllocation(Allocation):
 class State:
     """All that lives in a process that uses CUDA."""
 
-    def __init__(self, devices: Sequence[Device], order: Order) -> None:
-        self.devices = devices
+    def __init__(self, devices: Sequence[Device], order: Order, counts: Counter[str]) -> None:
+        self.devices, self.counts = devices, counts
         self.initialized = False
         self.lock = threading.RLock()
         self.scheduler = Scheduler(order)
@@ -318,6 +318,7 @@ def driver_call(
         @functools.wraps(method)
         def call(self: Calls, *arguments: Any, **named: Any) -> Any:
             state = self.state
+            state.counts[method.__name__] += 1
             with state.lock:
                 # A finalizer may call the driver; on a real one, none runs within another call.
                 pause = Pause()

@@ -9,6 +9,7 @@ all instructions. It takes about a third of the time.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from cuda.bindings import nvrtc
@@ -31,11 +32,12 @@ class NvrtcDouble:
     """Has the functions that are named here, and all classes of the real module.
 
     Args:
+        counts: counts compilations.
         assembles: whether real binaries are made of the PTX.
     """
 
-    def __init__(self, *, assembles: bool = True) -> None:
-        self._assembles = assembles
+    def __init__(self, counts: Counter[str], *, assembles: bool = True) -> None:
+        self._counts, self._assembles = counts, assembles
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(nvrtc, name)
@@ -45,6 +47,7 @@ class NvrtcDouble:
 
     def nvrtcCompileProgram(self, prog: Any, count: int, options: list[bytes]) -> tuple[Any, ...]:
         """Compiles, to PTX only if binaries are not made."""
+        self._counts["nvrtcCompileProgram"] += 1
         if not self._assembles:
             real, virtual = b"--gpu-architecture=sm_", b"--gpu-architecture=compute_"
             options = [one.replace(real, virtual) for one in options]
