@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,3 +47,10 @@ def by_name(table: dict[str, list[Any]]) -> Any:
 MAKERS = (pandas_frame, polars_frame, arrow_table, by_name)
 maker = pytest.mark.parametrize("make", MAKERS, ids=[one.__name__ for one in MAKERS])
 Maker = Callable[[dict[str, list[Any]]], Any]
+
+
+def table(folder: Path, text: str) -> Path:
+    """The path of a file with this table."""
+    path = folder / "a.csv"
+    path.write_text(text, encoding="utf-8")
+    return path

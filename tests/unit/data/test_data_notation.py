@@ -10,16 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
+from frame_cases import table
 
 import lamina as lm
 from lamina.data import Coding, load, read_table
 from lamina.errors import DataError, DefinitionError, FileFormatError, LaminaWarning
-
-
-def table(folder: Path, text: str) -> Path:
-    path = folder / "a.csv"
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize(

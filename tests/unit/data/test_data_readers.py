@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import struct
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -15,6 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
+from frame_cases import table
+from fresh_python import printed
+from test_data_idx import damaged, encode
 
 import lamina as lm
 from lamina.data import load
@@ -22,11 +24,6 @@ from lamina.errors import DataError, DTypeError, FileFormatError, LaminaError, M
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 Y = np.array([0, 1, 2, 1])
-
-
-def idx(array: np.ndarray[Any, Any]) -> bytes:
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-    return header + array.astype(np.uint8).tobytes()
 
 
 def fault(path: Path, kind: type[LaminaError], **options: Any) -> LaminaError:
@@ -78,30 +75,15 @@ def test_other_names_of_npz_arrays_are_chosen_or_refused(tmp_path: Path) -> None
     assert dict(error.facts)["expected"] == "z and one array of inputs"
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.asfortranarray(X),
-        X.astype(">f4"),
-        X.astype("<f8"),
-        X[:, ::-1],
-        X.astype(bool),
-        X[:, :1, None],
-    ],
-    ids=["column-major", "big-endian", "float64", "reversed", "bool", "rank 3"],
-)
-def test_npy_keeps_values(tmp_path: Path, array: np.ndarray[Any, Any]) -> None:
-    np.save(tmp_path / "a.npy", array)
-    result = load(tmp_path / "a.npy").input_arrays[0]
-    assert np.array_equal(result, array)
-    assert result.dtype.name == array.dtype.name
-    assert result.flags.c_contiguous
-
-
-def test_npy_with_targets_in_another_file(tmp_path: Path) -> None:
+def test_npy_keeps_values_and_targets_may_be_in_another_file(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", Y)
-    data = load(npy(tmp_path, X), targets=tmp_path / "y.npy")
-    assert np.array_equal(data.targets, Y)
+    orders = (np.asfortranarray(X), X.astype(">f4"), X[:, ::-1])
+    for array in (*orders, X.astype("<f8"), X.astype(bool), X[:, :1, None]):
+        data = load(npy(tmp_path, array), targets=tmp_path / "y.npy")
+        assert np.array_equal(data.inputs, array)
+        assert data.inputs.dtype.name == array.dtype.name
+        assert data.inputs.flags.c_contiguous
+        assert np.array_equal(data.targets, Y)
 
 
 def test_npy_files_of_no_numbers_or_of_another_size_are_refused(tmp_path: Path) -> None:
@@ -152,8 +134,8 @@ def test_hdf5_data_sets_are_read(tmp_path: Path, options: dict[str, Any], h5py: 
         file.create_group("notes")
         file["z"] = h5py.SoftLink("/x")  # other arrays may be links
     data = load(tmp_path / "a.h5")
-    assert np.array_equal(data.input_arrays[0], X)
-    assert data.input_arrays[0].dtype.isnative
+    assert np.array_equal(data.inputs, X)
+    assert data.inputs.dtype.isnative
     assert np.array_equal(data.targets, Y)
 
 
@@ -176,57 +158,54 @@ def test_arrays_that_are_text_or_too_large_or_links_are_refused(tmp_path: Path, 
 
 @pytest.mark.parametrize("name", ["x", "y"])
 @pytest.mark.parametrize(
-    ("kind", "found"),
-    [
-        ("soft", "a link to /group/array"),
-        ("external", "a link to array"),
-        ("virtual", "a virtual array, of other arrays"),
-        ("raw", "an array in secret"),
-    ],
-)
-@pytest.mark.parametrize(
     "read", [load, lambda p: load(p, on_disk=True), lm.data.in_chunks], ids=["", "map", "chunks"]
 )
 def test_arrays_that_are_not_in_the_file_are_named(
-    tmp_path: Path, name: str, kind: str, found: str, read: Any, h5py: Any
+    tmp_path: Path, name: str, read: Any, h5py: Any
 ) -> None:
+    path = tmp_path / "a.h5"
     (tmp_path / "secret").write_bytes(bytes(48))
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["array"] = X
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["group/array"] = X
-        file["x" if name == "y" else "y"] = X
-        if kind == "raw":
-            file.create_dataset(name, (12,), "f4", external=[("secret", 0, 48)])
-        elif kind == "virtual":
-            layout = h5py.VirtualLayout(X.shape, "f4")
-            layout[:] = h5py.VirtualSource("other.h5", "array", X.shape)
-            file.create_virtual_dataset(name, layout)
-        elif kind == "soft":
-            file[name] = h5py.SoftLink("/group/array")
-        else:
-            file[name] = h5py.ExternalLink("other.h5", "array")
-    assert error_text(DataError, read, tmp_path / "a.h5") == (
-        f"in {tmp_path / 'a.h5'}: the array {name!r} is not in the file itself\n"
-        "  expected  an array of numbers\n"
-        f"  found     {found}\n"
-        "  It may be in any file of this machine, and is not followed. If you trust it: "
-        "h5py.File(path), then lm.data.Dataset(file['x'][:], file['y'][:])."
-    )
+    layout = h5py.VirtualLayout(X.shape, "f4")
+    layout[:] = h5py.VirtualSource("other.h5", "array", X.shape)
+    raw = {"shape": (12,), "dtype": "f4", "external": [("secret", 0, 48)]}
+    for write, found in (
+        (lambda file: file.update({name: h5py.SoftLink("/group/array")}), "a link to /group/array"),
+        (
+            lambda file: file.update({name: h5py.ExternalLink("other.h5", "array")}),
+            "a link to array",
+        ),
+        (
+            lambda file: file.create_virtual_dataset(name, layout),
+            "a virtual array, of other arrays",
+        ),
+        (lambda file: file.create_dataset(name, **raw), "an array in secret"),
+    ):
+        with h5py.File(path, "w") as file:
+            file["group/array"] = file["x" if name == "y" else "y"] = X
+            write(file)
+        assert error_text(DataError, read, path) == (
+            f"in {path}: the array {name!r} is not in the file itself\n"
+            "  expected  an array of numbers\n"
+            f"  found     {found}\n"
+            "  It may be in any file of this machine, and is not followed. If you trust it: "
+            "h5py.File(path), then lm.data.Dataset(file['x'][:], file['y'][:])."
+        )
 
 
 @pytest.mark.parametrize("block", [512, 4096])
-@pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("name", ["a.h5", "a"])
 def test_a_block_of_the_user_may_be_before_the_data(
-    tmp_path: Path, block: int, on_disk: bool, name: str, h5py: Any
+    tmp_path: Path, block: int, name: str, h5py: Any
 ) -> None:
     with h5py.File(tmp_path / name, "w", userblock_size=block) as file:
         file["x"], file["y"] = X, Y
     assert (tmp_path / name).read_bytes()[:2] == b"\0\0"
-    data = load(tmp_path / name, on_disk=on_disk)
-    assert np.array_equal(data.inputs, X)
-    assert np.array_equal(data.targets, Y)
+    for on_disk in (False, True):
+        data = load(tmp_path / name, on_disk=on_disk)
+        assert np.array_equal(data.inputs, X)
+        assert np.array_equal(data.targets, Y)
 
 
 def test_short_files_give_clear_errors(tmp_path: Path, h5py: Any) -> None:
@@ -251,14 +230,14 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_images_with_labels(tmp_path: Path) -> None:
-    images, labels = np.arange(24).reshape(2, 3, 4), tmp_path / "labels"
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(gzip.compress(idx(images)))
+    images, labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4), tmp_path / "labels"
     path = tmp_path / "train-images-idx3-ubyte"
+    path.write_bytes(gzip.compress(encode(images)))
     assert fault(path, DataError, targets=labels).where == str(labels)
-    labels.write_bytes(idx(np.array([7, 1])))
+    labels.write_bytes(encode(np.array([7, 1], np.uint8)))
     data = load(path, targets=str(labels))
     assert repr(data) == "2 examples: x u8[1, 3, 4], y i64[]"
-    assert np.array_equal(data.input_arrays[0][:, 0], images)
+    assert np.array_equal(data.inputs[:, 0], images)
     assert repr(load(path)) == "2 examples: x u8[1, 3, 4]"
     assert "lamina.data.mnist(folder)" in fault(tmp_path, DataError).advice
 
@@ -266,37 +245,27 @@ def test_images_with_labels(tmp_path: Path) -> None:
 # Tables -------------------------------------------------------------------------------------------
 
 
-def csv(folder: Path, text: str) -> Path:
-    (folder / "a.csv").write_text(text, encoding="utf-8")
-    return folder / "a.csv"
-
-
 def test_the_last_column_is_the_target_or_a_chosen_one(tmp_path: Path) -> None:
-    data = load(csv(tmp_path, "0.5,1,2\n1.5,-2e3,0\n"))
+    data = load(table(tmp_path, "0.5,1,2\n1.5,-2e3,0\n"))
     assert repr(data) == "2 examples: x f32[2], y i64[]"
     assert data.input_arrays[0].tolist() == [[0.5, 1.0], [1.5, -2000.0]]
     assert data.targets.tolist() == [2, 0]
-    assert repr(load(csv(tmp_path, "1,2,0.5\n3,4,1\n"))) == "2 examples: x f32[2], y f32[1]"
-    path = csv(tmp_path, "kind,a,b\n1,0.5,2\n0,3,4\n")
+    assert repr(load(table(tmp_path, "1,2,0.5\n3,4,1\n"))) == "2 examples: x f32[2], y f32[1]"
+    path = table(tmp_path, "kind,a,b\n1,0.5,2\n0,3,4\n")
     for targets in ("kind", 0, -3):
         data = load(path, targets=targets)
         assert data.targets.tolist() == [1, 0]
         assert data.input_arrays[0].tolist() == [[0.5, 2.0], [3.0, 4.0]]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ['"a","b"\r\n"1","2"\r\n', "\ufeffa;b\n1;2\n", "1\t2\n\n", "a, b\n1, 2"],
-    ids=["quoted", "semicolons and byte order mark", "tabs", "spaces"],
-)
-def test_variants_of_csv_are_read(tmp_path: Path, text: str) -> None:
-    data = load(csv(tmp_path, text))
-    assert data.input_arrays[0].tolist() == [[1.0]]
-    assert data.targets.tolist() == [2]
+def test_variants_of_csv_are_read(tmp_path: Path) -> None:
+    for text in ('"a","b"\r\n"1","2"\r\n', "\ufeffa;b\n1;2\n", "1\t2\n\n", "a, b\n1, 2"):
+        data = load(table(tmp_path, text))
+        assert (data.inputs.tolist(), data.targets.tolist()) == ([[1.0]], [2])
 
 
 def test_a_missing_column_lists_the_others(tmp_path: Path) -> None:
-    error = fault(csv(tmp_path, "a,b\n1,2\n"), DataError, targets="c")
+    error = fault(table(tmp_path, "a,b\n1,2\n"), DataError, targets="c")
     assert str(error) == (
         f"in {tmp_path / 'a.csv'}: there is no column 'c'\n"
         "  expected  0 to 1, or a name\n"
@@ -322,7 +291,7 @@ NO_ROW = "the first line is not a row of a table"
 def test_a_fault_is_named_with_its_position(
     tmp_path: Path, text: str, kind: type[LaminaError], problem: str, found: str
 ) -> None:
-    error = fault(csv(tmp_path, text), kind)
+    error = fault(table(tmp_path, text), kind)
     assert error.problem == problem
     assert dict(error.facts)["found"] == found
 
@@ -377,19 +346,18 @@ def test_files_of_an_unknown_or_another_format_are_refused(tmp_path: Path) -> No
 
 @pytest.mark.skipif(os.name != "posix", reason="named pipes as on POSIX")
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    error = fault(tmp_path / "pipe", DataError)
-    assert dict(error.facts)["found"] == "a pipe, socket or device"
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     (tmp_path / "cats").mkdir()
     image.new("L", (3, 2)).save(tmp_path / "cats" / "a.png")
-    os.mkfifo(tmp_path / "cats" / "x.png")
-    assert str(fault(tmp_path, DataError)) == (
-        f"in {tmp_path / 'cats' / 'x.png'}: this is not a regular file\n"
-        "  expected  a file\n"
-        "  found     a pipe, socket or device\n"
-        "  Name one file."
-    )
+    pipe = tmp_path / "cats" / "x.png"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        assert str(fault(path, DataError)) == (
+            f"in {pipe}: this is not a regular file\n"
+            "  expected  a file\n"
+            "  found     a pipe, socket or device\n"
+            "  Name one file."
+        )
 
 
 # Digits -------------------------------------------------------------------------------------------
@@ -420,9 +388,7 @@ def test_digits_equal_those_of_scikit_learn() -> None:
 
 def test_importing_data_loads_no_optional_package() -> None:
     code = "import sys, lamina.data; print({'h5py', 'PIL', 'sklearn'} & set(sys.modules))"
-    how: Any = {"capture_output": True, "text": True, "check": True}
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], **how)
-    assert done.stdout.strip() == "set()"
+    assert printed(code) == "set()\n"
 
 
 def damage_and_load(folder: Path, content: bytes, name: str, trials: int) -> None:
@@ -430,13 +396,7 @@ def damage_and_load(folder: Path, content: bytes, name: str, trials: int) -> Non
     generator = np.random.default_rng(11)
     errors: list[LaminaError] = []
     for _ in range(trials):
-        bad = bytearray(content)
-        if generator.random() < 0.3:
-            del bad[int(generator.integers(0, len(bad))) :]
-        for position in generator.integers(0, max(len(bad), 1), generator.integers(0, 6)):
-            if bad:
-                bad[position] ^= 1 << int(generator.integers(0, 8))
-        (folder / name).write_bytes(bad)
+        (folder / name).write_bytes(damaged(content, generator))
         try:
             load(folder / name)
         except LaminaError as error:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from cli_cases import fail, run, succeed, write
 from error_texts import error_text
+from frame_cases import table
 
 import lamina as lm
 from lamina.data import load, read_table
 from lamina.errors import DataError, FileFormatError
-
-
-def table(folder: Path, text: str) -> Path:
-    path = folder / "a.csv"
-    path.write_text(text, encoding="utf-8")
-    return path
-
 
 TEXT = "size,town,new,rent\n30.5,Ulm,1,cheap\n52,Bonn,0,good\n41.5,,0,cheap\n"
 
@@ -31,16 +24,13 @@ def test_a_table_with_words_is_loaded_without_pandas(tmp_path: Path) -> None:
     assert data.coding.features == ("size", "town=", "town=Bonn", "town=Ulm", "new")
     assert data.coding.classes == ("cheap", "good")
     assert data.targets.tolist() == [0, 1, 0]
-    assert load(path, "size").targets.tolist() == [[30.5], [52.0], [41.5]]
-    assert load(path, 0).targets.tolist() == [[30.5], [52.0], [41.5]]
+    for target in ("size", 0):
+        assert load(path, target).targets.tolist() == [[30.5], [52.0], [41.5]]
     assert load(path, -1).coding.classes == ("cheap", "good")
     for wrong in (4, "z"):
         assert f"there is no column {wrong!r}" in error_text(DataError, load, path, wrong)
-    assert error_text(DataError, load, path, 1) == (
-        f"in {path}: targets are missing in the column 'town'\n"
-        "  missing  1 of 3\n"
-        "  Leave out the rows that have none."
-    )
+    text = error_text(DataError, load, path, 1)
+    assert text.startswith(f"in {path}: targets are missing in the column 'town'\n  missing  1 of")
 
 
 def test_columns_of_a_file_are_read(tmp_path: Path) -> None:
@@ -93,9 +83,8 @@ def test_dates_of_a_file_are_days(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_spoils_a_column_is_named(tmp_path: Path) -> None:
-    rows = [f"{number},{number}" for number in range(49)]
-    text = "a b,y\n\n" + "\n".join([*rows, "1.2.3,7"]) + "\n"
-    path = table(tmp_path, text)
+    rows = "".join(f"{number},{number}\n" for number in range(49))
+    path = table(tmp_path, f"a b,y\n\n{rows}1.2.3,7\n")
     for read in (load, read_table):
         assert error_text(DataError, read, path) == (
             f"in {path}: nearly all cells of the column 'a b' are numbers\n"
@@ -105,16 +94,12 @@ def test_a_cell_that_spoils_a_column_is_named(tmp_path: Path) -> None:
             "say so: kinds={'a b': 'word'}, or --kind 'a b'=word."
         )
     assert load(path, kinds={"a b": "word"}).inputs.shape == (50, 50)
-    assert error_text(DataError, load, path, kinds={"a b": "number"}) == (
-        f"in {path}: the column 'a b' is of another kind\n"
-        "  expected  numbers\n"
-        "  found     '1.2.3' in line 52\n"
-        "  Correct it, or leave it empty if the number is missing."
-    )
+    text = error_text(DataError, load, path, kinds={"a b": "number"})
+    assert "of another kind\n  expected  numbers\n  found     '1.2.3' in line 52\n" in text
     days = "".join(f"2024-01-{day},{day}\n" for day in range(10, 20))
-    message = error_text(DataError, load, table(tmp_path, f"d,y\n{days}2024-02-30,1\n"))
-    assert "nearly all cells of the column 'd' are dates" in message
-    assert "'2024-02-30' in line 12" in message
+    text = error_text(DataError, load, table(tmp_path, f"d,y\n{days}2024-02-30,1\n"))
+    assert "nearly all cells of the column 'd' are dates" in text
+    assert "'2024-02-30' in line 12" in text
     # Below nine in ten, the column is of words.
     few = "".join(f"{number},0\n" for number in range(8))
     assert load(table(tmp_path, f"a,y\n{few}x,1\n")).coding.features[-1] == "a=x"
@@ -141,29 +126,22 @@ def test_whole_numbers_are_targets_of_a_regression_if_it_is_said(tmp_path: Path)
     assert "there is no column 'z'" in error_text(DataError, load, path, kinds={"z": "number"})
 
 
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        ({"gaps": "median"}, [[3, 0, 1], [4, 1, 0], [8, 0, 1], [4, 0, 1]]),
-        ({"gaps": "indicator"}, [[3, 0, 0, 1], [5, 1, 1, 0], [8, 0, 0, 1], [4, 0, 0, 1]]),
-        ({"gaps": 5, "standardise": True}, [[-1, 0, 1], [0, 1, 0], [1.5, 0, 1], [-0.5, 0, 1]]),
-    ],
-)
-def test_a_file_is_coded_by_options(
-    tmp_path: Path, option: dict[str, Any], expected: list[list[float]]
-) -> None:
-    path = table(tmp_path, "a,w,y\n3,q,0.5\n,p,1.5\n8,q,2\n4,q,1\n")
-    inputs = load(path, **option).inputs
-    if "standardise" in option:
-        inputs[:, 0] *= np.std([3, 5, 8, 4]) / 2
-    np.testing.assert_allclose(inputs, expected, rtol=1e-6)
-
-
-def test_words_of_a_file_may_be_indices_and_other_files_have_no_options(tmp_path: Path) -> None:
-    path = table(tmp_path, "a,w,y\n3,q,0.5\n,p,1.5\n")
-    numbers, words = load(path, words="index", gaps=0).inputs
-    assert words.tolist() == [[2], [1]]
-    assert numbers.tolist() == [[3], [0]]
+def test_a_file_is_coded_by_options_and_other_files_have_none(tmp_path: Path) -> None:
+    text = "a,w,y\n3,q,0.5\n,p,1.5\n8,q,2\n4,q,1\n"
+    path, columns = (
+        table(tmp_path, text),
+        {"a": [3, None, 8, 4], "w": [*"qpqq"], "y": [0.5, 1.5, 2, 1]},
+    )
+    for options in (
+        {"gaps": "median"},
+        {"gaps": "indicator"},
+        {"gaps": 5, "standardise": True},
+        {"gaps": 0, "words": "index"},
+    ):
+        data, expected = load(path, **options), lm.data.from_frame(columns, "y", **options)
+        assert data.coding.columns == expected.coding.columns
+        for found, inputs in zip(data.input_arrays, expected.input_arrays, strict=True):
+            np.testing.assert_array_equal(found, inputs)
     np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.ones(2))
     assert error_text(DataError, load, tmp_path / "a.npz", gaps="mean") == (
         f"in {tmp_path / 'a.npz'}: gaps is for tables, and this is no table\n"
@@ -207,12 +185,8 @@ def test_whole_targets_that_are_not_exact_are_no_classes(tmp_path: Path) -> None
     path = table(tmp_path, "a,y\n" + "".join(f"{n},{n}\n" for n in numbers))
     for make in (load, lambda _, **o: lm.data.from_frame({"a": [1, 2], "y": numbers}, "y", **o)):
         for options in ({}, {"kinds": {"y": "class"}}):
-            assert error_text(DataError, make, path, **options).endswith(
-                "  expected  whole numbers below 9,007,199,254,740,992 (2**53)\n"
-                "  found     9007199254740992 in row 0\n"
-                "  Targets that are numbers: kinds={'y': 'number'}. Targets that are words: "
-                "kinds={'y': 'word'}."
-            )
+            text = error_text(DataError, make, path, **options)
+            assert "(2**53)\n  found     9007199254740992 in row 0\n  Targets that are nu" in text
         assert make(path, kinds={"y": "number"}).targets.dtype == np.float32
         assert make(path, kinds={"y": "word"}).coding.classes == tuple(map(str, numbers))
     assert load(table(tmp_path, f"a,y\n1,{2**53 - 1}\n")).targets.tolist() == [2**53 - 1]
@@ -341,14 +315,11 @@ def test_a_model_of_tables_predicts_a_file(tmp_path: Path) -> None:
 
 
 def test_cells_that_are_infinite_are_refused(tmp_path: Path) -> None:
+    path = table(tmp_path, "a,b,y\n1,2,0.5\n3,inf,1.5\n")
     for options in ({}, {"standardise": True}):
-        path = table(tmp_path, "a,b,y\n1,2,0.5\n3,inf,1.5\n")
-        assert error_text(DataError, load, path, **options).endswith(
-            "the column 'b' has a number that float32 cannot hold\n"
-            "  expected  numbers up to 3.4e+38\n"
-            "  found     inf in line 3\n"
-            "  Correct it, scale the column, or make it a missing number: NaN, or an empty cell."
-        )
+        text = error_text(DataError, load, path, **options)
+        assert "the column 'b' has a number that float32 cannot hold" in text
+        assert "  found     inf in line 3\n" in text
     text = error_text(DataError, load, table(tmp_path, "a,b,y\n1,2,0.5\n3,1e39,1.5\nx,4,2.5\n"))
     assert "the column 'b' has a number that float32" in text
 
