@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from error_texts import error_text
 from stream_cases import TRAIN, trained
-from training_cases import network, same
+from training_cases import fit, network, same
 
 import lamina as lm
 from lamina.data import stream
@@ -56,7 +56,6 @@ def test_few_rows_are_dense_at_a_time() -> None:
 
 SPARSE = scipy_sparse.csr_array(DENSE)
 WEIGHTS = np.linspace(0.1, 2, 90)
-OPTIONS: list[dict[str, Any]] = [{"shuffle": False}, {"class_weights": "balanced"}]
 
 
 def test_a_data_set_describes_its_sparse_inputs() -> None:
@@ -73,36 +72,36 @@ def test_a_data_set_describes_its_sparse_inputs() -> None:
 
 
 def test_examples_are_selected_as_those_of_the_dense_array() -> None:
-    plain = lm.data.Dataset(DENSE, TRAIN.targets, weights=WEIGHTS)
-    data = lm.data.Dataset(SPARSE, TRAIN.targets, weights=WEIGHTS)
-    pairs = [
-        *zip(data.split(0.7, seed=2), plain.split(0.7, seed=2), strict=True),
-        (data.take([5, 5, 1]), plain.take([5, 5, 1])),
-        (data.subset(3, 9), plain.subset(3, 9)),
-    ]
-    for found, expected in pairs:
-        assert found.is_sparse
-        dense = found.dense()
-        for role in ("inputs", "targets", "weights"):
-            np.testing.assert_array_equal(getattr(dense, role), getattr(expected, role))
-    for found, expected in zip(data.batches(32, seed=1), plain.batches(32, seed=1), strict=True):
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(one, other)
+    data, plain = (
+        lm.data.Dataset(inputs, TRAIN.targets, weights=WEIGHTS) for inputs in (SPARSE, DENSE)
+    )
+    for select in (
+        lambda data: data.split(0.7, seed=2),
+        lambda data: [data.take([5, 5, 1]), data.subset(3, 9)],
+    ):
+        for found, expected in zip(select(data), select(plain), strict=True):
+            assert found.is_sparse
+            for role in ("inputs", "targets", "weights"):
+                np.testing.assert_array_equal(getattr(found.dense(), role), getattr(expected, role))
+    for batches in zip(data.batches(32, seed=1), plain.batches(32, seed=1), strict=True):
+        for found, expected in zip(*batches, strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
-    ("given", "how"),
+    ("more", "how"),
     [
-        (lambda inputs: (inputs, TRAIN.targets, WEIGHTS), {}),
-        (lambda inputs: lm.data.Dataset(inputs, TRAIN.targets, weights=WEIGHTS), {}),
-        *((lambda inputs: (inputs, TRAIN.targets), how) for how in OPTIONS),
+        (lambda data: (*data, WEIGHTS), {}),
+        (lambda data: lm.data.Dataset(*data, weights=WEIGHTS), {}),
+        *((tuple, how) for how in ({"shuffle": False}, {"class_weights": "balanced"})),
     ],
 )
 def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(
-    given: Callable[[Any], Any], how: dict[str, Any]
+    more: Callable[[Any], Any], how: dict[str, Any]
 ) -> None:
-    found = trained(given(SPARSE), validation=given(SPARSE), epochs=2, **how)
-    expected = trained(given(DENSE), validation=given(DENSE), epochs=2, **how)
+    sparse, dense = (more((inputs, TRAIN.targets)) for inputs in (SPARSE, DENSE))
+    found = trained(sparse, validation=sparse, epochs=2, **how)
+    expected = trained(dense, validation=dense, epochs=2, **how)
     assert same(found[0], expected[0])
     assert found[1]["validation_loss"] == expected[1]["validation_loss"]
     assert not same(found[0], trained((DENSE, TRAIN.targets), epochs=2)[0])
@@ -112,14 +111,9 @@ def test_sparse_inputs_are_mixed_with_dense_ones() -> None:
     a, b = lm.Input(4, name="words"), lm.Input(4, name="sizes")
     net = lm.Network([a, b], lm.Linear(3)(lm.concat([a, b])))
     other = TRAIN.inputs[::-1].copy()
-    how: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "epochs": 2}
-
-    def fitted(inputs: Any) -> lm.Model:
-        model = lm.Model(net, seed=3)
-        model.fit((inputs, TRAIN.targets), **how)
-        return model
-
-    mixed, plain = fitted((SPARSE, other)), fitted((DENSE, other))
+    mixed, plain = lm.Model(net, seed=3), lm.Model(net, seed=3)
+    for model, inputs in ((mixed, SPARSE), (plain, DENSE)):
+        fit(model, ((inputs, other), TRAIN.targets), epochs=2)
     assert same(mixed.parameters(), plain.parameters())
     expected = plain.predict((DENSE, other))
     named = {"words": SPARSE, "sizes": other}
@@ -128,15 +122,15 @@ def test_sparse_inputs_are_mixed_with_dense_ones() -> None:
 
 
 def test_a_data_set_with_sparse_inputs_is_a_sample_and_is_run_verified_and_profiled() -> None:
-    found = []
-    for inputs in (SPARSE, DENSE):
+    found, loss = [], lm.CrossEntropy()
+    for inputs in (DENSE, SPARSE):
         data, model = lm.data.Dataset(inputs, TRAIN.targets), lm.Model(network(), seed=3)
         how: dict[str, Any] = {"class_weights": "balanced", "data": data}
-        with model.training(lm.CrossEntropy(), lm.SGD(0.1), 16, **how) as training:
+        with model.training(loss, lm.SGD(0.1), 16, **how) as training:
             training.run(data, steps=9, seed=1)
         found.append(model.parameters())
     assert same(*found)
-    data, loss = lm.data.Dataset(SPARSE, TRAIN.targets).subset(0, 8), lm.CrossEntropy()
+    data = data.subset(0, 8)
     assert lm.verify(network(), loss=loss, data=data).passed
     assert model.profile(8, loss, lm.SGD(0.1), data=data, seconds=0.001).runs
 
@@ -153,11 +147,8 @@ def test_faults_of_sparse_matrices_are_named() -> None:
     def fault(*arrays: Any, **options: Any) -> str:
         return error_text((DataError, DTypeError), lm.data.Dataset, *arrays, **options)
 
-    assert fault(SPARSE, TRAIN.targets[:5]).startswith(
-        "the inputs and the targets differ in the number of examples\n"
-        "  inputs   90 examples, float32[90, 4]\n"
-        "  targets  5 examples, int64[5]\n"
-    )
+    text = "  inputs   90 examples, float32[90, 4]\n  targets  5 examples, int64[5]\n"
+    assert text in fault(SPARSE, TRAIN.targets[:5])
     assert fault(DENSE, SPARSE) == (
         "the targets are a sparse matrix\n"
         "  expected  a NumPy array\n"
@@ -179,10 +170,9 @@ def test_faults_of_sparse_matrices_are_named() -> None:
         "  Leave dtype out: rows are converted when they become dense."
     )
     with lm.Model(network()).training(lm.CrossEntropy(), lm.SGD(0.1), 8) as training:
-        assert error_text(DataError, training.step, SPARSE[:8], TRAIN.targets[:8]) == (
-            "input 0 cannot be converted to an array\n"
-            "  expected  an array\n"
-            "  found     a sparse csr_array\n"
-            "  Make a dense array: matrix.toarray(). lm.data.Dataset, fit, evaluate and "
-            "predict take sparse inputs as they are."
-        )
+        text = error_text(DataError, training.step, SPARSE[:8], TRAIN.targets[:8])
+    assert text.endswith(
+        "  found     a sparse csr_array\n"
+        "  Make a dense array: matrix.toarray(). lm.data.Dataset, fit, evaluate and "
+        "predict take sparse inputs as they are."
+    )

@@ -22,11 +22,6 @@ NOT_CODED = "the columns of a data frame are not coded"
 HOW: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
 
 
-@pytest.fixture
-def pandas() -> Any:
-    return pytest.importorskip("pandas", reason="pandas is not installed")
-
-
 def trained(data: Any, **how: Any) -> lm.Model:
     model = lm.Model(lm.Sequential(lm.Input(data.inputs.shape[1]), lm.Linear(1)))
     model.fit(data, **(HOW | {"optimizer": lm.Adam(0.01)} | how))
@@ -156,12 +151,13 @@ def test_columns_and_rows_without_a_coding_are_refused() -> None:
         assert refused(DataError, call, rows).problem == NOT_CODED
 
 
-def test_a_frame_of_numbers_is_an_array_for_a_model_that_was_trained_on_arrays(pandas: Any) -> None:
+def test_a_frame_of_numbers_is_an_array_for_a_model_that_was_trained_on_arrays(
+    pandas: Any, polars: Any
+) -> None:
     inputs = pandas.DataFrame({"a": [1.0, 2.0], "b": [3, 4]})
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)), dtype="float64")
     model.fit((inputs, np.array([[0.5], [1.5]], "float32")), **HOW)
     expected = model.predict(np.array([[1.0, 3.0], [2.0, 4.0]]))
-    polars = pytest.importorskip("polars")
     for frame in (inputs, inputs.convert_dtypes(), polars.from_pandas(inputs)):
         np.testing.assert_array_equal(model.predict(frame), expected)
 
@@ -178,9 +174,9 @@ def test_rows_are_a_table() -> None:
         np.testing.assert_allclose(call(rows[0]), expected[:1], rtol=1e-6)
     # Other columns are ignored.
     expected = model.predict({"size": [3.0, 4.0], "town": ["Ulm", "Rom"]})
-    rows = [{"size": np.array(3.0), "town": "Ulm", "b": [1, 2]}, {**rows[1], "size": 4.0, "c": 0}]
-    np.testing.assert_array_equal(model.predict(rows), expected)
-    np.testing.assert_allclose(model.predict(rows[0] | {"size": 3.0}), expected[:1], rtol=1e-6)
+    more = [{"size": np.array(3.0), "town": "Ulm", "b": [1, 2]}, {**rows[1], "size": 4.0, "c": 0}]
+    np.testing.assert_array_equal(model.predict(more), expected)
+    np.testing.assert_allclose(model.predict(more[0] | {"size": 3.0}), expected[:1], rtol=1e-6)
     whole = [{**row, "rent": 1.5} for row in rows]
     assert len(data.coding.dataset(whole)) == 2
     again = from_frame(whole, "rent", gaps="mean")
