@@ -125,9 +125,6 @@ def test_r2_does_not_depend_on_the_mean_of_the_targets(mean: float, dtype: str) 
     assert found == pytest.approx(expected.mean(), rel=1e-5)
 
 
-# Weights, and metrics of all examples -------------------------------------------------------------
-
-
 SHARES = np.exp(SCORES) / np.exp(SCORES).sum(1, keepdims=True)
 WEIGHTS = np.random.default_rng(3).random(60)
 OTHERS = np.random.default_rng(7).normal(size=(60, 5))
@@ -243,9 +240,6 @@ def test_pearson_correlation_is_that_of_numpy() -> None:
     x, y = IMAGES[:, 0, :, 0], IMAGES[:, 1, :, 1]
     expected = np.mean([np.corrcoef(x[:, n], y[:, n])[0, 1] for n in range(4)])
     np.testing.assert_allclose(measured(metrics.PearsonCorrelation(), x, y), expected, rtol=1e-12)
-
-
-# Functions ----------------------------------------------------------------------------------------
 
 
 def test_functions_and_losses_are_metrics() -> None:

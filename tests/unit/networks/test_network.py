@@ -19,9 +19,6 @@ def parameter_names(net: lm.Network) -> list[str]:
     return list(net.trace(dtype=shapes.float32, training=False).record.parameters)
 
 
-# Definitions --------------------------------------------------------------------------------------
-
-
 def paths(net: lm.Network) -> str:
     """The layers and ops with their numbers."""
     found = [net.path(node) for node in net.nodes if node.op.name != "constant"]
@@ -90,9 +87,6 @@ def test_a_function_of_tensors_may_stand_among_the_layers() -> None:
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-6)
 
 
-# Sharing ------------------------------------------------------------------------------------------
-
-
 def test_a_layer_that_is_applied_twice_shares_its_parameters() -> None:
     net = twice(lm.Linear(3))
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
@@ -111,9 +105,6 @@ def test_the_penalty_of_a_shared_or_an_inner_layer_is_counted_once() -> None:
         assert len(record.penalties) == 1
 
 
-# Networks within networks -------------------------------------------------------------------------
-
-
 def test_an_applied_network_computes_the_same_as_alone() -> None:
     inner = lm.Sequential(lm.Input(4), lm.Linear(3), lambda x: ops.tanh(x) * 2.0)
     outer = lm.Model(lm.Sequential(lm.Input(4), inner))
@@ -121,9 +112,6 @@ def test_an_applied_network_computes_the_same_as_alone() -> None:
     alone.set_parameters(outer.parameters())
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     np.testing.assert_array_equal(alone.predict(x), outer.predict(x))
-
-
-# Layers within layers -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -221,9 +209,6 @@ def test_a_state_may_take_its_new_value_from_an_inner_layer() -> None:
         training.step(x, np.zeros((5, 3), "float32"))
     mean = (x @ p["1.0.weight"].T + p["1.0.bias"]).mean(axis=0)
     np.testing.assert_allclose(model.predict(x), before - mean, rtol=1e-5, atol=1e-6)
-
-
-# The table ----------------------------------------------------------------------------------------
 
 
 def test_a_network_is_shown_as_a_table() -> None:
