@@ -6,7 +6,6 @@ test_layers_torch.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -145,11 +144,9 @@ def test_indices_that_are_computed_are_brought_into_range() -> None:
 def test_sinusoidal_positions_are_those_of_the_formula() -> None:
     model = lm.Model(lm.Sequential(lm.Input(50, 7), lm.SinusoidalPositions()), dtype="float64")
     x = np.random.default_rng(0).normal(size=(2, 50, 7))
-    table = np.empty((50, 7))
-    for position in range(50):
-        for feature in range(7):
-            angle = position / 10000 ** (2 * (feature // 2) / 7)
-            table[position, feature] = math.cos(angle) if feature % 2 else math.sin(angle)
+    position, feature = np.indices((50, 7))
+    angle = position / 10000 ** (2 * (feature // 2) / 7)
+    table = np.where(feature % 2, np.cos(angle), np.sin(angle))
     np.testing.assert_allclose(model.predict(x), x + table, rtol=1e-12, atol=1e-12)
 
 

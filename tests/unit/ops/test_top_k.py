@@ -49,9 +49,7 @@ def test_integers_are_selected_in_the_order_of_a_sort(dtype: str, largest: bool)
 
 def test_few_elements_are_selected_without_a_sort() -> None:
     assert [sorts(count) for count in (1, 8, 9, 12)] == [0, 0, 1, 1]
-
-
-def test_elements_of_64_bits_are_sorted() -> None:
+    # Elements of 64 bits are sorted.
     assert sorts(2, "int64") == 1
 
 
