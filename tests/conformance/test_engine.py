@@ -185,15 +185,12 @@ def test_memories_are_copied_and_checked(engine: Engine) -> None:
 
 def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
     program = _training(engine)
-    rows = np.arange(20).reshape(5, 4)
-    bits: list[dict[str, bytes]] = []
-    for _ in range(2):
-        memories = _memories(program, engine)
+    first, second = (_memories(program, engine) for _ in range(2))
+    for memories in (first, second):
         executable = engine.compile(program, memories)
-        for examples in rows:
+        for examples in np.arange(20).reshape(5, 4):
             executable.run(_batch(program, examples))
-        bits.append(_after(memories))
-    assert bits[0] == bits[1]
+    assert _after(first) == _after(second)
 
 
 def test_additions_into_one_element_are_made_in_order(engine: Engine) -> None:

@@ -95,19 +95,24 @@ def owned(monkeypatch: pytest.MonkeyPatch) -> Owned:
     return Owned(monkeypatch)
 
 
+# From the folder and its entry.
+PLACES: dict[str, Callable[[Path, Path], Path]] = {
+    "the path": lambda folder, _: folder.parent,
+    "a parent": lambda folder, _: folder.parent.parent,
+    "the folder": lambda folder, _: folder,
+    "a shard": lambda _, entry: entry.parent,
+    "the new ones": lambda folder, _: folder / "new",
+    "the entry": lambda _, entry: entry,
+}
+
+
 @posix
-@pytest.mark.parametrize("which", ["a parent", "the folder", "a shard", "an entry"])
+@pytest.mark.parametrize("which", ["a parent", "the folder", "a shard", "the entry"])
 def test_files_of_another_user_are_not_used(
     which: str, cache_folder: Path, owned: Owned, caplog: pytest.LogCaptureFixture
 ) -> None:
     cached("k", Maker(b"not mine"))
-    entry = path_of(cache_folder, "k")
-    path = {
-        "a parent": cache_folder.parent.parent,
-        "the folder": cache_folder,
-        "a shard": entry.parent,
-        "an entry": entry,
-    }[which]
+    path = PLACES[which](cache_folder, path_of(cache_folder, "k"))
     owned.give(os.geteuid() + 1, path)
     assert cached("k", Maker()) == CONTENT
     if which in ("a parent", "the folder"):
@@ -170,11 +175,8 @@ def test_a_folder_that_an_access_control_list_opens_to_others_is_not_used(
     assert folder() is None
 
 
-LINKS = ("the path", "a parent", "the folder", "a shard", "the new ones", "the entry")
-
-
 @posix
-@pytest.mark.parametrize("which", LINKS)
+@pytest.mark.parametrize("which", PLACES)
 def test_links_are_not_followed(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,15 +184,7 @@ def test_links_are_not_followed(
     inside = tmp_path / "around" / "path"
     monkeypatch.setenv("LAMINA_CACHE", str(inside))
     cached("k", Maker(b"not mine"))
-    entry = path_of(inside / "objects", "k")
-    link = {
-        "the path": inside,
-        "a parent": inside.parent,
-        "the folder": inside / "objects",
-        "a shard": entry.parent,
-        "the new ones": inside / "objects" / "new",
-        "the entry": entry,
-    }[which]
+    link = PLACES[which](inside / "objects", path_of(inside / "objects", "k"))
     target = tmp_path / "elsewhere"
     link.rename(target)
     link.symlink_to(target)
