@@ -7,7 +7,7 @@ program for each would take. The tolerances are those of each graph alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from lamina.program.program import Program
 from lamina.step.derive import BatchGraph, BatchSpecs, default_targets, training_graph
 from lamina.step.precision import Rounding
 
+T = TypeVar("T")
 Values = Mapping[str, Array]
 
 # Every op with each of its samples.
@@ -261,6 +262,29 @@ class Leaves:
     def graph(self, outputs: Sequence[Tensor]) -> Graph:
         named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
         return Graph(tuple(self.tensors), named)
+
+
+class Drawn:
+    """A graph that is drawn at random.
+
+    Attributes:
+        generator: source of all random numbers.
+        leaves: leaves of the graph.
+    """
+
+    def __init__(self, seed: int, leaves: Leaves | None = None) -> None:
+        self.generator = np.random.default_rng(seed)
+        self.leaves = leaves or Leaves()
+
+    def chance(self, probability: float) -> bool:
+        return bool(self.generator.random() < probability)
+
+    def number(self, low: int, high: int) -> int:
+        """A whole number from low to high, both included."""
+        return int(self.generator.integers(low, high + 1))
+
+    def choose(self, items: Sequence[T]) -> T:
+        return items[int(self.generator.integers(len(items)))]
 
 
 def numbers_of(made: BatchGraph) -> dict[str, Array]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+from harness import Drawn
 
 from lamina import ops
-from lamina.base.shapes import Array, DType, as_dtype, bool_, float32, float64, static
-from lamina.graph import LEAF, Graph, Tensor, leaf
+from lamina.base.shapes import Array, DType, bool_, float32, float64, static
+from lamina.graph import LEAF, Graph, Tensor
 from lamina.ops.differentiate import gradients
 from lamina.ops.windows import Slope, Window, fold, shear, windows
-
-T = TypeVar("T")
 
 LARGEST_SIZE = 400
 LARGEST_VALUE = 100.0
@@ -42,30 +41,18 @@ def random_graph(seed: int) -> RandomGraph:
     return _Builder(seed).build()
 
 
-class _Builder:
+class _Builder(Drawn):
     def __init__(self, seed: int) -> None:
+        super().__init__(seed)
         self.seed = seed
-        self.generator = np.random.default_rng(seed)
         self.dtype = float32 if seed % 4 == 3 else float64
         # Rounding may change a comparison of computed float32 numbers.
         self.smooth = self.dtype == float32
         self.extents = (*EXTENTS, 0) if seed % 20 == 10 else EXTENTS
-        self.leaves: list[Tensor] = []
-        self.feeds: dict[str, Array] = {}
         self.values: dict[Tensor, Array] = {}
         self.pool: list[Tensor] = []
 
     # Chances --------------------------------------------------------------------------------------
-
-    def chance(self, probability: float) -> bool:
-        return bool(self.generator.random() < probability)
-
-    def number(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
-        return int(self.generator.integers(low, high + 1))
-
-    def choose(self, items: Sequence[T]) -> T:
-        return items[int(self.generator.integers(len(items)))]
 
     def shape(self) -> tuple[int, ...]:
         while True:
@@ -91,16 +78,12 @@ class _Builder:
         return self.leaf_of(np.asarray(array, dtype.numpy), role)
 
     def leaf_of(self, array: Array, role: str = "input") -> Tensor:
-        name = f"{role[0]}{len(self.leaves)}"
-        tensor = leaf(name, role, array.shape, as_dtype(array.dtype))
-        self.leaves.append(tensor)
-        self.feeds[name] = array
-        return tensor
+        return self.leaves.add(array, role, f"{role[0]}{len(self.leaves.tensors)}")
 
     def value(self, tensor: Tensor) -> Array:
         if tensor not in self.values:
             if tensor.op is LEAF:
-                value = self.feeds[tensor.attributes["name"]]
+                value = self.leaves.feeds[tensor.attributes["name"]]
             else:
                 operands = [self.value(operand) for operand in tensor.operands]
                 value = tensor.op.reference(*operands, **tensor.attributes)
@@ -510,20 +493,20 @@ class _Builder:
         outputs += [new for _, new in updates if self.chance(0.2)]
         outputs += [ops.tanh(new) + old for old, new in updates if self.chance(0.15)]
         named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
-        inputs = tuple(x for x in self.leaves if x.attributes["role"] == "input")
+        inputs = tuple(x for x in self.leaves.tensors if x.attributes["role"] == "input")
         # Parameters that nothing depends on are not in the graph.
         graph = Graph(inputs, named, updates)
         reached = {node.attributes["name"] for node in graph.nodes() if node.op is LEAF}
-        return RandomGraph(graph, {n: a for n, a in self.feeds.items() if n in reached})
+        return RandomGraph(graph, {n: a for n, a in self.leaves.feeds.items() if n in reached})
 
     def trained(self) -> list[Tensor]:
-        return [x for x in self.leaves if x.attributes["role"] != "input"]
+        return [x for x in self.leaves.tensors if x.attributes["role"] != "input"]
 
     def gradients(self) -> list[Tensor]:
         """Gradients of a weighted sum, if they are moderate."""
         y = self.some()
         total = ops.sum(y * self.leaf(static(y.shape)))
-        sources = [x for x in self.leaves if x.dtype == self.dtype][:4]
+        sources = [x for x in self.leaves.tensors if x.dtype == self.dtype][:4]
         found = list(gradients(total, sources))
         return found if self.is_moderate(*found) else []
 

@@ -8,41 +8,35 @@ vectors, operands through every kind of view, epilogues, sums of stored results.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
-from harness import Leaves, check, tens
+from harness import Drawn, Leaves, check, tens
 
 from lamina import ops
 from lamina.base.shapes import Array, DType, float32, float64
 from lamina.engines.engine import Engine
 from lamina.graph import Tensor
 
-T = TypeVar("T")
-
 EXTENTS = (1, 2, 3, 5, 7, 8, 10, 13, 15, 16, 17, 24, 31, 32, 33, 47, 64, 65, 100, 130)
 LARGEST_WORK = 300_000
 SMALLEST_WORK = 5_000
 
 
-class Products:
+class Products(Drawn):
     """A random product of matrices, through views, with an epilogue."""
 
     def __init__(self, seed: int, leaves: Leaves) -> None:
-        self.generator = np.random.default_rng(seed)
+        super().__init__(seed, leaves)
         self.dtype: DType = float64 if seed % 5 == 4 else float32
-        self.leaves = leaves
         self.batch = self.choose((1, 1, 1, 2, 3))
         while True:
             self.m, self.n, self.k = (self.choose(EXTENTS) for _ in range(3))
             work = self.batch * self.m * self.n * self.k
             if SMALLEST_WORK <= work <= LARGEST_WORK:
                 break
-
-    def choose(self, items: Sequence[T]) -> T:
-        return items[int(self.generator.integers(len(items)))]
 
     def leaf(self, *shape: int, role: str = "input") -> Tensor:
         array = self.generator.uniform(-1, 1, shape).astype(self.dtype.numpy)
@@ -96,11 +90,11 @@ class Products:
         ]
         for _ in range(self.choose((0, 1, 2))):
             outputs = [self.choose(finished)()]
-        if self.generator.random() < 0.5:
+        if self.chance(0.5):
             outputs.append(ops.sum(outputs[0], -2) * 2.0)
-        if self.generator.random() < 0.3:
+        if self.chance(0.3):
             outputs.append(ops.exp(ops.max(outputs[0], -1) * 0.01))
-        if self.generator.random() < 0.3:
+        if self.chance(0.3):
             outputs.append(self.leaf(5, self.k) @ right)
             outputs.append(self.leaf(9, self.k) @ right)
         return outputs

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
-import numpy as np
-from harness import Leaves
+from harness import Drawn, Leaves
 
 from lamina import ops
 from lamina.base.shapes import DType, float32, float64, static
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
 from lamina.ops.windows import Window, windows
-
-T = TypeVar("T")
 
 SEEDS, FILTERED_SEEDS = range(100), range(40)
 SMALLEST_WORK, LARGEST_WORK = 10_000, 1_500_000
@@ -31,7 +27,7 @@ USUAL = (
 OUTPUTS = (1, 4, 5, 8, 16, 20, 33, 50)
 
 
-class WindowedGraph:
+class WindowedGraph(Drawn):
     """The graph of a seed, and the values that its leaves are fed.
 
     Attributes:
@@ -41,10 +37,9 @@ class WindowedGraph:
     """
 
     def __init__(self, seed: int, leaves: Leaves | None = None) -> None:
-        self._generator = np.random.default_rng(seed)
+        super().__init__(seed, leaves)
         self._dtype: DType = float64 if seed % 5 == 4 else float32
-        self._leaves = leaves or Leaves()
-        first = len(self._leaves.tensors)
+        first = len(self.leaves.tensors)
         self._sources: list[Tensor] = []
         while True:
             self._draw()
@@ -55,48 +50,45 @@ class WindowedGraph:
                 break
         self.results = self._build()
         named = tuple((f"y{number}", tensor) for number, tensor in enumerate(self.results))
-        self.graph = Graph(tuple(self._leaves.tensors[first:]), named)
-        self.feeds = self._leaves.feeds
+        self.graph = Graph(tuple(self.leaves.tensors[first:]), named)
+        self.feeds = self.leaves.feeds
 
     def _draw(self) -> None:
         """The numbers of a convolution."""
-        rank = self._choose((1, 2, 2, 2, 3))
+        rank = self.choose((1, 2, 2, 2, 3))
         self._along = [self._window() for _ in range(rank)]
-        if self._generator.random() < 0.5:
+        if self.chance(0.5):
             # As networks have them: the same along all axes.
-            self._along = [self._choose(USUAL)] * rank
-        self._groups = self._choose((1, 1, 1, 1, 2, 3))
-        self._batch = self._choose((1, 2, 3, 5, 9))
-        self._inputs, self._outputs = self._choose(CHANNELS), self._choose(OUTPUTS)
+            self._along = [self.choose(USUAL)] * rank
+        self._groups = self.choose((1, 1, 1, 1, 2, 3))
+        self._batch = self.choose((1, 2, 3, 5, 9))
+        self._inputs, self._outputs = self.choose(CHANNELS), self.choose(OUTPUTS)
         more = ((0, 3, 30, 90, 301), (0, 1, 3, 7, 12, 20, 31, 45), (0, 1, 2, 3, 5))[rank - 1]
         self._extents = tuple(
-            max(one.reach - one.before - one.after, 1) + self._choose(more) for one in self._along
+            max(one.reach - one.before - one.after, 1) + self.choose(more) for one in self._along
         )
         pairs = zip(self._along, self._extents, strict=True)
         self._counts = tuple(one.count(extent) for one, extent in pairs)
 
     def _window(self) -> Window:
-        padding = self._choose(((0, 0), (0, 0), (1, 1), (2, 1), (0, 2)))
+        padding = self.choose(((0, 0), (0, 0), (1, 1), (2, 1), (0, 2)))
         return Window(
-            self._choose((1, 2, 3, 3, 5)),
-            self._choose((1, 1, 2, 3)),
-            self._choose((1, 1, 2)),
+            self.choose((1, 2, 3, 3, 5)),
+            self.choose((1, 1, 2, 3)),
+            self.choose((1, 1, 2)),
             *padding,
         )
-
-    def _choose(self, items: Sequence[T]) -> T:
-        return items[int(self._generator.integers(len(items)))]
 
     # Operands -------------------------------------------------------------------------------------
 
     def _leaf(self, *shape: int, role: str = "input") -> Tensor:
-        array = self._generator.uniform(-1, 1, shape).astype(self._dtype.numpy)
-        tensor = self._leaves.add(array, role, f"{role[0]}{len(self._leaves.tensors)}")
+        array = self.generator.uniform(-1, 1, shape).astype(self._dtype.numpy)
+        tensor = self.leaves.add(array, role, f"{role[0]}{len(self.leaves.tensors)}")
         self._sources.append(tensor)
         return tensor
 
     def _integers(self, high: int, shape: Sequence[int], dtype: str) -> Tensor:
-        return self._leaves.add(self._generator.integers(0, high, shape).astype(dtype))
+        return self.leaves.add(self.generator.integers(0, high, shape).astype(dtype))
 
     def _image(self, shape: tuple[int, ...]) -> Tensor:
         """[batch, channels, ...] as a result of one of the ops before it in a network."""
@@ -130,7 +122,7 @@ class WindowedGraph:
             return whole[(slice(None), slice(None), *(slice(0, extent) for extent in extents))]
 
         def convolved() -> Tensor:
-            few = self._choose((1, 3, 8))
+            few = self.choose((1, 3, 8))
             weight = self._leaf(channels, few, *(1 for _ in extents))
             ones, none = [1] * len(extents), [(0, 0)] * len(extents)
             return ops.relu(ops.conv(self._leaf(batch, few, *extents), weight, ones, none, ones))
@@ -177,7 +169,7 @@ class WindowedGraph:
             *(dropped, channels_last, joined, repeated, convolved, padded, mirrored, pooled),
             *(flattened, gathered, normalised),
         ]
-        return self._choose(kinds)()
+        return self.choose(kinds)()
 
     def _weight(self, shape: tuple[int, ...]) -> Tensor:
         kinds: list[Callable[[], Tensor]] = [
@@ -188,18 +180,18 @@ class WindowedGraph:
             lambda: ops.transpose(self._leaf(*shape[::-1])),
             lambda: ops.flip(self._leaf(*shape, role="parameter"), -1),
         ]
-        return self._choose(kinds)()
+        return self.choose(kinds)()
 
     # The graph ------------------------------------------------------------------------------------
 
     def _build(self) -> list[Tensor]:
-        kind = self._choose((self._convolution,) * 3 + (self._transposed, self._product))
+        kind = self.choose((self._convolution,) * 3 + (self._transposed, self._product))
         result = kind()
         outputs = [self._finished(result)]
-        if self._generator.random() < 0.3:
+        if self.chance(0.3):
             outputs.append(ops.sum(outputs[0] * outputs[0], (0, *range(2, outputs[0].rank))))
-        upstream = self._leaves.add(
-            self._generator.uniform(-1, 1, static(outputs[0].shape)).astype(self._dtype.numpy)
+        upstream = self.leaves.add(
+            self.generator.uniform(-1, 1, static(outputs[0].shape)).astype(self._dtype.numpy)
         )
         outputs += gradients(ops.sum(outputs[0] * upstream), self._sources)
         return outputs
@@ -230,7 +222,7 @@ class WindowedGraph:
         windowed = windows(x, range(2, 2 + rank), self._along)
         positions, elements = "pqr"[:rank], "uvw"[:rank]
         weight = self._weight((self._outputs, self._inputs, *(one.size for one in self._along)))
-        if self._generator.random() < 0.5:
+        if self.chance(0.5):
             return ops.einsum(
                 f"bc{positions}{elements},oc{elements}->bo{positions}", windowed, weight
             )
@@ -256,7 +248,7 @@ class WindowedGraph:
             lambda: ops.pad(ops.relu(result), [(0, 0)] * (result.rank - 1) + [(1, 2)]),
             lambda: ops.window_sum(result, [Window(2) if n > 1 else Window(1) for n in shape[2:]]),
         ]
-        return self._choose(kinds)()
+        return self.choose(kinds)()
 
 
 class FilteredGraph(WindowedGraph):
@@ -264,11 +256,11 @@ class FilteredGraph(WindowedGraph):
 
     def _draw(self) -> None:
         padding = ((0, 0), (1, 1), (1, 1), (2, 1), (0, 2))
-        size = self._choose((3, 5))
-        self._along = [Window(size, 1, 1, *self._choose(padding)) for _ in range(2)]
-        self._groups, self._batch = self._choose((1, 1, 1, 2)), self._choose((1, 2, 3, 5))
+        size = self.choose((3, 5))
+        self._along = [Window(size, 1, 1, *self.choose(padding)) for _ in range(2)]
+        self._groups, self._batch = self.choose((1, 1, 1, 2)), self.choose((1, 2, 3, 5))
         channels = (12, 16, 17, 20, 32)
-        self._inputs, self._outputs = self._choose(channels), self._choose(channels)
-        self._extents = (self._choose(range(7, 24)), self._choose((5, 6, 9, 12, 13, 18)))
+        self._inputs, self._outputs = self.choose(channels), self.choose(channels)
+        self._extents = (self.choose(range(7, 24)), self.choose((5, 6, 9, 12, 13, 18)))
         pairs = zip(self._along, self._extents, strict=True)
         self._counts = tuple(one.count(extent) for one, extent in pairs)
