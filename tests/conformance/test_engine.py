@@ -70,9 +70,6 @@ def test_one_engine_runs_several_programs_over_shared_memory(engine: Engine) -> 
         assert adding.output("total") == expected
 
 
-# A training over a data set -----------------------------------------------------------------------
-
-
 def _training(engine: Engine) -> Program:
     layers = (lm.Input(6), lm.Linear(9), lm.ReLU(), lm.Dropout(0.25), lm.Linear(3))
     made = training_step(lm.Sequential(*layers), lm.CrossEntropy(), lm.Adam(0.01))

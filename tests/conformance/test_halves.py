@@ -113,9 +113,6 @@ def test_halves_are_moved_without_a_change(half: DType, engine: Engine) -> None:
     check(leaves.graph(outputs), engine, leaves.feeds, exact=True)
 
 
-# Layers -------------------------------------------------------------------------------------------
-
-
 # These round several tensors one after the other, or have steps at numbers that they compute.
 SEVERAL_ROUNDINGS = frozenset(
     (
@@ -148,9 +145,6 @@ def test_a_layer_computes_in_float32(name: str, half: DType, engine: Engine) -> 
         own = y if y.dtype.kind != "f" else converted(converted(y, half.numpy), y.dtype)
         largest = np.abs(own[np.isfinite(own)]).max(initial=1)
         compare(label, converted(found[label], y.dtype), own, 3 * half.epsilon * largest)
-
-
-# Mixed precision ----------------------------------------------------------------------------------
 
 
 # Every fourth random graph is float32; the operands of its products are rounded.

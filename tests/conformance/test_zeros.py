@@ -113,9 +113,6 @@ def test_weights_followed_by_zero_weights_only_do_not_change(engine_name: str) -
     np.testing.assert_array_equal(found["1.weight"], expected)
 
 
-# Formulas whose cancelling terms are computed differently -----------------------------------------
-
-
 def test_a_query_with_one_key_has_no_gradient(engine: Engine) -> None:
     leaves = Leaves()
     queries, keys, values, upstream = (

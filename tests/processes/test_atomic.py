@@ -131,8 +131,6 @@ def test_contents_are_synced_before_the_rename_and_the_folder_after_it(
     assert events == ["fsync", "rename", "fsync folder"]
 
 
-# Unfinished files ---------------------------------------------------------------------------------
-
 LEFT = ".lamina-0123456789abcdef.tmp"
 
 
@@ -254,9 +252,6 @@ def test_a_folder_may_be_given_by_its_descriptor(tmp_path: Path) -> None:
     finally:
         os.close(descriptor)
     assert names(tmp_path) == []
-
-
-# Reading ------------------------------------------------------------------------------------------
 
 
 @posix_only

@@ -28,8 +28,6 @@ from lamina.workloads import (
     samples,
 )
 
-# Records ------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | SEEDS)
 def test_the_network_and_the_data_of_a_workload_fit_each_other(name: str) -> None:
@@ -131,9 +129,6 @@ def test_workloads_are_chosen_by_name_products_only_so() -> None:
     assert "there is no workload 'huge'" in error_text(DefinitionError, chosen, ["huge"])
 
 
-# Measuring ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["tiny-step", "tiny-run"])
 def test_a_reset_runner_repeats_its_training(name: str) -> None:
     runner = Runner(WORKLOADS[name])
@@ -185,9 +180,6 @@ def test_the_fixed_cost_of_a_run_is_divided_by_many_training_steps() -> None:
     found, _ = sampled(1e-4, fixed=0.03, seconds=0.3, run_length=100_000)
     # With the first training step alone it would be 300 times as much.
     assert max(found) < 1.2e-4
-
-
-# The command --------------------------------------------------------------------------------------
 
 
 def test_the_command_prints_a_table_and_writes_everything(tmp_path: Path) -> None:

@@ -225,8 +225,6 @@ def test_a_job_begins_with_the_first_iteration_after_an_interrupted_job() -> Non
     counting.check()
 
 
-# Machine code in memory ---------------------------------------------------------------------------
-
 # Code, constants and a table have sections of their own. All of the address space is reserved but
 # for a hole of a few pages, and a large free range more than 4 GiB below it.
 _LITTLE_ROOM = """

@@ -49,9 +49,6 @@ def own_pool() -> Iterator[ThreadPool]:
     pool.shut_down()
 
 
-# Claims -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_every_thread_sees_the_writes_of_the_previous_phase(
     threads: int, own_pool: ThreadPool
@@ -356,9 +353,6 @@ print([one.predict(np.ones((3, 4), "float32")).shape for one in models])
 """
     for _ in range(3):
         assert run_script(script) == "[(3, 4), (3, 5), (3, 6), (3, 7)]\n"
-
-
-# The native loop ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])

@@ -76,9 +76,6 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all((one[n] == other[n]).all() for n in one)
 
 
-# LLVM ---------------------------------------------------------------------------------------------
-
-
 def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of destructors: no object of llvmlite is anywhere else."""
     kind: Any = type(llvm.binding.ffi.lib.LLVMPY_DisposeString)
@@ -123,9 +120,6 @@ def test_code_without_references_is_unloaded() -> None:
     one.release()
     one.release()
     assert one.number not in llvm._loaded
-
-
-# Steps --------------------------------------------------------------------------------------------
 
 
 def test_an_interrupted_training_step_of_the_interpreter_is_completed(
@@ -296,9 +290,6 @@ def test_programs_move_to_another_arena_together(pressing: Callable[[], None]) -
     assert arena.bytes == 192
 
 
-# Ctrl-C that is held ------------------------------------------------------------------------------
-
-
 def test_ctrl_c_is_raised_at_the_end_unless_it_is_handled(pressing: Callable[[], None]) -> None:
     def hold() -> None:
         with held_interrupts() as interrupt:
@@ -420,9 +411,6 @@ def test_callbacks_end_before_ctrl_c_raises(pressing: Callable[[], None]) -> Non
     with pytest.raises(KeyboardInterrupt):
         small_fit([Seen()], on_interrupt="raise")
     assert seen == ["ends 0 True"]
-
-
-# Signals at random moments ------------------------------------------------------------------------
 
 
 @posix_only

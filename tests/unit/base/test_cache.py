@@ -33,7 +33,6 @@ from lamina.engines.cpu.compilation import SOURCES as CODE_SOURCES
 from lamina.engines.gpu.gpus import SOURCES as GPU_SOURCES
 from lamina.engines.opencl.processors import SOURCES as PROCESSOR_SOURCES
 
-# Entries ------------------------------------------------------------------------------------------
 
 _folder = pytest.fixture(autouse=True, name="cache_folder")(cache_of_its_own)
 
@@ -151,9 +150,6 @@ def test_the_cache_can_be_turned_off(
     assert not caplog.messages
 
 
-# Its folder ---------------------------------------------------------------------------------------
-
-
 def test_the_folder_is_in_the_users_cache_folder_or_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,9 +224,6 @@ for size in (1, 2, 3):
     assert (found.returncode, found.stdout) == (0, "")
     assert found.stderr.count("there is no home folder") == 1
     assert len(found.stderr.splitlines()) == 1
-
-
-# Size ---------------------------------------------------------------------------------------------
 
 
 def test_the_entries_used_longest_ago_are_removed_first(
@@ -310,9 +303,6 @@ def test_a_shard_is_trimmed_once_per_eighth_of_its_limit(monkeypatch: pytest.Mon
         keep(key, bytes(1000))
     # An entry counts as two KiB with its header; 50 of them are not more than 100 KiB.
     assert len(trims) == 1000 // 51
-
-
-# Other processes ----------------------------------------------------------------------------------
 
 
 def test_unfinished_files_of_ended_processes_are_removed(cache_folder: Path) -> None:

@@ -164,8 +164,6 @@ print(len(found), len({id(value) for values in found for value in values}) == le
     assert printed(code) == "8 True\n"
 
 
-# A package of its own -----------------------------------------------------------------------------
-
 INIT = """
 from lamina.base.lazy import loaded_when_used
 

@@ -44,9 +44,6 @@ pytestmark = pytest.mark.each_case
 BATCHES = (1, 2, 3, 7, 64)
 
 
-# Element types ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", PUBLIC_DTYPES)
 def test_a_dtype_is_found_by_its_name_its_numpy_dtype_and_itself(name: str) -> None:
     dtype = PUBLIC_DTYPES[name]
@@ -139,9 +136,6 @@ def test_the_wider_dtype_wins_from_either_side(left: str, right: str, result: st
     assert promote(one, other).name == promote(other, one).name == result
 
 
-# Sizes that depend on the batch -------------------------------------------------------------------
-
-
 def test_sizes_and_shapes_are_shown_as_formulas() -> None:
     shape = (BATCH, 3, Size(2), Size(1, 3), Size(4, -1))
     assert shape_text(shape, float32) == "f32[batch, 3, 2*batch, batch+3, 4*batch-1]"
@@ -202,9 +196,6 @@ def test_counts_are_divided_to_a_whole_dimension_or_not_at_all(
     assert divide_counts(element_count(total), element_count(part)) == result
 
 
-# Broadcasting -------------------------------------------------------------------------------------
-
-
 def test_broadcasting_follows_numpy_for_all_small_shapes() -> None:
     shapes = [s for rank in range(4) for s in itertools.product((1, 2, 3), repeat=rank)]
     for left, right in itertools.product(shapes, shapes):
@@ -219,9 +210,6 @@ def test_broadcasting_follows_numpy_for_all_small_shapes() -> None:
 
 def test_the_batch_fits_itself_and_1() -> None:
     assert broadcast_all([(BATCH, 1), (3,), (1, 1)]) == (BATCH, 3)
-
-
-# Axes ---------------------------------------------------------------------------------------------
 
 
 def test_axes_count_from_either_end_and_come_back_in_rising_order() -> None:
