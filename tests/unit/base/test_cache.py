@@ -33,7 +33,6 @@ from lamina.engines.cpu.compilation import SOURCES as CODE_SOURCES
 from lamina.engines.gpu.gpus import SOURCES as GPU_SOURCES
 from lamina.engines.opencl.processors import SOURCES as PROCESSOR_SOURCES
 
-
 _folder = pytest.fixture(autouse=True, name="cache_folder")(cache_of_its_own)
 
 

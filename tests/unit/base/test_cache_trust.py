@@ -24,7 +24,6 @@ from cache_cases import (
 from lamina.base import cache
 from lamina.base.cache import cached, find, folder, folders
 
-
 _folder = pytest.fixture(autouse=True, name="cache_folder")(cache_of_its_own)
 
 
