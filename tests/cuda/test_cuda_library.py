@@ -49,74 +49,68 @@ def by_library(device: DoubledDevice, program: Program) -> Schedule:
     return last
 
 
-def run(device: DoubledDevice, case: Case, schedule: Schedule | None = None) -> Array:
+def run(
+    device: DoubledDevice,
+    case: Case,
+    schedule: Schedule | None = None,
+    feeds: dict[str, Array] | None = None,
+) -> Array:
     program = compiled(case, device.engine.target)
     executable = device.engine.compile(program, {}, schedule=schedule)
     try:
-        executable.run(list(case.feeds().values()))
+        executable.run(list((feeds or case.feeds()).values()))
         return executable.output("y")
     finally:
         executable.release()
 
 
-def test_a_program_calls_the_library_and_gives_everything_back(device: DoubledDevice) -> None:
-    schedule = by_library(device, compiled(LAYER, device.engine.target))
-    assert str(schedule) == "0: the library's product 7 x 6 x 5 of float32, plus a bias"
-    feeds = LAYER.feeds()
+# An epilogue other than a bias has a kernel of its own, and its sums a workspace.
+@pytest.mark.parametrize(
+    ("case", "workspace", "text", "workspaces"),
+    [
+        (LAYER, 0, "0: the library's product 7 x 6 x 5 of float32, plus a bias", {}),
+        (LAYER, 4096, "; a workspace of 4096 bytes", {"workspace 0 of 0.add": 4096}),
+        (
+            *(
+                RELU,
+                0,
+                "0: the library's product 7 x 6 x 5 of float32, then a point for each work ",
+            ),
+            {"workspace 0 of 0.relu": 168},
+        ),
+        (
+            *(RELU, 4096, "then a point for each work item; positions of 32 bits"),
+            {"workspace 0 of 0.relu": 168, "workspace 1 of 0.relu": 4096},
+        ),
+    ],
+)
+def test_a_program_calls_the_library_and_gives_everything_back(
+    device: DoubledDevice, case: Case, workspace: int, text: str, workspaces: dict[str, int]
+) -> None:
+    device.library.workspace = workspace
+    program = compiled(case, device.engine.target)
+    schedule = by_library(device, program)
+    assert text in str(schedule)
+    launches = device.family.write(program, schedule)
+    assert {name: one.bytes for name, one in launches.workspaces.items()} == workspaces
+    ends = [one.offset + one.bytes for one in launches.workspaces.values()]
+    assert launches.workspace_bytes == max(ends, default=0)
+    product, *epilogue = launches.launches
+    assert product.product is not None
+    if workspace:
+        assert product.buffers[-1] == [*workspaces][-1]
+    if case is RELU:
+        assert product.buffers[2] == "workspace 0 of 0.relu"
+        assert "workspace 0 of 0.relu" in epilogue[0].buffers
+    feeds = case.feeds()
+    # NaN is kept.
+    feeds["x2"][3] = np.nan
     expected = feeds["x0"] @ feeds["x1"] + feeds["x2"]
-    np.testing.assert_allclose(run(device, LAYER, schedule), expected, rtol=1e-5, atol=1e-6)
+    expected = np.maximum(expected, 0) if case is RELU else expected
+    found = run(device, case, schedule, feeds)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert len(device.library.problems) == 1
     assert {line.split()[0] for line in device.library.alive()} == {"handle"}
-
-
-def test_other_epilogues_have_a_kernel_of_their_own(device: DoubledDevice) -> None:
-    program = compiled(RELU, device.engine.target)
-    schedule = by_library(device, program)
-    assert str(schedule) == (
-        "0: the library's product 7 x 6 x 5 of float32, then a point for each work item; "
-        "positions of 32 bits"
-    )
-    launches = device.family.write(program, schedule)
-    product, epilogue = launches.launches
-    assert product.product is not None
-    assert product.buffers[2] == "workspace 0 of 0.relu"
-    assert "workspace 0 of 0.relu" in epilogue.buffers
-    assert launches.workspace_bytes == 6 * 7 * 4
-
-
-def test_a_relu_keeps_nan(device: DoubledDevice) -> None:
-    feeds = RELU.feeds()
-    feeds["x2"][3] = np.nan
-    program = compiled(RELU, device.engine.target)
-    executable = device.engine.compile(program, {}, schedule=by_library(device, program))
-    executable.run(list(feeds.values()))
-    found = executable.output("y")
-    executable.release()
-    assert np.isnan(found[:, 3]).all()
-    expected = np.maximum(feeds["x0"] @ feeds["x1"] + feeds["x2"], 0)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_workspace_of_the_library_is_in_the_bill(device: DoubledDevice) -> None:
-    device.library.workspace = 4096
-    program = compiled(LAYER, device.engine.target)
-    schedule = by_library(device, program)
-    assert "; a workspace of 4096 bytes" in str(schedule)
-    launches = device.family.write(program, schedule)
-    assert launches.workspace_bytes == 4096
-    (name,) = launches.workspaces
-    assert launches.launches[0].buffers[-1] == name == "workspace 0 of 0.add"
-    feeds = LAYER.feeds()
-    expected = feeds["x0"] @ feeds["x1"] + feeds["x2"]
-    np.testing.assert_allclose(run(device, LAYER, schedule), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_workspace_is_one_of_its_step(device: DoubledDevice) -> None:
-    device.library.workspace = 4096
-    program = compiled(RELU, device.engine.target)
-    launches = device.family.write(program, by_library(device, program))
-    sizes = {name: one.bytes for name, one in launches.workspaces.items()}
-    assert sizes == {"workspace 0 of 0.relu": 168, "workspace 1 of 0.relu": 4096}
 
 
 @pytest.mark.parametrize(("capability", "most"), [((8, 9), 4 << 20), ((9, 0), 32 << 20)])
