@@ -97,7 +97,9 @@ class _Group:
         head, type = first.function.head, words.unsigned[I64.element]
         parameters = (*head.parameters, *(f"{type} {name}" for name in names.values()))
         shared = Head(head.qualifiers, head.result, f"{head.name}_with_numbers", parameters)
-        found = [WrittenFunction(shared, _filled(first.texts, numbers))]
+        pieces = zip(first.texts, (*numbers, ""), strict=True)
+        body = "".join(piece for pair in pieces for piece in pair)
+        found = [WrittenFunction(shared, body)]
         for member, one in enumerate(self.members):
             own = one.function.head
             given = [*own.arguments, *(column[member] for column in differing)]
@@ -154,9 +156,3 @@ def with_shared(functions: Sequence[WrittenFunction], words: Words) -> list[Writ
 def _differing(columns: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], None]:
     """The values of numbers that differ between functions, each once, in order."""
     return {column: None for column in columns if len(set(column)) > 1}
-
-
-def _filled(texts: Sequence[str], numbers: Sequence[str]) -> str:
-    """A text with these numbers."""
-    pieces = [piece for pair in zip(texts, numbers, strict=False) for piece in pair]
-    return "".join([*pieces, texts[-1]])

@@ -234,21 +234,9 @@ def erfc(code: Builder, x: Value) -> Value:
 
 
 FUNCTIONS: Mapping[str, Callable[[Builder, Value], Value]] = {
-    "exp": exp,
-    "exp2": exp2,
-    "expm1": expm1,
-    "log": log,
-    "log2": log2,
-    "log10": log10,
-    "log1p": log1p,
-    "sin": sin,
-    "cos": cos,
-    "tan": tan,
-    "sinh": sinh,
-    "cosh": cosh,
-    "tanh": tanh,
-    "erf": erf,
-    "erfc": erfc,
-    "sigmoid": sigmoid,
-    "softplus": softplus,
+    one.__name__: one
+    for one in (
+        *(exp, exp2, expm1, log, log2, log10, log1p, sin, cos, tan, sinh, cosh, tanh, erf, erfc),
+        *(sigmoid, softplus),
+    )
 }

@@ -25,11 +25,6 @@ _SIGN, _EXPONENT, _QUIET = 0x80000000, 0x7F800000, 0x400000
 _BIAS = (127 - 15) << 23
 
 
-def is_not_zero(code: Builder, value: Value) -> Value:
-    """Whether a float of 16 bits is not zero, in each lane."""
-    return (value & 0x7FFF).differs(0)
-
-
 def to_float(code: Builder, value: Value, dtype: DType) -> Value:
     """The floats of 32 bits with the values of floats of 16 bits."""
     if dtype == bfloat16:

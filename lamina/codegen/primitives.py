@@ -20,21 +20,6 @@ from lamina.program.philox import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 from lamina.program.scalar import Apply, Literal
 from lamina.program.tf32 import HALF_DIGIT, KEPT_BITS, QUIET
 
-# The element in registers, and in memory where that differs.
-_ELEMENTS = {
-    "bool": "i1",
-    "int8": "i8",
-    "uint8": "i8",
-    "int16": "i16",
-    "uint16": "i16",
-    "bfloat16": "i16",
-    "float16": "i16",
-    "int32": "i32",
-    "uint32": "i32",
-    "int64": "i64",
-    "float32": "float",
-    "float64": "double",
-}
 _BOOL_IN_MEMORY = "i8"
 
 # (code, dtype, operands...) -> the result.
@@ -42,8 +27,10 @@ Emitter = Callable[..., Value]
 
 
 def element(dtype: DType) -> str:
-    """The LLVM element that holds a value of the dtype."""
-    return _ELEMENTS[dtype.name]
+    """The LLVM element that holds a value of the dtype in registers."""
+    if dtype.is_float and not dtype.is_half:
+        return {4: "float", 8: "double"}[dtype.itemsize]
+    return "i1" if dtype.kind == "bool" else f"i{8 * dtype.itemsize}"
 
 
 def memory_element(dtype: DType) -> str:
@@ -85,7 +72,7 @@ def cast(code: Builder, value: Value, source: DType, target: DType) -> Value:
         return value
     if source.is_half:
         if target.kind == "bool":
-            return halves.is_not_zero(code, value)
+            return (value & 0x7FFF).differs(0)
         return cast(code, halves.to_float(code, value, source), float32, target)
     if target.is_half:
         return halves.rounded(code, value, source, target)

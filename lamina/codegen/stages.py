@@ -141,8 +141,9 @@ class Stages(Generic[Code]):
         combine = combiner(stage, self._code)
         carried = combine.start(lanes or self._points.lanes)
         if not lanes and is_window(stage, self._style.window):
-            for point in _inner_points(stage):
-                carried = combine.accumulate(self._points, carried, point)
+            for point in np.ndindex(*(axis.extent for axis in stage.axes)):
+                at = Rewrite(dict(zip(stage.axes, map(Index, point), strict=True)))
+                carried = combine.accumulate(self._points, carried, at)
             return combine.result(carried)
         if all(axis.extent for axis in stage.axes):
             carried = self._reduce_nest(stage.axes, lanes, combine, carried)
@@ -288,9 +289,3 @@ def is_window(stage: Stage, largest: int) -> bool:
     if not isinstance(stage, Reduce) or len(stage.axes) < 2:
         return False
     return 0 < size_of([axis.extent for axis in stage.axes]) <= largest
-
-
-def _inner_points(stage: Reduce) -> Iterator[Rewrite]:
-    """The points of the inner axes, in order, each as a rewrite of the axes to numbers."""
-    for point in np.ndindex(*(axis.extent for axis in stage.axes)):
-        yield Rewrite({axis: Index(number) for axis, number in zip(stage.axes, point, strict=True)})

@@ -82,7 +82,10 @@ class CpuProgram(Executable):
         self._library = load(code, tuple(map(exported_name, entries)))
         self._program = program
         self._layout = layout
-        self._arrays = _outside_of(program, memories)
+        outside = [one for kind in _OUTSIDE for one in program.of_kind(kind)]
+        self._arrays = {one.name: host_array(memories[one.name]) for one in outside}
+        constants = program.constants.items()
+        self._arrays |= {name: np.ascontiguousarray(value) for name, value in constants}
         self._steps = layout.steps
         self._iteration = np.zeros(1, np.int64)
         # Operands that `load` packs stay from run to run.
@@ -239,17 +242,6 @@ class CpuProgram(Executable):
         self._arena.leave(self)
         self._arrays, self._outputs, self._staging, self._copied = {}, {}, [], []
         self._packed = aligned(0)
-
-
-def _outside_of(program: Program, memories: Mapping[str, Memory]) -> dict[str, Array]:
-    """An array for every constant, parameter and state."""
-    arrays: dict[str, Array] = {}
-    for name, value in program.constants.items():
-        arrays[name] = np.ascontiguousarray(value)
-    for kind in _OUTSIDE:
-        for buffer in program.of_kind(kind):
-            arrays[buffer.name] = host_array(memories[buffer.name])
-    return arrays
 
 
 def _sizes_in_arena(program: Program, layout: Layout) -> list[int]:

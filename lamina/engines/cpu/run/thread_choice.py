@@ -114,7 +114,9 @@ class ThreadChoice:
 
     def record(self, ticks: int, runs: int) -> None:
         """Records the ticks of the last runs, and decides about the next ones."""
-        current, other = self._candidates()
+        current, other = self._together, self._alone
+        if self.alone:
+            current, other = other, current
         # A counter may also restart while the machine sleeps.
         if not 0 < ticks < _STOPPED_SECONDS * self._second:
             return
@@ -138,12 +140,6 @@ class ThreadChoice:
             current.record(ticks, runs)
             self._credit += ticks * self._budget
             self._begin_trial_if_affordable(current, other)
-
-    def _candidates(self) -> tuple[_Candidate, _Candidate]:
-        """The present candidate and the other one."""
-        if self.alone:
-            return self._alone, self._together
-        return self._together, self._alone
 
     def _end_trial_if_decided(self, current: _Candidate, other: _Candidate) -> None:
         """Ends a trial that has lasted long enough, or that looks bad."""
@@ -178,7 +174,9 @@ class ThreadChoice:
         elif is_long:
             return
         elif other.known:
-            cost = self._trial_cost(current, other)
+            # The ticks that a trial of the other candidate will lose.
+            runs = max(_BAD_TRIAL_SECONDS * self._second / other.mean(), _BAD_TRIAL_RUNS)
+            cost = min((other.mean() - current.mean()) * runs, self._most_lost(current))
             if not 1 / _CHANGED < current.usual() / self._compared < _CHANGED:
                 # The other candidate's mean tells nothing about the changed machine.
                 self._budget, cost = FIRST_BUDGET, 0.0
@@ -187,8 +185,3 @@ class ThreadChoice:
         other.mark_stale()
         self.trial, self.alone = True, not self.alone
         self._tried, self._lost, self._tried_runs = 0.0, 0.0, 0
-
-    def _trial_cost(self, current: _Candidate, other: _Candidate) -> float:
-        """The ticks that a trial of the other candidate will lose."""
-        runs = max(_BAD_TRIAL_SECONDS * self._second / other.mean(), _BAD_TRIAL_RUNS)
-        return min((other.mean() - current.mean()) * runs, self._most_lost(current))

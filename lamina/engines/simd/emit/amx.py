@@ -7,7 +7,7 @@ packed panels of pairs. So K is packed with zeros up to a multiple of 32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import ExitStack
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
@@ -111,52 +111,31 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
             code.tile_instruction("zero", number)
         else:
             code.tile_instruction("load", number, target, tile.width * 4)
-    _Kernel(code, tile, counts).over(0, left, right)
+    with ExitStack() as stack:
+        for depth, (extent, stride) in enumerate(tile.loops):
+            loop = stack.enter_context(code.loop(0, counts.get(depth) or code.constant(extent)))
+            skipped = loop.index * stride
+            # In the right operand, pairs.
+            inner = size_of([one or 1 for one, _ in tile.loops[depth + 1 :]])
+            step = code.constant(inner * AMX_STEPS * tile.width)
+            for number in counts:
+                if number > depth:
+                    step = step * counts[number]
+            right = code.offset(right, loop.index * step, "i32")
+            left = code.offset(left, skipped, "i16")
+        _emit_products(code, tile, left, right)
     for number, target in targets:
         code.tile_instruction("store", number, target, tile.width * 4)
     return tile.name
 
 
-@frozen_dataclass
-class _Kernel:
-    """A micro-kernel, while its loops over k are written.
-
-    Attributes:
-        code: of the kernel.
-        tile: its tiles.
-        counts: of the loops without an extent, by their numbers.
-    """
-
-    code: Builder
-    tile: AmxTile
-    counts: Mapping[int, Value]
-
-    def over(self, depth: int, left: Value, right: Value) -> None:
-        """Adds the products of all iterations of the loops from some depth on."""
-        code, loops = self.code, self.tile.loops
-        if depth == len(loops):
-            self._multiply(left, right)
-            return
-        count = self.counts.get(depth) or code.constant(loops[depth][0])
-        with code.loop(0, count) as loop:
-            skipped = loop.index * loops[depth][1]
-            # In the right operand, pairs.
-            inner = size_of([extent or 1 for extent, _ in loops[depth + 1 :]])
-            step = code.constant(inner * AMX_STEPS * self.tile.width)
-            for number in self.counts:
-                if number > depth:
-                    step = step * self.counts[number]
-            of_right = code.offset(right, loop.index * step, "i32")
-            self.over(depth + 1, code.offset(left, skipped, "i16"), of_right)
-
-    def _multiply(self, left: Value, right: Value) -> None:
-        """Adds the products of 32 k."""
-        code, tile = self.code, self.tile
+def _emit_products(code: Builder, tile: AmxTile, left: Value, right: Value) -> None:
+    """Adds the products of 32 k."""
+    for n in range(tile.vectors):
+        source = code.offset(right, n * _COLUMNS, "i32")
+        code.tile_instruction("load", _RIGHT + n, source, tile.width * 4)
+    for m in range(len(tile.rows)):
+        source = code.offset(left, m * _ROWS * tile.m_stride, "i16")
+        code.tile_instruction("load", _LEFT + m, source, tile.m_stride * 2)
         for n in range(tile.vectors):
-            source = code.offset(right, n * _COLUMNS, "i32")
-            code.tile_instruction("load", _RIGHT + n, source, tile.width * 4)
-        for m in range(len(tile.rows)):
-            source = code.offset(left, m * _ROWS * tile.m_stride, "i16")
-            code.tile_instruction("load", _LEFT + m, source, tile.m_stride * 2)
-            for n in range(tile.vectors):
-                code.tile_instruction("multiply", 2 * m + n, _LEFT + m, _RIGHT + n)
+            code.tile_instruction("multiply", 2 * m + n, _LEFT + m, _RIGHT + n)

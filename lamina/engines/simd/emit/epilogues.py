@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.primitives import element
-from lamina.codegen.values import I64, POINTER, TABLE, Type, Value
+from lamina.codegen.values import I64, POINTER, TABLE, Type
 from lamina.engines.simd.decide.panels import Panel
-from lamina.engines.simd.emit.context import Context, Points
+from lamina.engines.simd.emit.context import Context
 from lamina.program.index import Axis
 from lamina.program.steps import Contraction, reads_of, writes_of
 
@@ -45,42 +45,19 @@ def write_epilogue(context: Context, name: str, epilogue: Epilogue, numbers: Seq
     used = reads_of(step) | writes_of(step)
     points = context.begin(f"{name}_epilogue", parameters, used, calling=True)
     _, sums, *given, n_start = points.code.parameters
-    count = len(epilogue.m_axes)
-    around, extents = given[: -2 * count], given[-2 * count :]
-    ranges = list(zip(extents[:count], extents[count:], strict=True))
+    count, kind, code = len(epilogue.m_axes), element(step.dtype), points.code
+    around, firsts, counts = given[: -2 * count], given[-2 * count : -count], given[-count:]
     with ExitStack() as stack:
         for axis, value in zip(epilogue.around, around, strict=True):
             stack.enter_context(points.bound(axis, value))
-        _write_loops(points, epilogue, ranges, sums, n_start)
-
-
-def _write_loops(
-    points: Points,
-    epilogue: Epilogue,
-    ranges: Sequence[tuple[Value, Value]],
-    source: Value,
-    n_start: Value,
-) -> None:
-    """Loops over the remaining axes of M, each over a range of (first, count)."""
-    code, kind = points.code, element(epilogue.step.dtype)
-    if not ranges:
-        _write_vectors(points, epilogue, source, n_start)
-        return
-    (first, count), *rest = ranges
-    number = len(epilogue.m_axes) - len(ranges)
-    end = first + count
-    with points.loop(epilogue.m_axes[number], start=first, stop=end) as loop:
-        past = loop.index - first
-        skipped = past * points.position(epilogue.pitches[number])
-        _write_loops(points, epilogue, rest, code.offset(source, skipped, kind), n_start)
-
-
-def _write_vectors(points: Points, epilogue: Epilogue, source: Value, n_start: Value) -> None:
-    code, step, panel = points.code, epilogue.step, epilogue.panel
-    kind = element(step.dtype)
-    for first, lanes in panel.runs(wide=epilogue.wide):
-        base = n_start + points.position(first)
-        sums = code.offset(source, first, kind)
-        with points.along(step.n[0], base, lanes, multiple=panel.lanes):
-            points.define(step.result, code.load(sums, Type(kind, lanes)))
-            points.store_all(step.stores)
+        for axis, pitch, first, rows in zip(
+            epilogue.m_axes, epilogue.pitches, firsts, counts, strict=True
+        ):
+            loop = stack.enter_context(points.loop(axis, start=first, stop=first + rows))
+            sums = code.offset(sums, (loop.index - first) * points.position(pitch), kind)
+        for first, lanes in epilogue.panel.runs(wide=epilogue.wide):
+            base = n_start + points.position(first)
+            source = code.offset(sums, first, kind)
+            with points.along(step.n[0], base, lanes, multiple=epilogue.panel.lanes):
+                points.define(step.result, code.load(source, Type(kind, lanes)))
+                points.store_all(step.stores)

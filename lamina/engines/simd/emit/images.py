@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
@@ -37,21 +38,18 @@ class ImageCopy:
     lanes: int
 
     def write(self) -> None:
-        """Writes the loops."""
-        others = [number for number in range(len(self.lengths)) if number != self.along]
-        self._over(others, self.points.code.constant(0))
+        self._over([number for number in range(len(self.lengths)) if number != self.along])
 
-    def _over(self, sides: Sequence[int], offset: Value) -> None:
-        """Copies inside loops over some sides, to an offset of the image."""
-        if not sides:
+    def _over(self, sides: Sequence[int]) -> None:
+        """Copies inside loops over some sides."""
+        code, offset = self.points.code, self.points.code.constant(0)
+        with ExitStack() as stack:
+            for number in sides:
+                loop = stack.enter_context(code.loop(0, self.lengths[number]))
+                value, axis = self._absolute(number, loop.index), self.image.sides[number].axis
+                stack.enter_context(self.points.bound(axis, value, before=loop.before))
+                offset = offset + loop.index * self._pitch(number)
             self._vectors(offset)
-            return
-        number, *rest = sides
-        code = self.points.code
-        with code.loop(0, self.lengths[number]) as loop:
-            value = self._absolute(number, loop.index)
-            with self.points.bound(self.image.sides[number].axis, value, before=loop.before):
-                self._over(rest, offset + loop.index * self._pitch(number))
 
     def _vectors(self, offset: Value) -> None:
         """Copies all elements along the side of the vectors."""
@@ -102,8 +100,7 @@ class TransposedImageCopy(ImageCopy):
     """
 
     def write(self) -> None:
-        """Writes the loops."""
-        self._over(range(len(self.lengths) - 2), self.points.code.constant(0))
+        self._over(range(len(self.lengths) - 2))
 
     def _vector(self, start: Value, width: int, offset: Value) -> None:
         """Copies all elements along the last side of `width` coordinates of the side before it."""

@@ -9,6 +9,7 @@ read through their views, so transposes, gathers, conversions and padding need n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
@@ -65,13 +66,12 @@ class RightPanel:
 
     def write_all(self, count: int) -> None:
         """Packs all `count` steps."""
-        zero = self._code.constant(0)
         if not self.packing.in_memory_order:
-            self.write_some(zero, count)
+            self.write_some(self._code.constant(0), count)
         elif self.packing.transposed:
             self._transpose_in_memory_order()
         else:
-            self._pack_in_memory_order(k_axes_in_memory_order(self.matrix), zero)
+            self._pack_in_memory_order()
 
     def write_some(self, start: Value, count: int) -> None:
         """Packs `count` steps in the order of K, from `start` on, and zeros after the last step."""
@@ -200,16 +200,15 @@ class RightPanel:
         axes = self.matrix.k_axes
         return dict(zip(axes, row_major_strides([axis.extent for axis in axes]), strict=True))
 
-    def _pack_in_memory_order(self, axes: Sequence[tuple[Axis, int]], k_offset: Value) -> None:
-        """Packs inside loops over some axes of K; `k_offset` is their offset in the target."""
-        if not axes:
-            target = self._code.offset(self.target, k_offset, self._kind)
+    def _pack_in_memory_order(self) -> None:
+        """Packs inside loops over the axes of K."""
+        offset = self._code.constant(0)
+        with ExitStack() as stack:
+            for axis, _ in k_axes_in_memory_order(self.matrix):
+                loop = stack.enter_context(self.points.loop(axis))
+                offset = offset + loop.index * (self._pitches[axis] * self.panel.width)
+            target = self._code.offset(self.target, offset, self._kind)
             self._pack_k(self.matrix.right_by_axes, target)
-            return
-        (axis, _), *rest = axes
-        with self.points.loop(axis) as loop:
-            skipped = loop.index * (self._pitches[axis] * self.panel.width)
-            self._pack_in_memory_order(rest, k_offset + skipped)
 
 
 @frozen_dataclass

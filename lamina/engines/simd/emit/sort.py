@@ -43,7 +43,11 @@ class MergeSort:
             return
         self._read_keys()
         self._sort_runs()
-        self._store_positions(self._merge_runs())
+        source, code = self._merge_runs(), self._code
+        store = Store(self._sort.buffer, self._sort.index, self._sort.positions)
+        with self._points.loop(self._sort.axis) as loop:
+            at = code.offset(self._positions, source + loop.index, self._position)
+            self._points.store(store, code.load(at, Type(self._position)))
 
     def _read_keys(self) -> None:
         code, points, sort = self._code, self._points, self._sort
@@ -105,9 +109,11 @@ class MergeSort:
         left, right, left_end, right_end = opened.carried
         # Of equal keys, that of the left run is the lower one.
         is_right = self._is_right_lower(left, right)
-        self._move(code.select(is_right, right, left), target + opened.index)
+        source = code.select(is_right, right, left)
+        self._write(target + opened.index, *self._read(source))
         is_left = self._is_right_lower(left_end, right_end)
-        self._move(code.select(is_left, left_end, right_end), final - opened.index)
+        source = code.select(is_left, left_end, right_end)
+        self._write(final - opened.index, *self._read(source))
         step, step_end = (code.convert("zext", taken, "i64") for taken in (is_right, is_left))
         code.end_loop(
             opened,
@@ -121,9 +127,6 @@ class MergeSort:
     def _key_of(self, at: Value) -> Value:
         return self._code.load(self._code.offset(self._keys, at, self._key), Type(self._key))
 
-    def _move(self, source: Value, target: Value) -> None:
-        self._write(target, *self._read(source))
-
     def _read(self, at: Value) -> tuple[Value, Value]:
         """The key and the position of an element."""
         key, start = self._key_of(at), self._code.offset(self._positions, at, self._position)
@@ -133,10 +136,3 @@ class MergeSort:
         code = self._code
         code.store(key, code.offset(self._keys, at, self._key))
         code.store(position, code.offset(self._positions, at, self._position))
-
-    def _store_positions(self, source: Value) -> None:
-        code, points, sort = self._code, self._points, self._sort
-        store = Store(sort.buffer, sort.index, sort.positions)
-        with points.loop(sort.axis) as loop:
-            at = code.offset(self._positions, source + loop.index, self._position)
-            points.store(store, code.load(at, Type(self._position)))

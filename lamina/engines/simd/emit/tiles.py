@@ -248,30 +248,32 @@ def begun_kernel(
     return code, dict(zip(open_loops, code.parameters[3:], strict=True))
 
 
+@frozen_dataclass
 class _TileKernel:
-    """Writes the loops over k."""
+    """Writes the loops over k; the counts are those of loops without an extent."""
 
-    def __init__(self, code: Builder, tile: Tile, counts: Mapping[int, Value]) -> None:
-        self._code = code
-        self._tile = tile
-        self._counts = counts
+    code: Builder
+    tile: Tile
+    counts: Mapping[int, Value]
 
     def over(
         self, depth: int, left: Value, right: Value, totals: Sequence[Value]
     ) -> Sequence[Value]:
         """The totals after all iterations of the loops from some depth on."""
-        code, tile = self._code, self._tile
+        code, tile = self.code, self.tile
         if depth == len(tile.loops):
             return self._products(left, right, totals)
         extent, left_step = tile.loops[depth]
-        right_step = self._right_step(depth)
+        right_step = code.constant(tile.right_stride)
+        for number in range(depth + 1, len(tile.loops)):
+            right_step = right_step * (tile.loops[number][0] or self.counts[number])
         if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
             for iteration in range(extent):
                 one = code.offset(left, iteration * left_step, tile.of_left)
                 another = self._advanced(right, code.constant(iteration), right_step)
                 totals = self.over(depth + 1, one, another, totals)
             return totals
-        count = self._counts.get(depth) or code.constant(extent)
+        count = self.counts.get(depth) or code.constant(extent)
         loop = code.begin_loop(0, count, 1, totals)
         one = code.offset(left, loop.index * left_step, tile.of_left)
         if tile.prefetch and depth == len(tile.loops) - 1:
@@ -279,22 +281,15 @@ class _TileKernel:
         another = self._advanced(right, loop.index, right_step)
         return code.end_loop(loop, self.over(depth + 1, one, another, loop.carried))
 
-    def _right_step(self, depth: int) -> Value:
-        """The elements of the right operand between two iterations of a loop."""
-        step = self._code.constant(self._tile.right_stride)
-        for number in range(depth + 1, len(self._tile.loops)):
-            step = step * (self._tile.loops[number][0] or self._counts[number])
-        return step
-
     def _advanced(self, right: Value, iteration: Value, step: Value) -> Value:
         """The address in the right operand at an iteration of a loop."""
         if iteration.is_integer(0):
             return right
-        return self._code.offset(right, iteration * step, self._tile.element)
+        return self.code.offset(right, iteration * step, self.tile.element)
 
     def _products(self, left: Value, right: Value, totals: Sequence[Value]) -> list[Value]:
         """The totals after one k."""
-        code, tile = self._code, self._tile
+        code, tile = self.code, self.tile
         vectors: list[Value] = []
         for number in range(tile.vectors):
             source = code.offset(right, number * tile.lanes, tile.operand)
