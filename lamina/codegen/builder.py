@@ -20,7 +20,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from lamina.codegen.values import (
     I64,
@@ -74,7 +73,7 @@ class OpenLoop:
     guarded: BasicBlock | None
 
 
-class Module(Protocol):
+class Module(ABC):
     """A unit of compilation: functions that call each other.
 
     Attributes:
@@ -82,29 +81,31 @@ class Module(Protocol):
         doubles: whether there are floats of 64 bits.
         halves: whether `from_half` and `to_half` can be used.
         half_arithmetic: whether `half_binary` can be used.
+        names: of the functions that were begun.
     """
 
     fused: bool
     doubles: bool
     halves: bool
     half_arithmetic: bool
+    names: set[str]
 
+    @abstractmethod
     def function(
         self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
     ) -> Builder:
         """Begins a function; its body is written through the returned object."""
-        ...
 
     def has(self, name: str) -> bool:
         """Whether a function of that name was begun; shared functions are written once."""
-        ...
+        return name in self.names
 
+    @abstractmethod
     def table_once(self, name: str, values: Sequence[int]) -> Value:
         """A constant array of 64-bit integers, made once for each name; for `Builder.picked`.
 
         Tables of one name must have the same values.
         """
-        ...
 
 
 class Builder(ABC):
@@ -241,7 +242,7 @@ class Builder(ABC):
         `"configure"` (address), `"release"`, `"zero"` (tile), `"load"` and `"store"` (tile,
         address, bytes between rows), `"multiply"` (tile of sums, left tile, right tile).
         """
-        raise _without_tiles()
+        raise InternalError("this language has no instructions on tiles")
 
     @abstractmethod
     def intrinsic(self, name: str, *operands: Value) -> Value:
@@ -377,10 +378,6 @@ class Builder(ABC):
 
 def _without_pairs() -> InternalError:
     return InternalError("this language has no instructions on pairs of bfloat16")
-
-
-def _without_tiles() -> InternalError:
-    return InternalError("this language has no instructions on tiles")
 
 
 class BlockBuilder(Builder):

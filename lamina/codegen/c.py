@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
+from lamina.codegen import builder
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.c_expressions import Expressions
 from lamina.codegen.c_sharing import Head, WrittenFunction, with_shared
@@ -36,7 +37,7 @@ _ADDRESSES = "Addresses"
 
 
 @final
-class Module(Types):
+class Module(Types, builder.Module):
     """A source file: functions, and kernels that the host calls.
 
     Args:
@@ -67,7 +68,7 @@ class Module(Types):
         self.addresses = 0
         self.functions: list[Function] = []
         self._arrays: dict[str, str] = {}
-        self._names: set[str] = set()
+        self.names = set()
 
     def function(
         self,
@@ -119,7 +120,7 @@ class Module(Types):
 
     def _added(self, function: Function) -> Function:
         self.functions.append(function)
-        self._names.add(function.name)
+        self.names.add(function.name)
         return function
 
     def _parameter(self, type: Type) -> str:
@@ -131,16 +132,11 @@ class Module(Types):
         return self.words.numbers if type == NUMBERS else f"{self.type(type)} "
 
     def table_once(self, name: str, values: Sequence[int]) -> Value:
-        """A constant array of 64-bit integers, made once for each name; for `Function.picked`."""
         suffix = self.words.integer_suffix["i64"]
         numbers = ", ".join(f"{one}{suffix}" for one in values)
         text = self.words.array.format(name=name, count=len(values), numbers=numbers)
         self._arrays.setdefault(name, text)
         return Value(name, NUMBERS)
-
-    def has(self, name: str) -> bool:
-        """Whether a function of that name was begun; shared functions are written once."""
-        return name in self._names
 
     def text(self) -> str:
         """The whole file.
@@ -221,8 +217,7 @@ class Function(Expressions):
 
         Compilers must not unroll a `rolled` one, whose body is long already.
         """
-        first = self.constant(start) if isinstance(start, int) else start
-        last = self.constant(stop) if isinstance(stop, int) else stop
+        first, last = (as_value(edge, I64, self) for edge in (start, stop))
         self.iterations.begin(first, last, step, most)
         before = self.block
         received: list[Value] = []

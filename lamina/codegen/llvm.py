@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import final
 
+from lamina.codegen import builder
 from lamina.codegen.builder import BasicBlock, BlockBuilder, OpenLoop
 from lamina.codegen.values import (
     I8,
@@ -94,7 +95,7 @@ _LEAST_PAIRS, _MOST_PAIRS = 4, 16
 
 
 @final
-class Module:
+class Module(builder.Module):
     """A unit of compilation: functions, and the intrinsics that they call.
 
     Args:
@@ -109,7 +110,7 @@ class Module:
         self.halves = halves
         self.half_arithmetic = False
         self.functions: list[Function] = []
-        self._names: set[str] = set()
+        self.names = set()
         self._declared: dict[str, str] = {}
         self._globals: list[str] = []
         self._tables: dict[str, Value] = {}
@@ -123,15 +124,10 @@ class Module:
         internal: bool = True,
         attributes: str = "nounwind",
     ) -> Function:
-        """Begins a function; its body is written through the returned object."""
         made = Function(self, name, parameters, result, internal=internal, attributes=attributes)
         self.functions.append(made)
-        self._names.add(name)
+        self.names.add(name)
         return made
-
-    def has(self, name: str) -> bool:
-        """Whether a function of that name was begun; shared functions are written once."""
-        return name in self._names
 
     def declare(self, name: str, result: str, parameters: Sequence[Type]) -> None:
         """Declares an external function, once."""
@@ -144,7 +140,6 @@ class Module:
         self._globals.append(f"@{name} = constant [{len(functions)} x ptr] [{entries}], align 64")
 
     def table_once(self, name: str, values: Sequence[int]) -> Value:
-        """The table of this name, made once; tables of one name must have the same values."""
         if name not in self._tables:
             kind, listed = f"[{len(values)} x i64]", ", ".join(f"i64 {one}" for one in values)
             text = f"@{name} = internal unnamed_addr constant {kind} [{listed}], align 64"
@@ -235,8 +230,7 @@ class Function(BlockBuilder):
         *,
         most: int | None = None,
     ) -> OpenLoop:
-        first = self.constant(start) if isinstance(start, int) else start
-        last = self.constant(stop) if isinstance(stop, int) else stop
+        first, last = (as_value(edge, I64, self) for edge in (start, stop))
         guarded: BasicBlock | None = None
         before = self.block
         if not (isinstance(start, int) and isinstance(stop, int)):

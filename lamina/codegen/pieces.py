@@ -14,7 +14,7 @@ from functools import cache, partial, reduce
 from typing import final
 
 from lamina.codegen import c
-from lamina.codegen.builder import BasicBlock, Builder, OpenLoop
+from lamina.codegen.builder import BasicBlock, Builder, Module, OpenLoop
 from lamina.codegen.values import I64, Integer, Operand, Type, Value, alike, as_value
 
 # The lanes of pieces, the widest first; a piece of one lane is a scalar.
@@ -49,21 +49,20 @@ def _is_whole(type: Type) -> bool:
 
 
 @final
-class PieceModule:
+class PieceModule(Module):
     """A unit of compilation whose functions may have vectors of any number of lanes.
 
     The functions are written in `inner`.
     """
 
     def __init__(self, inner: c.Module) -> None:
-        self.inner = inner
+        self.inner, self.names = inner, inner.names
         self.fused, self.doubles = inner.fused, inner.doubles
         self.halves, self.half_arithmetic = inner.halves, inner.half_arithmetic
 
     def function(
         self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None
     ) -> PieceFunction:
-        """Begins a function; its body is written through the returned object."""
         split = [
             (f"{label}_{number}" if not _is_whole(type) else label, piece)
             for label, type in parameters
@@ -75,12 +74,7 @@ class PieceModule:
             inner = self.inner.function(name, split, results=pieces_of(result))
         return PieceFunction(self, inner, parameters)
 
-    def has(self, name: str) -> bool:
-        """Whether a function of that name was begun; shared functions are written once."""
-        return self.inner.has(name)
-
     def table_once(self, name: str, values: Sequence[int]) -> Value:
-        """A constant array of 64-bit integers, made once for each name."""
         return self.inner.table_once(name, values)
 
 

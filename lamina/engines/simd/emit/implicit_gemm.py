@@ -49,35 +49,29 @@ class ImplicitGemm(WindowWriter):
 
     def write(self) -> list[WrittenKernel]:
         image = self._image
-        block, images = self._schedule.block, self._schedule.images
-        whole, rest = divmod(image.positions[0].extent, block)
-        sizes = {"whole": block} | ({"rest": rest} if rest else {})
+        chunks, images = self._chunks, self._schedule.images
         # The worker's memory: images, and the sums of a tile.
-        largest = max(map(image.size, sizes.values()))
+        largest = max(image.size(size) for _, size, _ in chunks.sizes())
         sums_at = whole_lines(images * largest * self._left_bytes)
         tile_bytes = self._schedule.tile_m * self._panels.width * self._bytes
         self._context.workspaces.need_own(sums_at + tile_bytes)
         for kind, panel, _, _ in self._panels.kinds():
-            self._write_tile_epilogue(kind, panel)
-        for label, size in sizes.items():
+            positions, width = image.positions, panel.width
+            pitches = [0] * (len(positions) - 1) + [width]
+            if len(positions) > 1:
+                pitches[-2] = self._tiles(positions[0].extent).run_pitch * width
+            self._write_epilogue(f"{self._name}_{kind}", panel, positions, pitches)
+        for label, size, _ in chunks.sizes():
             self._write_block(label, size, sums_at)
-        extents = whole + bool(rest), self._outer.extent // images
+        extents = chunks.each, self._outer.extent // images
         with self._items(self._name, *extents) as (code, _, (number, group, batch)):
             table, thread, *_ = code.parameters
-            outer, start = group * images, number * block
-            for label, condition in (("whole", "slt"), ("rest", "eq")):
-                if label in sizes:
-                    with code.when(code.compare(condition, number, whole)):
-                        operands = (table, thread, batch, outer, start)
-                        code.call_void(f"{self._name}_{label}", *operands)
+            outer, start = group * images, number * chunks.block
+            for label, _, condition in chunks.sizes():
+                with code.when(code.compare(condition, number, chunks.whole)):
+                    operands = (table, thread, batch, outer, start)
+                    code.call_void(f"{self._name}_{label}", *operands)
         return [self._kernel(self._name)]
-
-    def _write_tile_epilogue(self, kind: str, panel: Panel) -> None:
-        positions, width = self._image.positions, panel.width
-        pitches = [0] * (len(positions) - 1) + [width]
-        if len(positions) > 1:
-            pitches[-2] = self._tiles(positions[0].extent).run_pitch * width
-        self._write_epilogue(f"{self._name}_{kind}", panel, positions, pitches)
 
     def _write_block(self, label: str, block: int, sums_at: int) -> None:
         image = self._image

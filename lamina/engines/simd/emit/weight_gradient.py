@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
@@ -46,13 +45,10 @@ class WeightGradient(WindowWriter):
         change = Rewrite(of_m)
         self._step = replace(step, stores=tuple(change.store(store) for store in step.stores))
         self._matrix = matrix_of_positions(windowed)
-        whole, rest = divmod(image.positions[0].extent, block)
-        # The chunks of each size: (length, number of chunks).
-        self._sizes = {"whole": (block, whole)} | ({"rest": (rest, 1)} if rest else {})
         self._positions_of_run = size_of([axis.extent for axis in image.positions[1:]])
         self._tiles = m_tiles_of(windowed, block, schedule.tile_m)
         # The worker's memory: images, a chunk of a panel, and the sums of all M.
-        images = max(image.size(size) for size, _ in self._sizes.values())
+        images = max(image.size(size) for _, size, _ in self._chunks.sizes())
         packed = schedule.images * block * self._positions_of_run // self._per_step
         self._right_offset = whole_lines(schedule.images * images * self._left_bytes)
         packed_bytes = whole_lines(packed * self._panels.width * self._bytes)
@@ -67,7 +63,7 @@ class WeightGradient(WindowWriter):
             self._context.need_shared(schedule.partial_sums * matrices * sums_bytes)
         for kind, panel, _, _ in self._panels.kinds():
             self._write_epilogue(f"{self._name}_{kind}", panel, [self._m], [panel.width])
-            for label, (size, _) in self._sizes.items():
+            for label, size, _ in self._chunks.sizes():
                 self._write_chunk(f"{self._name}_{kind}_{label}", panel, size)
             self._write_panel(kind, panel)
         sums = self._over_items(self._name, "sums", schedule.split_m, schedule.partial_sums)
@@ -121,12 +117,11 @@ class WeightGradient(WindowWriter):
             outer = loop.index * self._schedule.images
             operands = (table, thread, batch, outer)
             further = (n_start, low, high, sums)
-            _, whole = self._sizes["whole"]
-            with code.loop(0, whole) as inside:
+            with code.loop(0, self._chunks.whole) as inside:
                 start = inside.index * self._schedule.block
                 code.call_void(f"{name}_whole", *operands, start, *further)
-            if "rest" in self._sizes:
-                start = whole * self._schedule.block
+            if self._chunks.rest:
+                start = self._chunks.whole * self._schedule.block
                 code.call_void(f"{name}_rest", *operands, start, *further)
         if self._schedule.partial_sums == 1:
             self._call_epilogue(code, name, panel, sums, first, end)
@@ -204,27 +199,20 @@ class WeightGradient(WindowWriter):
         along = [stride for _, stride in runs]
         pitches = [stride * panel.width for stride in row_major_strides(self._tiles.extents)]
         for size, firsts in over_tiles(code, self._tiles, low, high):
-            rows = self._offsets_of_left(size, along, split, block), offsets(size, pitches)
-            tile = self._register_tile(panel, *rows, loops, right_stride)
+            of_left = offsets(size, along)
             moves = list(zip(firsts, along, strict=True))
             if split is not None:
                 found = self._image.split_offsets(block)
+                if split == len(along) - 2:
+                    starts, inner = found[: size[0]], [m * along[-1] for m in range(size[1])]
+                    of_left = tuple(one - starts[0] + past for one in starts for past in inner)
                 name = "split_offsets_" + "_".join(map(str, found))
                 table = code.module.table_once(name, found)
                 moves[split] = code.picked(table, firsts[split]), 1
             at = address(code, left, moves, self._of_left)
             to = address(code, sums, zip(firsts, pitches, strict=True), self._element)
-            call_tile(code, tile, at, right, to)
-
-    def _offsets_of_left(
-        self, size: tuple[int, int], along: Sequence[int], split: int | None, block: int
-    ) -> tuple[int, ...]:
-        """The offsets of the rows of a tile in the image; axis `split` of M is split."""
-        if split is None or split < len(along) - 2:
-            return offsets(size, along)
-        runs, length = size
-        starts = self._image.split_offsets(block)[:runs]
-        return tuple(start - starts[0] + m * along[-1] for start in starts for m in range(length))
+            rows = of_left, offsets(size, pitches)
+            call_tile(code, self._register_tile(panel, *rows, loops, right_stride), at, right, to)
 
     def _right_of_chunk(
         self, points: Points, panel: Panel, own: Value, n_start: Value, first: Value, count: int

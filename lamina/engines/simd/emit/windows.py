@@ -14,6 +14,7 @@ from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.decide.windows import Windowed
+from lamina.engines.simd.decide.winograd import chunks_of
 from lamina.engines.simd.emit.context import (
     ITEM_RANGE_PARAMETERS,
     Context,
@@ -42,6 +43,7 @@ class WindowWriter(ABC):
         self._schedule = schedule
         self._step, self._image, self._outer = windowed.step, windowed.image, windowed.outer
         self._panels = schedule.panels
+        self._chunks = chunks_of(windowed, schedule.block, schedule.images)
         self._batch, self._n = windowed.step.batch[0], windowed.step.n[0]
         # Of sums; of images and views that are read directly; of right operands.
         self._element = element(windowed.step.dtype)

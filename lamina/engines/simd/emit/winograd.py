@@ -17,7 +17,6 @@ from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.tiles import balanced_tile_m
 from lamina.engines.simd.decide.windows import Windowed, filtering_of
-from lamina.engines.simd.decide.winograd import chunks_of
 from lamina.engines.simd.emit.context import Context, Points
 from lamina.engines.simd.emit.m_tiles import address
 from lamina.engines.simd.emit.tiles import call_tile
@@ -63,7 +62,6 @@ class TransformedTiles(WindowWriter):
         super().__init__(context, name, windowed, schedule)
         self._channels = schedule.channels
         self._wide = windowed.tiles[1]
-        self._chunks = chunks_of(windowed, schedule.block, schedule.images)
         self._filtering = filtering_of(windowed)
         self._window = self._filtering.window
         # The positions of a tile along an axis, and its products for each channel: the matrices.
