@@ -44,6 +44,11 @@ def test_the_loss_is_the_sum_of_the_losses_of_the_outputs() -> None:
         assert list(found) == ["loss", "boxes_loss", "classes_loss"]
         expected = [box + label, box, label]
         np.testing.assert_allclose(list(found.values()), expected, rtol=1e-5)
+    # Outputs without names are numbered.
+    x = lm.Input(3)
+    own = lm.Model(lm.Network(x, [lm.Linear(2)(x), lm.Linear(4)(x)]), engine="interpreter")
+    found = own.evaluate(DATA, {"output1": lm.CrossEntropy(), "output0": lm.MSE()})
+    assert list(found) == ["loss", "output0_loss", "output1_loss"]
 
 
 def test_factors_scale_the_losses_in_the_total_only() -> None:
