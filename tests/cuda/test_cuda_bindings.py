@@ -17,7 +17,7 @@ import pytest
 
 import cuda_machine
 import lamina
-from cuda_machine.requirements import skip_without_nvrtc
+from cuda_machine.engine import skip_without_nvrtc
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 skip_without_nvrtc()

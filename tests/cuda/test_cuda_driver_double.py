@@ -30,10 +30,10 @@ from cuda.bindings.driver import (
 
 from cuda_machine.driver_double import CudaDouble, DriverDouble
 from cuda_machine.driver_state import DeviceDescription, OutsideTheDouble
+from cuda_machine.engine import skip_without_nvrtc
 from cuda_machine.faults import Fault
 from cuda_machine.nvrtc_double import NvrtcDouble
 from cuda_machine.operations import Order
-from cuda_machine.requirements import skip_without_nvrtc
 
 skip_without_nvrtc()
 

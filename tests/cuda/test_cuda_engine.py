@@ -33,8 +33,8 @@ from cuda.bindings.driver import CUresult
 
 from cuda_machine.driver_double import CudaDouble, DriverDouble
 from cuda_machine.driver_state import DeviceDescription
+from cuda_machine.engine import needing_nvrtc
 from cuda_machine.operations import Order
-from cuda_machine.requirements import needing_nvrtc
 
 needs_nvrtc = needing_nvrtc()
 Use = Callable[..., CudaDouble]

@@ -15,8 +15,7 @@ from cublaslt_cases import Product
 from error_texts import error_text
 from gpu_cases import Case, compiled
 
-from cuda_machine.engine import DoubledDevice
-from cuda_machine.requirements import skip_without_nvrtc
+from cuda_machine.engine import DoubledDevice, skip_without_nvrtc
 from lamina import ops
 from lamina.base.shapes import Array
 from lamina.engines.cuda import requirements

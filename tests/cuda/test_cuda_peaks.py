@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cuda_machine.requirements import skip_without_nvrtc
+from cuda_machine.engine import skip_without_nvrtc
 from lamina.base.shapes import DType, bfloat16, float16, float32
 from lamina.engines.gpu import peaks
 

@@ -11,7 +11,7 @@ from alternatives import schedules_of
 from gpu_cases import CASES, LARGE, Case, assert_close, compiled
 from harness import run_program
 
-from cuda_machine.requirements import skip_without_nvrtc
+from cuda_machine.engine import skip_without_nvrtc
 from lamina import ops
 from lamina.base.shapes import int32
 from lamina.engines.gpu.engine import GpuEngine

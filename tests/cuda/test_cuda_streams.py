@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from cuda_machine.requirements import skip_without_nvrtc
+from cuda_machine.engine import skip_without_nvrtc
 from lamina.engines.cuda import build, calls, devices
 from lamina.engines.cuda import engine as cuda_engine
 from lamina.engines.cuda.calls import CudaError
