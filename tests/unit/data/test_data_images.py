@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from cli_cases import succeed
 from error_texts import error_text, refused
+from test_data_readers import fault
 
 import lamina as lm
 from lamina.data import load
-from lamina.errors import DataError, FileFormatError, LaminaError, LaminaWarning, MissingExtraError
+from lamina.errors import DataError, FileFormatError, LaminaWarning, MissingExtraError
 
 PILLOW = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 GREY = np.arange(12, dtype=np.uint8).reshape(3, 4)
@@ -25,12 +26,6 @@ def save(path: Path, pixels: Any = GREY, **options: Any) -> None:
     image.save(path, **options)
 
 
-def fault(path: Path, kind: type[LaminaError], **options: Any) -> LaminaError:
-    error = refused(LaminaError, load, path, **options)
-    assert type(error) is kind
-    return error
-
-
 def test_subfolders_are_the_classes(tmp_path: Path) -> None:
     save(tmp_path / "dogs" / "1.png", GREY + 1)
     save(tmp_path / "cats" / "2.bmp", GREY + 2)
@@ -40,12 +35,10 @@ def test_subfolders_are_the_classes(tmp_path: Path) -> None:
     assert repr(data) == "3 examples: x u8[1, 3, 4], y i64[]"
     assert data.targets.tolist() == [0, 0, 1]
     assert np.array_equal(data.inputs[:, 0], [GREY, GREY + 2, GREY + 1])
-
-
-def test_colour_channels_are_the_first_axis(tmp_path: Path) -> None:
+    # Colour channels are the first axis.
     pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
-    save(tmp_path / "a" / "1.png", pixels)
-    assert np.array_equal(load(tmp_path).inputs, [np.moveaxis(pixels, 2, 0)])
+    save(tmp_path / "colour" / "a" / "1.png", pixels)
+    assert np.array_equal(load(tmp_path / "colour").inputs, [np.moveaxis(pixels, 2, 0)])
 
 
 def test_pictures_that_do_not_fit_and_other_options_are_refused(
@@ -72,11 +65,9 @@ def test_pictures_that_do_not_fit_and_other_options_are_refused(
 
 
 def test_hidden_empty_and_cache_folders_are_no_classes(tmp_path: Path) -> None:
-    for name in ("b", "a", ".ipynb_checkpoints", "__MACOSX", "@eaDir", "__pycache__"):
+    for name in ("b", "a", "a/.cache", ".ipynb_checkpoints", "__MACOSX", "@eaDir", "__pycache__"):
         save(tmp_path / name / "1.png")
     (tmp_path / "A").mkdir()
-    (tmp_path / "a" / ".cache").mkdir()
-    save(tmp_path / "a" / ".cache" / "1.png")
     (tmp_path / "a" / "._1.png").write_bytes(b"of macOS")
     data = load(tmp_path)
     assert data.coding.classes == ("a", "b")
@@ -84,12 +75,10 @@ def test_hidden_empty_and_cache_folders_are_no_classes(tmp_path: Path) -> None:
 
 
 def test_numbered_folders_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for name in ("10", "2", "1", "x", "02", "-1", "-2", "1.5", "0,5", "+3", "1_0", "nan"):
+    names = ("-2", "-1", "0,5", "1", "1.5", "02", "2", "+3", "10", "1_0", "nan", "x")
+    for name in sorted(names, reverse=True):
         save(tmp_path / name / "1.png")
-    assert load(tmp_path).coding.classes == (
-        *("-2", "-1", "0,5", "1", "1.5", "02", "2", "+3", "10"),
-        *("1_0", "nan", "x"),
-    )
+    assert load(tmp_path).coding.classes == names
 
 
 def test_pictures_in_folders_of_a_class_are_not_left_out(tmp_path: Path) -> None:
@@ -115,8 +104,7 @@ def folders(tmp_path: Path) -> Path:
 
 def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(folders: Path) -> None:
     train, test = load(folders / "train"), load(folders / "test")
-    net = lm.Sequential(lm.Input(1, 3, 4), lm.Flatten(), lm.Linear(3))
-    model = lm.Model(net)
+    model = lm.Model(lm.Sequential(lm.Input(1, 3, 4), lm.Flatten(), lm.Linear(3)))
     text = (
         "the folder is coded otherwise than the training data\n"
         "  expected  words of 'class': 3; number 1 is 'b'\n"
@@ -126,7 +114,7 @@ def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(fol
     model.fit(train, validation=train.coding.dataset(folders / "test"), **HOW)
     model.save(folders / "model")
     loaded = lm.load(folders / "model")
-    error = refused(DataError, lambda: loaded.evaluate(test, lm.CrossEntropy()))
+    error = refused(DataError, loaded.evaluate, test, lm.CrossEntropy())
     assert text in str(error)
     assert "model.coding.dataset('test')" in error.advice
     assert loaded.coding.classes == ("a", "b", "c")
@@ -186,41 +174,35 @@ def test_opaque_pictures_with_an_alpha_channel_are_read(tmp_path: Path) -> None:
         assert np.array_equal(images[0, 0], GREY)
 
 
-def transparent(mode: str) -> Any:
-    """A picture with a transparent pixel."""
-    image = PILLOW.fromarray(np.stack([GREY] * 3 + [np.uint8(255) - GREY // 11], axis=2), "RGBA")
-    return image if mode == "RGBA" else image.convert(mode)
-
-
-def with_palette(mode: str = "RGBA") -> Any:
+def with_palette(mode: str) -> Any:
     image = PILLOW.fromarray(GREY % 3, "P")
     colours = np.array([[9, 8, 7, 255], [5, 4, 3, 0], [1, 2, 3, 255]])
     image.putpalette(colours[:, : len(mode)].ravel().tolist(), mode)
     return image
 
 
-@pytest.mark.parametrize(
-    ("image", "options"),
-    [
-        (lambda: transparent("RGBA"), {}),
-        (lambda: transparent("LA"), {}),
-        (with_palette, {}),
-        (lambda: with_palette("RGB"), {"transparency": 1}),
-        (lambda: PILLOW.fromarray(GREY), {"transparency": 1}),
-        (lambda: PILLOW.fromarray(np.stack([GREY] * 3, 2)), {"transparency": (1, 1, 1)}),
-    ],
-)
-def test_transparent_pixels_are_refused(tmp_path: Path, image: Any, options: Any) -> None:
-    save(tmp_path / "a" / "1.png", image(), **options)
-    error = fault(tmp_path, DataError)
-    assert error.problem == "the picture is transparent"
-    assert dict(error.facts)["found"].endswith(" with transparent pixels")
+def test_transparent_pixels_are_refused(tmp_path: Path) -> None:
+    path, colour = tmp_path / "a" / "1.png", np.stack([GREY] * 3, axis=2)
+    transparent = PILLOW.fromarray(np.dstack([colour, np.uint8(255) - GREY // 11]), "RGBA")
+    for image, options in (
+        (transparent, {}),
+        (transparent.convert("LA"), {}),
+        (with_palette("RGBA"), {}),
+        (with_palette("RGB"), {"transparency": 1}),
+        (GREY, {"transparency": 1}),
+        (colour, {"transparency": (1, 1, 1)}),
+    ):
+        save(path, image, **options)
+        error = fault(tmp_path, DataError)
+        assert error.problem == "the picture is transparent"
+        assert dict(error.facts)["found"].endswith(" with transparent pixels")
 
 
-@pytest.mark.parametrize("suffix", ["gif", "png", "tif", "webp"])
-def test_further_frames_are_refused(tmp_path: Path, suffix: str) -> None:
+def test_further_frames_are_refused(tmp_path: Path) -> None:
     frames = [PILLOW.fromarray(GREY + 90 * n) for n in range(3)]
-    save(tmp_path / "a" / f"1.{suffix}", frames[0], save_all=True, append_images=frames[1:])
-    error = fault(tmp_path, DataError)
-    assert error.problem == "the picture has several frames"
-    assert dict(error.facts)["found"] == "3 frames"
+    for suffix in ("gif", "png", "tif", "webp"):
+        path = tmp_path / suffix / "a" / f"1.{suffix}"
+        save(path, frames[0], save_all=True, append_images=frames[1:])
+        error = fault(tmp_path / suffix, DataError)
+        assert error.problem == "the picture has several frames"
+        assert dict(error.facts)["found"] == "3 frames"

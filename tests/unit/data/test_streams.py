@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import threading
@@ -15,12 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from stream_cases import BATCH, TEST, TRAIN, batches_of, fault, trained
-from training_cases import fit, network, same
+from stream_cases import BATCH, TEST, TRAIN, Endless, batches_of, fault, reading, trained
+from training_cases import fit, network, same, training
 
 import lamina as lm
 from lamina.data import Dataset, Stream, background
-from lamina.data.background import Plan, Reader
 from lamina.data.positions import WindowOrder
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.errors import DataError, DTypeError, ShapeError
@@ -31,10 +31,10 @@ from lamina.training.callbacks.callback import RunningFit
 def expected(epochs: list[list[np.ndarray[Any, Any]]], engine: str = "cpu") -> dict[str, Any]:
     """The parameters after training steps on these examples of `TRAIN`."""
     model = lm.Model(network(), engine=engine, seed=3)
-    batch = max(len(rows) for epoch in epochs for rows in epoch)
-    with model.training(lm.CrossEntropy(), lm.Adam(0.01), batch) as training:
-        for rows in (rows for epoch in epochs for rows in epoch):
-            training.step(TRAIN.inputs[rows], TRAIN.targets[rows])
+    steps = [rows for epoch in epochs for rows in epoch]
+    with training(model, max(map(len, steps))) as running:
+        for rows in steps:
+            running.step(TRAIN.inputs[rows], TRAIN.targets[rows])
     return model.parameters()
 
 
@@ -65,22 +65,16 @@ def test_a_stream_gives_the_bits_of_single_steps_on_every_engine(
     assert same(parameters, expected([IN_ORDER], name))
 
 
-class Loader:
-    """An object that can be iterated again."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return batches_of(TRAIN, 20)()
-
-
+PAIRS = [*batches_of(TRAIN, 20)()]
 SOURCES: dict[str, Any] = {
     **{f"batches of {size}": batches_of(TRAIN, size) for size in (1, 7, 8, 20, 33, 90, 200)},
-    "list of pairs": [*batches_of(TRAIN, 20)()],
-    "list of data sets": [Dataset(x, y) for x, y in batches_of(TRAIN, 20)()],
-    "list of dictionaries": [{"x": x, "y": y} for x, y in batches_of(TRAIN, 20)()],
-    "other names": [{"images": x, "labels": y} for x, y in batches_of(TRAIN, 20)()],
-    "lists": [[x, y] for x, y in batches_of(TRAIN, 20)()],
-    "object": Loader(),
-    "a function that returns a list": lambda: [*batches_of(TRAIN, 20)()],
+    "list of pairs": PAIRS,
+    "list of data sets": [Dataset(x, y) for x, y in PAIRS],
+    "list of dictionaries": [{"x": x, "y": y} for x, y in PAIRS],
+    "other names": [{"images": x, "labels": y} for x, y in PAIRS],
+    "lists": [[x, y] for x, y in PAIRS],
+    "an iterable object": type("Loader", (), {"__iter__": lambda _: iter(PAIRS)})(),
+    "a function that returns a list": lambda: PAIRS,
     "Stream": Stream(batches_of(TRAIN, 20)),
 }
 
@@ -135,30 +129,24 @@ def test_predictions_of_a_stream_are_those_of_its_arrays() -> None:
 def test_several_inputs_are_read() -> None:
     a, b = lm.Input(2), lm.Input(3)
     net = lm.Network([a, b], lm.Linear(3)(lm.concat([a, b])))
-    one, other = TRAIN.inputs[:, :2], TRAIN.inputs[:, :3]
-    parts = [slice(start, start + 7) for start in range(0, 90, 7)]
-    source = [((one[rows], other[rows]), TRAIN.targets[rows]) for rows in parts]
     found: list[dict[str, Any]] = []
-    for data in (source, ((one, other), TRAIN.targets)):
+    batches = [((x[:, :2], x[:, :3]), y) for x, y in batches_of(TRAIN, 7)()]
+    for data in (batches, ((TRAIN.inputs[:, :2], TRAIN.inputs[:, :3]), TRAIN.targets)):
         model = lm.Model(net, seed=1)
-        with model.training(lm.CrossEntropy(), lm.SGD(0.1), 90) as training:
-            training.run(data, steps=1)
+        with training(model, 90, optimizer=lm.SGD(0.1)) as running:
+            running.run(data, steps=1)
         found.append(model.parameters())
     for name, value in found[0].items():
         np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6)
 
 
 def test_a_run_continues_after_the_training_steps_done() -> None:
-    def losses(counts: list[int]) -> list[float]:
-        model = lm.Model(network(), seed=3)
-        with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
-            return [
-                float(one)
-                for count in counts
-                for one in training.run(Stream(batches_of(TRAIN, 20), window=30), count, seed=5)
-            ]
+    def losses(*counts: int) -> list[float]:
+        stream = Stream(batches_of(TRAIN, 20), window=30)
+        with training(lm.Model(network(), seed=3), BATCH) as running:
+            return [float(loss) for count in counts for loss in running.run(stream, count, seed=5)]
 
-    assert losses([30]) == losses([4, 26]) == losses([12, 1, 17])
+    assert losses(30) == losses(4, 26) == losses(12, 1, 17)
 
 
 # Epochs ------------------------------------------------------------------------------------------
@@ -206,14 +194,12 @@ def test_a_source_is_opened_once_for_each_epoch_with_its_number() -> None:
 
 def window_order(window: int, seed: int, epoch: int, count: int = 90) -> Any:
     """The order of the examples, by the rule of `Stream`."""
-    order = WindowOrder(window, seed, epoch)
-    rows: list[int] = []
-    block = 0
-    while len(rows) < count:
+    order, rows = WindowOrder(window, seed, epoch), list[int]()
+    for block in itertools.count():
         size = min(order.length(block), count - len(rows))
+        if not size:
+            return np.array(rows)
         rows += (len(rows) + order.permutation(block, size)).tolist()
-        block += 1
-    return np.array(rows)
 
 
 @pytest.mark.sampled
@@ -227,19 +213,10 @@ def test_a_window_shuffles_by_its_rule(window: int, size: int) -> None:
 
 def test_the_orders_of_a_window_are_permutations_that_differ() -> None:
     orders = [window_order(40, seed, epoch) for seed in (0, 1) for epoch in range(3)]
-    assert all(sorted(one) == list(range(90)) for one in orders)
-    assert len({one.tobytes() for one in orders}) == 6
+    assert all(sorted(order) == list(range(90)) for order in orders)
+    assert len({order.tobytes() for order in orders}) == 6
     # Recorded, because the order must not depend on the machine or the version.
-    assert window_order(5, 0, 0, 12).tolist() == WINDOW_ORDER
-
-
-WINDOW_ORDER = [1, 0, 3, 5, 2, 6, 4, 9, 7, 11, 10, 8]
-
-
-def test_a_window_needs_examples() -> None:
-    assert error_text(DataError, Stream, [], window=3, regroup=False).startswith(
-        "in Stream: a window shuffles examples, but the batches are taken as they are"
-    )
+    assert window_order(5, 0, 0, 12).tolist() == [1, 0, 3, 5, 2, 6, 4, 9, 7, 11, 10, 8]
 
 
 # The thread --------------------------------------------------------------------------------------
@@ -262,20 +239,17 @@ def test_errors_of_the_source_arrive_with_their_traceback() -> None:
 
 
 def test_errors_name_the_batch() -> None:
-    good = (TRAIN.inputs[:10], TRAIN.targets[:10])
-    text = fault([good, good, (TRAIN.inputs[:10], TRAIN.targets[:10] + 5)], DataError)
-    assert "labels out of range" in text
-    text = fault([good, (TRAIN.inputs[:10, :3], TRAIN.targets[:10])], ShapeError)
+    x, y = good = (TRAIN.inputs[:10], TRAIN.targets[:10])
+    assert "labels out of range" in fault([good, good, (x, y + 5)], DataError)
+    text = fault([good, (x[:, :3], y)], ShapeError)
     problem = "input 0 has another shape than the network expects"
     assert text.startswith(f"in batch 1 of the stream, input 0: {problem}")
-    assert fault([good, (TRAIN.inputs[:10], TRAIN.targets[:9])], DataError) == (
+    assert fault([good, (x, y[:9])], DataError).startswith(
         "in batch 1 of the stream: the inputs and the targets differ in the number of examples\n"
         "  inputs   10 examples, float32[10, 4]\n"
         "  targets  9 examples, int64[9]\n"
-        "  The first axis counts the examples; its extent must be the same in all arrays. "
-        "Pass several inputs as a tuple, or as a dict by their names."
     )
-    assert fault(lambda: zip(TRAIN.inputs, TRAIN.targets, strict=True), DataError) == (
+    assert fault(lambda: zip(x, y, strict=True), DataError) == (
         "in batch 0 of the stream: the targets have no axis of examples\n"
         "  expected  one axis or more\n"
         "  found     int64[]\n"
@@ -289,7 +263,7 @@ def test_errors_name_the_batch() -> None:
         "  Several inputs make a tuple, and so do several targets: ((a, b), (y, z)). A third value "
         "is the weights of the examples."
     )
-    assert fault([{"x": TRAIN.inputs, "labels": TRAIN.targets}], DataError) == (
+    assert fault([{"x": x, "labels": y}], DataError) == (
         "in batch 0 of the stream: the names in a batch do not tell inputs from targets\n"
         "  expected  x/y, inputs/targets, images/labels; and weights, if the examples have any\n"
         "  found     x, labels\n"
@@ -300,14 +274,12 @@ def test_errors_name_the_batch() -> None:
 @pytest.mark.sampled
 def test_batches_with_names_may_have_weights() -> None:
     weights = np.linspace(0.1, 2, 90)
-    parts = [slice(start, start + 20) for start in range(0, 90, 20)]
-    named = [
-        {"weights": weights[part], "images": TRAIN.inputs[part], "labels": TRAIN.targets[part]}
-        for part in parts
+    parts = [
+        (x, y, w) for (x, y), w in zip(PAIRS, np.split(weights, (20, 40, 60, 80)), strict=True)
     ]
-    plain = [(TRAIN.inputs[part], TRAIN.targets[part], weights[part]) for part in parts]
-    assert same(trained(named)[0], trained(plain)[0])
-    assert not same(trained(named)[0], trained(TRAIN, shuffle=False)[0])
+    named = trained([{"weights": w, "images": x, "labels": y} for x, y, w in parts])[0]
+    assert same(named, trained(parts)[0])
+    assert not same(named, trained(TRAIN, shuffle=False)[0])
 
 
 @pytest.mark.sampled
@@ -326,10 +298,7 @@ def test_the_seed_of_the_fit_is_that_of_the_window() -> None:
 
 
 def test_batches_of_another_dtype_are_refused() -> None:
-    source = [
-        (TRAIN.inputs[:10].astype("uint8"), TRAIN.targets[:10]),
-        (TRAIN.inputs[:10], TRAIN.targets[:10]),
-    ]
+    source = [(PAIRS[0][0].astype("uint8"), PAIRS[0][1]), PAIRS[1]]
     assert "another dtype than the program was compiled for" in fault(source, DTypeError)
     text = error_text(DataError, lm.Model(network()).predict, lambda: (x for x, _ in source))
     assert "the batches of the stream differ" in text
@@ -361,6 +330,9 @@ def test_what_is_no_source_is_refused() -> None:
     ]
     assert "the function needs an argument 'size'" in text
     assert "the function does not return batches" in fault(lambda: 3, DataError)
+    assert error_text(DataError, Stream, [], window=3, regroup=False).startswith(
+        "in Stream: a window shuffles examples, but the batches are taken as they are"
+    )
 
 
 def test_the_source_is_closed_in_its_thread() -> None:
@@ -387,27 +359,16 @@ def test_a_callback_that_ends_the_fit_ends_the_reader() -> None:
 
 
 def test_the_buffer_is_bounded() -> None:
-    given: list[int] = []
-
-    def counted() -> Iterator[Any]:
-        for number in range(10_000):
-            given.append(number)
-            yield TRAIN.inputs[:BATCH], TRAIN.targets[:BATCH]
-
-    each = TRAIN.inputs[:BATCH].nbytes + TRAIN.targets[:BATCH].nbytes
-    reader = Reader(Stream(counted, buffer_bytes=10 * each))
-    try:
-        reader.sample()
-        reader.begin(Plan(lambda batch: [*batch.input_arrays, *batch.target_arrays], BATCH))
+    source = Endless()
+    each = TRAIN.inputs[:10].nbytes + TRAIN.targets[:10].nbytes
+    with reading(Stream(source, buffer_bytes=10 * each)) as reader:
         first = reader.take()
         assert first is not None
         time.sleep(0.5)
         assert reader.bytes <= 11 * each
-        assert len(given) <= 12
+        assert source.read <= 12
         reader.give_back(first)
         assert reader.take() is not None
-    finally:
-        reader.close()
 
 
 @pytest.mark.parametrize("ending", ["Ctrl-C", "a time limit"])
@@ -485,8 +446,7 @@ def test_a_time_limit_holds_for_the_first_batch(monkeypatch: pytest.MonkeyPatch)
 def test_a_loss_that_is_not_finite_names_the_example() -> None:
     x = TRAIN.inputs.copy()
     x[40] = np.nan
-    source = [(x[:30], TRAIN.targets[:30]), (x[30:], TRAIN.targets[30:])]
-    text = fault(source, lm.errors.NonFiniteError)
+    text = fault(batches_of(Dataset(x, TRAIN.targets), 30), lm.errors.NonFiniteError)
     assert "the loss became nan in training step 6 of epoch 1" in text
     assert "array 0 of the batch is not finite at example 40" in text
 

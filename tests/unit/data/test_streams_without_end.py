@@ -4,54 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from stream_cases import BATCH, TRAIN, batches_of, trained
+from stream_cases import BATCH, TRAIN, Endless, batches_of, reading, trained
 from test_streams_continued import CONTINUED, failing, fitted
 from training_cases import network, same
 
 import lamina as lm
 from lamina.data import Stream
-from lamina.data.background import Chunk, Plan, Reader
+from lamina.data.background import Chunk, Reader
 from lamina.errors import DataError
 
 # Long enough for a thread to run; nothing waits so long unless a test fails.
 PATIENCE = 30
 
 
-class Endless:
-    """A source that counts the batches that are read: 10 examples of `TRAIN` each."""
-
-    def __init__(self) -> None:
-        self.read = 0
-
-    def __call__(self) -> Iterator[Any]:
-        while True:
-            for batch in batches_of(TRAIN, 10)():
-                self.read += 1
-                yield batch
-
-
 def examples(count: int) -> Any:
     """The inputs of the first examples of `Endless`."""
     return np.concatenate([TRAIN.inputs] * (count // len(TRAIN) + 1))[:count]
-
-
-@contextmanager
-def reading(source: Any, batch: int = BATCH) -> Iterator[Reader]:
-    """A reader that has begun to read inputs."""
-    reader = Reader(Stream(source))
-    try:
-        reader.sample()
-        reader.begin(Plan(lambda found: found.input_arrays, batch))
-        yield reader
-    finally:
-        reader.close()
 
 
 def taken(reader: Reader) -> Iterator[Chunk]:
