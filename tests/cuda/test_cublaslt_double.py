@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nvmath.bindings import cublasLt
 
 from cuda_machine.engine import DoubledDevice
 from lamina.base.shapes import Array
+
+pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+cublasLt = pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath-python is not installed")
 
 Size = tuple[int, int, int, int]
 
