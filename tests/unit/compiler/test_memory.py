@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -315,6 +316,31 @@ def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks: tuple[int, ..
     data = encode(Program("x", program.buffers, program.steps, program.outputs, {}, changed))
     with pytest.raises(FileFormatError, match="this is not a program"):
         decode(data)
+
+
+def test_damaged_plans_never_reach_outside_their_blocks() -> None:
+    data = encode(random_program(large_rows(), largest_block=8192))
+    end = 8 + int.from_bytes(data[:8], "little")
+    rows = json.loads(data[8:end])
+    generator = np.random.default_rng(0)
+    accepted = 0
+    for _ in range(300):
+        damaged = [list(row) if isinstance(row, list) else row for row in rows]
+        number = int(generator.integers(len(rows)))
+        row = damaged[number]
+        if isinstance(row, list):
+            row[int(generator.integers(len(row)))] = int(generator.integers(number + 1))
+        else:
+            damaged[number] = [-1, 3, 8191, 10**12, None, 1.5][int(generator.integers(6))]
+        text = json.dumps(damaged).encode()
+        try:
+            plan = decode(len(text).to_bytes(8, "little") + text).plan
+        except FileFormatError:
+            continue
+        accepted += 1
+        for part in plan.allocations:
+            assert 0 <= part.offset <= part.offset + part.bytes <= plan.blocks[part.block]
+    assert accepted < 150
 
 
 def test_a_network_trains_to_the_same_numbers_in_several_blocks() -> None:
