@@ -91,6 +91,7 @@ def test_delimiter_and_decimal_mark_are_found(
         ("1,5\n2,5.5\n", {}, {"0": [1, 2], "1": [5, 5.5]}),
         ("a,b\n1,5\n2,5\n", {}, {"a": [1, 2], "b": [5, 5]}),
         ("a,b\n1,5\n2,5\n", {"decimal": ","}, {"a": [1, 2], "b": [5, 5]}),
+        ("a;b\n 1 ;x\n;y\n", {}, {"a": [1, np.nan], "b": ["x", "y"]}),
         # Several spaces align columns.
         ("  a  b \n  1  2 \n 10 20 \n", {"delimiter": " "}, {"a": [1, 10], "b": [2, 20]}),
         # An unnamed last column with a value stays, and a named one without values.

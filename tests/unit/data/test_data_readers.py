@@ -245,17 +245,12 @@ def test_images_with_labels(tmp_path: Path) -> None:
 # Tables -------------------------------------------------------------------------------------------
 
 
-def test_the_last_column_is_the_target_or_a_chosen_one(tmp_path: Path) -> None:
+def test_the_last_column_is_the_target(tmp_path: Path) -> None:
     data = load(table(tmp_path, "0.5,1,2\n1.5,-2e3,0\n"))
     assert repr(data) == "2 examples: x f32[2], y i64[]"
-    assert data.input_arrays[0].tolist() == [[0.5, 1.0], [1.5, -2000.0]]
+    assert data.inputs.tolist() == [[0.5, 1.0], [1.5, -2000.0]]
     assert data.targets.tolist() == [2, 0]
     assert repr(load(table(tmp_path, "1,2,0.5\n3,4,1\n"))) == "2 examples: x f32[2], y f32[1]"
-    path = table(tmp_path, "kind,a,b\n1,0.5,2\n0,3,4\n")
-    for targets in ("kind", 0, -3):
-        data = load(path, targets=targets)
-        assert data.targets.tolist() == [1, 0]
-        assert data.input_arrays[0].tolist() == [[0.5, 2.0], [3.0, 4.0]]
 
 
 def test_variants_of_csv_are_read(tmp_path: Path) -> None:

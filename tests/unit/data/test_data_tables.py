@@ -33,20 +33,6 @@ def test_a_table_with_words_is_loaded_without_pandas(tmp_path: Path) -> None:
     assert text.startswith(f"in {path}: targets are missing in the column 'town'\n  missing  1 of")
 
 
-def test_columns_of_a_file_are_read(tmp_path: Path) -> None:
-    columns = read_table(table(tmp_path, "a;b\n 1 ;x\n;y\n"))
-    assert list(columns) == ["a", "b"]
-    np.testing.assert_array_equal(columns["a"], [1.0, np.nan])
-    assert columns["b"].tolist() == ["x", "y"]
-    columns = read_table(table(tmp_path, "1;2\n3;4\n"))
-    assert {n: one.tolist() for n, one in columns.items()} == {"0": [1.0, 3.0], "1": [2.0, 4.0]}
-    text = error_text(FileFormatError, read_table, table(tmp_path, "a,b\n1,2\n3\n"))
-    assert "line 3 has another number of columns" in text
-    text = error_text(DataError, load, table(tmp_path, "a,b\n1,2\n,4\n"))
-    assert "numbers are missing in the column 'a'" in text
-    assert "gaps='mean'" in text
-
-
 def test_marks_of_missing_values_are_gaps(tmp_path: Path) -> None:
     marks = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan"]
     rows = "".join(f"{mark},{mark},1\n" for mark in marks)
@@ -115,33 +101,24 @@ def test_names_in_a_header_are_distinct(tmp_path: Path) -> None:
         )
 
 
-def test_whole_numbers_are_targets_of_a_regression_if_it_is_said(tmp_path: Path) -> None:
-    path = table(tmp_path, "a,y\n1,10\n2,20\n3,30\n")
-    assert load(path).targets.tolist() == [10, 20, 30]
-    data = load(path, kinds={"y": "number"}, dtype="float64")
-    assert data.targets.dtype == np.float64
-    assert data.targets.tolist() == [[10], [20], [30]]
-    assert data.inputs.dtype == np.float64
-    assert data.coding.target.kind == "number"
-    assert "there is no column 'z'" in error_text(DataError, load, path, kinds={"z": "number"})
-
-
 def test_a_file_is_coded_by_options_and_other_files_have_none(tmp_path: Path) -> None:
-    text = "a,w,y\n3,q,0.5\n,p,1.5\n8,q,2\n4,q,1\n"
-    path, columns = (
-        table(tmp_path, text),
-        {"a": [3, None, 8, 4], "w": [*"qpqq"], "y": [0.5, 1.5, 2, 1]},
-    )
+    path = table(tmp_path, "a,w,y\n3,q,0\n,p,1\n8,q,2\n4,q,1\n")
+    columns = {"a": [3, None, 8, 4], "w": [*"qpqq"], "y": [0, 1, 2, 1]}
     for options in (
         {"gaps": "median"},
-        {"gaps": "indicator"},
+        {"gaps": "indicator", "kinds": {"y": "number"}},
         {"gaps": 5, "standardise": True},
         {"gaps": 0, "words": "index"},
     ):
         data, expected = load(path, **options), lm.data.from_frame(columns, "y", **options)
+        assert repr(data) == repr(expected)
         assert data.coding.columns == expected.coding.columns
-        for found, inputs in zip(data.input_arrays, expected.input_arrays, strict=True):
-            np.testing.assert_array_equal(found, inputs)
+        assert data.coding.target == expected.coding.target
+        assert data.targets.tolist() == expected.targets.tolist()
+        for found, values in zip(data.input_arrays, expected.input_arrays, strict=True):
+            np.testing.assert_array_equal(found, values)
+    data = load(path, gaps=0, kinds={"y": "number"}, dtype="float64")
+    assert data.inputs.dtype == data.targets.dtype == np.float64
     np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.ones(2))
     assert error_text(DataError, load, tmp_path / "a.npz", gaps="mean") == (
         f"in {tmp_path / 'a.npz'}: gaps is for tables, and this is no table\n"
@@ -216,11 +193,12 @@ def test_the_command_line_takes_words(folder: Path) -> None:
     write("net.py", network(5, 2, "CrossEntropy"))
     succeed("train", "net.py", "--data", "a.csv", "--validation", "a.csv")
     write("b.csv", "town,new,size\nRom,1,20\n")
-    header, scores = predicted("b.csv").splitlines()
+    text = predicted("b.csv")
+    header, scores = text.splitlines()
     assert header == "cheap,good"
     assert len(scores.split(",")) == 2
-    succeed("predict", "net.safetensors", "--data", "b.csv", "--out", "s.csv")
-    assert Path("s.csv").read_text() == f"{header}\n{scores}\n"
+    predicted("b.csv", "--out", "s.csv")
+    assert Path("s.csv").read_text() == text
 
 
 def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder: Path) -> None:

@@ -23,11 +23,6 @@ from lamina.errors import DataError
 PATIENCE = 30
 
 
-def examples(count: int) -> Any:
-    """The inputs of the first examples of `Endless`."""
-    return np.concatenate([TRAIN.inputs] * (count // len(TRAIN) + 1))[:count]
-
-
 def taken(reader: Reader) -> Iterator[Chunk]:
     """The chunks up to the end."""
     while (chunk := reader.take()) is not None:
@@ -38,7 +33,7 @@ def taken(reader: Reader) -> Iterator[Chunk]:
 def test_a_prediction_ends_after_the_steps_of_an_epoch() -> None:
     source, model = Endless(), lm.Model(network(), seed=3)
     found = model.predict(Stream(source, steps_per_epoch=3))
-    np.testing.assert_array_equal(found, model.predict(examples(3 * 256)))
+    np.testing.assert_array_equal(found, model.predict(np.tile(TRAIN.inputs, (9, 1))[: 3 * 256]))
     assert source.read == 77
     source = Endless()
     assert model.predict(Stream(source, steps_per_epoch=3, regroup=False)).shape == (30, 3)
@@ -144,8 +139,7 @@ def hand_out(monkeypatch: pytest.MonkeyPatch, waits: Callable[[], bool]) -> None
     """Readers hand out what they have when the function says so, whoever waits."""
 
     def offer(self: Reader, make: Callable[[], Chunk]) -> bool:
-        is_taken = waits()
-        if is_taken:
+        if is_taken := waits():
             self.give(make())
         return is_taken
 
@@ -163,17 +157,15 @@ def test_a_fit_continues_with_other_chunks(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, path = CONTINUED[name], tmp_path / "checkpoint"
-    hand_out(monkeypatch, lambda: False)
+    never, always = lambda: False, lambda: True
+    hand_out(monkeypatch, never)
     expected = fitted(make)
-    for number, (before, after) in enumerate(
-        [(lambda: False, lambda: True), (lambda: True, lambda: False), (at_random(1), at_random(2))]
-    ):
-        part = path.with_name(f"checkpoint{number}")
+    for before, after in ((never, always), (always, never), (at_random(1), at_random(2))):
         hand_out(monkeypatch, before)
         with failing(7):
-            fitted(make, checkpoint=part, checkpoint_steps=1)
+            fitted(make, checkpoint=path, checkpoint_steps=1)
         hand_out(monkeypatch, after)
-        found = fitted(make, checkpoint=part, resume=True)
+        found = fitted(make, checkpoint=path, resume=True)
         assert same(expected[0], found[0])
         assert expected[1].values == found[1].values
 
