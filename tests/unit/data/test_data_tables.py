@@ -102,8 +102,9 @@ def test_names_in_a_header_are_distinct(tmp_path: Path) -> None:
 
 
 def test_a_file_is_coded_by_options_and_other_files_have_none(tmp_path: Path) -> None:
-    path = table(tmp_path, "a,w,y\n3,q,0\n,p,1\n8,q,2\n4,q,1\n")
-    columns = {"a": [3, None, 8, 4], "w": [*"qpqq"], "y": [0, 1, 2, 1]}
+    path = table(tmp_path, "a,w,b,y\n3,q,True,0\n,p,false,1\n8,q,,2\n4,q,true,1\n")
+    columns = {"a": [3, None, 8, 4], "w": [*"qpqq"], "b": [True, False, None, True]}
+    columns["y"] = [0, 1, 2, 1]
     for options in (
         {"gaps": "median"},
         {"gaps": "indicator", "kinds": {"y": "number"}},
@@ -115,8 +116,9 @@ def test_a_file_is_coded_by_options_and_other_files_have_none(tmp_path: Path) ->
         assert data.coding.columns == expected.coding.columns
         assert data.coding.target == expected.coding.target
         assert data.targets.tolist() == expected.targets.tolist()
-        for found, values in zip(data.input_arrays, expected.input_arrays, strict=True):
-            np.testing.assert_array_equal(found, values)
+        for found in (data, expected.coding.dataset(path)):
+            for inputs, values in zip(found.input_arrays, expected.input_arrays, strict=True):
+                np.testing.assert_array_equal(inputs, values)
     data = load(path, gaps=0, kinds={"y": "number"}, dtype="float64")
     assert data.inputs.dtype == data.targets.dtype == np.float64
     np.savez(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.ones(2))
@@ -303,15 +305,7 @@ def test_cells_that_are_infinite_are_refused(tmp_path: Path) -> None:
 
 
 def test_cells_that_are_bools_are_numbers(tmp_path: Path) -> None:
-    path = table(tmp_path, "b,c,y\nTrue,false,0.5\nFalse,,1.5\nTrue,true,2.5\n")
-    data = load(path, gaps=0.5)
-    assert data.coding.features == ("b", "c")
-    assert data.inputs.tolist() == [[1, 0], [0, 0.5], [1, 1]]
-    frame = {"b": [True, False, True], "c": [False, None, True], "y": [0.5, 1.5, 2.5]}
-    coding = lm.data.from_frame(frame, "y", gaps=0.5).coding
-    assert coding == data.coding
-    assert coding.inputs(path).tolist() == data.inputs.tolist()
-    assert load(path, "b", gaps=0.5).targets.tolist() == [1, 0, 1]
-    words = load(path, "b", gaps=0.5, kinds={"b": "word"}).coding.classes
-    assert words == ("False", "True")
-    assert load(path, gaps=0.5, standardise=True).inputs[:, 0].tolist() == [1, 0, 1]
+    path = table(tmp_path, "b,y\nTrue,0.5\nFalse,1.5\nTrue,2.5\n")
+    assert load(path).coding.features == ("b",)
+    assert load(path, "b").targets.tolist() == [1, 0, 1]
+    assert load(path, "b", kinds={"b": "word"}).coding.classes == ("False", "True")

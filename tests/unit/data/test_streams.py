@@ -273,10 +273,8 @@ def test_errors_name_the_batch() -> None:
 
 @pytest.mark.sampled
 def test_batches_with_names_may_have_weights() -> None:
-    weights = np.linspace(0.1, 2, 90)
-    parts = [
-        (x, y, w) for (x, y), w in zip(PAIRS, np.split(weights, (20, 40, 60, 80)), strict=True)
-    ]
+    weights = np.split(np.linspace(0.1, 2, 90), (20, 40, 60, 80))
+    parts = [(*pair, weight) for pair, weight in zip(PAIRS, weights, strict=True)]
     named = trained([{"weights": w, "images": x, "labels": y} for x, y, w in parts])[0]
     assert same(named, trained(parts)[0])
     assert not same(named, trained(TRAIN, shuffle=False)[0])
@@ -341,9 +339,7 @@ def test_the_source_is_closed_in_its_thread() -> None:
     def noted() -> Iterator[Any]:
         threads.append(threading.current_thread())
         try:
-            yield from batches_of(TRAIN, 20)()
-            while True:
-                yield TRAIN.inputs, TRAIN.targets
+            yield from itertools.cycle(PAIRS)
         finally:
             threads.append(threading.current_thread())
 
@@ -427,13 +423,9 @@ def test_a_source_that_blocks_keeps_no_fit(
 
 def test_a_time_limit_holds_for_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
-
-    def source() -> Iterator[Any]:
-        released.wait(60)
-        yield from batches_of(TRAIN, BATCH)()
-
     monkeypatch.setattr(background, "_PATIENCE_SECONDS", 0.1)
-    text = fault(source, DataError, callbacks=[lm.callbacks.TimeLimit(0.2)])
+    limit = lm.callbacks.TimeLimit(0.2)
+    text = fault(lambda: iter(lambda: released.wait(60), True), DataError, callbacks=[limit])
     released.set()
     assert text == (
         "in fit: the stream has given no batch, and the time of the fit is over\n"
@@ -471,14 +463,11 @@ def test_a_stream_is_copied_to_the_device_in_chunks(
 
 
 def test_floats_of_a_stream_that_are_converted_are_reported_once() -> None:
-    def batches() -> Iterator[Any]:
-        for _ in range(5):
-            yield np.ones((8, 2)), np.ones((8, 1))
-
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
+    batches = [(np.ones((8, 2)), np.ones((8, 1)))] * 5
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit(model, batches, loss=lm.MSE(), epochs=2, batch_size=8)
-    texts = [str(one.message).partition(" from ")[0] for one in caught]
+        fit(model, batches, loss=lm.MSE(), epochs=2)
+    texts = [str(warning.message).partition(" from ")[0] for warning in caught]
     assert texts == ["input 0 is converted", "target 0 is converted"]
-    assert {os.path.basename(one.filename) for one in caught} == {"training_cases.py"}
+    assert {os.path.basename(warning.filename) for warning in caught} == {"training_cases.py"}
