@@ -416,16 +416,21 @@ def test_bools_as_text_are_taken_where_a_model_knows_bools() -> None:
 
 
 NUMBERS = "different words that look like numbers, such as"
+AS_NUMBERS = "convert them to numbers, 1200.5"
 DATES = "different words that look like dates, such as"
 
 
 @pytest.mark.parametrize(
     ("texts", "doubt", "advice"),
     [
-        (["12,50", "7,25", "12,50"], f"2 {NUMBERS} '12,50'", "convert them to numbers, 1200.5"),
-        (["1,200", "3,500,000.25", None], f"2 {NUMBERS}", "convert them to numbers, 1200.5"),
-        (["12%", "3.5 %", "7%"], f"3 {NUMBERS} '12%'", "convert them to numbers, 1200.5"),
-        (["$12", "€ 3.50", "£7"], f"3 {NUMBERS} '$12'", "convert them to numbers, 1200.5"),
+        (["12,50", "7,25", "12,50"], f"2 {NUMBERS} '12,50'", AS_NUMBERS),
+        (
+            ["1,200", "3,500,000.25", None],
+            f"2 {NUMBERS}",
+            f"{AS_NUMBERS}, or say of a file what marks decimals, decimal='.' or decimal=','",
+        ),
+        (["12%", "3.5 %", "7%"], f"3 {NUMBERS} '12%'", AS_NUMBERS),
+        (["$12", "€ 3.50", "£7"], f"3 {NUMBERS} '$12'", AS_NUMBERS),
         (
             ["31.12.2024", "1.2.2025"],
             f"2 {DATES} '31.12.2024'",
