@@ -49,7 +49,7 @@ from lamina.engines.simd.emit.implicit_gemm import ImplicitGemm
 from lamina.engines.simd.emit.loops import emit_nest
 from lamina.engines.simd.emit.m_tiles import over_kinds
 from lamina.engines.simd.emit.packing import (
-    RightPanel,
+    RightPanelWriter,
     m_stride_along_k,
     panel_address,
     write_left_along_k,
@@ -231,7 +231,7 @@ class _Gemm:
             return self._address(points, plain, n_start, chunk.start), plain.k_stride
         packing = self._schedule.packing
         assert packing is not None
-        packed = RightPanel(points, self._matrix, packing, panel, n_start, own)
+        packed = RightPanelWriter(points, self._matrix, packing, panel, n_start, own)
         packed.write_some(code.constant(chunk.start), len(chunk))
         return own, panel.width
 

@@ -37,8 +37,8 @@ from lamina.program.scalar import Scalar, loads
 
 
 @frozen_dataclass
-class RightPanel:
-    """A panel of a right operand, while its packing is written.
+class RightPanelWriter:
+    """Writes the code that packs a panel of a right operand.
 
     Attributes:
         points: of the function that packs it.

@@ -10,7 +10,7 @@ from lamina.engines.simd.decide.panels import PackedRight
 from lamina.engines.simd.decide.winograd import PackedWeights
 from lamina.engines.simd.emit import pairs
 from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, WrittenKernel
-from lamina.engines.simd.emit.packing import RightPanel, panel_address
+from lamina.engines.simd.emit.packing import RightPanelWriter, panel_address
 from lamina.engines.simd.emit.winograd_weights import pack_weights
 from lamina.program.scalar import loads
 from lamina.program.steps import Contraction
@@ -35,7 +35,7 @@ def emit_prepacking(
                     code.when(code.compare(condition, number, limit)) as before,
                     points.inside(before),
                 ):
-                    right = RightPanel(points, matrix, packed.packing, panel, n_start, target)
+                    right = RightPanelWriter(points, matrix, packed.packing, panel, n_start, target)
                     if isinstance(packed, PackedWeights):
                         pack_weights(context, packed, right)
                     elif packed.paired and packed.packing.in_memory_order:
@@ -45,7 +45,9 @@ def emit_prepacking(
     return WrittenKernel(name, reads, frozenset([packed.buffer]))
 
 
-def _pack_rounded(context: Context, packed: PackedRight, right: RightPanel, floats: Matrix) -> None:
+def _pack_rounded(
+    context: Context, packed: PackedRight, right: RightPanelWriter, floats: Matrix
+) -> None:
     """Packs a panel in the order of memory as floats, and rounds them to pairs of bfloat16."""
     code, panel = right.points.code, right.panel
     own, k, width = context.own(code), floats.k.extent, panel.width

@@ -21,7 +21,7 @@ from lamina.engines.simd.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed
 from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, m_start_of, offsets, over_kinds, over_tiles
-from lamina.engines.simd.emit.packing import RightPanel
+from lamina.engines.simd.emit.packing import RightPanelWriter
 from lamina.engines.simd.emit.tiles import call_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.engines.simd.processor import whole_lines
@@ -195,24 +195,34 @@ class WeightGradient(WindowWriter):
                 *((axis.extent, strides[axis]) for axis in image.positions[1:]),
             ]
         )
-        runs, split = m_runs_of(self._windowed, block)
-        along = [stride for _, stride in runs]
         pitches = [stride * panel.width for stride in row_major_strides(self._tiles.extents)]
         for size, firsts in over_tiles(code, self._tiles, low, high):
-            of_left = offsets(size, along)
-            moves = list(zip(firsts, along, strict=True))
-            if split is not None:
-                found = self._image.split_offsets(block)
-                if split == len(along) - 2:
-                    starts, inner = found[: size[0]], [m * along[-1] for m in range(size[1])]
-                    of_left = tuple(one - starts[0] + past for one in starts for past in inner)
-                name = "split_offsets_" + "_".join(map(str, found))
-                table = code.module.table_once(name, found)
-                moves[split] = code.picked(table, firsts[split]), 1
+            moves, of_left = self._rows_of_tile(code, block, size, firsts)
             at = address(code, left, moves, self._of_left)
             to = address(code, sums, zip(firsts, pitches, strict=True), self._element)
             rows = of_left, offsets(size, pitches)
             call_tile(code, self._register_tile(panel, *rows, loops, right_stride), at, right, to)
+
+    def _rows_of_tile(
+        self, code: Builder, block: int, size: tuple[int, int], firsts: list[Value]
+    ) -> tuple[list[tuple[Value, int]], tuple[int, ...]]:
+        """The (index, stride) that lead to a tile's first row, and its rows' offsets from there.
+
+        Elements of the image that strides split have their offsets in a table.
+        """
+        runs, split = m_runs_of(self._windowed, block)
+        along = [stride for _, stride in runs]
+        moves = list(zip(firsts, along, strict=True))
+        if split is None:
+            return moves, offsets(size, along)
+        of_split = self._image.split_offsets(block)
+        name = "split_offsets_" + "_".join(map(str, of_split))
+        table = code.module.table_once(name, of_split)
+        moves[split] = code.picked(table, firsts[split]), 1
+        if split != len(along) - 2:
+            return moves, offsets(size, along)
+        starts, inner = of_split[: size[0]], [m * along[-1] for m in range(size[1])]
+        return moves, tuple(start - starts[0] + past for start in starts for past in inner)
 
     def _right_of_chunk(
         self, points: Points, panel: Panel, own: Value, n_start: Value, first: Value, count: int
@@ -228,7 +238,7 @@ class WeightGradient(WindowWriter):
             return address(code, right, moves, self._element), plain.k_stride
         assert schedule.packing is not None
         right = code.offset(own, self._right_offset, "i8")
-        packed = RightPanel(points, matrix, schedule.packing, panel, n_start, right)
+        packed = RightPanelWriter(points, matrix, schedule.packing, panel, n_start, right)
         packed.write_some(first, count)
         return right, panel.width
 

@@ -14,12 +14,12 @@ from lamina.engines.simd.decide.panels import Panel
 from lamina.engines.simd.decide.winograd import PackedWeights
 from lamina.engines.simd.emit.context import Context, parameters
 from lamina.engines.simd.emit.m_tiles import address
-from lamina.engines.simd.emit.packing import RightPanel
+from lamina.engines.simd.emit.packing import RightPanelWriter
 from lamina.engines.simd.emit.winograd_transforms import along_both, listed, store_square
 from lamina.engines.simd.emit.zeros import nonzero_n
 
 
-def pack_weights(context: Context, packed: PackedWeights, right: RightPanel) -> None:
+def pack_weights(context: Context, packed: PackedWeights, right: RightPanelWriter) -> None:
     """Packs a panel of transformed weights."""
     code, panel, taps = right.points.code, right.panel, packed.taps
     dtype = right.matrix.step.dtype
