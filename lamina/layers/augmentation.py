@@ -17,9 +17,9 @@ from lamina.checks.kinds import Kind, Misfit, Number, Operands, Probability, ent
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import axis_within_example, image_extents, no_images, origin_text
-from lamina.layers.convolution import ForEachAxis, Numbers, numbers_of
 from lamina.layers.image import Widths, pairs_of_widths
 from lamina.layers.layer import Layer
+from lamina.layers.per_axis import ForEachAxis, Numbers, numbers_of
 from lamina.layers.scope import Scope
 from lamina.ops.rearranging import PadMode
 

@@ -18,7 +18,8 @@ from lamina.checks.kinds import Count, Positive
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import origin_text, require_float
-from lamina.layers.convolution import (
+from lamina.layers.layer import Layer
+from lamina.layers.per_axis import (
     ForEachAxis,
     Numbers,
     OfWindows,
@@ -27,7 +28,6 @@ from lamina.layers.convolution import (
     numbers_of,
     pairs_of,
 )
-from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope, in_float32
 from lamina.layers.upsampling import along_axis, means, windows_of_size
 from lamina.ops import Window
@@ -339,7 +339,7 @@ class GlobalMaxPool(_Global):
 
 
 # The size of a result; None along axes that keep their extent.
-AdaptiveSize = Annotated[int | tuple[int | None, ...], ForEachAxis(open=True)]
+AdaptiveSize = Annotated[int | tuple[int | None, ...], ForEachAxis(allows_none=True)]
 
 
 @frozen_dataclass

@@ -20,8 +20,8 @@ from lamina.checks.kinds import Either, Number, OrNone, Row
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import origin_text, require_float
-from lamina.layers.convolution import ForEachAxis
 from lamina.layers.layer import Layer
+from lamina.layers.per_axis import ForEachAxis
 from lamina.layers.scope import Scope, in_float32
 
 __all__ = ["Upsample"]
