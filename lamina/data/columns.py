@@ -420,7 +420,7 @@ class _Notation:
     dtype: str
 
 
-_DATES = _Notation(_is_date, np.datetime64, "NaT", "datetime64[us]")
+_DATES = _Notation(_is_date, lambda cell: np.datetime64(cell, "us"), "NaT", "datetime64[us]")
 _NAN = ("nan", "float64")
 # By decimal marks.
 _NOTATIONS: dict[str | None, dict[str, _Notation]] = {
