@@ -4,7 +4,8 @@
 
 A layer is a frozen dataclass with a `forward` made of ops. It needs no backward: Lamina derives the
 gradient, and `lamina.verify` checks it against finite differences. To load a model file that
-contains the layer, pass its class to `lm.load`.
+contains the layer, pass its class to `lm.load`. Lamina checks the names of the options of your own
+classes, not their values: check these in `__post_init__`.
 """
 
 import argparse

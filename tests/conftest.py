@@ -38,7 +38,7 @@ from lamina.program.target import Target
 from lamina.training import verification
 from lamina.training.interrupt import Interrupt
 
-# Tests of one room read cases of tests of another one.
+# Tests of one folder read cases of tests of another one.
 sys.path += [str(folder) for folder in Path(__file__).parent.glob("unit/*/")]
 
 # After the name of an OpenCL device: its engine runs the kernels for GPUs.

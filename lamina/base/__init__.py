@@ -1,4 +1,4 @@
-"""What every room uses: records, shapes and dtypes, lazy packages, files and caches, interrupts.
+"""What every folder uses: records, shapes and dtypes, lazy packages, files and caches, interrupts.
 
 Nothing here knows a tensor or a network. Read `shapes.py` first.
 """

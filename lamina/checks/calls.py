@@ -2,7 +2,9 @@
 
 An unknown option is an error that lists the known ones. Each argument is checked by the kind in the
 annotation of its parameter, and passed on in plain form: NumPy's numbers as Python's. This holds
-for records, their methods, and functions that are `checked`.
+for Lamina's records, their methods, and functions that are `checked`. Of a user's class only the
+number and the names of the options are checked, and the values of options that it inherits from
+Lamina's classes and does not declare again; NumPy's numbers become Python's.
 
     features: Count
     probability: Annotated[float, Number("[0, 1)")]
@@ -56,8 +58,7 @@ Result = TypeVar("Result")
 class Called(ABCMeta):
     """The metaclass of records that users make: layers, losses, optimizers and the like.
 
-    Lamina's records also check the arguments of their public methods. Of users' own records only
-    the names of arguments are checked.
+    Lamina's records also check the arguments of their public methods.
     """
 
     def __new__(

@@ -27,7 +27,7 @@ import numpy as np
 from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import PUBLIC_DTYPES, DType, DTypeLike, Size, as_dtype, as_whole
 from lamina.errors import DefinitionError, DTypeError
-from lamina.foreign import meant
+from lamina.foreign import foreign_or_nearest
 
 
 class Operand(Protocol):
@@ -318,7 +318,7 @@ class ModelType(Kind):
             pass
         names = (*_FLOATS, *self.mixed)
         text = str(value).rpartition(".")[2].lower().replace("_", "-")
-        near = meant("dtype=", text, names, 0.75)
+        near = foreign_or_nearest("dtype=", text, names, 0.75)
         raise DTypeError(
             "the parameters of a model are floating-point numbers",
             facts=(("expected", ", ".join(names)), ("found", getattr(value, "name", str(value)))),

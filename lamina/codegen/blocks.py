@@ -115,7 +115,7 @@ def write_running(
             return (*points.code.end_loop(opened, after), *before)
 
     def begin(carried: Carried) -> Carried:
-        """Zero, and the total before the block."""
+        """What a block begins with: a total of zero, and the total of all blocks before it."""
         running, before = carried[:1], carried[1:]
         return (*start, *(combine.merged(before, running) if before else running))
 

@@ -269,7 +269,7 @@ class Function(Expressions):
             self._line(f"*result{number} = {self._operand(value)}")
 
     def written(self) -> WrittenFunction:
-        """The finished function."""
+        """The text of this function, after its last instruction."""
         return WrittenFunction(self.head, indented(self.blocks))
 
     # Tables of addresses

@@ -1,6 +1,6 @@
 """The formats of floats, the numbers that functions need in each, and exact operations on floats.
 
-`tests/unit/polynomials.py` computes the polynomials.
+`tools/polynomials.py` computes the polynomials.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def as_float(code: Builder, integer: Value, type: Type) -> Value:
 
 
 def power_of_two(code: Builder, exponent: Value, type: Type) -> Value:
-    """2**exponent, within the normal numbers."""
+    """2**exponent. It must be a normal number, which is not checked."""
     shape = FORMATS[type.element]
     return code.convert("bitcast", (exponent + shape.bias) << shape.mantissa, type.element)
 

@@ -3,7 +3,7 @@
 Errors are at most 4 units in the last place in float32 and float64; infinities, NaN, zeros of both
 signs and denormal numbers are handled. The method is the classic one: range reduction, polynomial
 approximation, reconstruction (Cody and Waite, Software Manual for the Elementary Functions, 1980;
-Muller, Elementary Functions, 2016). `tests/unit/polynomials.py` computes the polynomials.
+Muller, Elementary Functions, 2016). `tools/polynomials.py` computes the polynomials.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tables of words: the differences between languages like C.
+"""Tables of words: the differences between languages like C, and the tables of OpenCL C.
+
+`cuda_words.py` has the table of CUDA C++.
 
 Integers have unsigned types, so that they wrap around as instructions do; signed operations
 convert their operands. Memory is read and written as such integers, for every dtype of a buffer.

@@ -1,8 +1,8 @@
 """The program cache: programs that one process has compiled are read from disk by later ones.
 
-The key of an entry covers the graph, the batch size, the target, and the sources of the compiler.
-The entry is the encoded program. Reading it runs no code, and an entry that cannot be read is
-compiled again.
+The key of an entry is made of the graph, the batch size, the program's name, the target, Lamina's
+sources and NumPy's version. The entry is the encoded program. Reading it runs no code, and an entry
+that cannot be read is compiled again.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ from lamina.data.fields import (
     Arrays,
     arrays_of,
     as_tuple,
-    check,
+    check_array,
     example_text,
     full_text,
     in_dtype,
+    map_arrays,
     named_arrays,
-    of_each,
     type_text,
 )
 from lamina.errors import DataError, Named
@@ -143,7 +143,7 @@ class Dataset(Named, metaclass=Called):
         for role in _ROLES:
             object.__setattr__(self, role, arrays_of(role, getattr(self, role)))
         for name, value in self._named_arrays():
-            check(name, value)
+            check_array(name, value)
         if self.dtype is not None:
             for role in _ROLES:
                 arrays = in_dtype(role, getattr(self, role), as_dtype(self.dtype))
@@ -398,7 +398,7 @@ class Dataset(Named, metaclass=Called):
             return selected if selected is None or not is_dense else dense(selected)
 
         fields = (self.inputs, self.targets, *(() if self.weights is None else (self.weights,)))
-        return tuple(of_each(arrays, taken) for arrays in fields)
+        return tuple(map_arrays(arrays, taken) for arrays in fields)
 
     def _named_arrays(self) -> list[tuple[str, Array]]:
         named = named_arrays("inputs", self.inputs)

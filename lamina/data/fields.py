@@ -32,7 +32,7 @@ def as_tuple(arrays: Arrays | None) -> tuple[Array, ...]:
     return arrays if isinstance(arrays, tuple) else (arrays,)
 
 
-def of_each(arrays: Any, function: Callable[[str, Any], Any]) -> Any:
+def map_arrays(arrays: Any, function: Callable[[str, Any], Any]) -> Any:
     """A function of an array, or of each in a tuple or dict, and of its index, `"['age']"`."""
     if isinstance(arrays, Mapping):
         named = cast(Mapping[str, Any], arrays)
@@ -59,14 +59,14 @@ def named_arrays(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
                 advice="Keys are the names of inputs and outputs; arrays in order make a tuple.",
             )
     named: list[tuple[str, Array]] = []
-    of_each(arrays, lambda index, array: named.append((f"{role}{index}", array)))
+    map_arrays(arrays, lambda index, array: named.append((f"{role}{index}", array)))
     return named
 
 
 def arrays_of(role: str, value: Any) -> Any:
     """Lists and array-likes as arrays, also in tuples and dicts; any other value unchanged."""
     if isinstance(value, tuple) or is_named(value):
-        return of_each(value, lambda index, item: _as_array(f"{role}{index}", item))
+        return map_arrays(value, lambda index, item: _as_array(f"{role}{index}", item))
     return _as_array(role, value)
 
 
@@ -93,10 +93,10 @@ def in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
         is_float = array is not None and as_dtype(array.dtype).is_float
         return rounded(np.asarray(array), dtype, f"the array {role}{index}") if is_float else array
 
-    return of_each(arrays, one)
+    return map_arrays(arrays, one)
 
 
-def check(name: str, value: object) -> None:
+def check_array(name: str, value: object) -> None:
     """Raises DataError or DTypeError for what a data set does not take."""
     if is_sparse(value):
         _check_sparse(name, cast(Array, value))

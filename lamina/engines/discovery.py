@@ -10,7 +10,7 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Device, Engine, did_you_mean, unknown_engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
-from lamina.foreign import meant
+from lamina.foreign import foreign_or_nearest
 from lamina.program.target import Target
 
 
@@ -100,7 +100,7 @@ def open_engine(name: str) -> Engine:
 def _meant(name: str) -> str:
     """The beginning of the advice for a name that no engine has; "" if none is similar."""
     kind, _, device = name.lower().partition(":")
-    near = meant("engine=", kind, _KINDS)
+    near = foreign_or_nearest("engine=", kind, _KINDS)
     if near not in _KINDS:
         return f"{near} " if near else ""
     return did_you_mean(f"{near}:{device}" if _KINDS[near].may_have(device) else near)

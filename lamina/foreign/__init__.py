@@ -21,7 +21,7 @@ _SAME = 0.9
 
 
 @cache
-def rows() -> dict[str, dict[str, list[str]]]:
+def spellings_by_owner() -> dict[str, dict[str, list[str]]]:
     """Lamina's spellings in the order of `names.txt`, by where a name is used and by the name."""
     table: dict[str, dict[str, list[str]]] = {}
     heading = ""
@@ -39,7 +39,7 @@ def rows() -> dict[str, dict[str, list[str]]]:
 
 def spellings(where: str, name: str) -> list[str]:
     """Every spelling of a name here."""
-    return rows().get(where, {}).get(name, [])
+    return spellings_by_owner().get(where, {}).get(name, [])
 
 
 def spelling(where: Iterable[str], name: str) -> str:
@@ -70,7 +70,9 @@ def _folded(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-def meant(where: str, name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:
+def foreign_or_nearest(
+    where: str, name: str, known: Iterable[str], likeness: float = _LIKENESS
+) -> str:
     """The spelling of a foreign name here, or the nearest known name; "" for none."""
     return spelling((where,), name) or nearest(name, known, likeness)
 
@@ -85,12 +87,12 @@ def unknown_attribute(owner: type | ModuleType, name: str) -> str:
     owners = [owner.__name__] if is_module else [base.__name__ for base in owner.__mro__]
     here = spelling(owners, name) or (_function(name) if "Tensor" in owners else "")
     if not here and owners == ["lamina.ops"]:
-        here = _record(name)
+        here = _class_here(name)
     public = [one for one in dir(owner) if not one.startswith("_")]
     near = "" if here or not hasattr(owner, "__all__") else nearest(name, public)
     if not here and not near:
         # A name of another framework, misspelt.
-        elsewhere = {known for where in owners for known in rows().get(where, ())}
+        elsewhere = {known for where in owners for known in spellings_by_owner().get(where, ())}
         here = spelling(owners, nearest(name, elsewhere, _SAME))
     advice = f"Did you mean {near!r}?" if near else sentence(here)
     return f"{problem}. {advice}" if advice else problem
@@ -112,10 +114,10 @@ def _function(name: str) -> str:
     return f"lm.ops.{name}({', '.join(called.get(one, one) for one in names)})"
 
 
-def _record(name: str) -> str:
+def _class_here(name: str) -> str:
     """The layer or loss that is called like a function of PyTorch: `logsigmoid`; "" for none."""
     here = {one.lower(): f"lm.{one}" for one in dir(sys.modules["lamina"]) if not one.islower()}
-    elsewhere = {one.lower(): found[0] for one, found in rows()["lamina"].items()}
+    elsewhere = {one.lower(): found[0] for one, found in spellings_by_owner()["lamina"].items()}
     return (elsewhere | here).get(_folded(name), "")
 
 

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from lamina.foreign import nearest, rows, spelling, spellings
+from lamina.foreign import nearest, spelling, spellings, spellings_by_owner
 
 # Where parameters are listed that Lamina does not need: those of any call, and of the signatures.
 _EVERYWHERE, _HERE = "left-out-everywhere", "left-out"
@@ -52,7 +52,8 @@ def advice_on_call(callee: Callee, values: Sequence[Any], options: Mapping[str, 
     if callee.owner is None:
         return ""
     here = f"{callee.name}()"
-    meanings = {name: found[0] for name, found in rows().get(here, {}).items() if name[0] == "("}
+    listed = spellings_by_owner().get(here, {})
+    meanings = {name: found[0] for name, found in listed.items() if name[0] == "("}
     # PyTorch's optimizers, written without the parameters, come last.
     without = [f"({one.removeprefix('(params ')}" for one in meanings if one.startswith("(params ")]
     signatures = [*meanings, f"([{' '.join(callee.accepted)}])", *without]
@@ -198,7 +199,7 @@ class _Translation:
             return {ours[0]: value}, ""
         if len(ours) == len(_listed(value)) == 2:
             return dict(zip(ours, _listed(value), strict=True)), ""
-        everywhere, here = spelling([_EVERYWHERE], name), rows()[_HERE]
+        everywhere, here = spelling([_EVERYWHERE], name), spellings_by_owner()[_HERE]
         _require(name in self._names or everywhere != "")
         if any(key.startswith(f"{name}=") for key in here):
             _require(f"{name}={value!r}" in here)

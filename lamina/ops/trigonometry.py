@@ -1,4 +1,4 @@
-"""Circular and hyperbolic functions, their inverses, and the length of a vector.
+"""Circular and hyperbolic functions, their inverses, and `hypot`.
 
 Most inverses are formulas of `atan2` and `log1p`, in which no digits cancel.
 """

@@ -12,7 +12,7 @@ from lamina.program.distinct import meet_at_one_point, never_meet
 from lamina.program.dtypes import check_scalars
 from lamina.program.index import Axis, Gathered, Index
 from lamina.program.parallel import may_overlap, memory_of, overlaps
-from lamina.program.points import meeting, outside
+from lamina.program.points import find_meeting_points, find_point_outside
 from lamina.program.program import KINDS, Allocation, Program, Repeat
 from lamina.program.ranges import range_of
 from lamina.program.scalar import Load, Position, indices
@@ -240,7 +240,7 @@ def _check_apart_at(
         proved = meet_at_one_point(first.index, second.index, several, fixed)
     if proved:
         return
-    points = meeting(first.index, first_axes, second.index, second_axes, apart, fixed)
+    points = find_meeting_points(first.index, first_axes, second.index, second_axes, apart, fixed)
     if points:
         elements = dict.fromkeys(f"{store.buffer}[{store.index}]" for store in (first, second))
         problem = f"stores {' and '.join(elements)} in one element, {points}"
@@ -261,7 +261,7 @@ def _check_access(program: Program, access: Load | Store, where: str) -> None:
         raise InternalError(f"reaches outside {buffer}: {access.index}", where=where)
     low, high = range_of(access.index, access.bounds)
     if low <= high and (low < 0 or high >= buffer.size):
-        reached = outside(access, buffer.size)
+        reached = find_point_outside(access, buffer.size)
         if reached:
             raise InternalError(f"reaches outside {buffer}: {access}, {reached}", where=where)
 

@@ -2,7 +2,7 @@
 
 If ranges and digits do not prove that a rule is kept, a program is refused only if a point breaks
 the rule. If there are few points, all of them are computed. If there are many, only the points at
-both ends of the axes are computed, and a fault at other points is not found.
+both ends of the longest axes are computed, and a fault at other points is not found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_POINTS = 1 << 16
 
 
 @lru_cache(maxsize=1 << 10)
-def outside(load: Load, size: int) -> str:
+def find_point_outside(load: Load, size: int) -> str:
     """A point at which bounds hold, and a load is outside a buffer of a size; "" for none."""
     if load.index.values:
         load = _unguarded(load)
@@ -42,7 +42,7 @@ def outside(load: Load, size: int) -> str:
 
 
 @lru_cache(maxsize=1 << 10)
-def meeting(
+def find_meeting_points(
     one: Index,
     one_axes: tuple[Axis, ...],
     other: Index,

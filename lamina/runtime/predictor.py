@@ -1,4 +1,8 @@
-"""Predictors: forward passes of small batches, with little work besides the arithmetic."""
+"""A model's forward pass with a program and a lock of its own.
+
+It reads the parameters without the model's lock (`_run_settled`), and does little besides the
+arithmetic, so that small batches take little time.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +123,7 @@ class Predictor:
         """
         with self._own.mutex:
             if self._bound is None:
-                return self._several(inputs, out)
+                return self._call_with_several(inputs, out)
             # Written for speed: a forward pass of a small network takes less time than this.
             (source, dtype, shape), (result, out_dtype, out_shape), run = self._bound
             if (
@@ -144,7 +148,7 @@ class Predictor:
             out[...] = result
             return out
 
-    def _several(self, inputs: Any, out: Any) -> Any:
+    def _call_with_several(self, inputs: Any, out: Any) -> Any:
         """The same for several inputs or outputs."""
         if self._all_bound is None:
             return self._checked(inputs, out)

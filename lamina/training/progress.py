@@ -77,7 +77,7 @@ def display(wanted: bool | None) -> Generator[Bar]:
         yield Bar(progress)
 
 
-def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
+def with_progress(items: Sequence[Item], what: str) -> Iterator[Item]:
     """Iterates over the items; on a terminal with a progress bar labelled `what`."""
     if not _may_be_terminal():
         yield from items

@@ -29,7 +29,7 @@ from lamina.runtime.parameters import with_random_state
 from lamina.step.derive import BatchGraph, BatchSpecs, evaluation_graph
 from lamina.step.precision import Precision
 from lamina.step.specs import positional, target_specs
-from lamina.training.progress import counted
+from lamina.training.progress import with_progress
 from lamina.training.training import Training
 
 # A gradient in float64 agrees with central differences of this relative length to about 1e-9. A
@@ -187,7 +187,7 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     largest = max((float(np.linalg.norm(slope)) for slope in slopes.values()), default=0.0)
     smallest = max(NEGLIGIBLE * largest, 1e-8)
     findings: list[Finding] = []
-    for number, name in enumerate(counted(list(slopes), "gradients")):
+    for number, name in enumerate(with_progress(list(slopes), "gradients")):
         analytic = slopes[name]
         memory = parameters.memories[name]
         start = memory.read()

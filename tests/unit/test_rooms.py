@@ -98,6 +98,18 @@ def test_no_import_goes_upwards() -> None:
     assert upwards == []
 
 
+def test_files_with_public_names_are_imported_by_their_packages() -> None:
+    """`from ... import *` of losses, metrics and optimizers is also in `lamina/__init__.py`."""
+    missing = [
+        f"{package} -> {name}"
+        for name, path in FILES.items()
+        if "\n__all__ = [" in path.read_text()
+        for package in {name.rpartition(".")[0], "lamina" * name.startswith("lamina.learning")}
+        if package and name not in (module for module, _ in IMPORTS[package])
+    ]
+    assert missing == []
+
+
 def test_no_modules_import_each_other() -> None:
     """A folder's own modules may name each other's types."""
     graph = {

@@ -50,7 +50,7 @@ class Queue(Protocol):
         ...
 
     def flush(self) -> None:
-        """Lets the device begin, if it has not."""
+        """Submits all enqueued commands to the device, without waiting."""
         ...
 
     def finish(self) -> None:

@@ -2,8 +2,7 @@
 
 A device that replays launches counts the runs itself: the number of the run is in its memory, so
 that all runs are the same launches, and the host does one call for each. On other devices the host
-passes the number to each kernel. Results are
-kept in memory that later runs do not overwrite.
+passes the number to each kernel. Results are kept in memory that later runs do not overwrite.
 """
 
 from __future__ import annotations
@@ -141,7 +140,10 @@ class Recording:
         return buffer
 
     def buffer(self, name: str, size: int) -> Buffer:
-        """The buffer of a name, with at least so many bytes; None for none."""
+        """The buffer of a name, of at least `size` bytes; None if `size` is 0.
+
+        It is allocated if it is missing or too small; then its old contents are lost.
+        """
         if not size:
             return None
         found = self._memories.get(name)

@@ -113,9 +113,9 @@ def winograd_steps(
     )
     names = [workspaces.add(PRODUCTS * _size(axes), own.dtype) for axes in sides]
 
-    def at(number: int, index: Index) -> Index:
-        """The index of an element of a transformed tile in a workspace."""
-        return index * _size(sides[number]) + row_major(sides[number])
+    def at(side: int, element: Index) -> Index:
+        """The index in workspace `side` of an element of the transformed tile at a point."""
+        return element * _size(sides[side]) + row_major(sides[side])
 
     weights = _transformed(_weights(found), _FILTERING.weight_transform)
     data = _transformed(_data(found), _FILTERING.data_transform)

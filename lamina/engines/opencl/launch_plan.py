@@ -81,7 +81,7 @@ class LaunchPlan:
     def launches(
         self, calls: Sequence[KernelCall], loops: Sequence[RepeatedCalls]
     ) -> list[PlannedLaunch]:
-        """The launches for calls, in order."""
+        """Groups calls into launches: phases side by side, short phases in order."""
         starts = phase_starts(self._extents, calls, loops)
         edges = [number for number, begins in enumerate(starts) if begins or self._separate]
         phases = [

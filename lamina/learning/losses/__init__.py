@@ -2,7 +2,7 @@
 
 A loss is a frozen record that builds its graph from ops, so its gradient is derived and it is fused
 with the network. It gives the loss of each element; the base reduces them, with weights. All
-formulas are PyTorch's, or Keras' where only Keras has the loss.
+formulas are PyTorch's, or Keras' where only Keras has the loss. Read `loss.py` first.
 """
 
 from lamina.base.lazy import loaded_when_used

@@ -4,6 +4,7 @@ A metric is a frozen record. It builds sums over a batch from ops, so that they 
 device with the prediction. The sums of all batches are added, and `result` computes the metric.
 Metrics that need all examples at once, such as `AUROC`, build rows of each example instead, which
 are kept on the host. Classes are on axis 1 of the prediction, as for `CrossEntropy`.
+Read `metric.py` first.
 """
 
 from lamina.base.lazy import loaded_when_used

@@ -2,7 +2,7 @@
 
 An optimizer is a frozen record that builds the update from ops, so that it runs on every engine
 and is fused with the gradient. Optimizers that PyTorch has too have its formulas and default
-values, but other names: `rate` is PyTorch's `lr`.
+values, but other names: `rate` is PyTorch's `lr`. Read `optimizer.py` first.
 """
 
 from lamina.base.lazy import loaded_when_used

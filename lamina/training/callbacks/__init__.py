@@ -1,4 +1,8 @@
-"""Callbacks: objects whose hooks `fit` calls, public as `lamina.callbacks`."""
+"""Callbacks: objects whose hooks `fit` calls, public as `lamina.callbacks`.
+
+Comes in: the events of a fit, and its state. Leaves: files, other learning rates, the end of the
+fit. Read `callback.py` first, then `stopping.py`.
+"""
 
 from lamina.base.lazy import loaded_when_used
 

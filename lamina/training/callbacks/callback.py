@@ -16,7 +16,7 @@ from lamina.checks import Called
 from lamina.checks.kinds import Kind
 from lamina.checks.origin import Origin, source_line
 from lamina.errors import DefinitionError
-from lamina.foreign import meant
+from lamina.foreign import foreign_or_nearest
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt
 from lamina.training.training import Training
@@ -183,7 +183,7 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
     if name in _HOOKS:
         _check_parameters(cls, name, method)
         return
-    ours = meant("hook", _event(name), _HOOKS, _LIKENESS)
+    ours = foreign_or_nearest("hook", _event(name), _HOOKS, _LIKENESS)
     # In a class that has Lamina's hook too, it is the user's own method.
     own = cls.__mro__[: cls.__mro__.index(Callback)]
     if not ours or any(ours in vars(one) for one in own):

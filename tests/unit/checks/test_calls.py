@@ -15,7 +15,7 @@ from error_texts import error_text, refused
 
 import lamina as lm
 from lamina.errors import DefinitionError, LaminaError
-from lamina.foreign import rows
+from lamina.foreign import spellings_by_owner
 
 pytestmark = pytest.mark.each_case
 
@@ -123,7 +123,7 @@ def test_every_option_of_another_framework_gets_its_advice() -> None:
     for one in callables():
         own, inherited = names_of(one), getattr(one, "__mro__", (one,))
         places = [f"{base.__name__}()" for base in inherited] + [f"({name})" for name in own]
-        listed = [rows().get(place, {}) for place in [*places, "()"]]
+        listed = [spellings_by_owner().get(place, {}) for place in [*places, "()"]]
         for name in {n for names in listed for n in names if n.isidentifier()} - {*own}:
             here = [text for names in listed for text in names.get(name, [])]
             texts = [text for text in here if text.endswith(".")]
@@ -165,12 +165,12 @@ def test_every_name_from_other_frameworks_is_of_a_callable_and_maps_to_an_option
     known = {"", *(name for one in callables() for name in names_of(one))}
     options = {
         option
-        for name, found in rows()["()"].items()
+        for name, found in spellings_by_owner()["()"].items()
         if name.isidentifier()
         for option in " ".join(found).split()
     }
     assert options <= known
-    owners = set(rows()) - {"()"}
+    owners = set(spellings_by_owner()) - {"()"}
     of_calls = {f"{one.__qualname__}()" for one in callables()}
     assert {owner for owner in owners if owner.endswith("()")} <= of_calls
     assert {owner.strip("()") for owner in owners if owner.startswith("(")} <= known

@@ -826,7 +826,7 @@ KINDS: list[tuple[Kind, Accepted]] = [
     *((Function(""), FUNCTION), (Instance(lm.Layer), NOTHING), (Instance(dict), some("{}"))),
     *((ElementType(), NOTHING), (ModelType(), NOTHING)),
 ]
-# By a parameter: the kinds of rooms beyond `checks`.
+# By a parameter: the kinds of folders beyond `checks`.
 BATCHES = some("lambda", "matrix", "vector", "near")
 PAIR = some("[1, 2]")
 KINDS_OF: dict[str, Accepted] = {

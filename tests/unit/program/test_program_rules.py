@@ -9,7 +9,7 @@ from lamina.base.shapes import DType, bool_, float32, float64, int32, int64, uin
 from lamina.program import dtypes
 from lamina.program.check import verify
 from lamina.program.index import Axis, Index, axis_index, constant_index, flatten, gathered_index
-from lamina.program.points import meeting, outside
+from lamina.program.points import find_meeting_points, find_point_outside
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import (
     PRIMITIVES,
@@ -177,14 +177,17 @@ def test_a_fault_is_found_among_more_points_than_are_computed() -> None:
     size = 3000 * 5000
     whole = flatten((row, column), (3000, 5000))
     kept = Load("x", whole + 1, float32, (Bound((column + 1) % 5000, 1, 5000),))
-    assert not outside(kept, size)
-    assert outside(Load("x", whole + 1, float32, (Bound(column % 5000, 0, 5000),)), size) == (
-        "element 15000000 at i = 2999, k = 4999"
-    )
+    assert not find_point_outside(kept, size)
+    assert find_point_outside(
+        Load("x", whole + 1, float32, (Bound(column % 5000, 0, 5000),)), size
+    ) == ("element 15000000 at i = 2999, k = 4999")
     axes = long, longer
-    assert not meeting(whole, axes, whole, axes, axes)
+    assert not find_meeting_points(whole, axes, whole, axes, axes)
     short = row * 4999 + column
-    assert meeting(short, axes, short, axes, axes) == "at i = 0, k = 4999 and at i = 1, k = 0"
+    assert (
+        find_meeting_points(short, axes, short, axes, axes)
+        == "at i = 0, k = 4999 and at i = 1, k = 0"
+    )
 
 
 def computing(value: Scalar, buffer: str = "y") -> Loop:

@@ -60,7 +60,10 @@ def amx_tiles(windowed: Windowed, block: int, largest: int) -> MTiles:
 
 
 def _pitch(windowed: Windowed, largest: int) -> int:
-    """The rows of a tile from one row of positions to the next; `largest` if it has only one."""
+    """The rows of a tile from one row of positions to the next.
+
+    It is the image's stride, if that is possible and takes no more tile registers than `largest`.
+    """
     image = windowed.image
     if len(image.positions) == 1:
         return largest

@@ -1,9 +1,10 @@
-"""Contraction steps as matrix products: register tiles of sums, each with its epilogue.
+"""All contraction steps: products of matrices here; windows by the writer of their algorithm.
 
-Workers share the panels of N. For a panel, the right operand is read through its view and packed
-into the worker's memory, unless it was packed before. Then the tiles of all M pass over the panel.
-The left operand is read in its buffer, or an earlier kernel has packed all of it. Sums run over k
-in order, so results do not depend on the number of workers.
+A product of matrices (`_Gemm`) is made of register tiles of sums, each with its epilogue. Workers
+share the panels of N. For a panel, the right operand is read through its view and packed into the
+worker's memory, unless it was packed before. Then the tiles of all M pass over the panel. The left
+operand is read in its buffer, or an earlier kernel has packed all of it. Sums run over k in order,
+so results do not depend on the number of workers.
 """
 
 from __future__ import annotations

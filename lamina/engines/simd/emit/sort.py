@@ -128,7 +128,7 @@ class MergeSort:
         return self._code.load(self._code.offset(self._keys, at, self._key), Type(self._key))
 
     def _read(self, at: Value) -> tuple[Value, Value]:
-        """The key and the position of an element."""
+        """The key and the position at index `at` of the work area."""
         key, start = self._key_of(at), self._code.offset(self._positions, at, self._position)
         return key, self._code.load(start, Type(self._position))
 

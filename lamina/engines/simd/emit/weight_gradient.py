@@ -1,4 +1,8 @@
-"""Gradients of the weights of convolutions: K runs over output positions, image by image."""
+"""Gradients of the weights of convolutions: K runs over output positions, image by image.
+
+An implicit GEMM: images are copied with their padding, each panel of the right operand is packed,
+and partial sums are added at the end. Read `write` first.
+"""
 
 from __future__ import annotations
 

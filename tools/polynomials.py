@@ -1,6 +1,6 @@
 """The polynomials of `lamina.codegen.functions`, computed in high precision.
 
-`python tests/unit/polynomials.py` prints them. They interpolate at Chebyshev nodes, which comes
+`python tools/polynomials.py` prints them. They interpolate at Chebyshev nodes, which comes
 within a small factor of the best polynomial (Trefethen, Approximation Theory and Approximation
 Practice, 2013, chapter 16). Needs mpmath.
 """
