@@ -14,8 +14,9 @@ import numpy as np
 import lamina as lm
 from lamina.base.shapes import Array
 from lamina.data import Coding, Dataset
+from lamina.data.csv_text import NotNumbers
 from lamina.data.idx import is_mnist_folder
-from lamina.data.tables import NotNumbers, read_csv, read_numbers
+from lamina.data.read_table import TableFormat
 from lamina.errors import DataError
 from lamina.files.atomic import write_atomically
 
@@ -64,15 +65,15 @@ def first_examples(
     return loaded.subset(0, min(count, len(loaded)))
 
 
-def table_inputs(model: lm.Model, data: str, targets: str | None) -> Array:
+def table_inputs(model: lm.Model, table: TableFormat, data: str, targets: str | None) -> Array:
     """The inputs of a model that was trained on numbers, in a table.
 
     Without `targets`, the last column is dropped if the model has one feature fewer.
     """
     try:
         if targets is not None:
-            return read_csv(Path(data), _column(targets))[0]
-        numbers = read_numbers(Path(data))
+            return table.inputs(Path(data), _column(targets))[0]
+        numbers = table.numbers(Path(data))
     except NotNumbers as error:
         raise DataError(
             f"{error.problem}, and the model was trained on numbers",
@@ -82,11 +83,6 @@ def table_inputs(model: lm.Model, data: str, targets: str | None) -> Array:
         ) from None
     features, count = model.network.inputs[0].shape[1:], numbers.shape[1]
     return numbers[:, :-1] if features == (count - 1,) else numbers
-
-
-def is_table(data: str) -> bool:
-    """Whether a file has the name of a table."""
-    return Path(data).suffix.lower() in (".csv", ".tsv")
 
 
 def _column(targets: str | None) -> str | int | None:

@@ -242,7 +242,7 @@ def _damaged(problem: str, found: str) -> FileFormatError:
 
 
 def _of_another_kind(path: str | os.PathLike[str], found: str) -> FileFormatError:
-    from lamina.data.files import SUFFIXES  # only errors need it
+    from lamina.data.load import SUFFIXES  # only errors need it
 
     error = _damaged("the file is damaged or of another kind", found)
     if Path(path).suffix.lower() in SUFFIXES:

@@ -70,14 +70,14 @@ from lamina import ops
 if TYPE_CHECKING:
     from lamina.graph.tensor import Tensor
 def f():
-    import lamina.data.files
+    import lamina.data.stream
     importlib.import_module("lamina.model")
     import_module(f"lamina.ops.{name}")
 """
     assert set(modules_in(text)) == {
         ("lamina.ops", False),
         ("lamina.graph.tensor", True),
-        ("lamina.data.files", False),
+        ("lamina.data.stream", False),
         ("lamina.model", False),
     }
 

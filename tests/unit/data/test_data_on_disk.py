@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_large_files_are_mapped_by_default(
     npy: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not isinstance(load(npy[0]).inputs, np.memmap)
-    monkeypatch.setattr("lamina.data.files.MAPPED_BYTES", 100)
+    monkeypatch.setattr(import_module("lamina.data.load"), "MAPPED_BYTES", 100)
     assert isinstance(load(npy[0]).inputs, np.memmap)
     assert not isinstance(load(npy[0], on_disk=False).inputs, np.memmap)
     np.save(npy[0], np.asfortranarray(TRAIN.inputs))
