@@ -23,7 +23,7 @@ from lamina.data.arrays import (
     listed,
     to_array,
 )
-from lamina.data.fields import (
+from lamina.data.dataset_arrays import (
     Arrays,
     arrays_of,
     as_tuple,
