@@ -11,7 +11,6 @@ from harness import check, numbers_of, run, training_step
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, float32, static
-from lamina.engines.engine import Engine
 from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.layers.layer import Layer
 from lamina.ops.differentiate import gradients
@@ -56,14 +55,14 @@ def _feeds(graph: Graph) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("layer", [*MOVING, *COMPUTING], ids=repr)
-def test_a_changed_batch_and_its_gradient_equal_the_oracle(layer: Layer, engine: Engine) -> None:
+def test_a_changed_batch_and_its_gradient_equal_the_oracle(layer, engine):
     graph = _traced(layer)
     check(graph, engine, _feeds(graph))
 
 
 @pytest.mark.parametrize("layer", MOVING, ids=repr)
 @pytest.mark.parametrize("dtype", ["uint8", None])
-def test_moved_pixels_have_the_same_bits(layer: Layer, dtype: str | None, engine: Engine) -> None:
+def test_moved_pixels_have_the_same_bits(layer, dtype, engine):
     graph = _traced(layer, dtype)
     graph = Graph(graph.inputs[:1], graph.outputs[:1])
     feeds = _feeds(graph)
@@ -75,7 +74,7 @@ def test_moved_pixels_have_the_same_bits(layer: Layer, dtype: str | None, engine
 
 
 @pytest.mark.parametrize("layer", [lm.Mixup(), lm.CutMix()], ids=repr)
-def test_a_training_step_with_mixed_examples(layer: Layer, engine: Engine) -> None:
+def test_a_training_step_with_mixed_examples(layer, engine):
     network = lm.Sequential(lm.Input(2, 4, 4), layer, lm.Flatten(), lm.Linear(3))
     made = training_step(network, lm.CrossEntropy(), lm.SGD(0.5))
     graph = bind_batch(made.graph, BATCH)

@@ -14,7 +14,6 @@ from harness import Leaves, check, values_of
 
 from lamina import ops
 from lamina.base.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, float32
-from lamina.engines.engine import Engine
 from lamina.errors import LaminaError
 from lamina.graph import Op, Sample, Tensor, apply, leaf
 
@@ -64,7 +63,7 @@ OPS = [op for op in ops.ALL if next(typed(op), None)]
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_op_with_every_type_of_integers(op: Op, engine: Engine) -> None:
+def test_op_with_every_type_of_integers(op, engine):
     leaves = Leaves()
     results: list[Tensor] = []
     made_of: Counter[tuple[DType, ...]] = Counter()

@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], Any]] = {
 }
 
 
-def test_without_elements(check_cases: Any) -> None:
+def test_without_elements(check_cases):
     def build(name: str, leaves: Leaves) -> list[Tensor]:
         function, shapes, expected = CASES[name]
         first = len(leaves.tensors)
@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_needs_elements_is_refused(name: str) -> None:
+def test_what_needs_elements_is_refused(name):
     call, text = REFUSED[name]
     with pytest.raises(ShapeError) as caught:
         call(leaf("x", "input", (0, 3), float32))

@@ -23,9 +23,7 @@ def compiled(graph: Graph, engine: Engine, batch: int = 1) -> Program:
 
 @pytest.mark.parametrize("dtype", PUBLIC_DTYPES)
 @pytest.mark.parametrize("shape", [(3, 5), (), (0, 2), (1,)])
-def test_memory_starts_with_zeros_and_keeps_written_values(
-    shape: tuple[int, ...], dtype: str, engine: Engine
-) -> None:
+def test_memory_starts_with_zeros_and_keeps_written_values(shape, dtype, engine):
     memory = engine.allocate(shape, np.dtype(dtype))
     np.testing.assert_array_equal(memory.read(), np.zeros(shape, dtype), strict=True)
     values = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
@@ -36,7 +34,7 @@ def test_memory_starts_with_zeros_and_keeps_written_values(
     np.testing.assert_array_equal(memory.read(), values, strict=True)
 
 
-def test_outputs_are_copies_that_later_runs_do_not_change(engine: Engine) -> None:
+def test_outputs_are_copies_that_later_runs_do_not_change(engine):
     x = leaf("x", "input", (2,), float32)
     executable = engine.compile(compiled(Graph((x,), (("y", x * 2),)), engine), {})
     executable.run([np.ones(2, "float32")])
@@ -47,7 +45,7 @@ def test_outputs_are_copies_that_later_runs_do_not_change(engine: Engine) -> Non
 
 
 @pytest.mark.parametrize("dtype", PUBLIC_DTYPES)
-def test_results_of_every_dtype(dtype: str, engine: Engine) -> None:
+def test_results_of_every_dtype(dtype, engine):
     x = leaf("x", "input", (3, 4), as_dtype(dtype))
     outputs = (("y", ops.flip(x, 1)), ("plain", x), ("fixed", constant(np.arange(5).astype(dtype))))
     values = np.arange(12).reshape(3, 4).astype(dtype)
@@ -56,7 +54,7 @@ def test_results_of_every_dtype(dtype: str, engine: Engine) -> None:
         np.testing.assert_array_equal(found[name], expected.astype(dtype), strict=True)
 
 
-def test_one_engine_runs_several_programs_over_shared_memory(engine: Engine) -> None:
+def test_one_engine_runs_several_programs_over_shared_memory(engine):
     p = leaf("p", "parameter", (3,), float32)
     memory = engine.allocate((3,), np.dtype("float32"))
     memory.write(np.ones(3, "float32"))
@@ -113,7 +111,7 @@ def _batch(program: Program, examples: Array) -> list[Array]:
     return [DATA[buffer.name][examples] for buffer in program.of_kind("input")]
 
 
-def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
+def test_many_runs_over_a_data_set_equal_single_runs(engine):
     program = _training(engine)
     rows = np.random.default_rng(2).integers(0, 20, (15, 4))
     single, many, begun = (_memories(program, engine) for _ in range(3))
@@ -138,7 +136,7 @@ def test_many_runs_over_a_data_set_equal_single_runs(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
-def test_recorded_outputs_have_any_dtype_and_shape(dtype: str, engine: Engine) -> None:
+def test_recorded_outputs_have_any_dtype_and_shape(dtype, engine):
     """The examples of a run are rows of the data set; five runs of two examples."""
     x = leaf("x", "input", (2, 3), as_dtype(dtype))
     outputs = (("flipped", ops.flip(x, 1)), ("first", x[0, 0]))
@@ -151,7 +149,7 @@ def test_recorded_outputs_have_any_dtype_and_shape(dtype: str, engine: Engine) -
     np.testing.assert_array_equal(found["first"], values[rows][:, 0, 0], strict=True)
 
 
-def test_a_scalar_is_kept_after_further_runs(engine: Engine) -> None:
+def test_a_scalar_is_kept_after_further_runs(engine):
     program = _training(engine)
     executable = engine.compile(program, _memories(program, engine))
     rows = np.arange(12).reshape(3, 4)
@@ -165,7 +163,7 @@ def test_a_scalar_is_kept_after_further_runs(engine: Engine) -> None:
     assert len(set(losses)) == 3
 
 
-def test_memories_are_copied_and_checked(engine: Engine) -> None:
+def test_memories_are_copied_and_checked(engine):
     source, target = (engine.allocate((3, 4), np.dtype("float32")) for _ in range(2))
     values = np.arange(12, dtype="float32").reshape(3, 4)
     source.write(values)
@@ -180,7 +178,7 @@ def test_memories_are_copied_and_checked(engine: Engine) -> None:
     assert not are_finite()
 
 
-def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
+def test_the_same_run_gives_the_same_bits(engine):
     program = _training(engine)
     first, second = (_memories(program, engine) for _ in range(2))
     for memories in (first, second):
@@ -190,7 +188,7 @@ def test_the_same_run_gives_the_same_bits(engine: Engine) -> None:
     assert _after(first) == _after(second)
 
 
-def test_additions_into_one_element_are_made_in_order(engine: Engine) -> None:
+def test_additions_into_one_element_are_made_in_order(engine):
     # In float32 the sum of these depends on the order.
     values = np.tile(np.array([1e8, 1.0, -1e8, 0.5], "float32"), 25)
     x, at = leaf("x", "input", (100,), float32), leaf("i", "input", (100,), int64)

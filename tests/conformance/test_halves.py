@@ -16,7 +16,6 @@ from harness import Leaves, check, compare, run, training_step
 from layer_cases import LAYERS, alone, values_for
 from random_graphs import random_graph
 from test_mixed_float64 import EACH_ROUNDING, differentiated
-from test_mixed_float64 import Rounding as ProductRounding
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 import lamina as lm
@@ -64,13 +63,13 @@ def check_casts(given: list[tuple[Array, DType]], engine: Engine) -> None:
 
 
 @HALVES
-def test_every_number_of_16_bits_is_cast_exactly(half: DType, engine: Engine) -> None:
+def test_every_number_of_16_bits_is_cast_exactly(half, engine):
     names = ("float32", "float64", "bfloat16", "float16", "int32", "bool")
     check_casts([(every_half(half), as_dtype(name)) for name in names], engine)
 
 
 @HALVES
-def test_floats_are_rounded_once_to_16_bits(half: DType, engine: Engine) -> None:
+def test_floats_are_rounded_once_to_16_bits(half, engine):
     given: list[tuple[Array, DType]] = []
     for name in ("float32", "float64"):
         with np.errstate(all="ignore"):
@@ -81,7 +80,7 @@ def test_floats_are_rounded_once_to_16_bits(half: DType, engine: Engine) -> None
 
 
 @HALVES
-def test_integers_are_rounded_once_to_16_bits(half: DType, engine: Engine) -> None:
+def test_integers_are_rounded_once_to_16_bits(half, engine):
     given: list[tuple[Array, DType]] = []
     for name in ("int32", "int64", "uint8", "bool"):
         dtype = as_dtype(name).numpy
@@ -99,7 +98,7 @@ def test_integers_are_rounded_once_to_16_bits(half: DType, engine: Engine) -> No
 
 
 @HALVES
-def test_halves_are_moved_without_a_change(half: DType, engine: Engine) -> None:
+def test_halves_are_moved_without_a_change(half, engine):
     leaves = Leaves()
     x = leaves.add(every_half(half)[:0x7F00].reshape(254, 128))
     chosen = leaves.add(np.arange(128) % 3 == 0)
@@ -127,7 +126,7 @@ LARGE = np.float32(300)
 @HALVES
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.sampled
-def test_a_layer_computes_in_float32(name: str, half: DType, engine: Engine) -> None:
+def test_a_layer_computes_in_float32(name, half, engine):
     """In a model wholly in 16 bits: results and gradients of large numbers are rounded once."""
     case = LAYERS[name]
     narrow, wide = (differentiated(alone(case), dtype) for dtype in (half, float32))
@@ -151,9 +150,7 @@ def test_a_layer_computes_in_float32(name: str, half: DType, engine: Engine) -> 
 @EACH_ROUNDING
 @pytest.mark.parametrize("seed", range(3, 240, 4))
 @pytest.mark.sampled
-def test_a_random_graph_with_rounded_products(
-    seed: int, rounding: ProductRounding, engine: Engine
-) -> None:
+def test_a_random_graph_with_rounded_products(seed, rounding, engine):
     made = random_graph(seed)
     graph = rounding.products(made.graph)
     check(graph, engine, made.feeds, runs=2 if graph.updates else 1)
@@ -165,9 +162,7 @@ def test_a_random_graph_with_rounded_products(
     [*product([WindowedGraph], SEEDS[::10]), *product([FilteredGraph], FILTERED_SEEDS[::10])],
 )
 @pytest.mark.sampled
-def test_windows_with_rounded_products(
-    graphs: type[WindowedGraph], first: int, half: DType, engine: Engine, check_cases: Any
-) -> None:
+def test_windows_with_rounded_products(graphs, first, half, engine, check_cases):
     def schedule(program: Program) -> list[Any]:
         # One of them, as all take long. The unit tests of windows, pairs, AMX and GPUs run all
         # schedules of fewer products.
@@ -226,9 +221,7 @@ NETWORKS: dict[str, tuple[lm.Network, int]] = {
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("leaves", [True, False], ids=["all", "computed"])
 @pytest.mark.sampled
-def test_a_training_step_in_mixed_precision(
-    name: str, half: DType, leaves: bool, engine: Engine
-) -> None:
+def test_a_training_step_in_mixed_precision(name, half, leaves, engine):
     """With all operands of products rounded, and with the computed ones alone."""
     network, batch = NETWORKS[name]
     optimizer = lm.SGD(0.1, momentum=0.9)

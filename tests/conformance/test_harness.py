@@ -10,7 +10,6 @@ from harness import LACKS, Build, Leaves, check_cases, run_program
 
 from lamina import ops
 from lamina.base.shapes import Array, float64
-from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.graph import Tensor
@@ -46,18 +45,18 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Faulty:
     return Faulty()
 
 
-def test_right_cases_are_one_program(engine: Faulty) -> None:
+def test_right_cases_are_one_program(engine):
     check_cases([squares(2), squares(4), squares(5)], engine)
     assert engine.runs == 1
 
 
-def test_a_failure_names_its_case(engine: Faulty) -> None:
+def test_a_failure_names_its_case(engine):
     with pytest.raises(AssertionError, match="output 3-float32/0: 3 of 3 elements") as caught:
         check_cases([squares(size) for size in (2, 4, 5, 6, 3, 7)], engine)
     assert "This case fails alone, too: --case 3-float32" in caught.value.__notes__
 
 
-def test_cases_that_fail_together_are_named(engine: Faulty) -> None:
+def test_cases_that_fail_together_are_named(engine):
     engine.alone = False
     with pytest.raises(AssertionError, match="output 4-float32/0") as caught:
         check_cases([squares(size) for size in (5, 6, 2, 4)], engine)
@@ -65,13 +64,13 @@ def test_cases_that_fail_together_are_named(engine: Faulty) -> None:
     assert expected in caught.value.__notes__
 
 
-def test_cases_that_the_device_cannot_run_are_left_out(engine: Faulty) -> None:
+def test_cases_that_the_device_cannot_run_are_left_out(engine):
     check_cases([squares(2), squares(4, "float64"), squares(5)], engine)
     with pytest.raises(EngineError, match=LACKS[0]):
         check_cases([squares(2, "float64"), squares(4, "float64")], engine)
 
 
-def test_one_case_is_chosen_by_its_name(engine: Engine) -> None:
+def test_one_case_is_chosen_by_its_name(engine):
     check_cases([squares(2), squares(3)], engine, only="2-float32")
     with pytest.raises(AssertionError):
         check_cases([squares(2), squares(3)], engine, only="3-float32")

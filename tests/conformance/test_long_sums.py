@@ -16,7 +16,6 @@ from harness import Leaves, run, run_program
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
-from lamina.engines.engine import Engine
 from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 
@@ -65,7 +64,7 @@ ONE_IN = 4
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", LONG_PRODUCTS)
-def test_long_products_keep_their_digits_with_other_schedules(name: str, engine: Engine) -> None:
+def test_long_products_keep_their_digits_with_other_schedules(name, engine):
     build, left, right, terms = LONG_PRODUCTS[name]
     leaves = Leaves()
     operands = [leaves.add(np.full(shape, FACTOR, "float32")) for shape in (left, right)]
@@ -77,7 +76,7 @@ def test_long_products_keep_their_digits_with_other_schedules(name: str, engine:
         np.testing.assert_allclose(outputs["y0"], exact, PRODUCT, err_msg=str(schedule))
 
 
-def test_long_sums_keep_their_digits(engine: Engine) -> None:
+def test_long_sums_keep_their_digits(engine):
     leaves = Leaves()
     graph = leaves.graph(
         [

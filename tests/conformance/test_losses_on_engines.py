@@ -99,7 +99,7 @@ def value_of(case: Any, dtype: DType = float32) -> float:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_prediction_of_nan_gives_a_loss_of_nan(name: str) -> None:
+def test_a_prediction_of_nan_gives_a_loss_of_nan(name):
     loss, predictions, target = CASES[name]
     for number in range(len(predictions)):
         arrays = [one.astype("float32") for one in predictions]
@@ -109,7 +109,7 @@ def test_a_prediction_of_nan_gives_a_loss_of_nan(name: str) -> None:
 
 @pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_a_loss_of_16_bits_is_computed_in_float32(name: str, half: DType) -> None:
+def test_a_loss_of_16_bits_is_computed_in_float32(name, half):
     def rounded(x: Array) -> Array:
         return converted(converted(x, half.numpy), float32.numpy) if x.dtype.kind == "f" else x
 
@@ -119,7 +119,7 @@ def test_a_loss_of_16_bits_is_computed_in_float32(name: str, half: DType) -> Non
     assert value_of(case, half) == float(converted(wide, half.numpy))
 
 
-def test_weighted_losses_and_gradients_agree_with_numpy(check_cases: Any) -> None:
+def test_weighted_losses_and_gradients_agree_with_numpy(check_cases):
     def build(name: str, leaves: Leaves) -> list[Tensor]:
         x, y = applied(CASES[name], leaves)
         weights = leaves.add(np.random.default_rng(1).random(7).astype("float32"))
@@ -129,7 +129,7 @@ def test_weighted_losses_and_gradients_agree_with_numpy(check_cases: Any) -> Non
     check_cases(CASES, build)
 
 
-def test_limits_agree_with_numpy(check_cases: Any) -> None:
+def test_limits_agree_with_numpy(check_cases):
     def build(name: str, leaves: Leaves) -> list[Tensor]:
         x, y = applied(LIMITS[name][:3], leaves)
         value = called(LIMITS[name][0], x, y)
@@ -155,7 +155,7 @@ METRICS: dict[str, tuple[Any, Array, Array]] = {
 }
 
 
-def test_weighted_statistics_agree_with_numpy(check_cases: Any) -> None:
+def test_weighted_statistics_agree_with_numpy(check_cases):
     def build(name: str, leaves: Leaves) -> list[Tensor]:
         metric, prediction, target = METRICS[name]
         x, y = leaves.add(prediction), leaves.add(np.asarray(target, target.dtype))

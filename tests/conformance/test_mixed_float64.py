@@ -152,9 +152,7 @@ DIFFERENTIABLE = [name for name in WITHOUT_PRODUCTS if Samples(FLOATS[name]).gra
 
 
 @pytest.mark.parametrize("name", WITHOUT_PRODUCTS)
-def test_results_are_rounded_once_where_they_are_multiplied_and_gradients_are_not(
-    name: str, engine: Engine
-) -> None:
+def test_results_are_rounded_once_where_they_are_multiplied_and_gradients_are_not(name, engine):
     leaves = Leaves()
     results, slopes = Samples(FLOATS[name], leaves), Samples(FLOATS[name], leaves)
     numbers = leaves.add(np.array([1.0, -2.0], "float32"))
@@ -178,7 +176,7 @@ def test_results_are_rounded_once_where_they_are_multiplied_and_gradients_are_no
 
 @EACH_ROUNDING
 @pytest.mark.parametrize("name", sorted(LINEAR))
-def test_products_round_their_operands(name: str, rounding: Rounding, engine: Engine) -> None:
+def test_products_round_their_operands(name, rounding, engine):
     """A gradient is a sum of products of the other operands and the gradient that arrives."""
     made, magnitudes, squares = (Samples(FLOATS[name]) for _ in range(3))
     graph, feeds = made.leaves.graph(outputs_of(made)), made.leaves.feeds
@@ -204,7 +202,7 @@ def outputs_of(made: Samples) -> list[Tensor]:
 
 @EACH_ROUNDING
 @pytest.mark.parametrize("name", sorted(SEVERAL))
-def test_ops_that_round_several_tensors(name: str, rounding: Rounding, engine: Engine) -> None:
+def test_ops_that_round_several_tensors(name, rounding, engine):
     made = Samples(FLOATS[name])
     graph, feeds = made.leaves.graph(outputs_of(made)), made.leaves.feeds
     found = run(rounding.products(graph), engine, feeds)
@@ -215,9 +213,7 @@ def test_ops_that_round_several_tensors(name: str, rounding: Rounding, engine: E
 
 @EACH_ROUNDING
 @pytest.mark.parametrize("terms", [8, 128, 2048])
-def test_the_error_of_a_product_is_that_of_its_operands(
-    terms: int, rounding: Rounding, engine: Engine
-) -> None:
+def test_the_error_of_a_product_is_that_of_its_operands(terms, rounding, engine):
     """However many terms are summed, and not less: the operands are rounded."""
     generator, leaves = np.random.default_rng(0), Leaves()
     x = leaves.add(generator.normal(size=(16, terms)).astype("float32"))
@@ -272,7 +268,7 @@ def check_network(
 
 @EACH_ROUNDING
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_between_products(name: str, rounding: Rounding, engine: Engine) -> None:
+def test_a_layer_between_products(name, rounding, engine):
     case = LAYERS[name]
     network = network_of(case)
     feeds = values_for(case, differentiated(network, float32))
@@ -285,7 +281,7 @@ def test_a_layer_between_products(name: str, rounding: Rounding, engine: Engine)
 
 @EACH_ROUNDING
 @pytest.mark.parametrize("seed", range(24))
-def test_a_random_network(seed: int, rounding: Rounding, engine: Engine) -> None:
+def test_a_random_network(seed, rounding, engine):
     network, roundings = random_network(seed)
     feeds = values_for(LayerCase(lm.Tanh(), ()), differentiated(network, float32), seed)
     check_network(network, feeds, roundings, rounding, engine)
@@ -294,7 +290,7 @@ def test_a_random_network(seed: int, rounding: Rounding, engine: Engine) -> None
 # Every fourth random graph is float32. Errors of float32 arithmetic add up in up to 40 ops.
 @pytest.mark.parametrize("half", HALVES, ids=str)
 @pytest.mark.parametrize("seed", range(3, 240, 4))
-def test_a_random_graph(seed: int, half: DType, engine: Engine) -> None:
+def test_a_random_graph(seed, half, engine):
     made = random_graph(seed)
     graph = Graph(made.graph.inputs, made.graph.outputs)
     found = run(with_rounded_products(graph, half), engine, made.feeds)

@@ -20,7 +20,6 @@ from harness import Build, Leaves, check, values_of
 
 from lamina import ops
 from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64
-from lamina.engines.engine import Engine
 from lamina.graph import Op, Sample, Tensor, apply
 from lamina.ops.differentiate import gradients
 from lamina.ops.lowering_rules import Elementwise
@@ -253,14 +252,14 @@ SETTINGS: dict[str, Callable[[Op], Any]] = {
         if next(iter(cases_of(op)), None)
     ],
 )
-def test_op_and_gradient(op: Op, setting: str, check_cases: Any) -> None:
+def test_op_and_gradient(op, setting, check_cases):
     check_cases(SETTINGS[setting](op))
 
 
 # Special cases ------------------------------------------------------------------------------------
 
 
-def test_position_of_the_only_element_is_0(engine: Engine) -> None:
+def test_position_of_the_only_element_is_0(engine):
     leaves = Leaves()
     x = leaves.add(np.array([[5.5], [-3.0]]))
     outputs = [ops.argmax(x, 1), ops.argmin(ops.transpose(x), 0), ops.argmax(x, 1, keepdims=True)]
@@ -282,7 +281,7 @@ LIMITS = {"float32": (80.0, 88.0, 89.0, -87.0, -103.0, -104.0), "float64": (700.
 
 
 @pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
-def test_op_at_special_values(op: Op, check_cases: Any) -> None:
+def test_op_at_special_values(op, check_cases):
     """Infinities, NaN, both zeros, denormals, the largest numbers: the results are NumPy's."""
 
     def build(dtype: DType, leaves: Leaves) -> list[Tensor]:

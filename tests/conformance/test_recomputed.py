@@ -79,9 +79,7 @@ def _trained(
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_tensors_that_are_computed_again_change_a_training_step_by_rounding_only(
-    name: str, engine: Engine
-) -> None:
+def test_tensors_that_are_computed_again_change_a_training_step_by_rounding_only(name, engine):
     how = (lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9), engine)
     found = (
         _trained(NETWORKS[name](wrap), *how, lambda g, shape: g.uniform(-0.5, 0.5, shape))
@@ -91,7 +89,7 @@ def test_tensors_that_are_computed_again_change_a_training_step_by_rounding_only
         np.testing.assert_allclose(again, kept, rtol=2e-5, atol=2e-6)
 
 
-def test_exact_numbers_have_the_same_bits_if_they_are_computed_again(engine: Engine) -> None:
+def test_exact_numbers_have_the_same_bits_if_they_are_computed_again(engine):
     how = (lm.MSE(reduction="sum"), lm.SGD(2.0**-7), engine)
     found = (
         _trained(_exact(wrap), *how, lambda g, shape: g.integers(-2, 3, shape))

@@ -8,7 +8,6 @@ from harness import Leaves, run
 
 from lamina import ops
 from lamina.base.shapes import Array
-from lamina.engines.engine import Engine
 
 
 def numbers(dtype: str, seed: int, count: int = 1000) -> Array:
@@ -23,7 +22,7 @@ DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
 @DTYPES
-def test_products_are_rounded_before_they_are_added(dtype: str, engine: Engine) -> None:
+def test_products_are_rounded_before_they_are_added(dtype, engine):
     x, y = numbers(dtype, 0), numbers(dtype, 1)
     leaves = Leaves()
     a, b, c = (leaves.add(array) for array in (x, y, x * y))
@@ -34,7 +33,7 @@ def test_products_are_rounded_before_they_are_added(dtype: str, engine: Engine) 
 
 
 @DTYPES
-def test_basic_operations_give_the_nearest_number(dtype: str, engine: Engine) -> None:
+def test_basic_operations_give_the_nearest_number(dtype, engine):
     x, y = numbers(dtype, 2), numbers(dtype, 3)
     leaves = Leaves()
     a, b = leaves.add(x), leaves.add(y)
@@ -47,7 +46,7 @@ def test_basic_operations_give_the_nearest_number(dtype: str, engine: Engine) ->
 
 
 @DTYPES
-def test_multiply_add_rounds_once_or_twice(dtype: str, engine: Engine) -> None:
+def test_multiply_add_rounds_once_or_twice(dtype, engine):
     # Whole numbers of half the bits: their products are exact as Python ints.
     generator = np.random.default_rng(4)
     half = 12 if dtype == "float32" else 26

@@ -19,7 +19,6 @@ from lamina import ops
 from lamina.base.shapes import Array, int32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients
@@ -27,7 +26,6 @@ from lamina.program.encoding import decode, encode
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.steps import Loop, SegmentSum, Sort, Stage, Write
-from lamina.program.target import Target
 
 IN_ORDER = replace(DEFAULT_TARGET, scatter="in order")
 SORTED = replace(DEFAULT_TARGET, scatter="sorted")
@@ -77,7 +75,7 @@ def numbers(*shape: int) -> Array:
 
 
 @pytest.mark.parametrize("indices", [np.int32, np.int64, np.uint8])
-def test_sums_are_added_in_the_same_order(indices: type[np.generic]) -> None:
+def test_sums_are_added_in_the_same_order(indices):
     leaves = Leaves()
     values = leaves.add(numbers(3, 40, 5, 2))
     at = leaves.add(random_indices(200, 9).reshape(40, 5).astype(indices))
@@ -92,7 +90,7 @@ def test_sums_are_added_in_the_same_order(indices: type[np.generic]) -> None:
     assert total.axes[-1].extent == 2
 
 
-def test_signed_zeros_infinities_and_nan_scatter_to_the_same_bits() -> None:
+def test_signed_zeros_infinities_and_nan_scatter_to_the_same_bits():
     leaves = Leaves()
     values = leaves.add(np.array([-0.0, -0.0, np.nan, np.inf, -np.inf, -0.0, 1e38], "f4"))
     at = leaves.add(np.array([0, 0, 1, 2, 3, 4, 5]))
@@ -122,7 +120,7 @@ def with_zeros(kind: str, dtype: str) -> tuple[Graph, Values, Array]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("kind", SCATTERS)
-def test_negative_zeros_added_to_zeros_are_positive(kind: str, dtype: str, engine: Engine) -> None:
+def test_negative_zeros_added_to_zeros_are_positive(kind, dtype, engine):
     graph, feeds, expected = with_zeros(kind, dtype)
     assert expected.any()
     assert not np.signbit(expected[expected == 0]).any()
@@ -131,13 +129,13 @@ def test_negative_zeros_added_to_zeros_are_positive(kind: str, dtype: str, engin
 
 @pytest.mark.parametrize("target", [IN_ORDER, SORTED], ids=lambda target: target.scatter)
 @pytest.mark.parametrize("kind", SCATTERS)
-def test_sums_of_zeros_have_the_sign_of_the_oracle(kind: str, target: Target) -> None:
+def test_sums_of_zeros_have_the_sign_of_the_oracle(kind, target):
     graph, feeds, expected = with_zeros(kind, "float32")
     found = run(graph, InterpreterEngine(poison=True, target=target), feeds)
     assert found["y0"].tobytes() == expected.tobytes()
 
 
-def test_indices_are_sorted_once_for_all_values_that_share_them() -> None:
+def test_indices_are_sorted_once_for_all_values_that_share_them():
     leaves = Leaves()
     values = leaves.add(numbers(30, 8))
     shared = ops.scatter_add(values, leaves.add(random_indices(30, 5)), 5)
@@ -147,7 +145,7 @@ def test_indices_are_sorted_once_for_all_values_that_share_them() -> None:
     assert sorted(shapes) == [(8, 30), (30,)]
 
 
-def test_updates_scatter_to_the_same_bits() -> None:
+def test_updates_scatter_to_the_same_bits():
     leaves = Leaves()
     table = leaves.add(numbers(6, 4), "parameter", "table")
     x = leaves.add(numbers(20, 4))
@@ -158,7 +156,7 @@ def test_updates_scatter_to_the_same_bits() -> None:
     same_bits(graph, leaves.feeds, runs=3)
 
 
-def test_recurrences_scatter_to_the_same_bits() -> None:
+def test_recurrences_scatter_to_the_same_bits():
     leaves = Leaves()
     start, xs = leaves.add(numbers(7)), leaves.add(numbers(5, 12))
     at = leaves.add(random_indices(60, 7).reshape(5, 12))
@@ -177,7 +175,7 @@ def test_recurrences_scatter_to_the_same_bits() -> None:
     same_bits(leaves.graph(states), leaves.feeds)
 
 
-def test_a_network_with_an_embedding_trains_to_the_same_bits() -> None:
+def test_a_network_with_an_embedding_trains_to_the_same_bits():
     layers = (lm.Input(6, dtype="int64"), lm.Embedding(20, 5), lm.Flatten(), lm.Linear(3))
     net, loss = lm.Sequential(*layers), lm.CrossEntropy()
     made = training_step(net, loss, lm.Adam(1e-2))

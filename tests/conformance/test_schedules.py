@@ -9,7 +9,6 @@ schedules as the step with the most alternatives.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pytest
 from alternatives import schedules_of
@@ -19,7 +18,6 @@ from windowed_graphs import FilteredGraph, WindowedGraph
 
 from lamina import ops
 from lamina.base.shapes import DType, float32, float64
-from lamina.engines.engine import Engine
 from lamina.graph import Op, Sample, Tensor, apply
 
 pytestmark = pytest.mark.sampled
@@ -35,7 +33,7 @@ def results(op: Op, sample: Sample, dtype: DType, leaves: Leaves) -> list[Tensor
 
 
 @pytest.mark.parametrize("op", ops.ALL, ids=lambda op: op.name)
-def test_op_is_right_with_every_schedule(op: Op, engine: Engine, check_cases: Any) -> None:
+def test_op_is_right_with_every_schedule(op, engine, check_cases):
     cases = [
         (f"{name}-{dtype}", partial(results, op, sample, dtype))
         for number, (name, sample) in enumerate(samples_of(op))
@@ -46,8 +44,6 @@ def test_op_is_right_with_every_schedule(op: Op, engine: Engine, check_cases: An
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("graphs", [WindowedGraph, FilteredGraph])
-def test_contraction_over_windows_is_right_with_every_schedule(
-    graphs: type[WindowedGraph], seed: int, engine: Engine
-) -> None:
+def test_contraction_over_windows_is_right_with_every_schedule(graphs, seed, engine):
     made = graphs(seed)
     check(made.graph, engine, made.feeds, schedules=partial(schedules_of, engine))

@@ -15,7 +15,6 @@ from structure_cases import CASES, Case
 
 from lamina import ops
 from lamina.base.shapes import Array
-from lamina.engines.engine import Engine
 from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 
@@ -27,14 +26,14 @@ def _with_gradients(case: Case, leaves: Leaves) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_functions_and_their_gradients(kind: str, check_cases: Any) -> None:
+def test_functions_and_their_gradients(kind, check_cases):
     check_cases([(case.name, partial(_with_gradients, case)) for case in CASES[kind]])
 
 
 SPECIAL = [-np.nan, np.nan, 1.0, -0.0, np.inf, 0.0, -np.inf, 1.0, -1e-40, np.nan, -3.0, 1e-40, 0.0]
 
 
-def test_a_sort_of_special_numbers_is_stable(check_cases: Any) -> None:
+def test_a_sort_of_special_numbers_is_stable(check_cases):
     limits = np.array([-(2**31), 2**31 - 1, 0, -1, 2**31 - 1, -(2**31), 7, 7, 0, -5], np.int32)
 
     def build(dtype: str, leaves: Leaves) -> list[Tensor]:
@@ -45,7 +44,7 @@ def test_a_sort_of_special_numbers_is_stable(check_cases: Any) -> None:
     check_cases(("float32", "float16", "int32", "uint8", "bool", "float64"), build)
 
 
-def test_padding_of_a_small_product_counts_as_zero(check_cases: Any) -> None:
+def test_padding_of_a_small_product_counts_as_zero(check_cases):
     def build(rows: int, leaves: Leaves) -> list[Tensor]:
         x = leaves.add(np.arange(1, rows + 1, dtype=np.float32)[:, None])
         padded = [ops.pad(x, ((0, 0), widths)) for widths in ((0, 1), (1, 0), (2, 3))]
@@ -55,7 +54,7 @@ def test_padding_of_a_small_product_counts_as_zero(check_cases: Any) -> None:
     check_cases(range(1, 14), build, exact=True)
 
 
-def test_a_sort_of_any_length(check_cases: Any) -> None:
+def test_a_sort_of_any_length(check_cases):
     def build(extent: int, leaves: Leaves) -> list[Tensor]:
         generator = np.random.default_rng(extent)
         few = leaves.add(generator.integers(0, 9, (2, extent)))
@@ -70,7 +69,7 @@ def test_a_sort_of_any_length(check_cases: Any) -> None:
     check_cases((2, 7, 8, 9, 17, 33, 100, 1025, 5000), build)
 
 
-def test_of_equal_indices_the_last_value_is_put(engine: Engine) -> None:
+def test_of_equal_indices_the_last_value_is_put(engine):
     generator = np.random.default_rng(0)
     leaves = Leaves()
     x = leaves.add(generator.normal(size=(5, 3)).astype(np.float32))
@@ -81,7 +80,7 @@ def test_of_equal_indices_the_last_value_is_put(engine: Engine) -> None:
     check(leaves.graph([result, *found]), engine, leaves.feeds)
 
 
-def test_a_sort_and_a_solution_within_a_recurrence(engine: Engine) -> None:
+def test_a_sort_and_a_solution_within_a_recurrence(engine):
     generator = np.random.default_rng(0)
     leaves = Leaves()
     first = leaves.add(generator.normal(size=(2, 3, 3)).astype(np.float32))

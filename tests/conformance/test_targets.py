@@ -17,8 +17,6 @@ from test_schedules import results
 from lamina import ops
 from lamina.base.shapes import float64
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.graph import Op
-from lamina.program.target import Target
 
 pytestmark = pytest.mark.sampled
 EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -26,9 +24,7 @@ EACH_TARGET = pytest.mark.parametrize("target", TARGETS, ids=lambda target: targ
 
 @EACH_TARGET
 @pytest.mark.parametrize("op", ops.ALL, ids=lambda op: op.name)
-def test_op_and_gradient_equal_their_evaluation(
-    op: Op, target: Target, pytestconfig: pytest.Config
-) -> None:
+def test_op_and_gradient_equal_their_evaluation(op, target, pytestconfig):
     cases = [(name, partial(results, op, sample, float64)) for name, sample in samples_of(op)]
     engine = InterpreterEngine(poison=True, target=target)
     check_cases(cases, engine, only=pytestconfig.getoption("--case"))
@@ -36,7 +32,7 @@ def test_op_and_gradient_equal_their_evaluation(
 
 @EACH_TARGET
 @pytest.mark.parametrize("seed", range(0, 500, 12))
-def test_random_graph_equals_its_evaluation(seed: int, target: Target) -> None:
+def test_random_graph_equals_its_evaluation(seed, target):
     made = random_graph(seed)
     engine = InterpreterEngine(poison=True, target=target)
     runs = 2 if made.graph.updates else 1

@@ -15,7 +15,6 @@ from test_mixed_float64 import FLOATS, LINEAR, Samples, outputs_of
 
 from lamina import ops
 from lamina.base.shapes import Array
-from lamina.engines.engine import Engine
 from lamina.program.tf32 import rounded_to_tf32
 from lamina.step.rounding import with_tf32_products
 
@@ -32,7 +31,7 @@ def every_exponent() -> Array:
 
 
 @pytest.mark.parametrize("extent", [1, 65])
-def test_every_engine_rounds_to_the_same_bits(extent: int, engine: Engine) -> None:
+def test_every_engine_rounds_to_the_same_bits(extent, engine):
     """In scalars and in vectors."""
     x = every_exponent().reshape(-1, extent)
     leaves = Leaves()
@@ -46,7 +45,7 @@ def test_every_engine_rounds_to_the_same_bits(extent: int, engine: Engine) -> No
 
 # Attention has samples of its own in TF32.
 @pytest.mark.parametrize("name", sorted(LINEAR | {"recurrence"}))
-def test_engines_agree_with_the_oracle(name: str, engine: Engine) -> None:
+def test_engines_agree_with_the_oracle(name, engine):
     made = Samples(FLOATS[name])
     graph = with_tf32_products(made.leaves.graph(outputs_of(made)))
     check(graph, engine, made.leaves.feeds)
@@ -54,7 +53,7 @@ def test_engines_agree_with_the_oracle(name: str, engine: Engine) -> None:
 
 @pytest.mark.parametrize("name", ["conv", "matmul"])
 @pytest.mark.sampled
-def test_every_schedule_rounds_the_operands(name: str, engine: Engine) -> None:
+def test_every_schedule_rounds_the_operands(name, engine):
     made = Samples(FLOATS[name])
     graph = with_tf32_products(made.leaves.graph([result for _, result in made.results]))
     check(graph, engine, made.leaves.feeds, schedules=partial(schedules_of, engine))

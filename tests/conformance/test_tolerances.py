@@ -40,9 +40,7 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [1.0, 1e-6, 1e6])
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_results_do_not_pass_however_small_they_are(
-    kind: str, size: float, dtype: str
-) -> None:
+def test_wrong_results_do_not_pass_however_small_they_are(kind, size, dtype):
     leaves = Leaves()
     values = np.random.default_rng(0).uniform(-1, 1, (6, 90)) * size
     graph = leaves.graph([KINDS[kind](leaves.add(values.astype(dtype)))])
@@ -59,7 +57,7 @@ def test_wrong_results_do_not_pass_however_small_they_are(
             compare("wrong", wrong, expected, allowed)
 
 
-def test_exactly_rounded_ops_have_no_tolerance() -> None:
+def test_exactly_rounded_ops_have_no_tolerance():
     leaves = Leaves()
     x = leaves.add(np.random.default_rng(0).uniform(-1, 1, (5, 7)).astype("float32"))
     exact = {
@@ -86,7 +84,7 @@ def _by_lanes(terms: Array) -> Array:
 @pytest.mark.parametrize("order", [_one_by_one, _by_lanes], ids=["one by one", "by lanes"])
 @pytest.mark.parametrize("high", [1.0, -1.0], ids=["one sign", "both signs"])
 @pytest.mark.parametrize("terms", [16, 160, 1600])
-def test_sums_in_any_order_pass(terms: int, high: float, order: Callable[[Array], Array]) -> None:
+def test_sums_in_any_order_pass(terms, high, order):
     leaves = Leaves()
     values = np.random.default_rng(terms).uniform(-1, high, (terms, 500)).astype("float32")
     total = ops.sum(leaves.add(np.abs(values) if high < 0 else values), 0)
@@ -100,7 +98,7 @@ def test_sums_in_any_order_pass(terms: int, high: float, order: Callable[[Array]
         compare(name, value, *expected[name])
 
 
-def test_errors_of_updates_add_up_over_runs() -> None:
+def test_errors_of_updates_add_up_over_runs():
     leaves = Leaves()
     x = leaves.add(np.random.default_rng(0).uniform(-1, 1, (3, 9)).astype("float32"), "parameter")
     graph = Graph((), (("y0", ops.sum(x)),), ((x, x + ops.tanh(x)),))

@@ -26,9 +26,7 @@ from lamina.ops.differentiate import gradients
         for first in tens(seeds)
     ],
 )
-def test_contractions_over_windows_equal_their_evaluation(
-    graphs: type[WindowedGraph], first: int, check_cases: Any
-) -> None:
+def test_contractions_over_windows_equal_their_evaluation(graphs, first, check_cases):
     check_cases(range(first, first + 10), lambda *of: graphs(*of).results)
 
 
@@ -55,7 +53,7 @@ CONVOLUTIONS: tuple[tuple[int, int, int, int, int, int, tuple[int, ...]], ...] =
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_element_of_a_window_counts(dtype: str, masked: bool, check_cases: Any) -> None:
+def test_every_element_of_a_window_counts(dtype, masked, check_cases):
     """Sums of small whole numbers are exact in every order, also by Winograd's algorithm."""
 
     def build(row: tuple[Any, ...], leaves: Leaves) -> list[Tensor]:
@@ -83,7 +81,7 @@ def test_every_element_of_a_window_counts(dtype: str, masked: bool, check_cases:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_weight_of_a_window_counts(dtype: str, check_cases: Any) -> None:
+def test_every_weight_of_a_window_counts(dtype, check_cases):
     """Parameters, which are constant over many runs, may be prepacked."""
 
     def build(row: tuple[tuple[int, int], int], leaves: Leaves) -> list[Tensor]:

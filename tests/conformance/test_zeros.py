@@ -16,7 +16,6 @@ from harness import Leaves, run
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, float32
-from lamina.engines.engine import Engine
 from lamina.graph import Graph, Tensor, bind_batch
 from lamina.ops.differentiate import gradients
 
@@ -56,7 +55,7 @@ EACH_OPTIMIZER = pytest.mark.parametrize("optimizer", [lm.Adam(1e-3), lm.RMSProp
 
 
 @EACH_OPTIMIZER
-def test_kernel_elements_over_padding_only_do_not_change(engine_name: str, optimizer: Any) -> None:
+def test_kernel_elements_over_padding_only_do_not_change(engine_name, optimizer):
     layers, region = [lm.Conv2d(16, 3, padding=1)], np.s_[:, :, 0, 0]
     found = moved(engine_name, layers, images(16, 16, 16, 16), region, optimizer)
     expected = np.zeros((16, 16, 3, 3), bool)
@@ -66,9 +65,7 @@ def test_kernel_elements_over_padding_only_do_not_change(engine_name: str, optim
 
 @pytest.mark.parametrize("size", [3, 5])
 @EACH_OPTIMIZER
-def test_kernel_elements_over_zeros_only_do_not_change(
-    engine_name: str, optimizer: Any, size: int
-) -> None:
+def test_kernel_elements_over_zeros_only_do_not_change(engine_name, optimizer, size):
     x, reach = images(16, 16, 16, 16), size // 2
     # The loss reads the first four rows; only the last row of the kernel is over nonzero input.
     x[:, :, : 3 + reach] = 0
@@ -80,7 +77,7 @@ def test_kernel_elements_over_zeros_only_do_not_change(
 
 
 @EACH_OPTIMIZER
-def test_weights_of_zero_channels_do_not_change(engine_name: str, optimizer: Any) -> None:
+def test_weights_of_zero_channels_do_not_change(engine_name, optimizer):
     x = images(8, 16, 8, 8)
     x[:, ::3] = 0
 
@@ -97,7 +94,7 @@ def test_weights_of_zero_channels_do_not_change(engine_name: str, optimizer: Any
     np.testing.assert_array_equal(found["3.weight"], second)
 
 
-def test_weights_followed_by_zero_weights_only_do_not_change(engine_name: str) -> None:
+def test_weights_followed_by_zero_weights_only_do_not_change(engine_name):
     x = images(8, 16, 16, 16)
     x[:, :, 7:] = 0
 
@@ -113,7 +110,7 @@ def test_weights_followed_by_zero_weights_only_do_not_change(engine_name: str) -
     np.testing.assert_array_equal(found["1.weight"], expected)
 
 
-def test_a_query_with_one_key_has_no_gradient(engine: Engine) -> None:
+def test_a_query_with_one_key_has_no_gradient(engine):
     leaves = Leaves()
     queries, keys, values, upstream = (
         leaves.add(images(3, 2, 9, 33, seed=seed)) for seed in range(4)
@@ -130,7 +127,7 @@ def test_a_query_with_one_key_has_no_gradient(engine: Engine) -> None:
     [lm.BatchNorm(), lm.InstanceNorm(affine=True), lm.GroupNorm(3)],
     ids=lambda layer: type(layer).__name__,
 )
-def test_weights_of_a_constant_channel_do_not_change(engine_name: str, layer: Any) -> None:
+def test_weights_of_a_constant_channel_do_not_change(engine_name, layer):
     x = images(37, 6, 9, 9)
     x[:, :2] = 0.3
     found = moved(engine_name, [layer], x, np.s_[:], lm.Adam(1e-3))
@@ -139,7 +136,7 @@ def test_weights_of_a_constant_channel_do_not_change(engine_name: str, layer: An
 
 
 @pytest.mark.parametrize("power", [2.0, 3.0])
-def test_a_window_of_zeros_has_the_norm_and_the_gradient_zero(engine: Engine, power: float) -> None:
+def test_a_window_of_zeros_has_the_norm_and_the_gradient_zero(engine, power):
     x = images(2, 3, 4, 6)
     x[:, :, :2] = 0
     network = lm.Sequential(lm.Input(*x.shape[1:]), lm.LPPool2d(2, power=power))

@@ -258,19 +258,19 @@ REFUSED: list[tuple[str, Callable[[RawProduct], object]]] = [
 
 
 @pytest.mark.parametrize(("text", "call"), REFUSED)
-def test_what_is_refused(one: RawProduct, text: str, call: Callable[[RawProduct], object]) -> None:
+def test_what_is_refused(one, text, call):
     with pytest.raises(Exception, match=re.escape(text)) as caught:
         call(one)
     assert type(caught.value).__name__ in ("CublasLtError", "OutsideTheDouble", "CudaError")
 
 
-def test_a_workspace_is_taken_where_it_is_allowed(one: RawProduct) -> None:
+def test_a_workspace_is_taken_where_it_is_allowed(one):
     one.with_workspace().multiply(workspace=one.allocated(512), bytes=512)
     assert one.result.workspace_size == 512
     assert one.with_workspace(most=511).multiply().result.workspace_size == 0
 
 
-def test_accesses_outside_of_memory_are_faults() -> None:
+def test_accesses_outside_of_memory_are_faults():
     one = RawProduct(DoubledDevice())
     one.find().multiply(a=one.allocated(16))
     one.driver.cuStreamSynchronize(one.stream)
@@ -278,7 +278,7 @@ def test_accesses_outside_of_memory_are_faults() -> None:
     assert "cublasLtMatmul accesses 32 bytes" in str(fault)
 
 
-def test_functions_have_the_parameters_of_the_module(one: RawProduct) -> None:
+def test_functions_have_the_parameters_of_the_module(one):
     own = [name for name in dir(type(one.library)) if not name.startswith("_")]
     names = [name for name in own if name.islower() and hasattr(cublasLt, name)]
     assert {"matmul", "matmul_algo_get_heuristic", "matrix_layout_set_attribute"} <= {*names}
@@ -292,7 +292,7 @@ def test_functions_have_the_parameters_of_the_module(one: RawProduct) -> None:
         one.library.matrix_transform()
 
 
-def test_scalars_are_read_in_the_call_and_the_old_result_with_beta(one: RawProduct) -> None:
+def test_scalars_are_read_in_the_call_and_the_old_result_with_beta(one):
     a = np.arange(8, dtype=np.float32).reshape(4, 2) - 3
     b = np.arange(6, dtype=np.float32).reshape(2, 3) * 0.5
     np.testing.assert_array_equal(one.computed(a, b, np.nan, 0), a @ b)
@@ -302,9 +302,7 @@ def test_scalars_are_read_in_the_call_and_the_old_result_with_beta(one: RawProdu
 @pytest.mark.parametrize(
     ("schemes", "expected"), [(0, 60000), (2, 60000), (4, np.inf), (7, np.inf)]
 )
-def test_parts_of_sums_are_rounded_if_that_is_allowed(
-    device: DoubledDevice, schemes: int, expected: float
-) -> None:
+def test_parts_of_sums_are_rounded_if_that_is_allowed(device, schemes, expected):
     float16 = 2
     sizes = {name: (float16, *size[1:]) for name, size in RawProduct(device).sizes.items()}
     one = RawProduct(device, **sizes)

@@ -97,7 +97,7 @@ def run(folder: Path, *parts: str) -> Sequence[str]:
     return record.read_text(encoding="utf-8").splitlines()
 
 
-def test_the_driver_gets_arguments_through_the_bindings(folder: Path) -> None:
+def test_the_driver_gets_arguments_through_the_bindings(folder):
     noted = run(folder, DRIVER)
     # From cuda.h: a non-blocking stream is 1, portable memory 1, an event without time 2, a capture
     # that other threads do not end 1.
@@ -118,7 +118,7 @@ def test_the_driver_gets_arguments_through_the_bindings(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_driver_from_before_cuda_12_is_too_old(tmp_path: Path) -> None:
+def test_a_driver_from_before_cuda_12_is_too_old(tmp_path):
     source = tmp_path / "old.c"
     source.write_text("int cuInit(unsigned flags) { return 0; }", encoding="utf-8")
     command = ["cc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source]
@@ -132,7 +132,7 @@ def test_a_driver_from_before_cuda_12_is_too_old(tmp_path: Path) -> None:
     importlib.util.find_spec("nvmath") is None,
     reason="needs nvmath-python: pip install nvmath-python",
 )
-def test_cublaslt_gets_arguments_through_the_bindings(folder: Path) -> None:
+def test_cublaslt_gets_arguments_through_the_bindings(folder):
     noted = run(folder, DRIVER, MODEL)
     called = [one for one in noted if one.startswith("cublasLt")]
     # CUBLAS_COMPUTE_32F, CUDA_R_32F, and the attributes TRANSA, TRANSB, EPILOGUE and BIAS_POINTER.

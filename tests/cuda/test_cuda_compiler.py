@@ -132,21 +132,19 @@ def program(architecture: Architecture) -> Program:
         ("sm_90", 128, 64, 36864, Occupancy(6, 24, ("shared memory",))),
     ],
 )
-def test_occupancy_follows_the_rules(
-    name: str, group: int, registers: int, shared_bytes: int, expected: Occupancy
-) -> None:
+def test_occupancy_follows_the_rules(name, group, registers, shared_bytes, expected):
     assert occupancy_of(ARCHITECTURES[name], group, registers, shared_bytes) == expected
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=str)
-def test_kernels_are_written_for_the_attributes_of_a_gpu(architecture: Architecture) -> None:
+def test_kernels_are_written_for_the_attributes_of_a_gpu(architecture):
     traits = architecture.traits
     assert traits.compute_units == architecture.multiprocessors
     assert traits.largest_block_bytes == architecture.memory_gigabytes * 10**9
     assert (traits.local_bytes, traits.largest_group, traits.lanes) == (49152, 1024, 4)
 
 
-def test_tensor_cores_multiply_float32_faster_where_they_can() -> None:
+def test_tensor_cores_multiply_float32_faster_where_they_can():
     names = [one.name for one in rooflines_of("float32")]
     assert [name for name in names if name.startswith("Nvidia T4")] == ["Nvidia T4"]
     assert "Nvidia T4 with tensor cores" in [one.name for one in rooflines_of("mixed-float16")]
@@ -161,7 +159,7 @@ def test_tensor_cores_multiply_float32_faster_where_they_can() -> None:
 # What compilers say
 
 
-def test_the_output_of_ptxas_is_read() -> None:
+def test_the_output_of_ptxas_is_read():
     assert list(cuda_compiler.kernels_in(LOG)) == [
         Compiled("step20_0", 54, 0, 0, 0, 8704),
         Compiled("gather_100_1_i64", 255, 96, 88, 120, 0),
@@ -169,7 +167,7 @@ def test_the_output_of_ptxas_is_read() -> None:
     assert [one.spills for one in cuda_compiler.kernels_in(LOG)] == [False, True]
 
 
-def test_ptx_is_read() -> None:
+def test_ptx_is_read():
     (kernel,) = ptx_text.kernels_in(PTX)
     assert kernel.name == "rows"
     assert kernel.parameters == (("u64", "rows_param_0"), ("u32", "rows_param_1"))
@@ -178,13 +176,13 @@ def test_ptx_is_read() -> None:
     assert kernel.tensor_instructions() == (0, 1)
 
 
-def test_instructions_of_tensor_cores_are_counted() -> None:
+def test_instructions_of_tensor_cores_are_counted():
     line = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1, %f2}, {%r1}, {%r2}, {%f1};"
     (kernel,) = ptx_text.kernels_in(PTX.replace("bar.sync 	0;", line))
     assert kernel.tensor_instructions() == (1, 2)
 
 
-def test_addresses_are_those_of_a_first_iteration() -> None:
+def test_addresses_are_those_of_a_first_iteration():
     (kernel,) = ptx_text.kernels_in(PTX)
     load, store, read, write = accesses_of(kernel, 64, 2, 3)
     assert load.addresses is not None
@@ -222,9 +220,7 @@ MATRICES = """
         ("global", [(20, 20)]),
     ],
 )
-def test_matrices_and_asynchronous_copies_have_traffic(
-    space: str, expected: list[tuple[int, int]]
-) -> None:
+def test_matrices_and_asynchronous_copies_have_traffic(space, expected):
     (kernel,) = ptx_text.kernels_in(PTX.replace("bar.sync 	0;", MATRICES))
     found = [
         traffic_of([one], space)
@@ -235,7 +231,7 @@ def test_matrices_and_asynchronous_copies_have_traffic(
     assert sum(one.is_other_access for one in kernel.body) == 1
 
 
-def test_traffic_counts_what_no_model_knows() -> None:
+def test_traffic_counts_what_no_model_knows():
     (kernel,) = ptx_text.kernels_in(PTX)
     found = traffic_of(accesses_of(kernel, 64, 0, 1), "global")
     assert (found.accesses, found.unknown, found.skipped) == (1, 1, 0)
@@ -259,12 +255,12 @@ def test_traffic_counts_what_no_model_knows() -> None:
         (64, 16, (4, 16)),
     ],
 )
-def test_bank_conflicts_of_a_warp(stride: int, bytes: int, expected: tuple[int, int]) -> None:
+def test_bank_conflicts_of_a_warp(stride, bytes, expected):
     addresses = np.arange(32, dtype=np.uint64) * np.uint64(stride)
     assert wavefronts(addresses, np.ones(32, bool), bytes) == expected
 
 
-def test_inactive_work_items_have_no_conflicts() -> None:
+def test_inactive_work_items_have_no_conflicts():
     addresses = np.arange(48, dtype=np.uint64) * np.uint64(128)
     active = np.arange(48) % 8 < 2
     # Each quarter of each warp has two work items that conflict; the last warp has two quarters.
@@ -275,7 +271,7 @@ def test_inactive_work_items_have_no_conflicts() -> None:
     ("stride", "begin", "expected"),
     [(4, 0, (4, 4)), (4, 4, (4, 5)), (32, 0, (4, 32)), (0, 8, (1, 1))],
 )
-def test_sectors_of_a_warp(stride: int, begin: int, expected: tuple[int, int]) -> None:
+def test_sectors_of_a_warp(stride, begin, expected):
     addresses = np.arange(32, dtype=np.uint64) * np.uint64(stride) + np.uint64(begin)
     assert sectors(addresses, np.ones(32, bool), 4) == expected
 
@@ -291,7 +287,7 @@ INDICES = {
 
 
 @pytest.mark.usefixtures("compilers")
-def test_addresses_are_those_of_the_source() -> None:
+def test_addresses_are_those_of_the_source():
     head = "typedef unsigned long long U64;"
     kernels = (
         f'extern "C" __global__ void {name}(float *p) {{ __shared__ float l[4096]; '
@@ -316,7 +312,7 @@ def test_addresses_are_those_of_the_source() -> None:
 
 @pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("name", ["sm_75", "sm_90"])
-def test_no_kernel_spills_registers(name: str) -> None:
+def test_no_kernel_spills_registers(name):
     architecture = ARCHITECTURES[name]
     kernels = Written(program(architecture), architecture).kernels
     assert [kernel for kernel, one in kernels.items() if one.compiled.spills] == []
@@ -333,7 +329,7 @@ def test_no_kernel_spills_registers(name: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "products"), [("mixed-bfloat16", "float32"), ("float32", "tf32")]
 )
-def test_no_kernel_of_tensor_cores_spills_registers(dtype: str, products: str) -> None:
+def test_no_kernel_of_tensor_cores_spills_registers(dtype, products):
     # Their loops over tiles have a few iterations, which ptxas would unroll, and long bodies.
     layers = lm.Linear(576), lm.ReLU(), lm.Linear(160)
     training = lm.CrossEntropy(), lm.SGD(0.1)
@@ -346,7 +342,7 @@ def test_no_kernel_of_tensor_cores_spills_registers(dtype: str, products: str) -
 
 
 @pytest.mark.usefixtures("compilers")
-def test_vectors_of_four_are_accesses_of_128_bits() -> None:
+def test_vectors_of_four_are_accesses_of_128_bits():
     x, weight = (leaf(name, "input", (2048, 2048), float32) for name in "xw")
     graph = Graph((x, weight), (("y", ops.matmul(x, weight)),))
     target = family_of(A100).target
@@ -363,7 +359,7 @@ def test_vectors_of_four_are_accesses_of_128_bits() -> None:
 
 
 @pytest.mark.usefixtures("compilers")
-def test_the_table_names_each_step_and_kernel() -> None:
+def test_the_table_names_each_step_and_kernel():
     (workload,) = chosen(["softmax"])
     lines = list(lines_of(workload, "float32", ("sm_75",)))
     steps = sum(line.startswith("step ") for line in lines)
@@ -376,14 +372,14 @@ def test_the_table_names_each_step_and_kernel() -> None:
 
 
 @pytest.mark.usefixtures("compilers")
-def test_the_totals_have_a_line_for_each_architecture() -> None:
+def test_the_totals_have_a_line_for_each_architecture():
     (workload,) = chosen(["tiny-step"])
     lines = list(totals_of(workload, "float32", ("sm_75", "sm_120")))
     assert [line.split(":")[0].strip() for line in lines] == ["sm_75", "sm_120"]
     assert all(" 0 of them spill" in line for line in lines)
 
 
-def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setattr(cuda_kernels, "missing", lambda: "ptxas is not installed.")
     result = CliRunner().invoke(cuda_kernels.main, ["mlp"])
     assert result.exit_code == 1
@@ -391,13 +387,13 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("compilers")
-def test_products_in_tf32_are_instructions_of_tensor_cores() -> None:
+def test_products_in_tf32_are_instructions_of_tensor_cores():
     (workload,) = chosen(["mlp"])
     kernels = cuda_kernels.written_for(workload, "float32", A100, "tf32").kernels.values()
     assert any(one.text.tensor_instructions()[0] for one in kernels)
 
 
-def test_architectures_that_do_not_multiply_a_dtype_are_left_out() -> None:
+def test_architectures_that_do_not_multiply_a_dtype_are_left_out():
     every = tuple(ARCHITECTURES)
     assert cuda_kernels.architectures_for("float32", "float32") == every
     assert cuda_kernels.architectures_for("mixed-float16", "float32") == every
@@ -405,7 +401,7 @@ def test_architectures_that_do_not_multiply_a_dtype_are_left_out() -> None:
         assert cuda_kernels.architectures_for(dtype, precision) == every[1:]
 
 
-def test_tf32_in_mixed_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_in_mixed_precision_is_refused(monkeypatch):
     monkeypatch.setattr(cuda_kernels, "missing", lambda: "")
     options = ["mlp", "--dtype", "mixed-bfloat16", "--precision", "tf32"]
     result = CliRunner().invoke(cuda_kernels.main, options)

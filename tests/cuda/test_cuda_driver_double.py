@@ -205,7 +205,7 @@ def documented_parameters(function: object) -> list[str]:
     return [re.split(r"[:=]", part)[0].split()[-1].lstrip("*") for part in parts]
 
 
-def test_functions_have_the_parameters_of_the_real_modules() -> None:
+def test_functions_have_the_parameters_of_the_real_modules():
     functions = [(DriverDouble, real_driver, one) for one in dir(DriverDouble) if one[:2] == "cu"]
     functions += [(NvrtcDouble, real_nvrtc, f"nvrtcGetCUBIN{one}") for one in ("", "Size")]
     for double, real, name in functions:
@@ -214,7 +214,7 @@ def test_functions_have_the_parameters_of_the_real_modules() -> None:
         assert own == documented_parameters(getattr(real, name)), name
 
 
-def test_missing_functions_raise_as_a_module_does() -> None:
+def test_missing_functions_raise_as_a_module_does():
     with pytest.raises(AttributeError, match="has no cuMemAllocManaged"):
         _ = CudaDouble().driver.cuMemAllocManaged
     with pytest.raises(AttributeError, match="has no nvrtcGetLTOIR"):
@@ -305,13 +305,11 @@ REFUSED: list[tuple[str, str, Callable[[Session], str]]] = [
 
 @pytest.mark.parametrize(("expected", "call"), [one[1:] for one in REFUSED],
                          ids=[one[0] for one in REFUSED])  # fmt: skip
-def test_calls_that_are_refused(
-    session: Session, expected: str, call: Callable[[Session], str]
-) -> None:
+def test_calls_that_are_refused(session, expected, call):
     assert call(session) == expected
 
 
-def test_calls_before_initialization_fail() -> None:
+def test_calls_before_initialization_fail():
     driver = CudaDouble().driver
     assert driver.cuDeviceGetCount() == (CUresult.CUDA_ERROR_NOT_INITIALIZED, None)
     assert driver.cuMemGetInfo() == (CUresult.CUDA_ERROR_NOT_INITIALIZED, None, None)
@@ -336,16 +334,12 @@ OUTSIDE: list[tuple[str, Callable[[Session], object]]] = [
 
 
 @pytest.mark.parametrize(("text", "call"), OUTSIDE)
-def test_what_the_engine_does_not_call_is_outside_of_the_double(
-    session: Session, text: str, call: Callable[[Session], object]
-) -> None:
+def test_what_the_engine_does_not_call_is_outside_of_the_double(session, text, call):
     with pytest.raises(OutsideTheDouble, match=text):
         call(session)
 
 
-def test_an_instruction_that_the_machine_does_not_know_is_no_error_of_cuda(
-    session: Session,
-) -> None:
+def test_an_instruction_that_the_machine_does_not_know_is_no_error_of_cuda(session):
     with pytest.raises(Fault, match=r"unknown instruction.*pmevent"):
         session.launch("unknown", session.own, session.number())
 
@@ -360,7 +354,7 @@ UNSAFE: dict[str, Callable[[Session], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", UNSAFE)
-def test_unsafe_calls_depend_on_the_thread_and_its_mode(session: Session, name: str) -> None:
+def test_unsafe_calls_depend_on_the_thread_and_its_mode(session, name):
     """cuThreadExchangeStreamCaptureMode: the thread that captures must not make them."""
     target = session.number()
     first, second, third = (UNSAFE[name](session) for _ in range(3))
@@ -445,9 +439,7 @@ def launched_graph(session: Session, *, wait: bool) -> int:
         (launched_graph, {"wait": True}, 7, 7),
     ],
 )
-def test_a_missing_wait_shows_as_a_wrong_result(
-    scenario: Callable[..., int], option: dict[str, bool], late: int, early: int
-) -> None:
+def test_a_missing_wait_shows_as_a_wrong_result(scenario, option, late, early):
     assert scenario(Session(LATE), **option) == late
     assert scenario(Session(EARLY), **option) == early
     # Random orders show it for some seeds.
@@ -455,7 +447,7 @@ def test_a_missing_wait_shows_as_a_wrong_result(
     assert found == {late, early}
 
 
-def test_elapsed_time_grows_with_the_work(session: Session) -> None:
+def test_elapsed_time_grows_with_the_work(session):
     pointer, stream, events = session.number(), session.own, [session.event() for _ in range(3)]
     for launches, event in zip((0, 1, 3), events, strict=True):
         for _ in range(launches):
@@ -497,9 +489,7 @@ FAULTS: list[tuple[str, str, Callable[[Session], object]]] = [
 
 
 @pytest.mark.parametrize(("error", "text", "act"), FAULTS)
-def test_a_fault_shows_when_something_waits_and_from_then_on(
-    session: Session, error: str, text: str, act: Callable[[Session], object]
-) -> None:
+def test_a_fault_shows_when_something_waits_and_from_then_on(session, error, text, act):
     session.other, stream = session.number(1), session.stream()
     act(session)
     host = session.host(1, pinned=True)
@@ -515,7 +505,7 @@ def test_a_fault_shows_when_something_waits_and_from_then_on(
     session("cuStreamSynchronize", stream)
 
 
-def test_a_fault_in_the_early_order_shows_from_the_next_call_on() -> None:
+def test_a_fault_in_the_early_order_shows_from_the_next_call_on():
     session = Session(EARLY)
     session.launch("race", session.own, session.number(), threads=2)
     assert session.error("cuMemGetInfo") == "LAUNCH_FAILED"
@@ -524,7 +514,7 @@ def test_a_fault_in_the_early_order_shows_from_the_next_call_on() -> None:
     assert session.read(session.number(3)) == 3
 
 
-def test_a_copy_of_memory_that_nobody_wrote_is_still_not_written(session: Session) -> None:
+def test_a_copy_of_memory_that_nobody_wrote_is_still_not_written(session):
     source, copy = session.number(), session.number()
     session("cuMemcpyDtoDAsync", copy, source, 4, session.own)
     session.launch("copy_value", session.own, session.number(), copy)
@@ -532,7 +522,7 @@ def test_a_copy_of_memory_that_nobody_wrote_is_still_not_written(session: Sessio
     assert "a read of global memory that is not written" in str(session.double.faults[0])
 
 
-def test_leaks_are_what_is_alive(session: Session) -> None:
+def test_leaks_are_what_is_alive(session):
     pointer, host, event = session.number(), session("cuMemHostAlloc", 8, 0), session.event()
     found = [re.sub("0x.*", "...", leak) for leak in session.double.leaks()]
     assert found == [

@@ -61,9 +61,7 @@ def refusal(call: Callable[[], object], kind: type[LaminaError] = EngineError) -
         ),
     ],
 )
-def test_a_package_that_is_missing_or_cannot_be_imported_is_named(
-    monkeypatch: pytest.MonkeyPatch, error: ImportError, found: str
-) -> None:
+def test_a_package_that_is_missing_or_cannot_be_imported_is_named(monkeypatch, error, found):
     def fails(name: str) -> object:
         raise error
 
@@ -80,9 +78,7 @@ def test_a_package_that_is_missing_or_cannot_be_imported_is_named(
 
 @pytest.mark.parametrize("name", ["cuda.py", "cuda/__init__.py"])
 @pytest.mark.parametrize("text", ["", "import sys; sys.exit()", "raise ValueError"])
-def test_a_module_that_hides_the_package_is_named_and_not_run(
-    tmp_path: Path, name: str, text: str
-) -> None:
+def test_a_module_that_hides_the_package_is_named_and_not_run(tmp_path, name, text):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text(text, encoding="utf-8")
@@ -151,7 +147,7 @@ def with_libraries(monkeypatch: pytest.MonkeyPatch, *, has_nvmath: bool, **broke
     )
 
 
-def test_packages_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_cannot_be_loaded_are_named(monkeypatch):
     with_libraries(monkeypatch, has_nvmath=True)
     assert requirements.missing_packages() == []
     with_libraries(monkeypatch, has_nvmath=False, nvrtc="", cublasLt="wrong ELF class\nmore")
@@ -203,14 +199,8 @@ NO_START = "in cuda: the CUDA driver does not start\n"
     ],
 )  # fmt: skip
 def test_a_driver_that_does_not_start_is_shown_with_the_remedy(
-    use: Use,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    found: Exception | str,
-    kernel: str,
-    missing: Sequence[str],
-    texts: list[str],
-) -> None:
+    use, monkeypatch, tmp_path, found, kernel, missing, texts
+):
     version = tmp_path / "version"
     if kernel:
         version.write_text(f"NVRM version: {kernel}\nGCC\n", encoding="utf-8")
@@ -219,9 +209,7 @@ def test_a_driver_that_does_not_start_is_shown_with_the_remedy(
     assert text == texts[0] or [one for one in texts if one not in text] == []
 
 
-def test_a_driver_that_shows_no_device_is_an_error_like_that_of_its_start(
-    use: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_shows_no_device_is_an_error_like_that_of_its_start(use, monkeypatch):
     text = starting(use, monkeypatch, "NO_DEVICE")
     use()
     monkeypatch.setattr(DriverDouble, "cuDeviceGetCount", lambda self: (0, 0))
@@ -229,9 +217,7 @@ def test_a_driver_that_shows_no_device_is_an_error_like_that_of_its_start(
     assert refusal(lambda: open_engine("cuda")) == text.replace(reported, "none")
 
 
-def test_a_device_without_packages_is_listed_with_the_remedy(
-    use: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_without_packages_is_listed_with_the_remedy(use, monkeypatch):
     use()
     monkeypatch.setattr(calls, "missing_packages", lambda: ["nvidia-cublas"])
     (found,) = (one for one in lm.devices() if one.engine.startswith("cuda"))
@@ -239,7 +225,7 @@ def test_a_device_without_packages_is_listed_with_the_remedy(
     assert found.remedy == "Install the packages with: pip install 'lamina[cuda]'."
 
 
-def test_a_driver_that_is_too_old_is_refused(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_is_too_old_is_refused(use, monkeypatch):
     double = use()
     monkeypatch.setattr(double.driver, "cuDriverGetVersion", lambda: (0, 12040), raising=False)
     text = refusal(lambda: open_engine("cuda"))
@@ -255,7 +241,7 @@ def test_a_driver_that_is_too_old_is_refused(use: Use, monkeypatch: pytest.Monke
 # Devices
 
 
-def test_devices_are_described(use: Use) -> None:
+def test_devices_are_described(use):
     use(DeviceDescription("Tesla T4", (7, 5)), DeviceDescription("H100", (9, 0), 80 << 20, 132))
     first, second = (one for one in lm.devices() if one.engine.startswith("cuda"))
     assert first.description == "Tesla T4 (compute capability 7.5, CUDA 13.0)"
@@ -265,7 +251,7 @@ def test_devices_are_described(use: Use) -> None:
 
 
 @pytest.mark.parametrize(("name", "expected"), [("cuda", "A"), ("cuda:1", "B"), ("cuda:b", "B")])
-def test_a_device_is_opened_by_number_or_name(use: Use, name: str, expected: str) -> None:
+def test_a_device_is_opened_by_number_or_name(use, name, expected):
     use(DeviceDescription("A"), DeviceDescription("B"))
     assert open_engine(name).device.name == expected
 
@@ -277,14 +263,14 @@ def test_a_device_is_opened_by_number_or_name(use: Use, name: str, expected: str
         ("cuda:radeon", "no CUDA device is named 'radeon'\n  cuda:0  "),
     ],
 )
-def test_a_device_that_is_not_there_is_refused(use: Use, name: str, problem: str) -> None:
+def test_a_device_that_is_not_there_is_refused(use, name, problem):
     use(DeviceDescription("A"), DeviceDescription("B"))
     text = refusal(lambda: open_engine(name))
     assert text.startswith(f"in {name}: {problem.replace('cuda:0    ', 'cuda:0  ')}")
     assert "Did you mean 'cuda:0'?" in text
 
 
-def test_an_old_gpu_is_listed_with_the_remedy(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_gpu_is_listed_with_the_remedy(use, monkeypatch):
     use()
     monkeypatch.setattr(devices, "LEAST_CAPABILITY", (8, 9))
     (found,) = (one for one in lm.devices() if one.engine.startswith("cuda"))
@@ -307,12 +293,12 @@ def test_an_old_gpu_is_listed_with_the_remedy(use: Use, monkeypatch: pytest.Monk
         ((13, 0), "compute_120"),
     ],
 )
-def test_kernels_are_compiled_for_the_device(capability: tuple[int, int], expected: str) -> None:
+def test_kernels_are_compiled_for_the_device(capability, expected):
     assert architecture_of(capability, (75, 80, 86, 89, 90, 100, 120)) == expected
 
 
 @needs_nvrtc
-def test_a_kernel_that_nvrtc_refuses_is_shown(use: Use) -> None:
+def test_a_kernel_that_nvrtc_refuses_is_shown(use):
     use()
     driver = cuda_engine.open_device("cuda")
     text = refusal(lambda: driver.build("int x;\nint y = z;\n"), InternalError)
@@ -322,7 +308,7 @@ def test_a_kernel_that_nvrtc_refuses_is_shown(use: Use) -> None:
 
 
 @needs_nvrtc
-def test_compiled_kernels_are_kept_on_disk(use: Use, counts: Counter[str]) -> None:
+def test_compiled_kernels_are_kept_on_disk(use, counts):
     text = 'extern "C" __global__ void kept_once(int *x) { *x = 7; }'
     for _ in range(2):
         use()
@@ -332,7 +318,7 @@ def test_compiled_kernels_are_kept_on_disk(use: Use, counts: Counter[str]) -> No
 
 
 @needs_nvrtc
-def test_a_product_is_rounded_before_it_is_added(use: Use) -> None:
+def test_a_product_is_rounded_before_it_is_added(use):
     use()
     driver = cuda_engine.open_device("cuda")
     text = 'extern "C" __global__ void added(float *x) { x[0] = x[1] * x[1] + x[2]; }'
@@ -374,9 +360,7 @@ def fitted(engine: str, **options: Any) -> lm.Model:
 
 @needs_nvrtc
 @pytest.mark.parametrize("order", ["late", "random"])
-def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(
-    use: Use, order: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(use, order, monkeypatch, tmp_path):
     pytest.importorskip("nvmath.bindings.cublasLt", reason="needs nvmath-python")
     monkeypatch.setattr("lamina.engines.cuda.family.is_large", lambda step: True)
     # Programs that are kept on disk have the schedules of the true rule.
@@ -390,9 +374,7 @@ def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(
 
 
 @needs_nvrtc
-def test_an_epoch_is_one_graph_launch_for_each_batch(
-    use: Use, counts: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_is_one_graph_launch_for_each_batch(use, counts, monkeypatch):
     # Each piece of an epoch writes the numbers of its examples; here there is one piece.
     monkeypatch.setattr("lamina.training.training.PIECE_SECONDS", 1e9)
     use()
@@ -413,7 +395,7 @@ def test_an_epoch_is_one_graph_launch_for_each_batch(
 
 
 @needs_nvrtc
-def test_a_step_is_one_graph_launch(use: Use, counts: Counter[str]) -> None:
+def test_a_step_is_one_graph_launch(use, counts):
     use()
     model = lm.Model(network(), engine="cuda")
     x, y = data(8)
@@ -429,7 +411,7 @@ def test_a_step_is_one_graph_launch(use: Use, counts: Counter[str]) -> None:
 
 
 @needs_nvrtc
-def test_all_memory_is_freed(use: Use) -> None:
+def test_all_memory_is_freed(use):
     double = use()
     model = fitted("cuda")
     model.predict(data()[0])
@@ -439,7 +421,7 @@ def test_all_memory_is_freed(use: Use) -> None:
 
 
 @needs_nvrtc
-def test_each_gpu_has_a_model_of_its_own(use: Use) -> None:
+def test_each_gpu_has_a_model_of_its_own(use):
     use(DeviceDescription("A"), DeviceDescription("B", (9, 0)))
     x, _ = data()
     models = [lm.Model(network(), engine=f"cuda:{number}", seed=1) for number in range(2)]
@@ -448,7 +430,7 @@ def test_each_gpu_has_a_model_of_its_own(use: Use) -> None:
 
 
 @needs_nvrtc
-def test_a_fault_of_a_kernel_says_that_the_process_must_be_restarted(use: Use) -> None:
+def test_a_fault_of_a_kernel_says_that_the_process_must_be_restarted(use):
     double = use()
     driver: CudaDriver = cuda_engine.open_device("cuda")
     text = 'extern "C" __global__ void beyond(int *x) { x[1 << 20] = 7; }'
@@ -471,9 +453,7 @@ def test_a_fault_of_a_kernel_says_that_the_process_must_be_restarted(use: Use) -
 
 
 @needs_nvrtc
-def test_memory_that_does_not_fit_is_refused_before_it_is_allocated(
-    use: Use, counts: Counter[str]
-) -> None:
+def test_memory_that_does_not_fit_is_refused_before_it_is_allocated(use, counts):
     use(DeviceDescription(memory=1 << 20))
     wide = lm.Sequential(lm.Input(1000), lm.Linear(1000))
     text = refusal(lambda: lm.Model(wide, engine="cuda"))
@@ -482,9 +462,7 @@ def test_memory_that_does_not_fit_is_refused_before_it_is_allocated(
 
 
 @needs_nvrtc
-def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(
-    use: Use, counts: Counter[str]
-) -> None:
+def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(use, counts):
     use(DeviceDescription(memory=3 << 20))
     net = lm.Sequential(lm.Input(1000), lm.Linear(16), lm.ReLU(), lm.Linear(4))
     how = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}

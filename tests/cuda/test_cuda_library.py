@@ -84,8 +84,8 @@ def run(
     ],
 )
 def test_a_program_calls_the_library_and_gives_everything_back(
-    device: DoubledDevice, case: Case, workspace: int, text: str, workspaces: dict[str, int]
-) -> None:
+    device, case, workspace, text, workspaces
+):
     device.library.workspace = workspace
     program = compiled(case, device.engine.target)
     schedule = by_library(device, program)
@@ -113,9 +113,7 @@ def test_a_program_calls_the_library_and_gives_everything_back(
 
 
 @pytest.mark.parametrize(("capability", "most"), [((8, 9), 4 << 20), ((9, 0), 32 << 20)])
-def test_the_workspace_is_at_most_the_recommended_one(
-    capability: tuple[int, int], most: int
-) -> None:
+def test_the_workspace_is_at_most_the_recommended_one(capability, most):
     device = DoubledDevice(capability)
     found = plain_product(Product().step())
     assert found is not None
@@ -127,9 +125,7 @@ def test_the_workspace_is_at_most_the_recommended_one(
 
 
 @pytest.mark.parametrize("failure", ["status", "empty", "state"])
-def test_without_an_algorithm_our_kernels_run_a_step(
-    device: DoubledDevice, failure: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_algorithm_our_kernels_run_a_step(device, failure, monkeypatch):
     monkeypatch.setattr("lamina.engines.cuda.family.is_large", lambda step: True)
     program = compiled(LAYER, device.engine.target)
     assert "the library's product" in str(device.family.decide(program))
@@ -143,9 +139,7 @@ def test_without_an_algorithm_our_kernels_run_a_step(
 
 
 @pytest.mark.parametrize("failure", ["status", "empty", "state"])
-def test_without_an_algorithm_a_forced_schedule_is_an_error(
-    device: DoubledDevice, failure: Any
-) -> None:
+def test_without_an_algorithm_a_forced_schedule_is_an_error(device, failure):
     schedule = by_library(device, compiled(LAYER, device.engine.target))
     device.library.failure = failure
     text = error_text(EngineError, lambda: run(device, LAYER, schedule))
@@ -154,7 +148,7 @@ def test_without_an_algorithm_a_forced_schedule_is_an_error(
     assert "pip install --upgrade nvidia-cublas" in text
 
 
-def test_a_candidate_without_an_algorithm_is_not_chosen(device: DoubledDevice) -> None:
+def test_a_candidate_without_an_algorithm_is_not_chosen(device):
     program = with_memories(compiled(LAYER, device.engine.target))
     own, *_, library = device.family.candidates(program)
     assert isinstance(library, LibrarySchedule)
@@ -176,7 +170,7 @@ def test_a_candidate_without_an_algorithm_is_not_chosen(device: DoubledDevice) -
     assert found[1].seconds == 1e-3
 
 
-def test_large_products_are_computed_by_the_library_by_default(device: DoubledDevice) -> None:
+def test_large_products_are_computed_by_the_library_by_default(device):
     def product(m: int, n: int, k: int) -> Program:
         return compiled(Case("product", ((m, k), (k, n)), ops.matmul), device.engine.target)
 
@@ -193,7 +187,7 @@ def test_large_products_are_computed_by_the_library_by_default(device: DoubledDe
     assert is_large(product(4096, 4096, LEAST_EXTENT).steps[0])
 
 
-def test_convolutions_are_no_candidates_for_the_library(device: DoubledDevice) -> None:
+def test_convolutions_are_no_candidates_for_the_library(device):
     def conv(x: Any, weight: Any) -> Any:
         return ops.conv(x, weight, strides=1, padding=1, dilations=1, groups=1)
 
@@ -201,14 +195,14 @@ def test_convolutions_are_no_candidates_for_the_library(device: DoubledDevice) -
     assert not any(isinstance(one, LibrarySchedule) for one in device.family.candidates(program))
 
 
-def test_forced_schedules_replace_the_default(device: DoubledDevice) -> None:
+def test_forced_schedules_replace_the_default(device):
     case = Case("product", ((512, 512), (512, 512)), ops.matmul)
     program = compiled(case, device.engine.target)
     own = device.family.candidates(program)[1]
     assert device.family.decide(program, {0: own}).steps == (own,)
 
 
-def test_calls_of_the_library_are_listed(device: DoubledDevice) -> None:
+def test_calls_of_the_library_are_listed(device):
     case = Case("product", ((512, 512), (512, 512)), ops.matmul)
     program = compiled(case, device.engine.target)
     line = "// step 0: the library's 512 x 512 x 512 of float32: x1, x0, contract"
@@ -216,7 +210,7 @@ def test_calls_of_the_library_are_listed(device: DoubledDevice) -> None:
     assert device.engine.listing(program, None, "cuda").splitlines()[0] == line
 
 
-def test_calls_of_the_library_are_kept_in_the_cache(device: DoubledDevice) -> None:
+def test_calls_of_the_library_are_kept_in_the_cache(device):
     device.library.workspace = 256
     for case in (LAYER, RELU, Case("added", ((3, 4), (4, 5), (3, 5)), _added)):
         program = compiled(case, device.engine.target)
@@ -231,7 +225,7 @@ def _added(x: Any, y: Any, z: Any) -> Any:
     return ops.matmul(x, y) + z
 
 
-def test_steps_with_calls_of_the_library_are_timed(device: DoubledDevice) -> None:
+def test_steps_with_calls_of_the_library_are_timed(device):
     program = compiled(LAYER, device.engine.target)
     schedule = by_library(device, program)
     executable = device.engine.compile(program, {}, timed=True, schedule=schedule)
@@ -256,7 +250,7 @@ def asked(driver: CudaDriver) -> None:
     driver.library_workspace_bytes(found.product)
 
 
-def test_a_missing_package_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_the_remedy(monkeypatch):
     def absent(name: str) -> Any:
         raise ModuleNotFoundError(name, name="nvmath")
 
@@ -269,7 +263,7 @@ def test_a_missing_package_is_an_error_with_the_remedy(monkeypatch: pytest.Monke
     )
 
 
-def test_a_missing_library_is_an_error_with_the_remedy() -> None:
+def test_a_missing_library_is_an_error_with_the_remedy():
     def create() -> int:
         raise RuntimeError("libcublasLt.so.13: cannot open shared object file")
 
@@ -282,7 +276,7 @@ def test_a_missing_library_is_an_error_with_the_remedy() -> None:
     )
 
 
-def test_the_package_is_loaded_only_when_it_is_needed() -> None:
+def test_the_package_is_loaded_only_when_it_is_needed():
     device = DoubledDevice()
     loaded: list[None] = []
 

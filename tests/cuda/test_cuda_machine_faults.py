@@ -118,9 +118,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "options", "text"), FAULTS)
-def test_what_is_undefined_or_unknown_is_a_fault(
-    body: str, options: dict[str, Any], text: str
-) -> None:
+def test_what_is_undefined_or_unknown_is_a_fault(body, options, text):
     with pytest.raises(Fault) as caught:
         run(body, **options)
     assert text in str(caught.value)
@@ -145,20 +143,18 @@ NUMBERS = np.arange(64)
          np.where(NUMBERS < 40, NUMBERS, 7)),
     ],
 )  # fmt: skip
-def test_what_barriers_order_is_legal(
-    body: str, options: dict[str, Any], expected: np.ndarray
-) -> None:
+def test_what_barriers_order_is_legal(body, options, expected):
     np.testing.assert_array_equal(run(body, **options), expected)
 
 
-def test_copies_arrive_at_the_wait_and_fill_with_zeros() -> None:
+def test_copies_arrive_at_the_wait_and_fill_with_zeros():
     found = run(COPY.format("cp.async.wait_group 0;"), threads=32)
     expected = np.arange(128).reshape(32, 4)
     expected[:, 0] = np.where(np.arange(32) < 2, 0, expected[:, 1])
     np.testing.assert_array_equal(found.reshape(32, 4), expected)
 
 
-def test_global_memory_is_read_after_it_is_written_if_that_is_checked() -> None:
+def test_global_memory_is_read_after_it_is_written_if_that_is_checked():
     text = kernel(START + "ld.global.u32 x, [at];", ["u64"])
     bench = Bench(text)
     bench.launch("k", 1, 64, bench.memory.allocate(256))
@@ -176,16 +172,14 @@ def test_global_memory_is_read_after_it_is_written_if_that_is_checked() -> None:
         ("st.global.v2.u32 [at], {i, x};", [0, 0xFFA5FFA5]),
     ],
 )  # fmt: skip
-def test_short_integers_and_elements_that_nobody_writes_are_undefined(
-    body: str, expected: list[int]
-) -> None:
+def test_short_integers_and_elements_that_nobody_writes_are_undefined(body, expected):
     bench = Bench(kernel(START + body, ["u64"]))
     address = bench.memory.allocate(8)
     bench.launch("k", 1, 1, address)
     assert bench.read(address, np.zeros(2, np.uint32)).tolist() == expected
 
 
-def test_races_are_those_of_one_launch() -> None:
+def test_races_are_those_of_one_launch():
     bench = Bench(kernel(START + "mad.wide.u32 at, i, 65536, to;" + LAST_WRITES, ["u64"]))
     address = bench.array(np.zeros(1 << 20, "u4"))
     for blocks in (1, 2):
@@ -202,7 +196,7 @@ def test_races_are_those_of_one_launch() -> None:
             bench.launch("k", blocks, 64, address)
 
 
-def test_tf32_operands_are_rounded_before() -> None:
+def test_tf32_operands_are_rounded_before():
     registers = ", ".join(f"r{n}" for n in range(4))
     code = f""".reg .b32 {registers}; {" ".join(f"mov.b32 r{n}, a;" for n in range(4))}
         mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {{{registers}}}, {{a, a, a, a}},
@@ -214,13 +208,13 @@ def test_tf32_operands_are_rounded_before() -> None:
         calculate(code, ones, threads=32)
 
 
-def test_unknown_directives_of_a_module() -> None:
+def test_unknown_directives_of_a_module():
     with pytest.raises(Fault) as caught:
         parse(".version 8.5\n.target sm_80\n.frobnicate x;\n")
     assert "unknown directive (line 3 of the PTX: .frobnicate x)" in str(caught.value)
 
 
-def test_memory_is_allocated_apart_and_checked() -> None:
+def test_memory_is_allocated_apart_and_checked():
     memory = Memory(1000)
     first, second = memory.allocate(300), memory.allocate(10)
     assert (first, second % 256, memory.used) == (BASE, 0, 310)

@@ -325,7 +325,7 @@ def is_nan(bits: int, type: str) -> bool:
     return bool(type) and bool(np.isnan(np.array(bits, f"u{BITS[type] // 8}").view(DTYPES[type])))
 
 
-def test_each_form_of_an_instruction() -> None:
+def test_each_form_of_an_instruction():
     every = [*cases(), *accesses()]
     wrong = []
     for since in {since for since, _, _ in every}:
@@ -338,7 +338,7 @@ def test_each_form_of_an_instruction() -> None:
     assert not missing, f"no row of {sorted(missing)[:20]}"
 
 
-def test_fused_products_are_rounded_once() -> None:
+def test_fused_products_are_rounded_once():
     generator = np.random.default_rng(7)
     a, b = (1 + generator.integers(0, 2**12, (2, 400)) * 2.0**-12).astype("f4")
     c = (generator.choice([-1, 1], 400) * 2.0 ** generator.integers(-120, -40, 400)).astype("f4")
@@ -377,7 +377,7 @@ THERE = """.shared .b8 k[8]; .reg .b64 u; st.shared.u32 [k], 6; mov.u64 u, k;
         (f"{THERE} cvta.to.shared.u64 u, u; cvt.u32.u64 x, u; ld.shared.u32 d, [x];", 6),
     ],
 )  # fmt: skip
-def test_operands(code: str, want: int) -> None:
+def test_operands(code, want):
     # One thread, so that writes to shared memory are no race.
     found = calculate(code, FOUR[:1], threads=128 if "tid" in code else 1)
     np.testing.assert_array_equal(found, np.full(1, want, "u4"))
@@ -399,7 +399,7 @@ BRANCHES = {
 }
 
 
-def test_each_form_of_control() -> None:
+def test_each_form_of_control():
     start = """.reg .pred p; .reg .b32 a; .reg .b64 at; mov.u32 a, %tid.x; ld.param.u64 at, [p0];
         mad.wide.u32 at, a, 4, at; st.global.u32 [at], a; """
     for name, forms in CONTROL.items():
@@ -430,7 +430,7 @@ PRODUCT = "mma.sync.aligned.{}.row.col.f32.{}.{}.f32 {{a}}, {{a}}, {{a}}, {{a}};
         (PRODUCT.format("m16n8k8", "tf32", "tf32"), ": only sm_80 and later have it"),
     ],
 )
-def test_unknown_instructions_name_their_line(code: str, what: str) -> None:
+def test_unknown_instructions_name_their_line(code, what):
     with pytest.raises(Fault) as caught:
         calculate(code, FOUR, target="sm_75")
     assert str(caught.value).startswith(f"unknown instruction{what} (kernel k, line ")

@@ -58,8 +58,8 @@ def deviation(found: Array, expected: Array) -> float:
     ],
 )
 def test_training_steps_of_lenet_equal_the_interpreters(
-    use: Use, monkeypatch: pytest.MonkeyPatch, dtype: str, precision: str, tolerance: float
-) -> None:
+    use, monkeypatch, dtype, precision, tolerance
+):
     use()
     # The interpreter rounds operands as tensor cores do.
     rounding = replace(InterpreterEngine().device, has_tf32=True)
@@ -70,7 +70,7 @@ def test_training_steps_of_lenet_equal_the_interpreters(
         assert deviation(found, expected) < tolerance
 
 
-def test_the_first_batches_of_the_demo_train_as_on_the_interpreter(use: Use) -> None:
+def test_the_first_batches_of_the_demo_train_as_on_the_interpreter(use):
     use()
     data = lm.data.digits().subset(0, 4 * BATCH_SIZE)
     rows: list[tuple[Array, Array]] = []
@@ -91,7 +91,7 @@ def test_the_first_batches_of_the_demo_train_as_on_the_interpreter(use: Use) -> 
         assert deviation(found, expected) < 5e-3
 
 
-def test_random_numbers_have_the_bits_of_the_interpreter() -> None:
+def test_random_numbers_have_the_bits_of_the_interpreter():
     seed, step = (leaf(name, "state", (), int64) for name in ("seed", "step"))
     results = [
         (f"{kind.__name__} {stream}", kind((3, 37), seed, step, stream))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cuda_machine.engine import skip_without_nvrtc
-from lamina.base.shapes import DType, bfloat16, float16, float32
+from lamina.base.shapes import bfloat16, float16, float32
 from lamina.engines.gpu import peaks
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
@@ -33,13 +33,8 @@ skip_without_nvrtc()
     ],
 )
 def test_the_operations_of_a_peak_are_those_of_its_kernel(
-    monkeypatch: pytest.MonkeyPatch,
-    capability: tuple[int, int],
-    dtype: DType,
-    tf32: bool,
-    k: int,
-    operands: str,
-) -> None:
+    monkeypatch, capability, dtype, tf32, k, operands
+):
     # The matrices that warps have multiplied, by their extent along K and their elements.
     executed: Counter[tuple[int, str]] = Counter()
 

@@ -13,7 +13,7 @@ from cublaslt_cases import RESULT, Product, Stored
 
 from cuda_machine.driver_state import OutsideTheDouble
 from cuda_machine.engine import DoubledDevice
-from lamina.base.shapes import Array, DType, bfloat16, float16, float32
+from lamina.base.shapes import Array, bfloat16, float16, float32
 from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.errors import EngineError
@@ -76,9 +76,7 @@ LAYOUTS = [*combinations(("m", "k"), ("k", "n"), ("m", "n"), (1, 3))]
 
 @pytest.mark.parametrize(("left", "right", "result", "batch"), LAYOUTS)
 @pytest.mark.parametrize("gap", [0, 3])
-def test_matrices_are_read_and_written_along_any_axis(
-    device: DoubledDevice, left: str, right: str, result: str, batch: int, gap: int
-) -> None:
+def test_matrices_are_read_and_written_along_any_axis(device, left, right, result, batch, gap):
     own = (Stored(unit, gap, gap) for unit in (left, right, result))
     case = Product(batch, 5, 7, 6, *own)
     assert_computed(device, case, case.step())
@@ -90,16 +88,14 @@ def test_matrices_are_read_and_written_along_any_axis(
     ids=str,
 )
 @pytest.mark.parametrize(("left", "right", "result"), [("k", "n", "n"), ("m", "k", "m")])
-def test_floats_of_16_bits_are_added_up_in_float32(
-    device: DoubledDevice, factors: DType, stored: DType, left: str, right: str, result: str
-) -> None:
+def test_floats_of_16_bits_are_added_up_in_float32(device, factors, stored, left, right, result):
     layouts = Stored(left), Stored(right, 1), Stored(result, 2, 1)
     case = Product(2, 9, 4, 33, *layouts, factors, stored)
     assert_computed(device, case, case.step())
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [*combinations((1, 2, 17), (1, 9), (1, 13))])
-def test_sizes_may_be_odd_or_one(device: DoubledDevice, m: int, n: int, k: int) -> None:
+def test_sizes_may_be_odd_or_one(device, m, n, k):
     for left, right, result in (("k", "n", "n"), ("m", "k", "m")):
         case = Product(1, m, n, k, Stored(left), Stored(right), Stored(result))
         assert_computed(device, case, case.step())
@@ -107,7 +103,7 @@ def test_sizes_may_be_odd_or_one(device: DoubledDevice, m: int, n: int, k: int) 
 
 @pytest.mark.parametrize(("result", "start"), [("n", 0), ("n", 3), ("m", 1)])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_bias_is_added(device: DoubledDevice, result: str, start: int, batch: int) -> None:
+def test_a_bias_is_added(device, result, start, batch):
     case = Product(batch, 5, 7, 6, result=Stored(result))
     axis = case.axes[result]
     bias = Load("bias", axis_index(axis) + start, float32)
@@ -117,14 +113,14 @@ def test_a_bias_is_added(device: DoubledDevice, result: str, start: int, batch: 
 
 @pytest.mark.parametrize("added", [Stored("n"), Stored("n", 2, 3)], ids=["same", "another"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_matrix_is_added(device: DoubledDevice, added: Stored, batch: int) -> None:
+def test_a_matrix_is_added(device, added, batch):
     case = Product(batch, 5, 7, 6)
     index = case.index(added, "m", "n")
     step = case.step(Apply("add", (RESULT, Load("other", index, float32)), float32))
     assert_computed(device, case, step, other=index.bounds[1] + 1)
 
 
-def test_sums_are_accumulated_in_place_at_each_launch(device: DoubledDevice) -> None:
+def test_sums_are_accumulated_in_place_at_each_launch(device):
     case = Product(2, 5, 7, 6, result=Stored("n", 1, 2))
     step, feeds = case.step(accumulate=True), case.feeds()
     once = case.expected(step, feeds)
@@ -133,7 +129,7 @@ def test_sums_are_accumulated_in_place_at_each_launch(device: DoubledDevice) -> 
     np.testing.assert_allclose(found, twice, rtol=1e-5, atol=1e-5)
 
 
-def test_products_in_repeated_steps_are_the_same_in_each_iteration(device: DoubledDevice) -> None:
+def test_products_in_repeated_steps_are_the_same_in_each_iteration(device):
     case = Product(1, 3, 4, 2)
     step, feeds, driver = case.step(accumulate=True), case.feeds(), device.driver
     found = plain_product(step)
@@ -151,7 +147,7 @@ def test_products_in_repeated_steps_are_the_same_in_each_iteration(device: Doubl
     np.testing.assert_allclose(result, twice, rtol=1e-5, atol=1e-5)
 
 
-def test_parts_of_sums_are_never_rounded_to_16_bits(device: DoubledDevice) -> None:
+def test_parts_of_sums_are_never_rounded_to_16_bits(device):
     case = Product(1, 2, 3, 2, factors=float16, stored=float16)
     feeds = case.feeds()
     # The first product of each sum is too large for float16, the sum is not.
@@ -183,9 +179,7 @@ def _moved(matrix: Any, **by: int) -> Any:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_descriptions_are_refused_or_have_wrong_results(
-    device: DoubledDevice, name: str
-) -> None:
+def test_wrong_descriptions_are_refused_or_have_wrong_results(device, name):
     step = SQUARE.step(accumulate=True)
     feeds = {key: np.pad(values, (0, 20)) for key, values in SQUARE.feeds().items()}
     right = computed(device, step, feeds)
@@ -197,7 +191,7 @@ def test_wrong_descriptions_are_refused_or_have_wrong_results(
 
 
 @pytest.mark.parametrize("matrix", ["left", "right", "result"])
-def test_columns_that_overlap_are_refused(device: DoubledDevice, matrix: str) -> None:
+def test_columns_that_overlap_are_refused(device, matrix):
     step, feeds = SQUARE.step(), SQUARE.feeds()
 
     def change(one: MatrixProduct) -> MatrixProduct:

@@ -72,7 +72,7 @@ def _kinds(schedule: Schedule | None) -> set[str]:
 
 
 @pytest.mark.parametrize("case", EVERY)
-def test_every_schedule_gives_the_results_of_the_interpreter(case: Case) -> None:
+def test_every_schedule_gives_the_results_of_the_interpreter(case):
     kinds = check(case, "every", 2e-5, (8, 0))
     named = {"bf16": "bfloat16", "f16": "float16", "tf32": "tf32"}
     if case.name in FIRST:
@@ -81,17 +81,17 @@ def test_every_schedule_gives_the_results_of_the_interpreter(case: Case) -> None
 
 @pytest.mark.parametrize("case", LARGE, ids=lambda case: case.name)
 @pytest.mark.sampled
-def test_the_decided_schedules_give_the_results_of_the_interpreter(case: Case) -> None:
+def test_the_decided_schedules_give_the_results_of_the_interpreter(case):
     check(case, "decided", 1e-4, (8, 0))
 
 
 @pytest.mark.parametrize("name", ["matmul-f16", "transposed-f16"])
-def test_the_oldest_gpus_multiply_matrices_of_float16(name: str) -> None:
+def test_the_oldest_gpus_multiply_matrices_of_float16(name):
     case = next(one for one in CASES if one.name == name)
     assert check(case, "every", 2e-5, (7, 5)) == {"float16"}
 
 
-def test_floats_beyond_the_integers_become_the_nearest_one() -> None:
+def test_floats_beyond_the_integers_become_the_nearest_one():
     own, double = engine()
     program = compiled(Case("cast", ((5,),), lambda x: ops.cast(x, int32)), own.target)
     x = np.asarray([3e9, 2147483648.0, 1.5, -3e9, -np.inf], np.float32)
@@ -100,7 +100,7 @@ def test_floats_beyond_the_integers_become_the_nearest_one() -> None:
     assert found["y"].tolist() == [2**31 - 1, 2**31 - 1, 1, -(2**31), -(2**31)]
 
 
-def test_tiles_may_take_more_local_memory_than_kernels_can_declare() -> None:
+def test_tiles_may_take_more_local_memory_than_kernels_can_declare():
     case = next(one for one in CASES if one.name == "transposed-bf16")
     own, double = engine()
     program = compiled(case, own.target)

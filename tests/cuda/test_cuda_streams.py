@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -94,16 +93,14 @@ def added(driver: CudaDriver, target: Any, source: Any, number: int) -> Any:
     ],
     ids=["transfer", "queue", "write"],
 )
-def test_memory_of_the_host_is_free_after_its_transfer(
-    driver: CudaDriver, send: Callable[..., object]
-) -> None:
+def test_memory_of_the_host_is_free_after_its_transfer(driver, send):
     buffer, array = driver.allocate(16), host(driver)
     send(driver, buffer, array)
     array[:] = 0
     assert read(driver, buffer) == [1, 2, 3, 4]
 
 
-def test_a_transfer_is_done_before_later_commands_of_its_queue(driver: CudaDriver) -> None:
+def test_a_transfer_is_done_before_later_commands_of_its_queue(driver):
     buffer, array = driver.allocate(16), host(driver)
     transfer = driver.upload_queue.send(buffer, array)
     driver.upload_queue.fill(buffer, 16)
@@ -111,20 +108,20 @@ def test_a_transfer_is_done_before_later_commands_of_its_queue(driver: CudaDrive
     assert read(driver, buffer) == [0, 0, 0, 0]
 
 
-def test_an_array_is_read_when_the_call_returns(driver: CudaDriver) -> None:
+def test_an_array_is_read_when_the_call_returns(driver):
     buffer, array = driver.allocate(16), host(driver)
     driver.queue.read(array, buffer)
     assert array.tolist() == [0, 0, 0, 0]
 
 
-def test_new_memory_is_filled_before_another_queue_writes_to_it(driver: CudaDriver) -> None:
+def test_new_memory_is_filled_before_another_queue_writes_to_it(driver):
     buffer, array = driver.allocate(16), host(driver)
     driver.upload_queue.send(buffer, array).wait()
     assert read(driver, buffer) == [1, 2, 3, 4]
 
 
 @in_all_orders
-def test_a_queue_waits_for_transfers_of_another_one(use: Use, order: Order) -> None:
+def test_a_queue_waits_for_transfers_of_another_one(use, order):
     use(order=order)
     driver = opened()
     buffer, target = driver.allocate(16), driver.allocate(16)
@@ -135,7 +132,7 @@ def test_a_queue_waits_for_transfers_of_another_one(use: Use, order: Order) -> N
 
 
 @pytest.mark.parametrize("copies", [False, True])
-def test_memory_is_freed_after_the_commands_that_use_it(driver: CudaDriver, copies: bool) -> None:
+def test_memory_is_freed_after_the_commands_that_use_it(driver, copies):
     source, target = driver.allocate(16), driver.allocate(16)
     kernel, array = added(driver, target, source, 10), host(driver)
     if copies:
@@ -147,12 +144,12 @@ def test_memory_is_freed_after_the_commands_that_use_it(driver: CudaDriver, copi
     driver.upload_queue.finish()
 
 
-def test_released_memory_is_free_at_once(double: CudaDouble, driver: CudaDriver) -> None:
+def test_released_memory_is_free_at_once(double, driver):
     driver.release(driver.allocate(1 << 10))
     assert not any(one.startswith("1024 bytes on") for one in double.leaks())
 
 
-def test_released_staging_waits_for_its_copies(double: CudaDouble, driver: CudaDriver) -> None:
+def test_released_staging_waits_for_its_copies(double, driver):
     staging = DeviceStaging(driver, {"x": 16})
     staging.arrays["x"][:] = 1
     staging.send({"x": 16})
@@ -164,9 +161,7 @@ def test_released_staging_waits_for_its_copies(double: CudaDouble, driver: CudaD
 
 
 @pytest.mark.parametrize("owner", ["memory", "memory of the host", "kernel"])
-def test_what_is_dropped_is_freed_after_the_commands_that_use_it(
-    driver: CudaDriver, owner: str
-) -> None:
+def test_what_is_dropped_is_freed_after_the_commands_that_use_it(driver, owner):
     target, array = driver.allocate(16), host(driver)
     kernel = added(driver, target, driver.allocate(16), 10)
     kept = {"memory": array, "memory of the host": target, "kernel": target}[owner]
@@ -180,9 +175,7 @@ def test_what_is_dropped_is_freed_after_the_commands_that_use_it(
     assert kept is not None
 
 
-def test_a_forked_process_frees_nothing(
-    double: CudaDouble, driver: CudaDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_process_frees_nothing(double, driver, monkeypatch):
     buffer = driver.allocate(1 << 10)
     monkeypatch.setattr(devices.own_process, "was_forked", True)
     del buffer
@@ -190,7 +183,7 @@ def test_a_forked_process_frees_nothing(
     assert any(one.startswith("1024 bytes on") for one in double.leaks())
 
 
-def test_a_sequence_keeps_its_buffers(driver: CudaDriver) -> None:
+def test_a_sequence_keeps_its_buffers(driver):
     source, target = driver.allocate(16), driver.allocate(16)
     sequence = driver.sequence([(added(driver, target, source, 10), None)] * 2)
     del source
@@ -199,14 +192,14 @@ def test_a_sequence_keeps_its_buffers(driver: CudaDriver) -> None:
     assert read(driver, target) == [10] * 4
 
 
-def test_a_part_of_a_buffer_keeps_the_whole(driver: CudaDriver) -> None:
+def test_a_part_of_a_buffer_keeps_the_whole(driver):
     part = driver.sub_buffer(driver.allocate(32), 16, 16)
     gc.collect()
     driver.queue.write(part, np.arange(4, dtype=np.int32))
     assert read(driver, part) == [0, 1, 2, 3]
 
 
-def test_launches_of_a_sequence_have_their_numbers(driver: CudaDriver) -> None:
+def test_launches_of_a_sequence_have_their_numbers(driver):
     text = 'extern "C" __global__ void put(int *to, int first, int n) { to[n] += first + n; }'
     module, target = driver.build(text), driver.allocate(16)
     kernel = driver.kernel(module, "put", [target], 1, numbers=[7], numbered=True, group=1)
@@ -226,7 +219,7 @@ class _During:
         self._act(calls, stream)
 
 
-def test_a_capture_leaves_the_commands_of_other_threads_alone(driver: CudaDriver) -> None:
+def test_a_capture_leaves_the_commands_of_other_threads_alone(driver):
     source, target = driver.allocate(16), driver.allocate(16)
     problems: list[BaseException] = []
 
@@ -248,15 +241,13 @@ def test_a_capture_leaves_the_commands_of_other_threads_alone(driver: CudaDriver
     assert read(driver, target) == [10, 11, 12, 13]
 
 
-def test_a_capture_that_fails_says_which_call_was_refused(driver: CudaDriver) -> None:
+def test_a_capture_that_fails_says_which_call_was_refused(driver):
     launches: Any = [(_During(lambda calls, stream: calls.cuStreamSynchronize(stream)), None)]
     with pytest.raises(CudaError, match="STREAM_CAPTURE_UNSUPPORTED in cuStreamSynchronize"):
         driver.sequence(launches)
 
 
-def test_kernels_are_loaded_before_their_launches_are_captured(
-    driver: CudaDriver, counts: Counter[str]
-) -> None:
+def test_kernels_are_loaded_before_their_launches_are_captured(driver, counts):
     kernel = added(driver, *[driver.allocate(16)] * 2, 1)
     assert counts["cuFuncLoad"] == 1
     assert not counts["cuStreamBeginCapture"]
@@ -264,7 +255,7 @@ def test_kernels_are_loaded_before_their_launches_are_captured(
     assert counts["cuFuncLoad"] == counts["cuStreamEndCapture"] == 1
 
 
-def test_the_last_group_need_not_be_whole(driver: CudaDriver) -> None:
+def test_the_last_group_need_not_be_whole(driver):
     text = (
         'extern "C" __global__ void number(int *to) '
         "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < 10) to[i] = i; }"
@@ -275,7 +266,7 @@ def test_the_last_group_need_not_be_whole(driver: CudaDriver) -> None:
     assert read(driver, target, 12) == [*range(10), 0, 0]
 
 
-def test_the_context_of_another_library_stays_current(use: Use) -> None:
+def test_the_context_of_another_library_stays_current(use):
     double = use(DeviceDescription("A"), DeviceDescription("B"))
     driver = opened()
     _, other = double.driver.cuDevicePrimaryCtxRetain(1)
@@ -286,7 +277,7 @@ def test_the_context_of_another_library_stays_current(use: Use) -> None:
     assert double.driver.cuCtxGetCurrent() == (CUresult.CUDA_SUCCESS, other)
 
 
-def test_launches_are_timed_one_by_one(driver: CudaDriver) -> None:
+def test_launches_are_timed_one_by_one(driver):
     source, target = driver.allocate(16), driver.allocate(16)
     sequence = driver.sequence([(added(driver, target, source, n), None) for n in (1, 2, 3)])
     found = driver.timed(sequence)
@@ -296,7 +287,7 @@ def test_launches_are_timed_one_by_one(driver: CudaDriver) -> None:
 
 
 @pytest.mark.usefixtures("double")
-def test_each_architecture_has_its_own_compiled_kernels() -> None:
+def test_each_architecture_has_its_own_compiled_kernels():
     text = 'extern "C" __global__ void of_an_architecture(int *x) { *x = __CUDA_ARCH__; }'
     found = [build.build(calls.cuda(), capability, text) for capability in ((8, 0), (9, 0))]
     assert found[0] != found[1]
@@ -336,24 +327,22 @@ def losses(engine: str, *, predicts: bool = False) -> list[float]:
 
 
 @in_all_orders
-def test_losses_that_are_read_late_are_those_of_their_steps(use: Use, order: Order) -> None:
+def test_losses_that_are_read_late_are_those_of_their_steps(use, order):
     use(order=order)
     np.testing.assert_allclose(losses("cuda"), losses("interpreter"), rtol=1e-4, atol=1e-5)
 
 
 @in_all_orders
 def test_large_inputs_are_uploaded_by_a_second_stream_during_the_step_before(
-    use: Use, order: Order, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    use, order, monkeypatch
+):
     use(order=order)
     expected = losses("interpreter", predicts=True)
     monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
     np.testing.assert_allclose(losses("cuda", predicts=True), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(
-    use: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, monkeypatch):
     use()
     monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
     rows, targets = data(BATCH)
@@ -382,9 +371,7 @@ def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(
 
 
 @in_all_orders
-def test_a_data_set_that_does_not_fit_is_streamed(
-    use: Use, order: Order, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_that_does_not_fit_is_streamed(use, order, monkeypatch):
     use(order=order)
     monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
     monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)

@@ -51,29 +51,27 @@ def _parameters(found: Sequence[Deviation]) -> list[float]:
     # The last as on devices without instructions for bfloat16.
     [("mixed-bfloat16", True), ("mixed-float16", True), ("mixed-bfloat16", False)],
 )
-def test_deviations_are_at_most_those_of_recorded_trainings(
-    name: str, dtype: str, leaves: bool
-) -> None:
+def test_deviations_are_at_most_those_of_recorded_trainings(name, dtype, leaves):
     found = deviations(name, dtype, leaves=leaves)
     check(found, **json.loads(RECORDED.read_text())[name])
 
 
 @pytest.mark.torch
 @ALL
-def test_deviations_are_at_most_those_of_pytorch(name: str) -> None:
+def test_deviations_are_at_most_those_of_pytorch(name):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     other = [torch_deviation(name, seed) for seed in range(SEEDS)]
     check(deviations(name, "mixed-bfloat16"), _losses(other), _parameters(other))
 
 
 @ALL
-def test_float16_is_closer_to_float32_than_bfloat16(name: str) -> None:
+def test_float16_is_closer_to_float32_than_bfloat16(name):
     pairs = deviations(name, "mixed-float16"), deviations(name, "mixed-bfloat16")
     assert ratio(*map(_losses, pairs)).mean < 1
 
 
 @pytest.mark.parametrize("dtype", ["mixed-bfloat16", "mixed-float16"])
-def test_engines_follow_the_same_training(dtype: str, engine_name: str) -> None:
+def test_engines_follow_the_same_training(dtype, engine_name):
     """Their sums round differently, and a rounding to 16 bits may enlarge that."""
     losses, _ = lamina_training("linear", 0, dtype, engine_name)
     expected, _ = lamina_training("linear", 0, dtype, "cpu")

@@ -12,5 +12,5 @@ pytestmark = pytest.mark.each_case
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_text_equals_the_recorded_text(name: str) -> None:
+def test_text_equals_the_recorded_text(name):
     assert TEXTS[name]() + "\n" == (FOLDER / name).read_text()

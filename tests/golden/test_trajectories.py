@@ -13,7 +13,6 @@ from cases import (
     OPTIMIZERS,
     RECIPES,
     RECORDED,
-    Case,
     Trajectory,
     lamina_trajectory,
     torch_trajectory,
@@ -33,7 +32,7 @@ def check(found: Trajectory, expected: Trajectory) -> None:
 
 
 @ALL_CASES
-def test_training_follows_the_recorded_trajectory(case: Case, engine_name: str) -> None:
+def test_training_follows_the_recorded_trajectory(case, engine_name):
     with np.load(RECORDED) as recorded:
         expected = Trajectory(recorded[f"{case}/losses"], recorded[f"{case}/parameters"])
     check(lamina_trajectory(case, engine_name), expected)
@@ -41,12 +40,12 @@ def test_training_follows_the_recorded_trajectory(case: Case, engine_name: str) 
 
 @pytest.mark.torch
 @ALL_CASES
-def test_training_follows_pytorch(case: Case, engine_name: str) -> None:
+def test_training_follows_pytorch(case, engine_name):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     check(lamina_trajectory(case, engine_name), torch_trajectory(case))
 
 
-def test_every_network_and_optimizer_is_in_a_case_whose_losses_fall() -> None:
+def test_every_network_and_optimizer_is_in_a_case_whose_losses_fall():
     assert {case.network for case in CASES} == RECIPES.keys()
     assert {case.optimizer for case in CASES} == OPTIMIZERS.keys()
     with np.load(RECORDED) as recorded:
@@ -56,6 +55,6 @@ def test_every_network_and_optimizer_is_in_a_case_whose_losses_fall() -> None:
 
 
 @pytest.mark.parametrize("family", sorted({name for _, name, _ in OPTIMIZERS.values()}))
-def test_every_optimizer_is_compared_on_at_least_six_networks(family: str) -> None:
+def test_every_optimizer_is_compared_on_at_least_six_networks(family):
     networks = {case.network for case in CASES if OPTIMIZERS[case.optimizer][1] == family}
     assert len(networks) >= 6

@@ -11,12 +11,12 @@ from workloads import schedules as schedules_of
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_program_costs_equal_the_recorded_ones(workload: str) -> None:
+def test_program_costs_equal_the_recorded_ones(workload):
     assert figures(workload) in FIGURES.read_text().splitlines()
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_schedules_equal_the_recorded_ones(workload: str) -> None:
+def test_schedules_equal_the_recorded_ones(workload):
     (recorded,) = [
         text
         for text in SCHEDULES.read_text().strip().split("\n\n")
@@ -29,7 +29,7 @@ def test_schedules_equal_the_recorded_ones(workload: str) -> None:
 @pytest.mark.parametrize(
     "vectors", ["widest", *(pytest.param(one, marks=pytest.mark.sampled) for one in VECTORS)]
 )
-def test_results_have_the_recorded_bits(workload: str, vectors: str) -> None:
+def test_results_have_the_recorded_bits(workload, vectors):
     if vectors == "widest":
         vectors = next((one for one in VECTORS if runs_here(one) is not None), "none")
     if vectors not in VECTORS or runs_here(vectors) is None:

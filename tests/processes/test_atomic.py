@@ -34,7 +34,7 @@ def fails_with(number: int, text: str) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("data", [b"", b"short", bytearray(b"bytes"), memoryview(b"x" * 100_000)])
-def test_a_file_holds_the_written_bytes_and_no_old_ones(tmp_path: Path, data: bytes) -> None:
+def test_a_file_holds_the_written_bytes_and_no_old_ones(tmp_path, data):
     for contents in (data, b"a longer text that was there before", data):
         write_atomically(tmp_path / "file", contents)
         assert (tmp_path / "file").read_bytes() == bytes(contents)
@@ -42,9 +42,7 @@ def test_a_file_holds_the_written_bytes_and_no_old_ones(tmp_path: Path, data: by
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
-def test_a_failure_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, failing):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, failing, fails_with(28, "No space left on device"))
@@ -59,9 +57,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
     )
 
 
-def test_an_interruption_removes_the_temporary_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_removes_the_temporary_file(tmp_path, monkeypatch):
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
 
@@ -78,9 +74,7 @@ def check_writable(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("write", [write_atomically, check_writable])
-def test_a_missing_folder_is_named_and_a_folder_is_not_replaced(
-    write: Callable[[Path, bytes], None], tmp_path: Path
-) -> None:
+def test_a_missing_folder_is_named_and_a_folder_is_not_replaced(write, tmp_path):
     error = refused(DataError, write, tmp_path / "absent" / "file", b"data")
     assert error.advice == f"Create the folder first: {tmp_path / 'absent'}"
     (tmp_path / "folder").mkdir()
@@ -89,7 +83,7 @@ def test_a_missing_folder_is_named_and_a_folder_is_not_replaced(
     assert names(tmp_path) == ["folder"]
 
 
-def test_checking_that_a_file_is_writable_changes_no_file(tmp_path: Path) -> None:
+def test_checking_that_a_file_is_writable_changes_no_file(tmp_path):
     (tmp_path / "old").write_bytes(b"old")
     for name in ("old", "new"):
         require_writable(tmp_path / name)
@@ -98,7 +92,7 @@ def test_checking_that_a_file_is_writable_changes_no_file(tmp_path: Path) -> Non
 
 
 @posix_only
-def test_permissions_and_symbolic_links_are_kept(tmp_path: Path) -> None:
+def test_permissions_and_symbolic_links_are_kept(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -111,9 +105,7 @@ def test_permissions_and_symbolic_links_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts on Linux's order of system calls")
-def test_contents_are_synced_before_the_rename_and_the_folder_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contents_are_synced_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch):
     events: list[str] = []
     fsync, replace = os.fsync, os.replace
 
@@ -134,7 +126,7 @@ def test_contents_are_synced_before_the_rename_and_the_folder_after_it(
 LEFT = ".lamina-0123456789abcdef.tmp"
 
 
-def test_temporary_files_of_a_killed_process_are_removed_by_the_next_writer(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_process_are_removed_by_the_next_writer(tmp_path):
     """The process is killed while it waits for the disk."""
     script = f"""
 import os, signal
@@ -150,9 +142,7 @@ write_atomically({str(tmp_path / "killed")!r}, b"half of it")
     assert names(tmp_path) == ["file"]
 
 
-def test_temporary_files_of_a_running_writer_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_files_of_a_running_writer_are_kept(tmp_path, monkeypatch):
     fsync, begun, go_on = os.fsync, threading.Event(), threading.Event()
     first = threading.Thread(target=lambda: write_atomically(tmp_path / "first", b"first"))
 
@@ -172,9 +162,7 @@ def test_temporary_files_of_a_running_writer_are_kept(
     assert names(tmp_path) == ["first", "second"]
 
 
-def test_a_temporary_file_removed_by_another_process_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_file_removed_by_another_process_is_written_again(tmp_path, monkeypatch):
     """As another machine may do, which does not see our locks."""
     fsync, removed = os.fsync, []
 
@@ -192,9 +180,7 @@ def test_a_temporary_file_removed_by_another_process_is_written_again(
     assert names(tmp_path) == ["file"]
 
 
-def test_a_temporary_file_removed_at_every_attempt_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_file_removed_at_every_attempt_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(
         os, "fsync", lambda _: [path.unlink() for path in tmp_path.glob(".lamina-*")]
     )
@@ -204,7 +190,7 @@ def test_a_temporary_file_removed_at_every_attempt_is_an_error(
 
 
 @posix_only
-def test_only_regular_temporary_files_are_removed(tmp_path: Path) -> None:
+def test_only_regular_temporary_files_are_removed(tmp_path):
     folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.write_bytes(b"mine")
@@ -219,16 +205,14 @@ def test_only_regular_temporary_files_are_removed(tmp_path: Path) -> None:
 
 
 @posix_only
-def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("lamina.base.disk.fcntl.flock", fails_with(37, "No locks available"))
     (tmp_path / LEFT).write_bytes(b"left")
     write_atomically(tmp_path / "file", b"data")
     assert names(tmp_path) == [LEFT, "file"]
 
 
-def test_writers_and_sweepers_at_the_same_time_leave_whole_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writers_and_sweepers_at_the_same_time_leave_whole_files(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda _: None)  # the test does not wait for the disk
 
     def write(number: int) -> None:
@@ -244,7 +228,7 @@ def test_writers_and_sweepers_at_the_same_time_leave_whole_files(
 
 
 @pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="there are no folder descriptors")
-def test_a_folder_may_be_given_by_its_descriptor(tmp_path: Path) -> None:
+def test_a_folder_may_be_given_by_its_descriptor(tmp_path):
     (tmp_path / LEFT).write_bytes(b"left")
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
@@ -256,9 +240,7 @@ def test_a_folder_may_be_given_by_its_descriptor(tmp_path: Path) -> None:
 
 @posix_only
 @pytest.mark.parametrize("kind", ["folder", "pipe", "socket", "device"])
-def test_only_regular_files_are_opened(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_regular_files_are_opened(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path(os.devnull if kind == "device" else "x")
     if kind == "folder":

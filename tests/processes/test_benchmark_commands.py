@@ -78,7 +78,7 @@ def has_gpu() -> bool:
 
 
 @pytest.mark.parametrize("name", ["run", "cold_start"])
-def test_an_engine_is_named_as_in_lamina(modules: Any, name: str) -> None:
+def test_an_engine_is_named_as_in_lamina(modules, name):
     options = getattr(modules, name).options()
     assert options.parse_args([]).engine == "cpu"
     assert options.parse_args(["--engine", "opencl:radeon"]).engine == "opencl:radeon"
@@ -101,21 +101,15 @@ NOT_MEASURED = "--engine: must be cpu or opencl or opencl:NUMBER or opencl:NAME,
     ],
 )
 def test_wrong_options_are_refused(
-    name: str,
-    arguments: str,
-    expected: str,
-    modules: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    name, arguments, expected, modules, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments.split()])
     monkeypatch.chdir(tmp_path)
     error = refused(SystemExit, getattr(modules, name).main)
     assert expected in (capsys.readouterr().err if error.code == 2 else str(error))
 
 
-def test_each_kind_of_engine_has_its_peers_and_workloads(modules: Any) -> None:
+def test_each_kind_of_engine_has_its_peers_and_workloads(modules):
     run = modules.run
     assert set(run.PEERS) == set(run.MEASURED) == set(modules.harness.ENGINES)
     assert list(run.MEASURED["cpu"]) == list(WORKLOADS)
@@ -126,9 +120,7 @@ def test_each_kind_of_engine_has_its_peers_and_workloads(modules: Any) -> None:
 # Workers ------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_fails_is_started_again(
-    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_fails_is_started_again(modules, tmp_path, monkeypatch):
     harness, named = modules.harness, modules.gpu_workloads.named
     (tmp_path / "fake.py").write_text(WORKER)
     monkeypatch.setattr(harness, "FOLDER", tmp_path)
@@ -156,18 +148,14 @@ def test_a_worker_that_fails_is_started_again(
     assert sound["peers"]["lamina"]["process"] != before
 
 
-def test_no_openblas_setting_reaches_a_worker(
-    modules: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_openblas_setting_reaches_a_worker(modules, monkeypatch):
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     variables = modules.harness.environment(3)
     assert not [name for name in variables if name.startswith("OPENBLAS_")]
     assert variables["LAMINA_THREADS"] == variables["OMP_NUM_THREADS"] == "3"
 
 
-def test_opencl_on_a_processor_has_as_many_threads_as_the_other_peers(
-    modules: Any, opencl_name: str
-) -> None:
+def test_opencl_on_a_processor_has_as_many_threads_as_the_other_peers(modules, opencl_name):
     if not open_engine(opencl_name).device.description.startswith("pthread"):
         pytest.skip("not PoCL")
     code = (
@@ -179,7 +167,7 @@ def test_opencl_on_a_processor_has_as_many_threads_as_the_other_peers(
     assert done.stdout.split() == ["1"]
 
 
-def test_tinygrad_on_another_device_is_refused(modules: Any) -> None:
+def test_tinygrad_on_another_device_is_refused(modules):
     harness, ours = modules.harness, {"device": "Radeon RX 6800 (AMD, 3.6)"}
     harness.require_same_device(ours, {"device": "Radeon  RX 6800", "driver": "3.6"})
     other = {"device": "pthread-haswell", "driver": "3.1"}
@@ -190,9 +178,7 @@ def test_tinygrad_on_another_device_is_refused(modules: Any) -> None:
 
 
 @pytest.mark.sampled
-def test_lamina_on_opencl_is_measured_next_to_lamina_on_cpu(
-    opencl_name: str, tmp_path: Path
-) -> None:
+def test_lamina_on_opencl_is_measured_next_to_lamina_on_cpu(opencl_name, tmp_path):
     done = command("run", "--engine", "opencl:no such device")
     assert done.returncode == 1
     assert "no OpenCL device is named 'no such device'" in done.stderr
@@ -225,9 +211,7 @@ def check_peers(modules: Any, workload: Any, workers: list[Any], data: Path) -> 
 
 
 @pytest.mark.sampled
-def test_tinygrad_computes_the_same_as_lamina(
-    modules: Any, opencl_name: str, tmp_path: Path
-) -> None:
+def test_tinygrad_computes_the_same_as_lamina(modules, opencl_name, tmp_path):
     pytest.importorskip("tinygrad", reason="tinygrad is not installed")
     workers = [modules.harness.Worker(name, 2, opencl_name) for name in ("lamina", "tinygrad")]
     check_peers(modules, WORKLOADS["softmax"], workers, tmp_path / "data.npz")
@@ -235,7 +219,7 @@ def test_tinygrad_computes_the_same_as_lamina(
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", LATENCIES)
-def test_onnxruntime_computes_the_same_as_lamina(modules: Any, tmp_path: Path, name: str) -> None:
+def test_onnxruntime_computes_the_same_as_lamina(modules, tmp_path, name):
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     pytest.importorskip("onnx", reason="onnx is not installed")
     peers = ("lamina", "onnxruntime", "onnxruntime.bound")
@@ -246,7 +230,7 @@ def test_onnxruntime_computes_the_same_as_lamina(modules: Any, tmp_path: Path, n
 # Cold starts --------------------------------------------------------------------------------------
 
 
-def test_each_process_with_an_empty_cache_has_its_own(modules: Any) -> None:
+def test_each_process_with_an_empty_cache_has_its_own(modules):
     starts_for, starts = modules.cold_start.starts_for, modules.cold_start.starts
     first, second = (
         {title: cache for title, _, cache in starts(starts_for("opencl"), Path("caches"), number)}
@@ -259,9 +243,7 @@ def test_each_process_with_an_empty_cache_has_its_own(modules: Any) -> None:
     assert len(set(first.values())) == len(first)
 
 
-def test_only_the_wanted_peers_are_started(
-    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_wanted_peers_are_started(modules, tmp_path, monkeypatch):
     monkeypatch.setattr(modules.cold_start, "started", lambda *_: {"seconds": 1.0})
     for peers, started, problems in (
         ([], {"lamina", "lamina-cpu", "tinygrad"}, {}),
@@ -275,9 +257,7 @@ def test_only_the_wanted_peers_are_started(
         assert ({title.partition(",")[0] for title in reports}, found) == (started, problems)
 
 
-def test_a_cold_start_has_the_caches_of_the_driver_too(
-    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cold_start_has_the_caches_of_the_driver_too(modules, tmp_path, monkeypatch):
     (tmp_path / "cold.py").write_text(FAKE_COLD)
     monkeypatch.setattr(modules.cold_start, "FOLDER", tmp_path)
     files = (tmp_path / "workload.json", tmp_path / "data.npz")
@@ -300,7 +280,7 @@ def test_a_cold_start_has_the_caches_of_the_driver_too(
 # Launches -----------------------------------------------------------------------------------------
 
 
-def test_launches_of_repeated_kernels_count_each_time() -> None:
+def test_launches_of_repeated_kernels_count_each_time():
     launches = tuple(Launch("kernel", (), 1, step) for step in range(5))
     repeats = (RepeatedLaunches(0, 1, 10), RepeatedLaunches(2, 4, 3))
     # The first is launched 10 times, the third and the fourth 3 times each, the others once.
@@ -309,9 +289,7 @@ def test_launches_of_repeated_kernels_count_each_time() -> None:
 
 
 @pytest.mark.sampled
-def test_host_time_is_measured_for_training_steps_and_launches_on_opencl(
-    opencl_name: str, tmp_path: Path
-) -> None:
+def test_host_time_is_measured_for_training_steps_and_launches_on_opencl(opencl_name, tmp_path):
     refused = command("launches", "--engine", "cpu")
     assert refused.returncode == 2
     expected = "argument --engine: must be opencl or one of its devices, not 'cpu'"
@@ -350,9 +328,7 @@ def trains(
     return run_command
 
 
-def test_networks_are_trained_in_both_precisions(
-    trains: Callable[..., str], tmp_path: Path
-) -> None:
+def test_networks_are_trained_in_both_precisions(trains, tmp_path):
     picture = tmp_path / "curves.png"
     output = trains("--network", "lenet", "--seeds", "0", "1", "--picture", str(picture))
     lines = [line.split() for line in output.split("\n\n")[1].splitlines()]
@@ -363,7 +339,7 @@ def test_networks_are_trained_in_both_precisions(
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-def test_only_missing_trainings_of_the_same_settings_are_run(trains: Callable[..., str]) -> None:
+def test_only_missing_trainings_of_the_same_settings_are_run(trains):
     arguments = ["--network", "sorting", "--dtype", "float32", "--seeds"]
     first, second = trains(*arguments, "0"), trains(*arguments, "0", "1")
     assert first.startswith("sorting, float32, seed 0: ")
@@ -377,7 +353,7 @@ def test_only_missing_trainings_of_the_same_settings_are_run(trains: Callable[..
 
 
 @pytest.mark.parametrize("network", ["lenet", "resnet-18", "sorting"])
-def test_learning_rates_fall_to_zero(modules: Any, network: str) -> None:
+def test_learning_rates_fall_to_zero(modules, network):
     rate = modules.accuracy.TASKS[network].optimizer(200).rate
     rates = [rate.at(step) for step in (0, 40, 120, 200)]
     assert rates[1] > rates[2] > rates[3] == pytest.approx(0, abs=1e-9)
@@ -386,7 +362,7 @@ def test_learning_rates_fall_to_zero(modules: Any, network: str) -> None:
 # Arithmetic ---------------------------------------------------------------------------------------
 
 
-def test_a_mean_outside_float32s_spread_is_told(modules: Any) -> None:
+def test_a_mean_outside_float32s_spread_is_told(modules):
     row, reference = modules.accuracy.row, {0: 0.90, 1: 0.92}
     within = row("lenet", "mixed-bfloat16", {0: 0.89, 1: 0.93}, reference)
     assert within[2:] == ("89.00, 93.00", "91.00 %", "89.00 %", "93.00 %", "+0.00 ± 1.00", "yes")
@@ -395,7 +371,7 @@ def test_a_mean_outside_float32s_spread_is_told(modules: Any) -> None:
     assert row("lenet", "mixed-bfloat16", {0: 0.93, 1: 0.93}, reference)[-1] == "above"
 
 
-def test_times_are_compared_with_those_of_lamina(modules: Any) -> None:
+def test_times_are_compared_with_those_of_lamina(modules):
     harness, medians = modules.harness, {"lamina": 2.0, "pytorch": 6.0, "jax": 1.0}
     assert harness.ratios(medians) == {"pytorch": 3.0, "jax": 0.5}
     assert harness.best_of(medians) == "jax"
@@ -406,7 +382,7 @@ def test_times_are_compared_with_those_of_lamina(modules: Any) -> None:
     assert harness.differing(prints, 1e-3) == ["jax", "other"]
 
 
-def test_the_reason_of_a_failure_is_its_error_not_the_advice_below(modules: Any) -> None:
+def test_the_reason_of_a_failure_is_its_error_not_the_advice_below(modules):
     log = "Traceback\n  File 1\ntorch.exc.InductorError: no compiler\n\nSet VERBOSE=1 for more\n"
     assert modules.harness.reason(log) == "torch.exc.InductorError: no compiler"
     assert modules.harness.reason("killed\n\n") == "killed"
@@ -415,7 +391,7 @@ def test_the_reason_of_a_failure_is_its_error_not_the_advice_below(modules: Any)
 # The command for GPUs -----------------------------------------------------------------------------
 
 
-def test_the_command_for_gpus_runs_to_its_end_without_one(tmp_path: Path) -> None:
+def test_the_command_for_gpus_runs_to_its_end_without_one(tmp_path):
     for package in ("cuda.bindings.driver", "cuda.bindings.nvrtc"):
         pytest.importorskip(package, reason="cuda-bindings is not installed")
     if importlib.util.find_spec("nvidia") is None:
@@ -454,7 +430,7 @@ def test_the_command_for_gpus_runs_to_its_end_without_one(tmp_path: Path) -> Non
     assert all(found["calls"]["differing"] == [] for found in report["workloads"].values())
 
 
-def test_without_a_gpu_it_says_what_to_do() -> None:
+def test_without_a_gpu_it_says_what_to_do():
     if has_gpu():
         pytest.skip("there is a GPU")
     done = command("gpu", "--conformance", "0")
@@ -463,9 +439,7 @@ def test_without_a_gpu_it_says_what_to_do() -> None:
     assert done.stderr.endswith("Without a GPU, --machine --tiny tries out the command.\n")
 
 
-def test_a_peer_that_finds_no_gpu_is_absent(
-    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_finds_no_gpu_is_absent(modules, tmp_path, monkeypatch):
     gpu, harness = modules.gpu, modules.harness
     versions = {"dtype": "float32", "engine": "cuda:0", "device": "a GPU"}
     answer = f"import json, sys\nprint(json.dumps({{'versions': {versions!r}}}))\n"
@@ -480,7 +454,7 @@ def test_a_peer_that_finds_no_gpu_is_absent(
     assert (list(workers), absent) == (["lamina"], {"pytorch": "PyTorch 9 finds no GPU"})
 
 
-def test_a_framework_takes_the_gpu_of_lamina(modules: Any) -> None:
+def test_a_framework_takes_the_gpu_of_lamina(modules):
     number, names = modules.gpu_device.device_number, ["NVIDIA A10", "NVIDIA L4"]
     assert number("cuda:1", names) == 1
     assert number("NVIDIA L4 (NVIDIA CUDA, 580.65)", names) == 1
@@ -489,9 +463,7 @@ def test_a_framework_takes_the_gpu_of_lamina(modules: Any) -> None:
         assert error_text(SystemExit, number, wanted, names) == expected
 
 
-def test_failing_conformance_tests_end_the_command_with_their_output(
-    modules: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_conformance_tests_end_the_command_with_their_output(modules, monkeypatch):
     gpu, commands = modules.gpu, list[list[str]]()
 
     def fails(command: list[str], **_: Any) -> Any:
@@ -521,9 +493,7 @@ def doubled(modules: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return gpu
 
 
-def test_the_command_fails_if_lamina_fails_on_a_workload(
-    doubled: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_fails_if_lamina_fails_on_a_workload(doubled, monkeypatch):
     kinds = {kind: {"peers": {}, "problems": {}} for kind in ("calls", "resident")}
     monkeypatch.setattr(doubled, "measured", lambda *_: kinds)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--workload", "mlp", "--workload", "vgg"])
@@ -534,9 +504,7 @@ def test_the_command_fails_if_lamina_fails_on_a_workload(
     assert doubled.failures(found) == ["vgg"]
 
 
-def test_the_report_has_all_workloads_that_were_done(
-    doubled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_has_all_workloads_that_were_done(doubled, tmp_path, monkeypatch):
     peers = {"peers": {}, "problems": {}, "best": None}
 
     def ends(workload: Any, *_: Any) -> dict[str, Any]:
@@ -554,9 +522,7 @@ def test_the_report_has_all_workloads_that_were_done(
 
 
 @pytest.mark.parametrize(("status", "expected"), [(0, "0, NVIDIA L4"), (9, "no driver")])
-def test_it_prints_what_nvidia_smi_says(
-    modules: Any, status: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_prints_what_nvidia_smi_says(modules, status, expected, tmp_path, monkeypatch):
     if sys.platform == "win32":
         pytest.skip("a script in place of nvidia-smi")
     script = tmp_path / "nvidia-smi"
@@ -567,7 +533,7 @@ def test_it_prints_what_nvidia_smi_says(
 
 
 @pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | SEEDS)
-def test_a_small_workload_has_the_same_layers_and_less_work(modules: Any, name: str) -> None:
+def test_a_small_workload_has_the_same_layers_and_less_work(modules, name):
     large = (WORKLOADS | PRODUCTS | SEEDS)[name]
     small = modules.gpu_workloads.small(large)
     assert (small.loss, small.optimizer, small.timed) == (large.loss, large.optimizer, large.timed)
@@ -667,9 +633,7 @@ def get_default_memory_pool():
 
 
 @pytest.mark.parametrize("name", ["seed-forward", "seed-step", "tiny-run", "softmax"])
-def test_the_formulas_run_on_arrays_of_a_device(
-    modules: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_formulas_run_on_arrays_of_a_device(modules, name, tmp_path, monkeypatch):
     (tmp_path / "cupy.py").write_text(CUPY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("BENCHMARK_DEVICE", "cuda:1")
@@ -677,9 +641,7 @@ def test_the_formulas_run_on_arrays_of_a_device(
 
 
 @pytest.mark.torch
-def test_pytorch_on_a_device_computes_what_lamina_computes(
-    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytorch_on_a_device_computes_what_lamina_computes(modules, tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     monkeypatch.setenv("BENCHMARK_DEVICE", "cpu")
     monkeypatch.setenv("BENCHMARK_TINY", "1")
@@ -695,9 +657,7 @@ def on_device(modules: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.torch
-def test_pytorch_takes_the_gpu_of_lamina(
-    on_device: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytorch_takes_the_gpu_of_lamina(on_device, monkeypatch):
     cuda = on_device.torch.cuda
     names = ["NVIDIA A10", "NVIDIA L4"]
     monkeypatch.setattr(cuda, "is_available", lambda: True)
@@ -710,9 +670,7 @@ def test_pytorch_takes_the_gpu_of_lamina(
 
 
 @pytest.mark.torch
-def test_bytes_of_pytorch_are_those_of_the_workload(
-    on_device: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_of_pytorch_are_those_of_the_workload(on_device, monkeypatch):
     cuda, freed = on_device.torch.cuda, []
     monkeypatch.setattr(cuda, "max_memory_allocated", lambda device: 1000)
     monkeypatch.setattr(cuda, "is_available", lambda: True)
@@ -725,9 +683,7 @@ def test_bytes_of_pytorch_are_those_of_the_workload(
 
 
 @pytest.mark.torch
-def test_autocast_does_not_see_binary_cross_entropy(
-    on_device: ModuleType, modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_autocast_does_not_see_binary_cross_entropy(on_device, modules, tmp_path, monkeypatch):
     torch = on_device.torch
     worker = importlib.import_module("worker")
     seen: list[tuple[bool, Any]] = []
@@ -750,9 +706,7 @@ def test_autocast_does_not_see_binary_cross_entropy(
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["resnet-18", "mobilenet-v2", "transformer"])
 @pytest.mark.parametrize("tiny", [False, True])
-def test_pytorch_has_the_parameters_of_ready_networks(
-    on_device: ModuleType, modules: Any, name: str, tiny: bool
-) -> None:
+def test_pytorch_has_the_parameters_of_ready_networks(on_device, modules, name, tiny):
     workload = modules.gpu_workloads.named(name, tiny)
     assert isinstance(workload.architecture, Ready)
     ready = importlib.import_module("pytorch_networks").READY

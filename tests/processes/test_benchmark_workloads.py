@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from lamina.workloads import (
 
 
 @pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | SEEDS)
-def test_the_network_and_the_data_of_a_workload_fit_each_other(name: str) -> None:
+def test_the_network_and_the_data_of_a_workload_fit_each_other(name):
     (workload,) = chosen([name])
     x, y = workload.data()
     network = workload.network()
@@ -46,7 +45,7 @@ def test_the_network_and_the_data_of_a_workload_fit_each_other(name: str) -> Non
     assert workload.optimizer is not None
 
 
-def test_a_record_of_a_stack_lists_its_layers_in_order() -> None:
+def test_a_record_of_a_stack_lists_its_layers_in_order():
     architecture = WORKLOADS["mlp"].record()["architecture"]
     assert (architecture["kind"], architecture["input_shape"]) == ("Stack", [784])
     kinds = [layer["kind"] for layer in architecture["layers"]]
@@ -57,7 +56,7 @@ READY = [name for name, workload in WORKLOADS.items() if isinstance(workload.arc
 
 
 @pytest.mark.parametrize("name", READY)
-def test_a_ready_network_is_rebuilt_from_its_record(name: str) -> None:
+def test_a_ready_network_is_rebuilt_from_its_record(name):
     architecture = WORKLOADS[name].record()["architecture"]
     options = dict(architecture["options"])
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
@@ -66,14 +65,14 @@ def test_a_ready_network_is_rebuilt_from_its_record(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_record_is_plain_data_and_no_workload_draws_random_numbers(name: str) -> None:
+def test_a_record_is_plain_data_and_no_workload_draws_random_numbers(name):
     record = WORKLOADS[name].record()
     assert json.loads(json.dumps(record)) == record
     trace = WORKLOADS[name].network().trace(dtype=float32, training=True)
     assert trace.record.random_streams == 0
 
 
-def test_the_workloads_have_the_sizes_that_their_names_promise() -> None:
+def test_the_workloads_have_the_sizes_that_their_names_promise():
     counts = {name: WORKLOADS[name].network().parameter_count() for name in (*READY, "lstm")}
     assert counts == {
         "resnet-18": 11_173_962,
@@ -83,7 +82,7 @@ def test_the_workloads_have_the_sizes_that_their_names_promise() -> None:
     }
 
 
-def test_data_is_drawn_alike_each_time_and_repeats_half_of_its_inputs_with_other_targets() -> None:
+def test_data_is_drawn_alike_each_time_and_repeats_half_of_its_inputs_with_other_targets():
     x, y = WORKLOADS["transformer"].data()
     assert y is not None
     for drawn in (x, y):
@@ -97,7 +96,7 @@ def test_data_is_drawn_alike_each_time_and_repeats_half_of_its_inputs_with_other
     assert (y[:50] != y[50:]).any()
 
 
-def test_flops_count_the_products_of_each_iteration_and_of_gradients() -> None:
+def test_flops_count_the_products_of_each_iteration_and_of_gradients():
     products = [784 * 256, 256 * 128, 128 * 10]
     backwards = 2 * sum(products) - products[0]
     assert WORKLOADS["mlp"].flops() == 2 * 128 * (sum(products) + backwards)
@@ -109,13 +108,13 @@ def test_flops_count_the_products_of_each_iteration_and_of_gradients() -> None:
 
 
 @pytest.mark.parametrize(("name", "extent"), [("product-1024", 1024), ("product-2000", 2000)])
-def test_a_product_is_that_of_two_square_matrices_and_nothing_else(name: str, extent: int) -> None:
+def test_a_product_is_that_of_two_square_matrices_and_nothing_else(name, extent):
     (workload,) = chosen([name])
     assert workload.flops() == 2 * extent**3
     assert workload.network().parameter_count() == extent**2
 
 
-def test_a_seed_is_the_wide_network_with_relu() -> None:
+def test_a_seed_is_the_wide_network_with_relu():
     for name in SEEDS:
         seed, wide = SEEDS[name], WORKLOADS[name.replace("seed", "wide")]
         assert (seed.flops(), seed.batch) == (wide.flops(), wide.batch)
@@ -124,13 +123,13 @@ def test_a_seed_is_the_wide_network_with_relu() -> None:
     assert [layer["kind"] for layer in layers] == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
 
 
-def test_workloads_are_chosen_by_name_products_only_so() -> None:
+def test_workloads_are_chosen_by_name_products_only_so():
     assert [workload.name for workload in chosen([])] == list(WORKLOADS)
     assert "there is no workload 'huge'" in error_text(DefinitionError, chosen, ["huge"])
 
 
 @pytest.mark.parametrize("name", ["tiny-step", "tiny-run"])
-def test_a_reset_runner_repeats_its_training(name: str) -> None:
+def test_a_reset_runner_repeats_its_training(name):
     runner = Runner(WORKLOADS[name])
     first = runner.parameters()
     runner.run(7)
@@ -146,7 +145,7 @@ def test_a_reset_runner_repeats_its_training(name: str) -> None:
     assert any((first[parameter] != trained[parameter]).any() for parameter in first)
 
 
-def test_measuring_gives_seconds_per_training_step() -> None:
+def test_measuring_gives_seconds_per_training_step():
     found = measure(WORKLOADS["tiny-step"], "interpreter", seconds=0.03)
     assert 1e-6 < min(found) <= max(found) < 1
 
@@ -162,27 +161,27 @@ def sampled(step_seconds: float, fixed: float = 0.0, **how: Any) -> tuple[list[f
     return samples(run, **how), groups
 
 
-def test_short_training_steps_are_timed_in_groups() -> None:
+def test_short_training_steps_are_timed_in_groups():
     found, groups = sampled(1e-6, seconds=0.1)
     assert found == pytest.approx([1e-6] * len(found))
     assert groups[-1] * 1e-6 >= 0.02
     assert len(found) >= 4
 
 
-def test_a_run_has_the_given_length_unless_it_takes_too_long() -> None:
+def test_a_run_has_the_given_length_unless_it_takes_too_long():
     for seconds, whole in ((1e-6, True), (LONGEST_RUN * 0.1 / 1000 * 1.1, False)):
         _, groups = sampled(seconds, seconds=0.1, run_length=1000)
         assert (groups[-1] == 1000) == whole
         assert max(groups) <= 1000
 
 
-def test_the_fixed_cost_of_a_run_is_divided_by_many_training_steps() -> None:
+def test_the_fixed_cost_of_a_run_is_divided_by_many_training_steps():
     found, _ = sampled(1e-4, fixed=0.03, seconds=0.3, run_length=100_000)
     # With the first training step alone it would be 300 times as much.
     assert max(found) < 1.2e-4
 
 
-def test_the_command_prints_a_table_and_writes_everything(tmp_path: Path) -> None:
+def test_the_command_prints_a_table_and_writes_everything(tmp_path):
     file = tmp_path / "bench.json"
     output = succeed("bench", "--workload", "tiny-step", "--seconds", 0.05, "--json", file).output
     assert "tiny-step" in output
@@ -193,6 +192,6 @@ def test_the_command_prints_a_table_and_writes_everything(tmp_path: Path) -> Non
     assert found["workload"]["optimizer"]["momentum"] == 0.9
 
 
-def test_the_command_checks_the_output_folder_before_it_measures(tmp_path: Path) -> None:
+def test_the_command_checks_the_output_folder_before_it_measures(tmp_path):
     file = tmp_path / "missing" / "bench.json"
     assert "there is no folder" in fail("bench", "--json", file, status=2)

@@ -163,14 +163,14 @@ print((fresh.predict(x[:50]) == found).all(), (before == found).all())
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("behaviour", FORKING)
-def test_processes_that_fork(behaviour: str) -> None:
+def test_processes_that_fork(behaviour):
     script, expected = FORKING[behaviour]
     cache = {"LAMINA_CACHE": "off"} if "compile" in behaviour else {}
     assert run_script(script, LAMINA_THREADS="2", **cache) == expected
 
 
 @pytest.mark.parametrize("behaviour", PROGRAMS)
-def test_processes(behaviour: str) -> None:
+def test_processes(behaviour):
     script, expected = PROGRAMS[behaviour]
     for _ in range(3 if "stale" in behaviour else 1):
         assert run_script(script, LAMINA_THREADS="2") == expected
@@ -195,12 +195,12 @@ PARAMETERS = "['1.bias', '1.weight', '3.bias', '3.weight']"
     ],
     ids=["it runs a model alone", "it reads a model that was being trained"],
 )
-def test_an_exit_handler_after_the_helpers_have_left(early: str, late: str, expected: str) -> None:
+def test_an_exit_handler_after_the_helpers_have_left(early, late, expected):
     handler = f"import atexit\natexit.register(lambda: {early})\nimport lamina as lm\n"
     assert printed(handler + COMMON + late, LAMINA_THREADS="2") == expected
 
 
-def test_results_do_not_depend_on_the_number_of_threads() -> None:
+def test_results_do_not_depend_on_the_number_of_threads():
     script = """
 import hashlib
 wide = lm.Sequential(lm.Input(300), lm.Linear(513), lm.Tanh(), lm.Dropout(0.2), lm.Linear(5))
@@ -217,7 +217,7 @@ print(digest.hexdigest())
     assert len(set(found)) == 1
 
 
-def test_a_job_begins_with_the_first_iteration_after_an_interrupted_job() -> None:
+def test_a_job_begins_with_the_first_iteration_after_an_interrupted_job():
     # As in a child that was forked in the middle of a run.
     counting = Counting(2, 5)
     counting.job._iteration[0] = 3
@@ -269,5 +269,5 @@ for pages in range(1, 17):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux gives the highest addresses first")
-def test_code_and_constants_reach_each_other_in_a_fragmented_address_space() -> None:
+def test_code_and_constants_reach_each_other_in_a_fragmented_address_space():
     assert printed(_LITTLE_ROOM).split() == ["5.75"] * 16

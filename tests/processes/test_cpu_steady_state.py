@@ -66,7 +66,7 @@ print(json.dumps({"step": growth(steps), "predict": growth(predictions)}))
 
 
 @pytest.mark.parametrize("batch", [1, 64])
-def test_training_steps_and_predictions_allocate_nothing(batch: int) -> None:
+def test_training_steps_and_predictions_allocate_nothing(batch):
     found = printed(SCRIPT.replace("BATCH", str(batch)), LAMINA_THREADS="2")
     report: dict[str, Any] = json.loads(found)
     for name, (python, heap, resident) in report.items():

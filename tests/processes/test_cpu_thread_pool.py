@@ -50,23 +50,21 @@ def own_pool() -> Iterator[ThreadPool]:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_every_thread_sees_the_writes_of_the_previous_phase(
-    threads: int, own_pool: ThreadPool
-) -> None:
+def test_every_thread_sees_the_writes_of_the_previous_phase(threads, own_pool):
     counting = Counting(threads)
     counting.run(own_pool)
     counting.check()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
-def test_one_thread_runs_a_job_alone(threads: int) -> None:
+def test_one_thread_runs_a_job_alone(threads):
     counting = Counting(threads, shared=threads > 1)
     for _ in range(5):
         counting.job._start(alone=True)
     counting.check(5)
 
 
-def test_threads_can_sleep_on_a_condition_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_can_sleep_on_a_condition_variable(monkeypatch):
     plain = replace(waiting.waiting_for(os.uname().machine), futex=False)
     monkeypatch.setattr(waiting, "waiting_for", lambda machine: plain)
     native = pools._Native()
@@ -99,7 +97,7 @@ def reading() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this request")
-def test_asking_for_short_time_slices_keeps_the_nice_value() -> None:
+def test_asking_for_short_time_slices_keeps_the_nice_value():
     code = (
         "import os, platform\n"
         "from lamina.engines.cpu.native.waiting import ask_for_short_slices\n"
@@ -110,7 +108,7 @@ def test_asking_for_short_time_slices_keeps_the_nice_value() -> None:
     assert printed(code) == "True True\n"
 
 
-def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool: ThreadPool) -> None:
+def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool):
     calm_pool.stay_awake(reading())
     counting = Counting(2)
     counting.run(calm_pool)
@@ -122,7 +120,7 @@ def test_helpers_stay_awake_as_long_as_they_are_asked_to(calm_pool: ThreadPool) 
     counting.check(2)
 
 
-def test_helpers_sleep_after_a_reset_of_the_cycle_counter(calm_pool: ThreadPool) -> None:
+def test_helpers_sleep_after_a_reset_of_the_cycle_counter(calm_pool):
     # As after a call before the machine slept, when its counter had a larger value.
     calm_pool.stay_awake(reading() + int(2000 * pools.ticks_per_second()))
     counting = Counting(2)
@@ -131,9 +129,7 @@ def test_helpers_sleep_after_a_reset_of_the_cycle_counter(calm_pool: ThreadPool)
     counting.check()
 
 
-def test_helpers_are_not_kept_awake_if_another_thread_needs_their_core(
-    calm_pool: ThreadPool,
-) -> None:
+def test_helpers_are_not_kept_awake_if_another_thread_needs_their_core(calm_pool):
     calm_pool.stay_awake(reading())
     slot = scheduler.SLOTS + scheduler.SLOT_BYTES + scheduler.BUSY_SINCE
     calm_pool._memory[slot : slot + 8].view(np.int64)[:] = reading()
@@ -151,7 +147,7 @@ def falls_asleep(pool: ThreadPool) -> None:
         time.sleep(0.001)
 
 
-def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch):
     asked: list[int] = []
     monkeypatch.setattr(ThreadPool, "stay_awake", lambda pool, ticks: asked.append(ticks))
     job = Counting(2, 20).job
@@ -167,9 +163,7 @@ def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_no_run_begins_after_the_end_of_the_window(
-    alone: bool, own_pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_run_begins_after_the_end_of_the_window(alone, own_pool, monkeypatch):
     monkeypatch.setattr(pools, "pool", lambda: own_pool)
     counting = Counting(2, 20)
     words = counting.job._words
@@ -182,9 +176,7 @@ def test_no_run_begins_after_the_end_of_the_window(
     counting.check(11)
 
 
-def test_jobs_of_different_numbers_of_threads_share_helpers_until_the_pool_is_shut_down(
-    own_pool: ThreadPool,
-) -> None:
+def test_jobs_of_different_numbers_of_threads_share_helpers_until_the_pool_is_shut_down(own_pool):
     jobs = [Counting(threads, 20) for threads in (2, 5, 1, 3)]
     for _ in range(50):
         for counting in jobs:
@@ -197,14 +189,14 @@ def test_jobs_of_different_numbers_of_threads_share_helpers_until_the_pool_is_sh
     assert not any(helper.is_alive() for helper in own_pool.helpers)
 
 
-def test_a_busy_pool_refuses_a_job_without_waiting(own_pool: ThreadPool) -> None:
+def test_a_busy_pool_refuses_a_job_without_waiting(own_pool):
     counting = Counting(2, 20)
     with own_pool._lock:
         assert not own_pool.run(counting.job)
     counting.check(0)
 
 
-def test_several_python_threads_run_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_python_threads_run_jobs(monkeypatch):
     pool = ThreadPool()
     monkeypatch.setattr(pools, "pool", lambda: pool)
     jobs = [Counting(2 + number % 2, 50) for number in range(6)]
@@ -220,9 +212,7 @@ def test_several_python_threads_run_jobs(monkeypatch: pytest.MonkeyPatch) -> Non
         counting.check(20)
 
 
-def test_without_helpers_the_calling_thread_does_everything(
-    own_pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_helpers_the_calling_thread_does_everything(own_pool, monkeypatch):
     start = threading.Thread.start
 
     def fail(thread: threading.Thread) -> None:
@@ -263,7 +253,7 @@ class Blocking:
         self.library, self.job = made_job(module, ("work",), kernels, phases, 2, *buffers)
 
 
-def test_a_job_waits_only_for_claimed_items(own_pool: ThreadPool) -> None:
+def test_a_job_waits_only_for_claimed_items(own_pool):
     blocking = Blocking()
     worker = threading.Thread(target=own_pool.run, args=(blocking.job,))
     worker.start()
@@ -282,7 +272,7 @@ def test_a_job_waits_only_for_claimed_items(own_pool: ThreadPool) -> None:
     assert (blocking.done == 1).all()
 
 
-def test_late_helpers_do_not_touch_a_released_job(own_pool: ThreadPool) -> None:
+def test_late_helpers_do_not_touch_a_released_job(own_pool):
     # Jobs come and go, and their memory with them, while helpers look for work.
     for _ in range(300):
         counting = Counting(3, 3)
@@ -293,9 +283,7 @@ def test_late_helpers_do_not_touch_a_released_job(own_pool: ThreadPool) -> None:
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
 @pytest.mark.parametrize("items", [3, 64, 1001])
-def test_every_item_is_done_once_whichever_thread_does_it(
-    items: int, threads: int, own_pool: ThreadPool
-) -> None:
+def test_every_item_is_done_once_whichever_thread_does_it(items, threads, own_pool):
     module = Module(fused=False)
     with each_item(module, "work") as (code, table, item):
         address = code.offset(code.load(table, POINTER), item, "i64")
@@ -329,13 +317,11 @@ def test_every_item_is_done_once_whichever_thread_does_it(
         (1 << 30, 1e15, 2, (2, 65)),
     ],
 )
-def test_kernels_are_split_by_their_cost(
-    items: int, cycles: float, threads: int, expected: tuple[int, int]
-) -> None:
+def test_kernels_are_split_by_their_cost(items, cycles, threads, expected):
     assert slices(items, cycles, threads) == expected
 
 
-def test_threads_that_run_their_first_programs_together_share_one_native_library() -> None:
+def test_threads_that_run_their_first_programs_together_share_one_native_library():
     script = """
 import sys
 sys.setswitchinterval(1e-6)
@@ -357,7 +343,7 @@ print([one.predict(np.ones((3, 4), "float32")).shape for one in models])
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
 @pytest.mark.parametrize("size", [1, 7, 64, 200, 40_000])
-def test_the_native_loop_takes_rows_and_records_results(size: int, threads: int) -> None:
+def test_the_native_loop_takes_rows_and_records_results(size, threads):
     generator = np.random.default_rng(size)
     data: Array = generator.integers(0, 256, (30, size), np.uint8)
     rows = generator.integers(0, 30, (25, 5))

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -102,9 +101,7 @@ def assert_same(first: Record, second: Record) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_trains_the_same_on_cpu_and_opencl(
-    path: Path, opencl_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_example_trains_the_same_on_cpu_and_opencl(path, opencl_name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = [*SHORT.get(path.stem, ())]
     if 'add_argument("folder"' in path.read_text():
@@ -115,7 +112,7 @@ def test_an_example_trains_the_same_on_cpu_and_opencl(
     assert_same(*(watched(partial(main, [*arguments, "--engine", name])) for name in engines))
 
 
-def test_the_demo_trains_the_same_on_cpu_and_opencl(opencl_name: str, tmp_path: Path) -> None:
+def test_the_demo_trains_the_same_on_cpu_and_opencl(opencl_name, tmp_path):
     def demo(name: str) -> None:
         options = ["demo", "--engine", name, "--out", str(tmp_path / "demo")]
         result = CliRunner().invoke(command_line, options)
@@ -133,7 +130,7 @@ class Weighted(lm.Layer):
         return x * scope.parameter("weight", shape=x.shape[1:], init=lm.init.Constant(0.0))
 
 
-def test_dropout_masks_have_the_same_bits_on_cpu_and_opencl(opencl_name: str) -> None:
+def test_dropout_masks_have_the_same_bits_on_cpu_and_opencl(opencl_name):
     # The loss is the sum of the output, so the weights become minus the sum of the masks.
     net = lm.Sequential(lm.Input(1000), Weighted(), lm.Dropout(0.3))
     ones, found = np.ones((1, 1000), "float32"), []

@@ -34,13 +34,11 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("# the iteration", []),
     ],
 )
-def test_retired_words_are_found_in_prose_and_in_names(
-    rules: Any, line: str, found: list[str]
-) -> None:
+def test_retired_words_are_found_in_prose_and_in_names(rules, line, found):
     assert [breach.split("'")[1] for breach in rules.breaches_in("some.py", line)] == found
 
 
-def test_a_breach_states_its_line_and_the_standard_term(rules: Any) -> None:
+def test_a_breach_states_its_line_and_the_standard_term(rules):
     tiles = "lamina/engines/simd/emit/tiles.py"
     for path, text, breaches in (
         ("docs/some.md", "A page.\n\nA team.\n", ["3: 'team' is retired: say thread pool"]),
@@ -54,7 +52,7 @@ def test_a_breach_states_its_line_and_the_standard_term(rules: Any) -> None:
     assert "'forms'" in breach
 
 
-def test_tables_of_faults_and_settings_are_read(rules: Any) -> None:
+def test_tables_of_faults_and_settings_are_read(rules):
     read = {path.relative_to(ROOT).as_posix() for path in rules._files(rules.TABLES, "*.toml")}
     assert read >= {"tools/mutations/cpu.toml", "pyproject.toml", ".ci/run"}
 
@@ -66,7 +64,7 @@ def layer(name: str, lines: int) -> str:
     return text + '\n    def forward(self):\n        """Two."""\n\n        return 0\n'
 
 
-def test_a_public_layer_has_few_lines_besides_its_docstrings(rules: Any) -> None:
+def test_a_public_layer_has_few_lines_besides_its_docstrings(rules):
     most = rules.MOST_LAYER_LINES
     text = layer("Short", most) + layer("Long", most + 1)
     text += layer("_Shared", most + 1) + layer("Other", most + 1)
@@ -74,6 +72,6 @@ def test_a_public_layer_has_few_lines_besides_its_docstrings(rules: Any) -> None
     assert [(name, count) for _, name, count in found] == [("Long", most + 1)]
 
 
-def test_code_and_pages_keep_the_rules() -> None:
+def test_code_and_pages_keep_the_rules():
     done = run_python(ROOT / "tools" / "house_rules.py")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -65,30 +65,30 @@ def ours(modules: set[str]) -> list[str]:
     return sorted(name for name in modules if name.partition(".")[0] == "lamina")
 
 
-def test_importing_lamina_loads_only_lamina_lazy() -> None:
+def test_importing_lamina_loads_only_lamina_lazy():
     modules, _ = loaded("import lamina")
     assert ours(modules) == ["lamina", "lamina.base", "lamina.base.lazy"]
     assert len(modules) <= 5
 
 
-def test_importing_lamina_prints_nothing_and_does_not_import_numpy() -> None:
+def test_importing_lamina_prints_nothing_and_does_not_import_numpy():
     assert printed("import lamina, sys; print('numpy' in sys.modules)") == "False\n"
     assert printed(EVERY_NAME, "-W", "error") == ""
 
 
-def test_using_every_name_imports_no_optional_package() -> None:
+def test_using_every_name_imports_no_optional_package():
     modules, _ = loaded(EVERY_NAME)
     assert len(ours(modules)) > 100
     assert not {name.partition(".")[0] for name in modules} & HEAVY
 
 
-def test_constructors_of_records_are_compiled_when_they_are_used() -> None:
+def test_constructors_of_records_are_compiled_when_they_are_used():
     # dataclass(frozen=True) would compile six for each of 200 classes.
     _, compiled = loaded(EVERY_NAME)
     assert compiled < 120
 
 
-def test_a_first_training_loads_no_unused_modules(tmp_path: Path) -> None:
+def test_a_first_training_loads_no_unused_modules(tmp_path):
     code = FIRST_TRAINING.replace("ENGINE", repr("cpu"))
     loaded(code, tmp_path)
     loaded.cache_clear()  # the second time all is compiled already
@@ -111,7 +111,7 @@ def test_a_first_training_loads_no_unused_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["--version", "--help", "train --help"])
-def test_the_command_line_answers_before_numpy_is_loaded(arguments: str) -> None:
+def test_the_command_line_answers_before_numpy_is_loaded(arguments):
     code = f"""
 import sys
 from lamina.cli import main

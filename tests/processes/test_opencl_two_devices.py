@@ -59,7 +59,7 @@ except lm.errors.InternalError as error:
 """
 
 
-def test_two_devices_train_at_the_same_time_and_exchange_parameters() -> None:
+def test_two_devices_train_at_the_same_time_and_exchange_parameters():
     pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
     # PoCL then has two devices. Other drivers ignore it.
     done = run_python("-c", TWO, POCL_DEVICES="pthread pthread")

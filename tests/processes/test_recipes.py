@@ -30,7 +30,7 @@ def with_line(text: str, line: str) -> str:
 
 
 @pytest.mark.parametrize("recipe", ["layer", "op"])
-def test_the_steps_of_a_recipe_suffice(recipe: str, tmp_path: Path) -> None:
+def test_the_steps_of_a_recipe_suffice(recipe, tmp_path):
     copy = tmp_path / "checkout"
     unneeded = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
     shutil.copytree(CHECKOUT, copy, ignore=unneeded)

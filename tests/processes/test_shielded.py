@@ -28,14 +28,14 @@ class Alarm(Exception):
     """The exception of the handler."""
 
 
-def test_results_and_errors_are_passed_on() -> None:
+def test_results_and_errors_are_passed_on():
     assert THREAD.call(lambda: 7 * 6) == 42
     assert THREAD.call(lambda: THREAD.call(lambda: 3)) == 3
     with pytest.raises(ZeroDivisionError):
         THREAD.call(lambda: 1 / 0)
 
 
-def test_all_work_runs_in_one_thread() -> None:
+def test_all_work_runs_in_one_thread():
     with ThreadPoolExecutor(5) as callers:
         found = set(callers.map(lambda _: THREAD.call(threading.get_ident), range(20)))
     found.add(THREAD.call(threading.get_ident))
@@ -43,7 +43,7 @@ def test_all_work_runs_in_one_thread() -> None:
     assert threading.get_ident() not in found
 
 
-def test_work_is_over_or_not_begun_wherever_a_handler_raises() -> None:
+def test_work_is_over_or_not_begun_wherever_a_handler_raises():
     # Code that handles the interruption uses what the work changes: the work must not be running.
     own = {ShieldedThread.call.__code__, ShieldedThread._finish.__code__}
     begun, over = 0, 0
@@ -86,7 +86,7 @@ def test_work_is_over_or_not_begun_wherever_a_handler_raises() -> None:
 
 
 @posix_only
-def test_a_handler_may_ask_for_work_while_other_work_runs() -> None:
+def test_a_handler_may_ask_for_work_while_other_work_runs():
     found: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda *_: found.append(THREAD.call(lambda: 5)))
     try:
@@ -97,7 +97,7 @@ def test_a_handler_may_ask_for_work_while_other_work_runs() -> None:
     assert found == [5]
 
 
-def test_other_threads_do_their_work_themselves() -> None:
+def test_other_threads_do_their_work_themselves():
     found: list[int] = []
     caller = threading.Thread(target=lambda: found.append(shielded(threading.get_ident)))
     caller.start()
@@ -105,7 +105,7 @@ def test_other_threads_do_their_work_themselves() -> None:
     assert found == [caller.ident]
 
 
-def test_the_collector_is_off_in_the_shielded_thread() -> None:
+def test_the_collector_is_off_in_the_shielded_thread():
     assert gc.isenabled()
     assert not THREAD.call(gc.isenabled)
     assert gc.isenabled()
@@ -117,7 +117,7 @@ def test_the_collector_is_off_in_the_shielded_thread() -> None:
         gc.enable()
 
 
-def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch):
     def fail(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -207,7 +207,7 @@ print("leaving")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no signals and no fork here")
 @pytest.mark.parametrize("behaviour", PROGRAMS)
-def test_processes(behaviour: str) -> None:
+def test_processes(behaviour):
     program, expected = PROGRAMS[behaviour]
     assert printed(BEGIN + program) == expected
 
@@ -237,7 +237,7 @@ for times in range(1, 6):
 
 @posix_only
 @pytest.mark.parametrize("several", [1, 2, 3])
-def test_exceptions_of_handlers_are_held_until_the_work_is_done(several: int) -> None:
+def test_exceptions_of_handlers_are_held_until_the_work_is_done(several):
     # All come while this thread has the interpreter's lock: the main thread then runs the first
     # handler, and another one wherever it looks next.
     assert printed(BEGIN + SEVERAL.replace("[:SEVERAL]", f"[:{several}]")) == "True\n" * 5
@@ -255,7 +255,7 @@ from lamina.errors import EngineError
 """
 
 
-def test_exit_handlers_after_the_thread_has_left_get_an_error() -> None:
+def test_exit_handlers_after_the_thread_has_left_get_an_error():
     assert printed(f"{LATE}{BEGIN}thread.call(lambda: None)") == (
         "the process is ending: the thread that compiles programs has ended\n"
         "  Register an exit handler after its model is made: it then runs before the thread ends.\n"

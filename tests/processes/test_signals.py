@@ -76,7 +76,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all((one[n] == other[n]).all() for n in one)
 
 
-def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch):
     """Also those of destructors: no object of llvmlite is anywhere else."""
     kind: Any = type(llvm.binding.ffi.lib.LLVMPY_DisposeString)
     plain = kind.__call__
@@ -106,7 +106,7 @@ def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch: pytest.MonkeyPa
     assert callers == {"lamina-llvm"}
 
 
-def test_code_without_references_is_unloaded() -> None:
+def test_code_without_references_is_unloaded():
     code = assemble(TEXT, host())
     llvm.load(code).release()
     before = len(llvm._loaded)
@@ -122,9 +122,7 @@ def test_code_without_references_is_unloaded() -> None:
     assert one.number not in llvm._loaded
 
 
-def test_an_interrupted_training_step_of_the_interpreter_is_completed(
-    monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
-) -> None:
+def test_an_interrupted_training_step_of_the_interpreter_is_completed(monkeypatch, pressing):
     models = [lm.Model(network(), engine="interpreter") for _ in range(2)]
     with training_of(models[1]) as training:
         training.step(X, X)
@@ -146,14 +144,14 @@ def test_an_interrupted_training_step_of_the_interpreter_is_completed(
     assert same(*(model.parameters() for model in models))
 
 
-def test_parameters_are_replaced_together(pressing: Callable[[], None]) -> None:
+def test_parameters_are_replaced_together(pressing):
     model, other = lm.Model(network(), seed=0), lm.Model(network(), seed=1)
     with writes_interrupted_by(pressing), pytest.raises(KeyboardInterrupt):
         model.set_parameters(other.parameters())
     assert same(model.parameters(), other.parameters())
 
 
-def test_a_handler_sees_the_parameters_before_a_change_or_after_it() -> None:
+def test_a_handler_sees_the_parameters_before_a_change_or_after_it():
     """Such as a handler that saves the model when the process is to end."""
     model, other = lm.Model(network(), seed=0), lm.Model(network(), seed=1)
     seen: list[dict[str, Any]] = []
@@ -172,7 +170,7 @@ def test_a_handler_sees_the_parameters_before_a_change_or_after_it() -> None:
     assert all(same(one, other.parameters()) for one in seen)
 
 
-def test_a_state_is_restored_together_with_the_parameters(pressing: Callable[[], None]) -> None:
+def test_a_state_is_restored_together_with_the_parameters(pressing):
     with training_of(lm.Model(network())) as training:
         training.run((X, X), 3)
         values, state = training.snapshot()
@@ -184,7 +182,7 @@ def test_a_state_is_restored_together_with_the_parameters(pressing: Callable[[],
         assert same(found[1], state)
 
 
-def test_weights_are_packed_again_after_an_interrupted_change() -> None:
+def test_weights_are_packed_again_after_an_interrupted_change():
     """A change counts before it is made: it may be the last thing that happens."""
     model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(64)))
     x = np.ones((4, 64), "float32")
@@ -202,7 +200,7 @@ def test_weights_are_packed_again_after_an_interrupted_change() -> None:
     assert (model.predict(x) == bias).all()
 
 
-def test_a_training_cannot_be_run_after_an_interrupted_release() -> None:
+def test_a_training_cannot_be_run_after_an_interrupted_release():
     model = lm.Model(network())
     training = training_of(model)
     training.step(X, X)
@@ -218,7 +216,7 @@ def job_of(threads: int) -> Job:
     return Job([], [], [], threads, np.zeros(1, np.uint64), np.zeros(1, np.int64))
 
 
-def test_a_job_is_set_to_one_run_again_after_an_interrupted_change() -> None:
+def test_a_job_is_set_to_one_run_again_after_an_interrupted_change():
     """Otherwise it would access rows that were freed."""
     job = job_of(1)
     words = job._words
@@ -233,9 +231,7 @@ def test_a_job_is_set_to_one_run_again_after_an_interrupted_change() -> None:
     assert words[jobs.OUTPUTS] == 0
 
 
-def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(monkeypatch):
     job = job_of(2)
     found: list[int] = []
 
@@ -252,9 +248,7 @@ def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(
     assert found == list(range(9))
 
 
-def test_ctrl_c_while_a_helper_starts_leaves_no_two_helpers_with_one_number(
-    monkeypatch: pytest.MonkeyPatch, pressing: Callable[[], None]
-) -> None:
+def test_ctrl_c_while_a_helper_starts_leaves_no_two_helpers_with_one_number(monkeypatch, pressing):
     pool = ThreadPool()
     numbers: list[int] = []
 
@@ -274,7 +268,7 @@ def test_ctrl_c_while_a_helper_starts_leaves_no_two_helpers_with_one_number(
     assert numbers == [1, 2]
 
 
-def test_programs_move_to_another_arena_together(pressing: Callable[[], None]) -> None:
+def test_programs_move_to_another_arena_together(pressing):
     class Tenant:
         block: Any = None
 
@@ -290,7 +284,7 @@ def test_programs_move_to_another_arena_together(pressing: Callable[[], None]) -
     assert arena.bytes == 192
 
 
-def test_ctrl_c_is_raised_at_the_end_unless_it_is_handled(pressing: Callable[[], None]) -> None:
+def test_ctrl_c_is_raised_at_the_end_unless_it_is_handled(pressing):
     def hold() -> None:
         with held_interrupts() as interrupt:
             assert not interrupt.handle()
@@ -305,9 +299,7 @@ def test_ctrl_c_is_raised_at_the_end_unless_it_is_handled(pressing: Callable[[],
         assert interrupt.handle()
 
 
-def test_the_previous_handler_is_restored_after_an_interrupted_restore(
-    pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_previous_handler_is_restored_after_an_interrupted_restore(pressing, monkeypatch):
     seen: list[int] = []
 
     def own(number: int, _: Any) -> None:
@@ -324,8 +316,8 @@ def test_the_previous_handler_is_restored_after_an_interrupted_restore(
 
 
 def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_training_step(
-    pressing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pressing, monkeypatch
+):
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
     before, y = model.parameters(), X[:, :3]
     # As on a device with memory of its own.
@@ -368,9 +360,7 @@ def small_fit(callbacks: list[Any], **how: Any) -> Any:
     return model.fit((X, X[:, :3]), callbacks=callbacks, **HOW, **how)
 
 
-def test_ctrl_c_ends_one_fit_of_a_loop_and_says_so(
-    pressing: Callable[[], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_ends_one_fit_of_a_loop_and_says_so(pressing, capsys):
     found = fits(pressing, seconds=1.1)
     assert [(len(one), one.interrupted) for one in found] == [(2, True)] * 3
     said = (
@@ -380,13 +370,11 @@ def test_ctrl_c_ends_one_fit_of_a_loop_and_says_so(
     assert tuple(capsys.readouterr()) == ("", 3 * said)
 
 
-def test_a_second_ctrl_c_within_a_second_ends_a_loop_of_fits(pressing: Callable[[], None]) -> None:
+def test_a_second_ctrl_c_within_a_second_ends_a_loop_of_fits(pressing):
     assert len(fits(pressing)) == 1
 
 
-def test_ctrl_c_may_raise_once_the_fit_has_ended(
-    pressing: Callable[[], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_may_raise_once_the_fit_has_ended(pressing, capsys):
     assert not fits(pressing, on_interrupt="raise")
     assert not capsys.readouterr().err
     # A callback that ends a fit is no Ctrl-C.
@@ -395,7 +383,7 @@ def test_ctrl_c_may_raise_once_the_fit_has_ended(
     assert not capsys.readouterr().err
 
 
-def test_callbacks_end_before_ctrl_c_raises(pressing: Callable[[], None]) -> None:
+def test_callbacks_end_before_ctrl_c_raises(pressing):
     seen: list[str] = []
 
     class Seen(lm.Callback):
@@ -414,7 +402,7 @@ def test_callbacks_end_before_ctrl_c_raises(pressing: Callable[[], None]) -> Non
 
 
 @posix_only
-def test_signals_at_random_moments_do_no_harm() -> None:
+def test_signals_at_random_moments_do_no_harm():
     """A short version of `tools/attack_signals.py`, which describes the attack."""
     done = run_python(ROOT / "tools" / "attack_signals.py", "40", "11", PYTHONPATH=str(ROOT))
     assert "0 failures" in done.stdout, done.stdout + done.stderr
@@ -442,5 +430,5 @@ model.fit((x, y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), progress=False)
 
 
 @posix_only
-def test_a_handler_predicts_while_modules_are_loaded_for_the_first_time() -> None:
+def test_a_handler_predicts_while_modules_are_loaded_for_the_first_time():
     assert printed(_PREDICTING, LAMINA_CACHE="off") == "(2, 3)\n(2, 3)\n"

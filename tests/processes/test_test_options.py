@@ -23,7 +23,7 @@ def run_pytest(*options: object) -> str:
 
 
 @pytest.mark.sampled
-def test_kernels_of_pocl_are_kept_for_the_next_run(opencl_name: str, tmp_path: Path) -> None:
+def test_kernels_of_pocl_are_kept_for_the_next_run(opencl_name, tmp_path):
     if "pthread" not in open_engine(opencl_name).device.description:
         pytest.skip("not PoCL")
     options = (f"--engine={opencl_name}", "-k", "outputs_are_copies", "--pocl-cache", tmp_path)
@@ -43,7 +43,7 @@ def collected(*options: str) -> list[str]:
     return [line for line in run_pytest("--collect-only", *options).splitlines() if "::" in line]
 
 
-def test_each_test_is_in_one_part() -> None:
+def test_each_test_is_in_one_part():
     every = collected(ROUNDING, "--engine=interpreter")
     parts = [collected(ROUNDING, "--engine=interpreter", "--part", f"{k}/3") for k in range(3)]
     assert len(every) == 6
@@ -51,16 +51,16 @@ def test_each_test_is_in_one_part() -> None:
     assert all(len(part) < len(every) for part in parts)
 
 
-def test_an_engine_is_the_interpreter_or_cpu_unless_chosen() -> None:
+def test_an_engine_is_the_interpreter_or_cpu_unless_chosen():
     engines = {name.rpartition("[")[2].partition("-")[0] for name in collected(ROUNDING)}
     assert engines == {"interpreter", "cpu"}
 
 
-def test_a_part_that_there_is_not_is_refused() -> None:
+def test_a_part_that_there_is_not_is_refused():
     assert "there are parts 0/3 to 2/3" in run_pytest(ROUNDING, "--part", "3/3")
 
 
-def test_the_first_case_of_each_test_runs_by_default_and_all_of_a_path() -> None:
+def test_the_first_case_of_each_test_runs_by_default_and_all_of_a_path():
     path = "tests/unit/ops/test_top_k.py"
     every, by_default = collected(path), collected("-o", f"testpaths={path}")
     first = {name.partition("[")[0]: name for name in reversed(every)}

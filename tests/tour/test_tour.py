@@ -24,9 +24,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_examples_of_a_page_print_the_shown_results(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_of_a_page_print_the_shown_results(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert found.attempted >= 3

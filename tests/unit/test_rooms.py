@@ -64,7 +64,7 @@ def room_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-def test_imports_of_all_kinds_are_found() -> None:
+def test_imports_of_all_kinds_are_found():
     text = """
 from lamina import ops
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ def f():
     }
 
 
-def test_only_the_files_that_every_reader_knows_are_loose() -> None:
+def test_only_the_files_that_every_reader_knows_are_loose():
     assert {path.name for path in (ROOT / "lamina").iterdir() if path.is_file()} == LOOSE
 
 
-def test_no_import_goes_upwards() -> None:
+def test_no_import_goes_upwards():
     ranks = layers()
     upwards = [
         f"{name} -> {module}"
@@ -98,7 +98,7 @@ def test_no_import_goes_upwards() -> None:
     assert upwards == []
 
 
-def test_files_with_public_names_are_imported_by_their_packages() -> None:
+def test_files_with_public_names_are_imported_by_their_packages():
     """`from ... import *` of losses, metrics and optimizers is also in `lamina/__init__.py`."""
     missing = [
         f"{package} -> {name}"
@@ -110,7 +110,7 @@ def test_files_with_public_names_are_imported_by_their_packages() -> None:
     assert missing == []
 
 
-def test_no_modules_import_each_other() -> None:
+def test_no_modules_import_each_other():
     """A folder's own modules may name each other's types."""
     graph = {
         name: {

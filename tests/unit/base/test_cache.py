@@ -46,7 +46,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return package
 
 
-def test_sources_that_change_after_they_were_imported_are_noticed(package: Path) -> None:
+def test_sources_that_change_after_they_were_imported_are_noticed(package):
     before, unasked = Sources(package.name), Sources(package.name)
     assert before.checksum == unasked.checksum != ""
     assert before.are_unchanged
@@ -56,7 +56,7 @@ def test_sources_that_change_after_they_were_imported_are_noticed(package: Path)
     assert Sources(package.name).checksum != before.checksum
 
 
-def test_sources_with_another_time_and_equal_text_are_unchanged(package: Path) -> None:
+def test_sources_with_another_time_and_equal_text_are_unchanged(package):
     one, other = Sources(package.name), Sources(package.name)
     os.utime(package / "__init__.py", ns=(0, 0))
     assert one.are_unchanged
@@ -77,7 +77,7 @@ KEYS: dict[str, tuple[Sources | None, Sequence[str]]] = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_the_key_covers_every_package_that_decides_an_entry(kind: str) -> None:
+def test_the_key_covers_every_package_that_decides_an_entry(kind):
     sources, roots = KEYS[kind]
     if sources is None:
         pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
@@ -92,13 +92,13 @@ def test_the_key_covers_every_package_that_decides_an_entry(kind: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "../outside", "/etc/x", "a\0b", "k" * 5000, "\N{SNOWMAN}"])
-def test_any_text_is_a_key(key: str, cache_folder: Path) -> None:
+def test_any_text_is_a_key(key, cache_folder):
     make = Maker()
     assert [cached(key, make) for _ in range(2)] == [CONTENT] * 2
     assert make.calls == len(entries(cache_folder)) == 1
 
 
-def test_keys_depend_on_every_string_and_where_it_ends() -> None:
+def test_keys_depend_on_every_string_and_where_it_ends():
     keys = {key_of(parts) for parts in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], [])}
     assert len(keys) == 5
 
@@ -122,7 +122,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_entry_is_made_again(damage: str, cache_folder: Path) -> None:
+def test_a_damaged_entry_is_made_again(damage, cache_folder):
     make = Maker()
     cached("k", make)
     path = path_of(cache_folder, "k")
@@ -131,7 +131,7 @@ def test_a_damaged_entry_is_made_again(damage: str, cache_folder: Path) -> None:
     assert make.calls == 2
 
 
-def test_a_whole_entry_under_another_name_is_made_again(cache_folder: Path) -> None:
+def test_a_whole_entry_under_another_name_is_made_again(cache_folder):
     for name in ("one", "two"):
         assert cached(name, Maker(name.encode())) == name.encode()
     path_of(cache_folder, "two").write_bytes(path_of(cache_folder, "one").read_bytes())
@@ -141,17 +141,13 @@ def test_a_whole_entry_under_another_name_is_made_again(cache_folder: Path) -> N
 
 
 @pytest.mark.parametrize("value", ["off", "OFF", "0", ""])
-def test_the_cache_can_be_turned_off(
-    value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_cache_can_be_turned_off(value, monkeypatch, caplog):
     monkeypatch.setenv("LAMINA_CACHE", value)
     unused(Maker())
     assert not caplog.messages
 
 
-def test_the_folder_is_in_the_users_cache_folder_or_is_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_is_in_the_users_cache_folder_or_is_chosen(tmp_path, monkeypatch):
     for variable in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.setenv("LAMINA_CACHE", "~/elsewhere")
@@ -176,11 +172,8 @@ def test_the_folder_is_in_the_users_cache_folder_or_is_chosen(
     ],
 )
 def test_without_a_home_folder_there_is_no_cache_and_one_warning(
-    variables: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    variables, tmp_path, monkeypatch, caplog
+):
     import pwd
 
     lacking = tmp_path / "home"
@@ -205,7 +198,7 @@ def test_without_a_home_folder_there_is_no_cache_and_one_warning(
 
 @pytest.mark.sampled
 @posix
-def test_a_process_of_an_unknown_user_predicts_without_a_cache_and_warns_once() -> None:
+def test_a_process_of_an_unknown_user_predicts_without_a_cache_and_warns_once():
     """As containers do that run under any number: neither a name nor a home folder."""
     script = """
 import os, pwd, sys
@@ -225,9 +218,7 @@ for size in (1, 2, 3):
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_the_entries_used_longest_ago_are_removed_first(
-    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_entries_used_longest_ago_are_removed_first(cache_folder, monkeypatch):
     a, b, c, d = in_one_shard(4)
     cached(a, Maker())
     size = path_of(cache_folder, a).stat().st_size
@@ -242,9 +233,7 @@ def test_the_entries_used_longest_ago_are_removed_first(
     assert entries(cache_folder) == sorted(path_of(cache_folder, key) for key in (a, c, d))
 
 
-def test_an_entry_above_the_limit_is_kept_while_it_is_the_latest(
-    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_above_the_limit_is_kept_while_it_is_the_latest(cache_folder, monkeypatch):
     monkeypatch.setattr(cache, "LARGEST_BYTES", 10)
     first, second = in_one_shard(2)
     for key in (first, second):
@@ -253,9 +242,7 @@ def test_an_entry_above_the_limit_is_kept_while_it_is_the_latest(
     assert entries(cache_folder) == [path_of(cache_folder, second)]
 
 
-def test_the_cache_exceeds_its_limit_by_at_most_an_eighth(
-    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_exceeds_its_limit_by_at_most_an_eighth(cache_folder, monkeypatch):
     monkeypatch.setattr(cache, "LARGEST_BYTES", 1 << 20)
     generator = random.Random(0)
     content = bytes(3000)
@@ -284,7 +271,7 @@ def lines_run(work: Callable[[], object]) -> int:
     return count
 
 
-def test_the_cost_of_writing_does_not_grow_with_the_number_of_entries(cache_folder: Path) -> None:
+def test_the_cost_of_writing_does_not_grow_with_the_number_of_entries(cache_folder):
     first, second, third = in_one_shard(3)
     keep(first, CONTENT)
     few = lines_run(lambda: keep(second, CONTENT))
@@ -294,7 +281,7 @@ def test_the_cost_of_writing_does_not_grow_with_the_number_of_entries(cache_fold
     assert lines_run(lambda: find(third)) < 2 * few
 
 
-def test_a_shard_is_trimmed_once_per_eighth_of_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_is_trimmed_once_per_eighth_of_its_limit(monkeypatch):
     trims: list[int] = []
     monkeypatch.setattr(cache, "_trim", lambda _: trims.append(1))
     monkeypatch.setattr(cache, "LARGEST_BYTES", cache.SHARDS * 8 * 100 * 1024)
@@ -304,7 +291,7 @@ def test_a_shard_is_trimmed_once_per_eighth_of_its_limit(monkeypatch: pytest.Mon
     assert len(trims) == 1000 // 51
 
 
-def test_unfinished_files_of_ended_processes_are_removed(cache_folder: Path) -> None:
+def test_unfinished_files_of_ended_processes_are_removed(cache_folder):
     fcntl = pytest.importorskip("fcntl", reason="there are no locks of POSIX here")
     cached("a", Maker())
     left, living = (cache_folder / "new" / f".lamina-{name}.tmp" for name in ("left", "living"))
@@ -318,7 +305,7 @@ def test_unfinished_files_of_ended_processes_are_removed(cache_folder: Path) -> 
     assert not living.exists()
 
 
-def test_writers_at_the_same_time_leave_one_whole_entry(cache_folder: Path) -> None:
+def test_writers_at_the_same_time_leave_one_whole_entry(cache_folder):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: cached("k", Maker()), range(40)))
     assert found == [CONTENT] * 40
@@ -351,7 +338,7 @@ def start(seed, rounds):
 
 
 @posix
-def test_processes_that_write_read_and_trim_find_whole_entries() -> None:
+def test_processes_that_write_read_and_trim_find_whole_entries():
     script = """
 children = [start(seed, 300) for seed in range(4)]
 assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
@@ -360,7 +347,7 @@ assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
 
 
 @posix
-def test_writers_that_are_killed_leave_nothing_that_is_read(cache_folder: Path) -> None:
+def test_writers_that_are_killed_leave_nothing_that_is_read(cache_folder):
     script = """
 generator = random.Random(0)
 for seed in range(20):

@@ -28,7 +28,7 @@ _folder = pytest.fixture(autouse=True, name="cache_folder")(cache_of_its_own)
 
 
 @posix
-def test_only_the_user_may_access_folders_and_files(cache_folder: Path) -> None:
+def test_only_the_user_may_access_folders_and_files(cache_folder):
     mask = os.umask(0)
     try:
         cached("k", Maker())
@@ -40,7 +40,7 @@ def test_only_the_user_may_access_folders_and_files(cache_folder: Path) -> None:
 
 @posix
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o720])
-def test_a_folder_that_others_may_write_to_is_not_used(mode: int, cache_folder: Path) -> None:
+def test_a_folder_that_others_may_write_to_is_not_used(mode, cache_folder):
     cache_folder.mkdir()
     cache_folder.chmod(mode)
     unused(Maker())
@@ -50,12 +50,8 @@ def test_a_folder_that_others_may_write_to_is_not_used(mode: int, cache_folder: 
 @posix
 @pytest.mark.parametrize(("mode", "trusted"), [(0o777, False), (0o772, False), (0o1777, True)])
 def test_a_folder_below_one_that_others_may_write_to_is_used_only_with_the_sticky_bit(
-    mode: int,
-    trusted: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    mode, trusted, tmp_path, monkeypatch, caplog
+):
     """They could replace it by one of theirs."""
     shared = tmp_path / "shared"
     (shared / "mine").mkdir(parents=True)
@@ -106,9 +102,7 @@ PLACES: dict[str, Callable[[Path, Path], Path]] = {
 
 @posix
 @pytest.mark.parametrize("which", ["a parent", "the folder", "a shard", "the entry"])
-def test_files_of_another_user_are_not_used(
-    which: str, cache_folder: Path, owned: Owned, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_of_another_user_are_not_used(which, cache_folder, owned, caplog):
     cached("k", Maker(b"not mine"))
     path = PLACES[which](cache_folder, path_of(cache_folder, "k"))
     owned.give(os.geteuid() + 1, path)
@@ -120,8 +114,8 @@ def test_files_of_another_user_are_not_used(
 
 @posix
 def test_a_parent_may_belong_to_root_and_be_written_by_the_users_own_group(
-    cache_folder: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache_folder, owned, monkeypatch
+):
     """As many systems make one for each user, and have folders be writable by the group."""
     import grp
     import pwd
@@ -151,8 +145,8 @@ def test_a_parent_may_belong_to_root_and_be_written_by_the_users_own_group(
 
 @posix
 def test_a_folder_that_an_access_control_list_opens_to_others_is_not_used(
-    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache_folder, monkeypatch
+):
     """The mode shows what it gives to them as the group's."""
 
     def entry(tag: int, rights: int, who: int = 2**32 - 1) -> bytes:
@@ -175,9 +169,7 @@ def test_a_folder_that_an_access_control_list_opens_to_others_is_not_used(
 
 @posix
 @pytest.mark.parametrize("which", PLACES)
-def test_links_are_not_followed(
-    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_are_not_followed(which, tmp_path, monkeypatch):
     tmp_path.chmod(0o1777)  # Somebody else could have put them there.
     inside = tmp_path / "around" / "path"
     monkeypatch.setenv("LAMINA_CACHE", str(inside))
@@ -196,9 +188,7 @@ def test_links_are_not_followed(
 
 
 @posix
-def test_links_in_folders_of_root_are_followed(
-    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_in_folders_of_root_are_followed(tmp_path, owned, monkeypatch):
     real = tmp_path / "disk2"
     (real / "home").mkdir(parents=True)
     (tmp_path / "home").symlink_to("disk2/home")
@@ -222,9 +212,7 @@ def test_links_in_folders_of_root_are_followed(
 
 
 @posix
-def test_a_folder_exchanged_after_its_check_is_still_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_exchanged_after_its_check_is_still_read(tmp_path, monkeypatch):
     """The folder that was checked is used, even if another one has taken its name."""
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     monkeypatch.setenv("LAMINA_CACHE", str(mine))
@@ -251,9 +239,7 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 @posix
 @pytest.mark.parametrize("name", ["an entry", "the count"])
 @pytest.mark.parametrize("kind", SPECIAL)
-def test_special_files_in_place_of_entries_do_no_harm(
-    kind: str, name: str, cache_folder: Path
-) -> None:
+def test_special_files_in_place_of_entries_do_no_harm(kind, name, cache_folder):
     cached("k", Maker())
     path = path_of(cache_folder, "k")
     if name == "the count":
@@ -264,9 +250,7 @@ def test_special_files_in_place_of_entries_do_no_harm(
         assert cached("k", Maker()) == CONTENT
 
 
-def test_where_folders_cannot_be_opened_paths_are_used(
-    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_folders_cannot_be_opened_paths_are_used(cache_folder, monkeypatch):
     """As on Windows."""
     monkeypatch.setattr(folders, "_EXAMINED", False)
     monkeypatch.setattr(folders.os, "supports_fd", set())
@@ -279,16 +263,14 @@ def test_where_folders_cannot_be_opened_paths_are_used(
     assert len(entries(cache_folder / "0" / "..")) <= 2
 
 
-def test_a_path_to_a_file_turns_the_cache_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_path_to_a_file_turns_the_cache_off(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "file"))
     unused(Maker())
     assert len(caplog.messages) == 1
 
 
-def test_a_full_disk_does_no_harm(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_no_harm(cache_folder, monkeypatch):
     def full(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
@@ -299,7 +281,7 @@ def test_a_full_disk_does_no_harm(cache_folder: Path, monkeypatch: pytest.Monkey
 
 
 @posix
-def test_no_descriptor_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_descriptor_is_left_open(tmp_path, monkeypatch):
     def open_ones() -> int:
         return len(os.listdir("/dev/fd"))
 

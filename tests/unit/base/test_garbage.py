@@ -23,7 +23,7 @@ def collecting() -> Generator[None]:
     assert gc.isenabled()
 
 
-def test_the_last_pause_that_ends_or_is_deleted_lets_garbage_be_collected() -> None:
+def test_the_last_pause_that_ends_or_is_deleted_lets_garbage_be_collected():
     first, second = Pause(), Pause()
     assert not gc.isenabled()
     first.end()
@@ -37,9 +37,7 @@ def test_the_last_pause_that_ends_or_is_deleted_lets_garbage_be_collected() -> N
     assert gc.isenabled()
 
 
-def test_an_interrupted_end_of_a_pause_is_completed_by_the_next_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupted_end_of_a_pause_is_completed_by_the_next_pause(monkeypatch):
     def interrupt(_: Pause) -> None:
         raise KeyboardInterrupt
 
@@ -53,7 +51,7 @@ def test_an_interrupted_end_of_a_pause_is_completed_by_the_next_pause(
     assert gc.isenabled()
 
 
-def test_a_collector_that_is_off_stays_off() -> None:
+def test_a_collector_that_is_off_stays_off():
     gc.disable()
     try:
         Pause().end()
@@ -62,7 +60,7 @@ def test_a_collector_that_is_off_stays_off() -> None:
         gc.enable()
 
 
-def test_functions_that_fail_end_their_pause() -> None:
+def test_functions_that_fail_end_their_pause():
     @without_collections
     def fail(number: int) -> int:
         assert not gc.isenabled()
@@ -74,7 +72,7 @@ def test_functions_that_fail_end_their_pause() -> None:
     assert fail.__name__ == "fail"
 
 
-def test_threads_may_pause_the_collector_at_once() -> None:
+def test_threads_may_pause_the_collector_at_once():
     together = threading.Barrier(8)
 
     def work(_: int) -> list[bool]:
@@ -94,7 +92,7 @@ def test_threads_may_pause_the_collector_at_once() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 @pytest.mark.filterwarnings("ignore:This process")
-def test_a_forked_child_has_only_the_pauses_of_its_thread() -> None:
+def test_a_forked_child_has_only_the_pauses_of_its_thread():
     paused, over = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -116,7 +114,7 @@ def test_a_forked_child_has_only_the_pauses_of_its_thread() -> None:
     assert os.waitstatus_to_exitcode(status) == 1
 
 
-def test_the_collector_is_paused_while_a_training_step_is_compiled() -> None:
+def test_the_collector_is_paused_while_a_training_step_is_compiled():
     found: list[bool] = []
 
     def loss(prediction: lm.Tensor, _target: lm.Tensor) -> lm.Tensor:
@@ -129,7 +127,7 @@ def test_the_collector_is_paused_while_a_training_step_is_compiled() -> None:
     assert not any(found)
 
 
-def test_compiling_leaves_little_for_the_collector() -> None:
+def test_compiling_leaves_little_for_the_collector():
     def garbage(layers: int) -> int:
         blocks = [x for _ in range(layers) for x in (lm.Linear(4), lm.ReLU())]
         network = lm.Sequential(lm.Input(4), *blocks, lm.Linear(2))

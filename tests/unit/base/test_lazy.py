@@ -24,7 +24,7 @@ PACKAGES = sorted(
 )
 
 
-def test_these_packages_load_their_names_when_they_are_used() -> None:
+def test_these_packages_load_their_names_when_they_are_used():
     assert PACKAGES == [
         "lamina",
         "lamina.cli",
@@ -42,7 +42,7 @@ def test_these_packages_load_their_names_when_they_are_used() -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_names_are_those_of_the_import_statements(name: str) -> None:
+def test_names_are_those_of_the_import_statements(name):
     package = importlib.import_module(name)
     tree = ast.parse(inspect.getsource(package))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
@@ -64,7 +64,7 @@ def test_names_are_those_of_the_import_statements(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_package_lists_its_names_and_no_modules_of_others(name: str) -> None:
+def test_a_package_lists_its_names_and_no_modules_of_others(name):
     package = importlib.import_module(name)
     shown = dir(package)
     assert shown == sorted(shown)
@@ -74,7 +74,7 @@ def test_a_package_lists_its_names_and_no_modules_of_others(name: str) -> None:
     assert not {"loaded_when_used", "_homes"} & set(shown)
 
 
-def test_star_imports_bring_every_name_and_a_name_is_looked_up_once() -> None:
+def test_star_imports_bring_every_name_and_a_name_is_looked_up_once():
     namespace: dict[str, object] = {}
     exec("from lamina import *", namespace)
     assert set(lm.__all__) <= set(namespace)
@@ -97,9 +97,7 @@ SKLEARN = (
         *((lm, name, "") for name in ("KFlod", "xyzzy", "_private", "__wrapped__")),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest_one(
-    package: ModuleType, name: str, hint: str
-) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_one(package, name, hint):
     assert not hasattr(package, name)
     error = refused(AttributeError, getattr, package, name)
     assert str(error) == f"module '{package.__name__}' has no attribute '{name}'{hint}"
@@ -108,12 +106,12 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(
     assert shown.count("Did you mean") == hint.count("Did you mean")
 
 
-def test_an_unknown_name_cannot_be_imported() -> None:
+def test_an_unknown_name_cannot_be_imported():
     text = error_text(ImportError, exec, "from lamina import Lineer")
     assert text.startswith("cannot import name 'Lineer' from 'lamina'")
 
 
-def test_modules_are_reached_through_packages_and_hide_no_functions() -> None:
+def test_modules_are_reached_through_packages_and_hide_no_functions():
     code = """
 import lamina as lm
 print(lm.training.losses.Loss.__name__, lm.base.shapes.float32)
@@ -127,7 +125,7 @@ print(losses is lm.training.losses)
 
 
 @pytest.mark.sampled
-def test_ops_and_tensors_are_unpickled_where_nothing_was_loaded() -> None:
+def test_ops_and_tensors_are_unpickled_where_nothing_was_loaded():
     code = """
 import pickle, sys
 import lamina as lm
@@ -148,7 +146,7 @@ print(*(pickle.dumps(one).hex() for one in pickled))
 
 
 @pytest.mark.sampled
-def test_threads_may_ask_for_names_at_once() -> None:
+def test_threads_may_ask_for_names_at_once():
     code = """
 import threading
 import lamina as lm
@@ -192,12 +190,12 @@ def run(code: str, parcel: Path) -> str:
     )
 
 
-def test_nothing_is_loaded_before_it_is_used(parcel: Path) -> None:
+def test_nothing_is_loaded_before_it_is_used(parcel):
     code = "import parcel; print(parcel.needs, parcel.good(), parcel.own, dir(parcel)[-3:])"
     assert run(code, parcel) == "False 3 5 ['good', 'needs', 'own']\n"
 
 
-def test_all_names_are_loaded_at_once_without_source_text(parcel: Path) -> None:
+def test_all_names_are_loaded_at_once_without_source_text(parcel):
     compileall.compile_dir(parcel / "parcel", quiet=1, legacy=True)
     for path in (parcel / "parcel").glob("*.py"):
         path.unlink()
@@ -205,7 +203,7 @@ def test_all_names_are_loaded_at_once_without_source_text(parcel: Path) -> None:
     assert run(code, parcel) == "True 3 5 module\n"
 
 
-def test_a_missing_import_of_a_module_is_not_taken_for_an_unknown_name(parcel: Path) -> None:
+def test_a_missing_import_of_a_module_is_not_taken_for_an_unknown_name(parcel):
     (parcel / "parcel" / "lacking.py").write_text("import no_such_package")
     code = """
 import parcel

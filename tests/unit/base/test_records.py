@@ -110,9 +110,7 @@ def outcome(action: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "calls"), KINDS)
-def test_a_record_behaves_like_a_frozen_dataclass(
-    kind: Callable[[Decorator], type], calls: tuple[tuple[Any, ...], ...]
-) -> None:
+def test_a_record_behaves_like_a_frozen_dataclass(kind, calls):
     ours, theirs = kind(frozen_dataclass), kind(dataclass(frozen=True))
     assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
     assert ours.__match_args__ == theirs.__match_args__
@@ -148,19 +146,19 @@ class Single:
     x: Any
 
 
-def test_wrong_arguments_raise_the_errors_of_dataclasses() -> None:
+def test_wrong_arguments_raise_the_errors_of_dataclasses():
     ours, theirs = plain(frozen_dataclass), plain(dataclass(frozen=True))
     for call in (lambda c: c(), lambda c: c(1, 2, 3), lambda c: c(1, z=2), lambda c: c(1, x=2)):
         assert outcome(lambda c=call: c(ours)) == outcome(lambda c=call: c(theirs))
 
 
-def test_each_instance_has_its_own_default() -> None:
+def test_each_instance_has_its_own_default():
     assert Ours(1).entries is not Ours(1).entries
     assert "entries: 'list[int]' = <factory>" in str(inspect.signature(Ours))
     assert get_type_hints(Ours.__init__) == {"x": int, "entries": list[int], "return": type(None)}
 
 
-def test_copies_pickles_and_replacements_are_equal() -> None:
+def test_copies_pickles_and_replacements_are_equal():
     one = Ours(1, [2])
     assert pickle.loads(pickle.dumps(one)) == one == copy.deepcopy(one) == dataclasses.replace(one)
     assert dataclasses.replace(one, x=3) == Ours(3, [2])
@@ -176,7 +174,7 @@ def is_compiled(cls: type, name: str) -> bool:
     return inspect.isfunction(method) and method.__code__.co_filename.startswith("<")
 
 
-def test_the_constructor_is_compiled_when_it_is_first_used() -> None:
+def test_the_constructor_is_compiled_when_it_is_first_used():
     cls = plain(frozen_dataclass)
     assert not is_compiled(cls, "__init__")
     one = cls(1)
@@ -187,7 +185,7 @@ def test_the_constructor_is_compiled_when_it_is_first_used() -> None:
     assert not any(is_compiled(cls, name) for name in ("__eq__", "__hash__", "__repr__"))
 
 
-def test_a_subclass_may_be_a_frozen_dataclass_or_no_dataclass() -> None:
+def test_a_subclass_may_be_a_frozen_dataclass_or_no_dataclass():
     @dataclass(frozen=True)
     class Dataclass(Ours):
         z: int = 3
@@ -207,12 +205,12 @@ def test_a_subclass_may_be_a_frozen_dataclass_or_no_dataclass() -> None:
     assert str(raised.value) == "cannot assign to field 'x'"
 
 
-def test_a_subclass_that_is_not_frozen_is_refused() -> None:
+def test_a_subclass_that_is_not_frozen_is_refused():
     text = error_text(TypeError, lambda: dataclass(type("Thawed", (Ours,), {})))
     assert text == "cannot inherit non-frozen dataclass from a frozen one"
 
 
-def test_options_omit_methods() -> None:
+def test_options_omit_methods():
     @frozen_dataclass(eq=False, repr=False, init=False)
     class Bare:
         x: int = 1
@@ -224,7 +222,7 @@ def test_options_omit_methods() -> None:
         Bare(2)
 
 
-def test_threads_that_come_at_once_find_the_same_class() -> None:
+def test_threads_that_come_at_once_find_the_same_class():
     for _ in range(20):
         cls = plain(frozen_dataclass)
         barrier = threading.Barrier(4)

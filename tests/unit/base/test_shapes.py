@@ -45,14 +45,14 @@ BATCHES = (1, 2, 3, 7, 64)
 
 
 @pytest.mark.parametrize("name", PUBLIC_DTYPES)
-def test_a_dtype_is_found_by_its_name_its_numpy_dtype_and_itself(name: str) -> None:
+def test_a_dtype_is_found_by_its_name_its_numpy_dtype_and_itself(name):
     dtype = PUBLIC_DTYPES[name]
     assert as_dtype(name) is as_dtype(dtype.numpy) is as_dtype(dtype) is dtype
     # The name is known once `numpy` has imported ml_dtypes.
     assert dtype.numpy == np.dtype(name)
 
 
-def test_python_types_stand_for_dtypes_and_elements_have_numpys_sizes() -> None:
+def test_python_types_stand_for_dtypes_and_elements_have_numpys_sizes():
     assert [as_dtype(python).name for python in (bool, int, float)] == ["bool", "int64", "float32"]
     assert [d.itemsize for d in (uint8, int32, int64, float32, float64)] == [1, 4, 8, 4, 8]
 
@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[type[LaminaError], Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused(case: str) -> None:
+def test_what_does_not_fit_is_refused(case):
     kind, call, text = REFUSED[case]
     assert error_text(kind, call) == text
 
@@ -131,12 +131,12 @@ def test_what_does_not_fit_is_refused(case: str) -> None:
         ("float32", "float32", "float32"),
     ],
 )
-def test_the_wider_dtype_wins_from_either_side(left: str, right: str, result: str) -> None:
+def test_the_wider_dtype_wins_from_either_side(left, right, result):
     one, other = as_dtype(left), as_dtype(right)
     assert promote(one, other).name == promote(other, one).name == result
 
 
-def test_sizes_and_shapes_are_shown_as_formulas() -> None:
+def test_sizes_and_shapes_are_shown_as_formulas():
     shape = (BATCH, 3, Size(2), Size(1, 3), Size(4, -1))
     assert shape_text(shape, float32) == "f32[batch, 3, 2*batch, batch+3, 4*batch-1]"
 
@@ -144,19 +144,19 @@ def test_sizes_and_shapes_are_shown_as_formulas() -> None:
 @pytest.mark.parametrize(
     ("left", "right"), [(Size(2, 1), Size(3, -4)), (Size(2, 1), 5), (3, 4), (7, Size(1))]
 )
-def test_adding_sizes_and_binding_commute(left: Size | int, right: Size | int) -> None:
+def test_adding_sizes_and_binding_commute(left, right):
     total = add_dims(left, right)
     for batch in BATCHES:
         assert bind_dim(total, batch) == bind_dim(left, batch) + bind_dim(right, batch)
 
 
 @pytest.mark.parametrize("dim", [Size(2, 1), Size(1, -3), 6])
-def test_scaling_a_size_and_binding_commute(dim: Size | int) -> None:
+def test_scaling_a_size_and_binding_commute(dim):
     for factor, batch in itertools.product((1, 2, 5), BATCHES):
         assert bind_dim(scale_dim(dim, factor), batch) == factor * bind_dim(dim, batch)
 
 
-def test_sizes_without_the_batch_are_numbers() -> None:
+def test_sizes_without_the_batch_are_numbers():
     assert add_dims(Size(1, 5), Size(-1, 0)) == 5
     assert bind((BATCH, 3, Size(2, 1)), 10) == (10, 3, 21)
     assert static((3, 4)) == (3, 4)
@@ -165,7 +165,7 @@ def test_sizes_without_the_batch_are_numbers() -> None:
 @pytest.mark.parametrize(
     "shape", [(), (3,), (BATCH, 4), (BATCH, BATCH), (Size(2, 1), 3, Size(1, -1)), (BATCH, 0)]
 )
-def test_the_count_of_elements_is_a_polynomial_in_the_batch(shape: tuple[Size | int, ...]) -> None:
+def test_the_count_of_elements_is_a_polynomial_in_the_batch(shape):
     count = element_count(shape)
     for batch in BATCHES:
         value = sum(c * batch**power for power, c in enumerate(count))
@@ -190,13 +190,11 @@ def test_the_count_of_elements_is_a_polynomial_in_the_batch(shape: tuple[Size | 
         ((6,), (0,), None),
     ],
 )
-def test_counts_are_divided_to_a_whole_dimension_or_not_at_all(
-    total: tuple[Size | int, ...], part: tuple[Size | int, ...], result: Size | int | None
-) -> None:
+def test_counts_are_divided_to_a_whole_dimension_or_not_at_all(total, part, result):
     assert divide_counts(element_count(total), element_count(part)) == result
 
 
-def test_broadcasting_follows_numpy_for_all_small_shapes() -> None:
+def test_broadcasting_follows_numpy_for_all_small_shapes():
     shapes = [s for rank in range(4) for s in itertools.product((1, 2, 3), repeat=rank)]
     for left, right in itertools.product(shapes, shapes):
         try:
@@ -208,18 +206,16 @@ def test_broadcasting_follows_numpy_for_all_small_shapes() -> None:
             assert broadcast(left, right) == expected
 
 
-def test_the_batch_fits_itself_and_1() -> None:
+def test_the_batch_fits_itself_and_1():
     assert broadcast_all([(BATCH, 1), (3,), (1, 1)]) == (BATCH, 3)
 
 
-def test_axes_count_from_either_end_and_come_back_in_rising_order() -> None:
+def test_axes_count_from_either_end_and_come_back_in_rising_order():
     assert [normalise_axis(axis, 3) for axis in (-3, -1, 0, 2)] == [0, 2, 0, 2]
     assert normalise_axes(None, 3) == (0, 1, 2)
     assert normalise_axes((2, -3), 3) == (0, 2)
 
 
-def test_arrays_are_none_that_are_masked_while_a_thread_loads_these(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_arrays_are_none_that_are_masked_while_a_thread_loads_these(monkeypatch):
     monkeypatch.setitem(sys.modules, "numpy.ma", ModuleType("numpy.ma"))
     assert not is_masked_array(np.ones(2))

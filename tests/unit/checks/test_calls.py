@@ -6,7 +6,6 @@ import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
     return error_text(DefinitionError, lambda: call(*values, **options))
 
 
-def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_option_is_refused_with_the_known_ones():
     lines = text_of(lm.LSTM, 8, num_layers=2).splitlines()
     assert lines[0].startswith("in LSTM (test_calls.py:")
     assert lines[0].endswith("): there is no option 'num_layers'")
@@ -113,12 +112,12 @@ OF_ONE_LOSS = (
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
-def test_a_wrong_call_says_what_to_write(wrong: Callable[[], Any], advice: str) -> None:
+def test_a_wrong_call_says_what_to_write(wrong, advice):
     found = refused(LaminaError, wrong).advice
     assert found == advice if advice.endswith(".") else found.startswith(advice)
 
 
-def test_every_option_of_another_framework_gets_its_advice() -> None:
+def test_every_option_of_another_framework_gets_its_advice():
     told = 0
     for one in callables():
         own, inherited = names_of(one), getattr(one, "__mro__", (one,))
@@ -152,7 +151,7 @@ def takes_all(one: Any) -> bool:
     return bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
 
 
-def test_advice_for_other_callables_is_not_given() -> None:
+def test_advice_for_other_callables_is_not_given():
     for call, option in (
         (lm.networks.lenet, "num_features"),
         (lm.Adam, "in_features"),
@@ -161,7 +160,7 @@ def test_advice_for_other_callables_is_not_given() -> None:
         assert text_of(call, **{option: 3}).splitlines()[-1].startswith("  found ")
 
 
-def test_every_name_from_other_frameworks_is_of_a_callable_and_maps_to_an_option() -> None:
+def test_every_name_from_other_frameworks_is_of_a_callable_and_maps_to_an_option():
     known = {"", *(name for one in callables() for name in names_of(one))}
     options = {
         option
@@ -183,7 +182,7 @@ def names_of(one: Callable[..., Any]) -> list[str]:
         return []
 
 
-def test_missing_and_surplus_arguments_are_refused() -> None:
+def test_missing_and_surplus_arguments_are_refused():
     assert "missing a required argument: 'features'\n  expected  Linear(f" in text_of(lm.Linear)
     assert "too many positional arguments" in text_of(lm.Dropout, 0.1, 0.2)
     assert "expected  Input(*shape, dtype, name)" in text_of(lm.Input, shape=(3,))
@@ -219,9 +218,7 @@ def test_missing_and_surplus_arguments_are_refused() -> None:
         ("Adam(0.01, 0.9, 0.99)", "Write Adam(0.01, beta1=0.9, beta2=0.99)."),
     ],
 )
-def test_a_call_in_the_order_of_another_framework_is_shown_as_lamina_writes_it(
-    call: str, advice: str
-) -> None:
+def test_a_call_in_the_order_of_another_framework_is_shown_as_lamina_writes_it(call, advice):
     error = refused(DefinitionError, eval, f"lm.{call}", {"lm": lm})
     found, option = dict(error.facts)["found"], "there is no option 'kernel_size'"
     assert error.problem == (option if "=" in call else "too many positional arguments")
@@ -229,7 +226,7 @@ def test_a_call_in_the_order_of_another_framework_is_shown_as_lamina_writes_it(
     assert error.advice.startswith(advice)
 
 
-def test_numbers_of_a_convolution_that_may_mean_two_things_get_both_readings() -> None:
+def test_numbers_of_a_convolution_that_may_mean_two_things_get_both_readings():
     assert text_of(lm.Conv2d, 16, 3, 1, 1).splitlines()[-1] == (
         "  Write Conv2d(3, 1, stride=1) if the first number is the input's channels, as in PyTorch,"
         " or Conv2d(16, 3, stride=1, padding=1) if the third is the stride, as in Keras."
@@ -240,14 +237,14 @@ def test_numbers_of_a_convolution_that_may_mean_two_things_get_both_readings() -
     )
 
 
-def test_options_of_networks_and_of_save_are_checked() -> None:
+def test_options_of_networks_and_of_save_are_checked():
     x, net = lm.Input(4), small().network
     assert "there is no option 'layers'" in text_of(lm.Sequential, x, layers=[lm.Linear(3)])
     assert "there is no option 'training'" in text_of(net, x, training=True)
     assert "Did you mean path?" in text_of(small().save, pth="x")
 
 
-def test_keyword_only_options_given_by_position_are_asked_for_by_name() -> None:
+def test_keyword_only_options_given_by_position_are_asked_for_by_name():
     data, loss, optimizer = (X, Y), lm.CrossEntropy(), lm.SGD(0.1)
     fit, training = small().fit, small().training
     expected = "expected  Model.fit(train, *, loss, optimizer, validation, "
@@ -264,7 +261,7 @@ def test_keyword_only_options_given_by_position_are_asked_for_by_name() -> None:
     assert "pair" not in text
 
 
-def test_a_layer_that_takes_any_options_has_no_unknown_ones() -> None:
+def test_a_layer_that_takes_any_options_has_no_unknown_ones():
     class Open(lm.Layer):
         def __init__(self, size: int, **options: object) -> None:
             del size, options
@@ -278,7 +275,7 @@ def test_a_layer_that_takes_any_options_has_no_unknown_ones() -> None:
     assert "option '" not in text
 
 
-def test_a_type_error_from_within_is_passed_on() -> None:
+def test_a_type_error_from_within_is_passed_on():
     @dataclass(frozen=True)
     class Broken(lm.Layer):
         size: int
@@ -296,19 +293,19 @@ def test_a_type_error_from_within_is_passed_on() -> None:
         lm.Layer()
 
 
-def test_editors_see_the_options_of_records_and_functions() -> None:
+def test_editors_see_the_options_of_records_and_functions():
     assert list(inspect.signature(lm.Dropout).parameters) == ["probability", "name"]
     assert list(inspect.signature(lm.networks.lenet).parameters) == ["classes", "input"]
     assert next(iter(inspect.signature(lm.Model).parameters)) == "network"
 
 
 @pytest.mark.parametrize("base", [lm.Callback, lm.Layer, lm.training.losses.Loss])
-def test_a_class_made_by_type_belongs_to_the_module_that_made_it(base: type) -> None:
+def test_a_class_made_by_type_belongs_to_the_module_that_made_it(base):
     made = type("Made", (base,), {"forward": lambda self, scope, x: x})
     assert (made.__name__, made.__module__) == ("Made", __name__)
 
 
-def test_fields_and_arguments_of_a_users_class_are_not_checked_but_inherited_ones_are() -> None:
+def test_fields_and_arguments_of_a_users_class_are_not_checked_but_inherited_ones_are():
     @dataclass(frozen=True)
     class Narrow(lm.Linear):
         bias: Any = "yes"
@@ -323,7 +320,7 @@ def test_fields_and_arguments_of_a_users_class_are_not_checked_but_inherited_one
     assert Squares("3").features == 9
 
 
-def test_the_found_value_is_shown_on_one_line() -> None:
+def test_the_found_value_is_shown_on_one_line():
     for call in (lambda: lm.Linear("no"), lambda: lm.Linear(features="no")):
         assert text_of(call).splitlines()[1:] == ["  expected  features >= 1", "  found     'no'"]
     lines = text_of(lm.Linear, np.zeros((9, 9))).splitlines()
@@ -341,11 +338,11 @@ def test_the_found_value_is_shown_on_one_line() -> None:
 @pytest.mark.parametrize(
     "weights", [np.array([1.0, 2.0]), np.array([1, 2]), (np.float32(1), 2), range(1, 3)]
 )
-def test_lists_of_numbers_may_be_arrays(weights: Any) -> None:
+def test_lists_of_numbers_may_be_arrays(weights):
     assert lm.CrossEntropy(class_weights=weights) == lm.CrossEntropy(class_weights=[1.0, 2.0])
 
 
-def test_functions_of_the_user_that_give_something_else_are_refused() -> None:
+def test_functions_of_the_user_that_give_something_else_are_refused():
     text = text_of(lambda: lm.Linear(3, weight_regularizer=lambda w: w * w)(lm.Input(4)))
     assert "the regularizer of 'weight' does not return a number" in text
     assert "found     f32[3, 4]" in text
@@ -362,16 +359,14 @@ def test_functions_of_the_user_that_give_something_else_are_refused() -> None:
         ("fit", ({"x": X}, {"y": Y}), {}),
     ],
 )
-def test_separate_inputs_and_targets_are_asked_for_as_a_pair(
-    name: str, values: Any, options: Any
-) -> None:
+def test_separate_inputs_and_targets_are_asked_for_as_a_pair(name, values, options):
     how = {"optimizer": lm.SGD(0.1)} if name == "fit" else {}
     text = text_of(getattr(small(), name), *values, loss=lm.CrossEntropy(), **how, **options)
     assert text.startswith("in Model.")
     assert text.endswith("Inputs and targets are one argument, a pair: (x, y).")
 
 
-def test_numbers_of_numpy_are_kept_as_pythons() -> None:
+def test_numbers_of_numpy_are_kept_as_pythons():
     eight, three = np.int64(8), np.int32(3)
     layers = [
         lm.Conv2d(eight, (three, three), padding=np.int64(1)),
@@ -393,7 +388,7 @@ def test_numbers_of_numpy_are_kept_as_pythons() -> None:
     assert net.plan(np.int64(2)).parameter_bytes == net.plan(2).parameter_bytes
 
 
-def test_named_tuples_stay_named_and_truth_values_are_no_numbers() -> None:
+def test_named_tuples_stay_named_and_truth_values_are_no_numbers():
     class Range(NamedTuple):
         low: float
         high: float
@@ -409,7 +404,7 @@ def test_named_tuples_stay_named_and_truth_values_are_no_numbers() -> None:
     assert "features must be a whole number" in text_of(lm.Linear, np.True_)
 
 
-def test_a_model_takes_numbers_of_numpy(tmp_path: Path) -> None:
+def test_a_model_takes_numbers_of_numpy(tmp_path):
     net = lm.networks.mlp([np.int64(5)], classes=np.int64(3), input=(np.int64(4),))
     model = lm.Model(net, "interpreter", seed=np.int64(2))
     loss, optimizer = lm.CrossEntropy(), lm.SGD(0.1)
@@ -424,7 +419,7 @@ def test_a_model_takes_numbers_of_numpy(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
 
 
-def test_functions_of_other_frameworks_are_refused_before_training() -> None:
+def test_functions_of_other_frameworks_are_refused_before_training():
     def old(epoch: int, logs: object) -> None: ...
 
     def accuracy_score(truth: Any, prediction: Any) -> float:
@@ -441,7 +436,7 @@ def test_functions_of_other_frameworks_are_refused_before_training() -> None:
     np.testing.assert_array_equal(MODEL.parameters()["1.weight"], before)
 
 
-def test_a_name_says_what_it_is_called() -> None:
+def test_a_name_says_what_it_is_called():
     assert "Here it is lm.Model(net, seed=0)." in error_text(
         AttributeError, getattr, lm, "set_seed"
     )

@@ -28,9 +28,7 @@ def called(call: str) -> Any:
 
 
 @pytest.mark.parametrize(("framework", "call", "sign", "ours"), ROWS, ids=lambda v: v)
-def test_a_foreign_call_is_right_or_refused_with_the_right_spelling(
-    framework: str, call: str, sign: str, ours: str
-) -> None:
+def test_a_foreign_call_is_right_or_refused_with_the_right_spelling(framework, call, sign, ours):
     assert framework in ("torch", "keras")
     if sign == "=":
         assert called(call) == called(ours)
@@ -75,12 +73,12 @@ SAME = {"Input", "Layer", "Sequential"}
         (data.KERAS_INITIALISERS, "lamina.layers.init"),
     ],
 )
-def test_every_name_of_the_frameworks_has_a_row(names: str, package: str) -> None:
+def test_every_name_of_the_frameworks_has_a_row(names, package):
     lacking = [n for n in names.split() if n not in SAME and not known(n, package)]
     assert lacking == []
 
 
-def test_every_class_with_another_name_there_has_a_row() -> None:
+def test_every_class_with_another_name_there_has_a_row():
     recorded = [names for key, names in vars(data).items() if key.startswith(("TORCH", "KERAS"))]
     there = {*" ".join(recorded).split()}
     pattern = r"lm\.((?:init\.|schedules\.)?\w+)\(.*\)"
@@ -112,7 +110,7 @@ CLASSES = {
         ("translate", (0.1, 0.1)),
     ],
 )
-def test_a_call_in_advice_is_one_that_lamina_takes(option: str, value: Any) -> None:
+def test_a_call_in_advice_is_one_that_lamina_takes(option, value):
     for name, one in CLASSES.items():
         parameters = inspect.signature(one).parameters.values()
         given = {p.name: 2 for p in parameters if p.default is p.empty}
@@ -124,7 +122,7 @@ def test_a_call_in_advice_is_one_that_lamina_takes(option: str, value: Any) -> N
 
 
 @pytest.mark.torch
-def test_the_recorded_names_are_those_of_pytorch() -> None:
+def test_the_recorded_names_are_those_of_pytorch():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     nn, scheduler = torch.nn, torch.optim.lr_scheduler
 
@@ -146,7 +144,7 @@ def rows_of_the_page() -> list[tuple[str, str]]:
     return [row for row in found if row[1] not in ("Lamina", "in Lamina", "---")]
 
 
-def test_the_page_shows_calls_that_are_accepted() -> None:
+def test_the_page_shows_calls_that_are_accepted():
     names = {"a": lm.Input(3), "b": lm.Input(3), "net": lm.Sequential(lm.Input(3), lm.Linear(2))}
     calls = [call for row in rows_of_the_page() for call in re.findall(r"`(lm\.[^`]+)`", row[1])]
     assert len(calls) > 60
@@ -155,7 +153,7 @@ def test_the_page_shows_calls_that_are_accepted() -> None:
             assert eval(call, {"lm": lm, **names}) is not None
 
 
-def test_names_on_the_page_are_refused_or_known() -> None:
+def test_names_on_the_page_are_refused_or_known():
     names = set(data.TABLES["lamina"]) | {row[1].split("(")[0] for row in ROWS}
     there = [
         name
@@ -166,14 +164,14 @@ def test_names_on_the_page_are_refused_or_known() -> None:
     assert [name for name in there if name not in names | SAME] == []
 
 
-def test_probabilities_of_a_network_trained_on_scores_are_those_of_the_page() -> None:
+def test_probabilities_of_a_network_trained_on_scores_are_those_of_the_page():
     ((_, call),) = [row for row in rows_of_the_page() if "predict_proba" in row[0]]
     net = lm.Sequential(lm.Input(4), lm.Linear(3))
     names = {"lm": lm, "net": net, "model": lm.Model(net), "X": np.ones((2, 4), np.float32)}
     np.testing.assert_allclose(eval(call.strip("`"), names).sum(1), 1.0, rtol=1e-6)
 
 
-def test_calls_with_two_meanings_are_refused_for_both() -> None:
+def test_calls_with_two_meanings_are_refused_for_both():
     error = refused(DefinitionError, lm.RandomRotation, 0.1)
     assert error.problem.startswith("degrees must be a number of degrees, 0 or")
     assert error.advice == (

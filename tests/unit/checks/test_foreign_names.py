@@ -66,7 +66,7 @@ def values_by_name() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("owner", TABLES)
-def test_replacements_exist_and_calls_in_the_texts_are_accepted(owner: str) -> None:
+def test_replacements_exist_and_calls_in_the_texts_are_accepted(owner):
     one = CLASSES[owner] if owner in CLASSES else importlib.import_module(owner)
     assert [name for name in TABLES[owner] if has(one, name)] == []
     pattern = rf"\b(?:{'|'.join(OBJECTS)})(?:\.\w+)+"
@@ -107,7 +107,7 @@ def instances() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("owner", TABLES)
-def test_every_name_is_refused_with_its_text(owner: str, instances: dict[str, Any]) -> None:
+def test_every_name_is_refused_with_its_text(owner, instances):
     one = instances[owner] if owner in CLASSES else importlib.import_module(owner)
     for name, text in TABLES[owner].items():
         assert not hasattr(one, name)
@@ -126,14 +126,12 @@ def test_every_name_is_refused_with_its_text(owner: str, instances: dict[str, An
         (lm, "Dataloader", "lm.data.Dataset(inputs, targets); fit takes the batch size"),
     ],
 )
-def test_a_name_of_another_framework_is_refused_with_the_name_here(
-    owner: Any, name: str, text: str
-) -> None:
+def test_a_name_of_another_framework_is_refused_with_the_name_here(owner, name, text):
     assert text in error_text(AttributeError, getattr, owner, name)
 
 
 @pytest.mark.torch
-def test_the_order_of_widths_is_that_of_pytorch() -> None:
+def test_the_order_of_widths_is_that_of_pytorch():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     names = {"left": 1, "right": 2, "top": 3, "bottom": 4, "front": 5, "back": 6, "value": 7.0}
     for rank in (1, 2, 3):
@@ -148,7 +146,7 @@ def test_the_order_of_widths_is_that_of_pytorch() -> None:
             np.testing.assert_array_equal(here, there(torch.tensor(x)).numpy())
 
 
-def test_a_user_s_layer_has_the_same_advice_and_its_own_errors() -> None:
+def test_a_user_s_layer_has_the_same_advice_and_its_own_errors():
     class Broken(lm.Linear):
         @property
         def size(self) -> int:
@@ -158,7 +156,7 @@ def test_a_user_s_layer_has_the_same_advice_and_its_own_errors() -> None:
     assert error_text(AttributeError, getattr, Broken(3), "size") == "no size yet"
 
 
-def test_an_unknown_name_gets_no_advice_and_advice_names_nothing_private() -> None:
+def test_an_unknown_name_gets_no_advice_and_advice_names_nothing_private():
     text = error_text(AttributeError, getattr, lm.Linear(3), "xyzzy")
     assert text == "'Linear' object has no attribute 'xyzzy'"
     assert not hasattr(lm.init, "_private")
@@ -166,7 +164,7 @@ def test_an_unknown_name_gets_no_advice_and_advice_names_nothing_private() -> No
         assert "'_" not in error_text(AttributeError, getattr, lm, name)
 
 
-def test_records_can_be_copied_and_pickled() -> None:
+def test_records_can_be_copied_and_pickled():
     error = refused(AttributeError, getattr, MODEL, "summary")
     for one in (lm.Linear(3), lm.Adam(), lm.MSE(), MODEL.network, error):
         assert str(pickle.loads(pickle.dumps(copy.deepcopy(one)))) == str(one)
@@ -191,7 +189,7 @@ class Named:
         (Named("torch.nn.modules.module", "Module"), "A layer of your own is a subclass of lm."),
     ],
 )
-def test_a_layer_of_another_framework_in_a_network(one: Any, advice: str) -> None:
+def test_a_layer_of_another_framework_in_a_network(one, advice):
     lines = error_text(DefinitionError, lm.Sequential, lm.Input(3), lm.ReLU(), one).splitlines()
     assert lines[0].endswith(": the elements after the Input of a Sequential are layers of Lamina")
     assert lines[1] == "  position  2"
@@ -208,7 +206,7 @@ def test_a_layer_of_another_framework_in_a_network(one: Any, advice: str) -> Non
         ("metrics", [Named("keras.src.metrics", "Accuracy")], "Here it is lm.Accuracy."),
     ],
 )
-def test_an_argument_of_another_framework(argument: str, one: Any, advice: str) -> None:
+def test_an_argument_of_another_framework(argument, one, advice):
     how = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)} | {argument: one}
     error = refused(DefinitionError, MODEL.fit, (np.zeros((2, 3)), np.zeros((2, 2))), **how)
     assert error.advice.startswith(advice)
@@ -216,7 +214,7 @@ def test_an_argument_of_another_framework(argument: str, one: Any, advice: str) 
 
 
 @pytest.mark.torch
-def test_functions_and_modules_of_pytorch_do_not_take_tensors() -> None:
+def test_functions_and_modules_of_pytorch_do_not_take_tensors():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     x = lm.Input(3)
     for call, advice in (
@@ -233,7 +231,7 @@ def test_functions_and_modules_of_pytorch_do_not_take_tensors() -> None:
 
 
 @pytest.mark.torch
-def test_operators_of_pytorchs_arrays_make_tensors() -> None:
+def test_operators_of_pytorchs_arrays_make_tensors():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     x, ones = lm.Input(3), torch.ones(3)
     for made in (ones + x, ones - x, ones * x, ones / x, x + ones, ones > x, ones**x):
@@ -241,7 +239,7 @@ def test_operators_of_pytorchs_arrays_make_tensors() -> None:
         assert made.shape == x.shape
 
 
-def test_the_names_are_read_by_errors_only() -> None:
+def test_the_names_are_read_by_errors_only():
     code = """
 from lamina import *
 from lamina.foreign import rows

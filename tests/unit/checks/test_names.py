@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ def names(network: lm.Network) -> list[str]:
     return list(lm.Model(network, engine="interpreter").parameters())
 
 
-def test_a_named_layer_keeps_its_name_when_another_is_inserted_or_it_is_applied_twice() -> None:
+def test_a_named_layer_keeps_its_name_when_another_is_inserted_or_it_is_applied_twice():
     layers = [lm.Linear(4, name="first"), lm.Tanh(), lm.Linear(2, name="block.head")]
     long = lm.Sequential(lm.Input(3), lm.LayerNorm(), *layers)
     named = ["first.weight", "first.bias", "block.head.weight", "block.head.bias"]
@@ -32,7 +30,7 @@ def test_a_named_layer_keeps_its_name_when_another_is_inserted_or_it_is_applied_
     assert names(lm.Network(x, shared(shared(x)))) == ["shared.weight", "shared.bias"]
 
 
-def test_the_layers_of_a_named_network_begin_with_its_name() -> None:
+def test_the_layers_of_a_named_network_begin_with_its_name():
     inner = lm.Sequential(lm.Input(3), lm.Linear(4), lm.Linear(5, name="last"), name="encoder")
     middle = lm.Sequential(lm.Input(3), inner, name="outer")
     whole = lm.Sequential(lm.Input(3), lm.Tanh(), middle, lm.Linear(2))
@@ -47,7 +45,7 @@ def test_the_layers_of_a_named_network_begin_with_its_name() -> None:
     assert list(part.parameters()) == names(inner)
 
 
-def test_the_summary_counts_the_parameters_of_named_layers() -> None:
+def test_the_summary_counts_the_parameters_of_named_layers():
     net = lm.Sequential(lm.Input(3, name="x"), lm.Linear(4, name="a.b"), lm.Linear(2, name="a"))
     assert str(net).splitlines()[2:5] == [
         "x:Input     f32[batch, 3]           0                  0",
@@ -56,7 +54,7 @@ def test_the_summary_counts_the_parameters_of_named_layers() -> None:
     ]
 
 
-def test_names_survive_files_and_copies(tmp_path: Path) -> None:
+def test_names_survive_files_and_copies(tmp_path):
     encoder = lm.Sequential(lm.Input(3), lm.Linear(4), name="encoder")
     net = lm.Sequential(lm.Input(3, name="x"), encoder, lm.Reshape(2, 2, name="square"))
     lm.Model(net).save(tmp_path / "model")
@@ -69,7 +67,7 @@ def test_names_survive_files_and_copies(tmp_path: Path) -> None:
     assert names(lm.Sequential(lm.Input(3), again)) == ["encoder.1.weight", "encoder.1.bias"]
 
 
-def test_layers_inside_a_layer_may_have_names() -> None:
+def test_layers_inside_a_layer_may_have_names():
     @dataclass(frozen=True)
     class Twice(lm.Layer):
         second: str = "b"
@@ -83,7 +81,7 @@ def test_layers_inside_a_layer_may_have_names() -> None:
     assert "two layers in this layer are named 'a'" in text
 
 
-def test_two_layers_of_one_name() -> None:
+def test_two_layers_of_one_name():
     def make() -> lm.Network:
         return lm.Sequential(lm.Input(3), lm.Linear(4, name="a"), lm.Linear(4, name="a"))
 
@@ -102,14 +100,14 @@ def test_two_layers_of_one_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "3", "1st", "a b", "a..b", "a.", ".a", "a/b", "ä", 3, "-a"])
-def test_a_name_that_is_none(name: Any) -> None:
+def test_a_name_that_is_none(name):
     for make in (lm.ReLU, lm.Input, lambda name: lm.Sequential(lm.Input(3), lm.ReLU(), name=name)):
         text = error_text(DefinitionError, make, name=name)
         assert "name must be a name of letters, digits, '_' and '-'" in text
         assert "It begins with a letter or '_'; words may be joined by dots." in text
 
 
-def test_parameters_of_equal_names_are_loaded(tmp_path: Path) -> None:
+def test_parameters_of_equal_names_are_loaded(tmp_path):
     backbone = [lm.Linear(4, name="first"), lm.BatchNorm(name="norm")]
     trained = lm.Model(lm.Sequential(lm.Input(3), *backbone, lm.Linear(9)), seed=1)
     trained.save(tmp_path / "trained")
@@ -130,7 +128,7 @@ def test_parameters_of_equal_names_are_loaded(tmp_path: Path) -> None:
     ]
 
 
-def test_parameters_are_loaded_from_any_safetensors_file(tmp_path: Path) -> None:
+def test_parameters_are_loaded_from_any_safetensors_file(tmp_path):
     from safetensors.numpy import save_file
 
     weight = normal(2, 3).astype("float64")
@@ -140,7 +138,7 @@ def test_parameters_are_loaded_from_any_safetensors_file(tmp_path: Path) -> None
     np.testing.assert_array_equal(model.parameters()["1.weight"], weight.astype("float32"))
 
 
-def test_arrays_that_do_not_fit_change_nothing_unless_they_are_skipped(tmp_path: Path) -> None:
+def test_arrays_that_do_not_fit_change_nothing_unless_they_are_skipped(tmp_path):
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
     before, arrays = model.parameters(), {"1.weight": normal(2, 3), "1.bias": normal(7)}
     text = error_text(ShapeError, model.load_parameters, arrays)

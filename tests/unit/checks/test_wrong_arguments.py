@@ -675,7 +675,7 @@ def refused_tuning(**options: Any) -> None:
         model().tune(**options)
 
 
-def test_everything_public_has_a_valid_call() -> None:
+def test_everything_public_has_a_valid_call():
     """A row, or an example in the docstring of its class; or it needs no further argument."""
     for name in PUBLIC:
         row, parameters = row_of(name), parameters_of(name)
@@ -863,7 +863,7 @@ KINDS_OF: dict[str, Accepted] = {
 }
 
 
-def test_each_kind_reads_what_is_right() -> None:
+def test_each_kind_reads_what_is_right():
     for kind, accepted in KINDS:
         assert read_by(kind) == accepted, kind
     for parameter, accepted in KINDS_OF.items():
@@ -871,7 +871,7 @@ def test_each_kind_reads_what_is_right() -> None:
         assert read_by(kinds_of(name)[option]) == accepted, parameter
 
 
-def test_every_parameter_has_a_kind() -> None:
+def test_every_parameter_has_a_kind():
     without: set[str] = set()
     classes = {type(kind): repr(kind) for kind, _ in KINDS}
     for parameter in KINDS_OF:
@@ -898,9 +898,7 @@ def class_of(kind: Kind) -> type[Kind]:
 @pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")  # of arrays in float64
 @pytest.mark.parametrize("name", calls_to_test())
-def test_wrong_values_are_refused_clearly_and_right_ones_used(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_values_are_refused_clearly_and_right_ones_used(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model().save("model.safetensors")
     np.save("x.npy", X)
@@ -914,7 +912,7 @@ def test_wrong_values_are_refused_clearly_and_right_ones_used(
     assert not problems, "\n".join(problems)
 
 
-def test_callables_without_parameters_refuse_arguments() -> None:
+def test_callables_without_parameters_refuse_arguments():
     assert lm.devices()
     with pytest.raises(LaminaError):
         model()(X)

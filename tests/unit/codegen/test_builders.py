@@ -7,22 +7,12 @@ OpenCL C if there is a device, and in C99, a language without vectors, if there 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from builder_cases import (
-    INPUTS,
-    Case,
-    cases_of,
-    results,
-    room_for,
-    structures_of,
-    write,
-    write_kernel,
-)
+from builder_cases import INPUTS, cases_of, results, room_for, structures_of, write, write_kernel
 from c99 import C99, library_of
 from error_texts import error_text
 from gpu_cases import run_kernel
@@ -32,7 +22,7 @@ from lamina.codegen import c, llvm
 from lamina.codegen.c import Module
 from lamina.codegen.points import Points
 from lamina.codegen.values import FLOAT, I32, I64, POINTER, Type, constant, undefined
-from lamina.codegen.words import OPENCL, Words
+from lamina.codegen.words import OPENCL
 from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.llvm import listing, load
 from lamina.engines.cpu.processor import host
@@ -87,8 +77,8 @@ def by_c99(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
     [("llvm", CASES), pytest.param("opencl", CASES, marks=pytest.mark.sampled), ("c99", SCALARS)],
 )
 def test_instructions_equal_numpy_and_structures_give_the_expected_results(
-    language: str, cases: Sequence[Case], request: pytest.FixtureRequest
-) -> None:
+    language, cases, request
+):
     found = request.getfixturevalue(f"by_{language}")
     for case in cases:
         np.testing.assert_array_equal(found[case.name], case.expected, case.name)
@@ -107,13 +97,13 @@ def test_instructions_equal_numpy_and_structures_give_the_expected_results(
     ],
     ids=("c99", "opencl"),
 )
-def test_lanes_that_a_language_lacks_are_refused(words: Words, lanes: int, expected: str) -> None:
+def test_lanes_that_a_language_lacks_are_refused(words, lanes, expected):
     code = c.Module(words, fused=True).kernel("copy", [("x", "float")], [])
     text = error_text(InternalError, lambda: code.load(code.parameters[0], Type("float", lanes)))
     assert text.startswith(expected)
 
 
-def test_masks_of_64_bits_are_not_converted_from_32_bits() -> None:
+def test_masks_of_64_bits_are_not_converted_from_32_bits():
     code = c.Module(OPENCL, fused=True).kernel("larger", [("x", "double")], [])
     (x,) = code.parameters
     one, other = (code.load(code.offset(x, 4 * n, "double"), Type("double", 4)) for n in (0, 1))
@@ -123,7 +113,7 @@ def test_masks_of_64_bits_are_not_converted_from_32_bits() -> None:
     assert "convert_long4(" not in line
 
 
-def test_a_vector_is_refused_before_all_of_its_lanes_are_set() -> None:
+def test_a_vector_is_refused_before_all_of_its_lanes_are_set():
     code = c.Module(OPENCL, fused=True).kernel("copy", [("x", "float")], [])
     vector = code.insert(undefined(Type("float", 2)), constant(1, FLOAT), 0)
     with pytest.raises(InternalError, match="in copy: a vector is used before all of its lanes"):
@@ -132,7 +122,7 @@ def test_a_vector_is_refused_before_all_of_its_lanes_are_set() -> None:
 
 
 @pytest.mark.parametrize(("type", "expected"), [(FLOAT, ["#pragma in_order"]), (I32, [])])
-def test_loops_that_carry_floats_keep_their_order(type: Type, expected: list[str]) -> None:
+def test_loops_that_carry_floats_keep_their_order(type, expected):
     words = replace(OPENCL, in_order=("#pragma in_order",))
     code = c.Module(words, fused=True).kernel("total", [("x", type.element)], [])
     loop = code.begin_loop(0, 10, 1, (constant(0, type),))
@@ -144,7 +134,7 @@ def test_loops_that_carry_floats_keep_their_order(type: Type, expected: list[str
     assert lines[start - len(expected) : start] == expected
 
 
-def test_a_vector_of_several_registers_is_carried_whole() -> None:
+def test_a_vector_of_several_registers_is_carried_whole():
     def instructions(lanes: int) -> int:
         type, module = Type("float", lanes), llvm.Module(fused=True)
         code = module.function("sums", (("x", POINTER), ("n", I64), ("y", POINTER)), internal=False)
@@ -159,7 +149,7 @@ def test_a_vector_of_several_registers_is_carried_whole() -> None:
     assert instructions(56) < 1.5 * instructions(64)
 
 
-def test_positions_that_are_read_from_data_are_read_again_after_a_store() -> None:
+def test_positions_that_are_read_from_data_are_read_again_after_a_store():
     module = Module(OPENCL, fused=True)
     code = module.kernel("work", [("indices", "i64"), ("x", "float")], [])
     indices, x = code.parameters

@@ -49,7 +49,7 @@ def definitions(text: str) -> list[str]:
     return re.findall(r"(\w+)\([^()]*\) \{$", text, re.MULTILINE)
 
 
-def test_functions_that_differ_in_numbers_call_one_function() -> None:
+def test_functions_that_differ_in_numbers_call_one_function():
     text = module_of(scaled, (3, 5, 7)).text()
     assert definitions(text) == ["sum0_with_numbers", "sum0", "sum1", "sum2", "run"]
     assert "float sum0_with_numbers(__global uchar *x, ulong given0) {" in text
@@ -59,7 +59,7 @@ def test_functions_that_differ_in_numbers_call_one_function() -> None:
     assert "noinline)) float sum1(" not in text
 
 
-def test_shared_functions_compute_what_each_did(opencl_name: str) -> None:
+def test_shared_functions_compute_what_each_did(opencl_name):
     numbers = (3, 5, 7)
     x, y = normal(LENGTH * 7 + 1), np.zeros(3, "float32")
     run_kernel(opencl_name, module_of(scaled, numbers).text(), "run", x, y)
@@ -67,7 +67,7 @@ def test_shared_functions_compute_what_each_did(opencl_name: str) -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_equal_numbers_are_one_parameter_and_few_may_differ() -> None:
+def test_equal_numbers_are_one_parameter_and_few_may_differ():
     def moved(code: Function, numbers: Sequence[int]) -> Value:
         (x,) = code.parameters
         loaded = [code.load(code.offset(x, number, "float"), FLOAT) for number in numbers]
@@ -108,5 +108,5 @@ def short(code: Function, number: int) -> Value:
     ],
     ids=["for GPUs", "divisors", "floats", "short"],
 )
-def test_other_functions_are_not_shared(write: Any, numbers: Any, words: Any) -> None:
+def test_other_functions_are_not_shared(write, numbers, words):
     assert definitions(module_of(write, numbers, words).text()) == ["sum0", "sum1", "run"]

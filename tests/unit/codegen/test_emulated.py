@@ -59,9 +59,7 @@ def rounded(processor: HostProcessor, first: Array, second: Array) -> Array:
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_second_products_are_added_first_each_rounded_once(
-    lanes: int, processor: HostProcessor
-) -> None:
+def test_second_products_are_added_first_each_rounded_once(lanes, processor):
     generator = np.random.default_rng(lanes)
     left, right = generator.standard_normal((2, lanes, 2), "float32").astype(bfloat16.numpy)
     added = generator.standard_normal(lanes, "float32")
@@ -75,7 +73,7 @@ def test_second_products_are_added_first_each_rounded_once(
     assert lanes < 16 or (found != other).any()
 
 
-def test_subnormal_numbers_count_as_zero_and_become_zero(processor: HostProcessor) -> None:
+def test_subnormal_numbers_count_as_zero_and_become_zero(processor):
     one, tiny = np.array([1, 2.0**-126], bfloat16.numpy).view("uint16")
     # Subnormal operands of either side; a subnormal sum; sums that become subnormal.
     left = np.array([[SUBNORMAL[0], one], [one, SUBNORMAL[3]], [0, 0], [tiny, 0]], np.uint16)
@@ -87,7 +85,7 @@ def test_subnormal_numbers_count_as_zero_and_become_zero(processor: HostProcesso
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_floats_are_rounded_to_the_nearest_even(lanes: int, processor: HostProcessor) -> None:
+def test_floats_are_rounded_to_the_nearest_even(lanes, processor):
     bits = np.random.default_rng(lanes).integers(0x3F000000, 0x40000000, (2, lanes), np.uint32)
     bits[:, 0] = 0x3F808000, 0x3F818000  # halfway, below an even and an odd number
     floats = bits.view("float32")
@@ -95,16 +93,14 @@ def test_floats_are_rounded_to_the_nearest_even(lanes: int, processor: HostProce
     np.testing.assert_array_equal(found, floats.astype(bfloat16.numpy).view("uint16").ravel())
 
 
-def test_rounding_keeps_infinity_quiets_nan_and_drops_subnormal_numbers(
-    processor: HostProcessor,
-) -> None:
+def test_rounding_keeps_infinity_quiets_nan_and_drops_subnormal_numbers(processor):
     bits = [0x7F800000, 0xFF800000, 0x7F800001, 0xFFABCDEF, 0x00000001, 0x807FFFFF, 0x7F7FFFFF, 0]
     first, second = np.array(bits, np.uint32).view("float32").reshape(2, 4)
     expected = [0x7F80, 0xFF80, 0x7FC0, 0xFFEB, 0, 0x8000, 0x7F80, 0]
     assert rounded(processor, first, second).tolist() == expected
 
 
-def test_without_emulation_the_instructions_are_llvms() -> None:
+def test_without_emulation_the_instructions_are_llvms():
     module = Module(fused=True)
     parameters = (("sum", Type("float", 16)), ("pair", Type("i32", 16)))
     code = module.function("program", parameters, result=Type("float", 16))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,9 +40,7 @@ def half(name: str, dtype: DType = float16) -> Apply:
     ],
     ids=["float16", "literal"],
 )
-def test_a_rounded_sum_or_product_of_float16_is_one_in_float16(
-    primitive: str, operation: str, wide: Scalar, narrow: Scalar
-) -> None:
+def test_a_rounded_sum_or_product_of_float16_is_one_in_float16(primitive, operation, wide, narrow):
     found = half_operation(cast(Apply(primitive, (half("x"), wide), float32), float16))
     assert found == (operation, (Local("x", float16), narrow))
 
@@ -68,7 +65,7 @@ def test_a_rounded_sum_or_product_of_float16_is_one_in_float16(
         "result of bfloat16",
     ),
 )
-def test_anything_else_stays_in_float32(scalar: Apply) -> None:
+def test_anything_else_stays_in_float32(scalar):
     assert half_operation(scalar) is None
 
 
@@ -86,7 +83,7 @@ def pairs() -> tuple[Array, Array]:
 
 
 @pytest.mark.sampled
-def test_operations_in_c99_have_the_bits_of_numpy(tmp_path: Path) -> None:
+def test_operations_in_c99_have_the_bits_of_numpy(tmp_path):
     module = c.Module(C99_WITH_HALF, fused=True)
     for operation in OPERATIONS:
         code = module.kernel(operation, [("x", "i16"), ("y", "i16"), ("z", "i16")], [("n", I64)])
@@ -108,7 +105,7 @@ def test_operations_in_c99_have_the_bits_of_numpy(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.view("u2")[~nan], expected.view("u2")[~nan])
 
 
-def test_languages_without_float16_refuse_its_operations() -> None:
+def test_languages_without_float16_refuse_its_operations():
     in_opencl = c.Module(OPENCL, fused=True).kernel("sum", [("x", "i16")], [])
     in_llvm = llvm.Module(fused=True).function("sum", [("x", I16)])
     x = constant(0, I16)

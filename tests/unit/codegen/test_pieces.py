@@ -21,7 +21,7 @@ def lanes_of_pieces(type: Type) -> list[int]:
     return [one.lanes for one in pieces_of(type)]
 
 
-def test_a_type_is_divided_into_types_of_the_language() -> None:
+def test_a_type_is_divided_into_types_of_the_language():
     assert lanes_of_pieces(Type("float")) == [0]
     assert lanes_of_pieces(Type("float", 16)) == [16]
     assert lanes_of_pieces(Type("i32", 10)) == [8, 2]
@@ -50,7 +50,7 @@ def result_of(
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_instructions_work_on_all_lanes(opencl_name: str, lanes: int) -> None:
+def test_instructions_work_on_all_lanes(opencl_name, lanes):
     x = np.arange(lanes, dtype="float32") - 3
 
     def write(code: PieceFunction, vector: Value) -> Value:
@@ -65,7 +65,7 @@ def test_instructions_work_on_all_lanes(opencl_name: str, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("lanes", LANES[1:])
-def test_lanes_move_between_pieces(opencl_name: str, lanes: int) -> None:
+def test_lanes_move_between_pieces(opencl_name, lanes):
     x = np.arange(lanes, dtype="float32")
 
     def write(code: PieceFunction, vector: Value) -> Value:
@@ -81,7 +81,7 @@ def test_lanes_move_between_pieces(opencl_name: str, lanes: int) -> None:
     np.testing.assert_array_equal(found, np.roll(both, -1))
 
 
-def test_functions_are_written_once_and_constant_arrays_too() -> None:
+def test_functions_are_written_once_and_constant_arrays_too():
     inner = Module(OPENCL_PROCESSOR, fused=True)
     module = PieceModule(inner)
     code = module.function("f", [("n", Type("i64"))], result=Type("i64"))

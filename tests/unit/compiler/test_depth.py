@@ -14,7 +14,6 @@ import pickle
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import numpy as np
@@ -138,7 +137,7 @@ def array(network: lm.Network) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_a_graph_of_any_depth_is_planned_run_and_shown(name: str) -> None:
+def test_a_graph_of_any_depth_is_planned_run_and_shown(name):
     start = lm.Input(4, 6)
     network = lm.Network(start, BUILDERS[name](start, LEVELS))
     x = array(network)
@@ -157,7 +156,7 @@ def test_a_graph_of_any_depth_is_planned_run_and_shown(name: str) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["elementwise", "two paths", "summed in pairs", "reductions"])
-def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
+def test_gradients_of_any_depth_agree_with_the_reference(name):
     start = lm.Input(4, 6)
     with little_stack():
         output = BUILDERS[name](start, 100)
@@ -172,7 +171,7 @@ def test_gradients_of_any_depth_agree_with_the_reference(name: str) -> None:
 
 
 @pytest.mark.sampled
-def test_a_model_of_many_layers_is_saved_and_loaded_and_predicts(tmp_path: Path) -> None:
+def test_a_model_of_many_layers_is_saved_and_loaded_and_predicts(tmp_path):
     layers = [x for _ in range(LEVELS) for x in (lm.Linear(6), lm.Tanh())]
     with little_stack():
         model = lm.Model(lm.Sequential(lm.Input(6), *layers))
@@ -213,9 +212,7 @@ def calls(work: Callable[[], object]) -> int:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("build", [linear, residual])
-def test_the_work_of_compiling_grows_with_the_number_of_layers(
-    build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_of_compiling_grows_with_the_number_of_layers(build, monkeypatch):
     monkeypatch.setenv("LAMINA_CACHE", "off")
     # The search for a better plan has a bound of its own.
     monkeypatch.setattr(memory, "SEARCH_ROUNDS", 0)
@@ -236,9 +233,7 @@ def test_the_work_of_compiling_grows_with_the_number_of_layers(
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("build", [linear, residual])
-def test_comparing_steps_takes_linear_time(
-    build: Callable[[int], lm.Network], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comparing_steps_takes_linear_time(build, monkeypatch):
     """Loops within one function make no calls: their work is counted in lines."""
     watched = ("precedence", "memory", "prepacking", "column_sums", "workers", "overlap")
     watched = {f"{name}.py" for name in (*watched, "workspaces", "native_program")}
@@ -270,7 +265,7 @@ def test_comparing_steps_takes_linear_time(
     assert lines(48) < 4.6 * lines(12)
 
 
-def test_paths_between_groups_are_found_while_groups_are_joined() -> None:
+def test_paths_between_groups_are_found_while_groups_are_joined():
     random = np.random.default_rng(1)
 
     def reaches(predecessors: dict[int, set[int]], start: int, end: int) -> bool:
@@ -301,12 +296,12 @@ def test_paths_between_groups_are_found_while_groups_are_joined() -> None:
         assert not cycles(precedence.predecessors)
 
 
-def test_cycles_of_groups_are_found() -> None:
+def test_cycles_of_groups_are_found():
     predecessors = {1: {2}, 2: {3}, 3: {2, 4}, 4: set[int](), 5: {6}, 6: {7}, 7: {5, 1}, 8: {8, 7}}
     assert sorted(sorted(cycle) for cycle in cycles(predecessors)) == [[2, 3], [5, 6, 7]]
 
 
-def test_leaves_that_swap_their_values_need_one_copy_per_pair() -> None:
+def test_leaves_that_swap_their_values_need_one_copy_per_pair():
     leaves = [leaf(f"p{number}", "state", (3,), float32) for number in range(40)]
     updates = [(one, leaves[number ^ 1]) for number, one in enumerate(leaves)]
     updates[:2] = [(one, ops.flip(one, 0)) for one in leaves[:2]]
@@ -316,7 +311,7 @@ def test_leaves_that_swap_their_values_need_one_copy_per_pair() -> None:
 
 
 @pytest.mark.sampled
-def test_lists_and_arrays_give_slots_the_same_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_and_arrays_give_slots_the_same_offsets(monkeypatch):
     random = np.random.default_rng(2)
     regions: list[memory._Region] = []
     for number in range(200):
@@ -332,7 +327,7 @@ def test_lists_and_arrays_give_slots_the_same_offsets(monkeypatch: pytest.Monkey
     assert found[0] == found[1]
 
 
-def test_the_number_of_a_layer_counts_all_preceding_nodes() -> None:
+def test_the_number_of_a_layer_counts_all_preceding_nodes():
     random = np.random.default_rng(3)
     for _ in range(20):
         known: list[Tensor] = [lm.Input(2), lm.Input(2), lm.Input(2)]
@@ -345,7 +340,7 @@ def test_the_number_of_a_layer_counts_all_preceding_nodes() -> None:
             assert path_after(operands, "Linear") == f"net/{before}:Linear"
 
 
-def test_long_scalars_name_their_shared_subexpressions() -> None:
+def test_long_scalars_name_their_shared_subexpressions():
     scalar: Scalar = Load("x", Index(), float32)
     for _ in range(3):
         scalar = Apply("add", (scalar, scalar), float32)
@@ -359,7 +354,7 @@ def test_long_scalars_name_their_shared_subexpressions() -> None:
 
 
 @pytest.mark.sampled
-def test_chains_of_tensors_and_of_scalars_are_freed() -> None:
+def test_chains_of_tensors_and_of_scalars_are_freed():
     x: Tensor = leaf("x", "input", (2,), float32)
     scalar: Scalar = Load("x", Index(), int64)
     for _ in range(50_000):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ def writers(program: Program, buffer: str) -> list[Step]:
     return [step for step in program.steps if buffer in writes_of(step)]
 
 
-def test_a_concat_of_equal_shapes_stores_one_element_of_each_operand_at_a_point() -> None:
+def test_a_concat_of_equal_shapes_stores_one_element_of_each_operand_at_a_point():
     x, y = (leaf(name, "parameter", (3, 40), float64) for name in "xy")
     z = ops.exp(x) * y
     program = program_of([ops.concat([z, ops.sin(z), x], 1)])
@@ -44,7 +43,7 @@ def test_a_concat_of_equal_shapes_stores_one_element_of_each_operand_at_a_point(
     assert count(program, "exp") == 1
 
 
-def test_a_leaf_updated_by_a_concat_of_its_own_slices_is_read_before_it_is_stored() -> None:
+def test_a_leaf_updated_by_a_concat_of_its_own_slices_is_read_before_it_is_stored():
     x = leaf("x", "parameter", (2, 40), float64)
     swapped = ops.concat([x[:, 20:], x[:, :20]], 1)
     program = program_of(ops.sum(x), [(x, swapped)])
@@ -61,9 +60,7 @@ def test_a_leaf_updated_by_a_concat_of_its_own_slices_is_read_before_it_is_store
     ],
     ids=lambda optimizer: type(optimizer).__name__,
 )
-def test_update_is_the_epilogue_of_the_weight_gradient(
-    optimizer: object, training_program: Callable[..., Program]
-) -> None:
+def test_update_is_the_epilogue_of_the_weight_gradient(optimizer, training_program):
     program = training_program(MLP, lm.CrossEntropy(), optimizer)
     for name, shape in (("1.weight", (24, 8)), ("3.weight", (5, 24))):
         (update,) = writers(program, name)
@@ -73,9 +70,7 @@ def test_update_is_the_epilogue_of_the_weight_gradient(
         assert not temporaries(program, *shape)
 
 
-def test_dropout_mask_is_computed_again_and_never_stored(
-    training_program: Callable[..., Program],
-) -> None:
+def test_dropout_mask_is_computed_again_and_never_stored(training_program):
     layers = (lm.Input(8), lm.Linear(24), lm.Tanh(), lm.Dropout(0.3), lm.Linear(5))
     program = training_program(layers, lm.CrossEntropy(), lm.SGD(0.1))
     plain = training_program((*layers[:3], layers[4]), lm.CrossEntropy(), lm.SGD(0.1))
@@ -85,9 +80,7 @@ def test_dropout_mask_is_computed_again_and_never_stored(
 
 
 @pytest.mark.parametrize(("clip", "stored"), [(lm.ClipGlobalNorm(1.0), 1), (lm.ClipValue(1.0), 0)])
-def test_clipping_stores_gradients_only_for_their_norm(
-    clip: Any, stored: int, training_program: Callable[..., Program]
-) -> None:
+def test_clipping_stores_gradients_only_for_their_norm(clip, stored, training_program):
     program = training_program(MLP, lm.CrossEntropy(), lm.SGD(0.1), clip=clip)
     for shape in ((24, 8), (24,), (5, 24), (5,)):
         assert len(temporaries(program, *shape)) == stored
@@ -138,7 +131,7 @@ STEPS: dict[str, tuple[list[Tensor], int, int, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_tensors_are_fused_or_stored(name: str) -> None:
+def test_tensors_are_fused_or_stored(name):
     outputs, steps, stored, shape = STEPS[name]
     program = program_of(outputs)
     assert (len(program.steps), len(temporaries(program, *shape))) == (steps, stored)
@@ -161,12 +154,12 @@ UPDATES: dict[str, tuple[list[tuple[Tensor, Tensor]], int]] = {
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_updates_that_read_other_elements_go_through_copies(name: str) -> None:
+def test_updates_that_read_other_elements_go_through_copies(name):
     updates, copies = UPDATES[name]
     assert len(program_of([], updates).of_kind("temporary")) == copies
 
 
-def test_a_sum_of_contractions_is_accumulated_in_place() -> None:
+def test_a_sum_of_contractions_is_accumulated_in_place():
     pairs = [
         (leaf(f"a{n}", "input", (6, 5), float32), leaf(f"b{n}", "input", (5, 7), float32))
         for n in range(5)
@@ -180,7 +173,7 @@ def test_a_sum_of_contractions_is_accumulated_in_place() -> None:
     assert program.plan.arena_bytes == 6 * 7 * 4
 
 
-def test_a_recomputed_tensor_is_computed_again_after_the_tensor_it_waits_for() -> None:
+def test_a_recomputed_tensor_is_computed_again_after_the_tensor_it_waits_for():
     x = leaf("x", "input", (50, 60), float32)
     y = ops.tanh(x)
     middle = ops.transpose(y) @ y
@@ -193,7 +186,7 @@ def test_a_recomputed_tensor_is_computed_again_after_the_tensor_it_waits_for() -
     assert count(program_of([ops.tanh(x) * whole]), "tanh") == 1
 
 
-def test_cross_entropy_along_a_middle_axis_stores_no_one_hot_targets() -> None:
+def test_cross_entropy_along_a_middle_axis_stores_no_one_hot_targets():
     scores = lm.Input(7, 30)
     x = ops.transpose(lm.Linear(40)(scores), (0, 2, 1))
     net = lm.Network(scores, x)
@@ -203,7 +196,7 @@ def test_cross_entropy_along_a_middle_axis_stores_no_one_hot_targets() -> None:
     assert sum(size == 4 * 7 * 40 for size in sizes) <= 2
 
 
-def test_a_large_operand_keeps_its_order_if_a_small_one_has_another() -> None:
+def test_a_large_operand_keeps_its_order_if_a_small_one_has_another():
     x = leaf("x", "input", (6, 7, 5), float32)
     y = leaf("y", "input", (5, 8), float32)
     rows = leaf("rows", "input", (1, 7, 6), float32)
@@ -214,9 +207,7 @@ def test_a_large_operand_keeps_its_order_if_a_small_one_has_another() -> None:
     assert len(temporaries(program, 6, 7, 8)) == 1
 
 
-def test_a_tensor_that_costs_more_to_compute_again_than_to_store_is_stored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tensor_that_costs_more_to_compute_again_than_to_store_is_stored(monkeypatch):
     x = leaf("x", "input", (40, 60), float32)
     for simple_cost, stored in ((0.25, 0), (2.0, 1)):
         monkeypatch.setattr("lamina.program.target.SIMPLE_COST", simple_cost)
@@ -225,7 +216,7 @@ def test_a_tensor_that_costs_more_to_compute_again_than_to_store_is_stored(
         assert count(program, "maximum") == 2 - stored
 
 
-def test_a_mask_with_several_users_is_stored_if_it_is_expensive() -> None:
+def test_a_mask_with_several_users_is_stored_if_it_is_expensive():
     x, y = (leaf(name, "input", (400, 60), float32) for name in "xy")
     short, long = x > 1, ops.logical_and(ops.logical_and(x * 3 + 1 > 2, x < 9), x * x > 0.5)
     for mask, stored in ((short, 0), (long, 1)):
@@ -252,13 +243,13 @@ def moved(program: Program) -> int:
     return sum(cost_of(step, program.buffers).bytes for step in program.steps)
 
 
-def test_a_cast_to_fewer_bytes_is_stored_instead_of_its_operand() -> None:
+def test_a_cast_to_fewer_bytes_is_stored_instead_of_its_operand():
     chosen, always = narrowings(lambda wide, narrow: [ops.cumsum(narrow, 0)])
     assert chosen == always
     assert [buffer.dtype for buffer in temporaries(chosen, 500)] == [float32, float32]
 
 
-def test_a_cast_is_stored_in_addition_to_its_operand_if_enough_steps_read_it() -> None:
+def test_a_cast_is_stored_in_addition_to_its_operand_if_enough_steps_read_it():
     def two(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
         return [wide, ops.cumsum(narrow, 0), ops.cumsum(narrow * 2, 0)]
 
@@ -267,7 +258,7 @@ def test_a_cast_is_stored_in_addition_to_its_operand_if_enough_steps_read_it() -
     assert len([one for one in temporaries(chosen, 500) if one.dtype == float32]) == 3
 
 
-def test_a_cast_is_not_stored_for_a_step_that_also_reads_its_operand() -> None:
+def test_a_cast_is_not_stored_for_a_step_that_also_reads_its_operand():
     def rounded(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
         return [ops.cumsum(wide - ops.cast(narrow, "float64"), 0)]
 
@@ -276,13 +267,13 @@ def test_a_cast_is_not_stored_for_a_step_that_also_reads_its_operand() -> None:
     assert moved(chosen) == moved(always) - 2 * 500 * 4
 
 
-def test_a_cast_is_not_stored_if_that_moves_as_many_bytes_and_needs_more_memory() -> None:
+def test_a_cast_is_not_stored_if_that_moves_as_many_bytes_and_needs_more_memory():
     chosen, always = narrowings(lambda wide, narrow: [wide, ops.cumsum(narrow, 0)])
     assert moved(chosen) == moved(always)
     assert len(temporaries(chosen, 500)) == len(temporaries(always, 500)) - 1
 
 
-def test_a_cast_is_stored_if_only_the_step_of_its_operand_reads_the_operand() -> None:
+def test_a_cast_is_stored_if_only_the_step_of_its_operand_reads_the_operand():
     def normalised(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
         return [ops.mean(wide * wide), ops.cumsum(narrow, 0)]
 
@@ -290,7 +281,7 @@ def test_a_cast_is_stored_if_only_the_step_of_its_operand_reads_the_operand() ->
     assert chosen == always
 
 
-def test_a_product_and_its_operand_may_share_a_step() -> None:
+def test_a_product_and_its_operand_may_share_a_step():
     x, w = leaf("x", "input", (4, 1), float64), leaf("w", "input", (1,), float64)
     repeated = ops.broadcast_to(x, (3, 4, 1))
     program = program_of([repeated, repeated @ w])
@@ -327,7 +318,7 @@ NOTHING: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_ops_that_change_nothing_are_dropped(name: str) -> None:
+def test_ops_that_change_nothing_are_dropped(name):
     (result,) = simplified(NOTHING[name](leaf_x()))
     assert result.op.name == "leaf"
 
@@ -355,7 +346,7 @@ STRANGE = np.array([[math.nan, math.inf, -math.inf], [0.0, -0.0, 1e308]])
 
 
 @pytest.mark.parametrize("name", [*NOTHING, *ALMOST_NOTHING])
-def test_simplification_holds_for_nan_infinities_and_both_zeros(name: str) -> None:
+def test_simplification_holds_for_nan_infinities_and_both_zeros(name):
     tensor = {**NOTHING, **ALMOST_NOTHING}[name](leaf_x())
     graph = Graph((), (("y", tensor),))
     expected, found = value(graph), value(simplify(graph))
@@ -370,19 +361,19 @@ def value(graph: Graph) -> Array:
     return evaluate(graph, {"x": STRANGE})[0]["y"]
 
 
-def test_equal_expressions_are_computed_once() -> None:
+def test_equal_expressions_are_computed_once():
     x = leaf_x()
     one, other = simplified(ops.exp(x) * 2, ops.exp(x) * 2)
     assert one is other
 
 
-def test_expressions_that_differ_in_the_sign_of_zero_are_not_shared() -> None:
+def test_expressions_that_differ_in_the_sign_of_zero_are_not_shared():
     x = leaf_x()
     one, other = simplified(ops.pad(x, [1, 1], 0.0), ops.pad(x, [1, 1], -0.0))
     assert one is not other
 
 
-def test_small_constants_are_folded_and_large_ones_are_not() -> None:
+def test_small_constants_are_folded_and_large_ones_are_not():
     small, large = simplified(
         ops.exp(lm.ops.constant(np.arange(8.0))), ops.exp(lm.ops.constant(np.arange(1000.0)))
     )
@@ -390,7 +381,7 @@ def test_small_constants_are_folded_and_large_ones_are_not() -> None:
     assert large.op.name == "exp"
 
 
-def test_a_scatter_of_single_values_becomes_a_where() -> None:
+def test_a_scatter_of_single_values_becomes_a_where():
     values = leaf("v", "input", (3, 1), int64)
     indices = leaf("i", "input", (3, 1), int64)
     (result,) = simplified(ops.scatter_along_axis(values, indices, 4, 1))
@@ -398,7 +389,7 @@ def test_a_scatter_of_single_values_becomes_a_where() -> None:
     assert result.dtype == int64
 
 
-def test_a_scatter_along_more_positions_than_uint8_can_count() -> None:
+def test_a_scatter_along_more_positions_than_uint8_can_count():
     values = leaf("v", "input", (2, 1), float64)
     indices = leaf("i", "input", (2, 1), lm.base.shapes.uint8)
     graph = Graph((), (("y", ops.scatter_along_axis(values, indices, 300, 1)),))
@@ -407,21 +398,21 @@ def test_a_scatter_along_more_positions_than_uint8_can_count() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def test_floats_made_of_integers_are_rounded_after_they_are_made() -> None:
+def test_floats_made_of_integers_are_rounded_after_they_are_made():
     indices = leaf("i", "input", (3,), int64)
     (result,) = simplified(ops.cast(ops.one_hot(indices, 5), bfloat16))
     assert result.op.name == "cast"
     assert result.operands[0].op.name == "one_hot"
 
 
-def test_a_transposed_product_is_computed_transposed() -> None:
+def test_a_transposed_product_is_computed_transposed():
     x, w = leaf("x", "input", (4, 6), float32), leaf("w", "input", (6, 3), float32)
     contract = ops.contract(x, w, ("m", "k"), ("k", "n"), ("m", "n"))
     (result,) = simplified(ops.transpose(contract))
     assert result.op.name == "contract"
 
 
-def test_an_op_of_the_user_with_a_known_name_is_not_simplified_like_the_known_op() -> None:
+def test_an_op_of_the_user_with_a_known_name_is_not_simplified_like_the_known_op():
     known = OPS["abs"]
     own = Op("neg", known.infer, None, known.reference, known.lowering)
     x = leaf("x", "input", (3,), float32)
@@ -430,7 +421,7 @@ def test_an_op_of_the_user_with_a_known_name_is_not_simplified_like_the_known_op
     assert result.op is total.op
 
 
-def test_an_expensive_tensor_that_a_step_reads_at_two_coordinates_is_stored() -> None:
+def test_an_expensive_tensor_that_a_step_reads_at_two_coordinates_is_stored():
     x = leaf("x", "input", (40, 60), float32)
     expensive, cheap = ops.exp(x), ops.relu(x)
     for tensor, stored in ((expensive, 1), (cheap, 0)):
@@ -439,7 +430,7 @@ def test_an_expensive_tensor_that_a_step_reads_at_two_coordinates_is_stored() ->
     assert count(program_of(expensive - ops.flip(expensive, 1)), "exp") == 1
 
 
-def test_a_tensor_that_a_step_reads_twice_at_the_same_coordinates_is_not_stored() -> None:
+def test_a_tensor_that_a_step_reads_twice_at_the_same_coordinates_is_not_stored():
     x = leaf("x", "input", (40, 60), float32)
     y = ops.exp(x)
     again = ops.flip(ops.reshape(ops.flip(y, 0), (60, 40)), (0, 1))
@@ -448,14 +439,14 @@ def test_a_tensor_that_a_step_reads_twice_at_the_same_coordinates_is_not_stored(
     assert count(program, "exp") == 1
 
 
-def test_a_tensor_of_which_a_step_reads_few_elements_is_not_stored() -> None:
+def test_a_tensor_of_which_a_step_reads_few_elements_is_not_stored():
     x = leaf("x", "input", (40, 60), float32)
     y = ops.exp(x)
     assert len(program_of(y[:, :2] - y[:, 2:4]).steps) == 1
     assert len(program_of(y[:, :59] - y[:, 1:]).steps) == 2
 
 
-def test_the_first_tensor_of_a_chain_saves_storing_those_below_it() -> None:
+def test_the_first_tensor_of_a_chain_saves_storing_those_below_it():
     x = leaf("x", "input", (40, 60), float32)
     y = ops.sin(ops.exp(x) + 1)
     program = program_of(y - ops.flip(y, 1))
@@ -464,7 +455,7 @@ def test_the_first_tensor_of_a_chain_saves_storing_those_below_it() -> None:
     assert sizes == [40 * 60, 40 * 60]
 
 
-def test_coordinates_after_many_reshapes_are_still_compared() -> None:
+def test_coordinates_after_many_reshapes_are_still_compared():
     x = leaf("x", "input", (40, 60), float32)
     y = z = ops.exp(x)
     for _ in range(9):
@@ -478,7 +469,7 @@ def augmented(*layers: lm.Layer) -> Program:
     return network.plan(8, lm.CrossEntropy(), lm.SGD(0.1)).program
 
 
-def test_each_layer_of_a_chain_of_samplings_is_computed_once() -> None:
+def test_each_layer_of_a_chain_of_samplings_is_computed_once():
     rotations = [lm.RandomRotation(degrees) for degrees in (5, 10, 15)]
     sizes = [
         sum(len(list(postorder(*scalars_of(step)))) for step in augmented(*chain).steps)
@@ -487,14 +478,14 @@ def test_each_layer_of_a_chain_of_samplings_is_computed_once() -> None:
     assert sizes[2] - sizes[1] == sizes[1] - sizes[0]
 
 
-def test_a_chain_draws_no_more_numbers_than_its_layers_alone() -> None:
+def test_a_chain_draws_no_more_numbers_than_its_layers_alone():
     layers = lm.RandomShift(2), lm.RandomRotation(15), lm.Mixup()
     for primitive in ("random_bits", "cos", "floor"):
         alone = sum(count(augmented(layer), primitive) for layer in layers)
         assert count(augmented(*layers), primitive) == alone
 
 
-def test_expressions_of_joins_in_a_chain_stay_small() -> None:
+def test_expressions_of_joins_in_a_chain_stay_small():
     """Each `roll` reads its operand at two coordinates: 8 of them are one step, not all."""
     y = leaf("x", "input", (40, 60), float32)
     for _ in range(30):
@@ -505,7 +496,7 @@ def test_expressions_of_joins_in_a_chain_stay_small() -> None:
 
 
 @pytest.mark.sampled
-def test_indices_of_reshapes_in_a_chain_stay_small() -> None:
+def test_indices_of_reshapes_in_a_chain_stay_small():
     """Each reshape after a transpose may double them: a product reads no view of such a chain."""
     y = leaf("x", "input", (5, 12), float32)
     for _ in range(16):

@@ -86,13 +86,13 @@ def moves_only(step: Step) -> bool:
     return all(is_moved(store.value) for store in stores_of(step))
 
 
-def test_steps_that_only_move_numbers_are_recognised() -> None:
+def test_steps_that_only_move_numbers_are_recognised():
     copy, padded = ops.transpose(X), ops.pad(X * 2.0, [(0, 0), (1, 1), (0, 0), (0, 0)], 1.0)
     program = program_of([copy, padded])
     assert [moves_only(step) for step in program.steps] == [True, False]
 
 
-def test_inference_of_lenet_has_no_step_that_only_moves_numbers() -> None:
+def test_inference_of_lenet_has_no_step_that_only_moves_numbers():
     program = inference(LENET)
     kinds = [type(step) for step in program.steps]
     assert kinds == [Contraction, Contraction, Loop, Contraction]
@@ -103,13 +103,13 @@ def test_inference_of_lenet_has_no_step_that_only_moves_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_no_step_of_training_only_moves_numbers(name: str) -> None:
+def test_no_step_of_training_only_moves_numbers(name):
     moving = [str(step) for step in training(NETWORKS[name]).steps if moves_only(step)]
     assert not moving
 
 
 @pytest.mark.parametrize("name", ["LeNet", "overlapping", "volume"])
-def test_convolutions_store_their_channels_last(name: str) -> None:
+def test_convolutions_store_their_channels_last(name):
     for step in training(NETWORKS[name]).steps:
         if isinstance(step, Contraction) and len(step.m) > 1:
             (column,) = step.n
@@ -120,7 +120,7 @@ def test_convolutions_store_their_channels_last(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_nothing_stored_is_larger_than_an_activation(name: str) -> None:
+def test_nothing_stored_is_larger_than_an_activation(name):
     first, *layers = NETWORKS[name]
     shapes = [first.shape]
     for layer in layers:
@@ -164,7 +164,7 @@ def back(x: Tensor) -> Tensor:
     ],
     ids=lambda result: result.op.name,
 )
-def test_transposes_are_removed(result: Tensor) -> None:
+def test_transposes_are_removed(result):
     assert not transposes(result)
 
 
@@ -183,7 +183,7 @@ def test_transposes_are_removed(result: Tensor) -> None:
     ],
     ids=lambda result: result.op.name,
 )
-def test_transposes_that_are_needed_are_kept(result: Tensor) -> None:
+def test_transposes_that_are_needed_are_kept(result):
     assert transposes(result)
 
 

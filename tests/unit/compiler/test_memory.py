@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,9 +95,7 @@ def largest_live_bytes(program: Program) -> int:
 
 @pytest.mark.parametrize("training", TRAININGS)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_arena_is_hardly_larger_than_the_largest_live_set(
-    network: str, training: str, training_program: ProgramMaker
-) -> None:
+def test_arena_is_hardly_larger_than_the_largest_live_set(network, training, training_program):
     loss, optimizer, clip = TRAININGS[training]
     for batch in BATCHES:
         program = training_program(NETWORKS[network](), loss, optimizer, batch, clip=clip)
@@ -116,7 +113,7 @@ def _chain(length: int) -> Program:
     return program_of(y)
 
 
-def test_results_take_over_the_memory_of_dying_operands() -> None:
+def test_results_take_over_the_memory_of_dying_operands():
     program = _chain(200)
     taken = [allocation for allocation in program.plan.allocations if allocation.in_place_of]
     assert len(program.steps) > 3
@@ -124,7 +121,7 @@ def test_results_take_over_the_memory_of_dying_operands() -> None:
     assert program.plan.arena_bytes == 50 * 20 * 4
 
 
-def test_an_operand_that_is_read_at_other_indices_keeps_its_memory() -> None:
+def test_an_operand_that_is_read_at_other_indices_keeps_its_memory():
     x = leaf("x", "input", (50, 50), float32)
     expensive = ops.exp(x)
     # Every element of the sum needs another element of the operand as well.
@@ -137,16 +134,14 @@ def test_an_operand_that_is_read_at_other_indices_keeps_its_memory() -> None:
     assert final.in_place_of == ""
 
 
-def test_large_buffers_start_at_cache_lines(training_program: ProgramMaker) -> None:
+def test_large_buffers_start_at_cache_lines(training_program):
     program = training_program(NETWORKS["wide"](), lm.MSE(), lm.SGD(0.1), 100)
     large = [a for a in program.plan.allocations if a.bytes >= 4096]
     assert large
     assert all(allocation.offset % 64 == 0 for allocation in large)
 
 
-def test_runs_allocate_no_arena(
-    training_program: ProgramMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_allocate_no_arena(training_program, monkeypatch):
     program = training_program(NETWORKS["wide"](), lm.MSE(), lm.Adam(1e-3), 8)
     engine = InterpreterEngine()
     memories = {
@@ -166,7 +161,7 @@ def test_runs_allocate_no_arena(
     assert sum(size > 0 for size in sizes) == allocated
 
 
-def test_a_program_without_temporaries_needs_no_arena() -> None:
+def test_a_program_without_temporaries_needs_no_arena():
     p = leaf("p", "parameter", (3,), float32)
     program = program_of([], [(p, p * 0.5)])
     assert program.plan.arena_bytes == 0
@@ -249,9 +244,7 @@ def outputs_of(program: Program) -> dict[str, bytes]:
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(rows_of(st.integers(1, 30)), st.sampled_from((1, 64, 128)), st.integers(125, 700))
-def test_blocks_are_aligned_and_within_the_limit(
-    rows: list[Row], alignment: int, units: int
-) -> None:
+def test_blocks_are_aligned_and_within_the_limit(rows, alignment, units):
     limit = 128 * units + 5
     program = random_program(rows, alignment=alignment, largest_block=limit)
     verify(program)
@@ -265,7 +258,7 @@ def test_blocks_are_aligned_and_within_the_limit(
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(rows_of(st.integers(1, 20)))
-def test_a_limit_that_holds_everything_changes_nothing(rows: list[Row]) -> None:
+def test_a_limit_that_holds_everything_changes_nothing(rows):
     assert random_program(rows, largest_block=1 << 30).plan == random_program(rows).plan
     assert len(random_program(rows).plan.blocks) == 1
 
@@ -278,7 +271,7 @@ def large_rows() -> list[Row]:
     ]
 
 
-def test_a_buffer_that_is_larger_than_every_block_is_named() -> None:
+def test_a_buffer_that_is_larger_than_every_block_is_named():
     with pytest.raises(EngineError) as caught:
         random_program(large_rows(), alignment=128, largest_block=8000)
     assert str(caught.value) == (
@@ -290,14 +283,14 @@ def test_a_buffer_that_is_larger_than_every_block_is_named() -> None:
     )
 
 
-def test_programs_in_several_blocks_are_written_and_read() -> None:
+def test_programs_in_several_blocks_are_written_and_read():
     program = random_program(large_rows(), largest_block=8192)
     assert len(program.plan.blocks) == 3
     assert decode(encode(program)).plan == program.plan
     assert "temporary b1 f64[1000] at 0 of block 2" in str(program)
 
 
-def test_the_bill_of_several_blocks_names_them(tmp_path: Path) -> None:
+def test_the_bill_of_several_blocks_names_them(tmp_path):
     program = random_program(large_rows(), largest_block=8192)
     bill = MemoryBill(1, program)
     assert bill.arena_bytes == sum(program.plan.blocks)
@@ -310,7 +303,7 @@ def test_the_bill_of_several_blocks_names_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "blocks", [(), (-1,), (8128,), (8192, 8192), (8192.0, 8192, 8192), (True, 8192, 8192)]
 )
-def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks: tuple[int, ...]) -> None:
+def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks):
     program = random_program(large_rows(), largest_block=8192)
     changed = Plan(blocks, program.plan.largest_live_bytes, program.plan.allocations)
     data = encode(Program("x", program.buffers, program.steps, program.outputs, {}, changed))
@@ -318,7 +311,7 @@ def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks: tuple[int, ..
         decode(data)
 
 
-def test_damaged_plans_never_reach_outside_their_blocks() -> None:
+def test_damaged_plans_never_reach_outside_their_blocks():
     data = encode(random_program(large_rows(), largest_block=8192))
     end = 8 + int.from_bytes(data[:8], "little")
     rows = json.loads(data[8:end])
@@ -343,7 +336,7 @@ def test_damaged_plans_never_reach_outside_their_blocks() -> None:
     assert accepted < 150
 
 
-def test_a_network_trains_to_the_same_numbers_in_several_blocks() -> None:
+def test_a_network_trains_to_the_same_numbers_in_several_blocks():
     layers = [lm.Input(6), lm.Linear(50), lm.GELU(), lm.Linear(40), lm.Tanh(), lm.Linear(3)]
     program = lm.Sequential(*layers).plan(16, lm.MSE(), lm.Adam(1e-2)).program
     limit = max(buffer.bytes for buffer in program.of_kind("temporary"))

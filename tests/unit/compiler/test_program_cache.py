@@ -63,7 +63,7 @@ def scaled(factor: Any, *, name: str = "y") -> Graph:
     return Graph((x,), ((name, x * ops.constant(np.asarray(factor, "float32"))),))
 
 
-def test_a_graph_that_was_compiled_before_is_not_compiled_again(compiled: list[str]) -> None:
+def test_a_graph_that_was_compiled_before_is_not_compiled_again(compiled):
     assert len({cached(training_graph_of(classifier())) for _ in range(3)}) == 1
     assert len(compiled) == 1
 
@@ -90,7 +90,7 @@ DIFFERENT: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 
 @pytest.mark.sampled
-def test_graphs_of_different_programs_have_different_entries(compiled: list[str]) -> None:
+def test_graphs_of_different_programs_have_different_entries(compiled):
     for _ in range(2):
         for make in DIFFERENT.values():
             graph, *rest = make()
@@ -100,7 +100,7 @@ def test_graphs_of_different_programs_have_different_entries(compiled: list[str]
     assert len(compiled) == len(DIFFERENT)
 
 
-def test_programs_for_other_targets_are_other_entries(compiled: list[str]) -> None:
+def test_programs_for_other_targets_are_other_entries(compiled):
     x, weight = (leaf(name, "input", shape, float32) for name, shape in SHAPES.items())
     y = ops.relu(ops.conv(x, weight, 1, 1, 1, groups=3))
     graph = Graph((x, weight), (("y", ops.sum(y @ y)),))
@@ -113,14 +113,14 @@ def test_programs_for_other_targets_are_other_entries(compiled: list[str]) -> No
 SHAPES = {"x": (2, 3, 6, 6), "weight": (3, 1, 3, 3)}
 
 
-def test_a_shared_tensor_and_two_equal_ones_have_different_checksums() -> None:
+def test_a_shared_tensor_and_two_equal_ones_have_different_checksums():
     x = leaf("x", "input", (3,), float32)
     one, other = ops.exp(x), ops.exp(x)
     graphs = [Graph((x,), (("y", one + one),)), Graph((x,), (("y", one + other),))]
     assert len({program_cache._graph_checksum(graph) for graph in graphs}) == 2
 
 
-def test_every_op_has_a_checksum_for_all_its_samples() -> None:
+def test_every_op_has_a_checksum_for_all_its_samples():
     described: set[str | None] = set()
     count = 0
     for op in ops.ALL:
@@ -138,14 +138,14 @@ def test_every_op_has_a_checksum_for_all_its_samples() -> None:
     assert len(described) > 0.8 * count
 
 
-def test_programs_of_recurrent_networks_are_found_again(compiled: list[str]) -> None:
+def test_programs_of_recurrent_networks_are_found_again(compiled):
     for _ in range(2):
         net = lm.networks.lstm_classifier(3, 7, inputs=2, features=8)
         cached(training_graph_of(net))
     assert len(compiled) == 1
 
 
-def test_an_op_that_is_not_ours_is_compiled_each_time(compiled: list[str]) -> None:
+def test_an_op_that_is_not_ours_is_compiled_each_time(compiled):
     known = OPS["exp"]
     own = Op("exp", known.infer, None, known.reference, known.lowering)
     x = leaf("x", "input", (3,), float32)
@@ -154,9 +154,7 @@ def test_an_op_that_is_not_ours_is_compiled_each_time(compiled: list[str]) -> No
     assert len(compiled) == 2
 
 
-def test_another_version_of_the_sources_compiles_anew(
-    compiled: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_of_the_sources_compiles_anew(compiled, monkeypatch):
     cached(scaled(2))
     monkeypatch.setattr(program_cache.SOURCES, "checksum", "another")
     cached(scaled(2))
@@ -165,8 +163,8 @@ def test_another_version_of_the_sources_compiles_anew(
 
 @pytest.mark.parametrize("without", ["the cache", "the sources"])
 def test_nothing_is_stored_without_a_cache_or_a_checksum_of_the_sources(
-    without: str, compiled: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    without, compiled, monkeypatch, tmp_path
+):
     if without == "the cache":
         monkeypatch.setenv("LAMINA_CACHE", "off")
     else:
@@ -186,9 +184,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("content", NONSENSE.values(), ids=NONSENSE)
-def test_an_entry_that_is_no_program_is_made_anew(
-    content: bytes, compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_that_is_no_program_is_made_anew(content, compiled, tmp_path, monkeypatch):
     kept: list[str] = []
 
     def noted(key: str, data: bytes) -> None:

@@ -45,7 +45,7 @@ def training_program(
     return net.plan(batch, lm.CrossEntropy(), lm.Adam(1e-3)).program
 
 
-def test_long_sequences_make_no_larger_programs() -> None:
+def test_long_sequences_make_no_larger_programs():
     short, long = training_program(10), training_program(1000)
     assert [step.name for step in short.steps] == [step.name for step in long.steps]
     assert [repeat.axis.extent for repeat in long.repeats] == [1000, 1000]
@@ -54,7 +54,7 @@ def test_long_sequences_make_no_larger_programs() -> None:
     assert len(texts[1].splitlines()) < 1.5 * len(texts[0].splitlines())
 
 
-def test_within_an_iteration_temporaries_share_memory() -> None:
+def test_within_an_iteration_temporaries_share_memory():
     def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
         x = states[0]
         for weight in constants:
@@ -72,7 +72,7 @@ def test_within_an_iteration_temporaries_share_memory() -> None:
     assert len({one.offset for one in between}) == 2
 
 
-def test_all_results_and_all_their_gradients_are_one_loop_each() -> None:
+def test_all_results_and_all_their_gradients_are_one_loop_each():
     leaves = Leaves()
     graph = graph_of(lstm(leaves), leaves)
     both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
@@ -81,7 +81,7 @@ def test_all_results_and_all_their_gradients_are_one_loop_each() -> None:
 
 
 @pytest.mark.parametrize("kind", [lm.LSTM, lm.GRU])
-def test_an_iteration_is_a_product_and_one_loop_forwards_and_backwards(kind: Any) -> None:
+def test_an_iteration_is_a_product_and_one_loop_forwards_and_backwards(kind):
     program = training_program(10, kind=kind)
     for repeat in program.repeats:
         steps = program.steps[repeat.first : repeat.last]
@@ -97,7 +97,7 @@ def test_an_iteration_is_a_product_and_one_loop_forwards_and_backwards(kind: Any
 
 
 @pytest.mark.parametrize(("kind", "functions"), [(lm.LSTM, 5), (lm.GRU, 3), (lm.RNN, 1)])
-def test_the_functions_of_gates_are_computed_once(kind: Any, functions: int) -> None:
+def test_the_functions_of_gates_are_computed_once(kind, functions):
     program = training_program(10, kind=kind)
     forward, backward = (program.steps[repeat.first : repeat.last] for repeat in program.repeats)
 
@@ -131,9 +131,7 @@ BATCH, FEATURES = 4, 32
         (of_constants, 6 * BATCH * FEATURES + FEATURES * FEATURES),
     ],
 )
-def test_large_tensors_and_those_equal_in_every_iteration_are_not_kept(
-    step: Any, numbers: int
-) -> None:
+def test_large_tensors_and_those_equal_in_every_iteration_are_not_kept(step, numbers):
     def arena_bytes(length: int) -> int:
         x = Leaves()
         weight = x.add(FEATURES, FEATURES, role="parameter")
@@ -145,7 +143,7 @@ def test_large_tensors_and_those_equal_in_every_iteration_are_not_kept(
     assert arena_bytes(120) - arena_bytes(20) <= 100 * 8 * numbers
 
 
-def test_unused_results_do_not_change_the_program() -> None:
+def test_unused_results_do_not_change_the_program():
     """Files of earlier versions have loops with results that only a gradient might have read."""
     leaves = Leaves()
     plain = lstm(leaves)[0]
@@ -166,7 +164,7 @@ def test_unused_results_do_not_change_the_program() -> None:
     assert program(kept(stack)) == program(stack)
 
 
-def test_equal_arrays_inside_and_outside_of_loops_are_one_buffer() -> None:
+def test_equal_arrays_inside_and_outside_of_loops_are_one_buffer():
     leaves = Leaves()
     graph = graph_of(with_arrays(leaves), leaves)
     both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
@@ -177,7 +175,7 @@ def test_equal_arrays_inside_and_outside_of_loops_are_one_buffer() -> None:
     assert {buffer.name for buffer in program.of_kind("constant")} == program.constants.keys()
 
 
-def test_weights_are_packed_before_the_loop() -> None:
+def test_weights_are_packed_before_the_loop():
     program = training_program(20, features=64, batch=32)
     prepackings = decide(program, replace(host(), threads=2)).prepackings
     assert len(program.repeats) == 2
@@ -188,7 +186,7 @@ def test_weights_are_packed_before_the_loop() -> None:
 
 
 @pytest.mark.sampled
-def test_the_number_of_threads_does_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_does_not_change_a_bit(monkeypatch):
     layers = lm.LSTM(72, layers=2, bidirectional=True), lm.GRU(40, returns="last"), lm.Linear(3)
     x = np.random.default_rng(0).normal(size=(48, 9, 20)).astype("float32")
     check_threads(
@@ -253,7 +251,7 @@ REFUSED: dict[str, tuple[Any, Tensor, list[Tensor], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_wrong_iterations_are_refused(name: str) -> None:
+def test_wrong_iterations_are_refused(name):
     step, state, sequences, said = REFUSED[name]
     text = error_text(
         (DefinitionError, ShapeError), lambda: ops.recurrence(step, [state], sequences, [])
@@ -262,6 +260,6 @@ def test_wrong_iterations_are_refused(name: str) -> None:
         assert part in text
 
 
-def test_a_truncation_is_at_least_one_iteration() -> None:
+def test_a_truncation_is_at_least_one_iteration():
     with pytest.raises(DefinitionError, match="truncate must be a whole number of at least 1"):
         ops.recurrence(summing, [S], [E], [], truncate=0)

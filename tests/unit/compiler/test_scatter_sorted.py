@@ -41,7 +41,7 @@ def with_stage(program: Program, number: int, stage: Stage) -> Program:
     return replace(program, steps=steps)
 
 
-def test_both_steps_are_printed() -> None:
+def test_both_steps_are_printed():
     at = "(4*@(maximum(minimum(at[{}], 4), 0)))"
     rank = "@(i64(scatter_add.order[rank]))"
     assert "\n".join(map(str, PROGRAM.steps)) == (
@@ -54,7 +54,7 @@ def test_both_steps_are_printed() -> None:
     assert [space_of(step) for step in PROGRAM.steps] == ["1 : 30", "5 x 4 : 30"]
 
 
-def test_every_value_is_added_once() -> None:
+def test_every_value_is_added_once():
     order, total = (cost_of(step, PROGRAM.buffers) for step in PROGRAM.steps)
     assert (order.operations, order.read_bytes, order.written_bytes) == (0, 30 * 8, 30 * 4)
     assert total.operations == 30 * 4
@@ -90,14 +90,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_faults_are_found(name: str) -> None:
+def test_faults_are_found(name):
     number, stage, said = REFUSED[name]
     wide = name == "wide positions"
     program = replace(PROGRAM, buffers={**PROGRAM.buffers, ORDER.name: ORDER}) if wide else PROGRAM
     assert said in problem_of(with_stage(program, number, stage))
 
 
-def test_keys_are_not_overwritten_by_their_order() -> None:
+def test_keys_are_not_overwritten_by_their_order():
     axis = Axis("rank", 8)
     here = axis_index(axis)
     buffers = {
@@ -113,7 +113,7 @@ def test_keys_are_not_overwritten_by_their_order() -> None:
     assert "in step 1, 1.order: loads a[rank], which may overlap" in problem_of(program)
 
 
-def test_the_cpu_engine_runs_sorted_scatters() -> None:
+def test_the_cpu_engine_runs_sorted_scatters():
     generator = np.random.default_rng(0)
     values, at = generator.normal(size=(30, 4)).astype(np.float32), generator.integers(0, 5, 30)
     expected = np.zeros((5, 4), np.float32)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ def contractions(program: Program) -> int:
     return sum(isinstance(step, Contraction) for step in program.steps)
 
 
-def test_a_key_depends_on_every_field_of_a_target() -> None:
+def test_a_key_depends_on_every_field_of_a_target():
     others: dict[str, Any] = {"name": "other", "largest_block_bytes": 1 << 20, "scatter": "sorted"}
     keys = {CPU.key}
     for field in fields(Target):
@@ -61,13 +60,13 @@ def test_a_key_depends_on_every_field_of_a_target() -> None:
     assert len(keys) == 1 + len(fields(Target))
 
 
-def test_costs_are_given_for_primitives_only() -> None:
+def test_costs_are_given_for_primitives_only():
     assert PRIMITIVES.keys() >= EXPENSIVE
     assert cost_of("tanh") > 1 > cost_of("add")
 
 
 @pytest.mark.sampled
-def test_the_target_of_the_default_engine_is_known_without_its_code_generator() -> None:
+def test_the_target_of_the_default_engine_is_known_without_its_code_generator():
     script = """
 import sys
 import lamina as lm
@@ -77,7 +76,7 @@ assert "llvmlite" not in sys.modules
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_attention_is_divided_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_divided_into_blocks(monkeypatch):
     leaves = inputs(*[(1, 2, 8, 4)] * 3)
     y = ops.attention(*leaves)
     slopes = gradients(y * y, leaves)
@@ -92,7 +91,7 @@ def test_attention_is_divided_into_blocks(monkeypatch: pytest.MonkeyPatch) -> No
     assert blocks(slopes, 4) - blocks([y], 4) == 2 * (blocks(slopes, 8) - blocks([y], 8))
 
 
-def test_a_given_number_of_blocks_is_used() -> None:
+def test_a_given_number_of_blocks_is_used():
     leaves = inputs(*[(1, 2, 8, 4)] * 3)
     assert contractions(of([ops.attention(*leaves, blocks=2)], leaves)) == 4
 
@@ -112,7 +111,7 @@ def functions_backwards(program: Program) -> int:
     return sum(isinstance(x, Apply) and x.primitive in ("tanh", "sigmoid") for x in scalars)
 
 
-def test_recurrences_keep_tensors_that_are_expensive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recurrences_keep_tensors_that_are_expensive(monkeypatch):
     def kept() -> tuple[int, int]:
         short, long = (of(*lstm(length)) for length in (10, 110))
         return functions_backwards(long), (long.plan.arena_bytes - short.plan.arena_bytes) // 100
@@ -127,9 +126,7 @@ def test_recurrences_keep_tensors_that_are_expensive(monkeypatch: pytest.MonkeyP
     assert without_functions[1] <= all_kept[1] - state
 
 
-def test_expensive_functions_of_several_users_are_stored_and_cheap_ones_computed_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_expensive_functions_of_several_users_are_stored_and_cheap_ones_computed_again(monkeypatch):
     # So many that storing them takes longer than launching a step.
     (x,) = leaves = inputs((1 << 12,))
     y = ops.tanh(x)
@@ -169,7 +166,7 @@ def decided(program: Program) -> tuple[str, object]:
 TRAINING: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
 
 
-def test_plans_are_made_for_the_engine_that_is_named(recomputing: InterpreterEngine) -> None:
+def test_plans_are_made_for_the_engine_that_is_named(recomputing):
     net = network()
     for how in ({}, TRAINING):
         default = net.plan(2, **how).program
@@ -190,8 +187,8 @@ def test_plans_are_made_for_the_engine_that_is_named(recomputing: InterpreterEng
 )
 @pytest.mark.parametrize("memory", ["10 MiB", "64 GiB"])
 def test_the_largest_batch_is_one_whose_every_tensor_can_be_allocated(
-    layers: tuple[Any, ...], batch: int, memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    layers, batch, memory, monkeypatch
+):
     limited = replace(DEFAULT_TARGET, name="limited", largest_block_bytes=64 << 10)
     interpreter_for(limited, monkeypatch)
     net = lm.Sequential(*layers)
@@ -205,9 +202,7 @@ def test_the_largest_batch_is_one_whose_every_tensor_can_be_allocated(
 
 
 @pytest.mark.parametrize("engine", ["cpu", "interpreter"])
-def test_models_and_trainings_compile_for_the_target_of_their_engine(
-    engine: str, recomputing: InterpreterEngine
-) -> None:
+def test_models_and_trainings_compile_for_the_target_of_their_engine(engine, recomputing):
     net = network()
     wanted = RECOMPUTING if engine == "interpreter" else DEFAULT_TARGET
 
@@ -228,7 +223,7 @@ def test_models_and_trainings_compile_for_the_target_of_their_engine(
     assert profile.explanation.program.plan == expected(2)
 
 
-def test_functions_of_arrays_are_compiled_for_their_engine(recomputing: InterpreterEngine) -> None:
+def test_functions_of_arrays_are_compiled_for_their_engine(recomputing):
     x = lm.Input(3, 5)
     square = x @ ops.transpose(x, (0, 2, 1))
     y = square @ square @ square
@@ -240,9 +235,7 @@ def test_functions_of_arrays_are_compiled_for_their_engine(recomputing: Interpre
     assert plans[0] != plans[1]
 
 
-def test_the_command_line_plans_for_an_engine(
-    recomputing: InterpreterEngine, tmp_path: Path
-) -> None:
+def test_the_command_line_plans_for_an_engine(recomputing, tmp_path):
     file = tmp_path / "net.py"
     layers = (
         "lm.Input(4, 6, 6), lm.Conv2d(4, 3), lm.ReLU(), lm.Conv2d(3, 2), lm.ReLU(), "

@@ -58,9 +58,7 @@ TAKERS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("taker", TAKERS.values(), ids=TAKERS)
-def test_masked_elements_are_refused_wherever_arrays_are_given(
-    taker: Callable[[Any], object],
-) -> None:
+def test_masked_elements_are_refused_wherever_arrays_are_given(taker):
     text = error_text(LaminaError, lambda: taker(np.ma.array(X, mask=X * [0, 1, 0])))
     assert "masked" in text
     assert "array.filled(0)" in text
@@ -68,7 +66,7 @@ def test_masked_elements_are_refused_wherever_arrays_are_given(
     taker(np.ma.array(X))
 
 
-def test_buffers_are_arrays_without_a_copy() -> None:
+def test_buffers_are_arrays_without_a_copy():
     values = np.arange(6, dtype="float32")
     for make in (exported, memoryview, lambda x: array("f", x.tolist())):
         for data in (Dataset(make(values)), as_dataset(make(values))):
@@ -109,7 +107,7 @@ def test_buffers_are_arrays_without_a_copy() -> None:
         ),
     ],
 )
-def test_a_data_set_shows_examples_shapes_and_dtypes(arrays: Any, text: str) -> None:
+def test_a_data_set_shows_examples_shapes_and_dtypes(arrays, text):
     data = Dataset(*arrays)
     assert repr(data) == text
     assert len(data) == int(text.split()[0])
@@ -121,7 +119,7 @@ def test_a_data_set_shows_examples_shapes_and_dtypes(arrays: Any, text: str) -> 
         data.targets = None
 
 
-def test_arrays_of_different_lengths_are_refused() -> None:
+def test_arrays_of_different_lengths_are_refused():
     assert error_text(DataError, Dataset, np.zeros((5, 2), np.float32), np.zeros(4, np.int64)) == (
         "the inputs and the targets differ in the number of examples\n"
         "  inputs   5 examples, float32[5, 2]\n"
@@ -164,14 +162,14 @@ LONG_DOUBLES = (
         (np.zeros(3, ">f4" if np.little_endian else "<f4"), DTypeError, "the inputs have an"),
     ],
 )
-def test_wrong_arrays_are_refused(inputs: Any, kind: type[LaminaError], problem: str) -> None:
+def test_wrong_arrays_are_refused(inputs, kind, problem):
     error = refused(kind, lambda: Dataset(inputs))
     assert str(error).startswith(problem)
     assert dict(error.facts).keys() == {"expected", "found"}
     assert error.advice.endswith(".")
 
 
-def test_lists_become_arrays_of_exact_numbers() -> None:
+def test_lists_become_arrays_of_exact_numbers():
     for make in (Dataset, Dataset.from_arrays):
         assert repr(make([[1.0, 2.0]], [3])) == "1 example: x float[2], y i64[]"
         data = make([[0.1], [0.2]])
@@ -186,7 +184,7 @@ def test_lists_become_arrays_of_exact_numbers() -> None:
     assert repr(Dataset([np.float64(0.1)])) == "1 example: x f64[]"
 
 
-def test_a_tensor_as_data_is_refused() -> None:
+def test_a_tensor_as_data_is_refused():
     text = error_text(DefinitionError, lambda: Dataset(lm.Input(3), np.zeros(2)))
     assert re.sub(r":\d+", "", text) == (
         "in test_data_dataset.py: data is an array, but this is a symbolic tensor, which holds no "
@@ -198,7 +196,7 @@ def test_a_tensor_as_data_is_refused() -> None:
 
 
 @pytest.mark.torch
-def test_tensors_of_pytorch_become_arrays() -> None:
+def test_tensors_of_pytorch_become_arrays():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     data = Dataset(torch.zeros(2, 3, requires_grad=True), torch.tensor([1, 0]))
     assert repr(data) == "2 examples: x f32[3], y i64[]"
@@ -221,7 +219,7 @@ def test_tensors_of_pytorch_become_arrays() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
-def test_tensors_of_pytorch_without_an_array_have_advice_that_works(make: str, advice: str) -> None:
+def test_tensors_of_pytorch_without_an_array_have_advice_that_works(make, advice):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     tensor = eval(f"torch.{make}", {"torch": torch})
     error = refused(DataError, lambda: Dataset(tensor))
@@ -232,7 +230,7 @@ def test_tensors_of_pytorch_without_an_array_have_advice_that_works(make: str, a
     assert len(Dataset(eval(call, {"torch": torch, "tensor": tensor}))) == 2
 
 
-def test_data_sets_pairs_and_arrays_are_data_sets() -> None:
+def test_data_sets_pairs_and_arrays_are_data_sets():
     x, y = np.zeros((2, 3), np.float32), np.zeros(2, np.int64)
     data = Dataset(x, y)
     assert as_dataset(data) is data
@@ -244,7 +242,7 @@ def test_data_sets_pairs_and_arrays_are_data_sets() -> None:
         assert refused(DataError, as_dataset, value).problem == "this is not a data set"
 
 
-def test_classes_are_counted_by_the_largest_label() -> None:
+def test_classes_are_counted_by_the_largest_label():
     def classes(targets: Any) -> int:
         return Dataset(np.zeros((3, 1)), targets).classes
 
@@ -259,7 +257,7 @@ def test_classes_are_counted_by_the_largest_label() -> None:
 # The order of examples ----------------------------------------------------------------------------
 
 
-def test_the_order_is_the_recorded_permutation() -> None:
+def test_the_order_is_the_recorded_permutation():
     """The same on every machine and in every version: these rows must never change."""
     assert numbered(10).order(seed=0, epoch=0).tolist() == [3, 8, 5, 9, 1, 7, 2, 4, 6, 0]
     assert numbered(10).order(seed=7, epoch=3).tolist() == [4, 2, 3, 7, 0, 5, 6, 1, 8, 9]
@@ -272,7 +270,7 @@ def test_the_order_is_the_recorded_permutation() -> None:
     assert len(orders) == 4
 
 
-def test_every_position_is_equally_likely() -> None:
+def test_every_position_is_equally_likely():
     data = numbered(4)
     orders = np.array([data.order(seed=0, epoch=epoch) for epoch in range(2000)])
     for position in range(4):
@@ -280,7 +278,7 @@ def test_every_position_is_equally_likely() -> None:
         assert np.all(np.abs(counts - 500) < 100)  # five standard deviations
 
 
-def test_a_split_is_complete_shuffled_and_repeatable() -> None:
+def test_a_split_is_complete_shuffled_and_repeatable():
     cases = (10, 0.9, 9), (10, 0.25, 3), (2, 0.001, 1), (2, 0.999, 1), (1797, 0.9, 1617)
     for count, fraction, first in cases:
         a, b = numbered(count).split(fraction, seed=3)
@@ -298,7 +296,7 @@ def test_a_split_is_complete_shuffled_and_repeatable() -> None:
     assert error.problem == "a single example cannot be split"
 
 
-def test_batches_cover_every_example_once() -> None:
+def test_batches_cover_every_example_once():
     for size in range(1, 12):
         batches = [*numbered(11).batches(size, seed=size)]
         targets = [y for _, y in batches]
@@ -314,7 +312,7 @@ def test_batches_cover_every_example_once() -> None:
         assert dict(error.facts)["found"] == str(size)
 
 
-def test_batches_in_the_stored_order_share_memory_and_several_inputs_are_a_tuple() -> None:
+def test_batches_in_the_stored_order_share_memory_and_several_inputs_are_a_tuple():
     data = numbered(7)
     batches = list(data.batches(3))
     assert [y.tolist() for _, y in batches] == [[0, 1, 2], [3, 4, 5], [6]]
@@ -324,7 +322,7 @@ def test_batches_in_the_stored_order_share_memory_and_several_inputs_are_a_tuple
         assert y is None
 
 
-def test_examples_are_taken_by_position() -> None:
+def test_examples_are_taken_by_position():
     data = numbered(5)
     assert data.take([4, 0, 0]).targets.tolist() == [4, 0, 0]
     part = data.subset(1, 3)
@@ -341,7 +339,7 @@ def test_examples_are_taken_by_position() -> None:
         refused(DataError, data.subset, *bounds)
 
 
-def test_a_data_set_of_single_examples_is_refused_with_the_loader_that_makes_batches() -> None:
+def test_a_data_set_of_single_examples_is_refused_with_the_loader_that_makes_batches():
     class MapStyle:
         """Like a data set of PyTorch: an example by its number."""
 

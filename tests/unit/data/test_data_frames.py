@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from frame_cases import TABLE, Maker, by_name, maker
+from frame_cases import TABLE, by_name, maker
 
 from lamina.data import Coding, Dataset, from_frame
 from lamina.data.stream import as_data, as_inputs
@@ -25,7 +25,7 @@ def fault(call: Any, *values: Any, **options: Any) -> str:
 
 
 @maker
-def test_columns_of_every_kind_are_coded(make: Maker) -> None:
+def test_columns_of_every_kind_are_coded(make):
     data = from_frame(make(TABLE), target="rent")
     names = ("size", "rooms", "town=Bonn", "town=Köln", "town=Ulm", "new", "built")
     assert data.coding.features == names
@@ -40,7 +40,7 @@ def test_columns_of_every_kind_are_coded(make: Maker) -> None:
 
 
 @maker
-def test_words_as_indices_are_a_second_input(make: Maker) -> None:
+def test_words_as_indices_are_a_second_input(make):
     data = from_frame(make(TABLE), target="rooms", words="index")
     numbers, towns = data.inputs
     assert numbers.shape == (30, 4)
@@ -53,7 +53,7 @@ def test_words_as_indices_are_a_second_input(make: Maker) -> None:
 
 
 @maker
-def test_words_as_targets_are_class_numbers_and_unknown_ones_zeros(make: Maker) -> None:
+def test_words_as_targets_are_class_numbers_and_unknown_ones_zeros(make):
     data = from_frame(make(TABLE), target="town")
     assert data.coding.classes == ("Bonn", "Köln", "Ulm")
     assert data.targets[:3].tolist() == [2, 0, 1]
@@ -71,7 +71,7 @@ def test_words_as_targets_are_class_numbers_and_unknown_ones_zeros(make: Maker) 
 
 
 @maker
-def test_missing_numbers_are_replaced_by_a_rule(make: Maker) -> None:
+def test_missing_numbers_are_replaced_by_a_rule(make):
     gappy, full = make({"a": [None, 1.0, 3.0]}), make({"a": [2.0, 1.0, 3.0]})
     for gaps, expected in (
         *(("mean", [[2], [1], [3]]), ("median", [[2], [1], [3]]), (-1, [[-1], [1], [3]])),
@@ -83,7 +83,7 @@ def test_missing_numbers_are_replaced_by_a_rule(make: Maker) -> None:
 
 
 @maker
-def test_missing_numbers_are_refused_by_default_and_a_missing_word_is_a_word(make: Maker) -> None:
+def test_missing_numbers_are_refused_by_default_and_a_missing_word_is_a_word(make):
     table = make({"a": [None, 1.0, 3.0], "b": [1, 2, 3]})
     assert fault(from_frame, table, target="b") == (
         "in from_frame: numbers are missing in the column 'a'\n"
@@ -101,14 +101,14 @@ def test_missing_numbers_are_refused_by_default_and_a_missing_word_is_a_word(mak
 
 
 @maker
-def test_numbers_are_standardised(make: Maker) -> None:
+def test_numbers_are_standardised(make):
     data = from_frame(make(TABLE), target="rent", standardise=True)
     scaled = data.inputs[:, [0, 1, 6]]
     np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(scaled.std(axis=0), 1, rtol=1e-5)
 
 
-def test_faults_of_tables_are_named() -> None:
+def test_faults_of_tables_are_named():
     for table, target, problem in (
         ({"a": [1, 2], "b": [1]}, None, "the columns differ in length"),
         ({"a": []}, None, "the table has no rows"),
@@ -129,7 +129,7 @@ def test_faults_of_tables_are_named() -> None:
     )
 
 
-def test_columns_of_further_tables_that_do_not_fit_are_named() -> None:
+def test_columns_of_further_tables_that_do_not_fit_are_named():
     coding = from_frame(by_name(TABLE), target="rent").coding
     assert fault(coding.inputs, {"size": [1.0], "town": ["Ulm"]}) == (
         "in Coding: columns are missing\n"
@@ -153,7 +153,7 @@ def test_columns_of_further_tables_that_do_not_fit_are_named() -> None:
     assert "the column of targets is missing" in fault(coding.dataset, without)
 
 
-def test_names_of_columns_are_distinct(pandas: Any) -> None:
+def test_names_of_columns_are_distinct(pandas):
     for frame in (
         pandas.DataFrame([[1, 2, 3]], columns=["a", "b", "a"]),
         pytest.importorskip("pyarrow").table([[1], [2], [3]], names=["a", "b", "a"]),
@@ -174,7 +174,7 @@ GAPPY = "i,f,b,s,d\n1,1.5,True,a,2020-01-01\n,,,,\n3,2,False,b,2020-01-03\n"
 
 
 @pytest.mark.parametrize("backend", ["convert_dtypes", "numpy_nullable", "pyarrow"])
-def test_gaps_of_nullable_columns_of_pandas_are_filled(backend: str, pandas: Any) -> None:
+def test_gaps_of_nullable_columns_of_pandas_are_filled(backend, pandas):
     if backend == "pyarrow":
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     read = partial(pandas.read_csv, io.StringIO(GAPPY), parse_dates=["d"])
@@ -190,8 +190,8 @@ def test_gaps_of_nullable_columns_of_pandas_are_filled(backend: str, pandas: Any
 
 
 def test_nullable_columns_in_a_dictionary_decimals_and_integers_of_128_bits_are_numbers(
-    pandas: Any, polars: Any
-) -> None:
+    pandas, polars
+):
     series = polars.Series("a", [None, 3])
     for table in (
         {"a": pandas.Series([None, 3], dtype="Int64")},
@@ -210,7 +210,7 @@ def test_nullable_columns_in_a_dictionary_decimals_and_integers_of_128_bits_are_
     assert Dataset(wide.cast(polars.Float64)).inputs.tolist() == [1, 3]
 
 
-def test_the_coding_decides_what_a_column_without_values_is(pandas: Any, polars: Any) -> None:
+def test_the_coding_decides_what_a_column_without_values_is(pandas, polars):
     whole, day = pandas.array([None], dtype="Int64"), pandas.to_datetime(pandas.Series([None]))
     types = (None, polars.Int32, polars.String)
     tables = [
@@ -230,7 +230,7 @@ def test_the_coding_decides_what_a_column_without_values_is(pandas: Any, polars:
             assert coding.inputs(table).tolist() == [inputs]
 
 
-def test_a_column_without_values_is_refused_in_training() -> None:
+def test_a_column_without_values_is_refused_in_training():
     empty = {"a": np.array([np.nan, np.nan])}
     for gaps, statistic in (("mean", "mean"), ("median", "median"), ("indicator", "mean")):
         assert fault(from_frame, empty | {"b": [1, 2]}, gaps=gaps) == (
@@ -250,7 +250,7 @@ def test_a_column_without_values_is_refused_in_training() -> None:
 
 
 @maker
-def test_missing_words_as_targets_are_refused(make: Maker) -> None:
+def test_missing_words_as_targets_are_refused(make):
     text = (
         "targets are missing in the column 'w'\n"
         "  missing  1 of 3\n"
@@ -266,7 +266,7 @@ def test_missing_words_as_targets_are_refused(make: Maker) -> None:
 
 
 @maker
-def test_kinds_of_columns_may_be_given(make: Maker) -> None:
+def test_kinds_of_columns_may_be_given(make):
     frame = make({"zip": [7, 12, 7], "y": [10, 20, 30]})
     regression = from_frame(frame, "y", kinds={"y": "number"})
     assert regression.targets.dtype == np.float32
@@ -282,7 +282,7 @@ def test_kinds_of_columns_may_be_given(make: Maker) -> None:
     assert days.inputs.tolist() == [[1], [9]]
 
 
-def test_unfit_kinds_are_refused() -> None:
+def test_unfit_kinds_are_refused():
     table = {"a": ["x", "y"], "y": [1, 0.5]}
     for kinds, problem in (
         ({"b": "word"}, "there is no column 'b'"),
@@ -305,7 +305,7 @@ def test_unfit_kinds_are_refused() -> None:
 # Words that are taken for mistakes ----------------------------------------------------------------
 
 
-def test_a_few_words_among_texts_of_numbers_or_dates_are_mistakes() -> None:
+def test_a_few_words_among_texts_of_numbers_or_dates_are_mistakes():
     sizes, days = [str(20 + n) for n in range(39)], [f"2010-01-{day:02}" for day in range(1, 11)]
     y = [n + 0.5 for n in range(40)]
     table = {"size": [*sizes, "7O"], "y": y}
@@ -322,7 +322,7 @@ def test_a_few_words_among_texts_of_numbers_or_dates_are_mistakes() -> None:
     assert "nearly all cells of the column 'built' are dates" in text
 
 
-def test_numbers_in_a_column_of_words_are_doubted_if_they_are_unknown() -> None:
+def test_numbers_in_a_column_of_words_are_doubted_if_they_are_unknown():
     table = {"zip": ["01067", "53111"], "y": [0.5, 1.5]}
     coding = from_frame(table, target="y").coding
     with pytest.warns(LaminaWarning) as caught:
@@ -336,7 +336,7 @@ def test_numbers_in_a_column_of_words_are_doubted_if_they_are_unknown() -> None:
     assert coding.inputs({"zip": [53111]}).tolist() == [[0, 1]]
 
 
-def test_dates_of_python_are_dates() -> None:
+def test_dates_of_python_are_dates():
     """Also of columns by name, and with a time of day; not with a time zone."""
     days = [datetime.date(1970, 1, 2), None, datetime.datetime(1970, 1, 11, 12)]
     data = from_frame({"day": days, "y": [0.5, 1.5, 2.5]}, target="y", gaps=0.0)
@@ -353,7 +353,7 @@ def test_dates_of_python_are_dates() -> None:
 
 @maker
 @pytest.mark.parametrize("options", [{}, {"standardise": True}, {"gaps": "mean"}])
-def test_numbers_that_float32_cannot_hold_are_refused(make: Maker, options: dict[str, Any]) -> None:
+def test_numbers_that_float32_cannot_hold_are_refused(make, options):
     table = {"a": [1.0, 3.0, 2.0], "y": [0.5, 1.5, 2.5]}
     coding = from_frame(make(table), "y", **options).coding
     for number in (np.inf, -np.inf, 1e300):
@@ -369,7 +369,7 @@ def test_numbers_that_float32_cannot_hold_are_refused(make: Maker, options: dict
         assert "'a' has a number that float32" in fault(from_frame, frame, "a", **options)
 
 
-def test_integers_and_scaled_numbers_that_float32_cannot_hold_are_refused() -> None:
+def test_integers_and_scaled_numbers_that_float32_cannot_hold_are_refused():
     assert "a number that float32 cannot hold" in fault(from_frame, {"a": [1, 10**400]})
     coding = from_frame({"a": [1e-20, 2e-20]}, standardise=True).coding
     text = fault(coding.inputs, {"a": [1e-20, 1e30]})
@@ -380,7 +380,7 @@ def test_integers_and_scaled_numbers_that_float32_cannot_hold_are_refused() -> N
 # Names of columns that are not text ---------------------------------------------------------------
 
 
-def test_names_of_columns_become_text(pandas: Any) -> None:
+def test_names_of_columns_become_text(pandas):
     frame = pandas.DataFrame(np.arange(6.0).reshape(3, 2))
     assert from_frame(frame).coding.features == ("0", "1")
     for target in (1, "1", np.int64(1)):
@@ -397,7 +397,7 @@ def test_names_of_columns_become_text(pandas: Any) -> None:
 # Bools as text ------------------------------------------------------------------------------------
 
 
-def test_bools_as_text_are_taken_where_a_model_knows_bools() -> None:
+def test_bools_as_text_are_taken_where_a_model_knows_bools():
     coding = from_frame({"b": [True, False], "y": [0.5, 1.5]}, "y").coding
     for words in (("True", "False"), ("true", "false"), ("TRUE", "FALSE")):
         assert coding.inputs([{"b": word} for word in words]).tolist() == [[1], [0]]
@@ -444,7 +444,7 @@ DATES = "different words that look like dates, such as"
         ),
     ],
 )
-def test_words_that_look_like_mistakes_warn(texts: list[Any], doubt: str, advice: str) -> None:
+def test_words_that_look_like_mistakes_warn(texts, doubt, advice):
     frame = {"a": texts, "y": [0.5 * number for number in range(len(texts))]}
     with pytest.warns(LaminaWarning) as caught:
         data = from_frame(frame, "y")
@@ -460,7 +460,7 @@ def test_words_that_look_like_mistakes_warn(texts: list[Any], doubt: str, advice
             from_frame(frame, "a")
 
 
-def test_words_that_are_no_mistakes_do_not_warn() -> None:
+def test_words_that_are_no_mistakes_do_not_warn():
     names = [f"id{number}" for number in range(19)]
     for texts in (["a", "b", "c"], ["1", "2", "3"], ["1-2", "2-3"], ["a,b", "c,d"], names):
         from_frame({"a": texts})
@@ -483,14 +483,12 @@ def test_words_that_are_no_mistakes_do_not_warn() -> None:
         (np.array([1000.0, 1000.5], "f4"), 1001, 3),
     ],
 )
-def test_only_a_deviation_beyond_rounding_scales_a_column(
-    values: Any, row: Any, scaled: float
-) -> None:
+def test_only_a_deviation_beyond_rounding_scales_a_column(values, row, scaled):
     data = from_frame({"a": values}, standardise=True, gaps="mean")
     np.testing.assert_allclose(data.coding.inputs({"a": [row]}), scaled, rtol=1e-4, atol=1e-4)
 
 
-def test_masked_elements_of_a_column_are_gaps() -> None:
+def test_masked_elements_of_a_column_are_gaps():
     days = np.array(["1970-01-09", "1970-01-02", "1970-01-04"], "datetime64[D]")
     hidden = [np.ma.array(values, mask=[1, 0, 0]) for values in ([7.0, 1, 3], [7, 1, 3], days)]
     for values in (*hidden, [np.ma.masked, 1.0, 3.0]):
@@ -513,9 +511,7 @@ def test_masked_elements_of_a_column_are_gaps() -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["frame", "series", "categorical", "arrow", "arrow by name"])
-def test_categories_are_words_whatever_they_are(
-    form: str, values: Any, words: Any, codes: list[int], pandas: Any
-) -> None:
+def test_categories_are_words_whatever_they_are(form, values, words, codes, pandas):
     if form.startswith("arrow"):
         arrow = pytest.importorskip("pyarrow")
         column = arrow.array(values).dictionary_encode()
@@ -531,7 +527,7 @@ def test_categories_are_words_whatever_they_are(
         assert coding.inputs(given).argmax(axis=1).tolist() == codes
 
 
-def test_a_column_or_a_lazy_frame_is_no_table(pandas: Any, polars: Any) -> None:
+def test_a_column_or_a_lazy_frame_is_no_table(pandas, polars):
     for package in (polars, pandas):
         series = package.Series([1, 2])
         advice = "It is one column: series.to_frame() makes a data frame of it."

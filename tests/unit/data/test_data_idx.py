@@ -60,7 +60,7 @@ def fault(path: Path, content: bytes) -> FileFormatError:
 
 
 @pytest.mark.parametrize("dtype", CODES)
-def test_reads_every_element_type(tmp_path: Path, dtype: str) -> None:
+def test_reads_every_element_type(tmp_path, dtype):
     array = (np.random.default_rng(0).standard_normal((3, 4, 5)) * 100).astype(dtype)
     path = tmp_path / "any-name"
     for packed in (bytes, gzip.compress):
@@ -71,7 +71,7 @@ def test_reads_every_element_type(tmp_path: Path, dtype: str) -> None:
         assert np.array_equal(result, array)
 
 
-def test_a_short_file_names_both_sizes(tmp_path: Path) -> None:
+def test_a_short_file_names_both_sizes(tmp_path):
     content = encode(np.zeros((10, 28, 28), np.uint8))
     error = fault(tmp_path / "images", content[:5000])
     assert str(error) == (
@@ -110,11 +110,11 @@ HUGE = header(0x0E, *[2**32 - 1] * 32) + bytes(100)
         *((HUGE, "  size on disk  "), (compress(HUGE), "  stored")),
     ],
 )
-def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+def test_a_damaged_file_is_refused(tmp_path, content, text):
     assert text in str(fault(tmp_path / "file", content))
 
 
-def test_another_kind_of_file(tmp_path: Path) -> None:
+def test_another_kind_of_file(tmp_path):
     for content, found in (
         *((b"", "an empty file"), (b"\0\0\x08", "00 00 08"), (b"hello world", "68 65 6c 6c")),
         (b"\0\0\x0a\x01\0\0\0\x01\0", "00 00 0a 01"),
@@ -125,7 +125,7 @@ def test_another_kind_of_file(tmp_path: Path) -> None:
         assert dict(error.facts)["found"] == found
 
 
-def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gzip_bomb_is_not_unpacked(tmp_path, monkeypatch):
     """The stream holds a hundred times what its header declares."""
     content = compress(header(8, 100_000) + bytes(10_000_000))
     (tmp_path / "file").write_bytes(content)
@@ -135,7 +135,7 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert unpacked == 8 + 100_000 + 1
 
 
-def test_a_missing_file_and_a_folder_are_no_files(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_no_files(tmp_path):
     assert refused(DataError, read_idx, tmp_path / "absent").problem == "there is no such file"
     assert dict(refused(DataError, read_idx, tmp_path).facts)["found"] == "a folder"
 
@@ -156,9 +156,7 @@ def damaged(content: bytes, generator: np.random.Generator) -> bytes:
     return bytes(result)
 
 
-def test_a_thousand_damaged_files_give_an_array_or_a_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thousand_damaged_files_give_an_array_or_a_clear_error(tmp_path, monkeypatch):
     generator = np.random.default_rng(20240)
     sources = [
         encode((generator.standard_normal(shape) * 50).astype(dtype))
@@ -201,7 +199,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_mnist_names_files_that_are_missing_or_do_not_fit(folder: Path) -> None:
+def test_mnist_names_files_that_are_missing_or_do_not_fit(folder):
     shown = [repr(data) for data in mnist(folder)]
     assert shown == [f"{count} examples: x u8[1, 28, 28], y i64[]" for count in (6, 4)]
     (folder / "t10k-labels-idx1-ubyte").unlink()
@@ -222,7 +220,7 @@ def test_mnist_names_files_that_are_missing_or_do_not_fit(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="the files of Fashion-MNIST are not at hand")
-def test_fashion_mnist_is_read() -> None:
+def test_fashion_mnist_is_read():
     for data, count in zip(mnist(FASHION_MNIST), (60_000, 10_000), strict=True):
         assert repr(data) == f"{count} examples: x u8[1, 28, 28], y i64[]"
         assert data.classes == 10

@@ -26,7 +26,7 @@ def save(path: Path, pixels: Any = GREY, **options: Any) -> None:
     image.save(path, **options)
 
 
-def test_subfolders_are_the_classes(tmp_path: Path) -> None:
+def test_subfolders_are_the_classes(tmp_path):
     save(tmp_path / "dogs" / "1.png", GREY + 1)
     save(tmp_path / "cats" / "2.bmp", GREY + 2)
     save(tmp_path / "cats" / "1.PNG", GREY)
@@ -41,9 +41,7 @@ def test_subfolders_are_the_classes(tmp_path: Path) -> None:
     assert np.array_equal(load(tmp_path / "colour").inputs, [np.moveaxis(pixels, 2, 0)])
 
 
-def test_pictures_that_do_not_fit_and_other_options_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_that_do_not_fit_and_other_options_are_refused(tmp_path, monkeypatch):
     first, second = tmp_path / "a" / "1.png", tmp_path / "a" / "2.png"
     first.parent.mkdir()
     assert fault(tmp_path, DataError).problem == "the folder holds no pictures in subfolders"
@@ -64,7 +62,7 @@ def test_pictures_that_do_not_fit_and_other_options_are_refused(
     assert 'pip install "lamina[data]"' in error_text(MissingExtraError, load, tmp_path)
 
 
-def test_hidden_empty_and_cache_folders_are_no_classes(tmp_path: Path) -> None:
+def test_hidden_empty_and_cache_folders_are_no_classes(tmp_path):
     for name in ("b", "a", "a/.cache", ".ipynb_checkpoints", "__MACOSX", "@eaDir", "__pycache__"):
         save(tmp_path / name / "1.png")
     (tmp_path / "A").mkdir()
@@ -74,14 +72,14 @@ def test_hidden_empty_and_cache_folders_are_no_classes(tmp_path: Path) -> None:
     assert data.targets.tolist() == [0, 1]
 
 
-def test_numbered_folders_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_numbered_folders_are_in_the_order_of_their_numbers(tmp_path):
     names = ("-2", "-1", "0,5", "1", "1.5", "02", "2", "+3", "10", "1_0", "nan", "x")
     for name in sorted(names, reverse=True):
         save(tmp_path / name / "1.png")
     assert load(tmp_path).coding.classes == names
 
 
-def test_pictures_in_folders_of_a_class_are_not_left_out(tmp_path: Path) -> None:
+def test_pictures_in_folders_of_a_class_are_not_left_out(tmp_path):
     save(tmp_path / "a" / "1.png")
     save(tmp_path / "train" / "b" / "1.png")
     error = fault(tmp_path, DataError)
@@ -102,7 +100,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(folders: Path) -> None:
+def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(folders):
     train, test = load(folders / "train"), load(folders / "test")
     model = lm.Model(lm.Sequential(lm.Input(1, 3, 4), lm.Flatten(), lm.Linear(3)))
     text = (
@@ -129,7 +127,7 @@ def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(fol
         model.fit(test, **HOW)
 
 
-def test_unknown_classes_and_other_data_are_refused(folders: Path) -> None:
+def test_unknown_classes_and_other_data_are_refused(folders):
     coding = load(folders / "test").coding
     assert error_text(DataError, lambda: coding.dataset(folders / "train")) == (
         f"in {folders / 'train'}: the subfolder 'b' is none of the classes\n"
@@ -142,7 +140,7 @@ def test_unknown_classes_and_other_data_are_refused(folders: Path) -> None:
             assert "this is not a folder of pictures" in error_text(DataError, call, other)
 
 
-def test_the_command_line_knows_the_classes(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_knows_the_classes(folders, monkeypatch):
     monkeypatch.chdir(folders)
     Path("net.py").write_text(
         "import lamina as lm\n"
@@ -155,7 +153,7 @@ def test_the_command_line_knows_the_classes(folders: Path, monkeypatch: pytest.M
     assert len(lines) == 3
 
 
-def test_pictures_are_upright_and_the_preview_of_a_camera_is_no_frame(tmp_path: Path) -> None:
+def test_pictures_are_upright_and_the_preview_of_a_camera_is_no_frame(tmp_path):
     exif = PILLOW.Exif()
     exif[0x0112] = 6  # to be rotated clockwise
     save(tmp_path / "a" / "1.png", exif=exif)
@@ -166,7 +164,7 @@ def test_pictures_are_upright_and_the_preview_of_a_camera_is_no_frame(tmp_path: 
     assert load(tmp_path / "preview").inputs.shape == (1, 3, 3, 4)
 
 
-def test_opaque_pictures_with_an_alpha_channel_are_read(tmp_path: Path) -> None:
+def test_opaque_pictures_with_an_alpha_channel_are_read(tmp_path):
     for mode, shape in (("RGBA", (1, 3, 3, 4)), ("LA", (1, 1, 3, 4))):
         save(tmp_path / mode / "a" / "1.png", PILLOW.fromarray(GREY).convert(mode))
         images = load(tmp_path / mode).inputs
@@ -181,7 +179,7 @@ def with_palette(mode: str) -> Any:
     return image
 
 
-def test_transparent_pixels_are_refused(tmp_path: Path) -> None:
+def test_transparent_pixels_are_refused(tmp_path):
     path, colour = tmp_path / "a" / "1.png", np.stack([GREY] * 3, axis=2)
     transparent = PILLOW.fromarray(np.dstack([colour, np.uint8(255) - GREY // 11]), "RGBA")
     for image, options in (
@@ -198,7 +196,7 @@ def test_transparent_pixels_are_refused(tmp_path: Path) -> None:
         assert dict(error.facts)["found"].endswith(" with transparent pixels")
 
 
-def test_further_frames_are_refused(tmp_path: Path) -> None:
+def test_further_frames_are_refused(tmp_path):
     frames = [PILLOW.fromarray(GREY + 90 * n) for n in range(3)]
     for suffix in ("gif", "png", "tif", "webp"):
         path = tmp_path / suffix / "a" / f"1.{suffix}"

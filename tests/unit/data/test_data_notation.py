@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -57,9 +55,7 @@ from lamina.errors import DataError, DefinitionError, FileFormatError, LaminaWar
         ('"a", "b, c", "y"\n"1,5", "2", 0\n"2,5", "3", 1\n', ("a", "b, c"), [[1.5, 2], [2.5, 3]]),
     ],
 )
-def test_delimiter_and_decimal_mark_are_found(
-    tmp_path: Path, text: str, features: tuple[str, ...], inputs: list[list[float]] | None
-) -> None:
+def test_delimiter_and_decimal_mark_are_found(tmp_path, text, features, inputs):
     path = table(tmp_path, text)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -100,16 +96,14 @@ def test_delimiter_and_decimal_mark_are_found(
         ("a;b;c\n1;2;\n", {"kinds": {"c": "word"}}, {"a": [1], "b": [2], "c": [None]}),
     ],
 )
-def test_columns_are_read_as_numbers(
-    tmp_path: Path, text: str, options: dict[str, Any], expected: dict[str, list[Any]]
-) -> None:
+def test_columns_are_read_as_numbers(tmp_path, text, options, expected):
     columns = read_table(table(tmp_path, text), **options)
     assert list(columns) == list(expected)
     for name, values in expected.items():
         np.testing.assert_array_equal(columns[name], values)
 
 
-def test_lines_that_are_one_number_or_two_warn(tmp_path: Path) -> None:
+def test_lines_that_are_one_number_or_two_warn(tmp_path):
     path = table(tmp_path, "1,5\n7,25\n")
     for read in (read_table, load):
         with pytest.warns(LaminaWarning) as caught:
@@ -122,7 +116,7 @@ def test_lines_that_are_one_number_or_two_warn(tmp_path: Path) -> None:
         )
 
 
-def test_a_coding_with_decimal_commas_reads_a_single_column(tmp_path: Path) -> None:
+def test_a_coding_with_decimal_commas_reads_a_single_column(tmp_path):
     data = load(table(tmp_path, "0,5;1,5\n2,5;3,5\n"))
     model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)), seed=0)
     model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), epochs=1)
@@ -130,9 +124,7 @@ def test_a_coding_with_decimal_commas_reads_a_single_column(tmp_path: Path) -> N
     np.testing.assert_array_equal(model.predict(table(tmp_path, "1,5\n2,25\n")), expected)
 
 
-def test_numbers_that_may_have_thousands_are_words_until_the_decimal_mark_is_known(
-    tmp_path: Path,
-) -> None:
+def test_numbers_that_may_have_thousands_are_words_until_the_decimal_mark_is_known(tmp_path):
     path = table(tmp_path, "a;y\n1,250;0\n2,500;1\n")
     with pytest.warns(LaminaWarning) as caught:
         assert load(path).coding.features == ("a=1,250", "a=2,500")
@@ -148,7 +140,7 @@ def test_numbers_that_may_have_thousands_are_words_until_the_decimal_mark_is_kno
     assert "decimal commas and decimal points" in error_text(DataError, load, path)
 
 
-def test_the_decimal_mark_of_the_training_data_holds_for_further_files(tmp_path: Path) -> None:
+def test_the_decimal_mark_of_the_training_data_holds_for_further_files(tmp_path):
     coding = load(table(tmp_path, "a;b;y\n1,5;1;0\n2,5;2;1\n"), kinds={"b": "number"}).coding
     assert (coding.delimiter, coding.decimal) == (";", ",")
     # Another delimiter is found, and with it the decimals of quoted cells.
@@ -159,7 +151,7 @@ def test_the_decimal_mark_of_the_training_data_holds_for_further_files(tmp_path:
     assert coding.inputs(read_table(path, decimal=".")).tolist() == [[1.5, 2]]
 
 
-def test_the_notation_is_an_option(tmp_path: Path) -> None:
+def test_the_notation_is_an_option(tmp_path):
     path = table(tmp_path, "a b y\n1,250 2 0\n1,500 3 1\n")
     data = load(path, delimiter=" ", decimal=",")
     assert data.inputs.tolist() == [[1.25, 2], [1.5, 3]]
@@ -191,9 +183,7 @@ def test_the_notation_is_an_option(tmp_path: Path) -> None:
         (f"3,{'w' * 131_073}\n", "a cell is longer than is usual", "(131072), in line 4"),
     ],
 )
-def test_wrong_quotes_are_refused_with_their_line(
-    tmp_path: Path, rows: str, problem: str, line: str
-) -> None:
+def test_wrong_quotes_are_refused_with_their_line(tmp_path, rows, problem, line):
     for read, other in itertools.product((load, read_table), ("5", "x")):
         error = refused(FileFormatError, read, table(tmp_path, f"a,w\n1,2\n2,{other}\n{rows}"))
         assert error.problem == f"{problem}, in the row that begins in line 4"

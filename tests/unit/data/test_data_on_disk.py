@@ -39,7 +39,7 @@ def hdf5(tmp_path: Path) -> Any:
     return write
 
 
-def test_arrays_are_mapped_and_train_to_the_same_bits(npy: tuple[Path, Path], hdf5: Any) -> None:
+def test_arrays_are_mapped_and_train_to_the_same_bits(npy, hdf5):
     for mapped in (load(npy[0], targets=npy[1], on_disk=True), load(hdf5(), on_disk=True)):
         assert isinstance(mapped.inputs, np.memmap)
         np.testing.assert_array_equal(mapped.inputs, TRAIN.inputs)
@@ -48,9 +48,7 @@ def test_arrays_are_mapped_and_train_to_the_same_bits(npy: tuple[Path, Path], hd
     assert same(trained(mapped)[0], trained(TRAIN)[0])
 
 
-def test_large_files_are_mapped_by_default(
-    npy: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_are_mapped_by_default(npy, monkeypatch):
     assert not isinstance(load(npy[0]).inputs, np.memmap)
     monkeypatch.setattr(import_module("lamina.data.load"), "MAPPED_BYTES", 100)
     assert isinstance(load(npy[0]).inputs, np.memmap)
@@ -59,7 +57,7 @@ def test_large_files_are_mapped_by_default(
     assert not isinstance(load(npy[0]).inputs, np.memmap)
 
 
-def test_arrays_that_cannot_be_mapped_are_refused(tmp_path: Path, hdf5: Any) -> None:
+def test_arrays_that_cannot_be_mapped_are_refused(tmp_path, hdf5):
     x, path = TRAIN.inputs, tmp_path / "a.npy"
     for write, name, kind in (
         (lambda: hdf5(chunks=True), "a.h5", "hdf5"),
@@ -77,9 +75,7 @@ def test_arrays_that_cannot_be_mapped_are_refused(tmp_path: Path, hdf5: Any) -> 
         )
 
 
-def test_short_files_and_pickles_are_neither_mapped_nor_read_in_chunks(
-    npy: tuple[Path, Path],
-) -> None:
+def test_short_files_and_pickles_are_neither_mapped_nor_read_in_chunks(npy):
     for call in (partial(load, on_disk=True), in_chunks):
         np.save(npy[1], np.array([print, {}], object), allow_pickle=True)
         assert "does not hold plain numbers" in error_text(DTypeError, call, npy[1])
@@ -89,7 +85,7 @@ def test_short_files_and_pickles_are_neither_mapped_nor_read_in_chunks(
 
 @pytest.mark.sampled
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it reads /proc")
-def test_training_on_a_mapped_file_takes_no_memory_of_its_own(tmp_path: Path) -> None:
+def test_training_on_a_mapped_file_takes_no_memory_of_its_own(tmp_path):
     path = tmp_path / "x.npy"
     np.save(path, np.ones((30_000, 256), "float32"))
     code = f"""
@@ -113,7 +109,7 @@ print(own() - before)
 
 
 @pytest.mark.parametrize("options", [{}, {"chunks": (16, 2)}, {"compression": "gzip"}], ids=str)
-def test_hdf5_is_read_in_chunks(hdf5: Any, options: dict[str, Any]) -> None:
+def test_hdf5_is_read_in_chunks(hdf5, options):
     source = in_chunks(hdf5(**options))
     assert len(source) == 90
     # There is one chunk.
@@ -122,7 +118,7 @@ def test_hdf5_is_read_in_chunks(hdf5: Any, options: dict[str, Any]) -> None:
     np.testing.assert_array_equal(model.predict(source), model.predict(TRAIN.inputs))
 
 
-def test_npy_is_read_in_chunks(npy: tuple[Path, Path]) -> None:
+def test_npy_is_read_in_chunks(npy):
     source = in_chunks(npy[0], targets=npy[1], examples=20)
     parts = list(source(0, 0, None))
     assert [len(x) for x, _ in parts] == [20, 20, 20, 20, 10]
@@ -137,7 +133,7 @@ def test_npy_is_read_in_chunks(npy: tuple[Path, Path]) -> None:
     assert y is None
 
 
-def test_chunks_are_shuffled_anew_in_each_epoch(npy: tuple[Path, Path]) -> None:
+def test_chunks_are_shuffled_anew_in_each_epoch(npy):
     source = in_chunks(npy[0], examples=10)
 
     def order(epoch: int, skip: int = 0) -> list[bytes]:
@@ -151,7 +147,7 @@ def test_chunks_are_shuffled_anew_in_each_epoch(npy: tuple[Path, Path]) -> None:
     assert len(trained(stream, epochs=3)[1]) == 3
 
 
-def test_faults_of_files_are_named(npy: tuple[Path, Path], tmp_path: Path) -> None:
+def test_faults_of_files_are_named(npy, tmp_path):
     np.save(npy[1], TRAIN.targets[:5])
     assert error_text(DataError, in_chunks, npy[0], targets=npy[1]) == (
         f"in {npy[0]}: the inputs and the targets differ in the number of examples\n"

@@ -49,7 +49,7 @@ def npy(folder: Path, array: Any, **options: Any) -> Path:
 
 @pytest.mark.parametrize("names", [("x", "y"), ("inputs", "targets"), ("images", "labels")])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz_arrays_x_and_y_are_read(tmp_path: Path, names: tuple[str, str], save: Any) -> None:
+def test_npz_arrays_x_and_y_are_read(tmp_path, names, save):
     save(tmp_path / "a.npz", **dict(zip(names, (X, Y), strict=True)), other=X)
     # Contents take precedence over the suffix.
     (tmp_path / "a.npz").rename(tmp_path / "a.csv")
@@ -59,7 +59,7 @@ def test_npz_arrays_x_and_y_are_read(tmp_path: Path, names: tuple[str, str], sav
     assert data.targets.dtype == np.int64
 
 
-def test_other_names_of_npz_arrays_are_chosen_or_refused(tmp_path: Path) -> None:
+def test_other_names_of_npz_arrays_are_chosen_or_refused(tmp_path):
     assert np.array_equal(load(npz(tmp_path, features=X, species=Y), targets="species").targets, Y)
     assert load(npz(tmp_path, anything=X)).targets is None
     for name in ("y", "targets", "labels"):
@@ -75,7 +75,7 @@ def test_other_names_of_npz_arrays_are_chosen_or_refused(tmp_path: Path) -> None
     assert dict(error.facts)["expected"] == "z and one array of inputs"
 
 
-def test_npy_keeps_values_and_targets_may_be_in_another_file(tmp_path: Path) -> None:
+def test_npy_keeps_values_and_targets_may_be_in_another_file(tmp_path):
     np.save(tmp_path / "y.npy", Y)
     orders = (np.asfortranarray(X), X.astype(">f4"), X[:, ::-1])
     for array in (*orders, X.astype("<f8"), X.astype(bool), X[:, :1, None]):
@@ -86,7 +86,7 @@ def test_npy_keeps_values_and_targets_may_be_in_another_file(tmp_path: Path) -> 
         assert np.array_equal(data.targets, Y)
 
 
-def test_npy_files_of_no_numbers_or_of_another_size_are_refused(tmp_path: Path) -> None:
+def test_npy_files_of_no_numbers_or_of_another_size_are_refused(tmp_path):
     path, pickled = tmp_path / "a.npy", np.array([print, {}], object)
     problem = fault(npy(tmp_path, pickled, allow_pickle=True), DTypeError).problem
     assert problem == "a.npy does not hold plain numbers"
@@ -102,7 +102,7 @@ def test_npy_files_of_no_numbers_or_of_another_size_are_refused(tmp_path: Path) 
     assert "does not match its header" in fault(path, FileFormatError).problem
 
 
-def test_a_zip_bomb_is_refused(tmp_path: Path) -> None:
+def test_a_zip_bomb_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", b"\x93NUMPY" + bytes(1000))
     content = bytearray((tmp_path / "a.npz").read_bytes())
@@ -113,7 +113,7 @@ def test_a_zip_bomb_is_refused(tmp_path: Path) -> None:
     assert error.problem == "the header of x.npy declares more than the file can hold"
 
 
-def test_damaged_archives_give_clear_errors(tmp_path: Path) -> None:
+def test_damaged_archives_give_clear_errors(tmp_path):
     np.savez_compressed(tmp_path / "good.npz", x=X, y=Y)
     damage_and_load(tmp_path, (tmp_path / "good.npz").read_bytes(), "bad.npz", trials=300)
 
@@ -127,7 +127,7 @@ def h5py() -> Any:
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"chunks": True}])
-def test_hdf5_data_sets_are_read(tmp_path: Path, options: dict[str, Any], h5py: Any) -> None:
+def test_hdf5_data_sets_are_read(tmp_path, options, h5py):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=X.astype(">f4"), **options)
         file.create_dataset("y", data=Y, **options)
@@ -139,7 +139,7 @@ def test_hdf5_data_sets_are_read(tmp_path: Path, options: dict[str, Any], h5py: 
     assert np.array_equal(data.targets, Y)
 
 
-def test_arrays_that_are_text_or_too_large_or_links_are_refused(tmp_path: Path, h5py: Any) -> None:
+def test_arrays_that_are_text_or_too_large_or_links_are_refused(tmp_path, h5py):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["x"], file["y"] = X, ["a", "b", "c", "d"]
@@ -160,9 +160,7 @@ def test_arrays_that_are_text_or_too_large_or_links_are_refused(tmp_path: Path, 
 @pytest.mark.parametrize(
     "read", [load, lambda p: load(p, on_disk=True), lm.data.in_chunks], ids=["", "map", "chunks"]
 )
-def test_arrays_that_are_not_in_the_file_are_named(
-    tmp_path: Path, name: str, read: Any, h5py: Any
-) -> None:
+def test_arrays_that_are_not_in_the_file_are_named(tmp_path, name, read, h5py):
     path = tmp_path / "a.h5"
     (tmp_path / "secret").write_bytes(bytes(48))
     with h5py.File(tmp_path / "other.h5", "w") as file:
@@ -196,9 +194,7 @@ def test_arrays_that_are_not_in_the_file_are_named(
 
 @pytest.mark.parametrize("block", [512, 4096])
 @pytest.mark.parametrize("name", ["a.h5", "a"])
-def test_a_block_of_the_user_may_be_before_the_data(
-    tmp_path: Path, block: int, name: str, h5py: Any
-) -> None:
+def test_a_block_of_the_user_may_be_before_the_data(tmp_path, block, name, h5py):
     with h5py.File(tmp_path / name, "w", userblock_size=block) as file:
         file["x"], file["y"] = X, Y
     assert (tmp_path / name).read_bytes()[:2] == b"\0\0"
@@ -208,7 +204,7 @@ def test_a_block_of_the_user_may_be_before_the_data(
         assert np.array_equal(data.targets, Y)
 
 
-def test_short_files_give_clear_errors(tmp_path: Path, h5py: Any) -> None:
+def test_short_files_give_clear_errors(tmp_path, h5py):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["y"] = X, Y
     content = (tmp_path / "a.h5").read_bytes()
@@ -217,7 +213,7 @@ def test_short_files_give_clear_errors(tmp_path: Path, h5py: Any) -> None:
         fault(tmp_path / "b.h5", FileFormatError)
 
 
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     monkeypatch.setitem(sys.modules, "h5py", None)
     assert error_text(MissingExtraError, load, tmp_path / "a.h5") == (
@@ -229,7 +225,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # IDX ----------------------------------------------------------------------------------------------
 
 
-def test_images_with_labels(tmp_path: Path) -> None:
+def test_images_with_labels(tmp_path):
     images, labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4), tmp_path / "labels"
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(gzip.compress(encode(images)))
@@ -245,7 +241,7 @@ def test_images_with_labels(tmp_path: Path) -> None:
 # Tables -------------------------------------------------------------------------------------------
 
 
-def test_the_last_column_is_the_target(tmp_path: Path) -> None:
+def test_the_last_column_is_the_target(tmp_path):
     data = load(table(tmp_path, "0.5,1,2\n1.5,-2e3,0\n"))
     assert repr(data) == "2 examples: x f32[2], y i64[]"
     assert data.inputs.tolist() == [[0.5, 1.0], [1.5, -2000.0]]
@@ -253,13 +249,13 @@ def test_the_last_column_is_the_target(tmp_path: Path) -> None:
     assert repr(load(table(tmp_path, "1,2,0.5\n3,4,1\n"))) == "2 examples: x f32[2], y f32[1]"
 
 
-def test_variants_of_csv_are_read(tmp_path: Path) -> None:
+def test_variants_of_csv_are_read(tmp_path):
     for text in ('"a","b"\r\n"1","2"\r\n', "\ufeffa;b\n1;2\n", "1\t2\n\n", "a, b\n1, 2"):
         data = load(table(tmp_path, text))
         assert (data.inputs.tolist(), data.targets.tolist()) == ([[1.0]], [2])
 
 
-def test_a_missing_column_lists_the_others(tmp_path: Path) -> None:
+def test_a_missing_column_lists_the_others(tmp_path):
     error = fault(table(tmp_path, "a,b\n1,2\n"), DataError, targets="c")
     assert str(error) == (
         f"in {tmp_path / 'a.csv'}: there is no column 'c'\n"
@@ -283,15 +279,13 @@ NO_ROW = "the first line is not a row of a table"
         ("a,b\n", DataError, "the table has no rows", "only a header"),
     ],
 )
-def test_a_fault_is_named_with_its_position(
-    tmp_path: Path, text: str, kind: type[LaminaError], problem: str, found: str
-) -> None:
+def test_a_fault_is_named_with_its_position(tmp_path, text, kind, problem, found):
     error = fault(table(tmp_path, text), kind)
     assert error.problem == problem
     assert dict(error.facts)["found"] == found
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"1,2\n\xff\xfe,\x00\n")
     assert str(fault(tmp_path / "a.csv", FileFormatError)) == (
         f"in {tmp_path / 'a.csv'}: the table has another encoding than UTF-8\n"
@@ -307,7 +301,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::lamina.errors.LaminaWarning")
-def test_damaged_tables_give_clear_errors(tmp_path: Path) -> None:
+def test_damaged_tables_give_clear_errors(tmp_path):
     text = "a,b,c\n" + "".join(f"{k},{k / 7:.4f},{k % 3}\n" for k in range(20))
     damage_and_load(tmp_path, text.encode(), "bad.csv", trials=300)
 
@@ -315,7 +309,7 @@ def test_damaged_tables_give_clear_errors(tmp_path: Path) -> None:
 # Other files --------------------------------------------------------------------------------------
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path):
     assert str(fault(tmp_path / "absent.npz", DataError)) == (
         f"in {tmp_path / 'absent.npz'}: there is no such file\n"
         f"  current folder  {Path.cwd()}\n"
@@ -323,7 +317,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
     )
 
 
-def test_files_of_an_unknown_or_another_format_are_refused(tmp_path: Path) -> None:
+def test_files_of_an_unknown_or_another_format_are_refused(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"")
     assert fault(tmp_path / "a.npz", FileFormatError).problem == "the file is empty"
     (tmp_path / "a.mat").write_bytes(b"MATLAB 5.0")
@@ -340,7 +334,7 @@ def test_files_of_an_unknown_or_another_format_are_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.name != "posix", reason="named pipes as on POSIX")
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_not_waited_for(tmp_path):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     (tmp_path / "cats").mkdir()
     image.new("L", (3, 2)).save(tmp_path / "cats" / "a.png")
@@ -358,7 +352,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 # Digits -------------------------------------------------------------------------------------------
 
 
-def test_digits_have_the_known_counts_and_values() -> None:
+def test_digits_have_the_known_counts_and_values():
     data = lm.data.digits()
     images, labels = data.inputs, data.targets
     assert repr(data) == "1797 examples: x u8[1, 8, 8], y i64[]"
@@ -374,14 +368,14 @@ def test_digits_have_the_known_counts_and_values() -> None:
     assert "E. Alpaydin, C. Kaynak" in notice
 
 
-def test_digits_equal_those_of_scikit_learn() -> None:
+def test_digits_equal_those_of_scikit_learn():
     datasets = pytest.importorskip("sklearn.datasets", reason="compares with scikit-learn's copy")
     source, data = datasets.load_digits(), lm.data.digits()
     assert np.array_equal(data.inputs[:, 0], source.images)
     assert np.array_equal(data.targets, source.target)
 
 
-def test_importing_data_loads_no_optional_package() -> None:
+def test_importing_data_loads_no_optional_package():
     code = "import sys, lamina.data; print({'h5py', 'PIL', 'sklearn'} & set(sys.modules))"
     assert printed(code) == "set()\n"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,7 @@ MAKERS = ("csr_matrix", "csc_matrix", "coo_matrix", "csr_array", "dok_matrix", "
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_fit_on_a_sparse_matrix_gives_the_bits_of_the_dense_one(
-    make: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_on_a_sparse_matrix_gives_the_bits_of_the_dense_one(make, monkeypatch):
     sparse = getattr(scipy_sparse, make)(DENSE), TRAIN.targets
     dense, loss, model = (DENSE, TRAIN.targets), lm.CrossEntropy(), lm.Model(network(), seed=3)
     monkeypatch.setattr(stream, "_BATCH_BYTES", 7 * 4 * 4)
@@ -39,7 +36,7 @@ def test_a_fit_on_a_sparse_matrix_gives_the_bits_of_the_dense_one(
     assert lm.data.Dataset({"a": sparse[0]}).is_sparse
 
 
-def test_few_rows_are_dense_at_a_time() -> None:
+def test_few_rows_are_dense_at_a_time():
     made: list[tuple[int, ...]] = []
     matrix = scipy_sparse.random_array((100_000, 2_000), density=1e-4, dtype="float32", rng=0)
 
@@ -58,7 +55,7 @@ SPARSE = scipy_sparse.csr_array(DENSE)
 WEIGHTS = np.linspace(0.1, 2, 90)
 
 
-def test_a_data_set_describes_its_sparse_inputs() -> None:
+def test_a_data_set_describes_its_sparse_inputs():
     data = lm.data.Dataset((scipy_sparse.coo_array(DENSE), DENSE), TRAIN.targets)
     assert repr(data) == "90 examples: x0 f32[4] sparse, x1 f32[4], y i64[]"
     assert (len(data), data.input_shapes, data.is_sparse) == (90, ((4,), (4,)), True)
@@ -71,7 +68,7 @@ def test_a_data_set_describes_its_sparse_inputs() -> None:
     np.testing.assert_array_equal(dense.targets, TRAIN.targets)
 
 
-def test_examples_are_selected_as_those_of_the_dense_array() -> None:
+def test_examples_are_selected_as_those_of_the_dense_array():
     data, plain = (
         lm.data.Dataset(inputs, TRAIN.targets, weights=WEIGHTS) for inputs in (SPARSE, DENSE)
     )
@@ -96,9 +93,7 @@ def test_examples_are_selected_as_those_of_the_dense_array() -> None:
         *((tuple, how) for how in ({"shuffle": False}, {"class_weights": "balanced"})),
     ],
 )
-def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(
-    more: Callable[[Any], Any], how: dict[str, Any]
-) -> None:
+def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(more, how):
     sparse, dense = (more((inputs, TRAIN.targets)) for inputs in (SPARSE, DENSE))
     found = trained(sparse, validation=sparse, epochs=2, **how)
     expected = trained(dense, validation=dense, epochs=2, **how)
@@ -107,7 +102,7 @@ def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(
     assert not same(found[0], trained((DENSE, TRAIN.targets), epochs=2)[0])
 
 
-def test_sparse_inputs_are_mixed_with_dense_ones() -> None:
+def test_sparse_inputs_are_mixed_with_dense_ones():
     a, b = lm.Input(4, name="words"), lm.Input(4, name="sizes")
     net = lm.Network([a, b], lm.Linear(3)(lm.concat([a, b])))
     other = TRAIN.inputs[::-1].copy()
@@ -121,7 +116,7 @@ def test_sparse_inputs_are_mixed_with_dense_ones() -> None:
         np.testing.assert_array_equal(mixed.predict(inputs), expected)
 
 
-def test_a_data_set_with_sparse_inputs_is_a_sample_and_is_run_verified_and_profiled() -> None:
+def test_a_data_set_with_sparse_inputs_is_a_sample_and_is_run_verified_and_profiled():
     found, loss = [], lm.CrossEntropy()
     for inputs in (DENSE, SPARSE):
         data, model = lm.data.Dataset(inputs, TRAIN.targets), lm.Model(network(), seed=3)
@@ -135,7 +130,7 @@ def test_a_data_set_with_sparse_inputs_is_a_sample_and_is_run_verified_and_profi
     assert model.profile(8, loss, lm.SGD(0.1), data=data, seconds=0.001).runs
 
 
-def test_sparse_floats_are_converted() -> None:
+def test_sparse_floats_are_converted():
     data = lm.data.Dataset(scipy_sparse.csr_array(DENSE.astype("float64")), dtype="float32")
     assert data.inputs.dtype == np.float32
     np.testing.assert_array_equal(data.dense().inputs, DENSE)
@@ -143,7 +138,7 @@ def test_sparse_floats_are_converted() -> None:
     assert whole.inputs.dtype == np.bool_
 
 
-def test_faults_of_sparse_matrices_are_named() -> None:
+def test_faults_of_sparse_matrices_are_named():
     def fault(*arrays: Any, **options: Any) -> str:
         return error_text((DataError, DTypeError), lm.data.Dataset, *arrays, **options)
 

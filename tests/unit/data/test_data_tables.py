@@ -18,7 +18,7 @@ from lamina.errors import DataError, FileFormatError
 TEXT = "size,town,new,rent\n30.5,Ulm,1,cheap\n52,Bonn,0,good\n41.5,,0,cheap\n"
 
 
-def test_a_table_with_words_is_loaded_without_pandas(tmp_path: Path) -> None:
+def test_a_table_with_words_is_loaded_without_pandas(tmp_path):
     path = table(tmp_path, TEXT)
     data = load(path)
     assert data.coding.features == ("size", "town=", "town=Bonn", "town=Ulm", "new")
@@ -33,7 +33,7 @@ def test_a_table_with_words_is_loaded_without_pandas(tmp_path: Path) -> None:
     assert text.startswith(f"in {path}: targets are missing in the column 'town'\n  missing  1 of")
 
 
-def test_marks_of_missing_values_are_gaps(tmp_path: Path) -> None:
+def test_marks_of_missing_values_are_gaps(tmp_path):
     marks = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan"]
     rows = "".join(f"{mark},{mark},1\n" for mark in marks)
     path = table(tmp_path, f"a,w,y\n3,x,0\n5,y,0\n{rows}")
@@ -47,7 +47,7 @@ def test_marks_of_missing_values_are_gaps(tmp_path: Path) -> None:
             assert "numbers are missing in the column '1'" in text
 
 
-def test_a_mark_is_a_word_if_it_was_one_in_training(tmp_path: Path) -> None:
+def test_a_mark_is_a_word_if_it_was_one_in_training(tmp_path):
     path = table(tmp_path, "land,y\nNA,1.5\nDE,2.5\n,3.5\n")
     named = load(path, kinds={"land": "word"}).coding
     assert named.features == ("land=", "land=DE", "land=NA")
@@ -57,7 +57,7 @@ def test_a_mark_is_a_word_if_it_was_one_in_training(tmp_path: Path) -> None:
     assert plain.inputs(path).tolist() == [[1, 0], [0, 1], [1, 0]]
 
 
-def test_dates_of_a_file_are_days(tmp_path: Path) -> None:
+def test_dates_of_a_file_are_days(tmp_path):
     path = table(tmp_path, "d,y\n1970-01-02,0\n1970-01-03 12:00,1\n1970-01-04T06:00:00,0\n,1\n")
     assert read_table(path)["d"].dtype == "datetime64[us]"
     data = load(path, gaps=0)
@@ -68,7 +68,7 @@ def test_dates_of_a_file_are_days(tmp_path: Path) -> None:
         assert values.tolist() == ["1970-01-02", other]
 
 
-def test_a_cell_that_spoils_a_column_is_named(tmp_path: Path) -> None:
+def test_a_cell_that_spoils_a_column_is_named(tmp_path):
     rows = "".join(f"{number},{number}\n" for number in range(49))
     path = table(tmp_path, f"a b,y\n\n{rows}1.2.3,7\n")
     for read in (load, read_table):
@@ -91,7 +91,7 @@ def test_a_cell_that_spoils_a_column_is_named(tmp_path: Path) -> None:
     assert load(table(tmp_path, f"a,y\n{few}x,1\n")).coding.features[-1] == "a=x"
 
 
-def test_names_in_a_header_are_distinct(tmp_path: Path) -> None:
+def test_names_in_a_header_are_distinct(tmp_path):
     for text in ("a,b,a\n1,2,3\n", "a,b,a\n1,x,3\n"):
         assert error_text(FileFormatError, load, table(tmp_path, text)) == (
             f"in {tmp_path / 'a.csv'}: the header has the name 'a' more than once\n"
@@ -101,7 +101,7 @@ def test_names_in_a_header_are_distinct(tmp_path: Path) -> None:
         )
 
 
-def test_a_file_is_coded_by_options_and_other_files_have_none(tmp_path: Path) -> None:
+def test_a_file_is_coded_by_options_and_other_files_have_none(tmp_path):
     path = table(tmp_path, "a,w,b,y\n3,q,True,0\n,p,false,1\n8,q,,2\n4,q,true,1\n")
     columns = {"a": [3, None, 8, 4], "w": [*"qpqq"], "b": [True, False, None, True]}
     columns["y"] = [0, 1, 2, 1]
@@ -141,9 +141,7 @@ def test_a_file_is_coded_by_options_and_other_files_have_none(tmp_path: Path) ->
         ("1990,7.5,1\n1991,8.5,0\n1992,9.5,1\n", False),
     ],
 )
-def test_a_first_column_that_numbers_the_rows_is_doubted(
-    tmp_path: Path, text: str, doubted: bool
-) -> None:
+def test_a_first_column_that_numbers_the_rows_is_doubted(tmp_path, text, doubted):
     path = table(tmp_path, text)
     for options in ({}, {"standardise": True}):
         with warnings.catch_warnings(record=True) as caught:
@@ -159,7 +157,7 @@ def test_a_first_column_that_numbers_the_rows_is_doubted(
         assert len(lm.data.from_frame(columns)) == 3
 
 
-def test_whole_targets_that_are_not_exact_are_no_classes(tmp_path: Path) -> None:
+def test_whole_targets_that_are_not_exact_are_no_classes(tmp_path):
     numbers = [2**53, 2**53 + 1]
     path = table(tmp_path, "a,y\n" + "".join(f"{n},{n}\n" for n in numbers))
     for make in (load, lambda _, **o: lm.data.from_frame({"a": [1, 2], "y": numbers}, "y", **o)):
@@ -190,7 +188,7 @@ def predicted(path: str, *options: str) -> str:
     return succeed("predict", "net.safetensors", "--data", path, *options).output
 
 
-def test_the_command_line_takes_words(folder: Path) -> None:
+def test_the_command_line_takes_words(folder):
     table(folder, TEXT + "35,Ulm,0,cheap\n")
     write("net.py", network(5, 2, "CrossEntropy"))
     succeed("train", "net.py", "--data", "a.csv", "--validation", "a.csv")
@@ -203,7 +201,7 @@ def test_the_command_line_takes_words(folder: Path) -> None:
     assert Path("s.csv").read_text() == text
 
 
-def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder: Path) -> None:
+def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder):
     table(folder, "a,b,rent\n1,2,10\n,3,20\n4,NA,30\n")
     write("net.py", network(2))
     command = ("train", "net.py", "--data", "a.csv", "--validation", "a.csv")
@@ -225,9 +223,7 @@ def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder: Path) -
     assert [column.gap for column in lm.load("net.safetensors").coding.columns] == [0.5, 0.5]
 
 
-def test_new_rows_of_words_may_be_numbers_or_empty_and_other_columns_hold_anything(
-    folder: Path,
-) -> None:
+def test_new_rows_of_words_may_be_numbers_or_empty_and_other_columns_hold_anything(folder):
     table(folder, "house,n,y\n12a,1,0.5\n007,2,1.5\n12a,,1\n")
     write("net.py", network(3))
     succeed("train", "net.py", "--data", "a.csv", "--gaps", "mean")
@@ -245,7 +241,7 @@ def test_new_rows_of_words_may_be_numbers_or_empty_and_other_columns_hold_anythi
     assert len(predicted("b.csv").splitlines()) == 22
 
 
-def test_one_column_is_a_table_for_a_model_of_one_feature(folder: Path) -> None:
+def test_one_column_is_a_table_for_a_model_of_one_feature(folder):
     table(folder, "a,y\n1,2.5\n2,3.5\n")
     write("net.py", network(1))
     succeed("train", "net.py", "--data", "a.csv")
@@ -264,7 +260,7 @@ def test_one_column_is_a_table_for_a_model_of_one_feature(folder: Path) -> None:
     assert predicted("a.csv").startswith("y\n")
 
 
-def test_wrong_options_of_tables_are_wrong_usage(folder: Path) -> None:
+def test_wrong_options_of_tables_are_wrong_usage(folder):
     write("net.py", network(1))
     for option in ("rent", "rent=", "rent=numbers"):
         message = fail("train", "net.py", "--data", "a.csv", "--kind", option, status=2)
@@ -276,7 +272,7 @@ def test_wrong_options_of_tables_are_wrong_usage(folder: Path) -> None:
     assert "gaps must be" in fail("train", "net.py", "--data", "a.csv", "--gaps", "average")
 
 
-def test_a_model_of_tables_predicts_a_file(tmp_path: Path) -> None:
+def test_a_model_of_tables_predicts_a_file(tmp_path):
     path = table(tmp_path, "zip,size\n01067,3\n53111,\n")
     columns = {"zip": ["01067", "53111"], "size": [1.0, 2.0], "y": [0.5, 1.5]}
     data = lm.data.from_frame(columns, target="y", gaps="mean")
@@ -294,7 +290,7 @@ def test_a_model_of_tables_predicts_a_file(tmp_path: Path) -> None:
     )
 
 
-def test_cells_that_are_infinite_are_refused(tmp_path: Path) -> None:
+def test_cells_that_are_infinite_are_refused(tmp_path):
     path = table(tmp_path, "a,b,y\n1,2,0.5\n3,inf,1.5\n")
     for options in ({}, {"standardise": True}):
         text = error_text(DataError, load, path, **options)
@@ -304,7 +300,7 @@ def test_cells_that_are_infinite_are_refused(tmp_path: Path) -> None:
     assert "the column 'b' has a number that float32" in text
 
 
-def test_cells_that_are_bools_are_numbers(tmp_path: Path) -> None:
+def test_cells_that_are_bools_are_numbers(tmp_path):
     path = table(tmp_path, "b,y\nTrue,0.5\nFalse,1.5\nTrue,2.5\n")
     assert load(path).coding.features == ("b",)
     assert load(path, "b").targets.tolist() == [1, 0, 1]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from frame_cases import TABLE, Maker, by_name, maker
+from frame_cases import TABLE, by_name, maker
 
 import lamina as lm
 from lamina.data import from_frame
@@ -29,7 +28,7 @@ def trained(data: Any, **how: Any) -> lm.Model:
 
 
 @maker
-def test_a_model_takes_the_frame_after_loading(make: Maker, tmp_path: Path) -> None:
+def test_a_model_takes_the_frame_after_loading(make, tmp_path):
     data = from_frame(make(TABLE), target="rent", gaps="mean", standardise=True)
     train, _ = data.split(0.8)
     model = trained(train, checkpoint=tmp_path / "checkpoint")
@@ -51,7 +50,7 @@ def test_a_model_takes_the_frame_after_loading(make: Maker, tmp_path: Path) -> N
         ("index", "The table needs lm.Input(1): size; and lm.Input(1, dtype='int64'): town."),
     ],
 )
-def test_a_network_of_another_size_is_told_the_features(words: Any, advice: str) -> None:
+def test_a_network_of_another_size_is_told_the_features(words, advice):
     table = {"size": [30, 52], "town": ["Ulm", "Bonn"], "rent": [1.5, 2]}
     data = from_frame(table, "rent", words=words)
     model = lm.Model(lm.Sequential(lm.Input(13), lm.Linear(1)))
@@ -60,7 +59,7 @@ def test_a_network_of_another_size_is_told_the_features(words: Any, advice: str)
 
 
 @pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow"])
-def test_a_missing_number_of_a_frame_is_named_by_its_column(package: str) -> None:
+def test_a_missing_number_of_a_frame_is_named_by_its_column(package):
     columns = {"a": [1.0, 2.0, 3.0], "b": [1.0, float("nan"), 3.0]}
     module = pytest.importorskip(package)
     frame = module.table(columns) if package == "pyarrow" else module.DataFrame(columns)
@@ -79,7 +78,7 @@ def test_a_missing_number_of_a_frame_is_named_by_its_column(package: str) -> Non
     ids=["of outputs", "after it"],
 )
 @pytest.mark.parametrize("when", ["before", "after", "loaded"])
-def test_a_part_takes_the_tables_of_the_whole(make_part: Any, when: str, tmp_path: Path) -> None:
+def test_a_part_takes_the_tables_of_the_whole(make_part, when, tmp_path):
     table = {"size": [30, 52, 7], "town": ["Ulm", "Bonn", "Ulm"], "kind": ["a", "b", "b"]}
     data = from_frame(table, "kind")
     net = lm.Sequential(lm.Input(3), lm.Linear(2))
@@ -100,7 +99,7 @@ def test_a_part_takes_the_tables_of_the_whole(make_part: Any, when: str, tmp_pat
     assert copy.deepcopy(part).coding == data.coding
 
 
-def test_a_part_has_the_coding_and_the_order_of_its_own_inputs(tmp_path: Path) -> None:
+def test_a_part_has_the_coding_and_the_order_of_its_own_inputs(tmp_path):
     table = {"size": [30, 52], "town": ["Ulm", "Bonn"], "age": [3, 4], "y": [1.5, 2]}
     data = from_frame(table, "y", words="index")
     numbers, words = lm.Input(2), lm.Input(1, dtype="int64")
@@ -137,7 +136,7 @@ def test_a_part_has_the_coding_and_the_order_of_its_own_inputs(tmp_path: Path) -
     assert "expected  indices_first=True" in error_text(DataError, swapped.predict, data)
 
 
-def test_columns_and_rows_without_a_coding_are_refused() -> None:
+def test_columns_and_rows_without_a_coding_are_refused():
     array = np.ones((4, 1), "float32")
     model, rows = trained(lm.data.Dataset(array, array)), [{"a": 1.0}, {"a": 2.0}]
     assert model.coding is None
@@ -151,9 +150,7 @@ def test_columns_and_rows_without_a_coding_are_refused() -> None:
         assert refused(DataError, call, rows).problem == NOT_CODED
 
 
-def test_a_frame_of_numbers_is_an_array_for_a_model_that_was_trained_on_arrays(
-    pandas: Any, polars: Any
-) -> None:
+def test_a_frame_of_numbers_is_an_array_for_a_model_that_was_trained_on_arrays(pandas, polars):
     inputs = pandas.DataFrame({"a": [1.0, 2.0], "b": [3, 4]})
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)), dtype="float64")
     model.fit((inputs, np.array([[0.5], [1.5]], "float32")), **HOW)
@@ -162,7 +159,7 @@ def test_a_frame_of_numbers_is_an_array_for_a_model_that_was_trained_on_arrays(
         np.testing.assert_array_equal(model.predict(frame), expected)
 
 
-def test_rows_are_a_table() -> None:
+def test_rows_are_a_table():
     table = {name: TABLE[name] for name in ("size", "town", "rent")}
     data = from_frame(by_name(table), target="rent", gaps="mean")
     columns = {"size": [38.0, np.nan], "town": ["Ulm", "Rom"]}
@@ -183,7 +180,7 @@ def test_rows_are_a_table() -> None:
     assert again.coding.features == ("size", "town=Rom", "town=Ulm")
 
 
-def test_rows_of_other_columns_are_refused() -> None:
+def test_rows_of_other_columns_are_refused():
     rows = [{"size": 1.0, "rent": 0.5}, {"size": 2.0, "rent": 1.5}]
     coding = from_frame(rows, "rent").coding
     for error in (
@@ -194,7 +191,7 @@ def test_rows_of_other_columns_are_refused() -> None:
         assert error.advice == "Give all values in each row; a missing one is None."
 
 
-def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes(pandas: Any) -> None:
+def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes(pandas):
     frame = pandas.DataFrame({"a": [1.0, 2.0, 4.0], "y": [0.5, 1.5, 3.5]})
     data = from_frame(frame, "y", standardise=True)
     model, y = trained(data), frame[["y"]].to_numpy("float32")
@@ -218,7 +215,7 @@ def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes(pandas: Any)
     assert coded == model.evaluate(model.coding.dataset(frame), loss=lm.MSE())
 
 
-def test_a_fit_that_changes_nothing_keeps_the_coding(tmp_path: Path) -> None:
+def test_a_fit_that_changes_nothing_keeps_the_coding(tmp_path):
     model = trained(from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y"))
     coding = model.coding
     wider = from_frame({"b": [1.0, 2.0], "c": [1.0, 2.0], "y": [0.5, 1.5]}, "y")
@@ -241,7 +238,7 @@ def test_a_fit_that_changes_nothing_keeps_the_coding(tmp_path: Path) -> None:
         assert lm.load(tmp_path / "model").coding == finite.coding
 
 
-def test_a_fit_on_arrays_keeps_the_coding(tmp_path: Path) -> None:
+def test_a_fit_on_arrays_keeps_the_coding(tmp_path):
     data = from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y")
     model, arrays = trained(data), (data.inputs, data.targets)
     model.fit(arrays, **HOW)
@@ -254,7 +251,7 @@ def test_a_fit_on_arrays_keeps_the_coding(tmp_path: Path) -> None:
     assert fresh.coding == data.coding
 
 
-def test_frames_and_targets_with_words_point_to_from_frame(pandas: Any) -> None:
+def test_frames_and_targets_with_words_point_to_from_frame(pandas):
     frame = pandas.DataFrame({"a": [1.0, 2.0], "w": ["x", "y"]})
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(2)))
     fit = partial(model.fit, **(HOW | {"loss": lm.CrossEntropy()}))
@@ -274,7 +271,7 @@ def test_frames_and_targets_with_words_point_to_from_frame(pandas: Any) -> None:
         )
 
 
-def test_a_predictor_tells_how_a_frame_is_coded(pandas: Any) -> None:
+def test_a_predictor_tells_how_a_frame_is_coded(pandas):
     table = {"a": [1.0]}
     model = trained(from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y", standardise=True))
     predict = model.predictor()
@@ -324,9 +321,7 @@ TOWNS = {"town": ["Ulm", "Bonn", "Ulm"], "size": [1.0, 2.0, 4.0], "y": [0.5, 1.5
         ({"y": [1.0, 2.0, 3.0]}, {}, "kind of 'y': number", "kind of 'y': class"),
     ],
 )
-def test_data_that_is_coded_separately_is_refused(
-    change: dict[str, Any], options: dict[str, Any], expected: str, found: str
-) -> None:
+def test_data_that_is_coded_separately_is_refused(change, options, expected, found):
     data, other = from_frame(TOWNS, "y"), from_frame({**TOWNS, **change}, "y", **options)
     model = trained(data)
     text = (
@@ -343,7 +338,7 @@ def test_data_that_is_coded_separately_is_refused(
         assert text in error_text(DataError, call, other)
 
 
-def test_an_equal_coding_of_another_table_is_taken() -> None:
+def test_an_equal_coding_of_another_table_is_taken():
     data, again = from_frame(TOWNS, "y"), from_frame(TOWNS, "y")
     model = trained(data, validation=again)
     assert model.evaluate(again, loss=lm.MSE()) == model.evaluate(data, loss=lm.MSE())
@@ -351,7 +346,7 @@ def test_an_equal_coding_of_another_table_is_taken() -> None:
     model.fit(again, **HOW)
 
 
-def test_a_second_fit_with_another_coding_warns(tmp_path: Path) -> None:
+def test_a_second_fit_with_another_coding_warns(tmp_path):
     data = from_frame(TOWNS, "y")
     other = from_frame({**TOWNS, "town": ["Ulm", "Aalen", "Ulm"]}, "y")
     model, path = trained(data), tmp_path / "checkpoint"
@@ -370,7 +365,7 @@ def test_a_second_fit_with_another_coding_warns(tmp_path: Path) -> None:
     assert len(caught) == 1
 
 
-def test_a_row_without_names_is_refused(pandas: Any) -> None:
+def test_a_row_without_names_is_refused(pandas):
     model = trained(from_frame(TOWNS, "y"))
     frame = pandas.DataFrame(TOWNS)[["size", "town"]]
     for row, found in (([60, "Ulm"], "list"), ([60, 1.5], "list"), (frame.iloc[0], "Series")):

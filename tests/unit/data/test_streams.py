@@ -57,9 +57,7 @@ def no_reader_stays() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("engine", ["interpreter", "opencl"])
-def test_a_stream_gives_the_bits_of_single_steps_on_every_engine(
-    engine: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_stream_gives_the_bits_of_single_steps_on_every_engine(engine, request):
     name = request.getfixturevalue("opencl_name") if engine == "opencl" else engine
     parameters, _ = trained(batches_of(TRAIN, 33), name, epochs=1)
     assert same(parameters, expected([IN_ORDER], name))
@@ -80,7 +78,7 @@ SOURCES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
-def test_all_sources_are_read_in_batches_of_the_fit(source: Any) -> None:
+def test_all_sources_are_read_in_batches_of_the_fit(source):
     parameters, history = trained(source, validation=source, epochs=2)
     assert same(parameters, expected([IN_ORDER] * 2))
     assert len(history) == 2
@@ -93,7 +91,7 @@ def test_all_sources_are_read_in_batches_of_the_fit(source: Any) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("workers", [0, 2])
-def test_data_loaders_of_pytorch_are_read(workers: int) -> None:
+def test_data_loaders_of_pytorch_are_read(workers):
     torch = pytest.importorskip("torch")
     pairs = torch.utils.data.TensorDataset(torch.tensor(TRAIN.inputs), torch.tensor(TRAIN.targets))
     loader = torch.utils.data.DataLoader(pairs, batch_size=20, num_workers=workers)
@@ -101,7 +99,7 @@ def test_data_loaders_of_pytorch_are_read(workers: int) -> None:
     assert same(parameters, expected([IN_ORDER] * 2))
 
 
-def test_an_iterator_is_read_in_a_single_epoch_and_refused_for_more() -> None:
+def test_an_iterator_is_read_in_a_single_epoch_and_refused_for_more():
     parameters, _ = trained(batches_of(TRAIN, 20)(), epochs=1)
     assert same(parameters, expected([IN_ORDER]))
     assert error_text(DataError, lambda: trained(batches_of(TRAIN, 20)(), epochs=2)) == (
@@ -115,7 +113,7 @@ def test_an_iterator_is_read_in_a_single_epoch_and_refused_for_more() -> None:
     assert "the validation data can be read once" in text
 
 
-def test_predictions_of_a_stream_are_those_of_its_arrays() -> None:
+def test_predictions_of_a_stream_are_those_of_its_arrays():
     model = lm.Model(network(), seed=3)
     whole = model.predict(TRAIN.inputs)
     np.testing.assert_array_equal(model.predict(batches_of(TRAIN, 33)), whole)
@@ -126,7 +124,7 @@ def test_predictions_of_a_stream_are_those_of_its_arrays() -> None:
     np.testing.assert_allclose(kept, whole, rtol=1e-5, atol=1e-6)
 
 
-def test_several_inputs_are_read() -> None:
+def test_several_inputs_are_read():
     a, b = lm.Input(2), lm.Input(3)
     net = lm.Network([a, b], lm.Linear(3)(lm.concat([a, b])))
     found: list[dict[str, Any]] = []
@@ -140,7 +138,7 @@ def test_several_inputs_are_read() -> None:
         np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_a_run_continues_after_the_training_steps_done() -> None:
+def test_a_run_continues_after_the_training_steps_done():
     def losses(*counts: int) -> list[float]:
         stream = Stream(batches_of(TRAIN, 20), window=30)
         with training(lm.Model(network(), seed=3), BATCH) as running:
@@ -169,13 +167,13 @@ UNEVEN = np.split(np.arange(29), np.cumsum([5, 1, 8, 12]))
         (Stream(batches_of(TRAIN, 20), steps_per_epoch=5), {"epochs": 4}, [[*IN_ORDER * 2][:20]]),
     ],
 )
-def test_an_epoch_has_the_batches_of_its_source(source: Any, how: Any, rows: Any) -> None:
+def test_an_epoch_has_the_batches_of_its_source(source, how, rows):
     parameters, history = trained(source, **how)
     assert same(parameters, expected(rows))
     assert len(history) == how["epochs"]
 
 
-def test_a_source_is_opened_once_for_each_epoch_with_its_number() -> None:
+def test_a_source_is_opened_once_for_each_epoch_with_its_number():
     opened: list[tuple[str, int]] = []
 
     def source(name: str) -> Any:
@@ -205,13 +203,13 @@ def window_order(window: int, seed: int, epoch: int, count: int = 90) -> Any:
 @pytest.mark.sampled
 @pytest.mark.parametrize("window", [1, 3, 20, 64, 1000])
 @pytest.mark.parametrize("size", [7, 90])
-def test_a_window_shuffles_by_its_rule(window: int, size: int) -> None:
+def test_a_window_shuffles_by_its_rule(window, size):
     stream = Stream(batches_of(TRAIN, size), window=window, seed=11)
     orders = [window_order(window, 11, epoch) for epoch in range(2)]
     assert same(trained(stream, epochs=2)[0], expected([in_batches(one) for one in orders]))
 
 
-def test_the_orders_of_a_window_are_permutations_that_differ() -> None:
+def test_the_orders_of_a_window_are_permutations_that_differ():
     orders = [window_order(40, seed, epoch) for seed in (0, 1) for epoch in range(3)]
     assert all(sorted(order) == list(range(90)) for order in orders)
     assert len({order.tobytes() for order in orders}) == 6
@@ -222,7 +220,7 @@ def test_the_orders_of_a_window_are_permutations_that_differ() -> None:
 # The thread --------------------------------------------------------------------------------------
 
 
-def test_errors_of_the_source_arrive_with_their_traceback() -> None:
+def test_errors_of_the_source_arrive_with_their_traceback():
     def broken() -> Iterator[Any]:
         yield TRAIN.inputs, TRAIN.targets
         raise ZeroDivisionError("in the middle")
@@ -238,7 +236,7 @@ def test_errors_of_the_source_arrive_with_their_traceback() -> None:
         assert 'raise ZeroDivisionError("in the middle")' in [line.line for line in lines]
 
 
-def test_errors_name_the_batch() -> None:
+def test_errors_name_the_batch():
     x, y = good = (TRAIN.inputs[:10], TRAIN.targets[:10])
     assert "labels out of range" in fault([good, good, (x, y + 5)], DataError)
     text = fault([good, (x[:, :3], y)], ShapeError)
@@ -272,7 +270,7 @@ def test_errors_name_the_batch() -> None:
 
 
 @pytest.mark.sampled
-def test_batches_with_names_may_have_weights() -> None:
+def test_batches_with_names_may_have_weights():
     weights = np.split(np.linspace(0.1, 2, 90), (20, 40, 60, 80))
     parts = [(*pair, weight) for pair, weight in zip(PAIRS, weights, strict=True)]
     named = trained([{"weights": w, "images": x, "labels": y} for x, y, w in parts])[0]
@@ -281,7 +279,7 @@ def test_batches_with_names_may_have_weights() -> None:
 
 
 @pytest.mark.sampled
-def test_the_seed_of_the_fit_is_that_of_the_window() -> None:
+def test_the_seed_of_the_fit_is_that_of_the_window():
     stream = Stream(batches_of(TRAIN, 20), window=40)
     seeded = Stream(batches_of(TRAIN, 20), window=40, seed=7)
     fitted = trained(stream, seed=7)[0]
@@ -295,14 +293,14 @@ def test_the_seed_of_the_fit_is_that_of_the_window() -> None:
     assert not same(trained(stream)[0], plain)
 
 
-def test_batches_of_another_dtype_are_refused() -> None:
+def test_batches_of_another_dtype_are_refused():
     source = [(PAIRS[0][0].astype("uint8"), PAIRS[0][1]), PAIRS[1]]
     assert "another dtype than the program was compiled for" in fault(source, DTypeError)
     text = error_text(DataError, lm.Model(network()).predict, lambda: (x for x, _ in source))
     assert "the batches of the stream differ" in text
 
 
-def test_sources_without_batches_are_refused() -> None:
+def test_sources_without_batches_are_refused():
     assert fault(lambda: iter(()), DataError) == (
         "in Stream: the stream has no batches\n"
         "  source  function\n"
@@ -318,7 +316,7 @@ def test_sources_without_batches_are_refused() -> None:
     )
 
 
-def test_what_is_no_source_is_refused() -> None:
+def test_what_is_no_source_is_refused():
     for value in ("text", 3, {"x": 1}, Dataset):
         assert "this is not a source of batches" in error_text(DataError, Stream, value)
     text = error_text(DataError, Stream, lambda size: [])
@@ -333,7 +331,7 @@ def test_what_is_no_source_is_refused() -> None:
     )
 
 
-def test_the_source_is_closed_in_its_thread() -> None:
+def test_the_source_is_closed_in_its_thread():
     threads: list[Any] = []
 
     def noted() -> Iterator[Any]:
@@ -348,13 +346,13 @@ def test_the_source_is_closed_in_its_thread() -> None:
     assert opened is closed is not threading.main_thread()
 
 
-def test_a_callback_that_ends_the_fit_ends_the_reader() -> None:
+def test_a_callback_that_ends_the_fit_ends_the_reader():
     _, history = trained(batches_of(TRAIN, 1), epochs=100, callbacks=[lambda h: len(h) == 2])
     assert len(history) == 2
     refused(ZeroDivisionError, trained, batches_of(TRAIN, 5), callbacks=[lambda _: 1 / 0])
 
 
-def test_the_buffer_is_bounded() -> None:
+def test_the_buffer_is_bounded():
     source = Endless()
     each = TRAIN.inputs[:10].nbytes + TRAIN.targets[:10].nbytes
     with reading(Stream(source, buffer_bytes=10 * each)) as reader:
@@ -369,9 +367,7 @@ def test_the_buffer_is_bounded() -> None:
 
 @pytest.mark.parametrize("ending", ["Ctrl-C", "a time limit"])
 @pytest.mark.parametrize("blocked", ["training", "first validation", "second validation", "both"])
-def test_a_source_that_blocks_keeps_no_fit(
-    blocked: str, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_blocks_keeps_no_fit(blocked, ending, monkeypatch):
     """At most 5 s are waited for sources, however many block and however often they are closed."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     begun, released, unpressed = threading.Event(), threading.Event(), threading.Lock()
@@ -421,7 +417,7 @@ def test_a_source_that_blocks_keeps_no_fit(
     assert time.perf_counter() - started < 30
 
 
-def test_a_time_limit_holds_for_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_limit_holds_for_the_first_batch(monkeypatch):
     released = threading.Event()
     monkeypatch.setattr(background, "_PATIENCE_SECONDS", 0.1)
     limit = lm.callbacks.TimeLimit(0.2)
@@ -435,7 +431,7 @@ def test_a_time_limit_holds_for_the_first_batch(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_a_loss_that_is_not_finite_names_the_example() -> None:
+def test_a_loss_that_is_not_finite_names_the_example():
     x = TRAIN.inputs.copy()
     x[40] = np.nan
     text = fault(batches_of(Dataset(x, TRAIN.targets), 30), lm.errors.NonFiniteError)
@@ -448,9 +444,7 @@ def test_a_loss_that_is_not_finite_names_the_example() -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 100])
 @pytest.mark.parametrize("options", [{}, {"window": 20}, {"steps_per_epoch": 5}], ids=str)
-def test_a_stream_is_copied_to_the_device_in_chunks(
-    opencl_name: str, monkeypatch: pytest.MonkeyPatch, count: int, options: dict[str, Any]
-) -> None:
+def test_a_stream_is_copied_to_the_device_in_chunks(opencl_name, monkeypatch, count, options):
     source = batches_of(TRAIN, 20)
     shared = trained(Stream(source, **options), opencl_name, validation=source)
     monkeypatch.setattr(GpuEngine, "shared", lambda *_: None)
@@ -462,7 +456,7 @@ def test_a_stream_is_copied_to_the_device_in_chunks(
     refused(ZeroDivisionError, trained, broken, opencl_name)
 
 
-def test_floats_of_a_stream_that_are_converted_are_reported_once() -> None:
+def test_floats_of_a_stream_that_are_converted_are_reported_once():
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
     batches = [(np.ones((8, 2)), np.ones((8, 1)))] * 5
     with warnings.catch_warnings(record=True) as caught:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ def taken(reader: Reader) -> Iterator[Chunk]:
         reader.give_back(chunk)
 
 
-def test_a_prediction_ends_after_the_steps_of_an_epoch() -> None:
+def test_a_prediction_ends_after_the_steps_of_an_epoch():
     source, model = Endless(), lm.Model(network(), seed=3)
     found = model.predict(Stream(source, steps_per_epoch=3))
     np.testing.assert_array_equal(found, model.predict(np.tile(TRAIN.inputs, (9, 1))[: 3 * 256]))
@@ -48,13 +47,13 @@ def test_a_prediction_ends_after_the_steps_of_an_epoch() -> None:
     # Batches as they are, one for each step; whole windows.
     [({}, {7}), ({"regroup": False}, {8}), ({"window": 30}, {7, 8, 9, 10})],
 )
-def test_a_fit_reads_what_its_steps_need(how: dict[str, Any], counts: set[int]) -> None:
+def test_a_fit_reads_what_its_steps_need(how, counts):
     source = Endless()
     trained(Stream(source, steps_per_epoch=4, **how), epochs=2)
     assert source.read in counts
 
 
-def test_an_evaluation_and_a_run_read_what_their_steps_need() -> None:
+def test_an_evaluation_and_a_run_read_what_their_steps_need():
     source, model = Endless(), lm.Model(network(), seed=3)
     score = model.evaluate(Stream(source, steps_per_epoch=3), lm.CrossEntropy(), batch_size=20)
     assert score == model.evaluate(TRAIN.subset(0, 60), lm.CrossEntropy(), batch_size=20)
@@ -67,7 +66,7 @@ def test_an_evaluation_and_a_run_read_what_their_steps_need() -> None:
     assert source.read == 4 + 6
 
 
-def test_a_fit_that_continues_reads_what_its_steps_need(tmp_path: Path) -> None:
+def test_a_fit_that_continues_reads_what_its_steps_need(tmp_path):
     path = tmp_path / "checkpoint"
     how: Any = {"epochs": 2, "checkpoint": path, "checkpoint_steps": 1}
     with failing(6):
@@ -85,7 +84,7 @@ def go_on() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_whole_batches_are_handed_out_while_the_source_is_read(go_on: threading.Event) -> None:
+def test_whole_batches_are_handed_out_while_the_source_is_read(go_on):
     def slow() -> Iterator[Any]:
         yield TRAIN.inputs[:20]
         go_on.wait(PATIENCE)
@@ -103,7 +102,7 @@ def test_whole_batches_are_handed_out_while_the_source_is_read(go_on: threading.
         np.testing.assert_array_equal(second.arrays[0][second.groups[0][0]], TRAIN.inputs[16:24])
 
 
-def test_chunks_grow_while_nobody_waits(go_on: threading.Event) -> None:
+def test_chunks_grow_while_nobody_waits(go_on):
     read = threading.Event()
 
     def source() -> Iterator[Any]:
@@ -121,9 +120,7 @@ def test_chunks_grow_while_nobody_waits(go_on: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["busy", "waits"])
-def test_the_batches_before_an_error_are_handed_out(
-    monkeypatch: pytest.MonkeyPatch, waits: bool
-) -> None:
+def test_the_batches_before_an_error_are_handed_out(monkeypatch, waits):
     def broken() -> Iterator[Any]:
         yield from batches_of(TRAIN, 10)()
         raise ZeroDivisionError
@@ -153,9 +150,7 @@ def at_random(seed: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("name", ["function", "window", "state", "steps_per_epoch"])
-def test_a_fit_continues_with_other_chunks(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_continues_with_other_chunks(name, tmp_path, monkeypatch):
     make, path = CONTINUED[name], tmp_path / "checkpoint"
     never, always = lambda: False, lambda: True
     hand_out(monkeypatch, never)
@@ -170,7 +165,7 @@ def test_a_fit_continues_with_other_chunks(
         assert expected[1].values == found[1].values
 
 
-def test_a_stream_is_continued_with_a_smaller_buffer(tmp_path: Path) -> None:
+def test_a_stream_is_continued_with_a_smaller_buffer(tmp_path):
     source, how = batches_of(TRAIN, 7), {"epochs": 2}
     whole, path = trained(source, **how), tmp_path / "checkpoint"
     with failing(20):
@@ -179,9 +174,7 @@ def test_a_stream_is_continued_with_a_smaller_buffer(tmp_path: Path) -> None:
     assert same(whole[0], found[0])
 
 
-def test_batches_of_another_dtype_are_refused_whatever_the_chunks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_batches_of_another_dtype_are_refused_whatever_the_chunks(monkeypatch):
     x = TRAIN.inputs[:10]
     hand_out(monkeypatch, lambda: True)
     with reading([x, x, x.astype("float64")]) as reader:

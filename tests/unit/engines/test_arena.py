@@ -55,7 +55,7 @@ class Tenant:
         self.moves += 1
 
 
-def test_an_arena_is_as_large_as_the_largest_of_its_tenants() -> None:
+def test_an_arena_is_as_large_as_the_largest_of_its_tenants():
     arena, small, large, third = HostArena(), Tenant(), Tenant(), Tenant()
     arena.enter(small, 100)
     arena.enter(large, 300)
@@ -72,7 +72,7 @@ def test_an_arena_is_as_large_as_the_largest_of_its_tenants() -> None:
     assert arena.bytes == 0
 
 
-def test_a_tenant_whose_allocation_fails_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenant_whose_allocation_fails_is_not_kept(monkeypatch):
     def small(size: int) -> Array:
         if size > 200:
             raise MemoryError
@@ -89,7 +89,7 @@ def test_a_tenant_whose_allocation_fails_is_not_kept(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_programs_of_a_model_share_one_arena(engine: str) -> None:
+def test_the_programs_of_a_model_share_one_arena(engine):
     one = model(engine)
     one.predict(normal(3, 5))
     with attach(one, 64) as training:
@@ -105,7 +105,7 @@ def test_the_programs_of_a_model_share_one_arena(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_programs_that_share_an_arena_compute_the_same_as_alone(engine: str) -> None:
+def test_programs_that_share_an_arena_compute_the_same_as_alone(engine):
     """Each program moves the others when it is compiled, and leaves its numbers in their memory."""
     results: list[list[Any]] = []
     for shared in (True, False):
@@ -122,7 +122,7 @@ def test_programs_that_share_an_arena_compute_the_same_as_alone(engine: str) -> 
         np.testing.assert_array_equal(first, second)
 
 
-def test_runs_over_a_data_set_continue_after_the_arena_moves() -> None:
+def test_runs_over_a_data_set_continue_after_the_arena_moves():
     data = (normal(64, 5), np.arange(64) % 3)
     results: list[Array] = []
     for moved in (False, True):
@@ -137,7 +137,7 @@ def test_runs_over_a_data_set_continue_after_the_arena_moves() -> None:
     np.testing.assert_array_equal(*results)
 
 
-def test_prepacked_weights_are_not_overwritten_by_other_programs() -> None:
+def test_prepacked_weights_are_not_overwritten_by_other_programs():
     """Inference packs its weights once; other programs must not overwrite them."""
     net = lm.Sequential(lm.Input(64), lm.Linear(256), lm.Tanh(), lm.Linear(256), lm.Tanh())
     one, x = lm.Model(net), normal(256, 64)
@@ -149,9 +149,7 @@ def test_prepacked_weights_are_not_overwritten_by_other_programs() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("engine", ENGINES)
-def test_no_program_reads_stale_contents_of_the_arena(
-    engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_program_reads_stale_contents_of_the_arena(engine, monkeypatch):
     """Workspaces included: the whole block is filled with NaN before every run."""
     layers = (lm.Conv2d(16, 3, padding=1), lm.BatchNorm(), lm.ReLU(), lm.MaxPool2d(2))
     layers = (*layers, lm.Conv2d(16, 5, stride=2, padding=2), lm.Flatten(), lm.Linear(4))
@@ -169,9 +167,7 @@ def test_no_program_reads_stale_contents_of_the_arena(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_training_keeps_programs_for_few_batch_sizes(
-    engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_keeps_programs_for_few_batch_sizes(engine, monkeypatch):
     monkeypatch.setattr(compiled, "MOST_PROGRAMS", 3)
     monkeypatch.setattr(compiled, "FEW_PROGRAMS", 9)
     one = model(engine, hidden=4)
@@ -188,7 +184,7 @@ def test_a_training_keeps_programs_for_few_batch_sizes(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_program_without_an_arena_has_one_of_its_own(engine: str) -> None:
+def test_a_program_without_an_arena_has_one_of_its_own(engine):
     program = program_of(leaf("x", "input", (2,), float32) * 2)
     one, other = (open_engine(engine).compile(program, {}) for _ in range(2))
     one.run([np.ones(2, "float32")])
@@ -196,7 +192,7 @@ def test_a_program_without_an_arena_has_one_of_its_own(engine: str) -> None:
     np.testing.assert_array_equal(one.output("y0"), [2, 2])
 
 
-def test_a_copy_has_an_arena_of_its_own() -> None:
+def test_a_copy_has_an_arena_of_its_own():
     one = model("cpu")
     expected = one.predict(normal(3, 5))
     other = copy.deepcopy(one)

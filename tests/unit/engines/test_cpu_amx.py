@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import program_cases
@@ -75,7 +74,7 @@ def assembly() -> str:
     return listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
 
 
-def test_a_micro_kernel_loads_each_operand_once_for_four_products(assembly: str) -> None:
+def test_a_micro_kernel_loads_each_operand_once_for_four_products(assembly):
     check_configurations(assembly)
     body = re.search(
         r"^amx_24x2_\d+_over_kx32_from_zero:(.*?)\tretq", assembly, re.MULTILINE | re.DOTALL
@@ -107,7 +106,7 @@ def check_configurations(assembly: str) -> None:
 
 
 @pytest.mark.parametrize("workload", ["mlp", "transformer"])
-def test_large_matrix_products_are_in_tile_registers(workload: str) -> None:
+def test_large_matrix_products_are_in_tile_registers(workload):
     program = program_of(workload)
     work = tiled = 0
     for step, how in zip(program.steps, decide(program, SAPPHIRE_RAPIDS).steps, strict=True):
@@ -121,13 +120,13 @@ def test_large_matrix_products_are_in_tile_registers(workload: str) -> None:
 
 
 @pytest.mark.parametrize(("k", "left"), [(64, DIRECT), (66, ALONG_K)])
-def test_operands_are_read_in_place_only_without_zeros_along_k(k: int, left: str) -> None:
+def test_operands_are_read_in_place_only_without_zeros_along_k(k, left):
     net = lm.Sequential(lm.Input(40), lm.Linear(k), lm.ReLU(), lm.Linear(64))
     program = rounded(net, 32)
     assert products_of(program, SAPPHIRE_RAPIDS)[-1].left == left
 
 
-def test_small_products_are_not_in_tile_registers() -> None:
+def test_small_products_are_not_in_tile_registers():
     net = lm.Sequential(lm.Input(100), lm.Linear(100))
     program = rounded(net, 12)
     assert [one.algorithm for one in products_of(program, SAPPHIRE_RAPIDS)] == ["tiles"]
@@ -173,9 +172,7 @@ def in_tile_registers(
         (1, 100, 64, 128, ""),
     ],
 )
-def test_products_equal_the_oracles(
-    b: int, m: int, n: int, k: int, transposed: str, engine: CpuEngine
-) -> None:
+def test_products_equal_the_oracles(b, m, n, k, transposed, engine):
     leaves = Leaves()
     graph = rounded_product(leaves, b, m, n, k, transposed)
     program = check(
@@ -185,7 +182,7 @@ def test_products_equal_the_oracles(
     assert len([*in_tile_registers(program, engine)]) == 3
 
 
-def test_epilogues_and_fused_column_sums_read_the_sums_of_tiles(engine: CpuEngine) -> None:
+def test_epilogues_and_fused_column_sums_read_the_sums_of_tiles(engine):
     leaves = Leaves()
     graph = rounded_product(leaves, 1, 70, 50, 40, epilogue=True)
     program = check(graph, engine, leaves.feeds)
@@ -198,18 +195,18 @@ def check_rounded(x: Array, y: Array, engine: CpuEngine, *, exact: bool) -> None
     check(with_rounded_products(graph, bfloat16), engine, leaves.feeds, exact=exact)
 
 
-def test_float32_operands_are_rounded_when_they_are_packed(engine: CpuEngine) -> None:
+def test_float32_operands_are_rounded_when_they_are_packed(engine):
     x, y = np.random.default_rng(0).standard_normal((2, 45, 45), "float32")
     check_rounded(x, y, engine, exact=False)
 
 
-def test_infinite_numbers_next_to_zeros_along_k_give_no_nan(engine: CpuEngine) -> None:
+def test_infinite_numbers_next_to_zeros_along_k_give_no_nan(engine):
     x, y = np.ones((2, 20, 33, 33), "float32")[:, 0]
     x[-1, :], y[:, -1] = np.inf, 2
     check_rounded(x, y, engine, exact=True)
 
 
-def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):
     emulate(monkeypatch, "amx")
     check_threads(
         lm.Sequential(lm.Input(100), lm.Linear(70), lm.ReLU(), lm.Linear(33)),
@@ -220,7 +217,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
     )
 
 
-def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch):
     emulate(monkeypatch, "amx")
     texts: list[str] = []
     monkeypatch.setattr(peaks, "_CALLS", 3)
@@ -253,9 +250,7 @@ def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch: pytest.MonkeyPat
     ],
     ids=["permitted", "refused", "not wanted", "wanted and refused"],
 )
-def test_tiles_are_used_if_the_system_permits_it(
-    vectors: str, refusal: Any, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tiles_are_used_if_the_system_permits_it(vectors, refusal, ending, monkeypatch):
     flags = dict.fromkeys([*FEATURES, "amx-tile", "amx-bf16"], True)
     monkeypatch.setattr(
         "lamina.engines.cpu.llvm.host_target",
@@ -272,7 +267,7 @@ def test_tiles_are_used_if_the_system_permits_it(
     assert engine.processor.bfloat16_tiles == ending.endswith("amx")
 
 
-def test_the_reason_is_the_systems_text() -> None:
+def test_the_reason_is_the_systems_text():
     """Empty on processors with AMX; on others the system has no such state to save."""
     reasons = ("", "Invalid argument", "Operation not supported", "only Linux is asked for them")
     assert tile_permission.refusal() in reasons
@@ -298,16 +293,14 @@ def convolution() -> str:
     return listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
 
 
-def test_a_convolution_multiplies_in_tile_registers(convolution: str) -> None:
+def test_a_convolution_multiplies_in_tile_registers(convolution):
     check_configurations(convolution)
     assert "tdpbf16ps" in convolution
     assert "vdpbf16ps" not in convolution
 
 
 @pytest.mark.parametrize("workload", ["vgg", "resnet-18"])
-def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(
-    workload: str,
-) -> None:
+def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(workload):
     program = program_of(workload)
     work = tiled = 0
     for step, how in zip(program.steps, decide(program, SAPPHIRE_RAPIDS).steps, strict=True):
@@ -330,7 +323,7 @@ def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(
     ],
     ids=["pieces of rows", "several rows", "strided"],
 )
-def test_tiles_have_the_fewest_registers(case: Convolution, kernels: set[str]) -> None:
+def test_tiles_have_the_fewest_registers(case, kernels):
     assert kernels_of(case.program()) == kernels
 
 
@@ -344,7 +337,7 @@ def test_tiles_have_the_fewest_registers(case: Convolution, kernels: set[str]) -
     ],
     ids=["half a tile of channels", "few results", "short rows"],
 )
-def test_tile_registers_that_would_be_half_empty_are_not_used(case: Convolution) -> None:
+def test_tile_registers_that_would_be_half_empty_are_not_used(case):
     for _, found in windows_of(case.program(), SAPPHIRE_RAPIDS):
         assert not found.amx
 
@@ -363,9 +356,7 @@ SAME = Convolution((16, 16), (3, 3), padding=(1, 1))
     ],
     ids=["without tiles", "strided gradient", "gradient without tiles", "gradient"],
 )
-def test_algorithms_depend_on_tile_registers(
-    case: Convolution, result: str, processor: HostProcessor, expected: tuple[str, bool, bool]
-) -> None:
+def test_algorithms_depend_on_tile_registers(case, result, processor, expected):
     ((_, found),) = windows_of(case.program(result), processor)
     assert (found.algorithm, found.paired, found.amx) == expected
     assert ("; AMX tiles of up to 32 rows; " in str(found)) == found.amx
@@ -394,7 +385,7 @@ def check_tiles(graph: Graph, leaves: Leaves, small_engine: CpuEngine) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_convolutions_equal_the_oracles(name: str, small_engine: CpuEngine) -> None:
+def test_convolutions_equal_the_oracles(name, small_engine):
     leaves = Leaves()
     check_tiles(CASES[name].graph(leaves), leaves, small_engine)
 
@@ -406,14 +397,12 @@ def test_convolutions_equal_the_oracles(name: str, small_engine: CpuEngine) -> N
         Convolution((6, 11), (2, 3), n=64, channels=16, dilation=2),
     ],
 )
-def test_gradients_of_images_equal_the_oracles(case: Convolution, small_engine: CpuEngine) -> None:
+def test_gradients_of_images_equal_the_oracles(case, small_engine):
     leaves = Leaves()
     check_tiles(case.graph(leaves, "x"), leaves, small_engine)
 
 
-def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(
-    small_engine: CpuEngine,
-) -> None:
+def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(small_engine):
     """Not those that follow in the image after the rows between."""
     leaves = Leaves()
     graph = Convolution((5, 7), (3, 3), padding=(1, 1)).graph(leaves)
@@ -425,7 +414,7 @@ def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(
     assert kernels_of(program, small_engine.processor) == {"25x1", "16x1"}
 
 
-def test_convolutions_do_not_depend_on_the_number_of_threads(small_engine: CpuEngine) -> None:
+def test_convolutions_do_not_depend_on_the_number_of_threads(small_engine):
     leaves = Leaves()
     graph = Convolution((5, 9), (3, 3), batch=5, n=32, padding=(1, 1)).graph(leaves, "y", "x")
     program = program_cases.compiled(graph)
@@ -433,7 +422,7 @@ def test_convolutions_do_not_depend_on_the_number_of_threads(small_engine: CpuEn
     same_for_threads(program, leaves.feeds, engine=small_engine)
 
 
-def test_a_contraction_without_k_has_schedules_but_no_pairs(small_engine: CpuEngine) -> None:
+def test_a_contraction_without_k_has_schedules_but_no_pairs(small_engine):
     leaves = Leaves()
     column, row = (leaves.add(np.ones(size, "float32")) for size in (6, 32))
     graph = leaves.graph([ops.outer(column, row)])

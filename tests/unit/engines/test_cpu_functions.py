@@ -155,9 +155,7 @@ FLOATS = pytest.mark.parametrize(
 @pytest.mark.parametrize("fused", FUSED)
 @FLOATS
 @pytest.mark.parametrize("name", RANGES)
-def test_functions_are_right_to_four_units(
-    name: str, dtype: str, doubles: bool, fused: bool
-) -> None:
+def test_functions_are_right_to_four_units(name, dtype, doubles, fused):
     reference, *ranges = RANGES[name]
     low, high = ranges[dtype == "float64"]
     x = arguments(dtype, low, high)
@@ -169,7 +167,7 @@ def test_functions_are_right_to_four_units(
 @pytest.mark.parametrize("fused", FUSED)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["erf", "erfc"])
-def test_error_functions_are_right_to_four_units(name: str, dtype: str, fused: bool) -> None:
+def test_error_functions_are_right_to_four_units(name, dtype, fused):
     mpmath = pytest.importorskip("mpmath", reason="mpmath gives the reference")
     reach = 7 if name == "erf" else 10.2 if dtype == "float32" else 27.5
     x = arguments(dtype, -reach, reach)[::100]
@@ -185,7 +183,7 @@ def test_error_functions_are_right_to_four_units(name: str, dtype: str, fused: b
 @needs_precise
 @pytest.mark.parametrize("fused", FUSED)
 @FLOATS
-def test_powers_are_right_to_four_units(dtype: str, doubles: bool, fused: bool) -> None:
+def test_powers_are_right_to_four_units(dtype, doubles, fused):
     generator = np.random.default_rng(1)
     reach = 120 if dtype == "float32" else 1000
     x = 2.0 ** generator.uniform(-reach, reach, 200_000)
@@ -202,7 +200,7 @@ def test_powers_are_right_to_four_units(dtype: str, doubles: bool, fused: bool) 
 @needs_precise
 @pytest.mark.parametrize("fused", FUSED)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_angles_are_right_to_four_units(dtype: str, fused: bool) -> None:
+def test_angles_are_right_to_four_units(dtype, fused):
     generator = np.random.default_rng(1)
     reach = 120 if dtype == "float32" else 1000
     near = generator.uniform(-3, 3, (2, 200_000))
@@ -244,7 +242,7 @@ def same_bits(found: Array, expected: Array) -> bool:
         ("sigmoid", [0.5, 0.5, 1, 0, math.nan, 1 / (1 + 1 / math.e), 1 / (1 + math.e)]),
     ],
 )
-def test_special_values(name: str, expected: list[float], dtype: str, doubles: bool) -> None:
+def test_special_values(name, expected, dtype, doubles):
     found = apply(functions.FUNCTIONS[name], np.array(SPECIAL, dtype), doubles=doubles)
     wanted = np.array(expected, dtype)
     assert same_bits(found[:5], wanted[:5])
@@ -252,7 +250,7 @@ def test_special_values(name: str, expected: list[float], dtype: str, doubles: b
 
 
 @FLOATS
-def test_powers_of_special_values_are_those_of_numpy(dtype: str, doubles: bool) -> None:
+def test_powers_of_special_values_are_those_of_numpy(dtype, doubles):
     values = [*SPECIAL, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 2.5, 1e30, -1e30, 1e-40]
     x, y = (grid.ravel() for grid in np.meshgrid(*[np.array(values, dtype)] * 2))
     with np.errstate(all="ignore"):
@@ -264,7 +262,7 @@ def test_powers_of_special_values_are_those_of_numpy(dtype: str, doubles: bool) 
 
 
 @FLOATS
-def test_angles_of_special_values_are_those_of_numpy(dtype: str, doubles: bool) -> None:
+def test_angles_of_special_values_are_those_of_numpy(dtype, doubles):
     limits = np.finfo(dtype)
     values = [*SPECIAL, 0.5, -3.0, limits.max, limits.min, limits.tiny, limits.smallest_subnormal]
     y, x = (grid.ravel() for grid in np.meshgrid(*[np.array(values, dtype)] * 2))
@@ -277,7 +275,7 @@ def test_angles_of_special_values_are_those_of_numpy(dtype: str, doubles: bool) 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_logarithms_of_powers_are_whole(dtype: str) -> None:
+def test_logarithms_of_powers_are_whole(dtype):
     exponents = np.arange(*((-149, 128) if dtype == "float32" else (-1074, 1024)))
     twos = np.ldexp(1.0, exponents).astype(dtype)
     assert np.array_equal(apply(functions.log2, twos), exponents)
@@ -291,7 +289,7 @@ def test_logarithms_of_powers_are_whole(dtype: str) -> None:
     ("emit", "reference"), [(floats.floor, np.floor), (floats.round_half_even, np.rint)]
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_whole_numbers(emit: Emit, reference: Callable[[Array], Array], dtype: str) -> None:
+def test_whole_numbers(emit, reference, dtype):
     generator = np.random.default_rng(2)
     whole = np.arange(-20, 20) / 4
     sizes = 10.0 ** generator.uniform(-40, 30, 10_000) * generator.choice([-1, 1], 10_000)
@@ -303,7 +301,7 @@ def test_whole_numbers(emit: Emit, reference: Callable[[Array], Array], dtype: s
 
 @pytest.mark.parametrize("lanes", [1, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_remainders_are_exact(dtype: str, lanes: int) -> None:
+def test_remainders_are_exact(dtype, lanes):
     generator = np.random.default_rng(4)
     limits = np.finfo(dtype)
     reach = 140 if dtype == "float32" else 1060
@@ -336,7 +334,7 @@ def integers(name: str) -> tuple[Array, Array]:
 
 
 @INTEGERS
-def test_quotients_of_integers_are_truncated(name: str) -> None:
+def test_quotients_of_integers_are_truncated(name):
     left, right = integers(name)
     emit = partial(division.quotient, signed=name.startswith("i"))
     pairs = zip(left.tolist(), right.tolist(), strict=True)
@@ -350,7 +348,7 @@ def test_quotients_of_integers_are_truncated(name: str) -> None:
 
 
 @INTEGERS
-def test_powers_of_integers_wrap_around(name: str) -> None:
+def test_powers_of_integers_wrap_around(name):
     left, right = integers(name)
     emit = partial(powers.integer_power, signed=name.startswith("i"))
     bits = 8 * left.itemsize
@@ -365,7 +363,7 @@ def test_powers_of_integers_wrap_around(name: str) -> None:
 
 @INTEGERS
 @pytest.mark.parametrize("primitive", ["shift_left", "shift_right"])
-def test_shifts_by_any_number_are_those_of_numpy(primitive: str, name: str) -> None:
+def test_shifts_by_any_number_are_those_of_numpy(primitive, name):
     left, right = integers(name)
 
     def emit(code: Builder, value: Value, count: Value) -> Value:
@@ -377,7 +375,7 @@ def test_shifts_by_any_number_are_those_of_numpy(primitive: str, name: str) -> N
 
 @pytest.mark.parametrize("name", functions.FUNCTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_number_of_lanes_does_not_change_a_bit(name: str, dtype: str) -> None:
+def test_the_number_of_lanes_does_not_change_a_bit(name, dtype):
     generator = np.random.default_rng(3)
     x = generator.normal(0, 20, 999).astype(dtype)
     emit = functions.FUNCTIONS[name]
@@ -390,7 +388,7 @@ PAIRS = {"power": powers.power, "atan2": circular.atan2}
 
 @pytest.mark.parametrize("name", [*functions.FUNCTIONS, *PAIRS])
 @pytest.mark.parametrize("element", KINDS)
-def test_functions_call_nothing_even_on_the_oldest_processor(name: str, element: str) -> None:
+def test_functions_call_nothing_even_on_the_oldest_processor(name, element):
     oldest = replace(host(), name="x86-64", features="+sse2")
     if "x86_64" not in oldest.triple:
         pytest.skip("the oldest processor is known for x86 only")
@@ -406,13 +404,13 @@ def cast(array: Array, dtype: str, *, instructions: bool = True) -> Array:
     return Function(x, ops.cast(x, dtype), engine)(array)[0]
 
 
-def test_every_float16_is_read_exactly_without_instructions() -> None:
+def test_every_float16_is_read_exactly_without_instructions():
     numbers = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     expected = numbers.astype("float32")
     np.testing.assert_array_equal(cast(numbers, "float32", instructions=False), expected)
 
 
-def test_floats_are_rounded_to_float16_without_instructions() -> None:
+def test_floats_are_rounded_to_float16_without_instructions():
     numbers = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype("float32")
     middle = (numbers[:-1] + numbers[1:]) / 2
     ends = np.array([65519.996, 65520.0, 65535.0, 1e9, np.inf, np.nan, 1e-30], "float32")
@@ -426,7 +424,7 @@ def test_floats_are_rounded_to_float16_without_instructions() -> None:
 
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
 @pytest.mark.parametrize("instructions", [True, False])
-def test_every_kind_of_nan_stays_a_nan(half: str, instructions: bool) -> None:
+def test_every_kind_of_nan_stays_a_nan(half, instructions):
     """Rounding the bits of these would make them infinite, or change their sign."""
     bits = np.array([0x7F800001, 0x7F80FFFF, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF], np.uint32)
     found = cast(bits.view(np.float32), half, instructions=instructions)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ def classifier(*widths: int) -> lm.Network:
     return lm.Sequential(lm.Input(widths[0]), *layers)
 
 
-def test_gradients_of_biases_are_fused_after_the_contraction_that_computes_them() -> None:
+def test_gradients_of_biases_are_fused_after_the_contraction_that_computes_them():
     program = training_program(classifier(200, 128, 64, 10), 64)
     schedule = decide(program, PROCESSOR)
     fused = {
@@ -62,7 +61,7 @@ def test_gradients_of_biases_are_fused_after_the_contraction_that_computes_them(
     assert set(range(len(program.steps))) - set(steps) == fused.keys()
 
 
-def test_row_sums_and_total_sums_are_not_fused() -> None:
+def test_row_sums_and_total_sums_are_not_fused():
     x = lm.Input(64)
     y = lm.Linear(96)(x)
     # Sums along the rows of a panel, and sums of everything.
@@ -77,7 +76,7 @@ def functions_of(calls: Sequence[KernelCall]) -> set[str]:
     return {call.function for call in calls}
 
 
-def test_steps_of_equal_blocks_share_their_functions() -> None:
+def test_steps_of_equal_blocks_share_their_functions():
     few, many = (training_program(classifier(64, *[64] * n, 10), 32) for n in (4, 12))
     written = [write_llvm(program, PROCESSOR) for program in (few, many)]
     assert len(many.steps) >= 2 * len(few.steps)
@@ -91,7 +90,7 @@ def test_steps_of_equal_blocks_share_their_functions() -> None:
     assert len(sections) == len(many.steps) - fused
 
 
-def test_equal_steps_with_different_schedules_share_nothing() -> None:
+def test_equal_steps_with_different_schedules_share_nothing():
     equal = classifier(64, 64, 64, 64).plan(32).program
     usual = decide(equal, PROCESSOR)
     assert usual.steps[0] == usual.steps[1]
@@ -102,21 +101,21 @@ def test_equal_steps_with_different_schedules_share_nothing() -> None:
     assert len(apart) == len(alike) + 1
 
 
-def test_steps_of_different_sizes_share_no_functions() -> None:
+def test_steps_of_different_sizes_share_no_functions():
     x = lm.Input(40)
     outputs = [lm.ops.exp(x), lm.ops.exp(lm.ops.concat([x, x], 1)), lm.ops.exp(x * 2)]
     program = lm.Network(inputs=x, outputs=outputs).plan(8).program
     assert len(functions_of(write_llvm(program, PROCESSOR).calls)) == len(program.steps)
 
 
-def test_equal_operands_are_packed_by_one_function_each_into_its_own_memory() -> None:
+def test_equal_operands_are_packed_by_one_function_each_into_its_own_memory():
     program = classifier(96, 96, 96, 96).plan(64).program
     written = write_llvm(program, PROCESSOR)
     assert (len(written.load), len(functions_of(written.load))) == (3, 1)
     assert sorted(written.workspace_offsets.values()) == [0, 4 * 96 * 96, 2 * 4 * 96 * 96]
 
 
-def test_a_step_is_shown_by_itself_even_if_it_shares_its_function() -> None:
+def test_a_step_is_shown_by_itself_even_if_it_shares_its_function():
     model = lm.Model(classifier(64, 64, 64, 64))
     explanation = model.explain(32)
     one, other, last = (functions(explanation.listing(number, "llvm")) for number in (0, 1, 2))
@@ -124,7 +123,7 @@ def test_a_step_is_shown_by_itself_even_if_it_shares_its_function() -> None:
     assert one != last
 
 
-def test_inference_packs_its_weights_when_they_change() -> None:
+def test_inference_packs_its_weights_when_they_change():
     program = classifier(200, 96, 64).plan(64).program
     schedule = decide(program, PROCESSOR)
     assert [(one.users, one.at_load) for one in schedule.prepackings] == [
@@ -136,13 +135,13 @@ def test_inference_packs_its_weights_when_they_change() -> None:
     assert native.layout.shared_bytes == 4 * (200 * 96 + 96 * 64)
 
 
-def test_training_keeps_no_packed_weights() -> None:
+def test_training_keeps_no_packed_weights():
     program = training_program(classifier(200, 96, 64), 64)
     assert not decide(program, PROCESSOR).prepackings
     assert write_program(program, PROCESSOR).layout.load.threads == 0
 
 
-def test_weights_that_several_contractions_use_are_packed_once() -> None:
+def test_weights_that_several_contractions_use_are_packed_once():
     a, b = lm.Input(200), lm.Input(200)
     shared = lm.Linear(96)
     net = lm.Network(inputs=[a, b], outputs=shared(a) - shared(b))
@@ -153,7 +152,7 @@ def test_weights_that_several_contractions_use_are_packed_once() -> None:
     assert write_program(program, PROCESSOR).layout.shared_bytes == 4 * 200 * 96
 
 
-def test_packed_operands_of_later_steps_reuse_the_memory_of_earlier_ones() -> None:
+def test_packed_operands_of_later_steps_reuse_the_memory_of_earlier_ones():
     layers = [lm.Conv2d(32, 3, padding=1) for _ in range(8)]
     net = lm.Sequential(lm.Input(32, 8, 8), *layers)
     program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
@@ -164,7 +163,7 @@ def test_packed_operands_of_later_steps_reuse_the_memory_of_earlier_ones() -> No
     assert two // 2 <= native.layout.shared_bytes <= two + two // 8
 
 
-def test_large_packed_operands_of_different_steps_share_memory() -> None:
+def test_large_packed_operands_of_different_steps_share_memory():
     layers = [lm.Conv2d(192, 3, padding=1) for _ in range(4)]
     net = lm.Sequential(lm.Input(192, 8, 8), *layers)
     program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
@@ -173,7 +172,7 @@ def test_large_packed_operands_of_different_steps_share_memory() -> None:
     assert one <= write_program(program, PROCESSOR).layout.shared_bytes <= one + one // 8
 
 
-def test_frozen_weights_are_packed_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_weights_are_packed_once_for_all_steps(monkeypatch):
     net = classifier(200, 96, 64)
     model = lm.Model(net)
     jobs: list[object] = []
@@ -191,7 +190,7 @@ def test_frozen_weights_are_packed_once_for_all_steps(monkeypatch: pytest.Monkey
         assert len(jobs) == 6
 
 
-def test_packed_weights_follow_the_parameters() -> None:
+def test_packed_weights_follow_the_parameters():
     net = classifier(200, 96, 64)
     models = [lm.Model(net, engine=engine) for engine in ("cpu", "interpreter")]
     generator = np.random.default_rng(0)
@@ -218,7 +217,7 @@ def test_packed_weights_follow_the_parameters() -> None:
     changed(lambda number: trainings[number].run((x, y), steps=3))
 
 
-def test_packed_weights_follow_the_parameters_of_copies() -> None:
+def test_packed_weights_follow_the_parameters_of_copies():
     model = lm.Model(classifier(200, 96, 64))
     x = np.random.default_rng(0).uniform(-1, 1, (64, 200)).astype("float32")
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -233,7 +232,7 @@ def reduction(size: int) -> Program:
     return lm.Network(inputs=x, outputs=lm.ops.sum(lm.ops.exp(x))).plan(1).program
 
 
-def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
+def test_long_reductions_are_split_into_blocks_for_all_threads():
     short, long = (write_program(reduction(size), PROCESSOR) for size in (1000, 100_000))
     assert (short.layout.threads, len(short.layout.shared_offsets)) == (1, 0)
     assert (long.layout.threads, len(long.layout.shared_offsets)) == (2, 1)
@@ -246,9 +245,7 @@ def test_long_reductions_are_split_into_blocks_for_all_threads() -> None:
         *((2047, 100, False), (2048, 5000, False), (40, 4000, False)),
     ],
 )
-def test_long_columns_are_split_so_that_rows_are_read_in_order(
-    rows: int, columns: int, split: bool
-) -> None:
+def test_long_columns_are_split_so_that_rows_are_read_in_order(rows, columns, split):
     x = lm.Input(rows, columns)
     mean = lm.ops.mean(x, 1, keepdims=True)
     # The last one depends on another reduction.
@@ -259,7 +256,7 @@ def test_long_columns_are_split_so_that_rows_are_read_in_order(
     assert bool(schedule.split) == split
 
 
-def test_reductions_of_the_same_columns_share_a_loop_nest() -> None:
+def test_reductions_of_the_same_columns_share_a_loop_nest():
     x = lm.Input(2048, 100)
     sums = [lm.ops.sqrt(lm.ops.sum(x * x, 1)), lm.ops.sum(x, 1)]
     program = lm.Network(inputs=x, outputs=sums).plan(1).program
@@ -300,15 +297,13 @@ def random_sum(kind: str, draw: Callable[[int, int], int]) -> tuple[Leaves, Tens
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", ["reduction", "product", "weight gradient"])
-def test_sums_do_not_depend_on_the_number_of_threads(kind: str, seed: int) -> None:
+def test_sums_do_not_depend_on_the_number_of_threads(kind, seed):
     generator = np.random.default_rng(seed)
     leaves, result = random_sum(kind, lambda low, high: int(generator.integers(low, high + 1)))
     same_for_threads(program_of(result), leaves.feeds, (1, 2, 3, 4))
 
 
-def test_a_program_that_was_compiled_before_is_not_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_was_compiled_before_is_not_written_again(tmp_path, monkeypatch):
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     program = training_program(classifier(20, 40, 10), 8)
     first = compile_program(program, PROCESSOR)
@@ -326,9 +321,7 @@ def test_a_program_that_was_compiled_before_is_not_written_again(
             compile_program(**other)
 
 
-def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(tmp_path, monkeypatch):
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     monkeypatch.setattr("lamina.engines.cpu.compilation.SOURCES.checksum", "")
     compile_program(training_program(classifier(20, 40, 10), 8), PROCESSOR)
@@ -336,7 +329,7 @@ def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(
 
 
 @pytest.mark.sampled
-def test_programs_of_modules_that_changed_meanwhile_are_not_cached(tmp_path: Path) -> None:
+def test_programs_of_modules_that_changed_meanwhile_are_not_cached(tmp_path):
     script = """
 import lamina as lm
 from lamina.base import cache
@@ -357,7 +350,7 @@ model.predict([[0.0] * 9])
     assert found[1] == found[0] + 2
 
 
-def test_cache_keys_are_equal_in_all_processes(tmp_path: Path) -> None:
+def test_cache_keys_are_equal_in_all_processes(tmp_path):
     script = """
 import lamina as lm
 net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.Tanh(), lm.Dropout(0.5), lm.Linear(4))
@@ -372,7 +365,7 @@ lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3
     assert names[0] == names[1] == names[2]
 
 
-def test_barriers_are_only_between_dependent_kernels() -> None:
+def test_barriers_are_only_between_dependent_kernels():
     program = training_program(classifier(784, 256, 128, 10), 128)
     native = write_program(program, PROCESSOR)
     small = write_program(training_program(classifier(2, 40, 10, 2), 1), PROCESSOR)
@@ -382,7 +375,7 @@ def test_barriers_are_only_between_dependent_kernels() -> None:
     assert len(native.layout.program.phases) < len(native.layout.steps)
 
 
-def test_two_independent_steps_need_no_barrier() -> None:
+def test_two_independent_steps_need_no_barrier():
     a, b = lm.Input(300), lm.Input(300)
     net = lm.Network(inputs=[a, b], outputs=[lm.Linear(200)(a), lm.Linear(200)(b)])
     native = write_program(net.plan(100).program, PROCESSOR)
@@ -390,7 +383,7 @@ def test_two_independent_steps_need_no_barrier() -> None:
     assert [phase.shared for phase in native.layout.program.phases] == [True]
 
 
-def test_large_inputs_may_be_read_only() -> None:
+def test_large_inputs_may_be_read_only():
     model, x = lm.Model(classifier(200, 96, 64)), np.ones((64, 200), "float32")
     expected = model.predict(x)
     x.flags.writeable = False
@@ -416,7 +409,7 @@ def loops() -> list[str]:
     return found
 
 
-def test_weights_are_gathered_before_the_loop_over_positions() -> None:
+def test_weights_are_gathered_before_the_loop_over_positions():
     for text in loops():
         blocks = re.split(r"\n(?=\w+:)", text)
         reading = [block for block in blocks if "= call" in block and "@llvm.masked.load" in block]
@@ -425,7 +418,7 @@ def test_weights_are_gathered_before_the_loop_over_positions() -> None:
         assert not set(reading) & set(gathering)
 
 
-def test_index_arithmetic_of_neighbours_is_written_once() -> None:
+def test_index_arithmetic_of_neighbours_is_written_once():
     for text in loops():
         assert len(re.findall(r"= icmp \w+ i64", text)) > 4
         for block in re.split(r"\n(?=\w+:|define)", text):

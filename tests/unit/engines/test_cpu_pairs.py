@@ -64,29 +64,27 @@ def shares(workload: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("workload", ["mlp", "lenet", "transformer", "lstm"])
-def test_large_products_are_of_pairs(workload: str) -> None:
+def test_large_products_are_of_pairs(workload):
     paired, _ = shares(workload)
     assert paired > 0.9
 
 
 @pytest.mark.parametrize(("workload", "least"), [("vgg", 0.9), ("resnet-18", 0.5)])
-def test_convolutions_of_3x3_have_tiles_of_4x4_instead_of_pairs(
-    workload: str, least: float
-) -> None:
+def test_convolutions_of_3x3_have_tiles_of_4x4_instead_of_pairs(workload, least):
     """They take 4 times fewer multiplications, pairs half as many instructions."""
     paired, filtered = shares(workload)
     assert filtered > least
     assert paired + filtered > 0.99
 
 
-def test_without_the_instructions_no_product_is_of_pairs() -> None:
+def test_without_the_instructions_no_product_is_of_pairs():
     program = program_of("lenet")
     for how in decide(program, replace(ZEN_4, bfloat16_pairs=False)).steps:
         assert not getattr(how, "paired", False)
 
 
 @pytest.mark.parametrize("workload", ["mlp", "lenet"])
-def test_the_machine_code_multiplies_pairs(workload: str) -> None:
+def test_the_machine_code_multiplies_pairs(workload):
     native = write_program(program_of(workload), ZEN_4)
     assembly = listing(native.text, ZEN_4)
     assert re.search(r"vdpbf16ps\s+.*\{1to16\}", assembly)
@@ -94,7 +92,7 @@ def test_the_machine_code_multiplies_pairs(workload: str) -> None:
 
 
 @pytest.mark.parametrize("workload", ["wide-step", "mlp", "lenet", "vgg", "resnet-18"])
-def test_casts_need_no_pass_of_their_own(workload: str) -> None:
+def test_casts_need_no_pass_of_their_own(workload):
     """Operands are rounded when they are packed, and results when they are computed."""
     for step in program_of(workload).steps:
         if isinstance(step, Loop):
@@ -109,7 +107,7 @@ def _is_cast(value: object) -> bool:
     )
 
 
-def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):
     if not host().bfloat16_pairs:
         emulate(monkeypatch, "avx512")
     check_threads(
@@ -151,13 +149,13 @@ strided = partial(Convolution, stride=2, batch=3, channels=8, n=20, whole=True)
     ],
     ids=str,
 )
-def test_strided_gradients_of_weights_are_pairs(case: Convolution, paired: bool) -> None:
+def test_strided_gradients_of_weights_are_pairs(case, paired):
     ((_, found),) = windows_of(case.program("weight"), ZEN_4)
     assert (found.algorithm, found.paired) == (WEIGHT_GRADIENT, paired)
     assert found.transposed >= paired
 
 
-def test_images_of_1x1_have_the_positions_alone() -> None:
+def test_images_of_1x1_have_the_positions_alone():
     for case in (strided((16, 16), (1, 1)), strided((16, 16), (1, 1), padding=(2, 2))):
         ((step, found),) = windows_of(case.program("weight"), ZEN_4)
         windowed = reading(step, WEIGHT_GRADIENT, paired=True)
@@ -166,7 +164,7 @@ def test_images_of_1x1_have_the_positions_alone() -> None:
         assert found.block == high.extent
 
 
-def test_an_image_is_not_read_after_the_last_window() -> None:
+def test_an_image_is_not_read_after_the_last_window():
     """Of 17 columns, 9 are even and 8 odd: the copy has an odd one more, of zeros."""
     ((step, _),) = windows_of(strided((17, 17), (3, 3)).program("weight"), ZEN_4)
     load = stored(reading(step, WEIGHT_GRADIENT, paired=True).image.view)
@@ -175,7 +173,7 @@ def test_an_image_is_not_read_after_the_last_window() -> None:
     assert (bound.index.bounds, bound.low, bound.high) == ((0, 17), 0, 17)
 
 
-def test_sides_with_a_negative_dilation_are_split() -> None:
+def test_sides_with_a_negative_dilation_are_split():
     position, element, residue = Axis("p", 4), Axis("e", 3), Axis("r", 2)
     side = Side(Axis("side", 5), Sliding(position, element, 2, -1, 2, 1, 10), residue)
     sides = (Side(residue, Sliding(None, None, 1, 1, 0, 1, 2)), side)
@@ -221,7 +219,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_of_weights_equal_the_oracles(name: str, engine: CpuEngine) -> None:
+def test_gradients_of_weights_equal_the_oracles(name, engine):
     leaves, of = Leaves(), engine.processor
     program = check(
         CASES[name].graph(leaves, "weight"),
@@ -235,7 +233,7 @@ def test_gradients_of_weights_equal_the_oracles(name: str, engine: CpuEngine) ->
     assert len([*pairs_along_positions(program, of)]) == 2 * pairs
 
 
-def test_strided_gradients_do_not_depend_on_the_number_of_threads(engine: CpuEngine) -> None:
+def test_strided_gradients_do_not_depend_on_the_number_of_threads(engine):
     generator, leaves = np.random.default_rng(0), Leaves()
     program = compiled(CASES["3x3"].graph(leaves, "weight"))
     feeds = {

@@ -41,9 +41,7 @@ def widest_registers(assembly: str) -> str:
 @pytest.mark.parametrize(
     ("vectors", "registers"), [("avx512", "zmm"), ("avx2", "ymm"), ("sse2", "xmm")]
 )
-def test_code_uses_the_requested_vectors(
-    vectors: str, registers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_uses_the_requested_vectors(vectors, registers, monkeypatch):
     monkeypatch.setenv("LAMINA_VECTORS", vectors)
     try:
         processor = host()
@@ -54,7 +52,7 @@ def test_code_uses_the_requested_vectors(
     assert ("vfmadd" in assembly) == (vectors != "sse2")
 
 
-def test_code_can_be_generated_for_neon() -> None:
+def test_code_can_be_generated_for_neon():
     processor = replace(
         ZEN_4,
         name="neoverse-n1",
@@ -72,7 +70,7 @@ def test_code_can_be_generated_for_neon() -> None:
     assert "yield" in llvm.listing(waiting, processor)
 
 
-def test_no_function_of_a_library_is_called() -> None:
+def test_no_function_of_a_library_is_called():
     """All machine code is generated: it has no undefined symbols."""
     text = write_program(step_program(), HOST).text
     declared = set(re.findall(r"^declare .*@([\w.]+)\(", text, re.MULTILINE))
@@ -82,7 +80,7 @@ def test_no_function_of_a_library_is_called() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "two", "-1", "1025", "2.0"])
-def test_a_wrong_number_of_threads_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_number_of_threads_is_refused(value, monkeypatch):
     monkeypatch.setenv("LAMINA_THREADS", value)
     assert error_text(EngineError, lambda: lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))) == (
         "LAMINA_THREADS is not a number of threads\n"
@@ -92,9 +90,7 @@ def test_a_wrong_number_of_threads_is_refused(value: str, monkeypatch: pytest.Mo
     )
 
 
-def test_an_engine_that_cannot_be_used_is_listed_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_engine_that_cannot_be_used_is_listed_with_the_reason(monkeypatch):
     monkeypatch.setenv("LAMINA_THREADS", "0")
     problems = {device.engine: device.problem for device in lm.devices()}
     assert problems["interpreter"] == ""
@@ -104,9 +100,7 @@ def test_an_engine_that_cannot_be_used_is_listed_with_the_reason(
     )
 
 
-def test_systems_without_futexes_or_condition_variables_have_one_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_systems_without_futexes_or_condition_variables_have_one_thread(monkeypatch):
     monkeypatch.setattr("lamina.engines.cpu.processor._CAN_WAIT", False)
     monkeypatch.delenv("LAMINA_THREADS", raising=False)
     assert host().threads == 1
@@ -119,7 +113,7 @@ def test_systems_without_futexes_or_condition_variables_have_one_thread(
     )
 
 
-def test_unsupported_vectors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_vectors_are_refused(monkeypatch):
     monkeypatch.setenv("LAMINA_VECTORS", "altivec")
     text = error_text(EngineError, host)
     lines = text.splitlines()
@@ -128,9 +122,7 @@ def test_unsupported_vectors_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.skipif(not X86, reason="the processor is no x86 one")
-def test_emulated_code_uses_no_instructions_of_other_processors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_emulated_code_uses_no_instructions_of_other_processors(monkeypatch):
     emulate(monkeypatch, "avx512")
     assert host().bfloat16_pairs
     net = lm.Sequential(lm.Input(40), lm.Linear(64))
@@ -141,7 +133,7 @@ def test_emulated_code_uses_no_instructions_of_other_processors(
     assert "vdpbf16ps" not in assembly
 
 
-def test_threads_follow_the_variable_and_the_affinity_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_follow_the_variable_and_the_affinity_mask(monkeypatch):
     monkeypatch.setenv("LAMINA_THREADS", "5")
     assert host().threads == 5
     monkeypatch.delenv("LAMINA_THREADS")

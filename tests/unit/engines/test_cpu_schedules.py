@@ -77,7 +77,7 @@ def convolution(
     return program_of([y, *gradients(ops.sum(y * y), [x, weight])])
 
 
-def test_a_schedule_is_printed_step_by_step() -> None:
+def test_a_schedule_is_printed_step_by_step():
     lines = str(decide(classifier(200, 128, 10), PROCESSOR)).splitlines()
     first = next(line for line in lines if "M=64, N=128, K=200" in line)
     assert first.partition(": ")[2] == (
@@ -87,7 +87,7 @@ def test_a_schedule_is_printed_step_by_step() -> None:
     assert any(line.startswith("  column sums of step ") for line in lines)
 
 
-def test_every_algorithm_is_an_alternative_at_every_size() -> None:
+def test_every_algorithm_is_an_alternative_at_every_size():
     steps = [step for size in (3, 5) for step in convolution(size).steps]
     steps += convolution(3, 2).steps
     found = {
@@ -101,7 +101,7 @@ def test_every_algorithm_is_an_alternative_at_every_size() -> None:
     assert found >= {*filtered, IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM, "loop", "tiles"}
 
 
-def test_without_sliding_windows_a_step_has_two_readings() -> None:
+def test_without_sliding_windows_a_step_has_two_readings():
     # Windows of 4 with stride 4 do not overlap: the program has no sliding windows.
     net = lm.Sequential(lm.Input(16, 32, 32), lm.Conv2d(64, 4, stride=4))
     program = net.plan(16, lm.MSE(), lm.SGD(0.1)).program
@@ -115,7 +115,7 @@ def test_without_sliding_windows_a_step_has_two_readings() -> None:
     assert chosen == {IMPLICIT_GEMM: both, WEIGHT_GRADIENT: both}
 
 
-def test_forced_schedules_decide_which_operands_are_packed() -> None:
+def test_forced_schedules_decide_which_operands_are_packed():
     program = classifier(20, 12, 10)
     assert not decide(program, PROCESSOR).prepackings
     number = next(n for n, step in enumerate(program.steps) if isinstance(step, Contraction))
@@ -150,9 +150,7 @@ OBEYED: list[tuple[Callable[[], Program], str, str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("made", "algorithm", "field", "decided", "other"), OBEYED)
-def test_kernels_follow_the_schedule(
-    made: Callable[[], Program], algorithm: str, field: str, decided: Any, other: Any
-) -> None:
+def test_kernels_follow_the_schedule(made, algorithm, field, decided, other):
     program = made()
     schedule = decide(program, PROCESSOR)
     number = contraction_of(program, algorithm)
@@ -165,7 +163,7 @@ def test_kernels_follow_the_schedule(
     assert len(texts) == 2
 
 
-def test_kernels_are_shared_as_the_schedule_states() -> None:
+def test_kernels_are_shared_as_the_schedule_states():
     program = classifier(200, 128, 10)
     schedule = decide(program, PROCESSOR)
     assert "\n  shared in 2 slices, 4 work items at once" in str(schedule)
@@ -185,7 +183,7 @@ def test_kernels_are_shared_as_the_schedule_states() -> None:
     assert not any(phase.shared for phase in phases)
 
 
-def test_weights_are_packed_in_memory_order() -> None:
+def test_weights_are_packed_in_memory_order():
     number = contraction_of(strided(), COL2IM)
     prepackings = decide(strided(), PROCESSOR).prepackings
     (packed,) = (one for one in prepackings if number in one.users)
@@ -195,7 +193,7 @@ def test_weights_are_packed_in_memory_order() -> None:
 
 @pytest.mark.parametrize("registers", [4, 1])
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
-def test_numbers_that_are_inputs_change_no_loop(vector_bytes: int, registers: int) -> None:
+def test_numbers_that_are_inputs_change_no_loop(vector_bytes, registers):
     processor = replace(PROCESSOR, vector_bytes=vector_bytes, registers_at_once=registers)
 
     def planned(*, as_inputs: bool) -> tuple[list[tuple[Any, ...]], int]:
@@ -221,13 +219,13 @@ def test_numbers_that_are_inputs_change_no_loop(vector_bytes: int, registers: in
     assert inputs[1] == constants[1] + 15
 
 
-def test_more_workers_are_used_for_more_work_only() -> None:
+def test_more_workers_are_used_for_more_work_only():
     many: HostProcessor = replace(PROCESSOR, threads=4)
     assert decide(classifier(200, 128, 10), many).workers == 4
     assert decide(classifier(4, 4, 2), many).workers == 1
 
 
-def test_a_reduction_of_what_an_earlier_stage_writes_is_split_after_it() -> None:
+def test_a_reduction_of_what_an_earlier_stage_writes_is_split_after_it():
     (case,) = (one for one in CASES if one.name == "written")
     engine = CpuEngine()
     program, feeds = compiled(case, engine.target), case.feeds()

@@ -44,15 +44,13 @@ def busy_machine(generator: random.Random, together: float, alone: float) -> Mac
 
 
 @pytest.mark.parametrize(("together", "alone"), [(20e-6, 30e-6), (30e-6, 20e-6), (7e-4, 12e-4)])
-def test_the_faster_choice_is_taken_and_the_other_costs_little(
-    together: float, alone: float
-) -> None:
+def test_the_faster_choice_is_taken_and_the_other_costs_little(together, alone):
     mean, share = simulated(ThreadChoice(SECOND), steady(together, alone), 2.0)
     assert mean < 1.02 * min(together, alone)
     assert (share > 0.5) == (alone < together)
 
 
-def test_rare_long_waits_lead_to_one_thread() -> None:
+def test_rare_long_waits_lead_to_one_thread():
     generator = random.Random(0)
 
     def machine(passed: float, is_alone: bool) -> float:
@@ -66,7 +64,7 @@ def test_rare_long_waits_lead_to_one_thread() -> None:
     assert share > 0.95
 
 
-def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again() -> None:
+def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again():
     def machine(passed: float, is_alone: bool) -> float:
         if is_alone:
             return 20e-6
@@ -90,7 +88,7 @@ def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_waits_of_the_past_do_not_keep_a_choice_that_has_become_slow(seed: int) -> None:
+def test_waits_of_the_past_do_not_keep_a_choice_that_has_become_slow(seed):
     """Other processes go, and spinning threads of another library in this process come."""
     choice = ThreadChoice(SECOND)
     simulated(choice, steady(20e-6, 33e-6), 0.5)
@@ -100,14 +98,14 @@ def test_waits_of_the_past_do_not_keep_a_choice_that_has_become_slow(seed: int) 
 
 
 @pytest.mark.parametrize("together", [100e-6, 4e-3])
-def test_helpers_that_find_no_core_cost_little_from_the_first_runs_on(together: float) -> None:
+def test_helpers_that_find_no_core_cost_little_from_the_first_runs_on(together):
     choice = ThreadChoice(SECOND)
     choice.record(int(together * SECOND), 1)
     mean, _ = simulated(choice, steady(together, 10e-6), 0.1)
     assert mean < 1.1 * 10e-6
 
 
-def test_one_thread_is_never_tried_for_long_jobs() -> None:
+def test_one_thread_is_never_tried_for_long_jobs():
     def machine(passed: float, is_alone: bool) -> float:
         assert not is_alone
         return 2 * LONG_SECONDS
@@ -115,7 +113,7 @@ def test_one_thread_is_never_tried_for_long_jobs() -> None:
     simulated(ThreadChoice(SECOND), machine, 3.0)
 
 
-def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
+def test_usual_times_that_change_are_noticed_within_milliseconds():
     choice = ThreadChoice(SECOND)
 
     def mean(together: float, alone: float, seconds: float) -> float:
@@ -130,7 +128,7 @@ def test_usual_times_that_change_are_noticed_within_milliseconds() -> None:
 
 @pytest.mark.parametrize("reading", [-(10**15), 0, int(3600 * SECOND)])
 @pytest.mark.parametrize("runs", [0, 1, 2, 1000])
-def test_a_reset_counter_and_a_stopped_process_change_nothing(reading: int, runs: int) -> None:
+def test_a_reset_counter_and_a_stopped_process_change_nothing(reading, runs):
     """As when the machine sleeps, or a user presses Ctrl-Z."""
     choice, machine = ThreadChoice(SECOND), steady(20e-6, 30e-6)
     for _ in range(runs):
@@ -140,7 +138,7 @@ def test_a_reset_counter_and_a_stopped_process_change_nothing(reading: int, runs
     assert mean < 1.05 * 20e-6
 
 
-def test_runs_that_try_one_thread_are_marked_as_trials() -> None:
+def test_runs_that_try_one_thread_are_marked_as_trials():
     choice = ThreadChoice(SECOND)
     simulated(choice, steady(10e-6, 20e-6), 0.01)
     tried = 0

@@ -20,7 +20,7 @@ from tolerances import AMPLIFICATION, ROUNDED_AMPLIFICATION, expected_of
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
-from lamina.base.shapes import Array, DType, bfloat16, float16, float32
+from lamina.base.shapes import Array, bfloat16, float16, float32
 from lamina.codegen.filtering import FILTERINGS, ROUNDED_FILTERINGS, Filtering
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import HostProcessor, host
@@ -112,9 +112,7 @@ def filtered_programs() -> list[Program]:
     return [compiled(graph) for graph in graphs]
 
 
-def test_the_graphs_of_the_conformance_suite_take_every_algorithm(
-    programs: list[Program], filtered_programs: list[Program]
-) -> None:
+def test_the_graphs_of_the_conformance_suite_take_every_algorithm(programs, filtered_programs):
     # Wide vectors and caches of a common size: how often each algorithm pays depends on these.
     processor = replace(ZEN_4, bfloat16_pairs=False, level1_bytes=48 << 10)
     taken = Counter[str]()
@@ -155,9 +153,7 @@ def test_the_graphs_of_the_conformance_suite_take_every_algorithm(
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("half", [None, bfloat16, float16], ids=str)
-def test_graphs_with_winograd_equal_their_evaluation(
-    seed: int, half: DType | None, vectors: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_with_winograd_equal_their_evaluation(seed, half, vectors, monkeypatch):
     engine = engine_of(vectors, monkeypatch)
     made = FilteredGraph(seed)
     graph = made.graph if half is None else with_rounded_products(made.graph, half)
@@ -203,7 +199,7 @@ def by_winograd(graph: Graph, feeds: dict[str, Any]) -> list[Array]:
 
 
 @pytest.mark.parametrize("rounded", [(), ("x",), ("weight",), ("x", "weight")], ids="".join)
-def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(rounded: tuple[str, ...]) -> None:
+def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(rounded):
     leaves = Leaves()
     x, weight = (leaves.add(np.ones(one, "float32")) for one in ((2, 32, 16, 16), (32, 32, 3, 3)))
     x = ops.rounded(x, bfloat16) if "x" in rounded else x
@@ -217,7 +213,7 @@ def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(rounded: tuple
     assert schedule.algorithm == f"Winograd F({'4x4' if rounded else '2x2'}, 3x3)"
 
 
-def test_tiles_of_4x4_are_not_for_data_of_16_bits() -> None:
+def test_tiles_of_4x4_are_not_for_data_of_16_bits():
     leaves = Leaves()
     weight = leaves.add(np.ones((32, 32, 3, 3), "float32"))
     x = leaves.add(np.ones((2, 32, 16, 16), bfloat16.numpy))
@@ -227,7 +223,7 @@ def test_tiles_of_4x4_are_not_for_data_of_16_bits() -> None:
     assert schedule.algorithm == "Winograd F(2x2, 3x3)"
 
 
-def test_gradients_of_strided_convolutions_are_sums_of_copied_images_if_they_are_rounded() -> None:
+def test_gradients_of_strided_convolutions_are_sums_of_copied_images_if_they_are_rounded():
     """Operands that are cast are copied. Tiles of a gathered product would read mostly zeros."""
     generator, leaves = np.random.default_rng(0), Leaves()
     x, weight, upstream = (
@@ -280,7 +276,7 @@ def direct_deviation(terms: int) -> float:
 
 
 @pytest.mark.parametrize(("filtering", "dtype"), TRANSFORMS)
-def test_errors_of_winograd_are_those_of_its_roundings(filtering: Filtering, dtype: str) -> None:
+def test_errors_of_winograd_are_those_of_its_roundings(filtering, dtype):
     size = filtering.window
     graph, feeds = convolution(dtype, size=size)
     program = compiled(graph)
@@ -306,9 +302,7 @@ def test_errors_of_winograd_are_those_of_its_roundings(filtering: Filtering, dty
     ("filterings", "amplifications"),
     [(FILTERINGS, AMPLIFICATION), (ROUNDED_FILTERINGS, ROUNDED_AMPLIFICATION)],
 )
-def test_tolerances_of_windows_are_those_of_winograd(
-    filterings: dict[int, Filtering], amplifications: dict[int, float]
-) -> None:
+def test_tolerances_of_windows_are_those_of_winograd(filterings, amplifications):
     for size, filtering in filterings.items():
         forward = math.sqrt(gain("forward", filtering)) / size
         gradient = math.sqrt(gain("weight gradient", filtering)) / filtering.results
@@ -376,9 +370,7 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize(("filtering", "dtype"), [*TRANSFORMS[:3], *TRANSFORMS[4:]])
-def test_winograd_gives_zeros_where_all_terms_are_zero(
-    dtype: str, filtering: Filtering, vectors: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_winograd_gives_zeros_where_all_terms_are_zero(dtype, filtering, vectors, monkeypatch):
     engine = engine_of(vectors, monkeypatch)
     graph, original = convolution(dtype, size=filtering.window)
     program = compiled(graph)
@@ -400,7 +392,7 @@ def test_winograd_gives_zeros_where_all_terms_are_zero(
 
 
 @pytest.mark.parametrize(("filtering", "dtype"), [*TRANSFORMS[:2], *TRANSFORMS[4:]])
-def test_nonfinite_values_count_as_nonzero(filtering: Filtering, dtype: str) -> None:
+def test_nonfinite_values_count_as_nonzero(filtering, dtype):
     graph, feeds = convolution(dtype, size=filtering.window)
     feeds["x0"][1, 3, 4, 5] = np.inf
     feeds["x1"][:] = feeds["x2"][:] = 0
@@ -413,16 +405,14 @@ def test_nonfinite_values_count_as_nonzero(filtering: Filtering, dtype: str) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float32", ROUNDED])
-def test_winograd_does_not_depend_on_the_number_of_threads(dtype: str) -> None:
+def test_winograd_does_not_depend_on_the_number_of_threads(dtype):
     graph, feeds = convolution(dtype, channels=64)
     program = compiled(graph)
     same_for_threads(program, feeds, (1, 2, 5), schedule=partial(winograd, program))
 
 
 @pytest.mark.parametrize("padding", [0, 2])
-def test_gradients_of_few_weights_have_partial_sums_for_every_number_of_threads(
-    padding: int,
-) -> None:
+def test_gradients_of_few_weights_have_partial_sums_for_every_number_of_threads(padding):
     generator, leaves = np.random.default_rng(0), Leaves()
     x, weight, upstream = (
         leaves.add(generator.uniform(-1, 1, shape).astype("float32"))
@@ -441,7 +431,7 @@ def test_gradients_of_few_weights_have_partial_sums_for_every_number_of_threads(
 
 
 @pytest.mark.parametrize("size", [3, 5])
-def test_a_nan_reaches_the_results_whose_windows_contain_it(size: int) -> None:
+def test_a_nan_reaches_the_results_whose_windows_contain_it(size):
     graph, feeds = convolution(size=size)
     feeds["x0"][1, 3, 4, 5] = np.nan
     y, _, _ = by_winograd(graph, feeds)
@@ -451,7 +441,7 @@ def test_a_nan_reaches_the_results_whose_windows_contain_it(size: int) -> None:
     np.testing.assert_array_equal(np.isnan(y), reached)
 
 
-def test_with_tiles_of_4x4_a_nan_reaches_results_of_its_tiles_only() -> None:
+def test_with_tiles_of_4x4_a_nan_reaches_results_of_its_tiles_only():
     graph, feeds = convolution(ROUNDED)
     feeds["x0"][1, 3, 4, 5] = np.nan
     y, _, _ = by_winograd(graph, feeds)
@@ -466,9 +456,7 @@ def test_with_tiles_of_4x4_a_nan_reaches_results_of_its_tiles_only() -> None:
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("pixel", [(0, 0), (4, 5)])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nonfinite_values_reach_only_gradients_of_the_weights_of_their_channel(
-    size: int, pixel: tuple[int, int], value: float
-) -> None:
+def test_nonfinite_values_reach_only_gradients_of_the_weights_of_their_channel(size, pixel, value):
     graph, feeds = convolution(size=size)
     feeds["x0"][(1, 3, *pixel)] = value
     lost = ~np.isfinite(by_winograd(graph, feeds)[2])
@@ -478,9 +466,7 @@ def test_nonfinite_values_reach_only_gradients_of_the_weights_of_their_channel(
 
 @pytest.mark.parametrize("vectors", SMALL)
 @pytest.mark.parametrize("extent", [9, 25, 27, 30, 31])
-def test_lanes_that_are_masked_out_are_zero(
-    extent: int, vectors: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lanes_that_are_masked_out_are_zero(extent, vectors, monkeypatch):
     engine = engine_of(vectors, monkeypatch)
     leaves = Leaves()
     x = leaves.add(np.arange(3.0 * (extent + 1)).reshape(3, extent + 1).astype("float32"))

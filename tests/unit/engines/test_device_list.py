@@ -35,7 +35,7 @@ BROKEN = Device("opencl:1", "Old", None, "the driver has no compiler", "Install 
 LONG = Device("opencl", "", None, "absent " * 40, "Install one of these drivers. " * 9)
 
 
-def test_each_device_has_a_row_and_a_long_description_continues_below_it() -> None:
+def test_each_device_has_a_row_and_a_long_description_continues_below_it():
     header, rule, cpu, radeon, rest = devices_text([CPU, RADEON]).splitlines()
     assert header.split() == ["engine", "device", "memory", "state"]
     assert set(rule) == {"-", " "}
@@ -48,7 +48,7 @@ def test_each_device_has_a_row_and_a_long_description_continues_below_it() -> No
     assert shown == RADEON.description.split()
 
 
-def test_the_reason_and_the_remedy_are_below_the_table() -> None:
+def test_the_reason_and_the_remedy_are_below_the_table():
     text = devices_text([CPU, BROKEN, RADEON])
     assert "opencl:1       Old" in text
     assert "unknown  unusable" in text
@@ -60,14 +60,14 @@ def test_the_reason_and_the_remedy_are_below_the_table() -> None:
 
 
 @pytest.mark.parametrize("make", [devices_text, details_text])
-def test_lines_have_at_most_100_columns(make: object) -> None:
+def test_lines_have_at_most_100_columns(make):
     assert callable(make)
     text = str(make([CPU, RADEON, LONG, BROKEN]))
     assert max(map(len, text.splitlines())) <= 100
     assert text.count("absent") == 40
 
 
-def test_details_are_all_known_properties() -> None:
+def test_details_are_all_known_properties():
     assert details_text([CPU, RADEON]).splitlines() == [
         "cpu (default)",
         "  device         Ryzen 9",
@@ -94,7 +94,7 @@ def test_details_are_all_known_properties() -> None:
     ]
 
 
-def test_details_of_a_broken_device_have_the_reason_and_the_remedy() -> None:
+def test_details_of_a_broken_device_have_the_reason_and_the_remedy():
     assert details_text([BROKEN]).splitlines()[-3:] == [
         "  state    unusable",
         "  problem  the driver has no compiler",

@@ -32,7 +32,7 @@ def program(half: DType | None = None) -> Program:
     return trained_convolutions(half, GPU, TARGET)
 
 
-def test_a_gpu_takes_the_longer_of_two_times() -> None:
+def test_a_gpu_takes_the_longer_of_two_times():
     gpu = GPUS[0]
     assert gpu.seconds(int(gpu.flops), 0) == pytest.approx(1)
     assert gpu.seconds(int(gpu.flops), int(2 * gpu.bytes)) == pytest.approx(2)
@@ -42,7 +42,7 @@ def test_a_gpu_takes_the_longer_of_two_times() -> None:
 @pytest.mark.parametrize("half", [None, bfloat16, float16], ids=str)
 @pytest.mark.parametrize("processor", PROCESSORS)
 @needs_clang
-def test_no_kernel_spills_registers(processor: str, half: DType | None) -> None:
+def test_no_kernel_spills_registers(processor, half):
     own = program(half)
     text = write_kernels(own, decide(own, TARGET, TRAITS), TRAITS, WORDS).text
     kernels = compiled(text, processor)
@@ -55,7 +55,7 @@ def test_no_kernel_spills_registers(processor: str, half: DType | None) -> None:
 
 @pytest.mark.parametrize("processor", ["gfx906", "gfx1030", "gfx1100"])
 @needs_clang
-def test_amd_multiplies_float16_of_tiles_without_converting_it(processor: str) -> None:
+def test_amd_multiplies_float16_of_tiles_without_converting_it(processor):
     x, weight = (leaf(name, "input", (512, 512), float16) for name in "xw")
     wide = (ops.cast(one, float32) for one in (x, weight))
     own = program_of(ops.matmul(*wide), target=TARGET)
@@ -70,7 +70,7 @@ def test_amd_multiplies_float16_of_tiles_without_converting_it(processor: str) -
 
 
 @needs_clang
-def test_the_table_names_each_step_and_kernel() -> None:
+def test_the_table_names_each_step_and_kernel():
     own = program()
     lines = list(lines_of(own, ("gfx90a",)))
     assert sum(line.startswith("step ") for line in lines) == len(own.steps)
@@ -79,7 +79,7 @@ def test_the_table_names_each_step_and_kernel() -> None:
 
 
 @needs_clang
-def test_the_totals_count_kernels_that_spill() -> None:
+def test_the_totals_count_kernels_that_spill():
     (line,) = totals_of(program(), ("gfx90a",))
     assert "gfx90a" in line
     assert " 0 of them spill" in line

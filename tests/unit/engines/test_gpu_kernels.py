@@ -22,7 +22,7 @@ from lamina import ops
 from lamina.base.shapes import Array, bfloat16, float16, float32, int64, uint8
 from lamina.codegen.c import Module
 from lamina.codegen.values import I64
-from lamina.codegen.words import NATIVE_HALF, OPENCL, OPENCL_PROCESSOR, Words
+from lamina.codegen.words import NATIVE_HALF, OPENCL, OPENCL_PROCESSOR
 from lamina.engines.gpu.arena import arena_layout
 from lamina.engines.gpu.decisions import candidates, decide
 from lamina.engines.gpu.gpus import GpuFamily, target_for
@@ -51,7 +51,7 @@ def program_for(result: Tensor) -> Program:
 
 
 @pytest.mark.parametrize(("size", "width"), [(1 << 20, "uint"), (1 << 31, "ulong")])
-def test_positions_have_32_bits_where_all_of_them_fit(size: int, width: str) -> None:
+def test_positions_have_32_bits_where_all_of_them_fit(size, width):
     x = leaf("x", "input", (2, size), float32)
     text = written(program_for(ops.sum(ops.exp(x), 1)), ITEMS_ALONE).text
     loops = [line.strip() for line in text.splitlines() if line.strip().startswith("for (")]
@@ -69,9 +69,7 @@ def test_positions_have_32_bits_where_all_of_them_fit(size: int, width: str) -> 
     ],
     ids=["one loop", "two loops", "blocks", "unrolled"],
 )
-def test_the_iterations_of_a_work_item_are_counted(
-    shape: tuple[int, ...], axes: int | tuple[int, ...], needed: int
-) -> None:
+def test_the_iterations_of_a_work_item_are_counted(shape, axes, needed):
     x = leaf("x", "input", shape, float32)
     program = program_for(ops.sum(ops.exp(x), axes))
     written(program, replace(ITEMS_ALONE, most_iterations=needed))
@@ -88,9 +86,7 @@ def test_the_iterations_of_a_work_item_are_counted(
 @pytest.mark.parametrize(
     ("most", "found"), [(99, ""), (100, "101 in k"), (None, "an unknown number in k")]
 )
-def test_a_loop_with_bounds_from_memory_counts_with_its_largest_extent(
-    most: int | None, found: str
-) -> None:
+def test_a_loop_with_bounds_from_memory_counts_with_its_largest_extent(most, found):
     module = Module(OPENCL, fused=True, most_iterations=100)
     code = module.kernel("k", [("x", "i64")], [("count", I64)])
     code.end_loop(code.begin_loop(0, code.parameters[1], most=most))
@@ -101,7 +97,7 @@ def test_a_loop_with_bounds_from_memory_counts_with_its_largest_extent(
     assert error.facts == (("at most", "100 iterations"), ("needed", found))
 
 
-def test_equal_steps_share_their_kernels() -> None:
+def test_equal_steps_share_their_kernels():
     layers = [layer for _ in range(6) for layer in (lm.Linear(32), lm.Tanh())]
     net = lm.Sequential(lm.Input(32), *layers)
     program = net.plan(8, engine="interpreter").program
@@ -111,7 +107,7 @@ def test_equal_steps_share_their_kernels() -> None:
     assert len({one.buffers for one in launches.launches}) == 6
 
 
-def test_kernels_use_doubles_only_on_devices_that_have_them() -> None:
+def test_kernels_use_doubles_only_on_devices_that_have_them():
     without = replace(TRAITS, has_float64=False)
     x = leaf("x", "input", (8,), float32)
     program = program_for(ops.sin(x) ** x + ops.cos(x))
@@ -119,7 +115,7 @@ def test_kernels_use_doubles_only_on_devices_that_have_them() -> None:
     assert "double" not in written(program, without).text
 
 
-def test_divisions_are_made_in_64_bits_where_32_are_not_rounded_correctly() -> None:
+def test_divisions_are_made_in_64_bits_where_32_are_not_rounded_correctly():
     x = leaf("x", "input", (8,), float32)
     program = program_for(ops.sqrt(x) / (x + 1))
     assert "double" not in written(program, TRAITS).text
@@ -132,7 +128,7 @@ def test_divisions_are_made_in_64_bits_where_32_are_not_rounded_correctly() -> N
 NATIVE = replace(OPENCL, half=NATIVE_HALF)
 
 
-def test_only_kernels_with_float16_need_its_extension() -> None:
+def test_only_kernels_with_float16_need_its_extension():
     x, y = (leaf("x", "input", (8,), one) for one in (float16, float32))
     for leaf_, expected in ((x, 1), (y, 0)):
         program = program_for(ops.exp(leaf_))
@@ -142,7 +138,7 @@ def test_only_kernels_with_float16_need_its_extension() -> None:
             assert text.count("cl_khr_fp16") == count
 
 
-def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it() -> None:
+def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it():
     x = leaf("x", "input", (8,), float16)
     program = program_for((x * x + 0.5 - x) / (x + 0.1))
     schedule = decide(program, TARGET, TRAITS)
@@ -159,7 +155,7 @@ def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it() -> N
 
 
 @pytest.mark.sampled
-def test_tiles_of_floats_of_16_bits_take_16_bits_of_local_memory() -> None:
+def test_tiles_of_floats_of_16_bits_take_16_bits_of_local_memory():
     x, weight = (leaf(name, "input", (64, 64), bfloat16) for name in "xw")
     program = program_for(ops.matmul(x, weight))
     (step,) = program.steps
@@ -174,18 +170,18 @@ def test_tiles_of_floats_of_16_bits_take_16_bits_of_local_memory() -> None:
     assert "__global ushort4 *" in texts[False]
 
 
-def test_kernels_of_devices_with_float16_are_cached_on_their_own() -> None:
+def test_kernels_of_devices_with_float16_are_cached_on_their_own():
     keys = {GpuFamily(TRAITS, words, "opencl").key for words in (OPENCL, NATIVE)}
     with_type = GpuFamily(replace(TRAITS, has_float16=True), NATIVE, "opencl")
     assert len({*keys, with_type.key}) == 3
 
 
-def test_nothing_is_launched_for_a_step_without_elements() -> None:
+def test_nothing_is_launched_for_a_step_without_elements():
     x = leaf("x", "input", (0, 4), float32)
     assert not written(program_for(x * 2), TRAITS).launches
 
 
-def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values() -> None:
+def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values():
     x, indices = leaf("x", "input", (100, 3), float32), leaf("i", "input", (100,), int64)
     launches = written(program_for(ops.scatter_add(x, indices, 7)), TRAITS).launches
     assert [one.items for one in launches] == [100, 7 * 3]
@@ -202,7 +198,7 @@ def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values() -> None
     ],
     ids=["float32", "bfloat16 as integers", "float16 as integers", "float16 as a type"],
 )
-def test_a_training_step_runs_in_c99(words: Words, dtype: str, tmp_path: Path) -> None:
+def test_a_training_step_runs_in_c99(words, dtype, tmp_path):
     """Contractions, reductions, random numbers and recurrences, in a language without vectors."""
     net = lm.Sequential(lm.Input(6, 4), lm.LSTM(5), lm.Dropout(0.5), lm.Linear(3))
     program = net.plan(4, lm.CrossEntropy(), lm.Adam(), engine="interpreter", dtype=dtype).program
@@ -263,13 +259,13 @@ def empty_program() -> Program:
     return Program("empty", {}, (), (), {}, Plan((), 0, ()))
 
 
-def test_blocks_of_workspaces_are_whole_multiples_of_the_alignment() -> None:
+def test_blocks_of_workspaces_are_whole_multiples_of_the_alignment():
     assert limited(TRAITS, 1000).block_bytes == 896
     assert limited(TRAITS, 1024).block_bytes == 1024
     assert limited(TRAITS, 100).block_bytes == 128
 
 
-def test_each_block_of_workspaces_is_in_one_block_of_the_arena() -> None:
+def test_each_block_of_workspaces_is_in_one_block_of_the_arena():
     workspaces = {"a": Workspace(0, 300), "b": Workspace(0, 200, 1), "c": Workspace(256, 500, 1)}
     launches = Launches("", (), (), (), workspaces, {"packed": 64})
     assert launches.workspace_blocks == (300, 756)
@@ -282,7 +278,7 @@ def test_each_block_of_workspaces_is_in_one_block_of_the_arena() -> None:
     assert split.locations == {"a": (0, 0, 300), "b": (1, 0, 200), "c": (1, 256, 500)}
 
 
-def test_the_workspaces_of_a_step_are_in_blocks_within_the_limit() -> None:
+def test_the_workspaces_of_a_step_are_in_blocks_within_the_limit():
     sizes = {"a": 400, "b": 400, "c": 900, "d": 0, "large": 2000, "e": 10}
     buffers = [Buffer(name, "temporary", (size,), uint8) for name, size in sizes.items()]
     assert workspaces_in_blocks(buffers, limited(TRAITS, 1000)) == {
@@ -300,7 +296,7 @@ Requests = list[tuple[int, int, int]]
 
 
 @given(st.lists(st.tuples(st.integers(1, 700), st.integers(0, 5), st.integers(1, 4))))
-def test_workspaces_of_processors_cross_no_end_of_a_block(requests: Requests) -> None:
+def test_workspaces_of_processors_cross_no_end_of_a_block(requests):
     block = 640
     workspaces = Workspaces(64, block)
     taken: list[tuple[int, int, range]] = []
@@ -315,9 +311,7 @@ def test_workspaces_of_processors_cross_no_end_of_a_block(requests: Requests) ->
         taken.append((start, end, steps))
 
 
-def test_fewer_work_items_keep_their_own_memory_within_one_allocation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_fewer_work_items_keep_their_own_memory_within_one_allocation(monkeypatch):
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
     net = lm.Sequential(lm.Input(3, 8, 8), lm.Conv2d(8, 3, padding=1), lm.ReLU(), lm.Conv2d(8, 3))
     program = net.plan(8, lm.MSE(), lm.SGD(0.1)).program
@@ -350,7 +344,7 @@ SPLIT = (
 
 
 @pytest.mark.parametrize("case", SPLIT, ids=lambda case: case.name)
-def test_the_shares_of_a_split_sum_are_within_one_allocation(case: Case) -> None:
+def test_the_shares_of_a_split_sum_are_within_one_allocation(case):
     program = compiled(case, GpuFamily(TRAITS, OPENCL, "opencl").target)
 
     def workspaces(limit: int) -> list[int]:

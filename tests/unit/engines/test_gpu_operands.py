@@ -27,7 +27,7 @@ from lamina.engines.gpu.schedule import (
 )
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.graph import leaf
-from lamina.program.index import Axis, Index, axis_index
+from lamina.program.index import Axis, axis_index
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction
@@ -50,7 +50,7 @@ NAMES = ("matmul-bf16", "transposed-bf16", "matmul-tf32", "transposed-tf32")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_that_are_read_together_are_in_different_banks(name: str) -> None:
+def test_rows_that_are_read_together_are_in_different_banks(name):
     case = next(one for one in CASES if one.name == name)
     program = compiled(case, family_of(A100).target)
     products = [Product(step) for step in program.steps if isinstance(step, Contraction)]
@@ -63,7 +63,7 @@ def test_rows_that_are_read_together_are_in_different_banks(name: str) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("name", NAMES)
-def test_copies_to_local_memory_have_no_bank_conflicts(name: str) -> None:
+def test_copies_to_local_memory_have_no_bank_conflicts(name):
     case = next(one for one in CASES if one.name == name)
     family = family_of(A100)
     program = compiled(case, family.target)
@@ -115,14 +115,14 @@ M, K = Axis("m", 16), Axis("k", 16)
         (axis_index(M) * 24 + axis_index(K) + 8, True),
     ],
 )
-def test_vectors_are_copied_if_they_begin_at_whole_vectors(index: Index, expected: bool) -> None:
+def test_vectors_are_copied_if_they_begin_at_whole_vectors(index, expected):
     view = Apply("cast", (Load("x", index, bfloat16),), float32)
     assert Operand(view, M, K).can_copy(along_k=True, lanes=8) is expected
 
 
 @needs_compiler
 @pytest.mark.parametrize("tile_k", [8, 16, 32])
-def test_vectors_along_k_are_copied_to_different_banks_from_whole_sectors(tile_k: int) -> None:
+def test_vectors_along_k_are_copied_to_different_banks_from_whole_sectors(tile_k):
     x, weight = (leaf(name, "input", (64, 64), float32) for name in "xw")
     family = family_of(A100)
     result = ops.matmul(x, ops.transpose(weight, (1, 0)))
@@ -163,12 +163,12 @@ def contraction(dtype: DType = float32) -> Contraction:
 
 
 @pytest.mark.parametrize(("operand", "expected"), [("left", False), ("right", True)])
-def test_weights_gain_by_packing_and_windows_do_not(operand: str, expected: bool) -> None:
+def test_weights_gain_by_packing_and_windows_do_not(operand, expected):
     assert gains_by_packing(contraction(), operand) is expected
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda one: one.name)
-def test_packed_weights_have_runs_of_neighbours(dtype: DType) -> None:
+def test_packed_weights_have_runs_of_neighbours(dtype):
     workspaces = StepWorkspaces("step")
     before = contraction(dtype)
     assert Product(before).right.runs == (1, 1)
@@ -183,16 +183,14 @@ def test_packed_weights_have_runs_of_neighbours(dtype: DType) -> None:
     [(float32, TiledSchedule, 4), (bfloat16, MatrixSchedule, 8)],
     ids=["float32", "bfloat16"],
 )
-def test_weights_that_many_groups_read_are_packed(
-    dtype: DType, kind: type[TiledSchedule | MatrixSchedule], lanes: int
-) -> None:
+def test_weights_that_many_groups_read_are_packed(dtype, kind, lanes):
     chosen = next(contraction_schedules(contraction(dtype), 32, A100.traits))
     assert isinstance(chosen, PackedSchedule)
     assert isinstance(chosen.products, kind)
     assert {chosen.products.left.lanes, chosen.products.right.lanes} == {lanes}
 
 
-def test_processors_do_not_pack() -> None:
+def test_processors_do_not_pack():
     processor = replace(A100.traits, is_processor=True)
     found = contraction_schedules(contraction(), 32, processor)
     assert not any(isinstance(one, PackedSchedule) for one in found)
@@ -200,7 +198,7 @@ def test_processors_do_not_pack() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda one: one.name)
-def test_packed_weights_are_read_in_whole_sectors(dtype: DType) -> None:
+def test_packed_weights_are_read_in_whole_sectors(dtype):
     written = Written(convolution(dtype), A100)
     multiplied = written.launches.launches[-1].kernel
     (traffic,) = written.kernels[multiplied].traffic("global")

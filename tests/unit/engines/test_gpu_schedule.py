@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from gpu_cases import TRAITS
@@ -46,7 +45,7 @@ def scattered(index: Index) -> Program:
 
 
 @pytest.mark.parametrize(("stride", "bits"), [(1, 32), (FAR, 64)])
-def test_positions_of_loaded_indices_decide_the_position_bits(stride: int, bits: int) -> None:
+def test_positions_of_loaded_indices_decide_the_position_bits(stride, bits):
     (step,) = decide(scattered(axis_index(ROWS) * stride), TARGET, TRAITS).steps
     assert step.position_bits == bits
 
@@ -75,7 +74,7 @@ def chosen(step: Step) -> StepSchedule:
     return next(candidates(step, TARGET, LARGE_GPU))
 
 
-def test_a_large_product_is_tiled_with_large_blocks() -> None:
+def test_a_large_product_is_tiled_with_large_blocks():
     schedule = chosen(product(4096, 1024, 4096))
     assert isinstance(schedule, TiledSchedule)
     assert schedule.item_m * schedule.item_n >= 32
@@ -99,15 +98,15 @@ ALONE = replace(TRAITS, local_bytes=0, largest_group=1)
     ],
     ids=["row", "column", "without groups", "long rows"],
 )
-def test_the_first_candidate_is_of_a_kind(step: Step, traits: Traits, kinds: Any) -> None:
+def test_the_first_candidate_is_of_a_kind(step, traits, kinds):
     assert isinstance(next(candidates(step, TARGET, traits)), kinds)
 
 
-def test_small_products_of_a_batch_share_a_group() -> None:
+def test_small_products_of_a_batch_share_a_group():
     assert any(one.tile_b > 1 for one in tiles_of(product(8, 8, 8, batch=512), LARGE_GPU))
 
 
-def test_a_small_result_with_a_long_k_is_split() -> None:
+def test_a_small_result_with_a_long_k_is_split():
     schedule = chosen(product(64, 1 << 16, 64))
     assert isinstance(schedule, PassesSchedule)
     (only,) = schedule.passes
@@ -115,7 +114,7 @@ def test_a_small_result_with_a_long_k_is_split() -> None:
     assert str(schedule).startswith("split into ")
 
 
-def test_a_convolution_of_many_channels_is_transformed() -> None:
+def test_a_convolution_of_many_channels_is_transformed():
     weight = leaf("w", "input", (256, 256, 3, 3), float32)
     padding = ((1, 1), (1, 1))
     result = ops.conv(rows(32, 256, 32, 32), weight, 1, padding, dilations=1, groups=1)
@@ -127,7 +126,7 @@ def test_a_convolution_of_many_channels_is_transformed() -> None:
 
 @pytest.mark.parametrize("m", [1, 7, 64, 1000])
 @pytest.mark.parametrize("k", [1, 30, 1024])
-def test_every_candidate_fits_on_the_device(m: int, k: int) -> None:
+def test_every_candidate_fits_on_the_device(m, k):
     small = replace(TRAITS, local_bytes=1 << 14, largest_group=128)
     schedules = list(candidates(product(m, k, 48), TARGET, small))
     assert len(set(schedules)) == len(schedules) > 1
@@ -145,7 +144,7 @@ def kept_in_halves(one: StepSchedule) -> bool:
 
 
 @pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
-def test_tiles_of_floats_of_16_bits_are_kept_so_or_in_32_bits(half: DType) -> None:
+def test_tiles_of_floats_of_16_bits_are_kept_so_or_in_32_bits(half):
     step = product(512, 512, 512, half=half)
     found = promising(step, TARGET, LARGE_GPU)
     tiles = [one for one in found if isinstance(one, TiledSchedule)]
@@ -156,7 +155,7 @@ def test_tiles_of_floats_of_16_bits_are_kept_so_or_in_32_bits(half: DType) -> No
         assert str(one).count("kept in 16 bits") == 2 * kept_in_halves(one)
 
 
-def test_a_device_with_float16_multiplies_from_tiles_of_16_bits() -> None:
+def test_a_device_with_float16_multiplies_from_tiles_of_16_bits():
     with_half = replace(LARGE_GPU, has_float16=True)
     step = product(4096, 1024, 4096, half=float16)
     assert kept_in_halves(next(candidates(step, TARGET, with_half)))
@@ -165,7 +164,7 @@ def test_a_device_with_float16_multiplies_from_tiles_of_16_bits() -> None:
     assert not kept_in_halves(next(candidates(step, TARGET, with_half)))
 
 
-def test_tiles_of_16_bits_may_be_larger_than_those_of_32_bits() -> None:
+def test_tiles_of_16_bits_may_be_larger_than_those_of_32_bits():
     small = replace(LARGE_GPU, local_bytes=1 << 13)
     found = tiles_of(product(512, 512, 512, half=float16), small)
     assert all(one.local_bytes(4) <= small.local_bytes for one in found)
@@ -176,7 +175,7 @@ def test_tiles_of_16_bits_may_be_larger_than_those_of_32_bits() -> None:
     assert largest[True] == 2 * largest[False]
 
 
-def test_only_the_operand_of_16_bits_is_kept_in_16_bits() -> None:
+def test_only_the_operand_of_16_bits_is_kept_in_16_bits():
     left, right = leaf("x", "input", (64, 64), float16), leaf("w", "input", (64, 64), float32)
     found = tiles_of(only_step(ops.matmul(ops.cast(left, float32), right)), LARGE_GPU)
     kept = {(one.swapped, one.left.is_half, one.right.is_half) for one in found}
@@ -184,13 +183,13 @@ def test_only_the_operand_of_16_bits_is_kept_in_16_bits() -> None:
     assert not any(map(kept_in_halves, tiles_of(product(512, 512, 512), LARGE_GPU)))
 
 
-def test_neighbouring_points_of_a_large_loop_are_a_vector() -> None:
+def test_neighbouring_points_of_a_large_loop_are_a_vector():
     step = only_step(ops.exp(rows(1024, 1024)) + 1)
     assert [*candidates(step, TARGET, LARGE_GPU)] == [LoopSchedule(4, 32), LoopSchedule(1, 32)]
 
 
 @pytest.mark.parametrize("columns", [32, 27])
-def test_sums_of_columns_are_split(columns: int) -> None:
+def test_sums_of_columns_are_split(columns):
     schedule = chosen(only_step(ops.sum(rows(1 << 16, columns), 0)))
     assert isinstance(schedule, PassesSchedule)
     assert schedule.passes[0].splits >= 256
@@ -198,14 +197,14 @@ def test_sums_of_columns_are_split(columns: int) -> None:
     assert isinstance(schedule.passes[0].kernels[0], LoopSchedule)
 
 
-def test_a_long_scan_is_divided_into_blocks() -> None:
+def test_a_long_scan_is_divided_into_blocks():
     schedule = chosen(only_step(ops.cumsum(rows(1 << 18), 0)))
     assert isinstance(schedule, PassesSchedule)
     assert len(schedule.passes[0].kernels) == 3
 
 
 @pytest.mark.parametrize(("count", "kernels"), [(4096, 1), (4097, 6), (1 << 16, 9)])
-def test_a_long_sort_merges_runs(count: int, kernels: int) -> None:
+def test_a_long_sort_merges_runs(count, kernels):
     indices = leaf("i", "input", (count,), int64)
     sort, _ = program_of(ops.scatter_add(rows(count, 3), indices, 9), target=TARGET).steps
     schedule = chosen(sort)

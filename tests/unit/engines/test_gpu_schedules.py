@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from alternatives import schedules_of
-from gpu_cases import CASES, LARGE, TRAITS, Case, assert_close, compiled
+from gpu_cases import CASES, LARGE, TRAITS, assert_close, compiled
 from harness import run_program
 from opencl_cases import for_gpus
 
@@ -54,7 +54,7 @@ def gpu_engine() -> Engine:
 
 
 @pytest.mark.parametrize("case", CASES + LARGE, ids=lambda case: case.name)
-def test_schedules_give_the_results_of_the_interpreter(case: Case) -> None:
+def test_schedules_give_the_results_of_the_interpreter(case):
     """Every schedule of a small case; for a large one, the schedule for a large GPU."""
     own, is_large = gpu_engine(), case in LARGE
     program = compiled(case, TARGET if is_large else own.target)
@@ -81,18 +81,18 @@ def under_oclgrind(names: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", UNDER_OCLGRIND)
-def test_oclgrind_finds_no_fault_with_any_schedule(name: str) -> None:
+def test_oclgrind_finds_no_fault_with_any_schedule(name):
     done = under_oclgrind([name])
     assert not done.returncode, done.stderr
     assert "Kernel:" not in done.stderr, done.stderr
     assert "is right" in done.stdout
 
 
-def test_oclgrind_finds_races_without_barriers() -> None:
+def test_oclgrind_finds_races_without_barriers():
     assert "data race" in under_oclgrind(["softmax", "without-barriers"]).stderr
 
 
-def test_oclgrind_finds_no_fault_with_schedules_for_processors() -> None:
+def test_oclgrind_finds_no_fault_with_schedules_for_processors():
     done = under_oclgrind([*(one.name for one in CASES), "processor"])
     assert not done.returncode, done.stderr
     assert "Kernel:" not in done.stderr, done.stderr
@@ -100,12 +100,12 @@ def test_oclgrind_finds_no_fault_with_schedules_for_processors() -> None:
         assert f"{one.name} 1 is right" in done.stdout
 
 
-def test_oclgrind_finds_races_between_calls_that_depend_on_each_other() -> None:
+def test_oclgrind_finds_races_between_calls_that_depend_on_each_other():
     done = under_oclgrind(["normalized", "processor", "all-at-once"])
     assert "data race" in done.stderr
 
 
-def test_a_listing_has_a_kernel_after_each_comment() -> None:
+def test_a_listing_has_a_kernel_after_each_comment():
     own = gpu_engine()
     for case in CASES:
         program = compiled(case, own.target)

@@ -38,7 +38,7 @@ def found(*rows: tuple[str, str]) -> list[Any]:
     ]
 
 
-def test_a_device_is_chosen_by_number_or_by_a_substring_of_its_name() -> None:
+def test_a_device_is_chosen_by_number_or_by_a_substring_of_its_name():
     several = found(("Broken", "no compiler"), ("Radeon RX", ""), ("Radeon Pro", ""), ("PoCL", ""))
     names = ("opencl", "opencl:1", "opencl:2", "opencl:radeon", "opencl:radeon pro", "opencl:pocl")
     numbers = [chosen(name, several).record.engine[-1] for name in names]
@@ -62,7 +62,7 @@ def test_a_device_is_chosen_by_number_or_by_a_substring_of_its_name() -> None:
         ("opencl:Radoen", "Did you mean 'opencl:radeon'?"),
     ],
 )
-def test_a_device_that_is_missing_or_broken_is_refused(name: str, said: str) -> None:
+def test_a_device_that_is_missing_or_broken_is_refused(name, said):
     several = found(("Broken", "no compiler"), ("Radeon RX", ""))
     assert said in error_text(EngineError, lambda: chosen(name, several))
 
@@ -78,7 +78,7 @@ def test_a_device_that_is_missing_or_broken_is_refused(name: str, said: str) -> 
         ({"profile": "EMBEDDED_PROFILE"}, "full profile"),
     ],
 )
-def test_an_unusable_device_has_a_problem(change: dict[str, Any], said: str) -> None:
+def test_an_unusable_device_has_a_problem(change, said):
     whole = {
         "version": "OpenCL 3.0 PoCL",
         "available": 1,
@@ -114,7 +114,7 @@ except lm.errors.EngineError as error:
 
 
 @pytest.mark.sampled
-def test_a_missing_driver_is_reported_with_the_packages_to_install() -> None:
+def test_a_missing_driver_is_reported_with_the_packages_to_install():
     output = run_python(OPEN, OCL_ICD_VENDORS="/nonexistent")
     assert "['there is no OpenCL device on this machine (expected a driver, " in output
     assert "for any processor pocl-opencl-icd" in output
@@ -123,9 +123,7 @@ def test_a_missing_driver_is_reported_with_the_packages_to_install() -> None:
     assert "OCL_ICD_VENDORS hides all other drivers: unset it, or name a driver" in output
 
 
-def test_mesa_without_devices_names_the_variable_that_shows_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_mesa_without_devices_names_the_variable_that_shows_them(monkeypatch, tmp_path):
     monkeypatch.setattr(requirements, "_DEV", tmp_path)
     monkeypatch.delenv("RUSTICL_ENABLE", raising=False)
     error = requirements.no_device("drivers without one: rusticl", ["rusticl"])
@@ -137,9 +135,7 @@ def test_mesa_without_devices_names_the_variable_that_shows_them(
     assert ("RUSTICL_ENABLE", "iris") in requirements.no_device("none", ["rusticl"]).facts
 
 
-def test_a_gpu_that_the_user_may_not_open_is_named_with_the_group(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_gpu_that_the_user_may_not_open_is_named_with_the_group(monkeypatch, tmp_path):
     (tmp_path / "dri").mkdir()
     for name in ("dri/renderD128", "dri/card0", "kfd"):
         (tmp_path / name).touch()
@@ -153,14 +149,14 @@ def test_a_gpu_that_the_user_may_not_open_is_named_with_the_group(
 
 
 @pytest.mark.sampled
-def test_a_missing_pyopencl_is_reported_with_the_install_command() -> None:
+def test_a_missing_pyopencl_is_reported_with_the_install_command():
     output = run_python(f"import sys\nsys.modules['pyopencl'] = None\n{OPEN}")
     assert "['the opencl engine needs the package pyopencl (expected pyopencl 2024.1" in output
     assert "pip install 'lamina[opencl]'" in output
 
 
 @pytest.mark.sampled
-def test_a_failing_import_of_pyopencl_is_reported_with_its_error() -> None:
+def test_a_failing_import_of_pyopencl_is_reported_with_its_error():
     code = "import sys\nsys.path.insert(0, {folder!r})\n" + OPEN
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "pyopencl.py").write_text("raise ImportError('no libOpenCL.so.1')")
@@ -185,14 +181,14 @@ BROKEN = platform("Broken", "OUT_OF_HOST_MEMORY")
 
 
 @pytest.mark.usefixtures("listed_again")
-def test_drivers_without_a_device_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drivers_without_a_device_are_named(monkeypatch):
     monkeypatch.setattr(devices.cl, "get_platforms", lambda: [NONE, NONE])
     error = refused(EngineError, lambda: devices.found_devices())
     assert ("found", "drivers without one: Empty, Empty") in error.facts
 
 
 @pytest.mark.usefixtures("listed_again")
-def test_a_failing_driver_is_listed_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_driver_is_listed_with_its_error(monkeypatch):
     monkeypatch.setattr(devices.cl, "get_platforms", lambda: [BROKEN, NONE])
     (row,) = [one.record for one in devices.found_devices()]
     assert (row.engine, row.description) == ("opencl:0", "Broken")
@@ -204,9 +200,7 @@ def test_a_failing_driver_is_listed_with_its_error(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("listed_again")
-def test_mesas_driver_without_a_device_is_listed_with_the_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_mesas_driver_without_a_device_is_listed_with_the_remedy(monkeypatch):
     hidden = platform("rusticl", "DEVICE_NOT_FOUND")
     empty = SimpleNamespace(name="rusticl", get_devices=list)
     for one in (hidden, empty):
@@ -219,9 +213,7 @@ def test_mesas_driver_without_a_device_is_listed_with_the_remedy(
 
 
 @pytest.mark.usefixtures("listed_again")
-def test_a_device_whose_properties_cannot_be_read_is_listed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_device_whose_properties_cannot_be_read_is_listed(monkeypatch):
     class Handle:
         type = 0
         name = property(refusing("OUT_OF_RESOURCES", "clGetDeviceInfo"))
@@ -232,9 +224,7 @@ def test_a_device_whose_properties_cannot_be_read_is_listed(
     assert row.problem == "the driver fails: OUT_OF_RESOURCES in clGetDeviceInfo"
 
 
-def test_threads_that_open_a_device_at_once_share_it(
-    opencl_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_open_a_device_at_once_share_it(opencl_name, monkeypatch):
     engine_module.open_device(opencl_name)
     opened: list[Any] = []
 
@@ -274,13 +264,13 @@ print("status", os.waitpid(child, 0)[1])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_process_is_refused_the_device(opencl_name: str) -> None:
+def test_a_forked_process_is_refused_the_device(opencl_name):
     output = run_python(FORK)
     assert output.count("in a process that was forked from one that has used it") == 2
     assert "status 0" in output
 
 
-def test_more_memory_than_available_is_refused_before_it_is_allocated(engine: Any) -> None:
+def test_more_memory_than_available_is_refused_before_it_is_allocated(engine):
     before = engine.available_bytes()
     text = error_text(EngineError, lambda: engine.allocate((1 << 44,), np.dtype("float32")))
     for part in ("there is not enough memory on the device", "64 TiB", engine.device.description):
@@ -288,9 +278,7 @@ def test_more_memory_than_available_is_refused_before_it_is_allocated(engine: An
     assert abs(engine.available_bytes() - before) < 1 << 30
 
 
-def test_memory_that_the_driver_refuses_is_an_error_of_the_engine(
-    engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_the_driver_refuses_is_an_error_of_the_engine(engine, driver, monkeypatch):
     # As a driver that allocates when a buffer is first used.
     refuse = refusing("MEM_OBJECT_ALLOCATION_FAILURE", "clEnqueueFillBuffer", cl.MemoryError)
     taken = driver.allocated.bytes
@@ -302,8 +290,8 @@ def test_memory_that_the_driver_refuses_is_an_error_of_the_engine(
 
 
 def test_parameters_larger_than_one_allocation_are_refused_by_name(
-    opencl_name: str, driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    opencl_name, driver, monkeypatch
+):
     monkeypatch.setattr(driver, "traits", replace(driver.traits, largest_block_bytes=4096))
     net = lm.Sequential(lm.Input(64), lm.Linear(64))
     text = error_text(EngineError, lambda: lm.Model(net, engine=opencl_name))
@@ -312,15 +300,13 @@ def test_parameters_larger_than_one_allocation_are_refused_by_name(
     assert "f32[64, 64]" in text
 
 
-def test_float64_is_refused_where_the_device_has_none(
-    engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_float64_is_refused_where_the_device_has_none(engine, driver, monkeypatch):
     monkeypatch.setattr(driver, "traits", replace(driver.traits, has_float64=False))
     engine.allocate((2,), float32.numpy).release()
     with pytest.raises(EngineError, match="cannot compute with float64"):
         engine.allocate((2,), float64.numpy)
 
 
-def test_peak_operations_and_bytes_per_second_are_measured(engine: Any) -> None:
+def test_peak_operations_and_bytes_per_second_are_measured(engine):
     peaks = engine.peaks(float32)
     assert min(peaks.operations, peaks.bytes) > 1e6

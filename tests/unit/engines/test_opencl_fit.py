@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from opencl_cases import failure
 from training_cases import TEST, fit, network, same
 
 import lamina as lm
-from lamina.base.shapes import DType, bfloat16, float16, float32, float64
+from lamina.base.shapes import bfloat16, float16, float32, float64
 from lamina.data import Dataset
 from lamina.engines.discovery import open_engine
 from lamina.engines.opencl import driver as driver_module
@@ -23,7 +22,7 @@ from lamina.training import snapshot as snapshots
 from lamina.training.history import History
 
 
-def test_a_fit_reads_losses_and_metrics_only(opencl_name: str, driver: Any, on_call: Any) -> None:
+def test_a_fit_reads_losses_and_metrics_only(opencl_name, driver, on_call):
     read: list[int] = []
     after: list[int] = []
     on_call(driver.queue, "read", lambda array, _: read.append(array.nbytes))
@@ -35,9 +34,7 @@ def test_a_fit_reads_losses_and_metrics_only(opencl_name: str, driver: Any, on_c
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float16, float32, float64], ids=str)
-def test_a_value_that_is_not_finite_is_found_anywhere(
-    engine: Any, driver: Any, dtype: DType
-) -> None:
+def test_a_value_that_is_not_finite_is_found_anywhere(engine, driver, dtype):
     if dtype == float64 and not driver.traits.has_float64:
         pytest.skip("this device cannot compute with float64")
     bits, sign = f"u{dtype.itemsize}", 1 << (8 * dtype.itemsize - 1)
@@ -74,7 +71,7 @@ def kept(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.usefixtures("kept")
-def test_an_overflow_puts_the_model_back_to_the_last_good_epoch(opencl_name: str) -> None:
+def test_an_overflow_puts_the_model_back_to_the_last_good_epoch(opencl_name):
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine=opencl_name)
     x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
     after: list[dict[str, Any]] = []
@@ -104,8 +101,8 @@ FAULTS = {
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
-    opencl_name: str, driver: Any, on_call: Any, fault: str
-) -> None:
+    opencl_name, driver, on_call, fault
+):
     method, routine, doing = FAULTS[fault]
     model = lm.Model(network(), engine=opencl_name, seed=3)
     after: list[dict[str, Any]] = []
@@ -143,8 +140,8 @@ def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
 
 
 def test_a_training_step_that_was_enqueued_in_part_is_undone(
-    opencl_name: str, driver: Any, on_call: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    opencl_name, driver, on_call, monkeypatch
+):
     left: list[int] = []
 
     def limit(*_: Any) -> None:
@@ -176,9 +173,7 @@ def test_a_training_step_that_was_enqueued_in_part_is_undone(
     assert same(model.parameters(), after[-1])
 
 
-def test_a_model_that_cannot_be_restored_is_reported(
-    opencl_name: str, driver: Any, on_call: Any
-) -> None:
+def test_a_model_that_cannot_be_restored_is_reported(opencl_name, driver, on_call):
     broken: list[bool] = []
     held: list[Any] = []
 
@@ -212,8 +207,8 @@ def test_a_model_that_cannot_be_restored_is_reported(
     ],
 )
 def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
-    opencl_name: str, driver: Any, on_call: Any, method: str, status: str, routine: str
-) -> None:
+    opencl_name, driver, on_call, method, status, routine
+):
     model = lm.Model(network(), engine=opencl_name, seed=3)
     calls = [0]
 
@@ -255,9 +250,7 @@ def moved(name: str, opencl_name: str) -> str:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_checkpoint_continues_on_another_engine(
-    opencl_name: str, order: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_checkpoint_continues_on_another_engine(opencl_name, order, tmp_path):
     first, second = (moved(name, opencl_name) for name in order)
     path = tmp_path / "checkpoint"
     how: Any = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations, product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +60,7 @@ CHAIN = Case("chain", ((9, 7),), chain)
 PRODUCTS = Case("products", ((300, 250),) * 2 + ((250, 200),) * 2, products(2))
 
 
-def test_short_steps_are_one_launch_of_one_work_item() -> None:
+def test_short_steps_are_one_launch_of_one_work_item():
     launches = launches_of(CHAIN)
     (launch,) = launches.launches
     assert len(launch.calls) > 1
@@ -69,7 +68,7 @@ def test_short_steps_are_one_launch_of_one_work_item() -> None:
     assert [call.step for call in launch.calls] == sorted(call.step for call in launch.calls)
 
 
-def test_long_steps_are_launches_of_their_own_unless_they_are_independent() -> None:
+def test_long_steps_are_launches_of_their_own_unless_they_are_independent():
     launches = launches_of(PRODUCTS)
     by_step = {call.step: launch for launch in launches.launches for call in launch.calls}
     several = [launch for launch in launches.launches if len(launch.calls) > 1]
@@ -81,14 +80,14 @@ def test_long_steps_are_launches_of_their_own_unless_they_are_independent() -> N
     assert by_step[max(by_step)] is not by_step[min(by_step)]
 
 
-def test_calls_are_separate_if_their_times_are_measured() -> None:
+def test_calls_are_separate_if_their_times_are_measured():
     for case in (CHAIN, PRODUCTS):
         launches = launches_of(case, separate=True)
         assert all(len(launch.calls) == 1 for launch in launches.launches)
         assert len(launches.launches) > len(launches_of(case).launches)
 
 
-def test_all_launches_have_the_arguments_of_the_one_kernel() -> None:
+def test_all_launches_have_the_arguments_of_the_one_kernel():
     launches = launches_of(PRODUCTS)
     (head,) = (line for line in launches.text.splitlines() if line.startswith("__kernel void run("))
     for launch in launches.launches:
@@ -99,9 +98,7 @@ def test_all_launches_have_the_arguments_of_the_one_kernel() -> None:
 
 @pytest.mark.parametrize("cycles", [-1.0, ALWAYS], ids=["never", "always"])
 @pytest.mark.parametrize("most", [3, 8])
-def test_launches_have_no_more_buffers_than_a_kernel_takes(
-    most: int, cycles: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launches_have_no_more_buffers_than_a_kernel_takes(most, cycles, monkeypatch):
     monkeypatch.setattr(launch_plan, "_MOST_BUFFERS", most)
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", cycles)
     many = Case("products", ((30, 25),) * 5 + ((25, 20),) * 5, products(5))
@@ -114,7 +111,7 @@ def test_launches_have_no_more_buffers_than_a_kernel_takes(
         assert [call.step for one in launches for call in one.calls] == [one.step for one in single]
 
 
-def test_calls_side_by_side_need_no_more_memory_than_separate_ones() -> None:
+def test_calls_side_by_side_need_no_more_memory_than_separate_ones():
     for count in (2, 5):
         case = Case("products", ((300, 250),) * count + ((250, 200),) * count, products(count))
         own = launches_of(case).workspaces["own"].bytes
@@ -124,9 +121,7 @@ def test_calls_side_by_side_need_no_more_memory_than_separate_ones() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("cycles", [-1.0, 8e4, ALWAYS], ids=["never", "short", "always"])
 @pytest.mark.parametrize("name", ["tiny-step", "lenet", "lstm", "transformer"])
-def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(
-    name: str, cycles: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(name, cycles, monkeypatch):
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", cycles)
     program = training_program(name)
     decided = FAMILY.decide(program)
@@ -149,9 +144,7 @@ def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "lstm", "transformer"])
-def test_calls_side_by_side_touch_no_memory_that_another_one_writes(
-    name: str, on_call: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_side_by_side_touch_no_memory_that_another_one_writes(name, on_call, monkeypatch):
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
     program = training_program(name)
     found: list[WrittenProgram[PieceModule]] = []
@@ -186,7 +179,7 @@ def training_program(name: str) -> Program:
     return bill_of(one.network(), one.batch, options, *how).program
 
 
-def test_equal_launches_share_a_case_of_the_kernel() -> None:
+def test_equal_launches_share_a_case_of_the_kernel():
     case = Case("powers", ((7, 7),), lambda x: ops.matmul(ops.matmul(ops.matmul(x, x), x), x))
     launches = launches_of(case, separate=True)
     numbers = {launch.numbers[0] for launch in launches.launches}
@@ -197,8 +190,8 @@ def test_equal_launches_share_a_case_of_the_kernel() -> None:
 @pytest.mark.parametrize("cycles", [-1.0, 1e4, ALWAYS], ids=["never", "short", "always"])
 @pytest.mark.parametrize("length", [1, 5])
 def test_a_recurrence_has_the_same_results_in_one_launch_and_in_many(
-    opencl_name: str, cycles: float, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    opencl_name, cycles, length, monkeypatch
+):
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", cycles)
     monkeypatch.setenv("LAMINA_CACHE", "0")
     x = np.random.default_rng(0).normal(size=(3, length, 4)).astype("float32")
@@ -217,14 +210,14 @@ def processor(engine: GpuEngine) -> GpuEngine:
     return engine
 
 
-def test_a_loop_of_short_steps_is_one_launch(processor: GpuEngine) -> None:
+def test_a_loop_of_short_steps_is_one_launch(processor):
     network = lm.Sequential(Input(50, 3), LSTM(4), lm.Flatten(), lm.Linear(2))
     bill = network.plan(2, lm.CrossEntropy(), lm.SGD(0.1), engine=processor.device.engine)
     assert len(bill.program.repeats) == 2
     assert processor.launch_count(bill.program) == 1
 
 
-def test_the_tiny_training_step_is_one_launch(processor: GpuEngine) -> None:
+def test_the_tiny_training_step_is_one_launch(processor):
     workload, name = WORKLOADS["tiny-step"], processor.device.engine
     bill = workload.network().plan(1, workload.loss, workload.optimizer, engine=name)
     assert processor.launch_count(bill.program) == 1
@@ -237,7 +230,7 @@ def test_the_tiny_training_step_is_one_launch(processor: GpuEngine) -> None:
     assert "__kernel" not in last
 
 
-def test_the_time_of_each_step_is_measured(opencl_name: str, on_call: Any) -> None:
+def test_the_time_of_each_step_is_measured(opencl_name, on_call):
     waited: list[str] = []
     on_call(GpuProgram, "output", lambda _, name: waited.append(name))
     network = lm.Sequential(Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(3))

@@ -75,9 +75,7 @@ def limit(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
     return only
 
 
-def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(
-    opencl_name: str, driver: Any, leave: Callable[[int], None]
-) -> None:
+def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(opencl_name, driver, leave):
     leave(3 << 20)
     largest = network().max_batch_size(loss=LOSS, optimizer=OPTIMIZER, engine=opencl_name)
     bills = [network().plan(largest + more, **STEP, engine=opencl_name) for more in range(2)]
@@ -95,9 +93,7 @@ def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(
         training.step(np.resize(X, (largest, 3, 8, 8)), np.resize(Y, largest))
 
 
-def test_kernels_are_written_once_and_for_few_sizes_of_a_search(
-    opencl_name: str, leave: Callable[[int], None], on_call: Any
-) -> None:
+def test_kernels_are_written_once_and_for_few_sizes_of_a_search(opencl_name, leave, on_call):
     written: list[str] = []
     on_call(engine_module, "compile_program", lambda one, *_, **__: written.append(checksum(one)))
     leave(3 << 20)
@@ -119,12 +115,8 @@ LIMIT = 24 << 10
 
 @pytest.mark.parametrize("kernels", ["of the device", "for GPUs"])
 def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
-    opencl_name: str,
-    kernels: str,
-    sizes: list[int],
-    limit: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    opencl_name, kernels, sizes, limit, monkeypatch
+):
     if kernels == "for GPUs":
         monkeypatch.setattr(opencl_module, "_family_for", for_gpus)
 
@@ -149,8 +141,8 @@ def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
 
 
 def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
-    opencl_name: str, sizes: list[int], limit: Callable[[int], None], on_call: Any
-) -> None:
+    opencl_name, sizes, limit, on_call
+):
     chunks: list[dict[str, int]] = []
     on_call(engine_module.GpuEngine, "staging", lambda _, sizes: chunks.append(sizes))
 
@@ -173,8 +165,8 @@ def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
 
 
 def test_a_streamed_batch_above_the_limit_is_refused_with_the_largest_that_is_not(
-    opencl_name: str, sizes: list[int], limit: Callable[[int], None]
-) -> None:
+    opencl_name, sizes, limit
+):
     limit(4096)
     model = lm.Model(lm.Sequential(lm.Input(64), lm.Linear(2)), engine=opencl_name)
     data = lm.data.Dataset(np.zeros((100, 64), "float32"), np.zeros(100, "int64"))
@@ -198,12 +190,7 @@ def test_a_streamed_batch_above_the_limit_is_refused_with_the_largest_that_is_no
     assert error.advice == "Not even one example fits: take smaller examples."
 
 
-def test_workspaces_above_the_limit_are_refused_by_name(
-    opencl_name: str,
-    sizes: list[int],
-    limit: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_workspaces_above_the_limit_are_refused_by_name(opencl_name, sizes, limit, monkeypatch):
     compiled = engine_module.compile_program
 
     def with_workspace(program: Program, *how: Any, **options: Any) -> Any:
@@ -247,7 +234,7 @@ def live_objects() -> int:
     return sum(issubclass(type(one), kinds) for one in gc.get_objects())
 
 
-def test_released_models_and_trainings_leave_nothing(opencl_name: str, driver: Any) -> None:
+def test_released_models_and_trainings_leave_nothing(opencl_name, driver):
     def use(count: int) -> list[lm.Model]:
         models: list[lm.Model] = []
         for seed in range(count):

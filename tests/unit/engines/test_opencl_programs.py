@@ -112,7 +112,7 @@ def expected(x: Any, run: int) -> Any:
     return (2 * x.reshape(-1) + C + run).reshape(3, 2)
 
 
-def test_runs_return_the_results_of_the_kernels(engine: Any) -> None:
+def test_runs_return_the_results_of_the_kernels(engine):
     executable, memory = made(engine)
     for run in range(3):
         executable.run([X + run, EMPTY])
@@ -125,7 +125,7 @@ def test_runs_return_the_results_of_the_kernels(engine: Any) -> None:
 DATA = {"x": (10, 2), "empty": (10, 0)}
 
 
-def test_a_timed_program_returns_the_seconds_of_each_step(engine: Any) -> None:
+def test_a_timed_program_returns_the_seconds_of_each_step(engine):
     executable, _ = made(engine, timed=True)
     executable.run([X, EMPTY])
     np.testing.assert_array_equal(executable.output("result"), expected(X, 0))
@@ -133,7 +133,7 @@ def test_a_timed_program_returns_the_seconds_of_each_step(engine: Any) -> None:
     assert (executable.step_seconds() == 0).all()
 
 
-def test_programs_share_an_arena_and_are_moved_when_it_changes(engine: Any) -> None:
+def test_programs_share_an_arena_and_are_moved_when_it_changes(engine):
     arena = engine.arena()
     first, memory = made(engine, arena)
     small = arena.bytes
@@ -157,9 +157,7 @@ def test_programs_share_an_arena_and_are_moved_when_it_changes(engine: Any) -> N
         one.release()
 
 
-def test_programs_continue_when_the_arena_of_another_one_cannot_be_allocated(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_continue_when_the_arena_of_another_one_cannot_be_allocated(engine, monkeypatch):
     from lamina.engines.gpu import executable as module
 
     arena = engine.arena()
@@ -173,9 +171,7 @@ def test_programs_continue_when_the_arena_of_another_one_cannot_be_allocated(
     np.testing.assert_array_equal(first.output("result"), expected(X, 0))
 
 
-def test_programs_that_lost_their_memory_allocate_it_again(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_that_lost_their_memory_allocate_it_again(engine, monkeypatch):
     arena = engine.arena()
     driver = arena.driver
     first, memory = made(engine, arena)
@@ -210,7 +206,7 @@ class Counting:
         self.blocks = blocks
 
 
-def test_every_program_is_moved_when_blocks_are_exchanged(engine: Any) -> None:
+def test_every_program_is_moved_when_blocks_are_exchanged(engine):
     arena = engine.arena()
     one, other = Counting(), Counting()
     arena.enter(one, (64,))
@@ -223,9 +219,7 @@ def test_every_program_is_moved_when_blocks_are_exchanged(engine: Any) -> None:
     arena.leave(one)
 
 
-def test_programs_without_blocks_continue_after_a_failure(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_without_blocks_continue_after_a_failure(engine, monkeypatch):
     arena = engine.arena()
     alone = Counting()
     arena.enter(alone, ())
@@ -247,9 +241,7 @@ def test_programs_without_blocks_continue_after_a_failure(
         ("enqueue_nd_range_kernel", "running a program"),
     ],
 )
-def test_failures_of_the_driver_are_engine_errors(
-    engine: Any, driver: Any, monkeypatch: pytest.MonkeyPatch, routine: str, doing: str
-) -> None:
+def test_failures_of_the_driver_are_engine_errors(engine, driver, monkeypatch, routine, doing):
     def work() -> None:
         executable, _ = made(engine, timed=routine == "CommandQueue")
         executable.run([X, EMPTY])
@@ -263,9 +255,7 @@ def test_failures_of_the_driver_are_engine_errors(
     work()
 
 
-def test_a_data_set_that_cannot_be_gathered_is_an_engine_error(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_that_cannot_be_gathered_is_an_engine_error(engine, monkeypatch):
     executable, _ = made(engine)
     resident = {name: engine.allocate(shape, X.dtype) for name, shape in DATA.items()}
     refuse = refusing("OUT_OF_HOST_MEMORY", "clCreateKernel")
@@ -274,7 +264,7 @@ def test_a_data_set_that_cannot_be_gathered_is_an_engine_error(
         executable.run_many(resident, np.zeros((2, 3), "int64"), ["result"])
 
 
-def test_arenas_and_memories_of_another_engine_are_refused(engine: Any) -> None:
+def test_arenas_and_memories_of_another_engine_are_refused(engine):
     other: Any = open_engine("interpreter")
     with pytest.raises(InternalError, match="an engine was given an arena of another one"):
         engine.compile(program(), {}, other.arena())
@@ -283,7 +273,7 @@ def test_arenas_and_memories_of_another_engine_are_refused(engine: Any) -> None:
         GpuProgram(program(), LAUNCHES, memories, engine.arena())
 
 
-def test_inputs_are_taken_in_any_layout_but_in_their_own_dtype(engine: Any) -> None:
+def test_inputs_are_taken_in_any_layout_but_in_their_own_dtype(engine):
     executable, _ = made(engine)
     for n, x in enumerate((np.asfortranarray(X), X.reshape(-1), X[::-1][::-1])):
         executable.run([x, EMPTY])
@@ -292,7 +282,7 @@ def test_inputs_are_taken_in_any_layout_but_in_their_own_dtype(engine: Any) -> N
         executable.run([X.astype("int32"), EMPTY])
 
 
-def test_released_and_unreferenced_memory_is_not_counted(engine: Any) -> None:
+def test_released_and_unreferenced_memory_is_not_counted(engine):
     gc.collect()
     allocated = engine.arena().driver.allocated
     before = allocated.bytes
@@ -308,7 +298,7 @@ def test_released_and_unreferenced_memory_is_not_counted(engine: Any) -> None:
     assert allocated.bytes == before
 
 
-def test_kernels_that_the_compiler_refuses_are_shown(engine: Any) -> None:
+def test_kernels_that_the_compiler_refuses_are_shown(engine):
     launches = Launches(
         "kernel void f(global float* a) {\n    a[0] = unheard;\n}\n",
         (Launch("f", ("y",), 1, 0),),
@@ -320,9 +310,7 @@ def test_kernels_that_the_compiler_refuses_are_shown(engine: Any) -> None:
     assert "a[0] = unheard;" in text
 
 
-def test_a_listing_shows_the_launches_of_a_step_and_their_kernels(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_shows_the_launches_of_a_step_and_their_kernels(engine, monkeypatch):
     monkeypatch.setattr(type(engine), "_launches", lambda *_: LAUNCHES)
     assert engine.listing(program(), 1, "opencl") == (
         "// step 1: keep(t, s, empty), 6 work items\n"
@@ -333,9 +321,7 @@ def test_a_listing_shows_the_launches_of_a_step_and_their_kernels(
     )
 
 
-def test_binaries_are_kept_and_built_anew_if_they_are_refused(
-    engine: Any, on_call: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_binaries_are_kept_and_built_anew_if_they_are_refused(engine, on_call, monkeypatch):
     # PoCL keeps them itself.
     monkeypatch.setattr(build, "has_src_build_cache", lambda _: None)
     kept: dict[str, bytes] = {}
@@ -361,7 +347,7 @@ def test_binaries_are_kept_and_built_anew_if_they_are_refused(
     assert kept[key] != refused
 
 
-def test_an_arena_above_the_limit_of_a_block_has_several_blocks() -> None:
+def test_an_arena_above_the_limit_of_a_block_has_several_blocks():
     one = program()
     no_workspaces = Launches("", (), (), ())
     whole = arena_layout(one, no_workspaces, TRAITS)
@@ -377,7 +363,7 @@ def test_an_arena_above_the_limit_of_a_block_has_several_blocks() -> None:
     }
 
 
-def test_workspaces_that_are_used_at_different_times_share_memory() -> None:
+def test_workspaces_that_are_used_at_different_times_share_memory():
     workspaces = {"a": Workspace(0, 100), "b": Workspace(128, 8), "c": Workspace(0, 40)}
     launches = Launches("", (), (), (), workspaces)
     found = arena_layout(program(), launches, TRAITS)
@@ -387,13 +373,13 @@ def test_workspaces_that_are_used_at_different_times_share_memory() -> None:
     assert found.locations["c"] == (0, 512, 40)
 
 
-def test_an_engine_is_copied_and_pickled_by_its_name(engine: Any) -> None:
+def test_an_engine_is_copied_and_pickled_by_its_name(engine):
     for again in (copy.deepcopy(engine), pickle.loads(pickle.dumps(engine))):
         assert again.device == engine.device
         made(again, copy.deepcopy(engine.arena()))[0].release()
 
 
-def test_threads_may_use_programs_of_their_own(engine: Any) -> None:
+def test_threads_may_use_programs_of_their_own(engine):
     def work(shift: int) -> None:
         executable, _ = made(engine)
         for run in range(20):
@@ -406,9 +392,7 @@ def test_threads_may_use_programs_of_their_own(engine: Any) -> None:
         list(pool.map(work, range(3)))
 
 
-def test_a_compiler_without_memory_is_an_engine_error(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_without_memory_is_an_engine_error(engine, monkeypatch):
     no_memory = refusing("OUT_OF_HOST_MEMORY", "build", lambda _: MemoryError())
     monkeypatch.setattr(build, "_built", no_memory)
     text = error_text(EngineError, lambda: engine._driver.build("kernel void f(void) {}"))

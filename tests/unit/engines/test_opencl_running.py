@@ -50,7 +50,7 @@ def long(iterations: int) -> Launches:
     return Launches(LAUNCHES.text, LAUNCHES.launches, repeats, LAUNCHES.gathers)
 
 
-def test_every_iteration_has_its_own_number(any_engine: Any) -> None:
+def test_every_iteration_has_its_own_number(any_engine):
     executable, memory = made(any_engine, launches=long(7))
     for run in range(3):
         executable.run([X + run, EMPTY])
@@ -59,7 +59,7 @@ def test_every_iteration_has_its_own_number(any_engine: Any) -> None:
     np.testing.assert_array_equal(memory.read(), [3, 3, 3])
 
 
-def test_a_run_is_one_call_of_the_driver(engine: Any, recorder: Any, on_call: Any) -> None:
+def test_a_run_is_one_call_of_the_driver(engine, recorder, on_call):
     executable, _ = made(engine, launches=long(50))
     calls: list[str] = []
     on_call(driver_module.cl, "enqueue_nd_range_kernel", lambda *_: calls.append("launch"))
@@ -71,7 +71,7 @@ def test_a_run_is_one_call_of_the_driver(engine: Any, recorder: Any, on_call: An
     assert calls == ["command buffer"]
 
 
-def test_signals_are_handled_between_runs(any_engine: Any) -> None:
+def test_signals_are_handled_between_runs(any_engine):
     text = """
     kernel void begin(global float* p) { if (get_global_id(0) == 0) p[0] += 1.0f; }
     kernel void end(global float* p) { if (get_global_id(0) == 0) p[1] += 1.0f; }
@@ -119,13 +119,8 @@ def test_signals_are_handled_between_runs(any_engine: Any) -> None:
     ],
 )
 def test_refused_command_buffers_are_engine_errors(
-    engine: Any,
-    recorder: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    function: str,
-    routine: str,
-    doing: str,
-) -> None:
+    engine, recorder, monkeypatch, function, routine, doing
+):
     monkeypatch.setattr(recorder, function, lambda *_: -5)
     text = error_text(EngineError, lambda: made(engine)[0].run([X, EMPTY]))
     assert f"the OpenCL driver failed at {doing}" in text
@@ -141,8 +136,8 @@ def test_refused_command_buffers_are_engine_errors(
     [("_create", "clCreateCommandBufferKHR"), ("_create_kernel", "clCreateKernel")],
 )
 def test_command_buffers_and_kernels_that_cannot_be_made_are_engine_errors(
-    engine: Any, recorder: Any, monkeypatch: pytest.MonkeyPatch, function: str, routine: str
-) -> None:
+    engine, recorder, monkeypatch, function, routine
+):
     def refuse(*arguments: Any) -> None:
         ctypes.cast(arguments[-1], ctypes.POINTER(ctypes.c_int))[0] = -6
 
@@ -151,9 +146,7 @@ def test_command_buffers_and_kernels_that_cannot_be_made_are_engine_errors(
         made(engine)
 
 
-def test_command_buffers_and_their_kernels_are_released(
-    engine: Any, recorder: Any, on_call: Any
-) -> None:
+def test_command_buffers_and_their_kernels_are_released(engine, recorder, on_call):
     released: list[str] = []
     for name in ("_release", "_release_kernel"):
         on_call(recorder, name, lambda _, name=name: released.append(name))
@@ -180,9 +173,7 @@ class Old(SimpleNamespace):
 @pytest.mark.parametrize(
     "unknown", [device("cl_khr_fp64"), Old(), device(version=2 << 22), device(version=8 << 12)]
 )
-def test_devices_without_a_known_version_of_the_extension_have_no_command_buffers(
-    unknown: Any,
-) -> None:
+def test_devices_without_a_known_version_of_the_extension_have_no_command_buffers(unknown):
     assert command_buffers(unknown) is None
 
 
@@ -195,17 +186,15 @@ def test_devices_without_a_known_version_of_the_extension_have_no_command_buffer
     ],
 )
 def test_a_driver_that_keeps_released_programs_has_no_command_buffers(
-    vendor: str, kind: int, records: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    vendor, kind, records, monkeypatch
+):
     monkeypatch.setattr(command_buffer, "_command_buffers", lambda _: "functions")
     one = device()
     one.platform, one.type = SimpleNamespace(vendor=vendor), kind
     assert (command_buffer.command_buffers(one) is not None) == records
 
 
-def test_finish_waits_for_commands_that_were_flushed(
-    driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finish_waits_for_commands_that_were_flushed(driver, monkeypatch):
     # Mesa's does not wait for them.
     monkeypatch.setattr(cl.CommandQueue, "finish", lambda _: None)
     text = """__kernel void mix_up(__global uint *x) {
@@ -225,9 +214,7 @@ def test_finish_waits_for_commands_that_were_flushed(
             assert launched.command_execution_status == cl.command_execution_status.COMPLETE
 
 
-def test_an_incomplete_extension_has_no_command_buffers(
-    driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_incomplete_extension_has_no_command_buffers(driver, monkeypatch):
     if command_buffer.command_buffers(driver._handle) is None:
         pytest.skip("the device has no command buffers")
     monkeypatch.setattr(command_buffer, "require_success", refusing("INVALID_VALUE", "create"))
@@ -235,9 +222,7 @@ def test_an_incomplete_extension_has_no_command_buffers(
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "by-pyopencl"])
-def test_an_array_is_sent_without_waiting_for_it(
-    driver: Any, monkeypatch: pytest.MonkeyPatch, direct: bool
-) -> None:
+def test_an_array_is_sent_without_waiting_for_it(driver, monkeypatch, direct):
     if direct:
         assert direct_module._writing() is not None
     else:
@@ -250,14 +235,14 @@ def test_an_array_is_sent_without_waiting_for_it(
     np.testing.assert_array_equal(found, array)
 
 
-def test_an_array_that_is_larger_than_its_buffer_is_refused_by_the_driver(driver: Any) -> None:
+def test_an_array_that_is_larger_than_its_buffer_is_refused_by_the_driver(driver):
     buffer = driver.allocate(16)
     with pytest.raises(EngineError) as caught, driver.errors("copying inputs"):
         driver.queue.send(buffer, np.zeros(1000, "float32"))
     assert "INVALID_VALUE in clEnqueueWriteBuffer" in str(caught.value)
 
 
-def test_runs_do_not_wait_for_the_device(engine: Any, driver: Any, on_call: Any) -> None:
+def test_runs_do_not_wait_for_the_device(engine, driver, on_call):
     layers = (lm.Linear(4), lm.Tanh(), lm.Linear(1))
     x, y = normal(60, 3), normal(60, 1)
     waits: list[str] = []
@@ -279,7 +264,7 @@ def test_runs_do_not_wait_for_the_device(engine: Any, driver: Any, on_call: Any)
     np.testing.assert_allclose(found, losses("cpu"), rtol=1e-5)
 
 
-def test_inputs_may_change_as_soon_as_a_run_has_begun(engine: Any) -> None:
+def test_inputs_may_change_as_soon_as_a_run_has_begun(engine):
     executable, memory = made(engine)
     x, results = X.copy(), []
     for run in range(40):
@@ -292,8 +277,8 @@ def test_inputs_may_change_as_soon_as_a_run_has_begun(engine: Any) -> None:
 
 
 def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
-    engine: Any, driver: Any, on_call: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, driver, on_call, monkeypatch
+):
     network = lm.Sequential(lm.Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(2))
     rows = normal(20, 8, 6)
 
@@ -320,7 +305,7 @@ def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
     assert set(sent) == {"uploads"}
 
 
-def test_host_memory_of_inputs_is_counted_and_released(engine: Any, driver: Any) -> None:
+def test_host_memory_of_inputs_is_counted_and_released(engine, driver):
     gc.collect()
     executable, memory = made(engine)
     before = driver.allocated.bytes
@@ -332,7 +317,7 @@ def test_host_memory_of_inputs_is_counted_and_released(engine: Any, driver: Any)
     assert driver.allocated.bytes <= before
 
 
-def test_memory_of_runs_over_a_data_set_is_allocated_once(engine: Any, driver: Any) -> None:
+def test_memory_of_runs_over_a_data_set_is_allocated_once(engine, driver):
     executable, _ = made(engine)
     resident = {name: engine.allocate(shape, X.dtype) for name, shape in DATA.items()}
     rows = np.random.default_rng(0).integers(0, 10, (40, 3))
@@ -345,7 +330,7 @@ def test_memory_of_runs_over_a_data_set_is_allocated_once(engine: Any, driver: A
     assert driver.allocated.bytes < taken
 
 
-def test_operands_are_packed_again_when_memories_change(engine: Any) -> None:
+def test_operands_are_packed_again_when_memories_change(engine):
     text = """
     kernel void pack(global float* kept, global const float* p, global int* count) {
         size_t n = get_global_id(0);

@@ -71,11 +71,11 @@ def refused(driver: Any) -> list[str]:
     return [fault.what for fault in faults(driver) if not fault.workaround]
 
 
-def test_a_sound_device_passes(driver: Any) -> None:
+def test_a_sound_device_passes(driver):
     assert refused(driver) == []
 
 
-def test_each_check_finds_its_own_fault(driver: Any) -> None:
+def test_each_check_finds_its_own_fault(driver):
     # Square roots and divisions need not be exact on all devices.
     traits = replace(driver.traits, exact_division=True, largest_group=64)
     for kernel in program_for(traits)[1]:
@@ -94,7 +94,7 @@ def check_faults(checks: Sequence[Any]) -> None:
         assert list(_failed(checks, wrong)) == [check.fault]
 
 
-def test_inexact_divisions_may_differ_by_three_units_in_the_last_place(driver: Any) -> None:
+def test_inexact_divisions_may_differ_by_three_units_in_the_last_place(driver):
     traits = replace(driver.traits, exact_division=False, has_float64=False)
     checks = [check for check in program_for(traits)[1][0].checks if check.tolerance]
     assert [check.fault.what for check in checks] == [
@@ -126,9 +126,7 @@ def test_inexact_divisions_may_differ_by_three_units_in_the_last_place(driver: A
         ),
     ],
 )
-def test_a_wrong_kernel_fails(
-    driver: Any, monkeypatch: pytest.MonkeyPatch, text: str, instead: str, what: str
-) -> None:
+def test_a_wrong_kernel_fails(driver, monkeypatch, text, instead, what):
     right, kernels = selftest.program_for(driver.traits)
     right = right.replace("own[x[i] & 15]", "own[(x[i] & 15)]")
     assert text in right
@@ -137,9 +135,7 @@ def test_a_wrong_kernel_fails(
     assert any(fault.what.startswith(what) for fault in faults(driver))
 
 
-def test_commands_in_another_order_and_misplaced_sub_buffers_are_found(
-    driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_in_another_order_and_misplaced_sub_buffers_are_found(driver, monkeypatch):
     monkeypatch.setattr(type(driver.queue), "copy", lambda *_: None)
     monkeypatch.setattr(driver, "sub_buffer", lambda whole, _, size: whole)
     assert refused(driver) == [
@@ -169,20 +165,20 @@ def refused_calls(_: Any) -> Any:
     ],
 )
 def test_recorded_launches_and_wrong_times_of_launches_are_avoided(
-    driver: Any, monkeypatch: pytest.MonkeyPatch, method: str, wrong: Any, fault: Any
-) -> None:
+    driver, monkeypatch, method, wrong, fault
+):
     monkeypatch.setattr(driver, method, wrong(getattr(driver, method)))
     assert fault in faults(driver)
     assert refused(driver) == []
 
 
-def test_the_timers_of_a_sound_driver_are_used(found: Any) -> None:
+def test_the_timers_of_a_sound_driver_are_used(found):
     if "rusticl" in found.handle.platform.name:
         pytest.skip("this driver reports wrong times of launches")
     assert TIMERS not in faults(OpenClDriver(found, Verdict(())))
 
 
-def test_the_hosts_clock_replaces_wrong_timers(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_clock_replaces_wrong_timers(found, monkeypatch):
     driver = OpenClDriver(found, Verdict((TIMERS,)))
     text, kernels = selftest.program_for(driver.traits)
     module = driver.build(text)
@@ -190,18 +186,14 @@ def test_the_hosts_clock_replaces_wrong_timers(found: Any, monkeypatch: pytest.M
     assert selftest._has_timers(driver, module, kernels)
 
 
-def test_binaries_that_compute_something_else_are_not_kept(
-    driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_binaries_that_compute_something_else_are_not_kept(driver, monkeypatch):
     other = program_for(driver.traits)[0].replace("own < step", "false")
     monkeypatch.setattr(driver, "loaded_again", lambda _: driver.build(other))
     assert BINARIES in faults(driver)
     assert refused(driver) == []
 
 
-def test_binaries_that_do_not_load_are_not_kept(
-    driver: Any, on_call: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_binaries_that_do_not_load_are_not_kept(driver, on_call, monkeypatch):
     def refuse_binaries(_: Any, *rest: Any) -> None:
         if len(rest) > 1:
             raise failure("INVALID_BINARY", "clCreateProgramWithBinary", cl.LogicError)
@@ -214,8 +206,8 @@ def test_binaries_that_do_not_load_are_not_kept(
 
 
 def test_a_device_with_short_loops_refuses_programs_that_need_more(
-    found: Any, first_use: object, opencl_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    found, first_use, opencl_name, monkeypatch
+):
     remember(found.handle, Verdict((SHORT_LOOPS,)), on_disk=False)
     driver = open_device(opencl_name)
     assert driver.traits.most_iterations == 65_535
@@ -230,9 +222,7 @@ def test_a_device_with_short_loops_refuses_programs_that_need_more(
     )
 
 
-def test_a_device_with_unsound_binaries_keeps_none(
-    found: Any, first_use: object, opencl_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_with_unsound_binaries_keeps_none(found, first_use, opencl_name, monkeypatch):
     remember(found.handle, Verdict((BINARIES,)), on_disk=False)
     kept: list[str] = []
     monkeypatch.setattr(build, "has_src_build_cache", lambda _: None)
@@ -245,9 +235,7 @@ def test_a_device_with_unsound_binaries_keeps_none(
     assert note.startswith("a program made of its binary fails, or computes something else: Lamina")
 
 
-def test_the_test_runs_once_and_its_verdict_stays_on_disk(
-    first_use: dict[str, bytes], opencl_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_test_runs_once_and_its_verdict_stays_on_disk(first_use, opencl_name, monkeypatch):
     assert _state(opencl_name) == "not run yet"
     open_engine(opencl_name)
     assert len(first_use) == 1
@@ -270,8 +258,8 @@ def _never(*_: object) -> None:
 
 
 def test_a_device_that_fails_is_refused_with_the_fault_and_the_remedy(
-    first_use: dict[str, bytes], opencl_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    first_use, opencl_name, monkeypatch
+):
     results = selftest._results
 
     def wrong(driver: Any, module: Any, kernel: Any) -> Any:
@@ -292,8 +280,8 @@ def test_a_device_that_fails_is_refused_with_the_fault_and_the_remedy(
 
 
 def test_a_driver_that_fails_in_the_test_is_tested_again_by_the_next_process(
-    first_use: dict[str, bytes], opencl_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    first_use, opencl_name, monkeypatch
+):
     refuse = refusing("OUT_OF_RESOURCES", "clEnqueueNDRangeKernel", cl.MemoryError)
     monkeypatch.setattr(driver_module.cl, "enqueue_nd_range_kernel", refuse)
     assert (
@@ -327,9 +315,7 @@ class Handle:
         Handle(platform=SimpleNamespace(name="ROCm", version="2"), driver_version="1 "),
     ],
 )
-def test_a_verdict_holds_for_one_device_and_one_driver(
-    first_use: dict[str, bytes], other: Any
-) -> None:
+def test_a_verdict_holds_for_one_device_and_one_driver(first_use, other):
     handle: Any = Handle()
     verdict = Verdict((Fault("barriers are wrong"), Fault("NaN is wrong", "it is replaced")))
     remember(handle, verdict, on_disk=True)
@@ -338,9 +324,7 @@ def test_a_verdict_holds_for_one_device_and_one_driver(
     assert verdict_of(other) is None
 
 
-def test_a_verdict_of_other_sources_does_not_count(
-    first_use: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verdict_of_other_sources_does_not_count(first_use, monkeypatch):
     handle: Any = Handle()
     verdicts.remember(handle, verdicts.Verdict(()), on_disk=True)
     verdicts._known.clear()
@@ -350,9 +334,7 @@ def test_a_verdict_of_other_sources_does_not_count(
     assert verdicts.verdict_of(handle) is None
 
 
-def test_the_first_device_that_passes_is_chosen(
-    first_use: object, found: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_device_that_passes_is_chosen(first_use, found, monkeypatch):
     first, second = Handle(name="Broken"), Handle(name="Sound")
     rows = [
         Found(replace(found.record, engine=f"opencl:{n}", description=handle.name), handle)
@@ -374,7 +356,7 @@ def test_the_first_device_that_passes_is_chosen(
     assert tested == ["Broken", "Sound"]
 
 
-def test_the_description_of_a_device_has_its_properties(opencl_name: str, driver: Any) -> None:
+def test_the_description_of_a_device_has_its_properties(opencl_name, driver):
     (row,) = [device for device in devices() if device.engine == opencl_name]
     texts = (row.name, row.platform, row.driver, row.version)
     assert all(texts)
@@ -414,7 +396,7 @@ def replaced(text: str, instead: str, *, native: bool = True) -> Generator[None]
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["functions", "type"])
-def test_each_check_of_float16_finds_its_fault(driver: Any, native: bool) -> None:
+def test_each_check_of_float16_finds_its_fault(driver, native):
     checks = halves_for(driver.traits, native=native)[1][0].checks
     # Conversions, and with the type four operations: of scalars, and of four lanes each.
     assert len(checks) == (6 if native else 2) * 5
@@ -434,9 +416,7 @@ def test_each_check_of_float16_finds_its_fault(driver: Any, native: bool) -> Non
         (True, "convert_float4(as_half4(", "1 + convert_float4(as_half4("),
     ],
 )
-def test_wrong_functions_and_types_of_float16_are_found(
-    driver: Any, native: bool, text: str, instead: str
-) -> None:
+def test_wrong_functions_and_types_of_float16_are_found(driver, native, text, instead):
     if native and not driver.traits.has_float16:
         pytest.skip("the device has no cl_khr_fp16")
     assert text in selftest.halves_for(driver.traits, native=native)[0]
@@ -445,7 +425,7 @@ def test_wrong_functions_and_types_of_float16_are_found(
         assert faults_of_halves(tested) == [HALF_TYPE if native else HALF_FUNCTIONS]
 
 
-def test_a_device_that_refuses_the_type_of_float16_does_without_it(driver: Any) -> None:
+def test_a_device_that_refuses_the_type_of_float16_does_without_it(driver):
     claims = with_verdict(driver, has_type=True)
     with replaced("as_half", "no_half"):
         assert faults_of_halves(claims) == [HALF_TYPE]
@@ -454,14 +434,14 @@ def test_a_device_that_refuses_the_type_of_float16_does_without_it(driver: Any) 
     assert after.words.half == OPENCL.half
 
 
-def test_words_follow_the_verdict(driver: Any) -> None:
+def test_words_follow_the_verdict(driver):
     assert with_verdict(driver, has_type=False).words.half == OPENCL.half
     assert with_verdict(driver, HALF_FUNCTIONS, has_type=False).words.half is None
     assert with_verdict(driver, HALF_FUNCTIONS, has_type=True).words.half == NATIVE_HALF
     assert with_verdict(driver, HALF_FUNCTIONS, HALF_TYPE, has_type=True).words.half is None
 
 
-def test_the_device_has_float16_only_if_the_self_test_passes(driver: Any) -> None:
+def test_the_device_has_float16_only_if_the_self_test_passes(driver):
     found = chosen(driver.record.engine, found_devices())
     claims = replace(found, record=replace(found.record, has_float16=True))
     before = verdict_of(found.handle)
@@ -475,7 +455,7 @@ def test_the_device_has_float16_only_if_the_self_test_passes(driver: Any) -> Non
 
 
 @pytest.mark.parametrize("kernels", ["gpu", "processor"])
-def test_float16_is_converted_as_integers_if_functions_are_wrong(driver: Any, kernels: str) -> None:
+def test_float16_is_converted_as_integers_if_functions_are_wrong(driver, kernels):
 
     without = with_verdict(driver, HALF_FUNCTIONS, HALF_TYPE)
 

@@ -46,7 +46,7 @@ def product_of(
     return found
 
 
-def test_row_major_results_are_column_major_products_with_operands_exchanged() -> None:
+def test_row_major_results_are_column_major_products_with_operands_exchanged():
     found = product_of(ops.matmul, A, B)
     # The rows of a row-major matrix are the columns of a column-major one.
     assert found.buffers == ("x1", "x0", "contract", "", "")
@@ -59,7 +59,7 @@ def test_row_major_results_are_column_major_products_with_operands_exchanged() -
 
 @pytest.mark.parametrize("is_left", [False, True])
 @pytest.mark.parametrize("is_right", [False, True])
-def test_transposed_operands_are_factors_as_they_are(is_left: bool, is_right: bool) -> None:
+def test_transposed_operands_are_factors_as_they_are(is_left, is_right):
     def result(x: Tensor, y: Tensor) -> Tensor:
         x = ops.transpose(x) if is_left else x
         return ops.matmul(x, ops.transpose(y) if is_right else y)
@@ -69,20 +69,20 @@ def test_transposed_operands_are_factors_as_they_are(is_left: bool, is_right: bo
     assert (one.left_transposed, one.right_transposed) == (is_right, is_left)
 
 
-def test_batches_are_a_constant_distance_apart() -> None:
+def test_batches_are_a_constant_distance_apart():
     one = product_of(ops.matmul, (3, *A), (3, *B)).product
     strides = one.left.batch_stride, one.right.batch_stride, one.result.batch_stride
     assert (one.batch, strides) == (3, (35, 30, 42))
     assert str(one) == "3 of 7 x 6 x 5 of float32"
 
 
-def test_a_part_of_a_buffer_has_a_start_and_its_own_leading_dimension() -> None:
+def test_a_part_of_a_buffer_has_a_start_and_its_own_leading_dimension():
     one = product_of(lambda x, y: ops.matmul(x[1:4, 2:7], y), (6, 9), B).product
     assert one.right == Matrix(11, 5, 3, 9, 0, "float32")
 
 
 @pytest.mark.parametrize("half", [bfloat16, float16])
-def test_floats_of_16_bits_are_factors(half: DType) -> None:
+def test_floats_of_16_bits_are_factors(half):
     def wide(x: Tensor, y: Tensor) -> Tensor:
         return ops.matmul(ops.cast(x, float32), ops.cast(y, float32))
 
@@ -92,14 +92,14 @@ def test_floats_of_16_bits_are_factors(half: DType) -> None:
     assert str(one) == f"7 x 6 x 5 of {half.name} to float32"
 
 
-def test_a_vector_along_the_columns_of_the_result_is_a_bias() -> None:
+def test_a_vector_along_the_columns_of_the_result_is_a_bias():
     found = product_of(lambda x, y, z: ops.matmul(x, y) + z, A, B, BIAS)
     assert (found.product.bias_start, found.bias, found.added) == (0, "x2", "")
     found = product_of(lambda x, y, z: z[2:9] + ops.matmul(x, y), A, B, (11,))
     assert found.product.bias_start == 2
 
 
-def test_a_matrix_of_the_size_of_the_result_is_added() -> None:
+def test_a_matrix_of_the_size_of_the_result_is_added():
     found = product_of(lambda x, y, z: z + ops.matmul(x, y), A, B, (6, 7))
     assert (found.product.bias_start, found.added) == (None, "x2")
     assert found.product.added == found.product.result
@@ -132,7 +132,7 @@ def added(other: Scalar) -> Contraction:
     ],
     ids=["accumulated", "read and stored"],
 )
-def test_sums_are_accumulated_in_place(step: Contraction) -> None:
+def test_sums_are_accumulated_in_place(step):
     found = plain_product(step)
     assert found is not None
     assert found.added == found.result
@@ -205,11 +205,11 @@ NONE: dict[str, Callable[[], Contraction]] = {
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_other_contractions_are_no_plain_products(name: str) -> None:
+def test_other_contractions_are_no_plain_products(name):
     assert plain_product(NONE[name]()) is None
 
 
-def test_the_sums_of_any_epilogue_are_a_plain_product() -> None:
+def test_the_sums_of_any_epilogue_are_a_plain_product():
     step = step_of(lambda x, y, z: ops.tanh(ops.matmul(x, y) + z), A, B, BIAS)
     workspaces = StepWorkspaces("step")
     sums, loop = without_epilogue(step, workspaces)

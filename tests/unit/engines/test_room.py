@@ -82,7 +82,7 @@ def leave(available: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], No
     return only
 
 
-def test_small_allocations_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_allocations_are_not_checked(monkeypatch):
     monkeypatch.setattr(room, "NOT_ASKED_BYTES", 1000)
 
     def require(count: int, ask: Any) -> None:
@@ -94,7 +94,7 @@ def test_small_allocations_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_model_that_does_not_fit_is_refused(engine: str, leave: Callable[[int], None]) -> None:
+def test_a_model_that_does_not_fit_is_refused(engine, leave):
     leave(10 << 20)
     net = lm.Sequential(lm.Input(1 << 20), lm.BatchNorm(), lm.Linear(1 << 20))
     assert error_text(EngineError, lambda: lm.Model(net, engine)) == (
@@ -111,7 +111,7 @@ INITIALIZERS = (lm.init.Uniform(0.5, 1.0), lm.init.XavierUniform(), lm.init.Kaim
 
 
 @pytest.mark.parametrize("initializer", INITIALIZERS, ids=lambda one: type(one).__name__)
-def test_initial_values_are_counted_once_while_they_are_drawn(initializer: Any) -> None:
+def test_initial_values_are_counted_once_while_they_are_drawn(initializer):
     shape = (4096, 512)
     initializer(shape, 0, 0)
     tracemalloc.start()
@@ -135,23 +135,21 @@ def test_initial_values_are_counted_once_while_they_are_drawn(initializer: Any) 
     ],
     ids=["uniform", "orthogonal", "padding", "orthogonal with padding"],
 )
-def test_all_that_an_initializer_holds_at_once_is_counted(
-    layer: lm.Layer, arrays: int, fits_exactly: Any
-) -> None:
+def test_all_that_an_initializer_holds_at_once_is_counted(layer, arrays, fits_exactly):
     embeds = isinstance(layer, lm.Embedding)
     net = lm.Sequential(lm.Input(4, dtype="int64" if embeds else None), layer)
     fits_exactly(4 * net.parameter_count() + arrays * 8 * 32, lambda: lm.Model(net))
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps], ids=lambda one: one.__name__)
-def test_a_copy_that_does_not_fit_is_refused(copied: Any, leave: Callable[[int], None]) -> None:
+def test_a_copy_that_does_not_fit_is_refused(copied, leave):
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(8)))
     leave(2 * 4 * 40 - 1)
     with pytest.raises(EngineError, match="a copy of this model needs more memory than there is"):
         copied(model)
 
 
-def test_a_model_in_a_file_draws_no_values(tmp_path: Path, fits_exactly: Any) -> None:
+def test_a_model_in_a_file_draws_no_values(tmp_path, fits_exactly):
     lm.Model(lm.Sequential(lm.Input(4), lm.Linear(8))).save(tmp_path / "model")
     fits_exactly(4 * 40, lambda: lm.load(tmp_path / "model"))
 
@@ -165,12 +163,12 @@ HUGE: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("case", HUGE)
-def test_sizes_that_no_machine_has_are_refused(case: str) -> None:
+def test_sizes_that_no_machine_has_are_refused(case):
     with pytest.raises(ShapeError, match="the result is larger than any memory"):
         HUGE[case]()
 
 
-def test_more_axes_than_an_array_can_have_are_refused() -> None:
+def test_more_axes_than_an_array_can_have_are_refused():
     x = lm.Input(2)
     ops.expand_dims(x, tuple(range(2, 64)))
     with pytest.raises(ShapeError, match="more axes than an array can have") as caught:
@@ -181,21 +179,21 @@ def test_more_axes_than_an_array_can_have_are_refused() -> None:
 
 
 @pytest.mark.parametrize("extent", [2**63, 2**70, 2**500])
-def test_an_extent_that_cannot_be_counted_is_refused(extent: int) -> None:
+def test_an_extent_that_cannot_be_counted_is_refused(extent):
     with pytest.raises(ShapeError, match="whole numbers above zero of 64 bits"):
         lm.Input(extent)
     with pytest.raises(DefinitionError, match="features must be a whole number of 64 bits"):
         lm.Linear(extent)
 
 
-def test_a_batch_that_cannot_be_counted_is_refused() -> None:
+def test_a_batch_that_cannot_be_counted_is_refused():
     for make in (lambda: attach(lm.Model(network()), 2**63), lambda: network().plan(2**63)):
         error = refused(DefinitionError, make)
         assert error.problem == "a batch has more examples than can be counted in 64 bits"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[int], None]) -> None:
+def test_a_training_that_does_not_fit_is_refused(engine, leave):
     model = lm.Model(lm.Sequential(lm.Input(40), lm.Linear(3)), engine)
     leave(1 << 20)
     assert error_text(EngineError, lambda: attach(model, 1_000_000)) == (
@@ -209,9 +207,7 @@ def test_a_training_that_does_not_fit_is_refused(engine: str, leave: Callable[[i
     )
 
 
-def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(
-    available: Any, on_call: Any
-) -> None:
+def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(available, on_call):
     model = lm.Model(network(100), "interpreter")
     sizes: list[int] = []
     on_call(runtime, "compile_cached", lambda _, *, batch, **__: sizes.append(batch))
@@ -227,7 +223,7 @@ def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(
         attach(model, int(found[1]) + 1)
 
 
-def test_the_state_of_an_optimizer_is_counted(leave: Callable[[int], None]) -> None:
+def test_the_state_of_an_optimizer_is_counted(leave):
     model = lm.Model(network(10_000))
     leave(500_000)
     error = refused(EngineError, lambda: attach(model, 1))
@@ -237,7 +233,7 @@ def test_the_state_of_an_optimizer_is_counted(leave: Callable[[int], None]) -> N
     )
 
 
-def test_a_training_needs_exactly_the_memory_of_its_bill(available: Any) -> None:
+def test_a_training_needs_exactly_the_memory_of_its_bill(available):
     bill = network().plan(64, lm.CrossEntropy(), lm.Adam(0.01))
     needed = bill.peak_bytes - bill.parameter_bytes - bill.constant_bytes
     model = lm.Model(network(), "interpreter")
@@ -262,18 +258,14 @@ USES: dict[str, Callable[[lm.Model, Any], object]] = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("subject", USES)
-def test_every_use_of_a_model_is_checked_against_the_available_memory(
-    subject: str, engine: str, leave: Callable[[int], None]
-) -> None:
+def test_every_use_of_a_model_is_checked_against_the_available_memory(subject, engine, leave):
     model, run = lm.Model(network(100), engine), running_sum(engine)
     leave(100)
     with pytest.raises(EngineError, match=f"{subject} needs more memory than there is"):
         USES[subject](model, run)
 
 
-def test_workspaces_count_before_they_are_allocated(
-    available: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workspaces_count_before_they_are_allocated(available, monkeypatch):
     net = lm.Sequential(lm.Input(64, 16, 16), lm.Conv2d(64, 3, padding=1))
     model, x = lm.Model(net), np.ones((4, 64, 16, 16), "float32")
     bill = net.plan(4)
@@ -289,14 +281,14 @@ def test_workspaces_count_before_they_are_allocated(
     assert "workspaces: " in dict(error.facts)["needed for"]
 
 
-def test_an_allocated_arena_is_not_counted_again(available: Any) -> None:
+def test_an_allocated_arena_is_not_counted_again(available):
     with attach(lm.Model(network(), "interpreter"), 4000) as training:
         available(8000 * 4)
         training.step(np.ones((2000, 4), "float32"), np.zeros(2000, int))
 
 
 @pytest.mark.parametrize("size", [1 << 62, 1 << 63, 1 << 70])
-def test_failed_allocations_are_engine_errors(size: int, available: Any) -> None:
+def test_failed_allocations_are_engine_errors(size, available):
     available(None)
     error = refused(EngineError, lambda: host.aligned(size))
     assert error.problem == "the system refuses more memory"
@@ -368,17 +360,15 @@ SYSTEMS: dict[str, tuple[dict[str, str], int]] = {
 @pytest.mark.skipif(os.name == "nt", reason="Windows says it otherwise")
 @pytest.mark.parametrize("case", SYSTEMS)
 def test_available_memory_is_the_smallest_of_the_system_and_every_control_group(
-    case: str, system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    case, system, monkeypatch
+):
     files, expected = SYSTEMS[case]
     monkeypatch.setattr(machine_memory, "_rest_of_addresses", lambda: None)
     system(files)
     assert machine_memory.available_bytes() == expected
 
 
-def test_without_system_figures_the_physical_memory_is_available(
-    system: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_system_figures_the_physical_memory_is_available(system, monkeypatch):
     system({"PROC/meminfo": "nonsense", "PROC/self/cgroup": "", "PROC/self/mountinfo": "1 - \n"})
     monkeypatch.setattr(machine_memory, "_rest_of_addresses", lambda: None)
     assert machine_memory.available_bytes() == machine_memory.physical_bytes()
@@ -386,7 +376,7 @@ def test_without_system_figures_the_physical_memory_is_available(
     assert machine_memory.available_bytes() is None
 
 
-def test_this_machine_has_available_memory() -> None:
+def test_this_machine_has_available_memory():
     physical, available = machine_memory.physical_bytes(), machine_memory.available_bytes()
     assert physical is not None
     assert available is not None

@@ -109,7 +109,7 @@ def tuned(
     return lambda **timer: TunedEngine(engine, monkeypatch, on_call, **timer)
 
 
-def test_the_fastest_candidate_is_chosen_for_all_equal_steps(tuned: Any) -> None:
+def test_the_fastest_candidate_is_chosen_for_all_equal_steps(tuned):
     one = tuned(fast=2)
     (step,) = one.tuner.tune(one.program)
     assert (step.steps, step.chosen) == ((0, 1), 2)
@@ -122,15 +122,11 @@ def test_the_fastest_candidate_is_chosen_for_all_equal_steps(tuned: Any) -> None
     ("chosen", "seconds"),
     [(0, (1.0, 0.95)), (1, (1.0, 0.85)), (2, (1.0, 0.85, 0.8)), (2, (None, 3, 2)), (0, (None,))],
 )
-def test_the_choice_of_the_model_stays_unless_another_one_is_clearly_faster(
-    chosen: int, seconds: tuple[float | None, ...]
-) -> None:
+def test_the_choice_of_the_model_stays_unless_another_one_is_clearly_faster(chosen, seconds):
     assert _best([Candidate("", each) for each in seconds]) == chosen
 
 
-def test_a_program_runs_with_its_choices_and_gives_the_same_results(
-    tuned: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_runs_with_its_choices_and_gives_the_same_results(tuned, monkeypatch):
     one = tuned(fast=1)
     monkeypatch.setenv("LAMINA_TUNE", "0")
     before = one.engine.listing(one.program, None, "schedule")
@@ -147,7 +143,7 @@ def test_a_program_runs_with_its_choices_and_gives_the_same_results(
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-4)
 
 
-def test_candidates_that_fail_are_dropped(tuned: Any) -> None:
+def test_candidates_that_fail_are_dropped(tuned):
     one = tuned(fast=1, fails=1)
     (step,) = one.tuner.tune(one.program)
     assert step.chosen == 0
@@ -156,7 +152,7 @@ def test_candidates_that_fail_are_dropped(tuned: Any) -> None:
     assert step.candidates[2].seconds == 0.0015
 
 
-def test_candidates_that_cannot_be_built_are_dropped(tuned: Any, on_call: Any) -> None:
+def test_candidates_that_cannot_be_built_are_dropped(tuned, on_call):
     one = tuned(fast=0)
 
     def refuse_the_first(_: str) -> None:
@@ -170,7 +166,7 @@ def test_candidates_that_cannot_be_built_are_dropped(tuned: Any, on_call: Any) -
     assert step.chosen == 1
 
 
-def test_a_step_without_memory_is_not_tuned(tuned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_without_memory_is_not_tuned(tuned, monkeypatch):
     one = tuned()
     monkeypatch.setattr(device_memory, "NOT_ASKED_BYTES", 0)
     monkeypatch.setattr(type(one.driver), "available_bytes", lambda _: 1000)
@@ -181,7 +177,7 @@ def test_a_step_without_memory_is_not_tuned(tuned: Any, monkeypatch: pytest.Monk
     assert (step.chosen, one.timer.calls) == (0, 0)
 
 
-def test_tuning_releases_its_memory(tuned: Any) -> None:
+def test_tuning_releases_its_memory(tuned):
     one = tuned(fails=1)
     before = one.driver.allocated.bytes
     one.tuner.tune(one.program)
@@ -192,9 +188,7 @@ def test_tuning_releases_its_memory(tuned: Any) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"), [("LAMINA_TUNE", "0"), ("LAMINA_TUNE", "1e-9"), ("LAMINA_CACHE", "off")]
 )
-def test_nothing_is_tuned_without_time_or_a_cache(
-    variable: str, value: str, tuned: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_tuned_without_time_or_a_cache(variable, value, tuned, monkeypatch):
     one = tuned(fast=1)
     monkeypatch.setenv(variable, value)
     one.compile()
@@ -207,9 +201,7 @@ def test_nothing_is_tuned_without_time_or_a_cache(
 
 
 @pytest.mark.parametrize("is_processor", [False, True])
-def test_only_gpus_tune_by_default(
-    is_processor: bool, tuned: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_gpus_tune_by_default(is_processor, tuned, monkeypatch):
     one = tuned(fast=1)
     monkeypatch.delenv("LAMINA_TUNE")
     monkeypatch.setattr(one.driver, "traits", replace(one.driver.traits, is_processor=is_processor))
@@ -221,7 +213,7 @@ def test_only_gpus_tune_by_default(
 
 
 @pytest.mark.parametrize("wanted", ["fast", "-1", "nan", "inf", "2 s"])
-def test_a_wrong_time_is_refused(wanted: str, tuned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_time_is_refused(wanted, tuned, monkeypatch):
     monkeypatch.setenv("LAMINA_TUNE", wanted)
     assert error_text(EngineError, tuned().compile) == (
         "LAMINA_TUNE is not a number of seconds\n"
@@ -231,13 +223,13 @@ def test_a_wrong_time_is_refused(wanted: str, tuned: Any, monkeypatch: pytest.Mo
     )
 
 
-def test_small_programs_are_not_tuned(tuned: Any) -> None:
+def test_small_programs_are_not_tuned(tuned):
     one = tuned()
     assert one.tuner.tune(network(one.engine.target, size=8)) == ()
     assert one.timer.calls == 0
 
 
-def test_choices_are_read_from_disk(tuned: Any) -> None:
+def test_choices_are_read_from_disk(tuned):
     first = tuned(fast=1)
     first.compile()
     # A program for each candidate, then the whole program.
@@ -247,7 +239,7 @@ def test_choices_are_read_from_disk(tuned: Any) -> None:
     assert second.worked == (0, 0)
 
 
-def test_the_choices_of_the_process_that_was_done_first_are_used(tuned: Any) -> None:
+def test_the_choices_of_the_process_that_was_done_first_are_used(tuned):
     slow, fast = tuned(fast=1), tuned(fast=2)
     original = fast.timer.__call__
 
@@ -260,7 +252,7 @@ def test_the_choices_of_the_process_that_was_done_first_are_used(tuned: Any) -> 
     assert tuner.choices(fast.program) == ((0, 1), (1, 1))
 
 
-def test_programs_share_the_choices_of_equal_steps(tuned: Any) -> None:
+def test_programs_share_the_choices_of_equal_steps(tuned):
     one = tuned(fast=1)
     (first,) = one.tuner.tune(one.program)
     calls = one.timer.calls
@@ -268,7 +260,7 @@ def test_programs_share_the_choices_of_equal_steps(tuned: Any) -> None:
     assert (second, one.timer.calls) == (first, calls)
 
 
-def test_another_driver_is_tuned_again(tuned: Any) -> None:
+def test_another_driver_is_tuned_again(tuned):
     one = tuned(fast=1)
     one.tuner.tune(one.program)
     record = replace(one.driver.record, driver="another version")
@@ -278,7 +270,7 @@ def test_another_driver_is_tuned_again(tuned: Any) -> None:
     assert not other.known_choices(one.program)
 
 
-def test_listings_never_tune(tuned: Any) -> None:
+def test_listings_never_tune(tuned):
     one = tuned()
     one.engine.listing(one.program, None, "schedule")
     one.engine.listing(one.program, None, "opencl")
@@ -286,7 +278,7 @@ def test_listings_never_tune(tuned: Any) -> None:
     assert one.worked == (0, 0)
 
 
-def test_equal_steps_are_equal_programs(training_program: Any) -> None:
+def test_equal_steps_are_equal_programs(training_program):
     layers = [lm.Input(16), *[layer for _ in range(4) for layer in (lm.Linear(16), lm.Tanh())]]
     alone = alone_of(training_program(layers, lm.MSE(), lm.SGD(0.1)))
     for one in alone:
@@ -295,7 +287,7 @@ def test_equal_steps_are_equal_programs(training_program: Any) -> None:
     assert sum(one == alone[2] for one in alone) > 1
 
 
-def test_weights_that_a_program_changes_are_inputs_of_its_steps(training_program: Any) -> None:
+def test_weights_that_a_program_changes_are_inputs_of_its_steps(training_program):
     def kinds(frozen: list[str]) -> set[str]:
         layers = [lm.Input(16), lm.Linear(16)]
         program = training_program(layers, lm.MSE(), lm.SGD(0.1), frozen=frozen)
@@ -306,7 +298,7 @@ def test_weights_that_a_program_changes_are_inputs_of_its_steps(training_program
     assert kinds([]) == {"input", "state"}
 
 
-def test_promising_schedules_are_the_fastest_and_others_of_each_kind() -> None:
+def test_promising_schedules_are_the_fastest_and_others_of_each_kind():
     target = target_for(TRAITS, "opencl")
     for step in network(target, 512).steps:
         ranked, found = list(candidates(step, target, TRAITS)), promising(step, target, TRAITS)
@@ -316,7 +308,7 @@ def test_promising_schedules_are_the_fastest_and_others_of_each_kind() -> None:
         assert set(found) <= set(ranked)
 
 
-def test_candidates_for_processors_begin_with_the_choice_of_the_model(engine: Any) -> None:
+def test_candidates_for_processors_begin_with_the_choice_of_the_model(engine):
     if isinstance(engine.family, GpuFamily):
         pytest.skip("this device is not a processor")
     alone = alone_of(network(engine.target))[0]
@@ -339,9 +331,7 @@ LAYERS = {
 @pytest.mark.parametrize("kind", ["processor", "gpu"])
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.sampled
-def test_candidates_of_every_step_run(
-    layers: str, kind: str, engine: Any, driver: Any, training_program: Any
-) -> None:
+def test_candidates_of_every_step_run(layers, kind, engine, driver, training_program):
     family = engine.family
     if kind == "gpu":
         family = GpuFamily(driver.traits, driver.words, "opencl")
@@ -358,7 +348,7 @@ def test_candidates_of_every_step_run(
     assert timed
 
 
-def test_floats_are_filled_with_numbers_that_are_not_0(driver: Any) -> None:
+def test_floats_are_filled_with_numbers_that_are_not_0(driver):
     floats = DeviceMemory(driver, (50_001,), np.dtype("float32"))
     numbers = DeviceMemory(driver, (50,), np.dtype("int64"))
     for memory in (floats, numbers, DeviceMemory(driver, (0,), np.dtype("float32"))):
@@ -371,7 +361,7 @@ def test_floats_are_filled_with_numbers_that_are_not_0(driver: Any) -> None:
 NO_CACHE = "There is no cache on disk (LAMINA_CACHE): the choices are neither kept nor used."
 
 
-def test_the_table_shows_what_was_tried() -> None:
+def test_the_table_shows_what_was_tried():
     engine = InterpreterEngine()
     steps = (
         TunedStep(
@@ -401,7 +391,7 @@ def test_the_table_shows_what_was_tried() -> None:
     assert str(Tuning(explanation, steps, has_cache=False)).splitlines()[2:] == [*table, *lines]
 
 
-def test_the_table_of_a_small_program_says_why_it_is_empty() -> None:
+def test_the_table_of_a_small_program_says_why_it_is_empty():
     engine = InterpreterEngine()
     text = str(Tuning(Explanation(3, network(engine.target), engine), (), has_cache=False))
     assert text.splitlines()[2:] == [
@@ -410,9 +400,7 @@ def test_the_table_of_a_small_program_says_why_it_is_empty() -> None:
 
 
 @pytest.mark.parametrize("has_cache", [True, False])
-def test_a_tuning_without_a_cache_says_that_nothing_is_kept(
-    has_cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tuning_without_a_cache_says_that_nothing_is_kept(has_cache, tmp_path, monkeypatch):
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path) if has_cache else "off")
     engine = InterpreterEngine()
     step = TunedStep((0,), (Candidate("tiles", 0.002), Candidate("dots", 0.001)), 1)
@@ -422,7 +410,7 @@ def test_a_tuning_without_a_cache_says_that_nothing_is_kept(
 
 
 @pytest.mark.parametrize("name", ["cpu", "interpreter"])
-def test_other_engines_do_not_tune(name: str) -> None:
+def test_other_engines_do_not_tune(name):
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine=name)
     assert error_text(EngineError, model.tune) == (
         f"in tune: the engine {name} does not tune schedules\n"
@@ -433,9 +421,7 @@ def test_other_engines_do_not_tune(name: str) -> None:
     )
 
 
-def test_the_command_tunes_the_program_that_training_runs(
-    opencl_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_tunes_the_program_that_training_runs(opencl_name, tmp_path, monkeypatch):
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "net.py"
     file.write_text(

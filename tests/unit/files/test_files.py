@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,9 +145,7 @@ def training_graph(network: lm.Network) -> str:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_loaded_model_has_the_same_predictions_training_graph_and_contents(
-    name: str, dtype: str, tmp_path: Path
-) -> None:
+def test_a_loaded_model_has_the_same_predictions_training_graph_and_contents(name, dtype, tmp_path):
     model = lm.Model(NETWORKS[name](), seed=3, dtype=dtype)
     model.save(tmp_path / "one")
     again = lm.load(tmp_path / "one", layers=OWN)
@@ -163,7 +160,7 @@ def test_a_loaded_model_has_the_same_predictions_training_graph_and_contents(
     assert one == other  # with the checksum over all tensors
 
 
-def test_trained_parameters_and_states_are_loaded_from_a_safetensors_file(tmp_path: Path) -> None:
+def test_trained_parameters_and_states_are_loaded_from_a_safetensors_file(tmp_path):
     from safetensors.numpy import load_file
 
     dropout, path = lm.Dropout(np.float64(0.5)), tmp_path / "model"
@@ -178,7 +175,7 @@ def test_trained_parameters_and_states_are_loaded_from_a_safetensors_file(tmp_pa
     )
 
 
-def test_loading_runs_no_initializer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_runs_no_initializer(tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise AssertionError("an initializer was run")
 
@@ -187,7 +184,7 @@ def test_loading_runs_no_initializer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert lm.load(tmp_path / "model", layers=OWN).predict(normal(5, 6)).shape == (5, 2)
 
 
-def test_networks_that_are_no_plain_data_cannot_be_saved(tmp_path: Path) -> None:
+def test_networks_that_are_no_plain_data_cannot_be_saved(tmp_path):
     def fault(*layers: lm.Layer) -> str:
         return error_text(DefinitionError, lm.Model(chain(*layers)).save, tmp_path / "model")
 
@@ -217,7 +214,7 @@ def test_networks_that_are_no_plain_data_cannot_be_saved(tmp_path: Path) -> None
         lm.Model(chain(lm.Linear(2))).save(tmp_path / "missing" / "model")
 
 
-def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "model"
     lm.Model(chain(lm.Linear(2))).save(path)
     before = path.read_bytes()
@@ -233,7 +230,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
-def test_missing_files_folders_and_pipes_are_refused(tmp_path: Path) -> None:
+def test_missing_files_folders_and_pipes_are_refused(tmp_path):
     problem = refused(tmp_path / "missing").problem
     assert problem == "the file cannot be read: No such file or directory"
     os.mkfifo(tmp_path / "pipe")  # which is not waited for
@@ -249,7 +246,7 @@ ANOTHER = "the file is damaged or of another kind"
 @pytest.mark.parametrize(
     "data", [b"", b"x", b"\x89PNG\r\n\x1a\n" + b"\0" * 50, b"PK\x03\x04", b"{}"]
 )
-def test_a_file_of_another_kind_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(data, tmp_path):
     (tmp_path / "model").write_bytes(data)
     error = refused(tmp_path / "model")
     assert error.problem == ANOTHER
@@ -272,8 +269,8 @@ def test_a_file_of_another_kind_is_refused(data: bytes, tmp_path: Path) -> None:
     ],
 )
 def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_its_weights(
-    read: Callable[[Path], Any], data: bytes, found: str, tmp_path: Path
-) -> None:
+    read, data, found, tmp_path
+):
     path = tmp_path / "weights.pt"
     path.write_bytes(data)
     assert error_text(FileFormatError, read, path) == (
@@ -287,7 +284,7 @@ def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_its_weights(
 
 @pytest.mark.torch
 @pytest.mark.parametrize("zipped", [True, False])
-def test_files_that_pytorch_writes_are_recognised(zipped: bool, tmp_path: Path) -> None:
+def test_files_that_pytorch_writes_are_recognised(zipped, tmp_path):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     path = tmp_path / "weights.pt"
     state = torch.nn.Linear(3, 2).state_dict()
@@ -295,7 +292,7 @@ def test_files_that_pytorch_writes_are_recognised(zipped: bool, tmp_path: Path) 
     assert refused(path).problem == "this is a file of PyTorch, or another pickle"
 
 
-def test_a_safetensors_file_of_someone_else_is_refused(tmp_path: Path) -> None:
+def test_a_safetensors_file_of_someone_else_is_refused(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"weight": np.zeros(3)}, tmp_path / "model")
@@ -308,9 +305,7 @@ def test_a_safetensors_file_of_someone_else_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_users_class_must_be_passed_and_is_never_taken_for_a_class_of_lamina(
-    tmp_path: Path,
-) -> None:
+def test_a_users_class_must_be_passed_and_is_never_taken_for_a_class_of_lamina(tmp_path):
     initialised = lm.Linear(2, weight_init=Ramp(0.5))
     for name, layer in (("Own", Own(1.0)), ("Ramp", initialised), ("ReLU", ReLU())):
         lm.Model(chain(layer)).save(tmp_path / "model")

@@ -64,12 +64,7 @@ def digit(data: bytearray, random: Random) -> None:
 
 @pytest.mark.parametrize("batch", range(5))
 @pytest.mark.parametrize("damage", [truncate, flip, replace, swap, digit])
-def test_a_damaged_file_is_refused_or_loads_whole(
-    damage: Callable[[bytearray, Random], None],
-    batch: int,
-    whole: tuple[bytes, dict[str, Array]],
-    tmp_path: Path,
-) -> None:
+def test_a_damaged_file_is_refused_or_loads_whole(damage, batch, whole, tmp_path):
     random = np.random.default_rng(batch)
     path = tmp_path / "model"
     for _ in range(30):
@@ -110,7 +105,7 @@ def forge(
     path.write_bytes(save(tensors, {**metadata, "checksum": digest.hexdigest()}))
 
 
-def test_a_file_whose_checksum_fits_loads(tmp_path: Path) -> None:
+def test_a_file_whose_checksum_fits_loads(tmp_path):
     forge(tmp_path / "model", lambda metadata, definition, tensors: None)
     assert lm.load(tmp_path / "model").predict(normal(5, 6)).shape == (5, 2)
     definition, arrays = encode(functional())
@@ -235,7 +230,7 @@ def refused_without_much_memory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_refused_without_much_memory(name: str, tmp_path: Path) -> None:
+def test_a_hostile_file_is_refused_without_much_memory(name, tmp_path):
     forge(tmp_path / "model", HOSTILE[name])
     refused_without_much_memory(tmp_path / "model")
 
@@ -247,9 +242,7 @@ def test_a_hostile_file_is_refused_without_much_memory(name: str, tmp_path: Path
         *(("cpu", 50, seed, 2) for seed in (100, 101)),
     ],
 )
-def test_changed_networks_run_right_or_are_refused(
-    name: str, count: int, seed: int, least: int
-) -> None:
+def test_changed_networks_run_right_or_are_refused(name, count, seed, least):
     """A short version of `python tools/attack_definitions.py`; no unwritten memory is read."""
     engine = open_engine(name) if name == "cpu" else InterpreterEngine(poison=True)
     outcomes, failures = attack(count, seed=seed, engines={name: engine}, told=print)
@@ -302,7 +295,7 @@ OPS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_an_op_with_attributes_that_it_does_not_take_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_op_with_attributes_that_it_does_not_take_is_refused(name, tmp_path):
     change, expected = OPS[name]
     forge(tmp_path / "model", change)
     assert expected in refused(tmp_path / "model").problem
@@ -332,6 +325,6 @@ HEADERS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_a_hostile_header_is_refused_without_much_memory(name: str, tmp_path: Path) -> None:
+def test_a_hostile_header_is_refused_without_much_memory(name, tmp_path):
     (tmp_path / "model").write_bytes(HEADERS[name])
     refused_without_much_memory(tmp_path / "model")

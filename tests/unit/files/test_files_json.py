@@ -85,7 +85,7 @@ def table_model(path: Path) -> Any:
 
 
 @EVERY
-def test_the_definition_of_a_network(every: bool, tmp_path: Path) -> None:
+def test_the_definition_of_a_network(every, tmp_path):
     path = tmp_path / "model"
     lm.Model(functional()).save(path)
 
@@ -99,7 +99,7 @@ def test_the_definition_of_a_network(every: bool, tmp_path: Path) -> None:
 
 
 @EVERY
-def test_the_coding_of_a_table(every: bool, tmp_path: Path) -> None:
+def test_the_coding_of_a_table(every, tmp_path):
     coding = table_model(tmp_path / "model")
     rows = {name: values for name, values in FRAME.items() if name != "y"}
 
@@ -109,7 +109,7 @@ def test_the_coding_of_a_table(every: bool, tmp_path: Path) -> None:
     assert not faults(tmp_path / "model", "coding", coding, every, use)
 
 
-def test_the_error_names_the_part(tmp_path: Path) -> None:
+def test_the_error_names_the_part(tmp_path):
     coding = table_model(tmp_path / "model")
     coding["columns"][1]["words"][0] = {}
     path = tmp_path / "changed"
@@ -147,9 +147,7 @@ def resumed(path: Path, **how: Any) -> None:
 
 @pytest.mark.sampled
 @EVERY
-def test_the_notes_of_a_checkpoint(
-    every: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_notes_of_a_checkpoint(every, tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     monkeypatch.setattr(training, "PIECE_SECONDS", 0.0)  # each training step is a piece
     with failing(5):
@@ -161,7 +159,7 @@ def test_the_notes_of_a_checkpoint(
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_value_in_the_state_of_a_callback_has_a_kind() -> None:
+def test_every_value_in_the_state_of_a_callback_has_a_kind():
     for name in dir(lm.callbacks):
         cls = getattr(lm.callbacks, name)
         if isinstance(cls, type) and issubclass(cls, lm.Callback) and "state" in vars(cls):
@@ -169,7 +167,7 @@ def test_every_value_in_the_state_of_a_callback_has_a_kind() -> None:
             assert state.keys() == cls.state_kinds.keys(), name
 
 
-def test_an_unfinished_epoch_with_other_metrics(tmp_path: Path) -> None:
+def test_an_unfinished_epoch_with_other_metrics(tmp_path):
     path = tmp_path / "checkpoint"
     with failing(1):
         resumed(path, epochs=1, checkpoint_steps=1)

@@ -61,7 +61,7 @@ OTHERS: dict[str, tuple[Callable[[], lm.Network], str]] = {
 
 
 @pytest.mark.parametrize("name", TORCHVISION)
-def test_ready_networks_have_the_names_and_shapes_of_torchvision(name: str) -> None:
+def test_ready_networks_have_the_names_and_shapes_of_torchvision(name):
     record = TORCHVISION[name]().variables(lm.base.shapes.float32)
     found = {
         one.name.replace("running_variance", "running_var"): list(one.tensor.shape)
@@ -72,7 +72,7 @@ def test_ready_networks_have_the_names_and_shapes_of_torchvision(name: str) -> N
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_ready_networks_have_stated_names(name: str) -> None:
+def test_ready_networks_have_stated_names(name):
     make, expected = OTHERS[name]
     record = make().variables(lm.base.shapes.float32)
     assert [
@@ -83,7 +83,7 @@ def test_ready_networks_have_stated_names(name: str) -> None:
     ] == expected.split()
 
 
-def test_every_ready_network_has_its_row() -> None:
+def test_every_ready_network_has_its_row():
     known = {*TORCHVISION, *OTHERS}
     functions = [name for name in dir(lm.networks) if name.islower() and name[0] != "_"]
     missing = [name for name in functions if not any(key.startswith(name) for key in known)]
@@ -112,7 +112,7 @@ parameter  from      shape
 """
 
 
-def test_layers_without_names_are_paired_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_layers_without_names_are_paired_in_order(capsys):
     expected = [TWO_LINEAR[name].astype("float32") for name in TWO_LINEAR]
     for how, text in (({}, PAIRS), ({"show": False}, "")):
         model = lm.from_torch(two_linear(), TWO_LINEAR, **how)
@@ -158,18 +158,14 @@ def backwards(arrays: dict[str, Any]) -> dict[str, Any]:
         (two_linear(features=7), TWO_LINEAR, {"skip": ["3.*", "2.*"]}, {"3.weight": None}),
     ],
 )
-def test_parameters_take_the_arrays_of_their_names(
-    net: lm.Network, arrays: dict[str, Any], how: dict[str, Any], pairs: dict[str, str | None]
-) -> None:
+def test_parameters_take_the_arrays_of_their_names(net, arrays, how, pairs):
     found, first = lm.from_torch(net, arrays, show=False, **how), lm.Model(net).parameters()
     for name, key in pairs.items():
         expected = first[name] if key is None else arrays[key]
         np.testing.assert_allclose(found.parameters()[name], expected, rtol=1e-6)
 
 
-def test_running_statistics_are_states_and_counters_are_skipped(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_running_statistics_are_states_and_counters_are_skipped(capsys):
     net = lm.Sequential(lm.Input(3), lm.BatchNorm())
     arrays = weights(*((f"0.{name}", (3,)) for name in ("weight", "bias")))
     arrays |= {"0.running_mean": np.arange(3.0), "0.running_var": np.arange(3.0) + 1}
@@ -179,7 +175,7 @@ def test_running_statistics_are_states_and_counters_are_skipped(
     assert capsys.readouterr().out.splitlines()[-1] == "not needed          0.num_batches_tracked"
 
 
-def test_an_array_of_another_shape() -> None:
+def test_an_array_of_another_shape():
     net = two_linear(features=4)
     lines = error_text(ShapeError, lm.from_torch, net, TWO_LINEAR).splitlines()
     assert lines[0] == "2.weight does not fit the parameter '3.weight'"
@@ -195,7 +191,7 @@ def test_an_array_of_another_shape() -> None:
     lm.from_torch(two_linear(), arrays, names={"1": "0"}, show=False)
 
 
-def test_an_array_of_another_shape_in_load_parameters() -> None:
+def test_an_array_of_another_shape_in_load_parameters():
     model = lm.Model(two_linear())
     arrays = weights(("1.weight", (5, 4)), ("3.weight", (2, 5)), ("3.bias", (2,)))
     error = refused(ShapeError, model.load_parameters, arrays)
@@ -205,7 +201,7 @@ def test_an_array_of_another_shape_in_load_parameters() -> None:
     assert re.search(r"are \(outputs, inputs\): give .*\['1.weight'\]\.T\. To", advice)
 
 
-def test_arrays_that_are_left_over_or_missing() -> None:
+def test_arrays_that_are_left_over_or_missing():
     def fault(net: lm.Network, arrays: Any = TWO_LINEAR, **how: Any) -> str:
         return error_text(DefinitionError, lm.from_torch, net, arrays, **how)
 
@@ -246,7 +242,7 @@ def test_arrays_that_are_left_over_or_missing() -> None:
     assert "first values of the layer: skip=['pos', 'pos.*']" in text
 
 
-def test_an_array_with_axes_of_length_one_more() -> None:
+def test_an_array_with_axes_of_length_one_more():
     arrays = POSITIONS | {"pos": POSITIONS["pos"][None]}
     error = refused(ShapeError, lm.from_torch, with_positions(), arrays)
     assert error.problem == "pos does not fit the parameter 'pos.weight'"
@@ -258,7 +254,7 @@ def loader(name: str, model: lm.Model) -> Any:
 
 
 @pytest.mark.parametrize("name", ["from_torch", "load_parameters"])
-def test_patterns_that_fit_nothing_and_names_that_are_no_text_are_refused(name: str) -> None:
+def test_patterns_that_fit_nothing_and_names_that_are_no_text_are_refused(name):
     load = loader(name, lm.Model(two_linear()))
     assert error_text(DefinitionError, load, TWO_LINEAR, skip=["2.*", "fc.*"]) == (
         f"in {name}, skip: a pattern fits no parameter and no array\n"
@@ -293,7 +289,7 @@ class Module:
         ),
     ],
 )
-def test_what_is_not_a_state_dict(given: Any, advice: str) -> None:
+def test_what_is_not_a_state_dict(given, advice):
     text = error_text(DefinitionError, lm.from_torch, two_linear(), given)
     assert "state_dict must be arrays by name" in text
     assert text.splitlines()[-1] == f"  {advice}"
@@ -319,7 +315,7 @@ NO_NUMBERS: list[Any] = [
 ]
 
 
-def test_a_state_of_an_optimizer_that_is_no_array_of_numbers() -> None:
+def test_a_state_of_an_optimizer_that_is_no_array_of_numbers():
     model = lm.Model(two_linear(), engine="interpreter")
     with model.training(lm.MSE(), lm.SGD(0.1, momentum=0.9), 2) as training:
         state = training.state()
@@ -332,7 +328,7 @@ def test_a_state_of_an_optimizer_that_is_no_array_of_numbers() -> None:
 
 @pytest.mark.parametrize("name", ["from_torch", "load_parameters", "set_parameters"])
 @pytest.mark.parametrize("value", NO_NUMBERS)
-def test_values_that_are_no_array_of_numbers(value: Any, name: str) -> None:
+def test_values_that_are_no_array_of_numbers(value, name):
     value = value(pytest.importorskip("torch")) if callable(value) else value
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(2, bias=False)), engine="interpreter")
     before, key = model.parameters()["1.weight"], f"{int(name != 'from_torch')}.weight"
@@ -393,7 +389,7 @@ MODULES: dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], tuple[i
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", MODULES)
-def test_predictions_are_those_of_the_module(name: str) -> None:
+def test_predictions_are_those_of_the_module(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     make, network, shape = MODULES[name]
     torch.manual_seed(0)
@@ -410,7 +406,7 @@ def test_predictions_are_those_of_the_module(name: str) -> None:
 
 
 @pytest.mark.torch
-def test_a_state_dict_in_bfloat16() -> None:
+def test_a_state_dict_in_bfloat16():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     module = torch.nn.Linear(4, 3).to(torch.bfloat16)
     model = lm.from_torch(lm.Sequential(lm.Input(4), lm.Linear(3)), module.state_dict(), show=False)
@@ -419,7 +415,7 @@ def test_a_state_dict_in_bfloat16() -> None:
 
 
 @pytest.mark.torch
-def test_the_keys_and_values_of_another_size() -> None:
+def test_the_keys_and_values_of_another_size():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     module = torch.nn.MultiheadAttention(8, 2, kdim=6, vdim=4, batch_first=True)
     q, k, v = torch.randn(2, 5, 8), torch.randn(2, 3, 6), torch.randn(2, 3, 4)
@@ -432,7 +428,7 @@ def test_the_keys_and_values_of_another_size() -> None:
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_a_norm_without_momentum_takes_the_counter(affine: bool) -> None:
+def test_a_norm_without_momentum_takes_the_counter(affine):
     names = ("weight", "bias") * affine
     arrays = weights(*((f"0.{name}", (3,)) for name in (*names, "running_mean", "running_var")))
     arrays = {name: abs(value) for name, value in arrays.items()}

@@ -50,7 +50,7 @@ def value_of(tensor: Tensor, **feeds: np.ndarray) -> np.ndarray:
     return evaluate(graph, feeds)[0]["y"]
 
 
-def test_a_graph_is_shown_one_tensor_a_line() -> None:
+def test_a_graph_is_shown_one_tensor_a_line():
     x = data(4)
     w = leaf("w", "parameter", (4,), float32)
     with labelled(Origin("net/1:Scale")):
@@ -67,18 +67,18 @@ def test_a_graph_is_shown_one_tensor_a_line() -> None:
     )
 
 
-def test_constants_and_attributes_are_shown() -> None:
+def test_constants_and_attributes_are_shown():
     x = data(2, 3)
     text = show(Graph((x,), (("y", ops.sum(x * constant(2.0, float32), 2)),)))
     assert "constant(2.0) : f32[]" in text
     assert "axes=(2)" in text
 
 
-def test_a_tensor_is_shown_with_shape_dtype_and_op() -> None:
+def test_a_tensor_is_shown_with_shape_dtype_and_op():
     assert repr(ops.tanh(data(4))) == "Tensor(f32[batch, 4], tanh)"
 
 
-def test_a_tensor_is_described_with_the_layer_it_comes_from() -> None:
+def test_a_tensor_is_described_with_the_layer_it_comes_from():
     with labelled(Origin("net/3:Conv2d")):
         assert described(data(4)) == "f32[batch, 4]   from net/3:Conv2d"
 
@@ -100,13 +100,13 @@ UNSOUND = {
 
 
 @pytest.mark.parametrize("name", UNSOUND)
-def test_faults_of_graphs_are_found(name: str) -> None:
+def test_faults_of_graphs_are_found(name):
     verify(Graph((X,), (("y", TANH),)))
     graph, problem = UNSOUND[name]
     assert refused(InternalError, lambda: verify(graph)).problem == problem
 
 
-def test_evaluating_gives_outputs_by_name() -> None:
+def test_evaluating_gives_outputs_by_name():
     x = data(2)
     outputs, _ = evaluate(
         bind_batch(Graph((x,), (("twice", x + x), ("square", x * x))), 1),
@@ -118,7 +118,7 @@ def test_evaluating_gives_outputs_by_name() -> None:
     }
 
 
-def test_updates_are_functions_of_the_old_values() -> None:
+def test_updates_are_functions_of_the_old_values():
     a, b = (leaf(name, "parameter", (), float32) for name in "ab")
     _, updates = evaluate(
         Graph((), (), ((a, b + 0.0), (b, a + 0.0))), {"a": np.float32(1), "b": np.float32(2)}
@@ -126,7 +126,7 @@ def test_updates_are_functions_of_the_old_values() -> None:
     assert (float(updates["a"]), float(updates["b"])) == (2.0, 1.0)
 
 
-def test_a_bound_graph_has_no_open_dimension() -> None:
+def test_a_bound_graph_has_no_open_dimension():
     x = data(4)
     y = ops.broadcast_to(ops.sum(ops.reshape(x, (BATCH, 2, 2)), 0), (BATCH, 2, 2))
     bound = bind_batch(Graph((x,), (("y", y),)), 3)
@@ -150,7 +150,7 @@ OPERATORS: dict[str, Callable] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_of_tensors_numbers_and_arrays_equal_numpy(name: str) -> None:
+def test_operators_of_tensors_numbers_and_arrays_equal_numpy(name):
     operator, x, number = OPERATORS[name], data(3), np.float32(2)
     found = value_of(operator(x, data(3, name="b")), x=LEFT, b=RIGHT)
     np.testing.assert_array_equal(found, operator(LEFT, RIGHT))
@@ -163,7 +163,7 @@ def test_operators_of_tensors_numbers_and_arrays_equal_numpy(name: str) -> None:
         np.testing.assert_allclose(value_of(made, x=LEFT), expected, rtol=1e-6)
 
 
-def test_products_slices_negation_and_absolute_values() -> None:
+def test_products_slices_negation_and_absolute_values():
     w = np.arange(6, dtype="float32").reshape(3, 2)
     for found, expected in (
         (data(3) @ constant(w), LEFT @ w),
@@ -174,11 +174,11 @@ def test_products_slices_negation_and_absolute_values() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 1.5, True, np.float64(2.5), np.int32(3)])
-def test_numbers_take_the_dtype_of_the_tensor(number: float) -> None:
+def test_numbers_take_the_dtype_of_the_tensor(number):
     assert (data(3) * number).dtype == float32
 
 
-def test_a_tensor_has_no_truth_value() -> None:
+def test_a_tensor_has_no_truth_value():
     error = refused(LaminaError, lambda: bool(data(3) > 0))
     assert error.problem == "a tensor has no truth value: it holds no data yet"
     assert "ops.where" in error.advice
@@ -199,9 +199,7 @@ def test_a_tensor_has_no_truth_value() -> None:
         (math.exp, "float() needs numbers", "in lm.ops."),
     ],
 )
-def test_functions_of_numpy_are_refused(
-    call: Callable[[Any], object], problem: str, advice: str
-) -> None:
+def test_functions_of_numpy_are_refused(call, problem, advice):
     error = refused(LaminaError, lambda: call(data(3)))
     assert str(error).startswith("in test_graph.py:")
     assert error.problem.startswith(problem)
@@ -217,20 +215,20 @@ def test_functions_of_numpy_are_refused(
         lambda x: x in [1, 2],
     ],
 )
-def test_comparing_a_tensor_with_numbers_names_the_op(compare: Callable[[Any], object]) -> None:
+def test_comparing_a_tensor_with_numbers_names_the_op(compare):
     assert re.sub(r"py:\d+", "py:N", error_text(LaminaError, lambda: compare(data(3)))) == (
         "in test_graph.py:N: == and != do not compare the elements of a tensor\n"
         "  Use lm.ops.equal(x, y) or lm.ops.not_equal(x, y)."
     )
 
 
-def test_tensors_are_compared_and_hashed_by_identity() -> None:
+def test_tensors_are_compared_and_hashed_by_identity():
     x, y = data(3), data(3)
     assert (x == y, x != y, x in (y, None, "x"), x in (y, x)) == (False, True, False, True)
     assert {x: 1, y: 2}[x] == 1
 
 
-def test_an_open_batch_size_is_no_number() -> None:
+def test_an_open_batch_size_is_no_number():
     x = leaf("x", "input", (BATCH, 3), float32)
     with pytest.raises(LaminaError) as caught:
         x / cast(Any, x.shape[0])
@@ -241,7 +239,7 @@ def test_an_open_batch_size_is_no_number() -> None:
     )
 
 
-def test_an_array_cannot_be_changed_by_a_tensor() -> None:
+def test_an_array_cannot_be_changed_by_a_tensor():
     x, array = data(3), np.full(3, 2.0, "float32")
     with pytest.raises(LaminaError) as caught:
         array += x
@@ -251,24 +249,24 @@ def test_an_array_cannot_be_changed_by_a_tensor() -> None:
         array /= x
 
 
-def test_a_tensor_cannot_be_iterated_over() -> None:
+def test_a_tensor_cannot_be_iterated_over():
     error = refused(LaminaError, lambda: list(data(3)))
     assert error.problem == "a tensor cannot be iterated over"
     assert "ops.unstack" in error.advice
 
 
-def test_a_tensor_cannot_be_changed() -> None:
+def test_a_tensor_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         data(3).shape = (1,)
 
 
-def test_an_op_remembers_the_line_that_made_it() -> None:
+def test_an_op_remembers_the_line_that_made_it():
     x = data(3)
     y, line = ops.tanh(x), here()
     assert y.origin.source == f"test_graph.py:{line}"
 
 
-def test_an_error_names_the_op_and_the_line_that_made_it() -> None:
+def test_an_error_names_the_op_and_the_line_that_made_it():
     a, b = data(3, name="a"), data(4, name="b")
     with pytest.raises(ShapeError) as caught:
         a + b
@@ -276,7 +274,7 @@ def test_an_error_names_the_op_and_the_line_that_made_it() -> None:
     assert caught.value.where == f"net/2:Add (test_graph.py:{line})"
 
 
-def test_a_label_changes_the_origin_and_nothing_else() -> None:
+def test_a_label_changes_the_origin_and_nothing_else():
     x = data(3)
     with labelled(Origin("net/1:Own", "file.py:1")):
         y = ops.tanh(x)
@@ -284,20 +282,20 @@ def test_a_label_changes_the_origin_and_nothing_else() -> None:
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
 
 
-def test_a_label_ends_with_its_block_even_after_an_error() -> None:
+def test_a_label_ends_with_its_block_even_after_an_error():
     with pytest.raises(ShapeError), labelled(Origin("net/1:Own")):
         data(3) + data(4)
     assert ops.tanh(data(3)).origin.path == ""
 
 
-def test_rewriting_with_the_same_operands_keeps_the_tensors() -> None:
+def test_rewriting_with_the_same_operands_keeps_the_tensors():
     x = data(3)
     graph = Graph((x,), (("y", ops.tanh(x * 2.0)),))
     again = rewrite(graph, rebuild)
     assert again == graph
 
 
-def test_tensors_made_by_a_rule_take_the_origin_of_the_tensor_they_replace() -> None:
+def test_tensors_made_by_a_rule_take_the_origin_of_the_tensor_they_replace():
     x = data(3)
     with labelled(Origin("net/1:Own", "file.py:1")):
         y = ops.tanh(x)
@@ -309,12 +307,12 @@ def test_tensors_made_by_a_rule_take_the_origin_of_the_tensor_they_replace() -> 
     assert graph.outputs[0][1].origin == y.origin
 
 
-def test_unused_inputs_belong_to_a_graph() -> None:
+def test_unused_inputs_belong_to_a_graph():
     x, unused = data(3), data(3, name="unused")
     assert unused in Graph((x, unused), (("y", ops.tanh(x)),)).nodes()
 
 
-def test_constants_are_equal_if_shape_dtype_and_bytes_are() -> None:
+def test_constants_are_equal_if_shape_dtype_and_bytes_are():
     one, same = ConstantValue(np.arange(3)), ConstantValue(np.arange(3))
     assert one == same
     assert hash(one) == hash(same)
@@ -322,7 +320,7 @@ def test_constants_are_equal_if_shape_dtype_and_bytes_are() -> None:
     assert one != ConstantValue(np.arange(3)[None])
 
 
-def test_a_constant_is_a_copy() -> None:
+def test_a_constant_is_a_copy():
     array = np.zeros(3)
     value = ConstantValue(array)
     array[0] = 1
@@ -338,17 +336,17 @@ def source_from(filename: str) -> str:
     return made.origin.source
 
 
-def test_code_in_a_folder_named_like_the_package_is_the_users() -> None:
+def test_code_in_a_folder_named_like_the_package_is_the_users():
     package = Path(ops.__file__).parents[1]
     assert source_from(f"{package}_experiments/train.py") == "train.py:3"
 
 
 @pytest.mark.parametrize("name", ["<stdin>", "<ipython-input-7-abc>", "<python-input-2>"])
-def test_interactive_code_has_source_lines(name: str) -> None:
+def test_interactive_code_has_source_lines(name):
     assert source_from(name) == f"{name}:3"
 
 
-def test_generated_code_is_not_the_users() -> None:
+def test_generated_code_is_not_the_users():
     assert source_from("<string>").startswith("test_graph.py:")
 
 
@@ -357,14 +355,14 @@ def record(name: str) -> Op:
     return Op(name, known.infer, known.gradient, known.reference, known.lowering)
 
 
-def test_no_record_takes_the_name_of_an_op_of_lamina() -> None:
+def test_no_record_takes_the_name_of_an_op_of_lamina():
     known = OPS["exp"]
     another = record("exp")
     assert OPS["exp"] is known
     assert OPS.own("exp") is known is not another
 
 
-def test_of_user_records_with_one_name_the_newest_is_found() -> None:
+def test_of_user_records_with_one_name_the_newest_is_found():
     record("squared_in_a_notebook")
     newest = record("squared_in_a_notebook")
     assert OPS["squared_in_a_notebook"] is newest

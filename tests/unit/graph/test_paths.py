@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ def after(steps: int, optimizer: Any, **how: Any) -> dict[str, Array]:
     return model.parameters()
 
 
-def test_each_parameter_follows_its_own_optimizer() -> None:
+def test_each_parameter_follows_its_own_optimizer():
     # One training step: later gradients depend on the updates of all parameters.
     optimizer = lm.ByPath({"1.*": lm.SGD(0.1), "*.bias": lm.Adam(0.01)}, default=lm.Lion(0.02))
     found = after(1, optimizer)
@@ -44,7 +43,7 @@ def test_each_parameter_follows_its_own_optimizer() -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7)
 
 
-def test_rates_by_path_may_depend_on_the_step() -> None:
+def test_rates_by_path_may_depend_on_the_step():
     # From the third training step on the first layer does not change.
     rate = lm.schedules.PiecewiseConstant(boundaries=[2], rates=[0.1, 0.0])
     optimizer = lm.ByPath({"1.*": lm.SGD(rate)}, default=lm.SGD(lambda step: 0.1 / (step + 1)))
@@ -53,7 +52,7 @@ def test_rates_by_path_may_depend_on_the_step() -> None:
     assert still == ["1.weight", "1.bias"]
 
 
-def test_paths_within_paths_and_averages_are_resolved() -> None:
+def test_paths_within_paths_and_averages_are_resolved():
     inner = lm.ByPath({"*.bias": lm.SGD(0.1, momentum=0.9)}, default=lm.SGD(0.1))
     optimizer = lm.EMA(lm.ByPath({"1.*": inner}, default=lm.Adam(0.1)))
     with lm.Model(network()).training(LOSS, optimizer, 8) as training:
@@ -65,7 +64,7 @@ def test_paths_within_paths_and_averages_are_resolved() -> None:
     }
 
 
-def test_an_optimizer_that_is_no_subclass_is_accepted() -> None:
+def test_an_optimizer_that_is_no_subclass_is_accepted():
     class Bare:
         def slots(self) -> dict[str, float]:
             return {}
@@ -78,7 +77,7 @@ def test_an_optimizer_that_is_no_subclass_is_accepted() -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7)
 
 
-def test_an_earlier_pattern_that_leaves_nothing_is_refused() -> None:
+def test_an_earlier_pattern_that_leaves_nothing_is_refused():
     optimizer = lm.ByPath({"*": lm.SGD(0.1), "*.bias": lm.SGD(0.2)}, default=lm.SGD(0.3))
     text = error_text(DefinitionError, lambda: network().plan(8, LOSS, optimizer))
     assert text.startswith("in ByPath (test_paths.py:")
@@ -91,14 +90,14 @@ def test_an_earlier_pattern_that_leaves_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("patterns", [[lm.SGD(0.1)], {1: lm.SGD(0.1)}])
-def test_optimizers_by_path_are_a_dict(patterns: Any) -> None:
+def test_optimizers_by_path_are_a_dict(patterns):
     text = error_text(DefinitionError, lambda: lm.ByPath(patterns, default=lm.SGD(0.1)))
     assert "the optimizers are given as a dict, by patterns" in text
     assert 'expected  {"*.bias": lm.Adam(1e-3)}' in text
 
 
 @pytest.mark.parametrize("wrong", [0.1, lm.Adam])
-def test_a_pattern_with_anything_but_an_optimizer_is_refused(wrong: Any) -> None:
+def test_a_pattern_with_anything_but_an_optimizer_is_refused(wrong):
     for how in ({"patterns": {"1.*": wrong}, "default": lm.Adam()}, {"default": wrong}):
         with pytest.raises(DefinitionError, match=r"in ByPath .*: this is not an optimizer"):
             lm.ByPath(**{"patterns": {}, **how})
@@ -113,7 +112,7 @@ FROZEN = [
 
 
 @pytest.mark.parametrize(("frozen", "names"), FROZEN)
-def test_frozen_parameters_keep_their_bits_and_have_no_state(frozen: Any, names: list[str]) -> None:
+def test_frozen_parameters_keep_their_bits_and_have_no_state(frozen, names):
     model = lm.Model(network())
     before = model.parameters()
     with model.training(LOSS, lm.AdamW(0.1), 8, frozen=frozen) as training:
@@ -132,7 +131,7 @@ def contractions(frozen: Any) -> tuple[int, int]:
     return len(found), bill.state_bytes
 
 
-def test_gradients_of_frozen_parameters_are_not_computed() -> None:
+def test_gradients_of_frozen_parameters_are_not_computed():
     first, last, weights = 4 * (32 * 64 + 64), 4 * (64 * 10 + 10), 4 * (32 * 64 + 64 * 10)
     scalars = 8 + 4 * 7  # the number of the training step, and the formulas of Adam's numbers
     # Forward 2; backward the gradient of each weight, and of the activations between them.
@@ -142,7 +141,7 @@ def test_gradients_of_frozen_parameters_are_not_computed() -> None:
     assert contractions(["*.weight"]) == (3, 2 * (first + last - weights) + scalars)
 
 
-def test_a_fit_with_frozen_parameters_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_fit_with_frozen_parameters_is_resumed_with_the_same_bits(tmp_path):
     path, whole, rest = tmp_path / "checkpoint", lm.Model(network()), lm.Model(network())
     how: dict[str, Any] = {"frozen": ["1.*"], "clip": lm.ClipGlobalNorm(0.1)}
     before = whole.parameters()
@@ -155,7 +154,7 @@ def test_a_fit_with_frozen_parameters_is_resumed_with_the_same_bits(tmp_path: Pa
     assert still == ["1.weight", "1.bias"]
 
 
-def test_resuming_with_other_frozen_parameters_is_refused(tmp_path: Path) -> None:
+def test_resuming_with_other_frozen_parameters_is_refused(tmp_path):
     path = tmp_path / "checkpoint"
     fit(lm.Model(network()), optimizer=lm.SGD(0.1), checkpoint=path, frozen=["1.*"])
     with pytest.raises(DefinitionError) as error:
@@ -163,7 +162,7 @@ def test_resuming_with_other_frozen_parameters_is_refused(tmp_path: Path) -> Non
     assert "frozen  ['1.*'] in the file, [] here" in str(error.value)
 
 
-def test_a_frozen_penalty_stays_in_the_loss() -> None:
+def test_a_frozen_penalty_stays_in_the_loss():
     net = lm.Sequential(lm.Input(4), lm.Linear(3, weight_regularizer=lm.L2(10.0)))
     losses: list[float] = []
     for frozen in ([], ["1.weight"]):
@@ -172,7 +171,7 @@ def test_a_frozen_penalty_stays_in_the_loss() -> None:
     assert losses[0] == pytest.approx(losses[1])
 
 
-def test_states_of_a_frozen_layer_still_move() -> None:
+def test_states_of_a_frozen_layer_still_move():
     model = lm.Model(lm.Sequential(lm.Input(4), Centred(), lm.Linear(3)))
     before = model.predict(TRAIN.inputs)
     with model.training(LOSS, lm.SGD(1e-30), 8, frozen=["1.*"]) as training:
@@ -181,7 +180,7 @@ def test_states_of_a_frozen_layer_still_move() -> None:
 
 
 @pytest.mark.sampled
-def test_explanations_and_profiles_leave_out_gradients_of_frozen_parameters() -> None:
+def test_explanations_and_profiles_leave_out_gradients_of_frozen_parameters():
     model = lm.Model(network())
     explained = [model.explain(8, LOSS, lm.Adam(), frozen=frozen) for frozen in ([], ["1.*"])]
     assert len(explained[1].costs) < len(explained[0].costs)
@@ -189,7 +188,7 @@ def test_explanations_and_profiles_leave_out_gradients_of_frozen_parameters() ->
     assert len(profile.seconds) == len(explained[1].costs)
 
 
-def test_a_layer_applied_twice_is_frozen_as_one() -> None:
+def test_a_layer_applied_twice_is_frozen_as_one():
     shared, x = lm.Linear(4), lm.Input(4)
     net = lm.Network(x, lm.Linear(3)(lm.Tanh()(shared(lm.Tanh()(shared(x))))))
     model = lm.Model(net)
@@ -213,7 +212,7 @@ USES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_pattern_that_freezes_nothing_is_refused(use: str) -> None:
+def test_a_pattern_that_freezes_nothing_is_refused(use):
     assert error_text(DefinitionError, lambda: USES[use](["1.*", "2.*"])) == (
         "in frozen: a pattern fits no parameter\n"
         "  pattern     '2.*'\n"
@@ -222,7 +221,7 @@ def test_a_pattern_that_freezes_nothing_is_refused(use: str) -> None:
     )
 
 
-def test_a_pattern_that_chooses_no_parameter_is_refused() -> None:
+def test_a_pattern_that_chooses_no_parameter_is_refused():
     optimizer = lm.ByPath({"linear": lm.SGD(0.1)}, default=lm.SGD(0.2))
     text = error_text(DefinitionError, lambda: lm.Model(network()).training(LOSS, optimizer, 8))
     assert text.startswith("in ByPath (test_paths.py:")
@@ -236,7 +235,7 @@ def test_a_pattern_that_chooses_no_parameter_is_refused() -> None:
 
 @pytest.mark.parametrize("frozen", ["1.*", None, [1], 3])
 @pytest.mark.parametrize("use", USES)
-def test_frozen_values_that_are_no_list_of_patterns_are_refused(frozen: Any, use: str) -> None:
+def test_frozen_values_that_are_no_list_of_patterns_are_refused(frozen, use):
     assert error_text(DefinitionError, lambda: USES[use](frozen)) == (
         "in frozen: the frozen parameters are given as a list of patterns\n"
         "  expected  ['0.*', '2.weight']\n"
@@ -244,7 +243,7 @@ def test_frozen_values_that_are_no_list_of_patterns_are_refused(frozen: Any, use
     )
 
 
-def test_freezing_everything_leaves_nothing_to_train() -> None:
+def test_freezing_everything_leaves_nothing_to_train():
     with pytest.raises(DefinitionError) as error:
         network().plan(8, LOSS, lm.SGD(0.1), frozen=["1.*", "4.*"])
     assert str(error.value) == (

@@ -40,13 +40,13 @@ def described(tensor: lm.Tensor) -> tuple[object, ...]:
     return tensor.op, operands, attributes, tensor.shape, tensor.dtype
 
 
-def test_every_method_is_declared_for_type_checkers() -> None:
+def test_every_method_is_declared_for_type_checkers():
     made = {name for name, one in vars(methods.Methods).items() if type(one).__name__ == "_Method"}
     assert made == EVERY.keys()
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_method_is_declared_with_the_parameters_of_its_function(name: str) -> None:
+def test_a_method_is_declared_with_the_parameters_of_its_function(name):
     function = inspect.signature(getattr(lm.ops, NAMES.get(name, name)))
     parameters = list(function.parameters.values())[1:]
     declared = DECLARED[name].args
@@ -56,7 +56,7 @@ def test_a_method_is_declared_with_the_parameters_of_its_function(name: str) -> 
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_method_makes_the_tensor_of_its_function(name: str) -> None:
+def test_a_method_makes_the_tensor_of_its_function(name):
     x = lm.Input(4) > 0 if name in ("all", "any") else lm.Input(4)
     values: tuple[Any, ...] = NEEDED.get(name, ())
     if name in ("matmul", "dot"):
@@ -65,13 +65,13 @@ def test_a_method_makes_the_tensor_of_its_function(name: str) -> None:
     assert described(result) == described(getattr(lm.ops, NAMES.get(name, name))(x, *values))
 
 
-def test_axes_are_counted_and_the_last_two_exchanged() -> None:
+def test_axes_are_counted_and_the_last_two_exchanged():
     x = lm.Input(3, 4)
     assert x.ndim == x.rank == 3
     assert x.mT.shape == (x.shape[0], 4, 3)
 
 
-def test_mT_of_fewer_than_two_axes_is_refused() -> None:
+def test_mT_of_fewer_than_two_axes_is_refused():
     with pytest.raises(ShapeError) as caught:
         _ = lm.Input().mT
     assert "mT exchanges the last two axes, and there are fewer" in str(caught.value)
@@ -79,7 +79,7 @@ def test_mT_of_fewer_than_two_axes_is_refused() -> None:
     assert "test_tensor_methods.py" in caught.value.where
 
 
-def test_T_reverses_all_axes_as_in_numpy() -> None:
+def test_T_reverses_all_axes_as_in_numpy():
     x = lm.Input(3, 4)
     assert x.T.shape == (4, 3, x.shape[0])
     assert described(x.T) == described(lm.ops.transpose(x))
@@ -89,7 +89,7 @@ def test_T_reverses_all_axes_as_in_numpy() -> None:
     np.testing.assert_array_equal(product(array)[0], array.T @ array)
 
 
-def test_standard_deviation_and_variance_are_those_of_numpy() -> None:
+def test_standard_deviation_and_variance_are_those_of_numpy():
     array = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
     x = lm.Input(3)
     outputs = [x.std(1), x.std(0, 1, True), x.var(1), x.var(0, correction=1), x.std()]
@@ -111,7 +111,7 @@ def test_standard_deviation_and_variance_are_those_of_numpy() -> None:
         (lambda x: x.reshape(4, 3), "Give the shape as one tuple: x.reshape((2, 3))."),
     ],
 )
-def test_options_of_other_frameworks_get_advice(call: Any, advice: str) -> None:
+def test_options_of_other_frameworks_get_advice(call, advice):
     error = refused(DefinitionError, lambda: call(lm.Input(3, 4)))
     assert error.advice == advice
 
@@ -143,13 +143,13 @@ def test_options_of_other_frameworks_get_advice(call: Any, advice: str) -> None:
         ("t", "x.transpose(axes), with all axes; x.mT exchanges the last two, x.T reverses all."),
     ],
 )
-def test_methods_that_a_symbolic_tensor_lacks_say_what_to_write(name: str, text: str) -> None:
+def test_methods_that_a_symbolic_tensor_lacks_say_what_to_write(name, text):
     with pytest.raises(AttributeError) as error:
         getattr(lm.Input(3), name)
     assert str(error.value) == f"'Tensor' object has no attribute {name!r}. {text}"
 
 
-def test_every_function_of_tensors_is_named_where_a_method_lacks() -> None:
+def test_every_function_of_tensors_is_named_where_a_method_lacks():
     x = lm.Input(3)
     for name in dir(lm.ops):
         function = getattr(lm.ops, name)
@@ -159,7 +159,7 @@ def test_every_function_of_tensors_is_named_where_a_method_lacks() -> None:
         assert f"lm.ops.{name}(" in text or name in TABLES["Tensor"]
 
 
-def test_round_rounds_a_tensor() -> None:
+def test_round_rounds_a_tensor():
     x = lm.Input(3)
     array = np.array([[0.5, 1.5, -1.2]], np.float32)
     (found,) = lm.compile([x], [round(x)])(array)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,7 +59,7 @@ def bill(name: str, batch: int = 32) -> lm.bill.MemoryBill:
     return NETWORKS[name].plan(batch, lm.CrossEntropy(), lm.Adam(1e-3))
 
 
-def test_bytes_are_counted() -> None:
+def test_bytes_are_counted():
     inference, step = SMALL.plan(8), SMALL.plan(8, lm.MSE(), lm.SGD(0.1))
     assert inference.parameter_bytes == 4 * (15 + 8)
     assert inference.state_bytes == 0
@@ -89,16 +87,14 @@ def test_bytes_are_counted() -> None:
         (lm.Adam(1e-3), 2, 7),
     ],
 )
-def test_state_is_the_optimizers_slots_and_numbers_and_the_step_counter(
-    optimizer: object, slots: int, numbers: int
-) -> None:
+def test_state_is_the_optimizers_slots_and_numbers_and_the_step_counter(optimizer, slots, numbers):
     found = SMALL.plan(8, lm.MSE(), optimizer)
     assert found.state_bytes == slots * 4 * (15 + 8) + numbers * 4 + 8
 
 
 @pytest.mark.parametrize("batch", [1, 7, 32, 256])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_peak_is_at_most_5_percent_above_its_lower_bound(name: str, batch: int) -> None:
+def test_the_peak_is_at_most_5_percent_above_its_lower_bound(name, batch):
     found = bill(name, batch)
     # Offsets are aligned, which in a tiny arena is more than 5%.
     alignment = 64 * len(found.program.plan.allocations)
@@ -108,14 +104,14 @@ def test_the_peak_is_at_most_5_percent_above_its_lower_bound(name: str, batch: i
     assert batch < 256 or found.peak_bytes <= 1.05 * found.lower_bound_bytes
 
 
-def test_training_needs_more_than_inference() -> None:
+def test_training_needs_more_than_inference():
     net = NETWORKS["deep"]
     assert net.plan(32).peak_bytes < bill("deep").peak_bytes
 
 
 @pytest.mark.parametrize("memory", [8_000, 100_000, 1_234_567])
 @pytest.mark.parametrize("training", [False, True])
-def test_the_largest_batch_fits_and_the_next_does_not(memory: int, training: bool) -> None:
+def test_the_largest_batch_fits_and_the_next_does_not(memory, training):
     how = (lm.MSE(), lm.Adam(1e-3)) if training else ()
     size = SMALL.max_batch_size(memory, *how)
     assert SMALL.plan(size, *how).peak_bytes <= memory
@@ -125,7 +121,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(memory: int, training: boo
         assert SMALL.max_batch_size(SMALL.plan(count, *how).peak_bytes, *how) >= count
 
 
-def test_without_an_amount_the_memory_of_the_device_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_amount_the_memory_of_the_device_counts(monkeypatch):
     available: list[int | None] = [100_000]
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: available[0])
     assert SMALL.max_batch_size() == SMALL.max_batch_size(100_000)
@@ -141,9 +137,7 @@ def test_without_an_amount_the_memory_of_the_device_counts(monkeypatch: pytest.M
     "bytes_of", [lambda n: 3 * n + 7, lambda n: n * n, lambda n: 64 * (n // 9)]
 )
 @pytest.mark.parametrize("too_large", [None, 1000])
-def test_the_largest_batch_is_found_for_any_growth_of_bytes(
-    bytes_of: Callable[[int], float], too_large: int | None
-) -> None:
+def test_the_largest_batch_is_found_for_any_growth_of_bytes(bytes_of, too_large):
     for limit in (0, 1, 10, 100, 640, 1000):
         fitting = [n for n in range(1, 2000) if bytes_of(n) <= limit]
         found = largest_batch(bytes_of, limit, too_large)
@@ -151,7 +145,7 @@ def test_the_largest_batch_is_found_for_any_growth_of_bytes(
     assert largest_batch(lambda n: n if n < 40 else math.inf, 1000, too_large) == 39
 
 
-def test_a_memory_too_small_for_one_example_is_refused() -> None:
+def test_a_memory_too_small_for_one_example_is_refused():
     how = ("1 MiB", lm.CrossEntropy(), lm.Adam(1e-3))
     assert error_text(EngineError, NETWORKS["wide"].max_batch_size, *how).startswith(
         "in max_batch_size: not even a batch of one example fits\n"
@@ -167,7 +161,7 @@ def test_a_memory_too_small_for_one_example_is_refused() -> None:
         *(("500 MB", 500_000_000), ("2 GiB", 2 * 2**30), ("1.5kib", 1536), (" 3 TB ", 3 * 10**12)),
     ],
 )
-def test_amounts_of_memory_are_read(text: str | float, count: int) -> None:
+def test_amounts_of_memory_are_read(text, count):
     assert MemorySize().read(text) == count
 
 
@@ -175,7 +169,7 @@ def test_amounts_of_memory_are_read(text: str | float, count: int) -> None:
     "text",
     ["", "much", "2 GiBs", "GiB", "1e999 GB", "-1 GB", "nan", -5, True, float("nan"), None, "1 2"],
 )
-def test_invalid_amounts_of_memory_are_refused(text: str | float) -> None:
+def test_invalid_amounts_of_memory_are_refused(text):
     misfit = refused(Misfit, MemorySize().read, text)
     assert str(as_error(misfit, "memory", text, "plan")).partition(": ")[2] == (
         "this is not an amount of memory\n"
@@ -184,7 +178,7 @@ def test_invalid_amounts_of_memory_are_refused(text: str | float) -> None:
     )
 
 
-def test_planning_terabytes_neither_allocates_nor_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_terabytes_neither_allocates_nor_compiles(monkeypatch):
     for name in ("allocate", "compile"):
         monkeypatch.setattr(InterpreterEngine, name, None)
     net = lm.Sequential(lm.Input(10**6), lm.Linear(10**6), lm.ReLU(), lm.Linear(10))
@@ -199,7 +193,7 @@ def test_planning_terabytes_neither_allocates_nor_compiles(monkeypatch: pytest.M
     assert peak < 20 * 2**20
 
 
-def test_the_bill_is_shown_as_a_table() -> None:
+def test_the_bill_is_shown_as_a_table():
     found = SMALL.plan(8, lm.MSE(), lm.Adam(1e-3))
     lines = str(found).splitlines()
     for number, text in (
@@ -212,13 +206,13 @@ def test_the_bill_is_shown_as_a_table() -> None:
 
 
 @pytest.mark.parametrize("name", ["small", "attention"])
-def test_the_plan_is_drawn(name: str, tmp_path: Path) -> None:
+def test_the_plan_is_drawn(name, tmp_path):
     bill(name).plot(tmp_path / "plan.png")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
 @pytest.mark.parametrize("size", [0, -3, 2.5, True, "8", None])
-def test_a_batch_size_is_a_whole_number_above_zero(size: int) -> None:
+def test_a_batch_size_is_a_whole_number_above_zero(size):
     with pytest.raises(DefinitionError) as caught:
         SMALL.plan(size)
     assert str(caught.value) == (
@@ -229,13 +223,13 @@ def test_a_batch_size_is_a_whole_number_above_zero(size: int) -> None:
     )
 
 
-def test_a_loss_without_an_optimizer_is_refused() -> None:
+def test_a_loss_without_an_optimizer_is_refused():
     error = refused(DefinitionError, SMALL.plan, 8, lm.MSE())
     assert error.where == "plan"
     assert error.facts[1] == ("optimizer", "None")
 
 
-def test_the_bytes_of_data_stand_in_the_bill() -> None:
+def test_the_bytes_of_data_stand_in_the_bill():
     net = lm.Sequential(lm.Input(4), lm.Linear(3))
     x, y = np.zeros((1000, 4), "float32"), np.zeros(1000, "int64")
     how = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
@@ -271,9 +265,7 @@ _WEIGHTS = np.ones(40, "float32")
     ],
     ids=["bytes", "weights", "names"],
 )
-def test_a_plan_for_data_is_that_of_a_training_on_it(
-    data: lm.data.Dataset, dtype: Any, micro_batch: int | None
-) -> None:
+def test_a_plan_for_data_is_that_of_a_training_on_it(data, dtype, micro_batch):
     pixels = lm.Input(12, name="pixels")
     net = lm.Network(inputs=pixels, outputs=lm.Linear(3)(pixels))
     how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(), "micro_batch": micro_batch}
@@ -284,7 +276,7 @@ def test_a_plan_for_data_is_that_of_a_training_on_it(
     assert bill.data_bytes == data.nbytes
 
 
-def test_a_forward_pass_is_planned_for_the_dtypes_of_data() -> None:
+def test_a_forward_pass_is_planned_for_the_dtypes_of_data():
     net = lm.Sequential(lm.Input(12), lm.Linear(1))
     assert net.plan(8).input_bytes == 8 * 12 * 4
     assert net.plan(8, data=(_PIXELS, _CLASSES)).input_bytes == 8 * 12
@@ -293,7 +285,7 @@ def test_a_forward_pass_is_planned_for_the_dtypes_of_data() -> None:
     assert net.max_batch_size("64 KiB", data=_PIXELS) > 2 * net.max_batch_size("64 KiB")
 
 
-def test_a_plan_for_data_that_is_none_is_refused() -> None:
+def test_a_plan_for_data_that_is_none_is_refused():
     net = lm.Sequential(lm.Input(4), lm.Linear(3))
     assert "this is not a data set" in error_text(DataError, net.plan, 8, data="train.npz")
     text = error_text(ShapeError, net.plan, 8, data=_PIXELS)

@@ -25,7 +25,7 @@ def small_model(engine: str = "cpu") -> lm.Model:
     return lm.Model(net, engine=engine)
 
 
-def test_a_contraction_costs_its_multiply_adds_and_the_bytes_of_its_operands() -> None:
+def test_a_contraction_costs_its_multiply_adds_and_the_bytes_of_its_operands():
     explanation = small_model().explain(batch_size=BATCH)
     step, cost = explanation.program.steps[0], explanation.costs[0]
     # 2 for each product, 1 for the bias, 1 for the activation.
@@ -36,7 +36,7 @@ def test_a_contraction_costs_its_multiply_adds_and_the_bytes_of_its_operands() -
     assert space_of(step) == "4 x 5 x 6"
 
 
-def test_a_reduction_costs_an_operation_and_reads_no_element_twice() -> None:
+def test_a_reduction_costs_an_operation_and_reads_no_element_twice():
     x = lm.Input(7)
     model = lm.Model(lm.Network(inputs=x, outputs=lm.ops.sum(x, 1)))
     explanation = model.explain(batch_size=BATCH)
@@ -49,7 +49,7 @@ def test_a_reduction_costs_an_operation_and_reads_no_element_twice() -> None:
         assert cost.read_bytes <= 4 * BATCH * 7 + 4 * BATCH
 
 
-def test_an_explanation_lists_every_step_and_the_sums() -> None:
+def test_an_explanation_lists_every_step_and_the_sums():
     explanation = small_model().explain(BATCH, lm.CrossEntropy(), lm.Adam(1e-3))
     lines = str(explanation).splitlines()
     assert lines[0].startswith("training step, 4 examples, on cpu (")
@@ -63,7 +63,7 @@ def test_an_explanation_lists_every_step_and_the_sums() -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("width", [5, 200])
-def test_an_engine_lists_every_step_in_all_its_languages(width: int, engine: str) -> None:
+def test_an_engine_lists_every_step_in_all_its_languages(width, engine):
     # The wide network has gradients of biases that run inside of other steps.
     net = lm.Sequential(lm.Input(200), lm.Linear(width), lm.ReLU(), lm.Linear(200))
     explanation = lm.Model(net, engine=engine).explain(32, lm.CrossEntropy(), lm.SGD(0.1))
@@ -78,7 +78,7 @@ def test_an_engine_lists_every_step_in_all_its_languages(width: int, engine: str
                 assert 0 < len(text) < len(explanation.listing(None, language))
 
 
-def test_the_cpu_engine_shows_the_code_of_a_single_step() -> None:
+def test_the_cpu_engine_shows_the_code_of_a_single_step():
     explanation = small_model().explain(BATCH, lm.CrossEntropy(), lm.SGD(0.1))
     whole, first, second = (functions(explanation.listing(n, "llvm")) for n in (None, 0, 1))
     assert first
@@ -88,7 +88,7 @@ def test_the_cpu_engine_shows_the_code_of_a_single_step() -> None:
     assert "ret" in explanation.listing(1, "assembly")
 
 
-def test_listings_of_unknown_steps_and_languages_are_refused() -> None:
+def test_listings_of_unknown_steps_and_languages_are_refused():
     listing = small_model("interpreter").explain().listing
     assert error_text(DefinitionError, listing, 9) == (
         "in listing: the program has no such step\n"
@@ -105,7 +105,7 @@ def test_listings_of_unknown_steps_and_languages_are_refused() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_profile_times_every_step_and_leaves_the_model_as_it_is(engine: str) -> None:
+def test_a_profile_times_every_step_and_leaves_the_model_as_it_is(engine):
     model = small_model(engine)
     before = model.parameters()
     profile = model.profile(BATCH, lm.CrossEntropy(), lm.Adam(1e-2), seconds=0.02)
@@ -118,7 +118,7 @@ def test_a_profile_times_every_step_and_leaves_the_model_as_it_is(engine: str) -
 
 
 @pytest.mark.sampled
-def test_a_profile_names_the_slowest_step_first_and_the_peaks() -> None:
+def test_a_profile_names_the_slowest_step_first_and_the_peaks():
     profile = small_model().profile(BATCH, seconds=0.02)
     lines = str(profile).splitlines()
     assert lines[0].startswith("inference, 4 examples, on cpu (")
@@ -131,7 +131,7 @@ def test_a_profile_names_the_slowest_step_first_and_the_peaks() -> None:
 
 
 @pytest.mark.sampled
-def test_a_profile_runs_on_given_data() -> None:
+def test_a_profile_runs_on_given_data():
     net = lm.Sequential(lm.Input(4), lm.Linear(2))
     x, y = np.zeros((BATCH, 4), "uint8"), np.zeros(BATCH, "int64")
     profile = lm.Model(net).profile(
@@ -141,7 +141,7 @@ def test_a_profile_runs_on_given_data() -> None:
     assert kinds == {"input0": "uint8", "target0": "int64"}
 
 
-def test_integer_inputs_without_data_and_a_loss_without_an_optimizer_are_refused() -> None:
+def test_integer_inputs_without_data_and_a_loss_without_an_optimizer_are_refused():
     net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(2))
     assert error_text(DataError, lm.Model(net).profile, BATCH) == (
         "in profile: random examples cannot be made for an input of integers\n"
@@ -166,7 +166,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_command_explain_shows_the_training_step_or_inference_or_parts(file: str) -> None:
+def test_the_command_explain_shows_the_training_step_or_inference_or_parts(file):
     shown = succeed("explain", file).output
     assert shown.startswith("training step, 4 examples, on cpu (")
     shown = succeed("explain", file, "--inference", "--engine", "interpreter").output
@@ -178,7 +178,7 @@ def test_the_command_explain_shows_the_training_step_or_inference_or_parts(file:
 
 
 @pytest.mark.sampled
-def test_the_command_profile_shows_a_table_and_takes_data(file: str, tmp_path: Path) -> None:
+def test_the_command_profile_shows_a_table_and_takes_data(file, tmp_path):
     lines = succeed("profile", file, "--seconds", "0.02").output.splitlines()
     assert lines[2].split() == ["step", "name", "over", "time", "share", "GFLOP/s", "GB/s"]
     data = tmp_path / "data.npz"

@@ -50,13 +50,13 @@ SOUND: dict[str, tuple[lm.Network, Any]] = {
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_network_passes(name: str) -> None:
+def test_a_sound_network_passes(name):
     network, loss = SOUND[name]
     report = lm.verify(network, loss)
     assert report.passed, str(report)
 
 
-def test_every_parameter_and_every_engine_is_checked_and_shown_as_a_table() -> None:
+def test_every_parameter_and_every_engine_is_checked_and_shown_as_a_table():
     report = lm.verify(*SOUND["a classifier"])
     found = [finding.what for finding in report.findings]
     assert found[:4] == [f"gradient of {n}.{name}" for n in (1, 3) for name in ("weight", "bias")]
@@ -67,9 +67,7 @@ def test_every_parameter_and_every_engine_is_checked_and_shown_as_a_table() -> N
 
 
 @pytest.mark.sampled
-def test_an_engine_that_does_not_update_a_parameter_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_engine_that_does_not_update_a_parameter_is_found(monkeypatch):
     layers = [layer for _ in range(8) for layer in (lm.Linear(16), lm.Tanh())]
     network = lm.Sequential(lm.Input(8), *layers, lm.Linear(4))
     steps = verification._changes
@@ -87,7 +85,7 @@ def test_an_engine_that_does_not_update_a_parameter_is_found(
     assert [one.what for one in report.findings if not one.passed] == ["training step on cpu"]
 
 
-def test_an_engine_that_cannot_run_is_reported_as_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_run_is_reported_as_skipped(monkeypatch):
     usable = [device for device in lm.devices() if device.engine == "cpu"]
     broken = Device("opencl:0", "Radeon RX", None, "the driver has no compiler")
     monkeypatch.setattr(verification, "devices", lambda: (*usable, broken))
@@ -118,7 +116,7 @@ class Wrong(lm.Layer):
         return apply(WRONG, x * scale)
 
 
-def test_a_wrong_gradient_is_found_only_in_parameters_before_it() -> None:
+def test_a_wrong_gradient_is_found_only_in_parameters_before_it():
     net = lm.Sequential(lm.Input(4), lm.Linear(3), Wrong(), lm.Linear(2))
     report = lm.verify(net, lm.MSE())
     failed = [finding.what for finding in report.findings if not finding.passed]
@@ -135,13 +133,13 @@ def embedding() -> lm.Network:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_integer_inputs_may_be_given_as_data(dtype: str) -> None:
+def test_integer_inputs_may_be_given_as_data(dtype):
     y = np.random.default_rng(0).normal(size=(6, 2)).astype(dtype)
     report = lm.verify(embedding(), lm.MSE(), data=(np.array([0, 1, 2, 3, 4, 0]), y))
     assert report.passed, str(report)
 
 
-def test_networks_and_data_that_do_not_fit_are_refused() -> None:
+def test_networks_and_data_that_do_not_fit_are_refused():
     assert error_text(DataError, lm.verify, embedding(), lm.MSE()) == (
         "in verify: random examples cannot be made for an input of integers\n"
         "  input  Tensor(i64[batch], leaf)\n"
@@ -161,12 +159,12 @@ def test_networks_and_data_that_do_not_fit_are_refused() -> None:
     assert not lm.verify(network, loss, data=(x, y)).passed
 
 
-def test_the_same_seed_gives_the_same_report() -> None:
+def test_the_same_seed_gives_the_same_report():
     assert lm.verify(*SOUND["branches"], seed=3) == lm.verify(*SOUND["branches"], seed=3)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_kink_within_a_finite_difference_is_no_wrong_gradient(seed: int) -> None:
+def test_a_kink_within_a_finite_difference_is_no_wrong_gradient(seed):
     net = lm.Sequential(
         lm.Input(64), lm.Linear(128), lm.ReLU(), lm.Linear(64), lm.ReLU(), lm.Linear(10)
     )
@@ -174,7 +172,7 @@ def test_a_kink_within_a_finite_difference_is_no_wrong_gradient(seed: int) -> No
 
 
 @pytest.mark.parametrize("divisor", [16, 255])
-def test_gradients_that_are_zero_but_for_rounding_are_right(divisor: int) -> None:
+def test_gradients_that_are_zero_but_for_rounding_are_right(divisor):
     net = lm.Sequential(
         lm.Input(1, 8, 8),
         *(lm.Rescale(1 / divisor), lm.Conv2d(8, 3, padding=1), lm.BatchNorm(), lm.ReLU()),
@@ -184,9 +182,7 @@ def test_gradients_that_are_zero_but_for_rounding_are_right(divisor: int) -> Non
     assert report.passed, str(report)
 
 
-def test_a_progress_bar_is_shown_on_a_terminal_only(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_progress_bar_is_shown_on_a_terminal_only(capfd, monkeypatch):
     net = lm.Sequential(lm.Input(3), lm.Linear(2), lm.Linear(2))
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # read by rich
         monkeypatch.delenv(name, raising=False)

@@ -12,7 +12,6 @@ from layer_values import run
 from random_arrays import normal64
 
 from lamina import layers as lm
-from lamina.layers.layer import Layer
 
 pytestmark = pytest.mark.each_case
 
@@ -89,7 +88,7 @@ ACTIVATIONS = [
 @pytest.mark.parametrize(
     ("layer", "formula"), ACTIVATIONS, ids=[repr(layer) for layer, _ in ACTIVATIONS]
 )
-def test_activation_has_the_values_of_its_formula(layer: Layer, formula: object) -> None:
+def test_activation_has_the_values_of_its_formula(layer, formula):
     for x in (KINKS, normal64(3, 4)):
         expected = formula(x)
         found = run(layer, x, variables=WEIGHTS.get(type(layer).__name__))
@@ -114,7 +113,7 @@ OTHER_SECOND = ("ELU", "SELU", "CELU")
 
 @pytest.mark.torch
 @pytest.mark.parametrize("layer", [layer for layer, _ in ACTIVATIONS], ids=repr)
-def test_activation_agrees_with_pytorch_at_kinks(layer: Layer) -> None:
+def test_activation_agrees_with_pytorch_at_kinks(layer):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     name = type(layer).__name__
     # The softplus of PyTorch is the identity above 20.
@@ -136,7 +135,7 @@ def test_activation_agrees_with_pytorch_at_kinks(layer: Layer) -> None:
     np.testing.assert_allclose(found[compared], second[compared], tolerance, tolerance)
 
 
-def test_exponential_activations_have_finite_slopes_far_out() -> None:
+def test_exponential_activations_have_finite_slopes_far_out():
     x = np.array([[-1e4, 1e4, 800.0, -800.0]])
     approximate = lm.GELU(approximate="tanh")
     for layer in (lm.ELU(), lm.SELU(), lm.GELU(), approximate, lm.SiLU(), lm.Softplus()):
@@ -144,14 +143,14 @@ def test_exponential_activations_have_finite_slopes_far_out() -> None:
         assert np.isfinite(run(layer, x, upstream=np.ones_like(x))).all()
 
 
-def test_nan_passes_through_activations() -> None:
+def test_nan_passes_through_activations():
     x = np.array([[np.nan, 1.0]])
     for layer, _ in ACTIVATIONS:
         found = run(layer, x, variables=WEIGHTS.get(type(layer).__name__))
         assert np.isnan(found[0, 0]), layer
 
 
-def test_variants_of_glu() -> None:
+def test_variants_of_glu():
     x = normal64(3, 8)
     first, second = x[:, :4], x[:, 4:]
     for word, function in (
@@ -164,7 +163,7 @@ def test_variants_of_glu() -> None:
         np.testing.assert_allclose(found, first * function(second), rtol=1e-12)
 
 
-def test_rrelu_draws_a_slope_for_each_element() -> None:
+def test_rrelu_draws_a_slope_for_each_element():
     x = -np.ones((50, 40))
     slopes = -run(lm.RReLU(low=0.1, high=0.3), x, training=True)
     assert 0.1 <= slopes.min() < 0.11

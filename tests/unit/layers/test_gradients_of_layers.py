@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,7 @@ def trained(network: lm.Network, engine: str = "cpu", **options: Any) -> list[fl
 @pytest.mark.sampled
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("name", [name for name, case in LAYERS.items() if not case.indices])
-def test_every_layer_has_gradients_that_are_trained(name: str, training: bool) -> None:
+def test_every_layer_has_gradients_that_are_trained(name, training):
     case = LAYERS[name]
     plain = network_of(case)
     (y,), x = plain.outputs, plain.inputs[0]
@@ -98,7 +97,7 @@ def _wide(array: Array) -> np.dtype:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_slopes_and_curvatures_of_a_network_are_those_of_its_formula(engine: str) -> None:
+def test_slopes_and_curvatures_of_a_network_are_those_of_its_formula(engine):
     model = lm.Model(with_slopes(body(lm.Linear(5), lm.Tanh(), lm.Linear(1))), engine=engine)
     first, bias, second, _ = map(np.float64, model.parameters().values())
     hidden = np.tanh(X @ first.T + bias)
@@ -109,7 +108,7 @@ def test_slopes_and_curvatures_of_a_network_are_those_of_its_formula(engine: str
     np.testing.assert_allclose(found[1], curve, atol=1e-6)
 
 
-def test_a_gradient_reads_the_mask_that_dropout_has_drawn() -> None:
+def test_a_gradient_reads_the_mask_that_dropout_has_drawn():
     x = lm.Input(50)
     y = lm.Dropout(0.5)(x)
     net = lm.Network(x, [y, *lm.gradients(y, [x])])
@@ -122,7 +121,7 @@ def test_a_gradient_reads_the_mask_that_dropout_has_drawn() -> None:
     assert np.array_equal(found["0"], given * found["1"])
 
 
-def test_the_result_of_a_layer_that_changes_nothing_has_a_gradient_of_its_own() -> None:
+def test_the_result_of_a_layer_that_changes_nothing_has_a_gradient_of_its_own():
     # In inference mode, Dropout gives its operand itself.
     x = lm.Input(2)
     y = lm.Dropout(0.5)(x)
@@ -133,7 +132,7 @@ def test_the_result_of_a_layer_that_changes_nothing_has_a_gradient_of_its_own() 
     np.testing.assert_allclose(found[1], 2 * X + 3 * X * X, rtol=1e-6)
 
 
-def test_equal_gradients_are_different_tensors_for_further_gradients() -> None:
+def test_equal_gradients_are_different_tensors_for_further_gradients():
     a, b = lm.Input(1), lm.Input(1)
     first, second = lm.gradients(ops.exp(lm.Add()(a, b)), [a, b])
     (slope,) = lm.gradients(ops.sum(first * second * second), [first])
@@ -141,7 +140,7 @@ def test_equal_gradients_are_different_tensors_for_further_gradients() -> None:
     np.testing.assert_allclose(found, np.exp(4 * Y), rtol=1e-5)
 
 
-def test_a_seed_and_a_tensor_without_influence() -> None:
+def test_a_seed_and_a_tensor_without_influence():
     x, seed = lm.Input(2), lm.Input(3)
     y = lm.Linear(3)(x)
     # It and its layers do not enter the network.
@@ -166,7 +165,7 @@ class Ranked(lm.Layer):
         return ops.argmax(x, 1), x * x * x
 
 
-def test_gradients_pass_a_layer_whose_first_result_is_an_integer() -> None:
+def test_gradients_pass_a_layer_whose_first_result_is_an_integer():
     x = lm.Input(2)
     y = lm.Linear(2, bias=False)(x)
     _, cubes = Ranked()(y)
@@ -199,7 +198,7 @@ class Within(lm.Layer):
 
 
 @pytest.mark.parametrize("how", ["applied", "called in forward", "in scope.layer"])
-def test_the_gradients_of_an_applied_network_are_those_of_the_network_alone(how: str) -> None:
+def test_the_gradients_of_an_applied_network_are_those_of_the_network_alone(how):
     network, x = product_and_slope(), lm.Input(2)
     if how == "applied":
         results = network(x, ops.tanh(x))
@@ -214,7 +213,7 @@ def test_the_gradients_of_an_applied_network_are_those_of_the_network_alone(how:
     np.testing.assert_allclose(curve, np.exp(squashed) * (1 - squashed**2), rtol=1e-5, atol=1e-6)
 
 
-def test_two_applications_share_parameters_and_have_their_own_slopes() -> None:
+def test_two_applications_share_parameters_and_have_their_own_slopes():
     shared, x = with_slopes(body()), lm.Input(2)
     model = lm.Model(lm.Network(x, [*shared(x), *shared(x * 2.0)]), seed=0)
     assert len(model.parameters()) == 4
@@ -224,7 +223,7 @@ def test_two_applications_share_parameters_and_have_their_own_slopes() -> None:
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_parts_and_names_of_a_network_with_slopes() -> None:
+def test_parts_and_names_of_a_network_with_slopes():
     inner = body()
     network = with_slopes(inner)
     model = lm.Model(network, seed=0)
@@ -253,9 +252,7 @@ class Sloped(lm.Layer):
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_layer_takes_gradients_through_a_network_in_it(
-    tmp_path: Path, named: bool, names: list[str], dtype: Any
-) -> None:
+def test_a_layer_takes_gradients_through_a_network_in_it(tmp_path, named, names, dtype):
     x = lm.Input(2)
     scaled = lm.Input(2)
     inner = lm.Network(scaled, body()(scaled * 0.3))
@@ -278,20 +275,20 @@ def test_a_layer_takes_gradients_through_a_network_in_it(
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("engine", ["cpu", "opencl"])
-def test_a_network_with_slopes_trains_alike_on_every_engine(engine: str) -> None:
+def test_a_network_with_slopes_trains_alike_on_every_engine(engine):
     found = trained(with_slopes(body()), engine)
     assert found == pytest.approx(trained(with_slopes(body()), "interpreter"), rel=1e-5)
     assert found[-1] < found[0]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "mixed-bfloat16", "mixed-float16", "float16"])
-def test_a_network_with_slopes_trains_in_every_float_type(dtype: str) -> None:
+def test_a_network_with_slopes_trains_in_every_float_type(dtype):
     tolerance = 1e-5 if dtype == "float64" else 1e-2
     expected = trained(with_slopes(body()))
     assert trained(with_slopes(body()), dtype=dtype) == pytest.approx(expected, rel=tolerance)
 
 
-def test_micro_batches_and_recomputed_layers_change_nothing() -> None:
+def test_micro_batches_and_recomputed_layers_change_nothing():
     expected = trained(with_slopes(body()))
     assert trained(with_slopes(body()), micro_batch=4) == pytest.approx(expected, rel=1e-5)
     again = lm.Recompute(lm.Linear(6), lm.Tanh())
@@ -299,7 +296,7 @@ def test_micro_batches_and_recomputed_layers_change_nothing() -> None:
 
 
 @pytest.mark.sampled
-def test_a_network_with_slopes_is_saved_planned_and_verified(tmp_path: Path) -> None:
+def test_a_network_with_slopes_is_saved_planned_and_verified(tmp_path):
     network = with_slopes(body())
     model = lm.Model(network, seed=0)
     model.save(tmp_path / "slopes.safetensors")
@@ -315,7 +312,7 @@ def test_a_network_with_slopes_is_saved_planned_and_verified(tmp_path: Path) -> 
 # Functions without parameters, and errors ---------------------------------------------------------
 
 
-def test_compiled_functions_take_gradients_through_layers_without_parameters() -> None:
+def test_compiled_functions_take_gradients_through_layers_without_parameters():
     x = lm.Input(3)
     (slope,) = lm.gradients(ops.sum(lm.Rescale(2.0)(lm.Tanh()(x))), [x])
     given = normal(4, 3)
@@ -340,7 +337,7 @@ class Rough(lm.Layer):
         return apply(ROUGH, x)
 
 
-def test_the_error_for_an_op_without_a_derivative_names_the_layer() -> None:
+def test_the_error_for_an_op_without_a_derivative_names_the_layer():
     x = lm.Input(3)
     slopes = lm.gradients(Rough()(lm.Linear(3)(x)), [x])
     text = error_text(GradientError, lambda: lm.Network(x, slopes))
@@ -348,7 +345,7 @@ def test_the_error_for_an_op_without_a_derivative_names_the_layer() -> None:
     assert "net/2:Rough" in text
 
 
-def test_wrong_tensors_are_refused_where_gradients_are_taken() -> None:
+def test_wrong_tensors_are_refused_where_gradients_are_taken():
     x = lm.Input(3)
     y = lm.Linear(2)(x)
     with pytest.raises(ShapeError, match="the seed of a gradient must have the shape"):

@@ -26,7 +26,7 @@ ALL = [
 
 
 @pytest.mark.parametrize("initializer", ALL, ids=repr)
-def test_values_are_float64_of_the_shape_and_repeat(initializer: init.Uniform) -> None:
+def test_values_are_float64_of_the_shape_and_repeat(initializer):
     first = initializer((4, 3, 2), seed=7, stream=5)
     assert first.shape == (4, 3, 2)
     assert first.dtype == np.float64
@@ -34,7 +34,7 @@ def test_values_are_float64_of_the_shape_and_repeat(initializer: init.Uniform) -
 
 
 @pytest.mark.parametrize("initializer", ALL[2:], ids=repr)
-def test_seed_and_stream_change_random_values(initializer: init.Uniform) -> None:
+def test_seed_and_stream_change_random_values(initializer):
     first = initializer((4, 3), seed=7, stream=5)
     assert not np.array_equal(first, initializer((4, 3), seed=8, stream=5))
     assert not np.array_equal(first, initializer((4, 3), seed=7, stream=6))
@@ -47,7 +47,7 @@ def evaluated(tensor: ops.Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("count", [1, 3, 10, 5 * (1 << 13) + 3])
-def test_each_piece_of_uniform_numbers_is_that_of_the_op_at_its_own_step(count: int) -> None:
+def test_each_piece_of_uniform_numbers_is_that_of_the_op_at_its_own_step(count):
     piece, stream = 1 << 13, 4 + (1 << 32)
     numbers = init.Uniform(0.0, 1.0)((count,), 9, stream)
     for number in range(math.ceil(count / piece)):
@@ -58,12 +58,12 @@ def test_each_piece_of_uniform_numbers_is_that_of_the_op_at_its_own_step(count: 
     assert np.unique(numbers).size == count
 
 
-def test_normal_numbers_are_those_of_the_op_before_the_first_step() -> None:
+def test_normal_numbers_are_those_of_the_op_before_the_first_step():
     op = ops.normal((10,), constant(9, int64), constant(-1, int64), 4, dtype="float64")
     np.testing.assert_array_equal(init.Normal()((2, 5), 9, 4).ravel(), evaluated(op))
 
 
-def test_options_shift_and_scale_the_numbers() -> None:
+def test_options_shift_and_scale_the_numbers():
     shape = (1000, 3)
     uniform, normal = init.Uniform(0.0, 1.0)(shape, 1, 2), init.Normal()(shape, 1, 2)
     np.testing.assert_allclose(init.Uniform(-1.0, 3.0)(shape, 1, 2), 4 * uniform - 1, rtol=1e-12)
@@ -84,7 +84,7 @@ def test_options_shift_and_scale_the_numbers() -> None:
     ],
     ids=repr,
 )
-def test_deviation_follows_from_the_fans(initializer: init.Uniform, deviation: float) -> None:
+def test_deviation_follows_from_the_fans(initializer, deviation):
     values = initializer((60, 40, 3, 3), seed=3, stream=1)
     np.testing.assert_allclose(values.std(), deviation, rtol=0.02)
     np.testing.assert_allclose(values.mean(), 0.0, atol=0.02 * deviation)
@@ -93,7 +93,7 @@ def test_deviation_follows_from_the_fans(initializer: init.Uniform, deviation: f
 
 
 @pytest.mark.torch
-def test_gains_are_those_of_pytorch() -> None:
+def test_gains_are_those_of_pytorch():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     standard = init.Normal()((3, 4), 1, 2)
     for word in ("linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"):
@@ -103,12 +103,12 @@ def test_gains_are_those_of_pytorch() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (3, 8), (8, 3), (6, 2, 2)])
-def test_orthogonal_rows_or_columns_are_orthonormal(shape: tuple[int, ...]) -> None:
+def test_orthogonal_rows_or_columns_are_orthonormal(shape):
     matrix = init.Orthogonal(gain=2.0)(shape, seed=0, stream=0).reshape(shape[0], -1) / 2.0
     product = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
     np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-12)
 
 
-def test_orthogonal_signs_are_not_those_of_the_factorisation() -> None:
+def test_orthogonal_signs_are_not_those_of_the_factorisation():
     corners = [init.Orthogonal()((3, 3), seed=seed, stream=0)[0, 0] for seed in range(40)]
     assert 10 <= sum(corner > 0 for corner in corners) <= 30

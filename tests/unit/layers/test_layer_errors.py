@@ -6,7 +6,6 @@ Wrong types and ranges of single options are tested for all layers by what their
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -565,7 +564,7 @@ def of_length(length: int) -> Any:
     return model.predict((np.zeros((6, 5, 3), "float32"), np.array([5, 0, 3, length, 1, 2])))
 
 
-def test_indices_and_lengths_within_their_range_are_accepted() -> None:
+def test_indices_and_lengths_within_their_range_are_accepted():
     assert indexed(Token(), 6).shape == (20, 4, 2)
     assert sliced(2, 4).shape == (2, 10)
     assert of_length(5).shape == (6, 5, 8)
@@ -610,5 +609,5 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "call", "parts"), REFUSED)
-def test_what_does_not_fit_is_refused(kind: Any, call: Callable[[], Any], parts: list[str]) -> None:
+def test_what_does_not_fit_is_refused(kind, call, parts):
     assert "test_layer_errors.py:" in check_refusal(kind, call, *parts)

@@ -58,9 +58,7 @@ VALUES: list[tuple[Layer, list[np.ndarray], np.ndarray]] = [
 
 
 @pytest.mark.parametrize(("layer", "arrays", "expected"), VALUES)
-def test_a_layer_is_its_formula(
-    layer: Layer, arrays: list[np.ndarray], expected: np.ndarray
-) -> None:
+def test_a_layer_is_its_formula(layer, arrays, expected):
     found = run(layer, *arrays, variables={"0.weight": WEIGHT, "0.bias": BIAS})
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
@@ -74,9 +72,7 @@ def test_a_layer_is_its_formula(
         (lm.ConvTranspose2d(50, (3, 4), groups=2), (64, 9, 9), [(64, 25, 3, 4), (50,)], 25 * 12),
     ],
 )
-def test_parameters_have_their_names_and_start_as_pytorchs_do(
-    layer: Layer, example: tuple[int, ...], shapes: list[tuple[int, ...]], fan: int
-) -> None:
+def test_parameters_have_their_names_and_start_as_pytorchs_do(layer, example, shapes, fan):
     x = lm.Input(*example)
     record = traced([x], layer(x)).record
     assert list(record.parameters) == ["0.weight", "0.bias"]
@@ -88,7 +84,7 @@ def test_parameters_have_their_names_and_start_as_pytorchs_do(
         np.testing.assert_allclose(values.std(), 1 / math.sqrt(3 * fan), rtol=tolerance)
 
 
-def test_linear_takes_initial_values_and_regularizers() -> None:
+def test_linear_takes_initial_values_and_regularizers():
     layer = lm.Linear(
         3,
         weight_init=init.Constant(2.0),
@@ -115,7 +111,7 @@ RANDOM = [lm.Dropout(0.4), lm.SpatialDropout(0.4), lm.DropPath(0.4), lm.Gaussian
 
 
 @pytest.mark.parametrize("layer", RANDOM, ids=repr)
-def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
+def test_random_layers_do_nothing_in_inference(layer):
     x = normal64(3, 4, 5)
     np.testing.assert_array_equal(run(layer, x), x)
     np.testing.assert_array_equal(run(type(layer)(0.0), x, training=True), x)
@@ -125,9 +121,7 @@ def test_random_layers_do_nothing_in_inference(layer: Layer) -> None:
     ("layer", "together"),
     [(lm.Dropout(0.2), ()), (lm.SpatialDropout(0.2), (2, 3)), (lm.DropPath(0.2), (1, 2, 3))],
 )
-def test_dropout_keeps_or_drops_elements_channels_or_examples(
-    layer: Layer, together: tuple[int, ...]
-) -> None:
+def test_dropout_keeps_or_drops_elements_channels_or_examples(layer, together):
     x = np.ones((60, 50, 2, 3))
     y = run(layer, x, training=True)
     assert set(np.unique(y)) == {0.0, 1.0 / 0.8}
@@ -137,7 +131,7 @@ def test_dropout_keeps_or_drops_elements_channels_or_examples(
 
 
 @pytest.mark.parametrize("layer", RANDOM[:3], ids=repr)
-def test_dropout_has_the_same_mask_in_the_backward_pass(layer: Layer) -> None:
+def test_dropout_has_the_same_mask_in_the_backward_pass(layer):
     x = normal64(20, 10, 3)
     y = run(layer, x, training=True)
     slope = run(layer, x, training=True, upstream=np.ones_like(x))
@@ -145,7 +139,7 @@ def test_dropout_has_the_same_mask_in_the_backward_pass(layer: Layer) -> None:
 
 
 @pytest.mark.parametrize("layer", [lm.Dropout, lm.SpatialDropout, lm.AlphaDropout, lm.DropPath])
-def test_a_probability_of_one_drops_everything(layer: type[Layer]) -> None:
+def test_a_probability_of_one_drops_everything(layer):
     x = normal64(3, 4, 5)
     np.testing.assert_array_equal(run(layer(1), x, training=True), np.zeros_like(x))
     np.testing.assert_array_equal(run(layer(1), x), x)
@@ -162,7 +156,7 @@ def test_a_probability_of_one_drops_everything(layer: type[Layer]) -> None:
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_nothing_before_a_dropout_of_one_learns(layer: Layer, learns: str) -> None:
+def test_nothing_before_a_dropout_of_one_learns(layer, learns):
     net = lamina.Sequential(lm.Input(5, 4), layer)
     model = lamina.Model(net, engine="interpreter", seed=0)
     before = model.parameters()
@@ -177,7 +171,7 @@ def test_nothing_before_a_dropout_of_one_learns(layer: Layer, learns: str) -> No
     assert all(learns in name for name in changed)
 
 
-def test_gaussian_noise_has_its_deviation_and_passes_gradients_through() -> None:
+def test_gaussian_noise_has_its_deviation_and_passes_gradients_through():
     x = normal64(100, 100)
     noise = run(lm.GaussianNoise(0.3), x, training=True) - x
     np.testing.assert_allclose([noise.mean(), noise.std()], [0.0, 0.3], atol=0.01)
@@ -185,14 +179,14 @@ def test_gaussian_noise_has_its_deviation_and_passes_gradients_through() -> None
     np.testing.assert_array_equal(slope, x)
 
 
-def test_a_gaussian_sample_has_mean_and_variance_and_is_the_mean_in_inference() -> None:
+def test_a_gaussian_sample_has_mean_and_variance_and_is_the_mean_in_inference():
     mean, log_variance = np.full((200, 50), 2.0), np.full((200, 50), np.log(0.09))
     np.testing.assert_array_equal(run(lm.GaussianSample(), mean, log_variance), mean)
     sample = run(lm.GaussianSample(), mean, log_variance, training=True)
     np.testing.assert_allclose([sample.mean(), sample.std()], [2.0, 0.3], atol=0.01)
 
 
-def test_a_gaussian_sample_passes_gradients_to_mean_and_variance() -> None:
+def test_a_gaussian_sample_passes_gradients_to_mean_and_variance():
     mean, log_variance = normal64(5, 3), normal64(5, 3) - 1
     inputs = [lm.Input(3), lm.Input(3)]
     result = traced(inputs, lm.GaussianSample()(*inputs), training=True)
@@ -205,7 +199,7 @@ def test_a_gaussian_sample_passes_gradients_to_mean_and_variance() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_alpha_dropout_keeps_mean_and_variance(whole: bool) -> None:
+def test_alpha_dropout_keeps_mean_and_variance(whole):
     x = normal64(200, 50, 8, seed=2)
     layer = lm.AlphaDropout(0.3, whole_channels=whole)
     y = run(layer, x, training=True)
@@ -219,7 +213,7 @@ def test_alpha_dropout_keeps_mean_and_variance(whole: bool) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_alpha_dropout_gives_the_two_values_of_pytorch(probability: float, whole: bool) -> None:
+def test_alpha_dropout_gives_the_two_values_of_pytorch(probability, whole):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     torch.manual_seed(0)
     x = np.full((400, 50, 2), 0.7)
@@ -239,14 +233,14 @@ def test_alpha_dropout_gives_the_two_values_of_pytorch(probability: float, whole
 # Joins --------------------------------------------------------------------------------------------
 
 
-def test_concat_function_applies_the_layer() -> None:
+def test_concat_function_applies_the_layer():
     y = lm.concat([lm.Input(10), lm.Input(5)])
     assert y.shape == (BATCH, 15)
     assert y.attributes["layer"] == lm.Concat(axis=1)
     assert y.origin.source.startswith("test_layers.py:")
 
 
-def test_a_tensor_of_zeros_has_the_similarity_zero_and_finite_gradients() -> None:
+def test_a_tensor_of_zeros_has_the_similarity_zero_and_finite_gradients():
     zeros, ones = np.zeros((1, 3)), np.ones((1, 3))
     assert run(lm.CosineSimilarity(), zeros, ones) == 0
     slope = run(lm.CosineSimilarity(), zeros, ones, upstream=np.ones(1))
@@ -256,7 +250,7 @@ def test_a_tensor_of_zeros_has_the_similarity_zero_and_finite_gradients() -> Non
 # Regularizers -------------------------------------------------------------------------------------
 
 
-def test_regularizers_have_the_gradients_of_their_formulas() -> None:
+def test_regularizers_have_the_gradients_of_their_formulas():
     values = normal64(3, 4)
     w = leaf("w", "parameter", values.shape, float64)
     for regularizer, value, slope in (
@@ -273,13 +267,13 @@ def test_regularizers_have_the_gradients_of_their_formulas() -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_layer_is_saved_as_data(name: str) -> None:
+def test_every_layer_is_saved_as_data(name):
     definition, arrays = encode(network_of(LAYERS[name]))
     again = decode(json.loads(json.dumps(definition)), arrays, [])
     assert encode(again)[0] == definition
 
 
-def test_layers_are_equal_by_their_hyper_parameters() -> None:
+def test_layers_are_equal_by_their_hyper_parameters():
     assert lm.Linear(3) == lm.Linear(3)
     assert lm.Linear(3) != lm.Linear(4)
     assert len({lm.Dropout(0.5), lm.Dropout(0.5), lm.Dropout(0.1)}) == 2
@@ -308,7 +302,7 @@ def layers() -> dict[str, type[Layer]]:
     return found
 
 
-def test_the_page_of_layers_lists_every_layer_with_its_options() -> None:
+def test_the_page_of_layers_lists_every_layer_with_its_options():
     found = [name for name, *_ in rows_of_the_page()]
     assert sorted(found) == sorted(layers())
     for name, options, source, _ in rows_of_the_page():
@@ -328,14 +322,14 @@ def test_the_page_of_layers_lists_every_layer_with_its_options() -> None:
 
 
 @pytest.mark.torch
-def test_the_page_of_layers_names_existing_layers_of_pytorch() -> None:
+def test_the_page_of_layers_names_existing_layers_of_pytorch():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for name, _, _, theirs in rows_of_the_page():
         for path in re.findall(r"`(?:torch\.)?(nn\.[\w.]+|cat|amax)", theirs):
             assert operator.attrgetter(path)(torch), name
 
 
-def test_the_page_of_layers_lists_layers_that_pytorch_lacks() -> None:
+def test_the_page_of_layers_lists_layers_that_pytorch_lacks():
     alone = {name for name, _, _, theirs in rows_of_the_page() if not theirs.strip()}
     assert alone.isdisjoint(TORCH_MODULES.split())
     assert "If the name is empty, PyTorch has no such layer" in PAGE.read_text().replace("\n", " ")

@@ -6,7 +6,6 @@ Values and gradients are compared with PyTorch's in test_layers_torch_attention.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -57,9 +56,7 @@ NAMES: list[tuple[Layer, list[tuple[int, ...]], dict[str, tuple[int, ...]]]] = [
 
 
 @pytest.mark.parametrize(("layer", "operands", "weights"), NAMES, ids=lambda one: str(one)[:30])
-def test_parameters_are_named_after_the_inner_layers(
-    layer: Layer, operands: Any, weights: dict[str, tuple[int, ...]]
-) -> None:
+def test_parameters_are_named_after_the_inner_layers(layer, operands, weights):
     model = model_of(layer, *operands)
     prefix = f"{len(operands)}."
     expected = {f"{prefix}{name}.weight": shape for name, shape in weights.items()}
@@ -71,7 +68,7 @@ def test_parameters_are_named_after_the_inner_layers(
     assert found.shape == (2, 5, getattr(layer, "features", None) or 8)
 
 
-def test_weights_start_as_in_pytorch() -> None:
+def test_weights_start_as_in_pytorch():
     parameters = model_of(lm.MultiHeadAttention(2), (5, 64)).parameters()
     bound = math.sqrt(6 / (64 + 3 * 64))
     for name in ("queries", "keys", "values"):
@@ -81,7 +78,7 @@ def test_weights_start_as_in_pytorch() -> None:
     assert not parameters["1.output.bias"].any()
 
 
-def test_two_masks_allow_what_both_allow_and_floats_are_added_up() -> None:
+def test_two_masks_allow_what_both_allow_and_floats_are_added_up():
     x, keys = lm.Input(5, 8), lm.Input(5, dtype="bool")
     layer, below = lm.MultiHeadAttention(2), ops.constant(np.tri(5, dtype=bool))
     both = lm.Model(lm.Network([x, keys], layer(x, keys, below)), seed=1)
@@ -102,7 +99,7 @@ def test_two_masks_allow_what_both_allow_and_floats_are_added_up() -> None:
     )
 
 
-def test_weights_are_a_further_result() -> None:
+def test_weights_are_a_further_result():
     x, seen = lm.Input(5, 8), lm.Input(5, dtype="bool")
     layer = lm.MultiHeadAttention(4, key_heads=2, causal=True, returns="weights")
     model = lm.Model(lm.Network([x, seen], layer(x, seen)), seed=1)
@@ -114,7 +111,7 @@ def test_weights_are_a_further_result() -> None:
     assert not weights[:, :, 0, 1:].any()
 
 
-def test_rotary_scores_depend_on_the_distance_of_positions_only() -> None:
+def test_rotary_scores_depend_on_the_distance_of_positions_only():
     layer = lm.MultiHeadAttention(2, rotary=100.0, returns="weights")
     model = model_of(layer, (6, 8))
     one = sequences(1, 1, 8)
@@ -127,7 +124,7 @@ def test_rotary_scores_depend_on_the_distance_of_positions_only() -> None:
     assert np.abs(np.diff(scores[:, 0])).max() > 1e-3
 
 
-def test_options_of_blocks_reach_their_attention() -> None:
+def test_options_of_blocks_reach_their_attention():
     block = lm.TransformerDecoderBlock(
         4, hidden=16, bias=False, key_heads=2, rotary=10.0, dropout=0.0
     )
@@ -149,7 +146,7 @@ def test_options_of_blocks_reach_their_attention() -> None:
     [lm.MultiHeadAttention(2, dropout=0.4), lm.TransformerEncoderBlock(2, hidden=16, dropout=0.4)],
     ids=repr,
 )
-def test_dropout_acts_in_training_mode_only(layer: Layer) -> None:
+def test_dropout_acts_in_training_mode_only(layer):
     model = model_of(layer, (5, 8))
     x = sequences(64, 5, 8)
     np.testing.assert_array_equal(model.predict(x), model.predict(x))
@@ -161,7 +158,7 @@ def test_dropout_acts_in_training_mode_only(layer: Layer) -> None:
     assert min(losses) > 1e-4
 
 
-def test_dropped_weights_keep_their_mean() -> None:
+def test_dropped_weights_keep_their_mean():
     """With values of one the outputs are means of the weights' random factors, about one."""
     layer = lm.MultiHeadAttention(1, features=1, dropout=0.5, bias=False)
     model = model_of(layer, (400, 1))

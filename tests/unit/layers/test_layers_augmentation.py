@@ -6,7 +6,6 @@ The oracle runs with seed 1 and step 2, and each draw of a layer has the next st
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +49,7 @@ def chosen(probability: float, stream: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=repr)
-def test_nothing_changes_in_inference(layer: Layer) -> None:
+def test_nothing_changes_in_inference(layer):
     np.testing.assert_array_equal(run(layer, IMAGES), IMAGES)
     assert not np.array_equal(run(layer, IMAGES, training=True), IMAGES)
 
@@ -64,14 +63,14 @@ GENTLE: list[Layer] = [
 
 
 @pytest.mark.parametrize("layer", GENTLE, ids=repr)
-def test_without_a_change_training_is_the_identity(layer: Layer) -> None:
+def test_without_a_change_training_is_the_identity(layer):
     x, rounding = IMAGES[:, :, :6], 1e-6 * isinstance(layer, lm.RandomAffine)
     np.testing.assert_allclose(run(layer, x, training=True), x, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("axis", [-1, -2, 1])
 @pytest.mark.parametrize("dtype", ["float64", "uint8", "int8"])
-def test_flips_reverse_the_chosen_examples(axis: int, dtype: str) -> None:
+def test_flips_reverse_the_chosen_examples(axis, dtype):
     x = (IMAGES * 100).astype(dtype)
     y = run(lm.RandomFlip(axis=axis, probability=0.4), x, training=True)
     which = chosen(0.4, 0).reshape(-1, 1, 1, 1)
@@ -80,7 +79,7 @@ def test_flips_reverse_the_chosen_examples(axis: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "uint8"])
-def test_crops_take_a_part_at_a_random_position(dtype: str) -> None:
+def test_crops_take_a_part_at_a_random_position(dtype):
     x = (IMAGES * 200).astype(dtype)
     y = run(lm.RandomCrop((5, 6), padding=((1, 2), 1), value=7.0), x, training=True)
     wide = np.pad(x, ((0, 0), (0, 0), (1, 2), (1, 1)), constant_values=7)
@@ -90,7 +89,7 @@ def test_crops_take_a_part_at_a_random_position(dtype: str) -> None:
         np.testing.assert_array_equal(y[example], part)
 
 
-def test_crops_of_signals_and_volumes() -> None:
+def test_crops_of_signals_and_volumes():
     signal, volume = normal64(4, 2, 9), normal64(4, 2, 3, 4, 5)
     y = run(lm.RandomCrop(4), signal, training=True)
     for example, start in enumerate(below(6, 0, 4)):
@@ -98,7 +97,7 @@ def test_crops_of_signals_and_volumes() -> None:
     assert run(lm.RandomCrop((2, 3, 4)), volume, training=True).shape == (4, 2, 2, 3, 4)
 
 
-def test_a_crop_is_the_centre_in_inference() -> None:
+def test_a_crop_is_the_centre_in_inference():
     np.testing.assert_array_equal(run(lm.RandomCrop((4, 4)), IMAGES), IMAGES[:, :, 1:5, 1:5])
     np.testing.assert_array_equal(run(lm.RandomCrop((7, 6), padding=3), IMAGES), IMAGES)
     assert lm.RandomCrop(9, padding=2)(lm.Input(3, 7, 6)).shape == (BATCH, 3, 9, 9)
@@ -108,7 +107,7 @@ def test_a_crop_is_the_centre_in_inference() -> None:
     ("mode", "numpys"),
     [("constant", "constant"), ("replicate", "edge"), ("reflect", "reflect"), ("circular", "wrap")],
 )
-def test_shifts_move_by_whole_pixels(mode: str, numpys: Any) -> None:
+def test_shifts_move_by_whole_pixels(mode, numpys):
     y = run(lm.RandomShift((2, 1), mode=mode), IMAGES, training=True)
     wide = np.pad(IMAGES, ((0, 0), (0, 0), (2, 2), (1, 1)), numpys)
     for example, (row, column) in enumerate(zip(below(5, 0), below(3, 1), strict=True)):
@@ -118,7 +117,7 @@ def test_shifts_move_by_whole_pixels(mode: str, numpys: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "uint8"])
-def test_erasing_replaces_the_first_rectangle_that_is_smaller(dtype: str) -> None:
+def test_erasing_replaces_the_first_rectangle_that_is_smaller(dtype):
     x = (IMAGES * 200).astype(dtype)
     layer = lm.RandomErasing(probability=0.7, area=(0.1, 0.9), ratio=(0.3, 3.0), value=5.0)
     y = run(layer, x, training=True)
@@ -152,7 +151,7 @@ def grey(x: np.ndarray) -> np.ndarray:
     return 0.2989 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]
 
 
-def test_brightness_contrast_and_saturation_by_their_formulas() -> None:
+def test_brightness_contrast_and_saturation_by_their_formulas():
     y = run(lm.ColourJitter(brightness=0.5, contrast=0.4, saturation=1.5), IMAGES, training=True)
     bright = np.clip(factors(0.5, 0) * IMAGES, 0, 1)
     f = factors(0.4, 1)
@@ -162,7 +161,7 @@ def test_brightness_contrast_and_saturation_by_their_formulas() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_grey_images_have_contrast_and_the_range_of_values_is_an_option() -> None:
+def test_grey_images_have_contrast_and_the_range_of_values_is_an_option():
     x = IMAGES[:, :1] * 255
     y = run(lm.ColourJitter(contrast=0.4, saturation=0.5, hue=0.5, high=255.0), x, training=True)
     f = factors(0.4, 0)
@@ -171,7 +170,7 @@ def test_grey_images_have_contrast_and_the_range_of_values_is_an_option() -> Non
     assert y.max() == 255
 
 
-def test_hues_move_by_a_random_distance() -> None:
+def test_hues_move_by_a_random_distance():
     import colorsys
 
     y = run(lm.ColourJitter(hue=0.3), IMAGES, training=True)
@@ -187,7 +186,7 @@ def test_hues_move_by_a_random_distance() -> None:
     np.testing.assert_array_equal(run(lm.ColourJitter(hue=0.5), grey, training=True), grey)
 
 
-def test_some_images_become_grey() -> None:
+def test_some_images_become_grey():
     y = run(lm.RandomGreyscale(probability=0.4), IMAGES, training=True)
     which = chosen(0.4, 0).reshape(-1, 1, 1, 1)
     np.testing.assert_allclose(y, np.where(which, grey(IMAGES), IMAGES), rtol=1e-12)
@@ -206,7 +205,7 @@ def read_nearest(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np
     return np.where(inside, found, 0)
 
 
-def test_affine_maps_shear_scale_rotate_and_shift_about_the_centre() -> None:
+def test_affine_maps_shear_scale_rotate_and_shift_about_the_centre():
     layer = lm.RandomAffine(degrees=40, shift=0.2, scale=(0.6, 1.5), shear=20, mode="nearest")
     y = run(layer, IMAGES, training=True)
     batch, (height, width) = len(IMAGES), IMAGES.shape[2:]
@@ -226,7 +225,7 @@ def test_affine_maps_shear_scale_rotate_and_shift_about_the_centre() -> None:
         np.testing.assert_array_equal(y[n], read_nearest(IMAGES[n], along, across))
 
 
-def test_a_rotation_is_the_affine_map_without_the_rest() -> None:
+def test_a_rotation_is_the_affine_map_without_the_rest():
     y = run(lm.RandomRotation(25, mode="bicubic", padding="border"), IMAGES, training=True)
     same = lm.RandomAffine(degrees=25, mode="bicubic", padding="border")
     np.testing.assert_array_equal(y, run(same, IMAGES, training=True))

@@ -81,16 +81,14 @@ IMAGE, SEQUENCE, VOLUME = (3, 9, 12), (4, 10), (2, 5, 6, 7)
     ],
     ids=repr,
 )
-def test_outputs_have_the_expected_shape(
-    layer: Layer, example: tuple[int, ...], expected: tuple[int, ...]
-) -> None:
+def test_outputs_have_the_expected_shape(layer, example, expected):
     y = layer(lm.Input(*example))
     assert y.shape == (BATCH, *expected)
     found = predicted(layer, np.random.default_rng(0).normal(size=(2, *example)))
     assert found.shape == (2, *expected)
 
 
-def test_lists_are_kept_as_tuples() -> None:
+def test_lists_are_kept_as_tuples():
     assert lm.Conv2d(4, [3, 3], padding=[1, [0, 2]]) == lm.Conv2d(4, (3, 3), padding=(1, (0, 2)))
     assert hash(lm.MaxPool2d([2, 2])) == hash(lm.MaxPool2d((2, 2)))
     assert lm.ConvTranspose1d(4, [2]) == lm.ConvTranspose1d(4, (2,))
@@ -98,7 +96,7 @@ def test_lists_are_kept_as_tuples() -> None:
     assert lm.AdaptiveMaxPool([2, 1]) == lm.AdaptiveMaxPool((2, 1))
 
 
-def test_average_pooling_divides_by_the_number_of_counted_elements() -> None:
+def test_average_pooling_divides_by_the_number_of_counted_elements():
     x = np.ones((1, 1, 5))
     without = lm.AvgPool1d(3, stride=2, padding=1, ceil_mode=True, count_padding=False)
     np.testing.assert_allclose(predicted(without, x), [[[1, 1, 1]]])
@@ -110,7 +108,7 @@ def test_average_pooling_divides_by_the_number_of_counted_elements() -> None:
     np.testing.assert_allclose(predicted(lm.AvgPool1d(3, stride=3, ceil_mode=True), x), [[[1, 1]]])
 
 
-def test_windows_have_the_elements_at_stride_and_dilation() -> None:
+def test_windows_have_the_elements_at_stride_and_dilation():
     x = np.arange(1.0, 8.0)
     shown = evaluated(x, lambda x: windows(x, [0], [Window(3, 2, 2, 1, 1)]))
     assert shown.tolist() == [[0, 2, 4], [2, 4, 6], [4, 6, 0]]
@@ -119,7 +117,7 @@ def test_windows_have_the_elements_at_stride_and_dilation() -> None:
 
 
 @pytest.mark.parametrize("window", [Window(3, 2, 2, 1, 1), Window(2, 2), Window(3, 1, 1, 0, 2)])
-def test_folding_adds_up_the_elements_of_windows(window: Window) -> None:
+def test_folding_adds_up_the_elements_of_windows(window):
     x = np.ones((2, 7, 3))
     seen = evaluated(x, lambda x: fold(windows(x, [1], [window]), [1], [window], [7]))
     expected = np.zeros(7)
@@ -131,16 +129,14 @@ def test_folding_adds_up_the_elements_of_windows(window: Window) -> None:
     np.testing.assert_array_equal(seen, np.broadcast_to(expected[None, :, None], (2, 7, 3)))
 
 
-def test_the_maximum_of_a_window_may_be_infinite_or_nan() -> None:
+def test_the_maximum_of_a_window_may_be_infinite_or_nan():
     x = np.array([[-np.inf, -np.inf, 1.0, np.inf, np.nan, 2.0]])
     found = evaluated(x, lambda x: ops.window_max(x, [Window(2, 2)]))
     np.testing.assert_array_equal(found, [[-np.inf, np.inf, np.nan]])
 
 
 @pytest.mark.parametrize("size", [(2, 3), (4, None), (5, 4), (1, 1)])
-def test_indices_of_adaptive_max_pooling_find_the_largest_elements(
-    size: tuple[int, int | None],
-) -> None:
+def test_indices_of_adaptive_max_pooling_find_the_largest_elements(size):
     x = np.random.default_rng(0).normal(size=(3, 2, 8, 6)).astype("float32")
     given = lm.Input(2, 8, 6)
     pool = lm.AdaptiveMaxPool(size, returns="indices")
@@ -164,13 +160,13 @@ VALUES: list[tuple[Layer, np.ndarray, Any]] = [
 
 
 @pytest.mark.parametrize(("layer", "x", "expected"), VALUES)
-def test_elements_are_repeated_and_removed(layer: Layer, x: np.ndarray, expected: Any) -> None:
+def test_elements_are_repeated_and_removed(layer, x, expected):
     found = predicted(layer, x)
     assert found.dtype == x.dtype
     np.testing.assert_array_equal(found, expected)
 
 
-def test_bilinear_upsampling_keeps_linear_images_linear() -> None:
+def test_bilinear_upsampling_keeps_linear_images_linear():
     row = np.arange(4.0)
     x = np.broadcast_to(row, (1, 1, 3, 4)).copy()
     y = predicted(lm.Upsample(scale=3, mode="bilinear", align_corners=True), x)
@@ -179,14 +175,14 @@ def test_bilinear_upsampling_keeps_linear_images_linear() -> None:
     np.testing.assert_allclose(y[0, 0, 0], [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3])
 
 
-def test_unshuffling_undoes_shuffling() -> None:
+def test_unshuffling_undoes_shuffling():
     x = normal64(2, 18, 4, 5)
     net = lm.Sequential(lm.Input(18, 4, 5), lm.PixelShuffle(3), lm.PixelUnshuffle(3))
     np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
-def test_cropping_undoes_padding(mode: Any) -> None:
+def test_cropping_undoes_padding(mode):
     x, widths = normal64(2, 3, 4, 5), ((1, 3), (0, 2))
     net = lm.Sequential(lm.Input(3, 4, 5), lm.Pad(widths, mode=mode), lm.Crop(widths))
     np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
@@ -203,7 +199,7 @@ IMAGE_LAYERS = [
 
 
 @pytest.mark.parametrize("layer", IMAGE_LAYERS, ids=repr)
-def test_gradients_of_image_layers_do_not_scatter(layer: Layer, training_program: Any) -> None:
+def test_gradients_of_image_layers_do_not_scatter(layer, training_program):
     before = lm.Multiply()
     x = lm.Input(4, 4, 4)
     y = layer(before(x, lm.Linear(4)(x)))

@@ -31,7 +31,7 @@ def sequences(count: int = 20, below: int = 7) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("layer", [lm.Embedding, lm.EmbeddingBag])
-def test_rows_above_a_norm_are_scaled_to_it(layer: type[lm.Embedding | lm.EmbeddingBag]) -> None:
+def test_rows_above_a_norm_are_scaled_to_it(layer):
     model = lm.Model(lm.Sequential(lm.Input(1, dtype="int64"), layer(3, 2, max_norm=2.0)))
     table = np.array([[3, 4], [0, 1], [-2, 0]], "float32")
     model.set_parameters({"1.weight": table})
@@ -40,7 +40,7 @@ def test_rows_above_a_norm_are_scaled_to_it(layer: type[lm.Embedding | lm.Embedd
     np.testing.assert_array_equal(model.parameters()["1.weight"], table)
 
 
-def test_rows_start_with_the_initializer_but_for_the_padding() -> None:
+def test_rows_start_with_the_initializer_but_for_the_padding():
     def table(*sizes: int, **options: Any) -> np.ndarray:
         net = lm.Sequential(lm.Input(4, dtype="int64"), lm.Embedding(*sizes, **options))
         return lm.Model(net).parameters()["1.weight"]
@@ -55,7 +55,7 @@ def test_rows_start_with_the_initializer_but_for_the_padding() -> None:
     assert halves.tolist() == [[0, 0], [0.5, 0.5], [0.5, 0.5]]
 
 
-def test_the_row_of_the_padding_is_never_trained_and_the_others_are() -> None:
+def test_the_row_of_the_padding_is_never_trained_and_the_others_are():
     model = sequence_model(padding=5)
     model.set_parameters({"1.weight": model.parameters()["1.weight"] + 1})
     before = model.parameters()["1.weight"]
@@ -64,7 +64,7 @@ def test_the_row_of_the_padding_is_never_trained_and_the_others_are() -> None:
     assert changed.tolist() == [True] * 5 + [False, True]
 
 
-def test_a_regularizer_of_the_table_is_added_to_the_loss() -> None:
+def test_a_regularizer_of_the_table_is_added_to_the_loss():
     layer = lm.Embedding(3, 2, weight_init=lm.init.Constant(2.0), weight_regularizer=lm.L2(0.5))
     net = lm.Sequential(lm.Input(dtype="int64"), layer)
     model = lm.Model(net)
@@ -74,7 +74,7 @@ def test_a_regularizer_of_the_table_is_added_to_the_loss() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
-def test_indices_may_have_any_integer_type(dtype: str) -> None:
+def test_indices_may_have_any_integer_type(dtype):
     net = lm.Sequential(lm.Input(4, dtype=dtype), lm.Embedding(7, 3))
     model = lm.Model(net)
     x = sequences()[0].astype(dtype)
@@ -93,7 +93,7 @@ def bag_of(mode: Any, second: lm.Tensor, **options: Any) -> lm.Model:
 
 @pytest.mark.parametrize("mode", ["mean", "sum", "max"])
 @pytest.mark.parametrize("padding", [None, 2])
-def test_a_mask_chooses_the_indices_that_count(mode: str, padding: int | None) -> None:
+def test_a_mask_chooses_the_indices_that_count(mode, padding):
     model = bag_of(mode, lm.Input(3, dtype="bool"), padding=padding)
     (table,) = model.parameters().values()
     found = model.predict((BAGS, COUNTED))
@@ -103,7 +103,7 @@ def test_a_mask_chooses_the_indices_that_count(mode: str, padding: int | None) -
         np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_weights_of_a_bag_multiply_its_rows() -> None:
+def test_weights_of_a_bag_multiply_its_rows():
     model = bag_of("sum", lm.Input(3))
     (table,) = model.parameters().values()
     weights = np.random.default_rng(1).normal(size=(3, 3)).astype("float32")
@@ -124,7 +124,7 @@ USES: dict[str, Callable[[lm.Model, np.ndarray, np.ndarray], Any]] = {
 
 @pytest.mark.parametrize("wrong", [7, -1])
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_indices_out_of_range_are_refused_before_anything_changes(use: Any, wrong: int) -> None:
+def test_indices_out_of_range_are_refused_before_anything_changes(use, wrong):
     model = sequence_model()
     before = model.parameters()
     x, y = sequences()
@@ -134,14 +134,14 @@ def test_indices_out_of_range_are_refused_before_anything_changes(use: Any, wron
         np.testing.assert_array_equal(value, before[name])
 
 
-def test_indices_that_are_computed_are_brought_into_range() -> None:
+def test_indices_that_are_computed_are_brought_into_range():
     x = lm.Input(dtype="int64")
     model = lm.Model(lm.Network(x, lm.Embedding(4, 2)(x * 2)))
     (weight,) = model.parameters().values()
     np.testing.assert_array_equal(model.predict([1, 3, -1]), weight[[2, 3, 0]])
 
 
-def test_sinusoidal_positions_are_those_of_the_formula() -> None:
+def test_sinusoidal_positions_are_those_of_the_formula():
     model = lm.Model(lm.Sequential(lm.Input(50, 7), lm.SinusoidalPositions()), dtype="float64")
     x = np.random.default_rng(0).normal(size=(2, 50, 7))
     position, feature = np.indices((50, 7))
@@ -150,7 +150,7 @@ def test_sinusoidal_positions_are_those_of_the_formula() -> None:
     np.testing.assert_allclose(model.predict(x), x + table, rtol=1e-12, atol=1e-12)
 
 
-def test_learned_positions_add_their_table() -> None:
+def test_learned_positions_add_their_table():
     net = lm.Sequential(lm.Input(200, 30), lm.LearnedPositions())
     model = lm.Model(net, dtype="float64")
     weight = model.parameters()["1.weight"]

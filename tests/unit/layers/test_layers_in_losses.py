@@ -40,12 +40,12 @@ def with_ops(y: Tensor, t: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
 @pytest.mark.parametrize("micro_batch", [None, 4])
-def test_a_loss_of_layers_trains_like_one_of_ops(engine: str, micro_batch: int | None) -> None:
+def test_a_loss_of_layers_trains_like_one_of_ops(engine, micro_batch):
     found = losses_of(network(), engine, loss=with_layer, micro_batch=micro_batch)
     assert found == losses_of(network(), engine, loss=with_ops, micro_batch=micro_batch)
 
 
-def test_layers_are_applied_in_losses_and_metrics_of_an_evaluation() -> None:
+def test_layers_are_applied_in_losses_and_metrics_of_an_evaluation():
     def rectified(y: Tensor, t: Tensor) -> Tensor:
         return with_layer(y, t)
 
@@ -56,7 +56,7 @@ def test_layers_are_applied_in_losses_and_metrics_of_an_evaluation() -> None:
     assert found["rectified"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_distance_of_triplets_is_a_layer() -> None:
+def test_a_distance_of_triplets_is_a_layer():
     inputs = [lm.Input(3) for _ in range(3)]
     body = network()
     triplets = lm.Network(inputs, [body(x) for x in inputs])
@@ -71,7 +71,7 @@ def test_a_distance_of_triplets_is_a_layer() -> None:
     assert found[-1] < found[0]
 
 
-def test_layers_are_applied_to_parameters_and_gradients() -> None:
+def test_layers_are_applied_to_parameters_and_gradients():
     def regularized(function: Any) -> Sequence[float]:
         return losses_of(network(weight_regularizer=lambda w: 0.01 * ops.sum(function(w))))
 
@@ -82,7 +82,7 @@ def test_layers_are_applied_to_parameters_and_gradients() -> None:
     assert clipped(lm.Tanh()) == clipped(ops.tanh)
 
 
-def test_a_rate_is_computed_by_layers() -> None:
+def test_a_rate_is_computed_by_layers():
     def rate(step: Tensor) -> Tensor:
         return 0.5 * lm.Tanh()(ops.cast(step, "float32") + 1.0)
 
@@ -100,7 +100,7 @@ def ops_loss(y: Tensor, t: Tensor) -> Tensor:
     return ops.sum(ops.mean(y - t, 0))
 
 
-def test_a_random_layer_in_a_loss_draws_numbers_in_training_and_none_in_evaluation() -> None:
+def test_a_random_layer_in_a_loss_draws_numbers_in_training_and_none_in_evaluation():
     def noisy(y: Tensor, t: Tensor) -> Tensor:
         return ops.mean(lm.Dropout(0.5)(y - t) ** 2)
 
@@ -113,7 +113,7 @@ def test_a_random_layer_in_a_loss_draws_numbers_in_training_and_none_in_evaluati
     assert found == losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
 
 
-def test_a_layer_with_parameters_belongs_into_the_network() -> None:
+def test_a_layer_with_parameters_belongs_into_the_network():
     # What the error advises: here a fixed network compares predictions and targets.
     judge = lm.Sequential(lm.Input(2), lm.Linear(3))
     x, t = lm.Input(3), lm.Input(2)

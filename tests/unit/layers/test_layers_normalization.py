@@ -5,7 +5,6 @@ Their values and gradients are compared with PyTorch's in test_layers_torch_norm
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ def fitted(engine: str = "cpu", epochs: int = 2, **options: Any) -> lm.Model:
     return model
 
 
-def test_running_averages_are_those_of_the_batches() -> None:
+def test_running_averages_are_those_of_the_batches():
     x, y = examples(16)
     model = lm.Model(
         lm.Sequential(lm.Input(3), lm.BatchNorm(momentum=0.25), lm.Linear(2)), dtype="float64"
@@ -51,7 +50,7 @@ def test_running_averages_are_those_of_the_batches() -> None:
     np.testing.assert_allclose(model.states()["1.running_variance"], variance, rtol=1e-12)
 
 
-def test_inference_uses_running_averages_and_leaves_them_alone() -> None:
+def test_inference_uses_running_averages_and_leaves_them_alone():
     x = examples()[0]
     model = lm.Model(lm.Sequential(lm.Input(3), lm.BatchNorm()), dtype="float64")
     mean, variance = np.array([1.0, 2.0, 3.0]), np.array([4.0, 0.25, 1.0])
@@ -69,9 +68,7 @@ def test_inference_uses_running_averages_and_leaves_them_alone() -> None:
     ("before", "size"),
     [(lm.Conv2d(8, 3), (4, 9, 9)), (lm.Conv2d(8, 3, groups=8), (8, 9, 9)), (lm.Linear(32), (20,))],
 )
-def test_inference_fuses_normalisation_into_the_product_before_it(
-    before: lm.Layer, size: tuple[int, ...]
-) -> None:
+def test_inference_fuses_normalisation_into_the_product_before_it(before, size):
     normalised = lm.Sequential(lm.Input(*size), before, lm.BatchNorm(), lm.ReLU())
     alone = lm.Sequential(lm.Input(*size), before, lm.ReLU())
     channels = before(lm.Input(*size)).shape[1]
@@ -86,14 +83,14 @@ def test_inference_fuses_normalisation_into_the_product_before_it(
     assert large_steps(normalised) == large_steps(alone) == 1
 
 
-def test_evaluation_within_a_fit_leaves_running_averages_alone() -> None:
+def test_evaluation_within_a_fit_leaves_running_averages_alone():
     alone = fitted()
     watched = fitted(validation=examples(13))
     for name, value in alone.states().items():
         np.testing.assert_array_equal(watched.states()[name], value)
 
 
-def test_a_batch_of_one_leaves_the_running_variance_as_it_is() -> None:
+def test_a_batch_of_one_leaves_the_running_variance_as_it_is():
     x, y = examples(1)
     model = lm.Model(lm.Sequential(lm.Input(3), lm.BatchNorm(), lm.Linear(2)), dtype="float64")
     with model.training(loss=MSE, optimizer=SGD, batch_size=1) as training:
@@ -102,7 +99,7 @@ def test_a_batch_of_one_leaves_the_running_variance_as_it_is() -> None:
     np.testing.assert_allclose(model.states()["1.running_mean"], 0.1 * x[0], rtol=1e-12)
 
 
-def test_a_layer_that_is_applied_twice_averages_both_batches() -> None:
+def test_a_layer_that_is_applied_twice_averages_both_batches():
     norm = lm.BatchNorm(momentum=0.5, affine=False)
     a, b = lm.Input(3), lm.Input(3)
     weight = lm.Linear(1)
@@ -118,7 +115,7 @@ def test_a_layer_that_is_applied_twice_averages_both_batches() -> None:
 X = np.random.default_rng(0).normal(size=(6, 4, 3)).astype("float32")
 
 
-def test_without_momentum_the_averages_are_those_of_all_batches() -> None:
+def test_without_momentum_the_averages_are_those_of_all_batches():
     model = lm.Model(lm.Sequential(lm.Input(4, 3), lm.BatchNorm(momentum=None)))
     batches = [X + n for n in range(3)]
     with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.0), batch_size=6) as training:
@@ -132,13 +129,13 @@ def test_without_momentum_the_averages_are_those_of_all_batches() -> None:
     np.testing.assert_allclose(states["1.running_variance"], np.mean(variances, 0), rtol=1e-5)
 
 
-def test_without_running_averages_there_are_no_states() -> None:
+def test_without_running_averages_there_are_no_states():
     model = lm.Model(lm.Sequential(lm.Input(4, 3), lm.BatchNorm(running=False)))
     assert not model.states()
     np.testing.assert_allclose(model.predict(X).mean((0, 2)), np.zeros(4), atol=1e-6)
 
 
 @pytest.mark.parametrize("layer", [lm.BatchNorm, lm.InstanceNorm, lambda **o: lm.GroupNorm(2, **o)])
-def test_a_weight_without_a_bias(layer: Callable[..., lm.Layer]) -> None:
+def test_a_weight_without_a_bias(layer):
     model = lm.Model(lm.Sequential(lm.Input(4, 3), layer(affine=True, bias=False)))
     assert list(model.parameters()) == ["1.weight"]

@@ -5,9 +5,6 @@ Values and gradients are compared with PyTorch's in test_layers_torch_recurrent.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -30,7 +27,7 @@ def with_lengths(layer: lm.Layer, dtype: str = "int64") -> lm.Model:
 
 @KINDS
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
-def test_a_padded_sequence_gives_the_result_of_the_short_sequence(kind: Any, dtype: str) -> None:
+def test_a_padded_sequence_gives_the_result_of_the_short_sequence(kind, dtype):
     layer = kind(4, layers=2, bidirectional=True, returns="last")
     model = with_lengths(layer, dtype)
     alone = lm.Model(lm.Sequential(lm.Input(2, INPUTS), layer))
@@ -42,7 +39,7 @@ def test_a_padded_sequence_gives_the_result_of_the_short_sequence(kind: Any, dty
 
 
 @KINDS
-def test_the_last_state_of_an_empty_sequence_is_zero(kind: Any) -> None:
+def test_the_last_state_of_an_empty_sequence_is_zero(kind):
     model = with_lengths(kind(4, bidirectional=True, returns="last"))
     found = model.predict((sequences(), np.zeros(BATCH, "int64")))
     np.testing.assert_array_equal(found, np.zeros((BATCH, 8)))
@@ -50,7 +47,7 @@ def test_the_last_state_of_an_empty_sequence_is_zero(kind: Any) -> None:
 
 @KINDS
 @pytest.mark.parametrize("layers", [1, 2])
-def test_a_sequence_in_two_halves_gives_the_result_of_the_whole(kind: Any, layers: int) -> None:
+def test_a_sequence_in_two_halves_gives_the_result_of_the_whole(kind, layers):
     layer, x = kind(4, layers=layers, returns="states"), lm.Input(4, INPUTS)
     first, *middle = layer(x[:, :2])
     second, *end = layer(x[:, 2:], *middle)
@@ -77,7 +74,7 @@ def handed_on(probability: float, training: bool, layers: int = 2) -> np.ndarray
     return found["y"]
 
 
-def test_dropout_drops_between_layers_and_scales_the_rest() -> None:
+def test_dropout_drops_between_layers_and_scales_the_rest():
     found = handed_on(0.25, training=True)
     np.testing.assert_allclose(np.unique(found), [0, 4 / 3])
     assert (found == 0).mean() == pytest.approx(0.25, abs=0.02)
@@ -85,12 +82,12 @@ def test_dropout_drops_between_layers_and_scales_the_rest() -> None:
     assert (found[:, 0] != found[:, 1]).any()
 
 
-def test_dropout_does_nothing_in_inference_nor_after_the_last_layer() -> None:
+def test_dropout_does_nothing_in_inference_nor_after_the_last_layer():
     np.testing.assert_array_equal(handed_on(0.25, training=False), 1.0)
     np.testing.assert_array_equal(handed_on(0.25, training=True, layers=1), 1.0)
 
 
-def test_a_summary_counts_every_iteration_of_a_layer() -> None:
+def test_a_summary_counts_every_iteration_of_a_layer():
     def flops(length: int) -> int:
         net = lm.Sequential(lm.Input(length, INPUTS), lm.LSTM(16), lm.LSTM(8, returns="last"))
         return int(str(net).splitlines()[-1].split()[-1].replace(",", ""))
@@ -101,7 +98,7 @@ def test_a_summary_counts_every_iteration_of_a_layer() -> None:
 
 
 @pytest.mark.sampled
-def test_a_training_step_is_explained_profiled_and_drawn(tmp_path: Path) -> None:
+def test_a_training_step_is_explained_profiled_and_drawn(tmp_path):
     net = lm.Sequential(lm.Input(LENGTH, INPUTS), lm.GRU(4, returns="last"), lm.Linear(2))
     model = lm.Model(net, engine="cpu")
     step = (BATCH, lm.CrossEntropy(), lm.Adam(1e-3))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -30,7 +28,7 @@ def sequences(batch: int = 12) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
-def test_scores_are_products_with_the_weights_of_the_other_layer(engine: str) -> None:
+def test_scores_are_products_with_the_weights_of_the_other_layer(engine):
     model = lm.Model(language_network(), engine=engine, dtype="float64")
     model.set_parameters({"4.bias": np.arange(COUNT) / 10})
     (tokens, _), known = sequences(), model.parameters()
@@ -54,7 +52,7 @@ def trained(model: lm.Model, **how: Any) -> dict[str, np.ndarray]:
     return model.parameters()
 
 
-def test_weights_are_tied_after_saving_and_loading(tmp_path: Path) -> None:
+def test_weights_are_tied_after_saving_and_loading(tmp_path):
     model = lm.Model(language_network(bias=False))
     model.save(tmp_path / "tied.safetensors")
     found, expected = trained(lm.load(tmp_path / "tied.safetensors")), trained(model)
@@ -63,7 +61,7 @@ def test_weights_are_tied_after_saving_and_loading(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], value)
 
 
-def test_frozen_weights_stay_in_both_layers() -> None:
+def test_frozen_weights_stay_in_both_layers():
     model = lm.Model(language_network())
     before = model.parameters()["1.weight"]
     after = trained(model, frozen=["1.weight"])
@@ -108,7 +106,7 @@ def applied(shared: type[Speaker | Whole]) -> lm.Network:
         (lambda: applied(Whole), "1.there.weight 1.back.bias"),
     ],
 )
-def test_shared_weights_are_listed_once(make: Callable[[], lm.Network], names: str) -> None:
+def test_shared_weights_are_listed_once(make, names):
     model = lm.Model(make())
     assert list(model.parameters()) == names.split()
     assert model.predict(sequences()[0]).shape[-1] == COUNT
@@ -128,7 +126,7 @@ class Repeated(lm.Layer):
 
 
 @pytest.mark.parametrize("in_a_network", [False, True])
-def test_an_object_has_one_set_of_parameters_under_all_names(in_a_network: bool) -> None:
+def test_an_object_has_one_set_of_parameters_under_all_names(in_a_network):
     linear = lm.Linear(WIDTH)
     inner = lm.Sequential(lm.Input(WIDTH), linear) if in_a_network else linear
     alone = lm.Model(lm.Sequential(lm.Input(WIDTH), Repeated(inner)))
@@ -162,7 +160,7 @@ class Applied(lm.Layer):
         return cast(Tensor, scope.layer("net", self.network, x))
 
 
-def test_a_network_in_a_layer_is_applied_to_the_result_of_another_layer() -> None:
+def test_a_network_in_a_layer_is_applied_to_the_result_of_another_layer():
     body = lm.Sequential(lm.Input(WIDTH), lm.Linear(WIDTH), lm.Tanh())
     x = lm.Input(WIDTH)
     model = lm.Model(lm.Network(x, Applied(body)(Applied(body)(body(x)))), seed=0)

@@ -22,7 +22,6 @@ from torch_comparison import (
 
 import lamina as lm
 from lamina.base.shapes import float32, float64
-from lamina.engines.engine import Engine
 
 pytestmark = pytest.mark.torch
 
@@ -108,9 +107,7 @@ test_layer_agrees_with_pytorch = comparison(CASES)
     ],
     ids=str,
 )
-def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(
-    case: Case, mean: float, engine: Engine
-) -> None:
+def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(case, mean, engine):
     mine, theirs, exact = Mine(case, float32, engine), Theirs(case, float32), Theirs(case, float64)
     mine.write(theirs.variables)
     x = [array + np.float32(mean) for array in inputs_of(case, float32, 0)]

@@ -251,7 +251,7 @@ CASES = [
 test_layer_agrees_with_pytorch = comparison(CASES)
 
 
-def test_indices_of_windows_are_those_of_pytorch() -> None:
+def test_indices_of_windows_are_those_of_pytorch():
     torch = pytorch()
     x = np.random.default_rng(0).integers(0, 5, (2, 3, 9, 12)).astype("float32")
     options = {"stride": (2, 3), "padding": (1, 0), "dilation": (1, 2), "ceil_mode": True}

@@ -38,7 +38,7 @@ def share_of(layer: Layer, *shape: int, step: int = 2) -> float:
     return float(evaluate(graph, {**KEYS, "step": np.int64(step)})[0]["share"])
 
 
-def test_quantiles_of_distributions_with_a_formula() -> None:
+def test_quantiles_of_distributions_with_a_formula():
     probability = np.linspace(0, 1, 1025)
     np.testing.assert_allclose(beta_quantiles(1.0, 1024), probability, atol=1e-15)
     arcsine = np.sin(np.pi / 2 * probability) ** 2
@@ -48,7 +48,7 @@ def test_quantiles_of_distributions_with_a_formula() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.2, 0.9, 1.5, 30.0])
-def test_quantiles_have_the_variance_of_the_distribution(alpha: float) -> None:
+def test_quantiles_have_the_variance_of_the_distribution(alpha):
     x = beta_quantiles(alpha, 4096)
     assert (np.diff(x) >= 0).all()
     np.testing.assert_allclose(x + x[::-1], 1.0, atol=1e-15)
@@ -57,13 +57,13 @@ def test_quantiles_have_the_variance_of_the_distribution(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e300])
-def test_quantiles_at_the_ends_of_the_range_are_finite(alpha: float) -> None:
+def test_quantiles_at_the_ends_of_the_range_are_finite(alpha):
     x = beta_quantiles(alpha, 8)
     assert np.isfinite(x).all()
     assert set(x[1:-1].round(3)) == ({0.0, 0.5, 1.0} if alpha < 1 else {0.5})
 
 
-def test_mixup_takes_means_with_the_example_before() -> None:
+def test_mixup_takes_means_with_the_example_before():
     x = normal64(5, 3, 2)
     share = share_of(lm.Mixup(alpha=0.5), 3, 2)
     np.testing.assert_allclose(share, np.sin(np.pi / 2 * drawn(0)) ** 2, atol=1e-5)
@@ -72,7 +72,7 @@ def test_mixup_takes_means_with_the_example_before() -> None:
 
 
 @pytest.mark.parametrize("step", range(6))
-def test_cutmix_takes_a_rectangle_of_the_example_before(step: int) -> None:
+def test_cutmix_takes_a_rectangle_of_the_example_before(step):
     x = np.random.default_rng(0).random((5, 2, 9, 13))
     image = lm.Input(2, 9, 13)
     result = traced([image], lm.CutMix()(image), training=True)
@@ -91,7 +91,7 @@ def test_cutmix_takes_a_rectangle_of_the_example_before(step: int) -> None:
     np.testing.assert_allclose(share, 1 - mask.mean(), rtol=1e-6)
 
 
-def test_a_batch_of_one_is_its_own_partner() -> None:
+def test_a_batch_of_one_is_its_own_partner():
     x = normal64(1, 3, 4, 4)
     np.testing.assert_allclose(run(lm.Mixup(), x, training=True), x, rtol=1e-6)
     np.testing.assert_array_equal(run(lm.CutMix(alpha=9.0), x, training=True), x)
@@ -121,7 +121,7 @@ def trained(
     [(lm.CrossEntropy(), True), (lm.CrossEntropy(reduction="sum"), True), (lm.MAE(), False)],
     ids=repr,
 )
-def test_the_loss_takes_both_targets_by_their_shares(loss: Any, classes: bool) -> None:
+def test_the_loss_takes_both_targets_by_their_shares(loss, classes):
     x, weight = normal64(6, 4), normal64(3, 4)
     target = np.array([0, 2, 1, 1, 0, 2]) if classes else normal64(6, 3)
     spec: tuple[Shape, Any] = (
@@ -143,7 +143,7 @@ def test_the_loss_takes_both_targets_by_their_shares(loss: Any, classes: bool) -
         np.testing.assert_array_equal(found[name], own[name])
 
 
-def test_targets_keep_the_weights_of_their_examples() -> None:
+def test_targets_keep_the_weights_of_their_examples():
     def weighted(x: Array, target: Array, weights: Array, *layers: Layer) -> float:
         network = lm.Sequential(lm.Input(3), *layers, lm.Identity())
         specs = [(lm.Input(3).shape[:1], int64)], [(lm.Input(3).shape[:1], float64)]
@@ -165,7 +165,7 @@ def test_targets_keep_the_weights_of_their_examples() -> None:
     np.testing.assert_allclose(found, share * own + (1 - share) * other, rtol=1e-6)
 
 
-def test_several_targets_are_mixed_together() -> None:
+def test_several_targets_are_mixed_together():
     def loss(outputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
         return sum((ops.mean(ops.abs(a - b)) for a, b in zip(outputs, targets, strict=True)), 0.0)
 
@@ -188,7 +188,7 @@ def test_several_targets_are_mixed_together() -> None:
     np.testing.assert_allclose(found["loss"], share * value(0) + (1 - share) * value(1), rtol=1e-6)
 
 
-def test_a_loss_without_targets_is_as_it_was() -> None:
+def test_a_loss_without_targets_is_as_it_was():
     @dataclass(frozen=True)
     class Size:
         def target(self, prediction: Tensor) -> None:
@@ -204,7 +204,7 @@ def test_a_loss_without_targets_is_as_it_was() -> None:
     np.testing.assert_allclose(found["loss"], (run(lm.Mixup(), x, training=True) ** 2).mean())
 
 
-def test_micro_batches_mix_within_themselves() -> None:
+def test_micro_batches_mix_within_themselves():
     x = np.random.default_rng(0).random((8, 4)).astype("float32")
     y = np.arange(8) % 3
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Mixup(), lm.Linear(3)), seed=0)

@@ -47,7 +47,7 @@ def _network(layer: lm.Layer, rank: int) -> lm.Network:
     ids=lambda one: type(one).__name__ if isinstance(one, lm.Layer) else str(one),
 )
 @pytest.mark.parametrize("engine", ["interpreter", pytest.param("cpu", marks=pytest.mark.sampled)])
-def test_elements_after_the_end_have_no_influence(layer: lm.Layer, rank: int, engine: str) -> None:
+def test_elements_after_the_end_have_no_influence(layer, rank, engine):
     random = np.random.default_rng(0)
     x = random.normal(size=(BATCH, LENGTH, FEATURES)).astype("float32")
     y = random.normal(size=(BATCH, 2)).astype("float32")
@@ -67,7 +67,7 @@ def test_elements_after_the_end_have_no_influence(layer: lm.Layer, rank: int, en
         np.testing.assert_array_equal(other, results[0])
 
 
-def test_queries_from_another_sequence_keep_their_values() -> None:
+def test_queries_from_another_sequence_keep_their_values():
     # Only the keys are padded: the queries are another sequence of the same length.
     x, memory = lm.Input(LENGTH, FEATURES), lm.Input(LENGTH, FEATURES)
     mask = lm.Input(LENGTH, dtype="bool")

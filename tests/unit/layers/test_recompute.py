@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ def convolutions(wrap: Callable[..., Any]) -> lm.Network:
     return lm.Sequential(*layers, lm.GlobalAvgPool(), lm.Linear(10))
 
 
-def test_a_deep_network_keeps_the_results_of_its_blocks_and_one_block_at_a_time() -> None:
+def test_a_deep_network_keeps_the_results_of_its_blocks_and_one_block_at_a_time():
     batch, width, blocks = 512, 256, 16
     activation = batch * width * 4
     before = dense(blocks, kept, width).plan(batch, **STEP)
@@ -57,7 +56,7 @@ def test_a_deep_network_keeps_the_results_of_its_blocks_and_one_block_at_a_time(
 
 
 @pytest.mark.sampled
-def test_convolutions_with_normalization_take_less_memory_too() -> None:
+def test_convolutions_with_normalization_take_less_memory_too():
     batch = 64
     activation = batch * 8 * 8 * 8 * 4
     before, after = (convolutions(wrap).plan(batch, **STEP) for wrap in (kept, again))
@@ -66,7 +65,7 @@ def test_convolutions_with_normalization_take_less_memory_too() -> None:
     assert after.arena_bytes < 14 * activation
 
 
-def test_a_block_of_blocks_keeps_less_than_the_blocks() -> None:
+def test_a_block_of_blocks_keeps_less_than_the_blocks():
     def deep(wrap: Callable[..., Any]) -> lm.Network:
         layers: list[Any] = [lm.Input(64)]
         for _ in range(6):
@@ -98,7 +97,7 @@ def test_a_block_of_blocks_keeps_less_than_the_blocks() -> None:
     ids=["dense", "convolutions", "recurrence", "nested dropout"],
 )
 @pytest.mark.parametrize("dtype", ["float32", "mixed-bfloat16", "mixed-float16"])
-def test_a_fit_gives_the_same_bits(make: Any, shape: tuple[int, ...], dtype: str) -> None:
+def test_a_fit_gives_the_same_bits(make, shape, dtype):
     x, y = normal(20, *shape), labels(20)
     found: list[Any] = []
     for wrap in (kept, again):
@@ -117,7 +116,7 @@ def test_a_fit_gives_the_same_bits(make: Any, shape: tuple[int, ...], dtype: str
         np.testing.assert_array_equal(other, one)
 
 
-def test_running_statistics_are_updated_once() -> None:
+def test_running_statistics_are_updated_once():
     block = lm.Recompute(lm.Linear(4), lm.BatchNorm(momentum=0.5))
     model = lm.Model(lm.Sequential(lm.Input(3), block, lm.Linear(3)), seed=0)
     x = normal(16, 3)
@@ -128,7 +127,7 @@ def test_running_statistics_are_updated_once() -> None:
     np.testing.assert_allclose(mean, 0.5 * z.mean(axis=0), rtol=1e-5)
 
 
-def test_a_network_is_computed_again_and_keeps_the_names_of_its_layers() -> None:
+def test_a_network_is_computed_again_and_keeps_the_names_of_its_layers():
     inner = lm.Sequential(lm.Input(4), lm.Linear(4), lm.Tanh())
     net = lm.Sequential(lm.Input(4), lm.Recompute(inner), lm.Linear(2))
     assert list(lm.Model(net).parameters()) == ["1.weight", "1.bias", "3.weight", "3.bias"]
@@ -139,7 +138,7 @@ def test_a_network_is_computed_again_and_keeps_the_names_of_its_layers() -> None
 
 
 @pytest.mark.sampled
-def test_a_fit_goes_on_with_it_or_without_it(tmp_path: Path) -> None:
+def test_a_fit_goes_on_with_it_or_without_it(tmp_path):
     """One may begin without it, and resume with it if memory does not suffice."""
     plain, changed, whole = (lm.Model(dense(2, wrap, 8), seed=4) for wrap in (kept, again, kept))
     data = normal(20, 8), labels(20)
@@ -152,7 +151,7 @@ def test_a_fit_goes_on_with_it_or_without_it(tmp_path: Path) -> None:
     np.testing.assert_array_equal(changed.predict(data[0]), whole.predict(data[0]))
 
 
-def test_several_operands_are_kept() -> None:
+def test_several_operands_are_kept():
     a, b = lm.Input(4), lm.Input(4)
     joined = lm.Recompute(lm.Add(), lm.Linear(4), lm.ReLU())(a, b)
     model = lm.Model(lm.Network([a, b], joined))
@@ -166,7 +165,7 @@ class Block(lm.Layer):
         return x + scope.layer("inner", lm.Recompute(lm.Linear(4), lm.Tanh()), x)
 
 
-def test_it_stands_within_a_layer_of_ones_own() -> None:
+def test_it_stands_within_a_layer_of_ones_own():
     net = lm.Sequential(lm.Input(4), Block(), lm.Linear(3))
     names = list(lm.Model(net).parameters())
     assert names == ["1.inner.0.weight", "1.inner.0.bias", "2.weight", "2.bias"]
@@ -174,7 +173,7 @@ def test_it_stands_within_a_layer_of_ones_own() -> None:
         assert float(training.step(normal(4, 4), labels(4))) > 0
 
 
-def test_a_saved_model_is_loaded_with_it(tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_with_it(tmp_path):
     net = dense(2, again, 8)
     model = lm.Model(net, seed=4)
     model.save(tmp_path / "model.safetensors")
@@ -185,7 +184,7 @@ def test_a_saved_model_is_loaded_with_it(tmp_path: Path) -> None:
     assert bills[0] == bills[1]
 
 
-def test_a_gradient_computes_the_tensors_between_again() -> None:
+def test_a_gradient_computes_the_tensors_between_again():
     x = lm.Input(3)
     inner = ops.exp(x)
     y = ops.computed_again(ops.sin(inner), x)

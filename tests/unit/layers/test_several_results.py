@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,7 +49,7 @@ class One(lm.Layer):
         return (x + 1,)
 
 
-def test_a_layer_with_a_tuple_gives_a_tuple_of_tensors() -> None:
+def test_a_layer_with_a_tuple_gives_a_tuple_of_tensors():
     first, total, below = Parts()(lm.Input(4))
     assert [(str(x.dtype), x.rank) for x in (first, total, below)] == [
         *(("f32", 2), ("f32", 1), ("bool", 2))
@@ -60,7 +59,7 @@ def test_a_layer_with_a_tuple_gives_a_tuple_of_tensors() -> None:
     assert len(lm.Sequential(lm.Input(4), lm.Linear(4), Parts()).outputs) == 3
 
 
-def test_values_of_all_results() -> None:
+def test_values_of_all_results():
     model = lm.Model(network(), engine="interpreter", seed=0)
     values = {name.removeprefix("2."): array for name, array in model.parameters().items()}
     found, sums, total, below = model.predict(X)
@@ -71,7 +70,7 @@ def test_values_of_all_results() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_parameters_keep_their_names_whichever_results_are_used() -> None:
+def test_parameters_keep_their_names_whichever_results_are_used():
     x = lm.Input(4)
     first, total, _ = Parts()(x)
     end = lm.Linear(3)(first)
@@ -80,7 +79,7 @@ def test_parameters_keep_their_names_whichever_results_are_used() -> None:
     assert list(lm.Model(lm.Network(x, [end, total])).parameters()) == alone
 
 
-def test_the_summary_and_paths_show_each_result() -> None:
+def test_the_summary_and_paths_show_each_result():
     net = network()
     rows = [line.split()[0] for line in str(net).splitlines()[2:8]]
     assert rows == ["0:Input", "1:Parts", "1:Parts[1]", "1:Parts[2]", "2:Outer", "2:Outer[1]"]
@@ -88,7 +87,7 @@ def test_the_summary_and_paths_show_each_result() -> None:
     assert str(net).count(" 1 ") == 1, "the parameter is counted once"
 
 
-def test_errors_number_layers_as_the_network_does() -> None:
+def test_errors_number_layers_as_the_network_does():
     x = lm.Input(4)
     first, total, _ = Parts()(x)
     wide = lm.Linear(3)(first)
@@ -98,7 +97,7 @@ def test_errors_number_layers_as_the_network_does() -> None:
     assert any("net/2:Linear" in value for _, value in caught.value.facts)
 
 
-def test_gradients_of_all_results_train_the_parameters() -> None:
+def test_gradients_of_all_results_train_the_parameters():
     x = lm.Input(4)
     first, total, _ = Parts()(x)
     scaled, sums = Outer()(first)
@@ -111,7 +110,7 @@ def test_gradients_of_all_results_train_the_parameters() -> None:
     ]
 
 
-def test_a_network_with_such_layers_is_applied_as_a_part_of_another() -> None:
+def test_a_network_with_such_layers_is_applied_as_a_part_of_another():
     inner = network()
     y = lm.Input(4)
     net = lm.Network(y, inner(y))
@@ -120,7 +119,7 @@ def test_a_network_with_such_layers_is_applied_as_a_part_of_another() -> None:
         np.testing.assert_array_equal(found, right)
 
 
-def test_results_are_saved_loaded_and_pickled(tmp_path: Path) -> None:
+def test_results_are_saved_loaded_and_pickled(tmp_path):
     model = lm.Model(network(), seed=1)
     expected = model.predict(X)
     model.save(tmp_path / "several.safetensors")
@@ -131,7 +130,7 @@ def test_results_are_saved_loaded_and_pickled(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found, right)
 
 
-def test_a_file_with_a_result_that_the_layer_lacks_is_refused() -> None:
+def test_a_file_with_a_result_that_the_layer_lacks_is_refused():
     definition, arrays = encode(network())
     changed = json.loads(json.dumps(definition).replace('"result": 2', '"result": 3'))
     assert changed != definition
@@ -139,7 +138,7 @@ def test_a_file_with_a_result_that_the_layer_lacks_is_refused() -> None:
         decode(changed, arrays, [Parts, Outer])
 
 
-def test_each_result_is_computed_in_mixed_precision() -> None:
+def test_each_result_is_computed_in_mixed_precision():
     model = lm.Model(network(), dtype="mixed-bfloat16", engine="interpreter", seed=0)
     exact = lm.Model(network(), engine="interpreter", seed=0).predict(X)
     for found, right in zip(model.predict(X)[:3], exact[:3], strict=True):

@@ -33,7 +33,7 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
     return np.ones((4, 3), "float32"), np.zeros((4, 3), "float32")
 
 
-def test_forward_runs_once_for_each_mode_of_a_model() -> None:
+def test_forward_runs_once_for_each_mode_of_a_model():
     net = lm.Sequential(lm.Input(3), Counted())
     calls.clear()
     model = lm.Model(net, engine="interpreter")
@@ -46,7 +46,7 @@ def test_forward_runs_once_for_each_mode_of_a_model() -> None:
     assert len(calls) == 2
 
 
-def test_another_float_type_is_traced_anew_and_kept() -> None:
+def test_another_float_type_is_traced_anew_and_kept():
     net = lm.Sequential(lm.Input(3), Counted())
     lm.Model(net, engine="interpreter")
     calls.clear()
@@ -55,7 +55,7 @@ def test_another_float_type_is_traced_anew_and_kept() -> None:
     assert sorted(calls) == [False, True]
 
 
-def test_layers_within_layers_run_once_for_each_mode() -> None:
+def test_layers_within_layers_run_once_for_each_mode():
     @dataclass(frozen=True)
     class Inner(lm.Layer):
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
@@ -75,7 +75,7 @@ def test_layers_within_layers_run_once_for_each_mode() -> None:
     assert sorted(calls) == [False, True, True]
 
 
-def test_forward_runs_once_for_a_definition_even_if_an_equal_layer_was_applied() -> None:
+def test_forward_runs_once_for_a_definition_even_if_an_equal_layer_was_applied():
     for _ in range(2):
         lm.Sequential(lm.Input(3), Counted())
     assert calls == [True, True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,13 +26,13 @@ def courses(optimizer: optimizers.Averaging) -> tuple[list[Array], list[Array]]:
     return train(optimizer), train(optimizer, shown="average")
 
 
-def test_averaging_does_not_change_the_training() -> None:
+def test_averaging_does_not_change_the_training():
     plain = train(optimizers.Adam(0.1))
     for wrapper in (optimizers.EMA(lm.Adam(0.1)), optimizers.SWA(lm.Adam(0.1), start=3)):
         np.testing.assert_array_equal(train(wrapper), plain)
 
 
-def test_ema_is_its_formula() -> None:
+def test_ema_is_its_formula():
     parameters, averages = courses(optimizers.EMA(lm.SGD(0.1), decay=0.8))
     expected = parameters[0]
     np.testing.assert_array_equal(averages[0], expected)
@@ -43,7 +42,7 @@ def test_ema_is_its_formula() -> None:
 
 
 @pytest.mark.parametrize(("start", "every"), [(1, 1), (1, 3), (4, 1), (3, 2), (5, 4), (20, 1)])
-def test_swa_is_the_mean_of_the_sampled_parameters(start: int, every: int) -> None:
+def test_swa_is_the_mean_of_the_sampled_parameters(start, every):
     parameters, averages = courses(optimizers.SWA(lm.SGD(0.1), start=start, every=every))
     for number, average in enumerate(averages, 1):
         counted = parameters[start - 1 : number : every]
@@ -51,7 +50,7 @@ def test_swa_is_the_mean_of_the_sampled_parameters(start: int, every: int) -> No
         np.testing.assert_allclose(average, expected, rtol=1e-12)
 
 
-def test_averaged_parameters_follow_the_formula() -> None:
+def test_averaged_parameters_follow_the_formula():
     model = lm.Model(network())
     with trainer(model, lm.EMA(lm.Adam(0.1), decay=0.5)) as training:
         assert training.has_averages
@@ -69,7 +68,7 @@ def test_averaged_parameters_follow_the_formula() -> None:
     assert same(model.parameters(), averaged)
 
 
-def test_parameters_without_an_average_are_read_as_they_are() -> None:
+def test_parameters_without_an_average_are_read_as_they_are():
     model = lm.Model(network())
     optimizer = lm.ByPath({"1.*": lm.EMA(lm.SGD(0.1))}, default=lm.SGD(0.1))
     with trainer(model, optimizer) as training:
@@ -79,7 +78,7 @@ def test_parameters_without_an_average_are_read_as_they_are() -> None:
     assert equal == ["4.weight", "4.bias"]
 
 
-def test_states_of_layers_are_not_averaged() -> None:
+def test_states_of_layers_are_not_averaged():
     model = lm.Model(lm.Sequential(lm.Input(4), Centred(), lm.Linear(3)))
     with trainer(model, lm.EMA(lm.SGD(0.1))) as training:
         training.run(TRAIN, steps=3)
@@ -89,7 +88,7 @@ def test_states_of_layers_are_not_averaged() -> None:
         assert set(training.state()) == {*averages, "seed", "step"}
 
 
-def test_averaged_parameters_of_a_training_without_averages_are_refused() -> None:
+def test_averaged_parameters_of_a_training_without_averages_are_refused():
     with trainer(lm.Model(network()), lm.Adam(0.1)) as training:
         assert not training.has_averages
         with pytest.raises(DefinitionError) as error:
@@ -100,7 +99,7 @@ def test_averaged_parameters_of_a_training_without_averages_are_refused() -> Non
     )
 
 
-def test_averages_count_as_state_in_the_memory_bill() -> None:
+def test_averages_count_as_state_in_the_memory_bill():
     net, loss = network(), lm.CrossEntropy()
     plain = net.plan(8, loss, lm.Adam(0.1))
     averaged = net.plan(8, loss, lm.EMA(lm.Adam(0.1)))
@@ -111,7 +110,7 @@ def test_averages_count_as_state_in_the_memory_bill() -> None:
     assert len(averaged.program.steps) - len(plain.program.steps) <= 1
 
 
-def test_the_history_of_a_fit_has_the_averages() -> None:
+def test_the_history_of_a_fit_has_the_averages():
     model, other = lm.Model(network()), lm.Model(network())
     seen: list[dict[str, Array]] = []
     optimizer = lm.EMA(lm.Adam(0.01), decay=0.9)
@@ -128,7 +127,7 @@ def test_the_history_of_a_fit_has_the_averages() -> None:
 
 
 @pytest.mark.parametrize("kind", [lm.EMA, lambda one: lm.SWA(one, start=5, every=3)])
-def test_averages_are_resumed_with_the_same_bits(tmp_path: Path, kind: Any) -> None:
+def test_averages_are_resumed_with_the_same_bits(tmp_path, kind):
     path, optimizer = tmp_path / "checkpoint", kind(lm.Adam(0.01))
     whole = fit(lm.Model(network()), optimizer=optimizer)
     fit(lm.Model(network()), optimizer=optimizer, epochs=1, checkpoint=path)
@@ -139,7 +138,7 @@ def test_averages_are_resumed_with_the_same_bits(tmp_path: Path, kind: Any) -> N
     assert same(again.averaged_parameters, whole.averaged_parameters)
 
 
-def test_averages_of_another_optimizer_are_not_resumed(tmp_path: Path) -> None:
+def test_averages_of_another_optimizer_are_not_resumed(tmp_path):
     path = tmp_path / "checkpoint"
     fit(lm.Model(network()), optimizer=lm.EMA(lm.Adam(0.01)), checkpoint=path)
     with pytest.raises(DefinitionError) as error:

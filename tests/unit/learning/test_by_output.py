@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ def losses_of(own: lm.Model) -> tuple[float, float]:
     return float(((boxes - BOXES) ** 2).mean()), float(each.mean())
 
 
-def test_the_loss_is_the_sum_of_the_losses_of_the_outputs() -> None:
+def test_the_loss_is_the_sum_of_the_losses_of_the_outputs():
     own = model()
     box, label = losses_of(own)
     for loss in (BOTH, list(BOTH.values()), lm.ByOutput(BOTH)):
@@ -51,7 +50,7 @@ def test_the_loss_is_the_sum_of_the_losses_of_the_outputs() -> None:
     assert list(found) == ["loss", "output0_loss", "output1_loss"]
 
 
-def test_factors_scale_the_losses_in_the_total_only() -> None:
+def test_factors_scale_the_losses_in_the_total_only():
     own = model()
     box, label = losses_of(own)
     for factors in ({"boxes": 0.25}, [0.25, 1.0]):
@@ -62,7 +61,7 @@ def test_factors_scale_the_losses_in_the_total_only() -> None:
         )
 
 
-def test_a_fit_is_that_of_the_sum_as_a_function() -> None:
+def test_a_fit_is_that_of_the_sum_as_a_function():
     def total(outputs: Any, targets: Any) -> lm.Tensor:
         return 0.25 * lm.MSE()(outputs[0], targets[0]) + lm.CrossEntropy()(outputs[1], targets[1])
 
@@ -74,7 +73,7 @@ def test_a_fit_is_that_of_the_sum_as_a_function() -> None:
         np.testing.assert_allclose(value, other.parameters()[name], rtol=1e-5, atol=1e-7)
 
 
-def test_an_output_without_a_loss_is_not_trained_and_has_no_target() -> None:
+def test_an_output_without_a_loss_is_not_trained_and_has_no_target():
     own = model()
     before = own.parameters()
     history = own.fit((X, LABELS), loss={"classes": lm.CrossEntropy()}, **HOW)
@@ -86,7 +85,7 @@ def test_an_output_without_a_loss_is_not_trained_and_has_no_target() -> None:
     assert again.fit((X, LABELS), loss=[None, lm.CrossEntropy()], **HOW).values == history.values
 
 
-def test_metrics_are_given_by_output_too() -> None:
+def test_metrics_are_given_by_output_too():
     own = model()
 
     def distance(prediction: lm.Tensor, target: lm.Tensor) -> lm.Tensor:
@@ -109,7 +108,7 @@ def test_metrics_are_given_by_output_too() -> None:
     assert "classes_auroc" in history
 
 
-def test_weights_are_of_all_losses_or_of_each() -> None:
+def test_weights_are_of_all_losses_or_of_each():
     own = model()
     boxes, scores = own.predict(X)
     first, second = generator.random(40), generator.random(40)
@@ -124,7 +123,7 @@ def test_weights_are_of_all_losses_or_of_each() -> None:
         )
 
 
-def test_names_of_layers_inputs_and_outputs_are_saved_copied_and_pickled(tmp_path: Path) -> None:
+def test_names_of_layers_inputs_and_outputs_are_saved_copied_and_pickled(tmp_path):
     x = lm.Input(3, name="x")
     layers = lm.Linear(2, name="boxes"), lm.Linear(4, name="head")
     outputs = {"boxes": layers[0](x), "classes": layers[1](x)}
@@ -140,7 +139,7 @@ def test_names_of_layers_inputs_and_outputs_are_saved_copied_and_pickled(tmp_pat
     assert found == own.evaluate(DATA, {"classes": lm.CrossEntropy(), "boxes": lm.MSE()})
 
 
-def test_a_plan_a_profile_and_a_verification_take_losses_by_output() -> None:
+def test_a_plan_a_profile_and_a_verification_take_losses_by_output():
     net, step = network(), {"loss": BOTH, "optimizer": lm.SGD(0.1)}
     assert net.plan(4, **step).peak_bytes > 0
     assert model().explain(4, **step).costs

@@ -132,7 +132,7 @@ def values(step: BatchGraph) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("record", "field"), [*cases()])
-def test_another_number_is_the_same_program(record: Any, field: str) -> None:
+def test_another_number_is_the_same_program(record, field):
     one, other = step_of(record), step_of(changed(record, field))
     assert checksum(one) == checksum(other)
     assert values(one).keys() == values(other).keys()
@@ -150,26 +150,22 @@ def test_another_number_is_the_same_program(record: Any, field: str) -> None:
     ],
     ids=repr,
 )
-def test_the_program_does_not_depend_on_numbers_that_happen_to_be_equal(
-    one: Any, other: Any
-) -> None:
+def test_the_program_does_not_depend_on_numbers_that_happen_to_be_equal(one, other):
     assert checksum(step_of(one)) == checksum(step_of(other))
 
 
-def test_numbers_that_decide_what_is_kept_are_another_program() -> None:
+def test_numbers_that_decide_what_is_kept_are_another_program():
     records = [lm.SGD(0.1), lm.SGD(0.1, momentum=0.9), lm.SGD(0.1, weight_decay=0.1)]
     assert len({checksum(step_of(record)) for record in records}) == 3
 
 
-def test_numbers_of_formulas_are_computed_in_double_precision() -> None:
+def test_numbers_of_formulas_are_computed_in_double_precision():
     found = values(step_of(lm.Adam(beta2=0.999)))
     assert found["(1.0 - optimizer/beta2)"] == 1.0 - 0.999
     assert found["log(optimizer/beta2)"] == np.log(0.999)
 
 
-def test_a_fit_with_other_numbers_compiles_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_a_fit_with_other_numbers_compiles_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     compiled: list[str] = []
 
@@ -208,7 +204,7 @@ def test_a_fit_with_other_numbers_compiles_nothing(
     assert compiled == []
 
 
-def test_a_resumed_fit_takes_the_numbers_that_it_is_given(tmp_path: Any) -> None:
+def test_a_resumed_fit_takes_the_numbers_that_it_is_given(tmp_path):
     x, y = np.ones((12, 3), "float32"), np.arange(12) % 2
     how: dict[str, Any] = {"loss": lm.CrossEntropy(), "checkpoint": tmp_path / "fit.safetensors"}
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter", seed=0)
@@ -240,7 +236,7 @@ def in_tensors(rate: Any) -> Any:
 
 
 @pytest.mark.parametrize("formula", [OwnRecord.formula, in_tensors])
-def test_a_rate_that_is_set_changes_the_numbers_that_follow_from_it(formula: Any) -> None:
+def test_a_rate_that_is_set_changes_the_numbers_that_follow_from_it(formula):
     x, y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
     found: list[dict[str, Any]] = []
     for given, later in ((0.25, 0.5), (0.5, None)):
@@ -261,7 +257,7 @@ class OfMatrices(OwnRecord):
         return parameter - gradient / size * self.formula(self.rate), {}
 
 
-def test_the_rate_of_an_optimizer_that_takes_matrices_is_set() -> None:
+def test_the_rate_of_an_optimizer_that_takes_matrices_is_set():
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
     optimizer = lm.ByPath({"*.weight": OfMatrices()}, default=lm.SGD(0.1))
     with model.training(lm.MSE(), optimizer, 4) as training:
@@ -278,7 +274,7 @@ def test_the_rate_of_an_optimizer_that_takes_matrices_is_set() -> None:
         lambda rate: rate if rate < 0.3 else 2 * rate,
     ],
 )
-def test_a_rate_of_which_an_optimizer_makes_a_constant_cannot_be_set(formula: Any) -> None:
+def test_a_rate_of_which_an_optimizer_makes_a_constant_cannot_be_set(formula):
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
     optimizer = lm.EMA(lm.ByPath({"*.bias": OwnRecord(0.25, formula)}, default=lm.SGD(0.1)))
     with model.training(lm.MSE(), optimizer, 4) as training:

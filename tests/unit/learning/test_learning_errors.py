@@ -6,7 +6,6 @@ Wrong types and ranges of single options are tested for all by what their kinds 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -540,11 +539,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "call", "parts"), REFUSED)
-def test_what_does_not_fit_is_refused(kind: Any, call: Callable[[], Any], parts: Any) -> None:
+def test_what_does_not_fit_is_refused(kind, call, parts):
     check_refusal(kind, call, *parts)
 
 
-def test_what_errors_advise_is_accepted() -> None:
+def test_what_errors_advise_is_accepted():
     scores = ops.transpose(x(12, 50), (0, 2, 1))
     assert losses.CrossEntropy()(scores, y(12)).shape == ()
     assert losses.MSE()(x(1), y(1)).shape == ()

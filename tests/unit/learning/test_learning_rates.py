@@ -90,21 +90,19 @@ def in_float32(schedule: schedules.Schedule, steps: Iterable[int]) -> list[float
 
 
 @pytest.mark.parametrize(("schedule", "formula"), FORMULAS)
-def test_a_schedule_is_its_formula(
-    schedule: schedules.Schedule, formula: Callable[[int], float]
-) -> None:
+def test_a_schedule_is_its_formula(schedule, formula):
     expected = [formula(step) for step in STEPS]
     np.testing.assert_allclose([schedule.at(s) for s in STEPS], expected, rtol=1e-12, atol=1e-16)
     np.testing.assert_allclose(in_float32(schedule, STEPS), expected, rtol=1e-4, atol=1e-8)
 
 
-def test_step_decay_changes_exactly_at_the_step_in_float32() -> None:
+def test_step_decay_changes_exactly_at_the_step_in_float32():
     rates = in_float32(schedules.StepDecay(1.0, every=49, factor=0.5), range(49 * 12))
     assert rates == [0.5 ** (step // 49) for step in range(49 * 12)]
 
 
 @pytest.mark.sampled
-def test_cosine_restarts_begin_exactly_at_the_step_in_float32() -> None:
+def test_cosine_restarts_begin_exactly_at_the_step_in_float32():
     begins = {7 * (2**n - 1) for n in range(12)}
     rates = in_float32(schedules.CosineRestarts(1.0, 7, growth=2), range(7 * (2**9 - 1) + 2))
     for step, rate in enumerate(rates):
@@ -129,7 +127,7 @@ ENDS: dict[str, tuple[schedules.Schedule, int | None]] = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_schedule_knows_its_end(name: str) -> None:
+def test_a_schedule_knows_its_end(name):
     schedule, end = ENDS[name]
     assert schedule.ends_after == end
     if end is not None:
@@ -151,7 +149,7 @@ def shown_by_fit(optimizer: Any, data: Any = (X, Y), **how: Any) -> list[str]:
     return [str(one.message) for one in shown]
 
 
-def test_a_schedule_that_ends_before_the_fit_is_named() -> None:
+def test_a_schedule_that_ends_before_the_fit_is_named():
     (text,) = shown_by_fit(lm.SGD(schedules.OneCycle(0.1, steps=10)))
     assert re.fullmatch(
         r"in OneCycle \(test_learning_rates\.py:\d+\): the learning-rate schedule ends after 10 "
@@ -169,7 +167,7 @@ def test_a_schedule_that_ends_before_the_fit_is_named() -> None:
         lm.SGD(schedules.Warmup(4, then=schedules.Linear(0.1, steps=7))),
     ],
 )
-def test_schedules_of_all_optimizers_are_looked_at(optimizer: Any) -> None:
+def test_schedules_of_all_optimizers_are_looked_at(optimizer):
     (text,) = shown_by_fit(optimizer)
     assert "ends after 11 training steps, and the fit has 15. The rate stays at 0 in" in text
 
@@ -179,7 +177,7 @@ def without_end() -> Any:
         yield X, Y
 
 
-def test_the_length_of_streams_and_sparse_matrices_counts() -> None:
+def test_the_length_of_streams_and_sparse_matrices_counts():
     sparse = pytest.importorskip("scipy.sparse")
     for steps, data, how, length in (
         (10, lm.data.Stream(without_end, steps_per_epoch=7), {}, "21."),
@@ -192,7 +190,7 @@ def test_the_length_of_streams_and_sparse_matrices_counts() -> None:
         assert [f"and the fit has {length}" in text for text in texts] == [True] * bool(length)
 
 
-def test_a_schedule_as_long_as_the_fit_gives_no_warning() -> None:
+def test_a_schedule_as_long_as_the_fit_gives_no_warning():
     for schedule in (
         schedules.OneCycle(0.1, steps=15),
         # One training step of each epoch does not count.

@@ -58,9 +58,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("loss", "layers", "kind", "advice"), WRONG)
-def test_a_prediction_of_a_wrong_kind_is_named_with_both_lines(
-    loss: Any, layers: list[lm.Layer], kind: str, advice: str
-) -> None:
+def test_a_prediction_of_a_wrong_kind_is_named_with_both_lines(loss, layers, kind, advice):
     (one,) = shown_by(net(*layers), loss())
     text = str(one.message)
     assert one.category is LaminaWarning
@@ -70,7 +68,7 @@ def test_a_prediction_of_a_wrong_kind_is_named_with_both_lines(
     assert advice in text
 
 
-def test_a_warning_names_the_output_of_a_loss() -> None:
+def test_a_warning_names_the_output_of_a_loss():
     x = lm.Input(4)
     boxes, classes = lm.Linear(2)(x), lm.Softmax()(lm.Linear(3)(x))
     loss: Any = {"boxes": lm.MSE(), "classes": lm.CrossEntropy()}
@@ -106,7 +104,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize(("loss", "layers"), RIGHT)
-def test_a_prediction_that_may_be_right_gets_no_warning(loss: Any, layers: list[lm.Layer]) -> None:
+def test_a_prediction_that_may_be_right_gets_no_warning(loss, layers):
     assert shown_by(net(*layers), loss) == []
 
 
@@ -158,8 +156,8 @@ def shown_by_metric(
 
 @pytest.mark.parametrize(("metric", "layers", "loss", "targets", "kind", "advice"), OF_METRICS)
 def test_a_metric_of_a_prediction_of_a_wrong_kind_says_so(
-    metric: Any, layers: list[lm.Layer], loss: Any, targets: Any, kind: str, advice: str
-) -> None:
+    metric, layers, loss, targets, kind, advice
+):
     (one,) = shown_by_metric(metric, layers, loss, targets)
     text = str(one.message)
     assert one.category is LaminaWarning
@@ -170,7 +168,7 @@ def test_a_metric_of_a_prediction_of_a_wrong_kind_says_so(
 
 
 @pytest.mark.parametrize("loss", [lm.BCEWithLogits(), lm.SoftMargin()], ids=repr)
-def test_a_loss_of_raw_scores_says_what_any_layer_makes(loss: Any) -> None:
+def test_a_loss_of_raw_scores_says_what_any_layer_makes(loss):
     metric, targets = lm.BinaryAccuracy(), BITS if isinstance(loss, lm.BCEWithLogits) else SIGNS
     (one,) = shown_by_metric(metric, [lm.BatchNorm()], loss, targets)
     name = type(loss).__name__
@@ -212,19 +210,17 @@ NO_DOUBT = [
 
 
 @pytest.mark.parametrize(("metric", "layers", "loss", "targets"), NO_DOUBT)
-def test_a_metric_of_a_prediction_that_may_be_right_gives_no_warning(
-    metric: Any, layers: list[lm.Layer], loss: Any, targets: Any
-) -> None:
+def test_a_metric_of_a_prediction_that_may_be_right_gives_no_warning(metric, layers, loss, targets):
     assert shown_by_metric(metric, layers, loss, targets) == []
 
 
-def test_a_loss_as_a_metric_says_what_it_says_as_a_loss() -> None:
+def test_a_loss_as_a_metric_says_what_it_says_as_a_loss():
     (one,) = shown_by_metric(lm.BCE(), [], lm.MSE(), BITS)
     assert str(one.message).startswith("in BCE (test_loss_warnings.py:")
     assert "and the loss takes probabilities. Write lm.BCEWithLogits()" in str(one.message)
 
 
-def test_a_warning_names_the_output_of_a_metric() -> None:
+def test_a_warning_names_the_output_of_a_metric():
     x = lm.Input(4)
     outputs = {"boxes": lm.Linear(3)(x), "bits": lm.Linear(3)(x)}
     model = lm.Model(lm.Network(x, outputs), engine="interpreter")
@@ -238,7 +234,7 @@ def test_a_warning_names_the_output_of_a_metric() -> None:
 
 
 @pytest.mark.parametrize("use", ["fit", "evaluate"])
-def test_the_warning_of_a_metric_is_at_the_line_of_the_call(use: str) -> None:
+def test_the_warning_of_a_metric_is_at_the_line_of_the_call(use):
     one, metrics = model(), [lm.BinaryAccuracy()]
     how: Any = {"loss": lm.BCEWithLogits(), "metrics": metrics}
     how |= {"optimizer": lm.SGD(0.1), "validation": (X, BITS)} if use == "fit" else {}
@@ -262,7 +258,7 @@ USES = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("use", USES)
-def test_the_warning_is_at_the_line_of_the_call(use: str) -> None:
+def test_the_warning_is_at_the_line_of_the_call(use):
     loss = lm.BCE()
     shown = warned(lambda: USES[use](loss))
     # Building kernels for OpenCL changes the filters, so that Python shows a text again.
@@ -285,7 +281,7 @@ SOME = np.array([0, -1, 2, -1, 1, 0])
     ],
     ids=lambda one: one.name,
 )
-def test_a_metric_that_counts_what_the_loss_ignores_says_so(metric: Any) -> None:
+def test_a_metric_that_counts_what_the_loss_ignores_says_so(metric):
     (one,) = shown_by_metric(metric, [], lm.CrossEntropy(ignore_index=-1), SOME)
     assert str(one.message).startswith(f"in {type(metric).__name__} (test_loss_warnings.py:")
     assert str(one.message).endswith(
@@ -295,7 +291,7 @@ def test_a_metric_that_counts_what_the_loss_ignores_says_so(metric: Any) -> None
     assert shown_by_metric(same, [], lm.CrossEntropy(ignore_index=-1), SOME) == []
 
 
-def test_the_softmax_of_one_number_is_no_probability() -> None:
+def test_the_softmax_of_one_number_is_no_probability():
     (one,) = shown_by(net(lm.Linear(1), lm.Softmax()), lm.BCE())
     assert str(one.message).endswith(
         "the prediction is the softmax of a single number: 1. End in lm.Sigmoid()."

@@ -63,7 +63,7 @@ def _bce(p: np.ndarray, t: np.ndarray) -> np.ndarray:
     return -(t * high + (1 - t) * low)
 
 
-def test_the_evidence_lower_bound_is_cross_entropy_and_divergence() -> None:
+def test_the_evidence_lower_bound_is_cross_entropy_and_divergence():
     mean, variance = OTHERS[:3, :2], np.exp(OTHERS[:3, 2:])
     missed = _bce(1 / (1 + np.exp(-SCORES[:3])), BITS).sum(1).mean()
     divergence = 0.5 * (mean**2 + variance - 1 - np.log(variance)).sum(1).mean()
@@ -73,7 +73,7 @@ def test_the_evidence_lower_bound_is_cross_entropy_and_divergence() -> None:
         np.testing.assert_allclose(found, missed + factor * divergence, rtol=1e-12)
 
 
-def test_the_divergence_of_nearly_a_standard_normal_is_not_lost_in_rounding() -> None:
+def test_the_divergence_of_nearly_a_standard_normal_is_not_lost_in_rounding():
     log_variance = np.array([[-1e-3], [1e-3], [1e-4]], np.float32)
     zero = np.zeros((1, 1), np.float32)
     loss, logits = losses.EvidenceLowerBound(), zero - np.float32(np.inf)
@@ -82,13 +82,13 @@ def test_the_divergence_of_nearly_a_standard_normal_is_not_lost_in_rounding() ->
     np.testing.assert_allclose(found, exact[:, 0] / 2, rtol=0.01)
 
 
-def test_binary_cross_entropy_limits_its_logarithms() -> None:
+def test_binary_cross_entropy_limits_its_logarithms():
     shares = np.array([[0.0, 1.0, 0.3, 0.9], [1e-40, 1 - 1e-12, 0.5, 0.2], [0.1, 0.6, 1, 0]])
     value, _ = run(losses.BCE(), shares, BITS)
     np.testing.assert_allclose(value, _bce(shares, BITS).mean(), rtol=1e-12)
 
 
-def test_kullback_leibler_of_a_vector_per_batch() -> None:
+def test_kullback_leibler_of_a_vector_per_batch():
     value, _ = run(losses.KLDivergence(reduction="batchmean"), np.log(SHARES[0]), SHARES[1])
     expected = (SHARES[1] * np.log(SHARES[1] / SHARES[0])).mean()
     np.testing.assert_allclose(value, expected, rtol=1e-12)
@@ -97,7 +97,7 @@ def test_kullback_leibler_of_a_vector_per_batch() -> None:
     np.testing.assert_allclose(value, expected, rtol=1e-12)
 
 
-def test_integer_targets_are_converted() -> None:
+def test_integer_targets_are_converted():
     whole = np.array([[0, 1, 1, 0]] * 6, np.uint8)
     for loss in (losses.MSE(), losses.BCEWithLogits()):
         expected, _ = run(loss, SCORES, whole.astype(float))
@@ -109,7 +109,7 @@ def test_integer_targets_are_converted() -> None:
 # Default targets and errors -----------------------------------------------------------------------
 
 
-def test_default_targets_follow_from_the_prediction() -> None:
+def test_default_targets_follow_from_the_prediction():
     x = lm.Input(4, 3)
     assert losses.MSE().target(x) == ((BATCH, 4, 3), float32)
     assert losses.CrossEntropy().target(x) == ((BATCH, 3), int64)
@@ -119,7 +119,7 @@ def test_default_targets_follow_from_the_prediction() -> None:
     assert losses.EvidenceLowerBound().target((x, x, x)) == ((BATCH, 4, 3), float32)
 
 
-def test_weights_are_kept_as_a_tuple_so_that_losses_are_hashable() -> None:
+def test_weights_are_kept_as_a_tuple_so_that_losses_are_hashable():
     loss = losses.CrossEntropy(class_weights=np.array([1.0, 2.0]))
     assert loss.class_weights == (1.0, 2.0)
     assert hash(loss) == hash(losses.CrossEntropy(class_weights=[1, 2]))
@@ -128,7 +128,7 @@ def test_weights_are_kept_as_a_tuple_so_that_losses_are_hashable() -> None:
 # Options, and losses that PyTorch lacks -----------------------------------------------------------
 
 
-def test_targets_of_the_ignored_class_do_not_count() -> None:
+def test_targets_of_the_ignored_class_do_not_count():
     labels = np.array([0, -1, 1, 1, -1, 3])
     kept = labels >= 0
     for loss in (losses.CrossEntropy(ignore_index=-1), losses.Focal(ignore_index=-1)):
@@ -143,7 +143,7 @@ def test_targets_of_the_ignored_class_do_not_count() -> None:
     assert np.isnan(nothing)  # as in PyTorch
 
 
-def test_without_a_reduction_there_is_a_loss_for_each_element() -> None:
+def test_without_a_reduction_there_is_a_loss_for_each_element():
     for loss, target, shape in (
         (losses.CrossEntropy, LABELS, (6,)),
         (losses.MSE, OTHERS, (6, 4)),
@@ -154,7 +154,7 @@ def test_without_a_reduction_there_is_a_loss_for_each_element() -> None:
         np.testing.assert_allclose(found.mean(), run(loss(), SCORES, target)[0], rtol=1e-12)
 
 
-def test_losses_that_pytorch_lacks_have_the_values_of_their_formulas() -> None:
+def test_losses_that_pytorch_lacks_have_the_values_of_their_formulas():
     x, y = SCORES, OTHERS
     unit = [a / np.sqrt((a * a).sum(1, keepdims=True)) for a in (x, y)]
     others = np.where(np.eye(4)[LABELS] > 0, 0.0, x)
@@ -176,7 +176,7 @@ def test_losses_that_pytorch_lacks_have_the_values_of_their_formulas() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", LIMITS)
-def test_losses_have_the_limits_of_their_formulas(name: str, dtype: str) -> None:
+def test_losses_have_the_limits_of_their_formulas(name, dtype):
     loss, predictions, target, expected, slope = LIMITS[name]
     if target is not None and target.dtype.kind == "f":
         target = target.astype(dtype)
@@ -186,7 +186,7 @@ def test_losses_have_the_limits_of_their_formulas(name: str, dtype: str) -> None
     np.testing.assert_allclose(gradient, slope, rtol=precision, atol=1e-20)
 
 
-def test_examples_of_weight_0_with_an_infinite_loss_do_not_count() -> None:
+def test_examples_of_weight_0_with_an_infinite_loss_do_not_count():
     for infinite, expected in ((np.inf, 1.5), (np.nan, np.nan)):
         scores = np.array([[1.0, 2], [infinite, 0], [3, 0]])
         value, _ = run(losses.MAE(), scores, np.zeros((3, 2)), np.array([1.0, 0, 1]))
@@ -194,7 +194,7 @@ def test_examples_of_weight_0_with_an_infinite_loss_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("focus", [0.5, 2.0])
-def test_focal_losses_of_certain_predictions_have_finite_gradients(focus: float) -> None:
+def test_focal_losses_of_certain_predictions_have_finite_gradients(focus):
     scores = np.array([[1e4, -1e4], [-1e4, 1e4]])
     for loss, target in (
         (losses.Focal(focus=focus), np.array([0, 0])),
@@ -207,7 +207,7 @@ def test_focal_losses_of_certain_predictions_have_finite_gradients(focus: float)
         assert gradient[1].any()
 
 
-def test_dice_of_nothing_is_0() -> None:
+def test_dice_of_nothing_is_0():
     empty = np.zeros((2, 3, 4))
     value, gradient = run(losses.Dice(smoothing=0.0), empty, empty)
     assert value == 0
@@ -224,14 +224,14 @@ def ctc_losses(prediction: np.ndarray, labels: np.ndarray, **options: Any) -> np
     return lamina.compile([x, y], value, engine="interpreter")(prediction, labels)[0]
 
 
-def test_ctc_of_one_time_is_the_cross_entropy_of_its_label() -> None:
+def test_ctc_of_one_time_is_the_cross_entropy_of_its_label():
     shares = np.log(np.random.default_rng(0).dirichlet(np.ones(4), (6, 1)))
     labels = np.array([1, 3, 1, 1, 2, 3])
     found = ctc_losses(shares, labels[:, None], reduction="none")
     np.testing.assert_allclose(found, -shares[np.arange(6), 0, labels], rtol=1e-12)
 
 
-def test_ctc_adds_up_all_alignments() -> None:
+def test_ctc_adds_up_all_alignments():
     # Labels a, a need a blank between them: in four times there are 5 alignments of probability
     # 1/3 each time: a-a., a-.a and the like.
     shares = np.log(np.full((1, 4, 3), 1 / 3))
@@ -257,8 +257,8 @@ def test_ctc_adds_up_all_alignments() -> None:
 )
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_ctc_refuses_lengths_that_the_arrays_do_not_have(
-    lengths: Any, problem: str, expected: str, found: str, zero_infinity: bool
-) -> None:
+    lengths, problem, expected, found, zero_infinity
+):
     loss = lamina.CTC(zero_infinity=zero_infinity)
     model = lamina.Model(lamina.Sequential(lm.Input(7, 4), lm.LogSoftmax()))
     x, labels = np.zeros((2, 7, 4), "float32"), np.array([[1, 2, -1], [3, 1, -1]])
@@ -280,7 +280,7 @@ def test_ctc_refuses_lengths_that_the_arrays_do_not_have(
 # Targets ------------------------------------------------------------------------------------------
 
 
-def test_dice_is_trained_with_class_numbers() -> None:
+def test_dice_is_trained_with_class_numbers():
     """They are those of one-hot targets."""
     x = normal(8, 1, 4, 4)
     labels = np.random.default_rng(0).integers(0, 3, (8, 4, 4))
@@ -298,7 +298,7 @@ def test_dice_is_trained_with_class_numbers() -> None:
 THIRDS = np.full((6, 3), 1 / 3, "float32")
 
 
-def test_shares_may_be_rounded_and_an_example_may_have_none() -> None:
+def test_shares_may_be_rounded_and_an_example_may_have_none():
     model = lamina.Model(lamina.Sequential(lm.Input(3), lm.Linear(3)), engine="interpreter")
     rounded = THIRDS.astype("float16")
     rounded[2] = 0
@@ -321,9 +321,7 @@ def _by_row(prediction: Any, target: Any) -> Any:
 @pytest.mark.parametrize("function", [_by_layer, _by_op, _by_row])
 @pytest.mark.parametrize("as_metric", [False, True])
 @pytest.mark.parametrize("wrong", [3, -1])
-def test_targets_that_index_in_a_function_of_the_user_are_checked(
-    function: Any, as_metric: bool, wrong: int
-) -> None:
+def test_targets_that_index_in_a_function_of_the_user_are_checked(function, as_metric, wrong):
     """Programs clamp indices: the function would compare with another class."""
     how: dict[str, Any] = {"loss": losses.CrossEntropy(ignore_index=wrong)}
     how |= {"metrics": [lamina.FunctionMetric(function)]} if as_metric else {"loss": function}
@@ -344,7 +342,7 @@ def test_targets_that_index_in_a_function_of_the_user_are_checked(
         call(np.array([0, 2, 2, 1]))
 
 
-def test_computed_indices_of_targets_are_not_checked() -> None:
+def test_computed_indices_of_targets_are_not_checked():
     def loss(prediction: Any, target: Any) -> Any:
         return _by_op(prediction, ops.clip(target, 0, 2))
 
@@ -352,7 +350,7 @@ def test_computed_indices_of_targets_are_not_checked() -> None:
     assert np.isfinite(model.evaluate((normal(2, 2), np.array([5, -5])), loss)["loss"])
 
 
-def test_the_page_of_losses_lists_every_loss_and_metric() -> None:
+def test_the_page_of_losses_lists_every_loss_and_metric():
     page = (Path(__file__).parents[3] / "docs" / "losses.md").read_text()
     words = set(re.findall(r"\w+", page))
     public = {*losses.__all__, *metrics.__all__} - {"Loss", "Metric", "Elements"}

@@ -263,7 +263,7 @@ def recorded() -> dict[str, list[list[float]]]:
     return rows
 
 
-def test_losses_have_the_recorded_values_and_gradients() -> None:
+def test_losses_have_the_recorded_values_and_gradients():
     rows = json.loads(RECORDED.read_text())
     for case in CASES:
         loss, predictions, target, *_ = case
@@ -276,7 +276,7 @@ def test_losses_have_the_recorded_values_and_gradients() -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("case", CASES, ids=ids)
-def test_losses_have_the_values_and_gradients_of_pytorch(case: Case, reduction: str) -> None:
+def test_losses_have_the_values_and_gradients_of_pytorch(case, reduction):
     loss, predictions, target, *_ = case
     found = found_by(replace(loss, reduction=reduction), predictions, target)
     for name, array in expected_of(case, reduction).items():
@@ -293,7 +293,7 @@ TARGET_LENGTHS = (SEQUENCES >= 0).sum(1)
 @pytest.mark.torch
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("lengths", [(7, 7, 7, 7, 7), (7, 5, 4, 6, 4), (5, 1, 0, 3, 5)])
-def test_ctc_agrees_with_pytorch(reduction: str, lengths: tuple[int, ...]) -> None:
+def test_ctc_agrees_with_pytorch(reduction, lengths):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     # Repeated labels, an empty target, and targets that are too long for the prediction.
@@ -325,9 +325,7 @@ def test_ctc_agrees_with_pytorch(reduction: str, lengths: tuple[int, ...]) -> No
     [(SEQUENCES, 4, 0, "none"), (np.array([[0, 1, 2]] * 5), 7, 3, "mean")],
     ids=["too few times", "another blank"],
 )
-def test_ctc_without_zero_infinity_agrees_with_pytorch(
-    labels: np.ndarray, count: int, blank: int, reduction: str
-) -> None:
+def test_ctc_without_zero_infinity_agrees_with_pytorch(labels, count, blank, reduction):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     expected = torch.nn.functional.ctc_loss(
         torch.tensor(TIMES).log_softmax(-1).transpose(0, 1),
@@ -349,7 +347,7 @@ def test_ctc_without_zero_infinity_agrees_with_pytorch(
 
 
 @pytest.mark.torch
-def test_weighted_means_divide_by_the_weights_of_examples_and_classes() -> None:
+def test_weighted_means_divide_by_the_weights_of_examples_and_classes():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     weights, w = generator.random(6), torch.tensor(WEIGHTS, dtype=torch.float64)
     x = torch.tensor(X, requires_grad=True)

@@ -103,7 +103,7 @@ VALUES: list[tuple[metrics.Metric, np.ndarray, np.ndarray, Any]] = [
 ]
 
 
-def test_metrics_have_the_values_of_their_formulas() -> None:
+def test_metrics_have_the_values_of_their_formulas():
     for metric, prediction, target, expected in VALUES:
         found = measured(metric, prediction, target)
         np.testing.assert_allclose(found, expected, rtol=1e-10, err_msg=repr(metric))
@@ -114,7 +114,7 @@ def test_metrics_have_the_values_of_their_formulas() -> None:
 
 @pytest.mark.parametrize("mean", [0.0, 1e3, 1e5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_r2_does_not_depend_on_the_mean_of_the_targets(mean: float, dtype: str) -> None:
+def test_r2_does_not_depend_on_the_mean_of_the_targets(mean, dtype):
     """In float32, sums of squares of numbers far from zero would cancel."""
     y = (normal(500, 2) + mean).astype(dtype)
     x = (y + 0.5 * normal(500, 2, seed=1)).astype(dtype)
@@ -144,9 +144,7 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("metric", "expected"), RECORDED, ids=lambda one: repr(one)[:40])
-def test_metrics_have_recorded_values(
-    metric: metrics.Metric, expected: tuple[float, float]
-) -> None:
+def test_metrics_have_recorded_values(metric, expected):
     ranking = isinstance(metric, metrics.AUROC | metrics.AveragePrecision)
     scores, wanted = (GUESSES, COIN) if ranking else (SCORES, LABELS)
     for weights, value in zip((None, WEIGHTS), expected, strict=True):
@@ -198,7 +196,7 @@ SCIKIT_LEARN: list[tuple[metrics.Metric, Any, Any, str, Any, Any, dict[str, Any]
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("weighted", [False, True])
-def test_metrics_agree_with_scikit_learn(weighted: bool) -> None:
+def test_metrics_agree_with_scikit_learn(weighted):
     theirs = pytest.importorskip("sklearn.metrics")
     weights = WEIGHTS if weighted else None
     for metric, prediction, target, score, *given, how in SCIKIT_LEARN:
@@ -208,14 +206,14 @@ def test_metrics_agree_with_scikit_learn(weighted: bool) -> None:
         np.testing.assert_allclose(value, expected, rtol=2e-5, err_msg=repr(metric))
 
 
-def test_rankings_of_one_class_have_no_value() -> None:
+def test_rankings_of_one_class_have_no_value():
     perfect = measured(metrics.AUROC(), COIN.astype(float), COIN)
     assert (perfect, measured(metrics.AUROC(), -COIN.astype(float), COIN)) == (1.0, 0.0)
     assert np.isnan(measured(metrics.AUROC(), GUESSES, np.ones(60, np.int64)))
     assert np.isnan(measured(metrics.AveragePrecision(), GUESSES, np.zeros(60, np.int64)))
 
 
-def test_the_calibration_error_is_the_mean_difference_over_bins() -> None:
+def test_the_calibration_error_is_the_mean_difference_over_bins():
     confidence, right = np.array([0.05, 0.15, 0.65, 0.75, 1.0]), np.array([0, 1, 1, 0, 1])
     # Bins of 1/2: [0.05, 0.15] against 1/2, and [0.65, 0.75, 1] against 2/3.
     gaps = np.array([abs(0.1 - 0.5), abs(0.8 - 2 / 3)])
@@ -236,13 +234,13 @@ def test_the_calibration_error_is_the_mean_difference_over_bins() -> None:
         np.testing.assert_allclose(measured(metric, scores, LABELS), whole, rtol=1e-4)
 
 
-def test_pearson_correlation_is_that_of_numpy() -> None:
+def test_pearson_correlation_is_that_of_numpy():
     x, y = IMAGES[:, 0, :, 0], IMAGES[:, 1, :, 1]
     expected = np.mean([np.corrcoef(x[:, n], y[:, n])[0, 1] for n in range(4)])
     np.testing.assert_allclose(measured(metrics.PearsonCorrelation(), x, y), expected, rtol=1e-12)
 
 
-def test_functions_and_losses_are_metrics() -> None:
+def test_functions_and_losses_are_metrics():
     import lamina
 
     def largest(prediction: lamina.Tensor, target: lamina.Tensor) -> lamina.Tensor:

@@ -27,7 +27,7 @@ MULTI_HOT = (np.random.default_rng(9).random((60, 3)) < [0.2, 0.5, 0.7]).astype(
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted", "none"])
-def test_several_labels_count_on_their_own(average: str, weighted: bool) -> None:
+def test_several_labels_count_on_their_own(average, weighted):
     weights = WEIGHTS if weighted else np.ones(60)
     found, wanted = LABEL_SCORES > 0, MULTI_HOT > 0
     counts = [(weights @ one).astype(float) for one in (found & wanted, found, wanted)]
@@ -51,7 +51,7 @@ def test_several_labels_count_on_their_own(average: str, weighted: bool) -> None
         np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
-def test_averages_over_classes_and_labels_that_do_not_occur() -> None:
+def test_averages_over_classes_and_labels_that_do_not_occur():
     scores, labels = np.eye(4)[[0, 0, 2]], np.array([0, 2, 2])
     assert measured(metrics.Recall(average="weighted"), scores, labels) == 2 / 3
     each = measured(metrics.Precision(average="none"), scores, labels)
@@ -78,7 +78,7 @@ def test_averages_over_classes_and_labels_that_do_not_occur() -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("by_output", [False, True])
-def test_several_labels_are_no_class(metric: metrics.Metric, advice: str, by_output: bool) -> None:
+def test_several_labels_are_no_class(metric, advice, by_output):
     net = Sequential(lm.Input(3), lm.Identity())
     model = Model(net, engine="interpreter")
     given: Any = {"output0": metric} if by_output else [metric]
@@ -103,7 +103,7 @@ def test_several_labels_are_no_class(metric: metrics.Metric, advice: str, by_out
     np.testing.assert_allclose(found["output0_" * by_output + name], expected[name], rtol=1e-6)
 
 
-def test_scores_as_targets_are_compared_by_a_function() -> None:
+def test_scores_as_targets_are_compared_by_a_function():
     """As where a network learns the scores of another one."""
     model = Model(Sequential(lm.Input(3), lm.Identity()), engine="interpreter")
     data, loss = (LABEL_SCORES, LABEL_SCORES[::-1]), losses.MSE()
@@ -115,7 +115,7 @@ def test_scores_as_targets_are_compared_by_a_function() -> None:
     assert found["agreement"] == pytest.approx(same.mean())
 
 
-def test_shares_of_one_label_are_compared_with_the_threshold() -> None:
+def test_shares_of_one_label_are_compared_with_the_threshold():
     net = Sequential(lm.Input(1), lm.Identity())
     shares = np.where(COIN > 0, 0.7, 0.2).astype("float32")[:, None]
     x, metric = GUESSES[:, None].astype("float32"), metrics.MeanIoU()
@@ -164,9 +164,7 @@ EVERY += [
 
 
 @pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda one: repr(one)[:60])
-def test_nan_among_what_counts_gives_nan(
-    metric: metrics.Metric, arrays: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_nan_among_what_counts_gives_nan(metric, arrays):
     scores, targets = (one.copy() for one in arrays)
     of_examples = [np.full(scores.shape[1:], np.nan), *([np.nan] if scores.ndim > 1 else [])]
     for value in of_examples:
@@ -188,9 +186,7 @@ def test_nan_among_what_counts_gives_nan(
 
 
 @pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda one: repr(one)[:60])
-def test_a_weight_of_two_counts_an_example_twice(
-    metric: metrics.Metric, arrays: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_a_weight_of_two_counts_an_example_twice(metric, arrays):
     weights = generator.integers(0, 3, 60)
     repeated = (one[np.repeat(np.arange(60), weights)] for one in arrays)
     found = measured(metric, *arrays, weights.astype(arrays[0].dtype))
@@ -203,7 +199,7 @@ OF_INDICES = [
 
 
 @pytest.mark.parametrize("metric", OF_INDICES, ids=lambda one: repr(one)[:60])
-def test_targets_of_the_ignored_class_do_not_count(metric: Any) -> None:
+def test_targets_of_the_ignored_class_do_not_count(metric):
     images, pixels = generator.normal(size=(8, 3, 4, 2)), generator.integers(0, 3, (8, 4, 2))
     for scores, labels in (OF_CLASSES, (images, pixels)):
         rows = np.moveaxis(scores, 1, -1).reshape(-1, scores.shape[1])
@@ -215,16 +211,14 @@ def test_targets_of_the_ignored_class_do_not_count(metric: Any) -> None:
 
 
 @pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda one: repr(one)[:60])
-def test_means_over_nothing_are_nan(
-    metric: metrics.Metric, arrays: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_means_over_nothing_are_nan(metric, arrays):
     found = measured(metric, *arrays, np.zeros(60))
     expected = 0.0 if getattr(metric, "_on_its_own", False) else np.nan
     if not isinstance(metric, metrics.ConfusionMatrix):
         np.testing.assert_equal(found, expected)
 
 
-def test_equal_infinite_scores_are_one_threshold() -> None:
+def test_equal_infinite_scores_are_one_threshold():
     for infinite in (np.inf, -np.inf):
         scores = np.full(60, infinite)
         for wanted in (COIN, COIN[::-1], np.sort(COIN)):
@@ -236,7 +230,7 @@ def test_equal_infinite_scores_are_one_threshold() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_infinite_numbers_are_not_hidden() -> None:
+def test_infinite_numbers_are_not_hidden():
     x, y = (generator.normal(size=(20, 2)) for _ in range(2))
     x[3, 0] = np.inf
     assert measured(metrics.R2(), x, y) == -np.inf

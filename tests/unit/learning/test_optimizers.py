@@ -59,7 +59,7 @@ def train(
     return trajectory
 
 
-def test_lion_is_its_formula() -> None:
+def test_lion_is_its_formula():
     # Chen et al. 2023, algorithm 2; PyTorch has no Lion.
     w, m = START, np.zeros_like(START)
     expected: list[np.ndarray] = []
@@ -90,13 +90,13 @@ def lamb_steps(
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_lamb_is_its_formula(weight_decay: float) -> None:
+def test_lamb_is_its_formula(weight_decay):
     found = train(optimizers.LAMB(0.1, beta1=0.8, beta2=0.95, weight_decay=weight_decay))
     expected = lamb_steps(START, GRADIENTS, weight_decay)
     np.testing.assert_allclose(found, expected, rtol=1e-11)
 
 
-def test_lamb_updates_zero_parameters_and_does_nothing_without_a_gradient() -> None:
+def test_lamb_updates_zero_parameters_and_does_nothing_without_a_gradient():
     nothing = np.zeros((3, 4))
     gradients = [nothing, *GRADIENTS[:2]]
     found = train(optimizers.LAMB(0.1, beta1=0.8, beta2=0.95), gradients, start=nothing)
@@ -157,7 +157,7 @@ def in_pytorch(optimizer: Any) -> tuple[str, dict[str, Any]]:
 @pytest.mark.torch
 @pytest.mark.parametrize("optimizer", OF_PYTORCH, ids=repr)
 @pytest.mark.parametrize("dtype", [float64, float32], ids=str)
-def test_optimizer_agrees_with_pytorch(optimizer: optimizers.Optimizer, dtype: DType) -> None:
+def test_optimizer_agrees_with_pytorch(optimizer, dtype):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     name, options = in_pytorch(optimizer)
     # With a divisor near 0, a zero gradient in float32 leaves nothing but rounding.
@@ -179,7 +179,7 @@ def test_optimizer_agrees_with_pytorch(optimizer: optimizers.Optimizer, dtype: D
         torch.set_default_dtype(usual)
 
 
-def test_adam_bias_correction_is_accurate_in_float32() -> None:
+def test_adam_bias_correction_is_accurate_in_float32():
     gradients = [np.ones((3, 4))] * 5
     found = train(optimizers.Adam(0.1, epsilon=0.0, beta2=0.999999), gradients, float32)
     for number, w in enumerate(found):
@@ -188,7 +188,7 @@ def test_adam_bias_correction_is_accurate_in_float32() -> None:
 
 
 @pytest.mark.parametrize("dtype", [float64, float32], ids=str)
-def test_rate_may_be_a_function_of_the_training_step(dtype: DType) -> None:
+def test_rate_may_be_a_function_of_the_training_step(dtype):
     for rate in (
         schedules.StepDecay(0.1, every=2, factor=0.5),
         lambda step: ops.pow(0.5, ops.floor(step / 2.0)) * 0.1,
@@ -207,7 +207,7 @@ def test_rate_may_be_a_function_of_the_training_step(dtype: DType) -> None:
         *(optimizers.Adam, optimizers.Adamax, optimizers.NAdam, optimizers.LAMB),
     ],
 )
-def test_a_constant_function_is_the_same_as_a_number(make: Callable[..., Any]) -> None:
+def test_a_constant_function_is_the_same_as_a_number(make):
     by_number = train(make(0.25))
     np.testing.assert_array_equal(train(make(lambda step: 0.25)), by_number)
     np.testing.assert_allclose(train(make(schedules.Constant(0.25))), by_number, rtol=1e-14)
@@ -225,7 +225,7 @@ def clip(
     return [found[f"{n}"] for n in range(len(arrays))]
 
 
-def test_clip_global_norm_limits_all_together() -> None:
+def test_clip_global_norm_limits_all_together():
     first, second = clip(clipping.ClipGlobalNorm(1.0), START, GRADIENTS[0])
     norm = np.sqrt((START**2).sum() + (GRADIENTS[0] ** 2).sum())
     np.testing.assert_allclose(first, START / (norm + 1e-6), rtol=1e-12)
@@ -239,7 +239,7 @@ def test_clip_global_norm_limits_all_together() -> None:
 # L-BFGS -------------------------------------------------------------------------------------------
 
 
-def test_lbfgs_minimises_a_quadratic_form() -> None:
+def test_lbfgs_minimises_a_quadratic_form():
     """From the second step on, the length comes from the curvature: the rate needs no search."""
     factors = np.linspace(1.0, 30.0, 12).reshape(3, 4)
     x, y = np.zeros((1, 1)), np.zeros((1, 3, 4))
@@ -277,7 +277,7 @@ def joined_training(
 X, Y = generator.normal(size=(8, 3)), generator.normal(size=(8, 2))
 
 
-def test_states_of_lbfgs_are_vectors_of_all_its_parameters() -> None:
+def test_states_of_lbfgs_are_vectors_of_all_its_parameters():
     training = joined_training(lm.LBFGS(history=2), frozen=["1.weight"])
     training.step(X, Y)
     state = training.state()
@@ -286,7 +286,7 @@ def test_states_of_lbfgs_are_vectors_of_all_its_parameters() -> None:
     assert set(vectors.values()) == {(4 + 8 + 2,)}
 
 
-def test_lbfgs_for_some_parameters_leaves_the_others_to_theirs() -> None:
+def test_lbfgs_for_some_parameters_leaves_the_others_to_theirs():
     """Each optimizer that a pattern chooses has a vector of its own."""
     first, second = lm.LBFGS(0.5, history=2), lm.LBFGS(0.25, history=1)
     chosen = lm.ByPath({"1.*": first, "3.weight": second}, default=lm.SGD(0.1, momentum=0.9))
@@ -300,7 +300,7 @@ def test_lbfgs_for_some_parameters_leaves_the_others_to_theirs() -> None:
     assert "1.weight/momentum" not in shapes
 
 
-def test_a_restored_lbfgs_goes_on_with_the_same_bits() -> None:
+def test_a_restored_lbfgs_goes_on_with_the_same_bits():
     whole, halved = joined_model(), joined_model()
     training = joined_training(lm.LBFGS(history=3), whole)
     losses = [float(training.step(X, Y)) for _ in range(6)]
@@ -315,7 +315,7 @@ def test_a_restored_lbfgs_goes_on_with_the_same_bits() -> None:
 
 
 @pytest.mark.sampled
-def test_lbfgs_of_micro_batches_is_that_of_the_batch() -> None:
+def test_lbfgs_of_micro_batches_is_that_of_the_batch():
     whole, divided = joined_training(lm.LBFGS()), joined_training(lm.LBFGS(), micro_batch=3)
     for _ in range(8):
         assert float(divided.step(X, Y)) == pytest.approx(float(whole.step(X, Y)), rel=1e-9)
@@ -345,7 +345,7 @@ def call_of(cls: type) -> str:
         (clipping, set[str]()),
     ],
 )
-def test_the_page_of_optimizers_shows_every_option(module: Any, bases: set[str]) -> None:
+def test_the_page_of_optimizers_shows_every_option(module, bases):
     rows = {line.split(" | ")[0].removeprefix("| ") for line in PAGE.splitlines()}
     public = [getattr(module, name) for name in dir(module) if name not in bases]
     classes = [one for one in public if isinstance(one, type) and not one.__name__.startswith("_")]

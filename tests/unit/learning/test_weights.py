@@ -63,19 +63,19 @@ EVALUATIONS: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("row", EVALUATIONS)
-def test_an_evaluation_has_the_weighted_mean_over_all_examples(row: Any) -> None:
+def test_an_evaluation_has_the_weighted_mean_over_all_examples(row):
     target, weights, loss, value, metric, measured = row
     found = MODEL.evaluate((X, target, weights), loss, [metric], batch_size=16)
     np.testing.assert_allclose([*found.values()], [value, measured], rtol=1e-5)
 
 
-def test_a_loss_function_takes_weights_as_its_third_argument() -> None:
+def test_a_loss_function_takes_weights_as_its_third_argument():
     found = MODEL.evaluate((X, Y, WEIGHTS), function, batch_size=50)["loss"]
     np.testing.assert_allclose(found, MEAN, rtol=1e-6)
     np.testing.assert_allclose(MODEL.evaluate((X, Y), function)["loss"], EACH.mean(), rtol=1e-6)
 
 
-def test_an_example_of_weight_0_changes_nothing() -> None:
+def test_an_example_of_weight_0_changes_nothing():
     changed = X.copy()
     changed[WEIGHTS == 0] = 99.0
     models = model(), model()
@@ -84,7 +84,7 @@ def test_an_example_of_weight_0_changes_nothing() -> None:
     np.testing.assert_array_equal(*(own.parameters()["1.weight"] for own in models))
 
 
-def test_a_batch_without_weight_has_no_loss_and_no_gradient() -> None:
+def test_a_batch_without_weight_has_no_loss_and_no_gradient():
     own = model()
     before = own.parameters()["1.weight"]
     history = fitted(own, X, Y, np.zeros(50), rate=0.1, batch_size=50)
@@ -92,7 +92,7 @@ def test_a_batch_without_weight_has_no_loss_and_no_gradient() -> None:
     np.testing.assert_array_equal(own.parameters()["1.weight"], before)
 
 
-def test_one_step_is_the_gradient_of_the_weighted_mean() -> None:
+def test_one_step_is_the_gradient_of_the_weighted_mean():
     own = model()
     before = own.parameters()["1.weight"]
     data = lm.data.Dataset(X, Y, weights=WEIGHTS)
@@ -105,14 +105,14 @@ def test_one_step_is_the_gradient_of_the_weighted_mean() -> None:
 
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
-def test_weights_are_shuffled_with_their_examples(engine: str) -> None:
+def test_weights_are_shuffled_with_their_examples(engine):
     # With a learning rate of 0, the loss of an epoch does not depend on the order.
     history = fitted(model(engine), X, Y, WEIGHTS, epochs=2, validation=(X, Y, WEIGHTS))
     np.testing.assert_allclose(history["loss"], [MEAN] * 2, rtol=1e-5)
     np.testing.assert_allclose(history["validation_loss"], [MEAN] * 2, rtol=1e-5)
 
 
-def test_penalties_are_not_divided_by_weights() -> None:
+def test_penalties_are_not_divided_by_weights():
     own = model(weight_regularizer=lm.L2(0.1))
     # However the regularizer counts, it adds the same with weights as without.
     added = [
@@ -123,7 +123,7 @@ def test_penalties_are_not_divided_by_weights() -> None:
     assert added[0] > 0.01 * (own.parameters()["1.weight"] ** 2).sum()
 
 
-def test_weights_of_classes_multiply_those_of_examples() -> None:
+def test_weights_of_classes_multiply_those_of_examples():
     expected = np.average(EACH, weights=np.take(CLASSES, Y) * WEIGHTS)
     for classes in (CLASSES, {1: 2.0, 2: 0.5, 3: 3.0}, np.array(CLASSES)):
         history = fitted(model(), X, Y, WEIGHTS, class_weights=classes)
@@ -147,9 +147,7 @@ BITS, SHARES = (Y > 1).astype("float32")[:, None], np.eye(4, dtype="float32")[Y]
     ],
     ids=["numbers", "shares", "bits"],
 )
-def test_weights_of_classes_are_weights_of_their_examples(
-    target: np.ndarray, loss: Any, classes: Any, weights: np.ndarray
-) -> None:
+def test_weights_of_classes_are_weights_of_their_examples(target, loss, classes, weights):
     own = model(outputs=1 if target is BITS else 4)
     found = fitted(own, X, target, loss=loss, class_weights=classes, batch_size=50)["loss"]
     expected = own.evaluate((X, target, weights), loss)["loss"]
@@ -157,7 +155,7 @@ def test_weights_of_classes_are_weights_of_their_examples(
 
 
 @pytest.mark.sampled
-def test_balanced_weights_are_those_of_scikit_learn() -> None:
+def test_balanced_weights_are_those_of_scikit_learn():
     labels = np.array([0, 0, 0, 2, 2, 5])
     # sklearn.utils.class_weight.compute_class_weight("balanced", classes=[0, 2, 5], y=labels)
     assert balanced([labels]) == pytest.approx({0: 6 / 9, 2: 1.0, 5: 2.0})
@@ -166,14 +164,14 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     assert list(balanced([Y]).values()) == pytest.approx(expected.tolist())
 
 
-def test_balanced_weights_may_have_a_number_that_does_not_count() -> None:
+def test_balanced_weights_may_have_a_number_that_does_not_count():
     ignored = np.where(np.arange(50) == 4, 255, Y)
     loss = lm.CrossEntropy(ignore_index=255)
     history = fitted(model(), X, ignored, loss=loss, class_weights="balanced")
     assert np.isfinite(history["loss"]).all()
 
 
-def test_a_data_set_keeps_weights_with_their_examples() -> None:
+def test_a_data_set_keeps_weights_with_their_examples():
     data = lm.data.Dataset(X, Y, weights=WEIGHTS)
     assert repr(data) == "50 examples: x f32[3], y i64[], weights f64[]"
     first, second = data.split(0.5, seed=0)

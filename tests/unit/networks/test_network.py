@@ -57,13 +57,11 @@ WRITTEN: list[tuple[Callable[[], lm.Network], str]] = [
 
 
 @pytest.mark.parametrize(("make", "expected"), WRITTEN)
-def test_layers_are_numbered_in_the_order_in_which_they_are_written(
-    make: Callable[[], lm.Network], expected: str
-) -> None:
+def test_layers_are_numbered_in_the_order_in_which_they_are_written(make, expected):
     assert paths(make()) == expected
 
 
-def test_outputs_have_the_shapes_of_their_layers() -> None:
+def test_outputs_have_the_shapes_of_their_layers():
     expected = [(BATCH, 2), (BATCH, 3)]
     assert [output.shape for output in of_two_outputs().outputs] == expected
     # An applied network of several outputs gives a tuple.
@@ -72,12 +70,12 @@ def test_outputs_have_the_shapes_of_their_layers() -> None:
     assert len(lm.Network([a, unused], lm.Linear(2)(a)).inputs) == 2
 
 
-def test_the_parameters_are_counted() -> None:
+def test_the_parameters_are_counted():
     net = lm.Sequential(lm.Input(784), lm.Linear(500), lm.ReLU(), lm.Linear(10))
     assert net.parameter_count() == 785 * 500 + 501 * 10
 
 
-def test_a_function_of_tensors_may_stand_among_the_layers() -> None:
+def test_a_function_of_tensors_may_stand_among_the_layers():
     net = lm.Sequential(lm.Input(4), lm.Linear(3), lambda x: x * x, lm.Linear(2))
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     model = lm.Model(net)
@@ -87,14 +85,14 @@ def test_a_function_of_tensors_may_stand_among_the_layers() -> None:
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_layer_that_is_applied_twice_shares_its_parameters() -> None:
+def test_a_layer_that_is_applied_twice_shares_its_parameters():
     net = twice(lm.Linear(3))
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     one, other = lm.Model(net).predict((x, x))
     np.testing.assert_array_equal(one, other)
 
 
-def test_the_penalty_of_a_shared_or_an_inner_layer_is_counted_once() -> None:
+def test_the_penalty_of_a_shared_or_an_inner_layer_is_counted_once():
     @dataclass(frozen=True)
     class Own(lm.Layer):
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
@@ -105,7 +103,7 @@ def test_the_penalty_of_a_shared_or_an_inner_layer_is_counted_once() -> None:
         assert len(record.penalties) == 1
 
 
-def test_an_applied_network_computes_the_same_as_alone() -> None:
+def test_an_applied_network_computes_the_same_as_alone():
     inner = lm.Sequential(lm.Input(4), lm.Linear(3), lambda x: ops.tanh(x) * 2.0)
     outer = lm.Model(lm.Sequential(lm.Input(4), inner))
     alone = lm.Model(inner)
@@ -184,14 +182,12 @@ NAMED: list[tuple[Callable[[], lm.Network], str]] = [
 
 
 @pytest.mark.parametrize(("make", "layers"), NAMED)
-def test_parameters_are_named_after_the_number_of_their_layer(
-    make: Callable[[], lm.Network], layers: str
-) -> None:
+def test_parameters_are_named_after_the_number_of_their_layer(make, layers):
     expected = [f"{layer}.{kind}" for layer in layers.split() for kind in ("weight", "bias")]
     assert parameter_names(make()) == expected
 
 
-def test_a_layer_of_layers_equals_numpy() -> None:
+def test_a_layer_of_layers_equals_numpy():
     model = lm.Model(lm.Sequential(lm.Input(4), Residual(3)))
     p = model.parameters()
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
@@ -200,7 +196,7 @@ def test_a_layer_of_layers_equals_numpy() -> None:
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_state_may_take_its_new_value_from_an_inner_layer() -> None:
+def test_a_state_may_take_its_new_value_from_an_inner_layer():
     model = lm.Model(lm.Sequential(lm.Input(4), Centred()))
     p = model.parameters()
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
@@ -211,7 +207,7 @@ def test_a_state_may_take_its_new_value_from_an_inner_layer() -> None:
     np.testing.assert_allclose(model.predict(x), before - mean, rtol=1e-5, atol=1e-6)
 
 
-def test_a_network_is_shown_as_a_table() -> None:
+def test_a_network_is_shown_as_a_table():
     net = lm.Sequential(lm.Input(28, 28), lm.Flatten(), lm.Linear(500), lm.ReLU(), lm.Linear(10))
     assert str(net) == (
         "layer      output              parameters  FLOPs per example\n"
@@ -226,17 +222,17 @@ def test_a_network_is_shown_as_a_table() -> None:
     )
 
 
-def test_the_table_counts_the_parameters_of_a_shared_layer_at_its_first_use() -> None:
+def test_the_table_counts_the_parameters_of_a_shared_layer_at_its_first_use():
     rows = str(twice(lm.Linear(3))).splitlines()
     assert [row.split()[3] for row in rows if "Linear" in row] == ["15", "0"]
 
 
-def test_the_table_counts_inner_layers_with_their_outer_layer() -> None:
+def test_the_table_counts_inner_layers_with_their_outer_layer():
     rows = str(lm.Sequential(lm.Input(4), Residual(3))).splitlines()
     assert rows[3].split() == ["1:Residual", "f32[batch,", "4]", "31", "62"]
 
 
-def test_the_text_of_a_network_in_an_expression_is_short() -> None:
+def test_the_text_of_a_network_in_an_expression_is_short():
     x = lm.Input(3)
     assert repr(lm.Sequential(lm.Input(3), lm.Linear(2))) == (
         "Network(f32[batch, 3] -> f32[batch, 2], 8 parameters)"
@@ -248,7 +244,7 @@ def test_the_text_of_a_network_in_an_expression_is_short() -> None:
     )
 
 
-def test_a_shape_shows_the_batch_by_its_name() -> None:
+def test_a_shape_shows_the_batch_by_its_name():
     x = lm.Input(3, 4)
     assert repr(x.shape) == "(batch, 3, 4)"
     joined = lm.ops.concat([x, x, x[:1]], 0)

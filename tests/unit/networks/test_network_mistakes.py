@@ -40,7 +40,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_shape_mistake_names_path_line_shape_and_fix(name: str) -> None:
+def test_a_shape_mistake_names_path_line_shape_and_fix(name):
     make, path = MISTAKES[name]
     line = inspect.getsourcelines(make)[1]
     error = refused(ShapeError, make)
@@ -55,14 +55,14 @@ class Widening(lm.Layer):
         return x + lm.Linear(5)(x)
 
 
-def test_an_error_names_the_line_where_the_layer_was_made() -> None:
+def test_an_error_names_the_line_where_the_layer_was_made():
     layers, line = [lm.Reshape(3), Widening()], here()
     for layer in layers:
         error = refused(ShapeError, lambda layer=layer: lm.Sequential(lm.Input(4), layer))
         assert error.where == f"net/1:{type(layer).__name__} ({FILE}:{line})"
 
 
-def test_branches_that_differ_are_named_with_the_layers_they_come_from() -> None:
+def test_branches_that_differ_are_named_with_the_layers_they_come_from():
     x = lm.Input(4)
     left = lm.ReLU()(lm.Linear(3)(x))
     right = lm.Linear(5)(x)
@@ -75,7 +75,7 @@ def test_branches_that_differ_are_named_with_the_layers_they_come_from() -> None
     )
 
 
-def test_a_layer_on_a_line_of_its_own_is_named_with_that_line() -> None:
+def test_a_layer_on_a_line_of_its_own_is_named_with_that_line():
     start = here()
     with pytest.raises(ShapeError) as caught:
         lm.Sequential(
@@ -289,12 +289,12 @@ REFUSED: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("row", REFUSED)
-def test_a_mistake_is_refused_at_the_users_line(row: Any) -> None:
+def test_a_mistake_is_refused_at_the_users_line(row):
     call, kind, *parts = row
     line = inspect.getsourcelines(call)[1]
     assert re.search(rf"{FILE}:{line}\b", check_refusal(kind, call, *parts))
 
 
-def test_a_type_error_within_forward_is_passed_on() -> None:
+def test_a_type_error_within_forward_is_passed_on():
     with pytest.raises(TypeError, match="object of type 'int' has no len"):
         Broken()(lm.Input(3))

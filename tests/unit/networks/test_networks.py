@@ -56,9 +56,7 @@ PARAMETERS: list[tuple[str, Callable[[], lm.Network], int]] = [
 
 
 @pytest.mark.parametrize(("name", "make", "count"), PARAMETERS, ids=[row[0] for row in PARAMETERS])
-def test_a_network_has_the_published_number_of_parameters(
-    name: str, make: Callable[[], lm.Network], count: int
-) -> None:
+def test_a_network_has_the_published_number_of_parameters(name, make, count):
     assert make().parameter_count() == count
 
 
@@ -94,19 +92,17 @@ SHAPES: list[tuple[Callable[[], lm.Network], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("make", "shape"), SHAPES)
-def test_a_network_has_the_documented_output_shape(
-    make: Callable[[], lm.Network], shape: tuple[int, ...]
-) -> None:
+def test_a_network_has_the_documented_output_shape(make, shape):
     assert outputs(make()) == [shape]
 
 
-def test_a_variational_autoencoder_has_three_outputs() -> None:
+def test_a_variational_autoencoder_has_three_outputs():
     parts = variational_autoencoder((16,), code=3, input=(1, 8, 8))
     assert outputs(parts.network) == [(1, 8, 8), (3,), (3,)]
     assert outputs(parts.encoder) == [(3,), (3,)]
 
 
-def test_channels_of_a_residual_network_double_from_stage_to_stage() -> None:
+def test_channels_of_a_residual_network_double_from_stage_to_stage():
     weights = lm.Model(resnet(18, 7, "cifar", (1, 8, 8), width=4)).parameters().values()
     assert {weight.shape[0] for weight in weights if weight.ndim == 4} == {4, 8, 16, 32}
 
@@ -122,7 +118,7 @@ def unnamed(data: Any) -> Any:
     return [unnamed(one) for one in data] if isinstance(data, list) else data
 
 
-def test_vgg_is_the_network_of_the_workload() -> None:
+def test_vgg_is_the_network_of_the_workload():
     layers: list[lm.Layer] = []
     for width in (32, 64, 128):
         for _ in range(2):
@@ -136,7 +132,7 @@ def test_vgg_is_the_network_of_the_workload() -> None:
     assert same_definition(found, lm.Sequential(lm.Input(3, 32, 32), *layers))
 
 
-def test_mlp_takes_a_users_activation() -> None:
+def test_mlp_takes_a_users_activation():
     layers = lm.Linear(4), lm.Tanh(), lm.Linear(2)
     assert same_definition(
         mlp((4,), 2, (3,), activation=lm.Tanh()), lm.Sequential(lm.Input(3), *layers)
@@ -146,7 +142,7 @@ def test_mlp_takes_a_users_activation() -> None:
 # Sequences ----------------------------------------------------------------------------------------
 
 
-def test_a_classifier_takes_features_or_tokens_and_optionally_lengths() -> None:
+def test_a_classifier_takes_features_or_tokens_and_optionally_lengths():
     net = lm.networks.lstm_classifier(5, 7, inputs=3, features=8, layers=2, bidirectional=False)
     assert [x.shape[1:] for x in (*net.inputs, *net.outputs)] == [(7, 3), (5,)]
     assert net.parameter_count() == 4 * 8 * (3 + 8 + 2) + 4 * 8 * (8 + 8 + 2) + 5 * 9
@@ -156,7 +152,7 @@ def test_a_classifier_takes_features_or_tokens_and_optionally_lengths() -> None:
 
 
 @pytest.mark.sampled
-def test_a_classifier_learns_the_first_token_of_sequences_of_different_lengths() -> None:
+def test_a_classifier_learns_the_first_token_of_sequences_of_different_lengths():
     generator = np.random.default_rng(0)
     things, lengths = generator.integers(0, 6, (1000, 12)), generator.integers(1, 13, 1000)
     model = lm.Model(
@@ -169,7 +165,7 @@ def test_a_classifier_learns_the_first_token_of_sequences_of_different_lengths()
     assert (model.predict((things, lengths)).argmax(1) == things[:, 0]).mean() > 0.95
 
 
-def test_a_causal_encoder_attends_to_earlier_positions_only() -> None:
+def test_a_causal_encoder_attends_to_earlier_positions_only():
     tokens = np.random.default_rng(0).integers(0, 11, (4, 7))
     changed = tokens.copy()
     changed[:, 5] = (changed[:, 5] + 1) % 11
@@ -181,7 +177,7 @@ def test_a_causal_encoder_attends_to_earlier_positions_only() -> None:
 
 
 @pytest.mark.sampled
-def test_a_causal_encoder_learns_the_next_token() -> None:
+def test_a_causal_encoder_learns_the_next_token():
     """Each sequence counts on from a random start."""
     starts = np.random.default_rng(0).integers(0, 10, (2000, 1))
     numbers = (starts + np.arange(9)) % 10
@@ -208,7 +204,7 @@ SMALL: dict[str, Callable[[], lm.Network]] = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_network_learns(name: str) -> None:
+def test_a_network_learns(name):
     network, generator = SMALL[name](), np.random.default_rng(0)
     x = generator.random((16, *network.inputs[0].shape[1:]), dtype="float32")
     first = network.outputs[0].shape[1:]
@@ -223,7 +219,7 @@ def test_a_network_learns(name: str) -> None:
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
 
 
-def test_a_dcgan_starts_with_the_deviation_of_its_paper() -> None:
+def test_a_dcgan_starts_with_the_deviation_of_its_paper():
     for network in dcgan(50, (3, 16, 16), 16):
         weights = [w for w in lm.Model(network).parameters().values() if w.ndim == 4]
         for weight in weights:
@@ -231,7 +227,7 @@ def test_a_dcgan_starts_with_the_deviation_of_its_paper() -> None:
             assert abs(weight.mean()) < 0.003
 
 
-def test_activations_of_a_deep_vgg_keep_their_scale() -> None:
+def test_activations_of_a_deep_vgg_keep_their_scale():
     stages = [[16] * 8, [16] * 8]
     model = lm.Model(vgg(stages, 10, (3, 16, 16), hidden=(), dropout=0))
     noise = np.random.default_rng(0).normal(size=(4, 3, 16, 16)).astype("float32")
@@ -308,13 +304,13 @@ REFUSED: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("row", REFUSED)
-def test_unsupported_variants_are_refused_at_the_users_line(row: Any) -> None:
+def test_unsupported_variants_are_refused_at_the_users_line(row):
     call, *parts = row
     assert "test_networks.py:" in check_refusal(DefinitionError, call, *parts)
 
 
 @pytest.mark.parametrize("shape", [(64, 8, 3), (12, 1000, 1), (64, 32, 1), (16, 64, 3)])
-def test_narrow_images_of_many_channels_are_images(shape: tuple[int, int, int]) -> None:
+def test_narrow_images_of_many_channels_are_images(shape):
     assert lm.networks.mobilenet_v2(10, input=shape).inputs[0].shape[1:] == shape
 
 
@@ -398,7 +394,7 @@ RATE = 0.01
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("name", TWINS)
-def test_a_deep_network_agrees_with_pytorch(name: str) -> None:
+def test_a_deep_network_agrees_with_pytorch(name):
     """Scores in both modes, gradients, and running averages, with PyTorch's weights."""
     torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     # Several threads only wait for each other where the machine is busy.

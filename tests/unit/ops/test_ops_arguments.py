@@ -203,7 +203,7 @@ def feeds() -> dict[str, Array]:
     return found
 
 
-def test_every_function_has_a_right_call() -> None:
+def test_every_function_has_a_right_call():
     """Functions that do not take X, and those with other parameters, are in UNUSUAL."""
     for name, function in public_functions().items():
         left_out = set(inspect.signature(function).parameters) - set(CALLS[name])
@@ -226,7 +226,7 @@ def with_wrong_values(name: str, parameter: str) -> list[Tensor]:
     return results
 
 
-def test_wrong_values_of_each_parameter_are_refused_clearly() -> None:
+def test_wrong_values_of_each_parameter_are_refused_clearly():
     """Of one function with the parameter; wider runs have all."""
     functions = {parameter: name for name, call in CALLS.items() for parameter in call}
     for parameter, name in functions.items():
@@ -235,7 +235,7 @@ def test_wrong_values_of_each_parameter_are_refused_clearly() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
-def test_wrong_values_are_refused_or_agree_with_the_oracle(name: str) -> None:
+def test_wrong_values_are_refused_or_agree_with_the_oracle(name):
     results = called(public_functions()[name], CALLS[name])
     for parameter in CALLS[name]:
         results += with_wrong_values(name, parameter)
@@ -269,7 +269,7 @@ INDEXING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("wrong", [-1, 4])
 @pytest.mark.parametrize("name", INDEXING)
-def test_indices_outside_are_refused_when_data_arrives(name: str, wrong: int) -> None:
+def test_indices_outside_are_refused_when_data_arrives(name, wrong):
     x, indices = lm.Input(4), lm.Input(1, dtype="int64")
     function = lm.compile([x, indices], INDEXING[name](x, indices), "interpreter")
     values = np.arange(8, dtype="float32").reshape(2, 4)
@@ -278,7 +278,7 @@ def test_indices_outside_are_refused_when_data_arrives(name: str, wrong: int) ->
         function(values, np.array([[0], [wrong]]))
 
 
-def test_one_number_stands_for_one_axis_or_for_all_of_them() -> None:
+def test_one_number_stands_for_one_axis_or_for_all_of_them():
     assert ops.reshape(X, 24).shape == (24,)
     assert ops.reshape(X, -1).shape == (24,)
     assert ops.full(3, 1).shape == ops.broadcast_to(ROW, 3).shape == (3,)
@@ -292,7 +292,7 @@ def test_one_number_stands_for_one_axis_or_for_all_of_them() -> None:
     assert along.shape == (2,)
 
 
-def test_numbers_of_numpy_count_as_whole_numbers() -> None:
+def test_numbers_of_numpy_count_as_whole_numbers():
     one, two = np.int64(1), np.int32(2)
     assert ops.sum(X, one).shape == (2, 4)
     assert ops.argmax(X, one, keepdims=np.bool_(True)).shape == (2, 1, 4)
@@ -308,7 +308,7 @@ def test_numbers_of_numpy_count_as_whole_numbers() -> None:
     assert all(type(value) in (int, bool) for value in attributes)
 
 
-def test_tensors_of_other_libraries_are_constants() -> None:
+def test_tensors_of_other_libraries_are_constants():
     class Foreign:
         def __array__(self, *_: Any, **__: Any) -> Array:
             return np.arange(4.0)
@@ -323,9 +323,7 @@ def test_tensors_of_other_libraries_are_constants() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_product_with_a_number_that_is_known_compiles(
-    shape: tuple[int, ...], engine: Engine
-) -> None:
+def test_a_product_with_a_number_that_is_known_compiles(shape, engine):
     labels = ("m", "k") if shape else ("m",)
     known = ops.constant(np.full(shape, 2.5))
     left = ops.reshape(ROW, (3, *shape)) * 2
@@ -358,9 +356,7 @@ def truncated_and_clamped(value: float, low: int, high: int) -> int:
 
 @pytest.mark.parametrize("source", ["float32", "float64"])
 @pytest.mark.parametrize("target", INTEGERS)
-def test_floats_become_the_nearest_integer_of_the_type_towards_zero(
-    source: str, target: str, engine: Engine
-) -> None:
+def test_floats_become_the_nearest_integer_of_the_type_towards_zero(source, target, engine):
     low, high = INTEGERS[target]
     values = hard_floats(source, low, high)
     expected = np.array([truncated_and_clamped(float(v), low, high) for v in values], target)

@@ -23,7 +23,7 @@ def operands(*shapes: tuple[int, ...], dtype: DType = float32) -> list[lm.Tensor
     return [leaf(f"x{number}", "input", shape, dtype) for number, shape in enumerate(shapes)]
 
 
-def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients() -> None:
+def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients():
     q, k, v = (lm.Input(3, 2, 4) for _ in range(3))
     mask = lm.Input(1, 2, 2, dtype="bool")
     y = ops.attention(q, k, v, mask)
@@ -38,7 +38,7 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients() -> None:
     assert not any(array[1].any() for array in found)
 
 
-def test_causal_is_a_mask_of_later_positions() -> None:
+def test_causal_is_a_mask_of_later_positions():
     q, k, v = operands((2, 2, 9, 3), (2, 2, 7, 3), (2, 2, 7, 5))
     below = np.tri(9, 7, dtype=bool)[None, None]
     expected = ops.attention(q, k, v, below)
@@ -46,7 +46,7 @@ def test_causal_is_a_mask_of_later_positions() -> None:
         same(ops.attention(q, k, v, causal=True, blocks=blocks), expected, (q, k, v))
 
 
-def test_masks_of_fewer_axes_are_repeated_from_the_left() -> None:
+def test_masks_of_fewer_axes_are_repeated_from_the_left():
     q, k, v = operands((2, 3, 5, 3), (2, 3, 7, 3), (2, 3, 7, 5))
     generator = np.random.default_rng(0)
     for shape in ((7,), (5, 7), (5, 1), (3, 5, 7), (1, 5, 7)):
@@ -57,7 +57,7 @@ def test_masks_of_fewer_axes_are_repeated_from_the_left() -> None:
         same(ops.attention(q, k, v, allowed, bias=bias), expected, (q, k, v))
 
 
-def test_a_bias_of_minus_infinity_is_a_mask() -> None:
+def test_a_bias_of_minus_infinity_is_a_mask():
     q, k, v = operands((2, 2, 5, 3), (2, 2, 7, 3), (2, 2, 7, 5))
     allowed = np.random.default_rng(0).random((2, 1, 5, 7)) < 0.6
     bias = np.where(allowed, 0, -np.inf).astype("float32")
@@ -68,7 +68,7 @@ def test_a_bias_of_minus_infinity_is_a_mask() -> None:
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_what_a_mask_hides_has_no_influence(blocks: int, engine: str) -> None:
+def test_what_a_mask_hides_has_no_influence(blocks, engine):
     # Key 3 is hidden from all queries, by the mask or by the bias, and query 2 sees no key.
     allowed = np.ones((5, 7), bool)
     allowed[2], allowed[:, 3] = False, False
@@ -87,7 +87,7 @@ def test_what_a_mask_hides_has_no_influence(blocks: int, engine: str) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_heads_of_queries_share_keys_and_values_in_groups() -> None:
+def test_heads_of_queries_share_keys_and_values_in_groups():
     q, k, v = operands((2, 6, 5, 3), (2, 2, 7, 3), (2, 3, 7, 5))
     each = [ops.take(x, np.repeat(np.arange(n), 6 // n), 1) for x, n in ((k, 2), (v, 3))]
     found = ops.attention(q, k, v, causal=True)
@@ -105,7 +105,7 @@ def same(found: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -
     np.testing.assert_allclose(values["found"], values["expected"], rtol=2e-5, atol=2e-6)
 
 
-def test_long_sequences_are_split_into_a_few_blocks_on_the_cpu() -> None:
+def test_long_sequences_are_split_into_a_few_blocks_on_the_cpu():
     def blocks_of(length: int, causal: bool = False) -> int:
         given = operands(*[(1, 1, length, 4)] * 3)
         node = ops.attention(*given, causal=causal)
@@ -117,7 +117,7 @@ def test_long_sequences_are_split_into_a_few_blocks_on_the_cpu() -> None:
     assert counts == [1, 1, 2, 2, 2, 4, 8]
 
 
-def test_the_number_of_blocks_is_fixed_only_if_it_is_given() -> None:
+def test_the_number_of_blocks_is_fixed_only_if_it_is_given():
     leaves = operands(*[(1, 1, 8, 4)] * 3)
     for blocks in (None, 2):
         y = ops.attention(*leaves, blocks=blocks)
@@ -141,13 +141,13 @@ def arena_bytes(length: int, *, causal: bool = False) -> int:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_memory_grows_with_the_length_and_not_with_its_square(causal: bool) -> None:
+def test_memory_grows_with_the_length_and_not_with_its_square(causal):
     assert arena_bytes(1024, causal=causal) < 2.4 * arena_bytes(512, causal=causal)
     # The weights of attention are never stored whole.
     assert arena_bytes(1024) < 4 * 1024 * 1024 * 4 / 2
 
 
-def test_queries_look_only_at_blocks_of_keys_that_they_may_see() -> None:
+def test_queries_look_only_at_blocks_of_keys_that_they_may_see():
     def work(causal: bool) -> int:
         program = compiled(1, 1, 1024, 16, causal=causal, with_gradients=False)
         steps = (step for step in program.steps if isinstance(step, Contraction))

@@ -96,7 +96,7 @@ REFUSED = {"round_to_tf32"}
 
 # Squares of 300 overflow in float16.
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - REFUSED))
-def test_numbers_are_rounded_once(name: str) -> None:
+def test_numbers_are_rounded_once(name):
     check_rounding(name, bfloat16, 2.0)
     check_rounding(name, float16, 300.0)
 

@@ -62,7 +62,7 @@ def compiled(graph: Graph) -> Program:
 
 
 @pytest.mark.parametrize("name", COMPOSED)
-def test_composed_ops_equal_the_reference(name: str) -> None:
+def test_composed_ops_equal_the_reference(name):
     graph = graph_of(COMPOSED[name])
     program = compiled(graph)
     found, _ = run_program(program, InterpreterEngine(poison=True), FEEDS)
@@ -72,10 +72,10 @@ def test_composed_ops_equal_the_reference(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["pad of a pad", "pad of a reshape", "pad of a cast", "pad with gaps of a slice"]
 )
-def test_padding_with_zeros_is_a_view(name: str) -> None:
+def test_padding_with_zeros_is_a_view(name):
     assert "select" not in str(compiled(graph_of(COMPOSED[name])))
 
 
-def test_a_take_by_a_range_is_a_view() -> None:
+def test_a_take_by_a_range_is_a_view():
     program = compiled(graph_of(lambda x, i: ops.exp(ops.take(x, ops.arange(4), 0))))
     assert "x[6*i0 + i1]" in str(program)

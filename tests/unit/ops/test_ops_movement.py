@@ -138,9 +138,7 @@ def bound(shape: Shape, batch: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(("shape", "move", "oracle"), OPEN.values(), ids=OPEN)
-def test_open_dimensions_are_bound_later(
-    shape: Shape, move: Move, oracle: Callable[[Array], Any]
-) -> None:
+def test_open_dimensions_are_bound_later(shape, move, oracle):
     x = tensor(*shape)
     y = move(x)
     slope = gradients(y * y, [x])[0] if y.dtype.is_float else None
@@ -168,7 +166,7 @@ WIDTHS = [[(0, 0), (1, 2), (3, 0)], [0, 1, 2], [(0, 0), (0, 0), (0, 0)], [(1, 1)
 
 @pytest.mark.parametrize("mode", PADDINGS)
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
-def test_padding_equals_numpy(mode: Any, widths: list[Any]) -> None:
+def test_padding_equals_numpy(mode, widths):
     x, value = tensor(2, 3, 5), np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
     pairs = [(one, one) if isinstance(one, int) else one for one in widths]
     options = {"constant_values": 7.0} if mode == "constant" else {}
@@ -186,7 +184,7 @@ KEYS: list[Any] = [
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
-def test_getitem_equals_numpy_and_its_gradient_is_one_at_the_read_elements(key: Any) -> None:
+def test_getitem_equals_numpy_and_its_gradient_is_one_at_the_read_elements(key):
     value = np.arange(60, dtype=np.float32).reshape(4, 3, 5)
     x = tensor(4, 3, 5)
     found = run(x, x[key], value, 1)
@@ -223,7 +221,7 @@ def random_key(generator: random.Random, shape: tuple[int, ...]) -> tuple[Any, .
     return (*entries[:before], Ellipsis, *last)
 
 
-def test_getitem_of_arrays_around_an_ellipsis_equals_numpy() -> None:
+def test_getitem_of_arrays_around_an_ellipsis_equals_numpy():
     value = np.arange(72, dtype=np.float32).reshape(2, 3, 4, 3)
     x = tensor(*value.shape)
     generator = random.Random(0)
@@ -240,7 +238,7 @@ def test_getitem_of_arrays_around_an_ellipsis_equals_numpy() -> None:
         assert np.array_equal(found, expected), key
 
 
-def test_movements_without_effect_add_no_op() -> None:
+def test_movements_without_effect_add_no_op():
     x = tensor(B, 3)
     moved = [ops.reshape(x, (B, 3)), ops.transpose(x, (0, 1)), x[:], x[...], ops.pad(x, [0, 0])]
     moved += [ops.concat([x], 0), ops.broadcast_to(x, (B, 3)), ops.flip(x, ())]
@@ -248,7 +246,7 @@ def test_movements_without_effect_add_no_op() -> None:
     assert all(y is x for y in moved)
 
 
-def test_constants_are_as_in_numpy() -> None:
+def test_constants_are_as_in_numpy():
     for ours, theirs in (
         (ops.eye(2, 3), np.eye(2, 3)),
         (ops.eye(3, dtype="bool"), np.eye(3, dtype=bool)),
@@ -258,7 +256,7 @@ def test_constants_are_as_in_numpy() -> None:
         np.testing.assert_array_equal(found, theirs)
 
 
-def test_an_einsum_of_several_tensors_takes_the_cheapest_order() -> None:
+def test_an_einsum_of_several_tensors_takes_the_cheapest_order():
     shapes = [(100, 2), (2, 100), (100, 3)]
     x = [leaf(f"x{n}", "input", shape, float32) for n, shape in enumerate(shapes)]
     (first, _) = [
@@ -269,7 +267,7 @@ def test_an_einsum_of_several_tensors_takes_the_cheapest_order() -> None:
     assert first == "jk,kl->jl"
 
 
-def test_a_scatter_at_known_indices_sorts_nothing() -> None:
+def test_a_scatter_at_known_indices_sorts_nothing():
     x = lm.Input(3)
     graph = Graph((x,), (("y", ops.scatter(x, [[0, 0]], [[1.0, 2.0]], 1)),))
     assert all(node.op.name != "order" for node in graph.nodes())

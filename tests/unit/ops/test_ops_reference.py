@@ -13,7 +13,7 @@ from samples_of_ops import for_each_op
 
 from lamina import ops
 from lamina.base.shapes import Array, as_dtype, float64
-from lamina.graph import Graph, Op, Sample, Tensor, apply, evaluate, leaf, verify
+from lamina.graph import Graph, Tensor, apply, evaluate, leaf, verify
 from lamina.ops.differentiate import gradients
 
 pytestmark = pytest.mark.each_case
@@ -69,14 +69,14 @@ def check_gradient(tensor: Tensor, leaves: list[Tensor], arrays: list[Array]) ->
 
 
 @for_each_op(DIFFERENTIABLE)
-def test_gradient_agrees_with_finite_differences(op: Op, sample: Sample) -> None:
+def test_gradient_agrees_with_finite_differences(op, sample):
     arrays = values_of(sample, float64)
     leaves = leaves_of(arrays)
     check_gradient(apply(op, *leaves, **sample.attributes), leaves, arrays)
 
 
 @for_each_op(SMOOTH, sampled=("attention_gradient",))
-def test_gradient_of_the_gradient_agrees_with_finite_differences(op: Op, sample: Sample) -> None:
+def test_gradient_of_the_gradient_agrees_with_finite_differences(op, sample):
     arrays = values_of(sample, float64)
     leaves = leaves_of(arrays)
     result = apply(op, *leaves, **sample.attributes)
@@ -86,18 +86,18 @@ def test_gradient_of_the_gradient_agrees_with_finite_differences(op: Op, sample:
         check_gradient(first, leaves, arrays)
 
 
-def test_every_op_has_samples() -> None:
+def test_every_op_has_samples():
     assert all(len(op.samples) >= 2 for op in ops.ALL)
 
 
-def test_names_are_unique() -> None:
+def test_names_are_unique():
     assert len({op.name for op in ops.ALL}) == len(ops.ALL)
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "ops.md"
 
 
-def test_the_page_of_ops_lists_every_function_with_its_arguments() -> None:
+def test_the_page_of_ops_lists_every_function_with_its_arguments():
     rows = re.findall(r"^\| `(\w+)\((.*?)\)` \| .+ \|$", PAGE.read_text(), re.MULTILINE)
     shown = {name: re.findall(r"(\w+)(?:=[^,]+)?(?:, |$)", arguments) for name, arguments in rows}
     functions = {

@@ -34,7 +34,7 @@ POSITIVE = np.concatenate(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_lgamma_of_positive_numbers_keeps_its_digits_also_near_its_zeros(dtype: str) -> None:
+def test_lgamma_of_positive_numbers_keeps_its_digits_also_near_its_zeros(dtype):
     x = POSITIVE.astype(dtype)
     # Python's lgamma is less exact, above all near its zeros.
     exact = [math.lgamma(one) for one in x]
@@ -62,15 +62,13 @@ DERIVATIVES = [
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("order", "x", "exact"), DERIVATIVES)
-def test_derivatives_of_lgamma_have_their_known_values(
-    order: int, x: float, exact: float, dtype: str
-) -> None:
+def test_derivatives_of_lgamma_have_their_known_values(order, x, exact, dtype):
     found = computed(lambda tensor: ops.polygamma(order, tensor), np.array([x], dtype))
     # Digits of digamma cancel near its zeros.
     assert units(found, [exact], least=1.0) <= 12
 
 
-def test_gamma_and_its_derivatives_at_poles_and_infinities() -> None:
+def test_gamma_and_its_derivatives_at_poles_and_infinities():
     x = np.array([0.0, -0.0, -1.0, -2e9, np.inf, -np.inf, np.nan], "float32")
     inf, nan = np.inf, np.nan
     np.testing.assert_array_equal(computed(ops.lgamma, x), [inf, inf, inf, inf, inf, inf, nan])
@@ -80,7 +78,7 @@ def test_gamma_and_its_derivatives_at_poles_and_infinities() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_erfinv_inverts_erf(dtype: str) -> None:
+def test_erfinv_inverts_erf(dtype):
     y = np.concatenate([np.linspace(0, 3.6, 200), np.geomspace(1e-20, 1e-2, 20)])
     x = np.array([math.erf(one) for one in y], dtype)
     # erf at the result is x, within what units of x and of the result change.
@@ -103,7 +101,7 @@ NORMS = ("backward", "ortho", "forward")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 33, 100, 263, 1024])
-def test_fourier_transforms_are_numpys(count: int) -> None:
+def test_fourier_transforms_are_numpys(count):
     generator = np.random.default_rng(count)
     x = generator.normal(size=(2, 3, count)).astype("float32")
     pairs = generator.normal(size=(2, count, 2)).astype("float32")
@@ -124,7 +122,7 @@ def test_fourier_transforms_are_numpys(count: int) -> None:
     )
 
 
-def test_bincount_counts_numbers_within_its_size() -> None:
+def test_bincount_counts_numbers_within_its_size():
     x = np.array([[0, 3, 3], [7, -1, 2]], "int32")
     weights = np.array([[0.5, 1, 2], [4, 8, 16]], "float32")
     found = computed(lambda t: ops.bincount(t, 4), x)

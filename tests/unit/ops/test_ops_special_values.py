@@ -144,7 +144,7 @@ def gradients_in_torch(torch: Any, y: Any, x: Sequence[Any]) -> Any:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", CASES)
-def test_values_and_gradients_at_edges_agree_with_torch(name: str) -> None:
+def test_values_and_gradients_at_edges_agree_with_torch(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     ours, theirs, operands = CASES[name]
     for arrays in operands:
@@ -163,7 +163,7 @@ WHOLE = ("remainder", "fmod", "floor_divide", "pow", "bitwise_and", "bitwise_or"
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", [*WHOLE, "left_shift", "right_shift"])
-def test_integers_agree_with_torch(name: str) -> None:
+def test_integers_agree_with_torch(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     theirs = getattr(torch, name if name in WHOLE else f"bitwise_{name}")
     for dtype in ("uint8", "int32", "int64"):
@@ -183,7 +183,7 @@ def test_integers_agree_with_torch(name: str) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["floor_divide", "isnan", "isinf", "isfinite", "logical_xor"])
-def test_values_without_gradients_agree_with_torch(name: str) -> None:
+def test_values_without_gradients_agree_with_torch(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     arrays = (np.array(EDGE),)
     if name in ("floor_divide", "logical_xor"):
@@ -192,7 +192,7 @@ def test_values_without_gradients_agree_with_torch(name: str) -> None:
     np.testing.assert_array_equal(value(getattr(ops, name), *arrays), expected)
 
 
-def test_subgradients() -> None:
+def test_subgradients():
     at_zero = np.zeros(1)
     assert slopes(ops.relu, at_zero) == [[0.0]]
     assert slopes(ops.abs, at_zero) == [[0.0]]
@@ -207,7 +207,7 @@ def test_subgradients() -> None:
     assert slopes(lambda x: ops.stop_gradient(x) * x, np.array([3.0])) == [[3.0]]
 
 
-def test_gradients_of_powers_at_zero() -> None:
+def test_gradients_of_powers_at_zero():
     base, exponent = np.zeros(4), np.array([0.0, 1.0, 2.0, 3.0])
     assert slopes(ops.pow, base, exponent) == [[0, 1, 0, 0], [0, 0, 0, 0]]
 
@@ -217,7 +217,7 @@ def test_gradients_of_powers_at_zero() -> None:
     assert slopes(second, base, exponent)[0] == [0, 0, 2, 0]
 
 
-def test_gradient_of_the_gradient_of_a_product_with_zeros() -> None:
+def test_gradient_of_the_gradient_of_a_product_with_zeros():
     def second(x: Tensor) -> Tensor:
         return gradients(ops.prod(x), [x])[0]
 
@@ -226,7 +226,7 @@ def test_gradient_of_the_gradient_of_a_product_with_zeros() -> None:
     assert slopes(second, np.array([0.0, 0.0, 3.0])) == [[3, 3, 0]]
 
 
-def test_sums_of_exponentials_do_not_overflow() -> None:
+def test_sums_of_exponentials_do_not_overflow():
     def logsumexp(*row: float) -> float:
         return float(value(ops.logsumexp, np.array(row)))
 
@@ -240,7 +240,7 @@ def test_sums_of_exponentials_do_not_overflow() -> None:
     assert value(ops.log_softmax, np.array([1e4, 0.0])).tolist() == [0.0, -1e4]
 
 
-def test_gradient_of_a_sum_of_exponentials_with_infinities() -> None:
+def test_gradient_of_a_sum_of_exponentials_with_infinities():
     """It is the limit: infinite elements share the gradient. With NaN it is NaN."""
 
     def logsumexp(x: Tensor) -> Tensor:
@@ -253,12 +253,12 @@ def test_gradient_of_a_sum_of_exponentials_with_infinities() -> None:
         assert np.isnan(slopes(logsumexp, with_nan)).all()
 
 
-def test_variance_of_large_numbers_is_exact() -> None:
+def test_variance_of_large_numbers_is_exact():
     x = np.array([1e4, 1e4 + 1, 1e4 + 2], np.float32)
     assert value(ops.variance, x) == np.float32(2 / 3)
 
 
-def test_nan_is_the_largest_and_the_smallest() -> None:
+def test_nan_is_the_largest_and_the_smallest():
     x = np.array([[1.0, NAN, NAN, 3.0], [2.0, 2.0, 1.0, 1.0]])
     assert value(lambda x: ops.argmax(x, 1), x).tolist() == [1, 0]
     assert value(lambda x: ops.argmin(x, -1), x).tolist() == [1, 2]
@@ -268,7 +268,7 @@ def test_nan_is_the_largest_and_the_smallest() -> None:
     assert np.isnan(value(ops.hardtanh, np.array([NAN]))).all()
 
 
-def test_keepdims() -> None:
+def test_keepdims():
     x = leaf("x", "input", (2, 3, 4), float32)
     for reduction in (ops.sum, ops.mean, ops.max, ops.prod, ops.variance, ops.logsumexp):
         assert reduction(x, (0, -1)).shape == (3,)
@@ -282,7 +282,7 @@ def tensor(dtype: Any) -> Tensor:
     return leaf("x", "input", (3,), dtype)
 
 
-def test_dtypes_of_results() -> None:
+def test_dtypes_of_results():
     small, whole, wide = tensor(uint8), tensor(int32), tensor(int64)
     single, double, truth = tensor(float32), tensor(float64), tensor(bool_)
     results: dict[Any, list[Tensor]] = {
@@ -317,7 +317,7 @@ def test_dtypes_of_results() -> None:
         assert {one.dtype for one in tensors} == {dtype}
 
 
-def test_operators_are_those_of_python() -> None:
+def test_operators_are_those_of_python():
     x, y = np.array([7, -7, 100, 0]), np.array([3, 2, -9, 5])
     for function in (operator.mod, operator.floordiv, operator.and_, operator.or_, operator.xor):
         expected = function(x, y)
@@ -336,26 +336,26 @@ def test_operators_are_those_of_python() -> None:
     assert value(lambda x: ~(x > 0) & (x < 0) ^ (x < -9), x).tolist() == (x < 0).tolist()
 
 
-def test_bits_are_inverted_in_every_integer_type() -> None:
+def test_bits_are_inverted_in_every_integer_type():
     for dtype in ("uint8", "int8", "uint16", "int16", "int32", "int64"):
         x = np.array([0, 1, 100, np.iinfo(dtype).max], dtype)
         np.testing.assert_array_equal(value(ops.bitwise_not, x), ~x, strict=True)
 
 
-def test_divisions_of_integers_by_zero_are_zero() -> None:
+def test_divisions_of_integers_by_zero_are_zero():
     x, zero = np.array([7, -7, 0]), np.zeros(3, int)
     for function in (ops.remainder, ops.fmod, ops.floor_divide):
         assert value(function, x, zero).tolist() == [0, 0, 0]
 
 
-def test_remainders_and_whole_quotients_of_floats_fit_together() -> None:
+def test_remainders_and_whole_quotients_of_floats_fit_together():
     x, y = np.array([5.5, -5.5, 1e20, -0.0]), np.array([2.0, 2.0, -3.0, 5.0])
     assert value(ops.remainder, x, y).tolist() == [1.5, 0.5, math.fmod(1e20, 3.0) - 3.0, 0.0]
     assert value(ops.fmod, x, y).tolist() == [1.5, -1.5, math.fmod(1e20, 3.0), 0.0]
     assert value(ops.floor_divide, x, y).tolist() == [2.0, -3.0, 1e20 // -3.0, 0.0]
 
 
-def test_bounds_and_fills_near_the_limits_of_int64_are_exact() -> None:
+def test_bounds_and_fills_near_the_limits_of_int64_are_exact():
     x = np.array([[0, 2**63 - 1, 2**53 + 1, -(2**63)]])
     for number in (2**53 + 1, 2**63 - 2, 1 - 2**63):
         full = np.full((2, 2), number)
@@ -373,7 +373,7 @@ def test_bounds_and_fills_near_the_limits_of_int64_are_exact() -> None:
             np.testing.assert_array_equal(found, expected, strict=True)
 
 
-def test_element_count_waits_for_the_batch() -> None:
+def test_element_count_waits_for_the_batch():
     x = leaf("x", "input", (BATCH, 3), float32)
     assert ops.element_count(x, 1, float32).op.name == "constant"
     assert ops.element_count(x, 0, float32).op.name == "element_count"

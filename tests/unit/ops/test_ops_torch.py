@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from structure_cases import CASES, Case
+from structure_cases import CASES
 
 from lamina import ops
 from lamina.base.shapes import Array, as_dtype
@@ -37,7 +37,7 @@ def agree(ours: Sequence[Array], theirs: Sequence[Any]) -> None:
     [case for kind in CASES.values() for case in kind if case.theirs is not None],
     ids=lambda case: case.name,
 )
-def test_a_function_and_its_derivatives_are_those_of_pytorch(case: Case) -> None:
+def test_a_function_and_its_derivatives_are_those_of_pytorch(case):
     torch = pytest.importorskip("torch")
     assert case.theirs is not None
     arrays = case.arrays()
@@ -60,7 +60,7 @@ def test_a_function_and_its_derivatives_are_those_of_pytorch(case: Case) -> None
 
 
 @pytest.mark.parametrize("descending", [False, True])
-def test_the_order_of_nan_and_of_equal_elements_is_that_of_pytorch(descending: bool) -> None:
+def test_the_order_of_nan_and_of_equal_elements_is_that_of_pytorch(descending):
     torch = pytest.importorskip("torch")
     array = np.array([1, np.nan, 0, -0.0, np.inf, -np.inf, 1, 0, np.nan, -2.0])
     x = leaf("x0", "input", array.shape, as_dtype("float64"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,14 +40,12 @@ def word(value: int) -> Array:
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN_ANSWERS)
-def test_philox_gives_the_published_words(
-    counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]
-) -> None:
+def test_philox_gives_the_published_words(counter, key, expected):
     a, b, c, d = map(word, counter)
     assert tuple(int(w[0]) for w in philox((a, b, c, d), key)) == expected
 
 
-def test_random_bits_are_the_words_of_blocks() -> None:
+def test_random_bits_are_the_words_of_blocks():
     seed, step, stream = 0x1234567890ABCDEF, (5 << 32) + 9, 77
     bits = random_bits(seed, step, np.arange(10, dtype=np.int64), stream)
     block = philox((word(1), word(9), word(5), word(stream)), (0x90ABCDEF, 0x12345678))
@@ -56,13 +53,13 @@ def test_random_bits_are_the_words_of_blocks() -> None:
     assert bits[4:8].tolist() == [int(w[0]) for w in block]
 
 
-def test_negative_seeds_are_two_complement_words() -> None:
+def test_negative_seeds_are_two_complement_words():
     position = np.arange(4, dtype=np.int64)
     found, expected = (random_bits(seed, 0, position, 0) for seed in (-1, 2**64 - 1))
     assert found.tolist() == expected.tolist()
 
 
-def test_uniform_numbers_are_the_upper_bits_of_words() -> None:
+def test_uniform_numbers_are_the_upper_bits_of_words():
     """Of one word in float32, of two in float64."""
     bits = random_bits(7, 3, np.arange(6, dtype=np.int64), 1).astype(np.int64)
     assert draw("uniform", 6).tolist() == ((bits >> 8) * 2.0**-24).tolist()
@@ -85,7 +82,7 @@ def quantile_error(value: float, size: int, bits: int) -> float:
 
 
 @pytest.mark.parametrize(("dtype", "bits", "limit"), [(float32, 24, 1e-6), (float64, 53, 3e-15)])
-def test_normal_numbers_are_the_quantile_function(dtype: Any, bits: int, limit: float) -> None:
+def test_normal_numbers_are_the_quantile_function(dtype, bits, limit):
     words = random_bits(7, 3, np.arange(3000, dtype=np.int64), 1).astype(np.int64)
     wide = (words[0::2] >> 5) * 2**26 + (words[1::2] >> 6)
     numbers = 2 * (words >> 8 if dtype == float32 else wide) + 1 - 2**bits
@@ -97,9 +94,7 @@ def test_normal_numbers_are_the_quantile_function(dtype: Any, bits: int, limit: 
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(float32, 5.419983), (float64, 8.292361)])
-def test_normal_reaches_far_tails(
-    dtype: object, expected: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_normal_reaches_far_tails(dtype, expected, monkeypatch):
     for bits, sign in ((0, -1), (0xFFFFFFFF, 1)):
         monkeypatch.setattr(
             "lamina.ops.random.random_bits",
@@ -111,7 +106,7 @@ def test_normal_reaches_far_tails(
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
-def test_bernoulli_is_true_with_its_probability_in_every_dtype(p: float) -> None:
+def test_bernoulli_is_true_with_its_probability_in_every_dtype(p):
     values = draw("bernoulli", 100_000, p=p, dtype=bool_)
     assert values.dtype == np.bool_
     assert values.mean() == pytest.approx(p, abs=0.006 if 0 < p < 1 else 0)

@@ -30,7 +30,6 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, Tensor, evaluate
-from lamina.program.target import Target
 
 # The table ----------------------------------------------------------------------------------------
 
@@ -293,9 +292,7 @@ def graphs_of(loop: Loop) -> tuple[Leaves, Graph, Graph, Graph]:
 
 
 @EACH_LOOP
-def test_a_loop_and_its_gradient_equal_those_of_its_unrolled_iterations(
-    loop: Loop, engine: Engine
-) -> None:
+def test_a_loop_and_its_gradient_equal_those_of_its_unrolled_iterations(loop, engine):
     leaves, graph, slopes, both = graphs_of(loop)
     unrolled = unroll(graph)
     expected = evaluate(unrolled, leaves.feeds)[0]
@@ -308,7 +305,7 @@ def test_a_loop_and_its_gradient_equal_those_of_its_unrolled_iterations(
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @EACH_LOOP
-def test_loop_and_gradient_are_the_same_on_every_target(loop: Loop, target: Target) -> None:
+def test_loop_and_gradient_are_the_same_on_every_target(loop, target):
     leaves, _, _, both = graphs_of(loop)
     expected, _ = evaluate(both, leaves.feeds)
     compare(run(both, leaves, InterpreterEngine(poison=True, target=target)), expected)
@@ -316,9 +313,7 @@ def test_loop_and_gradient_are_the_same_on_every_target(loop: Loop, target: Targ
 
 @pytest.mark.parametrize("target", [DEFAULT_TARGET, *TARGETS], ids=lambda target: target.name)
 @pytest.mark.parametrize("loop", [lstm, attending, one_after_the_other, on_changed_constants])
-def test_second_derivatives_equal_those_of_the_unrolled_iterations(
-    loop: Loop, target: Target
-) -> None:
+def test_second_derivatives_equal_those_of_the_unrolled_iterations(loop, target):
     leaves, graph, first, _ = graphs_of(loop)
     second = gradients_of(first, leaves)
     expected, _ = evaluate(gradients_of(gradients_of(unroll(graph), leaves), leaves), leaves.feeds)
@@ -329,9 +324,7 @@ def test_second_derivatives_equal_those_of_the_unrolled_iterations(
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_truncated_derivatives_are_those_of_iterations_with_stopped_gradients(
-    reverse: bool,
-) -> None:
+def test_truncated_derivatives_are_those_of_iterations_with_stopped_gradients(reverse):
     def step(state: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         return ops.tanh(state @ weight + x) * state
 
@@ -362,7 +355,7 @@ def renamed(outputs: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
     return [(f"d{name}", tensor) for name, tensor in outputs]
 
 
-def test_a_parameter_may_become_the_last_state(engine: Engine) -> None:
+def test_a_parameter_may_become_the_last_state(engine):
     leaves = Leaves()
     start = leaves.add(3, role="state")
     (states,), _ = ops.recurrence(

@@ -30,7 +30,7 @@ def sorts(count: int, dtype: str = "float32") -> int:
 
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 8])
-def test_selected_elements_are_the_first_of_the_sorted_ones(count: int, largest: bool) -> None:
+def test_selected_elements_are_the_first_of_the_sorted_ones(count, largest):
     values, positions = model_of(count, largest).predict(VALUES)
     all_values, all_positions = model_of(VALUES.shape[1], largest).predict(VALUES)
     np.testing.assert_array_equal(positions, all_positions[:, :count])
@@ -39,7 +39,7 @@ def test_selected_elements_are_the_first_of_the_sorted_ones(count: int, largest:
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8"])
 @pytest.mark.parametrize("largest", [True, False])
-def test_integers_are_selected_in_the_order_of_a_sort(dtype: str, largest: bool) -> None:
+def test_integers_are_selected_in_the_order_of_a_sort(dtype, largest):
     ends = np.iinfo(dtype)
     x = np.array([[5, ends.max, ends.min, 5, 7, ends.min, 0, ends.max, 1, 2, 3, 4]], dtype)
     _, positions = model_of(6, largest, dtype).predict(x)
@@ -47,13 +47,13 @@ def test_integers_are_selected_in_the_order_of_a_sort(dtype: str, largest: bool)
     np.testing.assert_array_equal(positions, order[:, :6])
 
 
-def test_few_elements_are_selected_without_a_sort() -> None:
+def test_few_elements_are_selected_without_a_sort():
     assert [sorts(count) for count in (1, 8, 9, 12)] == [0, 0, 1, 1]
     # Elements of 64 bits are sorted.
     assert sorts(2, "int64") == 1
 
 
-def test_a_model_in_float64_sorts_what_was_defined_in_float32() -> None:
+def test_a_model_in_float64_sorts_what_was_defined_in_float32():
     x = lm.Input(VALUES.shape[1])
     network = lm.Network(x, ops.top_k(x, 3))
     values, positions = lm.Model(network, dtype="float64").predict(VALUES.astype("float64"))
@@ -68,7 +68,7 @@ def test_a_model_in_float64_sorts_what_was_defined_in_float32() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 9])
-def test_a_batch_with_fewer_elements_is_refused(count: int) -> None:
+def test_a_batch_with_fewer_elements_is_refused(count):
     x = lm.Input(2)
     function = lm.compile(inputs=[x], outputs=list(ops.top_k(x, count, axis=0)))
     rows = np.arange(20, dtype=np.float32).reshape(10, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ def modules(names: str, *, alphabetical: bool = False) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("reloaded", [False, True])
-def test_numbers_are_the_order_of_layers(name: str, reloaded: bool, tmp_path: Path) -> None:
+def test_numbers_are_the_order_of_layers(name, reloaded, tmp_path):
     network, names, expected = ORDERS[name]
     if reloaded and name != "names within layers without one":
         lm.Model(network, engine="interpreter").save(tmp_path / "model")
@@ -87,7 +86,7 @@ def test_numbers_are_the_order_of_layers(name: str, reloaded: bool, tmp_path: Pa
     assert [names.split()[number] for number in found] == (expected or names).split()
 
 
-def test_pairs_that_cross_are_refused() -> None:
+def test_pairs_that_cross_are_refused():
     first, second = lm.Linear(2, name="blocks.2.a"), lm.Linear(2, name="blocks.1.b")
     net = lm.Sequential(lm.Input(2), first, second, lm.Linear(2, name="blocks.0.c"))
     arrays = modules("blocks.0.a blocks.1.b blocks.2.d")
@@ -102,7 +101,7 @@ def test_pairs_that_cross_are_refused() -> None:
     lm.from_torch(net, arrays, names=names, show=False)
 
 
-def test_equal_modules_in_alphabetical_order_are_refused() -> None:
+def test_equal_modules_in_alphabetical_order_are_refused():
     net = lm.Sequential(lm.Input(2), *linear(2))
     lm.from_torch(net, modules("first output"), show=False)
     with pytest.raises(DefinitionError) as caught:
@@ -119,7 +118,7 @@ def test_equal_modules_in_alphabetical_order_are_refused() -> None:
     lm.from_torch(net, modules("hidden first", alphabetical=True), names=names, show=False)
 
 
-def test_numbers_of_pytorch_are_no_names_for_load_parameters() -> None:
+def test_numbers_of_pytorch_are_no_names_for_load_parameters():
     model = lm.Model(lm.Sequential(lm.Input(2), *linear(3)), engine="interpreter")
     before, arrays = model.parameters(), modules("0 1 2")
     error = refused(DefinitionError, lambda: model.load_parameters(arrays))

@@ -61,7 +61,7 @@ def program(request: pytest.FixtureRequest) -> Program:
     return PROGRAMS[request.param]()
 
 
-def test_decoding_returns_the_same_program(program: Program) -> None:
+def test_decoding_returns_the_same_program(program):
     found = decode(encode(program))
     assert str(found) == str(program)
     assert replace(found, constants={}) == replace(program, constants={})
@@ -72,14 +72,14 @@ def test_decoding_returns_the_same_program(program: Program) -> None:
         np.testing.assert_array_equal(found.constants[name], value)
 
 
-def test_equal_programs_have_equal_bytes_after_decoding_too(program: Program) -> None:
+def test_equal_programs_have_equal_bytes_after_decoding_too(program):
     data = encode(program)
     assert encode(decode(data)) == data
     assert checksum(decode(data)) == checksum(program) != checksum(replace(program, name="other"))
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1, 1.0, True, float("nan"), float("inf"), 1e-45])
-def test_literals_are_decoded_exactly(value: float) -> None:
+def test_literals_are_decoded_exactly(value):
     program = with_constants()
     loop = next(step for step in program.steps if isinstance(step, Loop))
     write = next(stage for stage in loop.stages if isinstance(stage, Write))
@@ -90,7 +90,7 @@ def test_literals_are_decoded_exactly(value: float) -> None:
     assert step == changed
 
 
-def test_values_of_other_types_are_refused(program: Program) -> None:
+def test_values_of_other_types_are_refused(program):
     with pytest.raises(InternalError, match="a program has no object in it"):
         encode(replace(program, outputs=((object(), "y"),)))
 
@@ -105,7 +105,7 @@ def with_rows(rows: object) -> bytes:
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
-def test_bytes_of_another_length_are_refused() -> None:
+def test_bytes_of_another_length_are_refused():
     for make in (PROGRAMS["layers"], with_constants):
         data = encode(make())
         lengths = [*range(0, len(data), 97), len(data) - 1]
@@ -114,7 +114,7 @@ def test_bytes_of_another_length_are_refused() -> None:
                 decode(damaged)
 
 
-def test_rows_of_unknown_kinds_are_refused() -> None:
+def test_rows_of_unknown_kinds_are_refused():
     rows = rows_of(PROGRAMS["layers"]())
     assert with_rows(rows) == with_rows(json.loads(json.dumps(rows)))
     decode(with_rows(rows))
@@ -132,7 +132,7 @@ def test_rows_of_unknown_kinds_are_refused() -> None:
             decode(with_rows(damaged))
 
 
-def test_constants_that_do_not_fill_their_buffers_are_refused() -> None:
+def test_constants_that_do_not_fill_their_buffers_are_refused():
     program = with_constants()
     name = next(iter(program.constants))
     short = {**program.constants, name: program.constants[name][:1]}
@@ -140,7 +140,7 @@ def test_constants_that_do_not_fill_their_buffers_are_refused() -> None:
         decode(encode(replace(program, constants=short)))
 
 
-def test_programs_that_reach_outside_their_buffers_are_refused() -> None:
+def test_programs_that_reach_outside_their_buffers_are_refused():
     rows = rows_of(PROGRAMS["layers"]())
     refused = 0
     for number, row in enumerate(rows):
@@ -152,7 +152,7 @@ def test_programs_that_reach_outside_their_buffers_are_refused() -> None:
     assert refused > 5
 
 
-def test_damaged_records_are_refused_or_decode_to_a_program() -> None:
+def test_damaged_records_are_refused_or_decode_to_a_program():
     rows = rows_of(PROGRAMS["windows"]())
     generator = np.random.default_rng(0)
     for _ in range(500):

@@ -38,7 +38,7 @@ def shapes_of(size: int, generator: np.random.Generator) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_arithmetic_equals_that_of_integers(seed: int) -> None:
+def test_arithmetic_equals_that_of_integers(seed):
     generator = np.random.default_rng(seed)
     axes = [Axis(f"i{n}", int(generator.integers(1, 7))) for n in range(3)]
     every = list(points_of(axes))
@@ -71,7 +71,7 @@ def test_arithmetic_equals_that_of_integers(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_reshapes_and_transposes_equal_numpy(seed: int) -> None:
+def test_reshapes_and_transposes_equal_numpy(seed):
     generator = np.random.default_rng(seed)
     size = int(generator.choice([6, 12, 24, 36, 60]))
     shape = shapes_of(size, generator)
@@ -104,7 +104,7 @@ def test_reshapes_and_transposes_equal_numpy(seed: int) -> None:
     assert [value_at(offset, point) for point in points_of(axes)] == list(array.reshape(-1))
 
 
-def test_equal_indices_compare_equal() -> None:
+def test_equal_indices_compare_equal():
     i, j = axis_index(Axis("i", 6)), axis_index(Axis("j", 4))
     flat = i * 4 + j
     assert flat // 4 == i
@@ -119,16 +119,16 @@ def test_equal_indices_compare_equal() -> None:
     assert (flat + 24 * 5) % 24 == flat
 
 
-def test_an_axis_of_extent_1_is_the_constant_0() -> None:
+def test_an_axis_of_extent_1_is_the_constant_0():
     assert axis_index(Axis("i", 1)) == Index()
 
 
-def test_unflatten_of_an_empty_shape_does_not_divide_by_zero() -> None:
+def test_unflatten_of_an_empty_shape_does_not_divide_by_zero():
     axes = [Axis("i", 0), Axis("j", 3)]
     assert len(unflatten(flatten([axis_index(a) for a in axes], (0, 3)), (3, 0, 2))) == 3
 
 
-def test_rewriting_replaces_axes_inside_quotients() -> None:
+def test_rewriting_replaces_axes_inside_quotients():
     i, j = Axis("i", 12), Axis("j", 4)
     index = axis_index(i) // 3 * 5 + axis_index(i) % 3
     replaced = Rewrite({i: axis_index(j) * 3}).index(index)
@@ -137,7 +137,7 @@ def test_rewriting_replaces_axes_inside_quotients() -> None:
     assert axes_of(replaced) == {j}
 
 
-def test_bounds_are_tight_for_plain_sums() -> None:
+def test_bounds_are_tight_for_plain_sums():
     i, j = axis_index(Axis("i", 5)), axis_index(Axis("j", 3))
     assert (i * 2 - j * 4 + 1).bounds == (-7, 9)
 
@@ -159,7 +159,7 @@ def some_index(drawn: random.Random, axes: list[Axis]) -> Index:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_no_value_is_outside_the_range(seed: int) -> None:
+def test_no_value_is_outside_the_range(seed):
     drawn = random.Random(seed)
     narrowed = 0
     for _ in range(60):
@@ -190,12 +190,12 @@ WINDOWED = {
 
 
 @pytest.mark.parametrize(("index", "bounds"), WINDOWED.values(), ids=WINDOWED)
-def test_ranges_of_windows_are_exact(index: Index, bounds: list[Bound]) -> None:
+def test_ranges_of_windows_are_exact(index, bounds):
     found = values(index, bounds, [P, W])
     assert range_of(index, tuple(bounds)) == (min(found), max(found))
 
 
-def test_bounds_of_different_axes_narrow_an_index_independently() -> None:
+def test_bounds_of_different_axes_narrow_an_index_independently():
     axes = [Axis(f"a{number}", 3) for number in range(30)]
     index = Index()
     for axis in axes:
@@ -207,7 +207,7 @@ def test_bounds_of_different_axes_narrow_an_index_independently() -> None:
 
 
 @pytest.mark.parametrize("count", [10, 30])
-def test_a_range_is_found_where_many_bounds_share_an_axis(count: int) -> None:
+def test_a_range_is_found_where_many_bounds_share_an_axis(count):
     shared, axes = Axis("s", 9), [Axis(f"a{number}", 9) for number in range(count)]
     sums = [axis_index(shared) + axis_index(axis) for axis in axes]
     index = Index()

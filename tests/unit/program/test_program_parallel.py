@@ -122,7 +122,7 @@ ORDERED += ("a guarded load",)
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_points_that_depend_on_each_other_are_found(name: str) -> None:
+def test_points_that_depend_on_each_other_are_found(name):
     """They give other results in an adversarial order, but not in memory of their own."""
     broken = program(BROKEN[name])
     text = problem_of(broken)
@@ -140,7 +140,7 @@ def test_points_that_depend_on_each_other_are_found(name: str) -> None:
         assert result(sound, poison=True) == result(sound, poison=False)
 
 
-def test_ranges_of_a_buffer_that_do_not_overlap_may_be_read_and_written() -> None:
+def test_ranges_of_a_buffer_that_do_not_overlap_may_be_read_and_written():
     half = Axis("k", COLUMNS // 2)
     index = flatten((axis_index(POINT), axis_index(half)), (ROWS, COLUMNS // 2))
     moved = Store("p", index, load("p", index + SIZE // 2))
@@ -148,7 +148,7 @@ def test_ranges_of_a_buffer_that_do_not_overlap_may_be_read_and_written() -> Non
     verify(program(Loop("1.step", (POINT, half), (write,))))
 
 
-def test_rows_of_other_iterations_may_be_read_by_contractions_with_guards() -> None:
+def test_rows_of_other_iterations_may_be_read_by_contractions_with_guards():
     iteration, wide = Axis("iteration", 3), Axis("w", 3)
     row = axis_index(iteration) * COLUMNS
     column = axis_index(INNER) + axis_index(wide) - 1
@@ -183,7 +183,7 @@ def names(one: Program, number: int = 1) -> list[str]:
     return [axis.name for axis in parallel_axes(one, number)]
 
 
-def test_rows_that_are_overwritten_after_their_sum_are_not_split() -> None:
+def test_rows_that_are_overwritten_after_their_sum_are_not_split():
     step = by_rows("b", load("a"))
     assert names(program(step)) == ["i"]
     assert names(program(step, in_place=False)) == ["i", "k"]
@@ -191,7 +191,7 @@ def test_rows_that_are_overwritten_after_their_sum_are_not_split() -> None:
     assert result(program(step), poison=True) == result(program(step), poison=False)
 
 
-def test_results_show_rows_that_are_split_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_show_rows_that_are_split_wrongly(monkeypatch):
     step = program(by_rows("b", load("a")))
     right = result(step, poison=True)
     engine = "lamina.engines.interpreter.engine"
@@ -199,7 +199,7 @@ def test_results_show_rows_that_are_split_wrongly(monkeypatch: pytest.MonkeyPatc
     assert result(step, poison=True) != right
 
 
-def test_rows_may_be_split_where_each_stage_reads_its_own_range() -> None:
+def test_rows_may_be_split_where_each_stage_reads_its_own_range():
     first = Write((INNER,), (Store("p", HERE, load("a")),))
     second = Write((INNER,), (Store("b", HERE, load("x")),))
     one = program(Loop("1.step", (POINT,), (first, second)))
@@ -207,7 +207,7 @@ def test_rows_may_be_split_where_each_stage_reads_its_own_range() -> None:
     assert result(one, poison=True) == result(one, poison=False)
 
 
-def test_rows_are_not_split_where_all_elements_read_one_stored_value() -> None:
+def test_rows_are_not_split_where_all_elements_read_one_stored_value():
     corner = axis_index(POINT) * COLUMNS
     first = Write((INNER,), (Store("b", HERE, load("p", corner)),))
     second = Write((), (Store("p", corner, load("x", corner)),))
@@ -216,18 +216,18 @@ def test_rows_are_not_split_where_all_elements_read_one_stored_value() -> None:
     assert result(one, poison=True) == result(one, poison=False)
 
 
-def test_a_contraction_is_split_along_all_axes_of_its_result() -> None:
+def test_a_contraction_is_split_along_all_axes_of_its_result():
     assert names(program(contraction(), in_place=False)) == ["i", "n"]
 
 
-def test_a_scatter_in_order_is_split_along_axes_that_are_not_scattered() -> None:
+def test_a_scatter_in_order_is_split_along_axes_that_are_not_scattered():
     values = leaf("v", "input", (5, 4), float32)
     indices = leaf("i", "input", (5,), int64)
     compiled = program_of(ops.scatter_add(values, indices, 3))
     assert [axis.extent for axis in parallel_axes(compiled, 0)] == [4]
 
 
-def test_softmax_in_the_memory_of_its_operand_is_split_by_rows() -> None:
+def test_softmax_in_the_memory_of_its_operand_is_split_by_rows():
     x = leaf("x", "input", (5, 7), float32)
     y = leaf("w", "input", (7, 7), float32)
     compiled = program_of(ops.softmax(ops.matmul(x, y), 1))
@@ -236,7 +236,7 @@ def test_softmax_in_the_memory_of_its_operand_is_split_by_rows() -> None:
     assert [axis.extent for axis in parallel_axes(compiled, last)] == [5]
 
 
-def test_every_step_of_a_training_may_be_split_along_its_own_axes() -> None:
+def test_every_step_of_a_training_may_be_split_along_its_own_axes():
     net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.LayerNorm(), lm.GELU(), lm.Linear(4))
     compiled = net.plan(4, lm.CrossEntropy(), lm.Adam(1e-3)).program
     for number, step in enumerate(compiled.steps):
@@ -244,12 +244,12 @@ def test_every_step_of_a_training_may_be_split_along_its_own_axes() -> None:
         assert parallel_axes(compiled, number)[: len(own)] == own
 
 
-def test_plain_stores_in_one_element_are_found() -> None:
+def test_plain_stores_in_one_element_are_found():
     with pytest.raises(InternalError, match=r"stores b\[i\] in one element, at i = 0, k = 0 and"):
         verify(program(everywhere(load("a"), axis_index(POINT))))
 
 
-def test_a_buffer_that_another_iteration_reads_stays_allocated() -> None:
+def test_a_buffer_that_another_iteration_reads_stays_allocated():
     good = program(everywhere(add(load("a"), load("x"))), in_place=False)
     first, second = good.plan.allocations
     plan = replace(good.plan, allocations=(first, replace(second, last=3)))
@@ -259,7 +259,7 @@ def test_a_buffer_that_another_iteration_reads_stays_allocated() -> None:
     assert "a is allocated in the arena at other times" in text
 
 
-def test_a_local_keeps_its_value_when_its_source_is_overwritten() -> None:
+def test_a_local_keeps_its_value_when_its_source_is_overwritten():
     corner = axis_index(POINT) * COLUMNS
     local = Reduce("r0", "sum", (), load("p", corner), float32)
     write = Write((), (Store("p", corner, load("x", corner)),))

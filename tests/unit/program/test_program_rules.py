@@ -100,14 +100,14 @@ MEETING = {
 
 
 @pytest.mark.parametrize("index", DISTINCT.values(), ids=DISTINCT)
-def test_stores_that_reach_each_element_once_pass(index: Index) -> None:
+def test_stores_that_reach_each_element_once_pass(index):
     verify(program(loop(write(stored(index)))))
     verify(program(loop(write(stored(index, accumulate=True)))))
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("index", MEETING.values(), ids=MEETING)
-def test_points_that_may_store_in_one_element_are_found(index: Index, accumulate: bool) -> None:
+def test_points_that_may_store_in_one_element_are_found(index, accumulate):
     text = problem_of(program(loop(write(stored(index, accumulate=accumulate)))))
     assert f"in step 0, 0.step: stores y[{index}] in one element, at i = " in text
 
@@ -138,7 +138,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize(("index", "bounds"), INSIDE.values(), ids=INSIDE)
-def test_loads_that_bounds_keep_inside_pass(index: Index, bounds: list[Bound]) -> None:
+def test_loads_that_bounds_keep_inside_pass(index, bounds):
     verify(program(guarded(index, *bounds)))
 
 
@@ -163,15 +163,13 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize(("index", "bounds", "reached"), OUTSIDE.values(), ids=OUTSIDE)
-def test_loads_that_bounds_let_reach_outside_are_found(
-    index: Index, bounds: list[Bound], reached: str
-) -> None:
+def test_loads_that_bounds_let_reach_outside_are_found(index, bounds, reached):
     text = problem_of(program(guarded(index, *bounds)))
     assert f"reaches outside input x f32[4, 6]: x[{index} if " in text
     assert f", {reached}" in text
 
 
-def test_a_fault_is_found_among_more_points_than_are_computed() -> None:
+def test_a_fault_is_found_among_more_points_than_are_computed():
     long, longer = Axis("i", 3000), Axis("k", 5000)
     row, column = axis_index(long), axis_index(longer)
     size = 3000 * 5000
@@ -224,13 +222,13 @@ MIXED: dict[str, tuple[Scalar, str]] = {
 
 
 @pytest.mark.parametrize(("value", "said"), MIXED.values(), ids=MIXED)
-def test_scalars_of_dtypes_that_do_not_fit_are_found(value: Scalar, said: str) -> None:
+def test_scalars_of_dtypes_that_do_not_fit_are_found(value, said):
     # The cast gives the stored value the right dtype: only its operands are wrong.
     text = problem_of(program(computing(Apply("cast", (value,), float32))))
     assert f"in step 0, 0.step: {said}" in text
 
 
-def test_there_is_a_rule_for_each_primitive() -> None:
+def test_there_is_a_rule_for_each_primitive():
     assert dtypes._RULES.keys() == PRIMITIVES.keys()
 
 
@@ -379,21 +377,21 @@ REFUSED: dict[str, tuple[Step, str]] = {
 
 
 @pytest.mark.parametrize("step", ALLOWED.values(), ids=ALLOWED)
-def test_sound_steps_pass(step: Step) -> None:
+def test_sound_steps_pass(step):
     verify(program(step))
 
 
 @pytest.mark.parametrize(("step", "said"), REFUSED.values(), ids=REFUSED)
-def test_faults_of_steps_are_found(step: Step, said: str) -> None:
+def test_faults_of_steps_are_found(step, said):
     assert said in problem_of(program(step))
 
 
-def test_iterations_of_a_repeat_may_store_in_one_element() -> None:
+def test_iterations_of_a_repeat_may_store_in_one_element():
     store = Store("y", COLUMN + axis_index(ITERATION) * 6, load("p", COLUMN))
     step = loop(write(store, axes=()), axes=(COLUMNS,))
     verify(program(step, repeats=(Repeat(ITERATION, 0, 1),)))
 
 
-def test_steps_of_one_name_are_found() -> None:
+def test_steps_of_one_name_are_found():
     text = problem_of(program(computing(X), computing(X, "z")))
     assert "in step 1, 0.step: step 0 has the same name" in text

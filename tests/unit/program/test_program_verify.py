@@ -183,11 +183,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_sound_programs_pass(name: str) -> None:
+def test_sound_programs_pass(name):
     verify(ALLOWED[name])
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_fault_is_found_and_named(name: str) -> None:
+def test_a_fault_is_found_and_named(name):
     broken, text = BROKEN[name]
     assert text in problem_of(broken)

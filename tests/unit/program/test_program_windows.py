@@ -187,12 +187,12 @@ WINDOWS: dict[str, tuple[list[Tensor], dict[str, list[Numbers]]]] = {
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_contractions_have_windows(name: str) -> None:
+def test_contractions_have_windows(name):
     results, expected = WINDOWS[name]
     assert by_kind(contractions(program_of(results))) == expected
 
 
-def test_a_single_example_and_groups_change_no_windows() -> None:
+def test_a_single_example_and_groups_change_no_windows():
     for batch, groups in ((1, 1), (3, 2)):
         results = convolved((batch, 4, 8, 8), (6, 4 // groups, 3, 3), groups=groups)
         steps = contractions(program_of(results))
@@ -220,7 +220,7 @@ WRONG: dict[str, Callable[[Sliding], Sliding]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_windows_are_refused(name: str) -> None:
+def test_wrong_windows_are_refused(name):
     program = SAMPLE
     verify(program)
     checked = 0
@@ -242,21 +242,21 @@ def refuse(program: Program, number: int, **changes: Any) -> None:
         verify(replace(program, steps=tuple(steps)))
 
 
-def test_windows_of_the_other_operand_are_refused() -> None:
+def test_windows_of_the_other_operand_are_refused():
     program = SAMPLE
     for number, step in enumerate(program.steps):
         if isinstance(step, Contraction):
             refuse(program, number, left_windows=(), right_windows=step.left_windows)
 
 
-def test_windows_are_shown_and_encoded() -> None:
+def test_windows_are_shown_and_encoded():
     program = SAMPLE
     assert "forward, windows of left: 2*i1 + k1 + -1 of 9" in str(program)
     assert "data gradient, windows of left: (i1 + -1*k1 + 1) / 2 of 5" in str(program)
     assert decode(encode(program)).steps == program.steps
 
 
-def test_windows_are_kept_until_their_axes_are_replaced() -> None:
+def test_windows_are_kept_until_their_axes_are_replaced():
     step = contractions(SAMPLE)[0]
     assert len(step.left_windows) == 2
     (window, other), batch = step.left_windows, step.m[0]
@@ -267,7 +267,7 @@ def test_windows_are_kept_until_their_axes_are_replaced() -> None:
     assert Rewrite(renamed).contraction(step).left_windows == (other,)
 
 
-def test_bounds_that_always_hold_are_omitted() -> None:
+def test_bounds_that_always_hold_are_omitted():
     position, element = Axis("p", 3), Axis("w", 3)
     window = Sliding(position, element, 2, 1, 0, 1, 7)
     assert window.bounds == ()

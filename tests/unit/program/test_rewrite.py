@@ -21,7 +21,7 @@ def load(index: Index, buffer: str = "x") -> Load:
     return Load(buffer, index, float32, (Bound(index, 0, 7),))
 
 
-def test_bounds_indices_and_gathered_indices_are_rewritten() -> None:
+def test_bounds_indices_and_gathered_indices_are_rewritten():
     bound = Within((Bound(HERE, 1, 5),))
     before = Apply("select", (bound, load(GATHERED * 2), Local("a", float32)), float32)
     after = Rewrite(CHANGE).scalar(before)
@@ -31,7 +31,7 @@ def test_bounds_indices_and_gathered_indices_are_rewritten() -> None:
     assert Rewrite(CHANGE).scalar(Position(HERE + 1)) == Position(THERE + 1)
 
 
-def test_unchanged_expressions_are_the_same_objects() -> None:
+def test_unchanged_expressions_are_the_same_objects():
     index = gathered_index(load(axis_index(NEW)), 5) // 2 * 4 + 1
     scalar = Apply("negative", (Apply("cast", (load(index),), float32),), float32)
     change = Rewrite(CHANGE)
@@ -41,7 +41,7 @@ def test_unchanged_expressions_are_the_same_objects() -> None:
     assert change.bounds(bounds) is bounds
 
 
-def test_shared_operands_stay_shared_between_scalars() -> None:
+def test_shared_operands_stay_shared_between_scalars():
     shared = Apply("exp", (load(HERE),), float32)
     change = Rewrite(CHANGE)
     one = change.scalar(Apply("add", (shared, shared), float32))
@@ -51,7 +51,7 @@ def test_shared_operands_stay_shared_between_scalars() -> None:
     assert one.operands[0] is one.operands[1] is other.operands[0]
 
 
-def test_deep_scalars_are_rewritten() -> None:
+def test_deep_scalars_are_rewritten():
     deep: Scalar = load(HERE)
     for _ in range(5000):
         deep = Apply("negative", (deep,), float32)
@@ -62,7 +62,7 @@ def test_deep_scalars_are_rewritten() -> None:
     assert after == load(THERE)
 
 
-def test_buffers_are_renamed_in_the_order_of_the_text() -> None:
+def test_buffers_are_renamed_in_the_order_of_the_text():
     asked: list[str] = []
 
     def renamed(name: str) -> str:
@@ -80,7 +80,7 @@ def test_buffers_are_renamed_in_the_order_of_the_text() -> None:
     assert "C[@(AT[j])] = sum + D[i if 0 <= i < 7]" in str(after)
 
 
-def test_stages_are_rewritten_but_for_their_own_axes() -> None:
+def test_stages_are_rewritten_but_for_their_own_axes():
     reduce = Reduce("r", "sum", (OLD,), load(HERE), float32)
     scan = Scan(OLD, "sum", load(HERE), "y", HERE, float32)
     write = Write(
@@ -100,14 +100,14 @@ def test_stages_are_rewritten_but_for_their_own_axes() -> None:
     )
 
 
-def test_loads_are_replaced_after_their_indices() -> None:
+def test_loads_are_replaced_after_their_indices():
     inner = Load("rows", HERE, int64)
     outer = Load("x", gathered_index(inner, 5), float32)
     change = Rewrite(load=lambda one: replace(one, index=one.index + 1))
     assert str(change.scalar(outer)) == "x[@(rows[i + 1]) + 1]"
 
 
-def test_a_buffer_may_become_a_range_of_another() -> None:
+def test_a_buffer_may_become_a_range_of_another():
     i = Axis("i", 4)
     store = Store("0", axis_index(i), Load("1", axis_index(i), float32))
     rewrite = Rewrite(

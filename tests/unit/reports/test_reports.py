@@ -76,11 +76,11 @@ def texts_of(axes) -> list[str]:
         (count_text, 4_100_000_000, "4.10 G"),
     ],
 )
-def test_counts_are_shown_in_the_largest_unit_that_fits(function, count: int, text: str) -> None:
+def test_counts_are_shown_in_the_largest_unit_that_fits(function, count, text):
     assert function(count) == text
 
 
-def test_a_table_aligns_its_columns() -> None:
+def test_a_table_aligns_its_columns():
     table = table_text(
         ("layer", "output", "parameters"),
         [("0:Linear", "[10]", "7,850"), ("1:ReLU", "[10]", "0")],
@@ -97,13 +97,13 @@ def test_a_table_aligns_its_columns() -> None:
     ]
 
 
-def test_a_table_without_rows_is_its_header_and_rows_have_one_length() -> None:
+def test_a_table_without_rows_is_its_header_and_rows_have_one_length():
     assert table_text(("a", "b"), []) == "a  b\n-  -"
     text = error_text(InternalError, table_text, ("a", "b"), [("1",)])
     assert text == "a table of 2 columns has a row of another length"
 
 
-def test_a_map_is_text_of_lines_of_one_length_with_the_lowest_row_last() -> None:
+def test_a_map_is_text_of_lines_of_one_length_with_the_lowest_row_last():
     assert map_text([[0.0, 1.0], [0.5, 0.0]], characters=" +#") == "+ \n #"
     # Values are clipped, and NaN is a question mark.
     assert map_text([[-3.0, 1.5, float("nan")]], characters=".#") == ".#?"
@@ -111,7 +111,7 @@ def test_a_map_is_text_of_lines_of_one_length_with_the_lowest_row_last() -> None
 
 
 @pytest.mark.sampled
-def test_a_map_is_drawn_with_its_points(path: Path, figures: list) -> None:
+def test_a_map_is_drawn_with_its_points(path, figures):
     y, x = np.mgrid[-1:1:20j, -1:1:30j]
     points = np.array([[0.0, 0.0], [0.9, 0.9], [-0.9, 0.9]])
     plot_map(
@@ -127,7 +127,7 @@ def test_a_map_is_drawn_with_its_points(path: Path, figures: list) -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["inside", "outside"]
 
 
-def test_curves_share_a_panel_with_their_validation(path: Path, figures: list) -> None:
+def test_curves_share_a_panel_with_their_validation(path, figures):
     plot_curves({"accuracy": [0.1, 0.5, 0.8], **LOSSES}, path)
     loss, accuracy = figures[0].axes
     assert [loss.get_title(loc="left"), accuracy.get_title(loc="left")] == ["loss", "accuracy"]
@@ -151,7 +151,7 @@ EMPTY = {"peak_bytes": 0, "lower_bound_bytes": 0}
         (plot_map, np.zeros((1, 4)), EXTENT),  # without points or a boundary
     ],
 )
-def test_data_of_any_size_are_drawn(path: Path, plot, data, how) -> None:
+def test_data_of_any_size_are_drawn(path, plot, data, how):
     plot(data, path, **how)
     assert path.exists()
 
@@ -192,18 +192,18 @@ NO_MAP = (
         ),
     ],
 )
-def test_data_that_cannot_be_drawn_are_refused(path: Path, plot, data, how, texts) -> None:
+def test_data_that_cannot_be_drawn_are_refused(path, plot, data, how, texts):
     text = error_text(DataError, plot, data, *([path] if plot is not map_text else []), **how)
     assert all(one in text for one in texts)
     assert not path.exists()
 
 
-def test_a_loss_that_falls_far_is_drawn_logarithmically(path: Path, figures: list) -> None:
+def test_a_loss_that_falls_far_is_drawn_logarithmically(path, figures):
     plot_curves({"loss": [10.0, 0.01], "error": [10.0, 0.01]}, path)
     assert [axes.get_yscale() for axes in figures[0].axes] == ["log", "linear"]
 
 
-def test_a_plan_names_its_buffers_and_bounds(path: Path, figures: list) -> None:
+def test_a_plan_names_its_buffers_and_bounds(path, figures):
     plot_plan(
         PLAN,
         path,
@@ -221,9 +221,7 @@ def test_a_plan_names_its_buffers_and_bounds(path: Path, figures: list) -> None:
     assert legend == ["arena  6 KiB  (+2.4%)", "lower bound  5.86 KiB", "activation", "gradient"]
 
 
-def test_buffers_that_share_an_offset_in_one_step_are_drawn_side_by_side(
-    path: Path, figures: list
-) -> None:
+def test_buffers_that_share_an_offset_in_one_step_are_drawn_side_by_side(path, figures):
     plot_plan(PLAN, path, steps=STEPS, peak_bytes=6144, lower_bound_bytes=6144)
     _, before, after = figures[0].axes[0].patches
     assert before.get_x() + before.get_width() == after.get_x() == 2
@@ -231,7 +229,7 @@ def test_buffers_that_share_an_offset_in_one_step_are_drawn_side_by_side(
 
 
 @pytest.mark.sampled
-def test_a_plan_of_many_buffers_names_only_those_with_room(path: Path, figures: list) -> None:
+def test_a_plan_of_many_buffers_names_only_those_with_room(path, figures):
     small = [Rectangle(f"small{n}", 100_000 + 10 * n, 10, n, n + 1) for n in range(60)]
     plot_plan(
         [Rectangle("large", 0, 100_000, 0, 60), *small],
@@ -246,9 +244,7 @@ def test_a_plan_of_many_buffers_names_only_those_with_room(path: Path, figures: 
 COUNTS = np.array([[50, 2, 0], [1, 9, 0], [0, 0, 0]])
 
 
-def test_a_confusion_matrix_shows_counts_coloured_by_the_true_class(
-    path: Path, figures: list
-) -> None:
+def test_a_confusion_matrix_shows_counts_coloured_by_the_true_class(path, figures):
     names = ["shirt", "coat", "bag"]
     plot_confusion(COUNTS, path, names=names, title="Clothes")
     axes = figures[0].axes[0]
@@ -259,15 +255,13 @@ def test_a_confusion_matrix_shows_counts_coloured_by_the_true_class(
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
 
 
-def test_a_confusion_matrix_of_many_classes_has_no_numbers(path: Path, figures: list) -> None:
+def test_a_confusion_matrix_of_many_classes_has_no_numbers(path, figures):
     plot_confusion(np.eye(40, dtype=int), path)
     assert texts_of(figures[0].axes[0]) == []
 
 
 @pytest.mark.parametrize("shape", [(7, 4, 6), (7, 1, 4, 6), (7, 3, 4, 6)])
-def test_a_sheet_shows_its_images_row_by_row(
-    path: Path, figures: list, shape: tuple[int, ...]
-) -> None:
+def test_a_sheet_shows_its_images_row_by_row(path, figures, shape):
     images = np.random.default_rng(0).uniform(-0.5, 1.5, shape)
     plot_images(images, path, columns=3, title="Noise")
     (axes,) = figures[0].axes
@@ -280,12 +274,12 @@ def test_a_sheet_shows_its_images_row_by_row(
     assert axes.get_title() == "Noise"
 
 
-def test_a_sheet_has_captions(path: Path, figures: list) -> None:
+def test_a_sheet_has_captions(path, figures):
     plot_images(np.zeros((3, 8, 8)), path, captions=["one", "two", "three"])
     assert texts_of(figures[0].axes[0]) == ["one", "two", "three"]
 
 
-def test_the_suffix_chooses_the_format_of_a_picture(tmp_path: Path) -> None:
+def test_the_suffix_chooses_the_format_of_a_picture(tmp_path):
     text = error_text(DefinitionError, plot_curves, LOSSES, tmp_path / "curves.docx")
     assert "curves.docx: pictures cannot be written as .docx" in text
     assert "png" in text
@@ -296,9 +290,7 @@ def test_the_suffix_chooses_the_format_of_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "curves").read_bytes().startswith(PNG)
 
 
-def test_a_picture_that_cannot_be_written_leaves_the_old_one(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(path, monkeypatch):
     path.write_bytes(b"old")
 
     def full(_: int) -> None:
@@ -310,7 +302,7 @@ def test_a_picture_that_cannot_be_written_leaves_the_old_one(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert error_text(MissingExtraError, plot_curves, LOSSES, "curves.png") == (
         "a plot of curves needs the package matplotlib, which is not installed\n"
@@ -318,7 +310,7 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.Monkey
     )
 
 
-def test_importing_reports_does_not_import_matplotlib() -> None:
+def test_importing_reports_does_not_import_matplotlib():
     program = "import sys, lamina.reports; sys.exit('matplotlib' in sys.modules)"
     root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", program], check=True, cwd=root, timeout=60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,7 +78,7 @@ FORMS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
-def test_data_by_name_gives_the_results_of_arrays_in_order(engine: str) -> None:
+def test_data_by_name_gives_the_results_of_arrays_in_order(engine):
     def results(data: Any, inputs: Any) -> tuple[Any, list[float], Any]:
         own, how = model(engine), {"batch_size": 8, "shuffle": False, **HOW}
         history = own.fit(data, validation=data, epochs=2, **how)
@@ -95,7 +94,7 @@ def test_data_by_name_gives_the_results_of_arrays_in_order(engine: str) -> None:
         same(found[2], expected[2])
 
 
-def test_a_predictor_takes_inputs_and_writes_outputs_by_name() -> None:
+def test_a_predictor_takes_inputs_and_writes_outputs_by_name():
     own = model("cpu")
     expected = own.predict((IMAGE, AGE))
     predict = own.predictor(batch_size=20)
@@ -105,7 +104,7 @@ def test_a_predictor_takes_inputs_and_writes_outputs_by_name() -> None:
     same((out["label"], out["box"]), expected)
 
 
-def test_training_steps_take_dicts_whatever_the_training_was_made_for() -> None:
+def test_training_steps_take_dicts_whatever_the_training_was_made_for():
     losses: list[float] = []
     weights = {"label": generator.random(20), "box": generator.random(20)}
     in_order = weights["label"], weights["box"]
@@ -125,7 +124,7 @@ def test_training_steps_take_dicts_whatever_the_training_was_made_for() -> None:
 
 
 @pytest.mark.sampled
-def test_run_profile_and_verify_take_dicts() -> None:
+def test_run_profile_and_verify_take_dicts():
     own, losses = model("cpu"), []
     for inputs, targets in (BY_NAME, IN_ORDER):
         with model("cpu").training(batch_size=8, **HOW) as training:
@@ -139,7 +138,7 @@ def test_run_profile_and_verify_take_dicts() -> None:
     assert report.findings == lm.verify(network(), LOSS, data=IN_ORDER).findings
 
 
-def test_a_saved_model_and_a_copy_keep_the_names_which_may_be_input(tmp_path: Path) -> None:
+def test_a_saved_model_and_a_copy_keep_the_names_which_may_be_input(tmp_path):
     own = model()
     own.save(tmp_path / "model")
     for again in (lm.load(tmp_path / "model", engine="interpreter"), copy.deepcopy(own)):
@@ -151,7 +150,7 @@ def test_a_saved_model_and_a_copy_keep_the_names_which_may_be_input(tmp_path: Pa
     assert without_names().network.input_names == (None,)
 
 
-def test_targets_of_outputs_without_a_loss_are_not_used() -> None:
+def test_targets_of_outputs_without_a_loss_are_not_used():
     own, loss = model(), {"label": lm.CrossEntropy()}
     expected = own.evaluate((INPUTS, LABEL), loss)
     assert own.evaluate(BY_NAME, loss) == expected
@@ -159,7 +158,7 @@ def test_targets_of_outputs_without_a_loss_are_not_used() -> None:
         assert float(training.step(INPUTS, TARGETS)) == expected["loss"]
 
 
-def test_the_target_of_a_single_loss_has_the_name_of_the_output() -> None:
+def test_the_target_of_a_single_loss_has_the_name_of_the_output():
     x = lm.Input(2, name="x")
     named = lm.Model(lm.Network(x, {"label": lm.Linear(3)(x)}), engine="interpreter")
     found = named.evaluate(({"x": BOX}, {"label": LABEL}), lm.CrossEntropy())
@@ -176,7 +175,7 @@ def test_the_target_of_a_single_loss_has_the_name_of_the_output() -> None:
     assert own.evaluate(BY_NAME, joint) == own.evaluate(IN_ORDER, joint)
 
 
-def test_a_data_set_keeps_the_names() -> None:
+def test_a_data_set_keeps_the_names():
     data = Dataset(INPUTS, TARGETS, weights={"label": np.ones(20)}, dtype="float64")
     assert repr(data) == (
         "20 examples: x['age'] f64[], x['image'] f64[3, 4], y['box'] f64[2], y['label'] i64[], "
@@ -194,7 +193,7 @@ def test_a_data_set_keeps_the_names() -> None:
     assert data.subset(0, 4).input_arrays[1].shape == (4, 3, 4)
 
 
-def test_a_change_of_the_dict_does_not_change_the_data_set() -> None:
+def test_a_change_of_the_dict_does_not_change_the_data_set():
     inputs = dict(INPUTS)
     data = Dataset(inputs)
     inputs["age"] = AGE[:7]
@@ -203,7 +202,7 @@ def test_a_change_of_the_dict_does_not_change_the_data_set() -> None:
     assert "the inputs['age'] and the inputs['image'] differ in the number of examples" in text
 
 
-def test_names_that_inputs_have_not_are_refused() -> None:
+def test_names_that_inputs_have_not_are_refused():
     assert fault(model().predict, {"image": IMAGE, "ages": AGE}) == (
         "in inputs: the network has no input named 'ages'\n"
         "  expected  image, age\n"
@@ -234,7 +233,7 @@ def test_names_that_inputs_have_not_are_refused() -> None:
     )
 
 
-def test_unknown_and_missing_inputs_and_targets_are_refused() -> None:
+def test_unknown_and_missing_inputs_and_targets_are_refused():
     expected = (
         "in inputs: the input 'age' is missing\n"
         "  expected  image, age\n"
@@ -264,7 +263,7 @@ def test_unknown_and_missing_inputs_and_targets_are_refused() -> None:
     )
 
 
-def test_names_for_targets_without_names_are_refused() -> None:
+def test_names_for_targets_without_names_are_refused():
     def first(outputs: Any, target: Any) -> lm.Tensor:
         return lm.CrossEntropy()(outputs[0], target)
 
@@ -282,7 +281,7 @@ def test_names_for_targets_without_names_are_refused() -> None:
     assert fault(without_names().evaluate, data, lm.CrossEntropy()) == text + advice
 
 
-def test_weights_are_given_for_all_losses() -> None:
+def test_weights_are_given_for_all_losses():
     own, each = model(), generator.random(20)
     assert fault(own.evaluate, (*BY_NAME, {"box": each}), LOSS) == (
         "in weights: the weights of output 'label' are missing\n"
@@ -295,7 +294,7 @@ def test_weights_are_given_for_all_losses() -> None:
     assert found == own.evaluate((*BY_NAME, each), LOSS)
 
 
-def test_nothing_is_changed_by_a_fit_whose_data_is_refused() -> None:
+def test_nothing_is_changed_by_a_fit_whose_data_is_refused():
     own = model()
     before, wrong = own.parameters(), (INPUTS, {"box": BOX})
     for train, validation in ((wrong, BY_NAME), (BY_NAME, wrong), (BY_NAME, [wrong])):
@@ -308,7 +307,7 @@ def test_nothing_is_changed_by_a_fit_whose_data_is_refused() -> None:
     assert text.startswith("in batch 1 of the stream, inputs: the input 'age' is missing")
 
 
-def test_errors_about_arrays_have_the_names_of_inputs_and_targets() -> None:
+def test_errors_about_arrays_have_the_names_of_inputs_and_targets():
     own, age = model(), AGE.copy()
     for inputs in (INPUTS | {"image": IMAGE[:, :2]}, (IMAGE[:, :2], AGE)):
         assert error_text(ShapeError, own.predict, inputs).startswith(

@@ -6,7 +6,6 @@ import copy
 import linecache
 import pickle
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ def forward(p: dict[str, Array], x: Array) -> Array:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 255, 4095, 4096, 4097, 9000])
-def test_any_number_of_examples_can_be_predicted(count: int) -> None:
+def test_any_number_of_examples_can_be_predicted(count):
     model = lm.Model(network())
     x = normal(count, 4)
     found = model.predict(x)
@@ -41,9 +40,7 @@ def test_any_number_of_examples_can_be_predicted(count: int) -> None:
     np.testing.assert_allclose(found, forward(model.parameters(), x), rtol=1e-5, atol=1e-6)
 
 
-def test_predictions_run_in_batches_whose_tensors_are_not_too_large(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_predictions_run_in_batches_whose_tensors_are_not_too_large(monkeypatch):
     batches: list[int] = []
 
     def recorded(graph: Any, batch: int, *others: Any, **how: Any) -> Any:
@@ -60,7 +57,7 @@ def test_predictions_run_in_batches_whose_tensors_are_not_too_large(
     np.testing.assert_allclose(found, single, rtol=1e-4, atol=1e-5)
 
 
-def test_no_examples_have_no_predictions() -> None:
+def test_no_examples_have_no_predictions():
     model = lm.Model(network())
     expected = model.predict(normal(1, 4))
     found = model.predict(normal(0, 4))
@@ -78,13 +75,13 @@ def test_no_examples_have_no_predictions() -> None:
         *(lambda x: x.astype(x.dtype.newbyteorder()), lambda x: lm.data.Dataset(x, np.zeros(6))),
     ],
 )
-def test_arrays_may_be_lists_and_have_any_order(given: Any) -> None:
+def test_arrays_may_be_lists_and_have_any_order(given):
     model, x = lm.Model(network()), given(normal(6, 4))
     plain = x.inputs if isinstance(x, lm.data.Dataset) else np.array(x, "float32", order="C")
     np.testing.assert_array_equal(model.predict(x), model.predict(plain))
 
 
-def test_inputs_are_not_changed_and_predictions_are_copies() -> None:
+def test_inputs_are_not_changed_and_predictions_are_copies():
     model, x = lm.Model(network()), normal(6, 4)
     before, first = x.copy(), model.predict(x)
     kept = first.copy()
@@ -93,7 +90,7 @@ def test_inputs_are_not_changed_and_predictions_are_copies() -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-def test_several_inputs_and_outputs_are_tuples() -> None:
+def test_several_inputs_and_outputs_are_tuples():
     a, b = lm.Input(4), lm.Input()
     model = lm.Model(lm.Network([a, b], [lm.Dropout(0.9)(a), b * 2.0]))
     x = normal(3, 4)
@@ -106,7 +103,7 @@ def test_several_inputs_and_outputs_are_tuples() -> None:
 @pytest.mark.parametrize(
     "dtype", ["uint8", "int8", "int16", "uint16", "float16", "int32", "int64", "bool"]
 )
-def test_integers_are_converted_on_the_device(dtype: str) -> None:
+def test_integers_are_converted_on_the_device(dtype):
     model = lm.Model(network())
     x = np.random.default_rng(0).integers(0, 2, (6, 4)).astype(dtype)
     np.testing.assert_array_equal(model.predict(x), model.predict(x.astype("float32")))
@@ -121,7 +118,7 @@ def predicted(inputs: Any, *shape: int) -> Any:
     return lm.Model(net).predict(inputs)
 
 
-def test_an_array_of_another_shape_is_refused() -> None:
+def test_an_array_of_another_shape_is_refused():
     assert error_text(ShapeError, predicted, normal(6, 5)) == (
         "in input 0: input 0 has another shape than the network expects\n"
         "  expected  f32[batch, 4]\n"
@@ -144,13 +141,11 @@ def test_an_array_of_another_shape_is_refused() -> None:
         ((3, 8, 9), (2, 216), "The elements are right in number: array.reshape(-1, 3, 8, 9)."),
     ],
 )
-def test_a_missing_axis_or_another_order_is_recognised(
-    expected: Any, found: Any, advice: str
-) -> None:
+def test_a_missing_axis_or_another_order_is_recognised(expected, found, advice):
     assert refused(ShapeError, predicted, normal(*found), *expected).advice == advice
 
 
-def test_a_missing_axis_of_features_is_recognised() -> None:
+def test_a_missing_axis_of_features_is_recognised():
     model, x = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1))), np.ones(6, "float32")
     how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
     for call in (model.predict, lambda x: model.fit((x, np.ones((6, 1), "float32")), **how)):
@@ -161,7 +156,7 @@ def test_a_missing_axis_of_features_is_recognised() -> None:
         call(x[:, None])
 
 
-def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_line() -> None:
+def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_line():
     model = lm.Model(network())
     x = normal(6, 4).astype("float64")
     with warnings.catch_warnings(record=True) as shown:
@@ -178,13 +173,13 @@ def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_li
 
 
 @pytest.mark.parametrize("dtype", ["longdouble", "uint64", "complex64", "U3", "O"])
-def test_a_dtype_that_lamina_does_not_have_is_refused_with_the_input(dtype: str) -> None:
+def test_a_dtype_that_lamina_does_not_have_is_refused_with_the_input(dtype):
     error = refused(DTypeError, predicted, np.zeros((6, 4), dtype))
     assert error.where == "input 0"
     assert error.problem.startswith("there is no dtype")
 
 
-def test_inputs_that_cannot_be_converted_are_refused() -> None:
+def test_inputs_that_cannot_be_converted_are_refused():
     net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 3))
     error = refused(DTypeError, lm.Model(net).predict, np.zeros(6, "float32"))
     assert error.advice == "Convert it: array.astype('int64')."
@@ -201,7 +196,7 @@ def test_inputs_that_cannot_be_converted_are_refused() -> None:
     )
 
 
-def test_inputs_and_outputs_that_do_not_fit_together_are_refused() -> None:
+def test_inputs_and_outputs_that_do_not_fit_together_are_refused():
     for given, found in ((None, "0"), ((), "0"), ((1, 2), "2")):
         assert error_text(DataError, predicted, given) == (
             "the network has another number of inputs\n"
@@ -222,7 +217,7 @@ def test_inputs_and_outputs_that_do_not_fit_together_are_refused() -> None:
 # Parameters ---------------------------------------------------------------------------------------
 
 
-def test_parameters_come_in_the_order_of_the_layers_and_are_copies() -> None:
+def test_parameters_come_in_the_order_of_the_layers_and_are_copies():
     model = lm.Model(network())
     before = model.parameters()
     assert list(before) == ["1.weight", "1.bias", "3.weight", "3.bias"]
@@ -230,7 +225,7 @@ def test_parameters_come_in_the_order_of_the_layers_and_are_copies() -> None:
     assert same(model.parameters(), before)
 
 
-def test_parameters_that_are_set_are_copied_and_used_at_once() -> None:
+def test_parameters_that_are_set_are_copied_and_used_at_once():
     model, x = lm.Model(network()), normal(3, 4)
     before, bias = model.parameters(), np.arange(5)
     model.predict(x)
@@ -266,7 +261,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[LaminaError], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_parameters_change_nothing(name: str) -> None:
+def test_wrong_parameters_change_nothing(name):
     wrong, kind, text = WRONG[name]
     model = lm.Model(network())
     before, values = model.parameters(), {"1.bias": np.ones(5, "float32"), **wrong}
@@ -274,7 +269,7 @@ def test_wrong_parameters_change_nothing(name: str) -> None:
     assert same(model.parameters(), before)
 
 
-def test_parameters_without_names_are_refused() -> None:
+def test_parameters_without_names_are_refused():
     assert error_text(DefinitionError, lm.Model(network()).set_parameters, [np.zeros(3)]) == (
         "in set_parameters: parameters are given by their names\n"
         "  expected  {'1.weight': array, ...}\n"
@@ -284,7 +279,7 @@ def test_parameters_without_names_are_refused() -> None:
 
 
 @pytest.mark.torch
-def test_tensors_of_pytorch_are_parameters() -> None:
+def test_tensors_of_pytorch_are_parameters():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     model, linear = lm.Model(network()), torch.nn.Linear(4, 5)
     model.set_parameters({"1.weight": linear.weight, "1.bias": linear.state_dict()["bias"]})
@@ -301,7 +296,7 @@ def test_tensors_of_pytorch_are_parameters() -> None:
 # Seeds and precision ------------------------------------------------------------------------------
 
 
-def test_the_seed_decides_the_first_parameters_of_both_precisions() -> None:
+def test_the_seed_decides_the_first_parameters_of_both_precisions():
     one, again, other = (lm.Model(network(), seed=seed).parameters() for seed in (7, 7, 8))
     assert same(one, again)
     assert all((one[name] != other[name]).all() for name in one)
@@ -311,7 +306,7 @@ def test_the_seed_decides_the_first_parameters_of_both_precisions() -> None:
     assert (equal["1.weight"] != equal["2.weight"]).all()
 
 
-def test_a_double_precision_model_computes_in_double_precision() -> None:
+def test_a_double_precision_model_computes_in_double_precision():
     model = lm.Model(network(), dtype="float64")
     x = normal(6, 4)
     found = model.predict(x)
@@ -321,7 +316,7 @@ def test_a_double_precision_model_computes_in_double_precision() -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63 - 1, -(2**63)])
-def test_the_smallest_and_the_largest_seed_are_valid(seed: int) -> None:
+def test_the_smallest_and_the_largest_seed_are_valid(seed):
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Dropout(0.5), lm.Linear(2)), seed=seed)
     with model.training(lm.MSE(), lm.SGD(0.1), batch_size=3) as training:
         assert np.isfinite(float(training.step(normal(3, 4), normal(3, 2))))
@@ -332,7 +327,7 @@ def test_the_smallest_and_the_largest_seed_are_valid(seed: int) -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 7, 32, 100, 256])
 @pytest.mark.parametrize("count", [1, 50, 100])
-def test_evaluation_is_the_mean_over_all_examples(count: int, batch_size: int) -> None:
+def test_evaluation_is_the_mean_over_all_examples(count, batch_size):
     model = lm.Model(network())
     x, y = normal(count, 4), np.random.default_rng(1).integers(0, 3, count)
     found = model.evaluate((x, y), lm.CrossEntropy(), [lm.Accuracy()], batch_size)
@@ -344,7 +339,7 @@ def test_evaluation_is_the_mean_over_all_examples(count: int, batch_size: int) -
     assert summed["loss"] == pytest.approx(((scores - x[:, :3]) ** 2).sum(), rel=1e-5)
 
 
-def test_evaluation_leaves_penalties_out_and_changes_nothing() -> None:
+def test_evaluation_leaves_penalties_out_and_changes_nothing():
     net = lm.Sequential(lm.Input(4), lm.Linear(3, weight_regularizer=lm.L2(100.0)))
     model = lm.Model(net)
     before = model.parameters()
@@ -360,7 +355,7 @@ def test_evaluation_leaves_penalties_out_and_changes_nothing() -> None:
     assert same(model.parameters(), before)
 
 
-def test_evaluation_returns_the_array_of_a_metric() -> None:
+def test_evaluation_returns_the_array_of_a_metric():
     model = lm.Model(network())
     x, y = normal(50, 4), np.random.default_rng(1).integers(0, 3, 50)
     found = model.evaluate((x, y), lm.CrossEntropy(), [lm.ConfusionMatrix()], 7)
@@ -372,7 +367,7 @@ def test_evaluation_returns_the_array_of_a_metric() -> None:
 # Networks written down in float32, run in double precision ----------------------------------------
 
 
-def test_ops_between_layers_follow_the_precision_of_the_model() -> None:
+def test_ops_between_layers_follow_the_precision_of_the_model():
     net = lm.Sequential(
         lm.Input(dtype="int64"),
         lambda k: ops.one_hot(k, 5) + ops.cast(ops.one_hot(k, 5, dtype="int32"), "float32"),
@@ -384,14 +379,14 @@ def test_ops_between_layers_follow_the_precision_of_the_model() -> None:
     np.testing.assert_allclose(model.predict([3, 0]), 2 * weight.T[[3, 0]] + bias, rtol=1e-14)
 
 
-def test_a_network_that_mixes_examples_sees_the_given_examples_only() -> None:
+def test_a_network_that_mixes_examples_sees_the_given_examples_only():
     x = lm.Input(2)
     model = lm.Model(lm.Network([x], x - ops.mean(x, axes=0, keepdims=True)))
     np.testing.assert_allclose(model.predict(np.ones((3, 2), "float32")), 0)
 
 
 @pytest.mark.sampled
-def test_programs_for_many_batch_sizes_are_not_all_kept() -> None:
+def test_programs_for_many_batch_sizes_are_not_all_kept():
     model = lm.Model(network())
     for count in range(1, 40):
         assert model.predict(normal(count, 4)).shape == (count, 3)
@@ -401,7 +396,7 @@ def test_programs_for_many_batch_sizes_are_not_all_kept() -> None:
 # Copies and constants -----------------------------------------------------------------------------
 
 
-def test_a_copied_and_a_pickled_model_predict_the_same_and_share_no_parameters() -> None:
+def test_a_copied_and_a_pickled_model_predict_the_same_and_share_no_parameters():
     model, x = lm.Model(network()), normal(5, 4)
     expected = model.predict(x)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -412,7 +407,7 @@ def test_a_copied_and_a_pickled_model_predict_the_same_and_share_no_parameters()
         assert model.predict(x).tobytes() == expected.tobytes()
 
 
-def test_a_number_in_a_network_is_exact_in_a_float64_model(tmp_path: Path) -> None:
+def test_a_number_in_a_network_is_exact_in_a_float64_model(tmp_path):
     x = lm.Input(1)
     model = lm.Model(lm.Network([x], x * 0.1), dtype="float64")
     assert model.predict(np.ones((1, 1)))[0, 0] == 0.1
@@ -420,7 +415,7 @@ def test_a_number_in_a_network_is_exact_in_a_float64_model(tmp_path: Path) -> No
     assert lm.load(tmp_path / "tenth.safetensors").predict(np.ones((1, 1)))[0, 0] == 0.1
 
 
-def test_a_function_of_one_tensor_needs_no_lists() -> None:
+def test_a_function_of_one_tensor_needs_no_lists():
     x = lm.Input(3)
     (found,) = lm.compile(x, ops.exp(x))(np.zeros((2, 3), "float32"))
     assert found.tolist() == [[1.0] * 3] * 2
@@ -429,7 +424,7 @@ def test_a_function_of_one_tensor_needs_no_lists() -> None:
         lm.compile(x, lm.Linear(3))
 
 
-def test_the_inputs_of_a_function_keep_their_own_dtypes() -> None:
+def test_the_inputs_of_a_function_keep_their_own_dtypes():
     double, single = lm.Input(dtype="float64"), lm.Input()
     for inputs in ([double, single], [single, double]):
         function = lm.compile(inputs, [double * 0.1, single * 0.1])

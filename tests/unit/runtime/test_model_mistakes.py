@@ -37,7 +37,7 @@ ENGINES = {
     ("engine", "nearest"),
     [("", ""), *((name, nearest) for nearest, names in ENGINES.items() for name in names.split())],
 )
-def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str, nearest: str) -> None:
+def test_an_unknown_engine_is_refused_with_the_known_ones(engine, nearest):
     error = refused(EngineError, lm.Model, network(), engine=engine)
     assert error.problem == f"there is no engine {engine!r}"
     expected, found = error.facts
@@ -49,7 +49,7 @@ def test_an_unknown_engine_is_refused_with_the_known_ones(engine: str, nearest: 
 
 
 @pytest.mark.parametrize("engine", ["gpu", "gpu:0", "mps", "metal"])
-def test_a_kind_of_device_that_is_no_engine_gets_the_engines_to_choose_from(engine: str) -> None:
+def test_a_kind_of_device_that_is_no_engine_gets_the_engines_to_choose_from(engine):
     advice = refused(EngineError, lm.Model, network(), engine=engine).advice
     assert advice.startswith(
         "An Nvidia GPU is 'cuda', and any GPU with a driver of OpenCL 'opencl'. "
@@ -58,7 +58,7 @@ def test_a_kind_of_device_that_is_no_engine_gets_the_engines_to_choose_from(engi
     )
 
 
-def test_a_loss_of_arrays_is_refused_and_compiled_as_that_error_says() -> None:
+def test_a_loss_of_arrays_is_refused_and_compiled_as_that_error_says():
     error = refused(DefinitionError, lambda: lm.CrossEntropy()(normal(8, 3), np.zeros(8, "int64")))
     assert error.where.startswith("CrossEntropy (test_model_mistakes.py:")
     assert error.problem == "a loss is applied to tensors"
@@ -75,7 +75,7 @@ def test_a_loss_of_arrays_is_refused_and_compiled_as_that_error_says() -> None:
 PRECISIONS = "float32, float64, bfloat16, float16, mixed, mixed-bfloat16, mixed-float16"
 
 
-def test_a_model_of_no_network_or_of_an_unknown_precision_is_refused() -> None:
+def test_a_model_of_no_network_or_of_an_unknown_precision_is_refused():
     error = refused(DefinitionError, lm.Model, lm.Linear(3))
     assert error.facts == (("expected", "Network"), ("found", "Linear"))
     for make in (lm.Model, lambda net, dtype: net.plan(8, dtype=dtype)):
@@ -106,14 +106,14 @@ CALLBACKS = (
         ({"callbacks": print}, CALLBACKS),
     ],
 )
-def test_an_argument_of_the_wrong_kind_is_named(wrong: dict[str, Any], problem: str) -> None:
+def test_an_argument_of_the_wrong_kind_is_named(wrong, problem):
     usual: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
     data = normal(8, 4), normal(8, 3)
     text = error_text(DefinitionError, lm.Model(network()).fit, data, **{**usual, **wrong})
     assert problem in text
 
 
-def test_calling_a_model_is_refused_with_predict_as_the_fix() -> None:
+def test_calling_a_model_is_refused_with_predict_as_the_fix():
     text = error_text(DefinitionError, lambda: lm.Model(network())(normal(2, 4)))
     lines = text.splitlines()
     assert lines[0].startswith("in Model (test_model_mistakes.py:")
@@ -126,7 +126,7 @@ def test_calling_a_model_is_refused_with_predict_as_the_fix() -> None:
 
 
 @pytest.mark.parametrize("call", [lm.Model.profile, lm.Model.explain])
-def test_examples_as_the_batch_size_are_refused(call: Callable[..., object]) -> None:
+def test_examples_as_the_batch_size_are_refused(call):
     text = error_text(DefinitionError, lambda: call(lm.Model(network()), normal(8, 4)))
     assert text.startswith(f"in Model.{call.__name__} (test_model_mistakes.py:")
     assert "): a batch has at least one example" in text
@@ -135,7 +135,7 @@ def test_examples_as_the_batch_size_are_refused(call: Callable[..., object]) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_lists_are_accepted_as_data_and_not_rounded(dtype: str) -> None:
+def test_lists_are_accepted_as_data_and_not_rounded(dtype):
     x, y = normal(8, 4).astype(dtype) / 3, normal(8, 3).astype(dtype) / 3
     lists, found = (x.tolist(), y.tolist()), []
     for data in ((x, y), lists, lm.data.Dataset(*lists)):
@@ -157,7 +157,7 @@ def test_lists_are_accepted_as_data_and_not_rounded(dtype: str) -> None:
     assert error.advice.startswith("Several inputs make a tuple: (a, b).")
 
 
-def test_tensors_as_data_are_refused() -> None:
+def test_tensors_as_data_are_refused():
     model = lm.Model(network())
     x = lm.Input(4)
     for call in (model.predict, lambda x: model.set_parameters({"1.weight": x})):
@@ -166,7 +166,7 @@ def test_tensors_as_data_are_refused() -> None:
         assert error.advice.endswith("and tensors to the network: model.network(x).")
 
 
-def test_a_loss_for_one_output_is_refused_for_several_outputs() -> None:
+def test_a_loss_for_one_output_is_refused_for_several_outputs():
     x = lm.Input(4)
     model = lm.Model(lm.Network([x], [lm.Linear(3)(x), lm.Linear(2)(x)]))
     text = error_text(DefinitionError, model.training, lm.MSE(), lm.SGD(0.1), 2)
@@ -175,7 +175,7 @@ def test_a_loss_for_one_output_is_refused_for_several_outputs() -> None:
 
 
 @pytest.mark.parametrize("call", [lambda m, x: m.predict(x, x), lambda m, x: m.predict(x, size=2)])
-def test_predict_takes_inputs_alone(call: Callable[[lm.Model, Any], Any]) -> None:
+def test_predict_takes_inputs_alone(call):
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
     with pytest.raises(DefinitionError) as caught:
         call(model, np.zeros((4, 3), "float32"))
@@ -187,7 +187,7 @@ def test_predict_takes_inputs_alone(call: Callable[[lm.Model, Any], Any]) -> Non
 
 
 @pytest.mark.sampled
-def test_copies_during_a_training_are_made_between_two_training_steps() -> None:
+def test_copies_during_a_training_are_made_between_two_training_steps():
     """Every training step subtracts one number from all parameters: in a consistent copy they
     are equal."""
     heads = 6

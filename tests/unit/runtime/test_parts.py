@@ -7,7 +7,6 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ DECODER_NAMES = ["4.weight", "4.bias", "5.weight", "5.bias", "7.weight", "7.bias
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_parts_share_the_parameters_of_the_whole(engine: str) -> None:
+def test_parts_share_the_parameters_of_the_whole(engine):
     network, encoder, decoder = coder()
     whole, x = lm.Model(network, engine=engine), normal(7, 6)
     codes, part = whole.part(encoder).predict(x), whole.part(decoder)
@@ -67,7 +66,7 @@ def test_parts_share_the_parameters_of_the_whole(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_fit_of_whole_or_part_changes_both(engine: str) -> None:
+def test_a_fit_of_whole_or_part_changes_both(engine):
     network, _, decoder = coder()
     whole = lm.Model(network, engine=engine)
     part = whole.part(decoder)
@@ -83,7 +82,7 @@ def test_a_fit_of_whole_or_part_changes_both(engine: str) -> None:
         assert same(part.states(), moved)
 
 
-def test_packed_weights_follow_changes_through_whole_and_part() -> None:
+def test_packed_weights_follow_changes_through_whole_and_part():
     # Large enough that the cpu engine keeps a packed copy of the weights.
     network, _, decoder = coder(128)
     whole = lm.Model(network)
@@ -100,14 +99,14 @@ def test_packed_weights_follow_changes_through_whole_and_part() -> None:
     assert (before[1] != bias).any()
 
 
-def test_a_part_keeps_engine_dtype_and_seed() -> None:
+def test_a_part_keeps_engine_dtype_and_seed():
     network, encoder, _ = coder()
     part = lm.Model(network, engine="interpreter", seed=7, dtype="float64").part(encoder)
     assert repr(part) == "Model(47 parameters, float64, engine='interpreter')"
     assert part.seed == 7
 
 
-def test_a_layer_that_is_applied_twice_is_one_layer_in_a_part() -> None:
+def test_a_layer_that_is_applied_twice_is_one_layer_in_a_part():
     shared, first, x = lm.Linear(4), lm.Linear(4), lm.Input(4)
     whole = lm.Model(lm.Network(x, shared(lm.Tanh()(shared(lm.Tanh()(first(x)))))))
     z = lm.Input(4)
@@ -129,7 +128,7 @@ class Twice(lm.Layer):
         return lm.Linear(4)(lm.Tanh()(self.inner(x))) * scale
 
 
-def test_inner_layers_are_shared_between_whole_and_part() -> None:
+def test_inner_layers_are_shared_between_whole_and_part():
     inner, x, z = lm.Linear(4), lm.Input(4), lm.Input(4)
     outer = Twice(inner)
     whole = lm.Model(lm.Network(x, outer(lm.ReLU()(lm.Linear(4)(x)))))
@@ -147,7 +146,7 @@ def test_inner_layers_are_shared_between_whole_and_part() -> None:
 # Files and copies ---------------------------------------------------------------------------------
 
 
-def test_a_saved_part_and_a_saved_whole_are_complete(tmp_path: Path) -> None:
+def test_a_saved_part_and_a_saved_whole_are_complete(tmp_path):
     network, _, decoder = coder()
     whole = lm.Model(network, seed=3)
     whole.fit((normal(8, 6), normal(8, 6)), loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8)
@@ -162,7 +161,7 @@ def test_a_saved_part_and_a_saved_whole_are_complete(tmp_path: Path) -> None:
     assert again.predict(codes).tobytes() != part.predict(codes).tobytes()
 
 
-def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not() -> None:
+def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not():
     network, encoder, _ = coder()
     whole = lm.Model(network)
     part = whole.part(encoder)
@@ -177,7 +176,7 @@ def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not() -> 
 
 
 @pytest.mark.sampled
-def test_profiling_a_part_leaves_the_whole_as_it_is() -> None:
+def test_profiling_a_part_leaves_the_whole_as_it_is():
     network, encoder, _ = coder()
     whole = lm.Model(network)
     before = whole.parameters()
@@ -188,7 +187,7 @@ def test_profiling_a_part_leaves_the_whole_as_it_is() -> None:
 # The lock of a model ------------------------------------------------------------------------------
 
 
-def test_whole_and_part_may_be_used_in_several_threads() -> None:
+def test_whole_and_part_may_be_used_in_several_threads():
     network, _, decoder = coder()
     whole = lm.Model(network)
     part = whole.part(decoder)
@@ -207,7 +206,7 @@ def test_whole_and_part_may_be_used_in_several_threads() -> None:
     assert all(np.isfinite(value).all() for value in values)
 
 
-def test_the_whole_waits_while_a_part_is_in_use() -> None:
+def test_the_whole_waits_while_a_part_is_in_use():
     network, _, decoder = coder()
     whole = lm.Model(network)
     part = whole.part(decoder)
@@ -262,7 +261,7 @@ def train_once(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_two_alternating_trainings_equal_those_of_two_copied_models(engine: str) -> None:
+def test_two_alternating_trainings_equal_those_of_two_copied_models(engine):
     generator, discriminator, fooling, both = adversaries()
     whole = lm.Model(both, engine=engine)
     fooler = whole.part(fooling)
@@ -291,7 +290,7 @@ def test_two_alternating_trainings_equal_those_of_two_copied_models(engine: str)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_frozen_part_keeps_its_bits_and_the_other_learns(engine: str) -> None:
+def test_the_frozen_part_keeps_its_bits_and_the_other_learns(engine):
     generator, discriminator, fooling, both = adversaries()
     whole = lm.Model(both, engine=engine)
     makes, tells = whole.part(generator), whole.part(discriminator)
@@ -307,7 +306,7 @@ def test_the_frozen_part_keeps_its_bits_and_the_other_learns(engine: str) -> Non
 # Names and errors ---------------------------------------------------------------------------------
 
 
-def test_names_of_returns_names_of_the_whole_in_the_order_of_the_part() -> None:
+def test_names_of_returns_names_of_the_whole_in_the_order_of_the_part():
     network, encoder, decoder = coder()
     assert network.names_of(decoder) == DECODER_NAMES
     assert network.names_of(encoder) == ["1.weight", "1.bias", "3.weight", "3.bias"]
@@ -316,7 +315,7 @@ def test_names_of_returns_names_of_the_whole_in_the_order_of_the_part() -> None:
     assert bill.state_bytes == lm.Model(decoder).network.plan(8, lm.MSE(), lm.Adam()).state_bytes
 
 
-def test_a_layer_that_is_only_equal_is_refused() -> None:
+def test_a_layer_that_is_only_equal_is_refused():
     network, _, _ = coder()
     other = lm.Sequential(lm.Input(6), lm.Linear(5))
     for use in (lm.Model(network).part, network.names_of):
@@ -332,7 +331,7 @@ def test_a_layer_that_is_only_equal_is_refused() -> None:
         )
 
 
-def test_a_layer_in_another_shape_is_refused() -> None:
+def test_a_layer_in_another_shape_is_refused():
     shared = lm.Linear(3)
     whole = lm.Model(lm.Sequential(lm.Input(4), lm.Tanh(), shared))
     part = lm.Sequential(lm.Input(5), shared)
@@ -346,7 +345,7 @@ def test_a_layer_in_another_shape_is_refused() -> None:
     )
 
 
-def test_a_part_of_anything_but_a_network_is_refused() -> None:
+def test_a_part_of_anything_but_a_network_is_refused():
     network = coder()[0]
     with pytest.raises(DefinitionError) as error:
         lm.Model(network).part(lm.Linear(3))

@@ -54,8 +54,8 @@ def largest(x: lm.Tensor) -> lm.Tensor:
     ("size", "count"), [(1, 1), (2, 2), (7, 7), (8, 1), (8, 2), (8, 5), (8, 7)]
 )
 def test_predicts_what_the_model_predicts_and_pads_smaller_batches(
-    size: int, count: int, engine_name: str, batches: list[int]
-) -> None:
+    size, count, engine_name, batches
+):
     model = lm.Model(network(), engine=engine_name)
     predict, x = model.predictor(size), normal(count, 4)
     predict(normal(size, 4))
@@ -71,7 +71,7 @@ def test_predicts_what_the_model_predicts_and_pads_smaller_batches(
 
 # Products of the larger size read their weights from a packed copy.
 @pytest.mark.parametrize("size", [4, 300])
-def test_predicts_with_the_present_parameters(size: int, engine_name: str) -> None:
+def test_predicts_with_the_present_parameters(size, engine_name):
     model = lm.Model(
         lm.Sequential(lm.Input(size), lm.Linear(size), lm.Tanh(), lm.Linear(3)), engine=engine_name
     )
@@ -85,7 +85,7 @@ def test_predicts_with_the_present_parameters(size: int, engine_name: str) -> No
     np.testing.assert_array_equal(predict(x), model.predict(x))
 
 
-def test_several_inputs_and_outputs(engine_name: str) -> None:
+def test_several_inputs_and_outputs(engine_name):
     a, b = lm.Input(3), lm.Input(2, dtype="int64")
     embedded = lm.Flatten()(lm.Embedding(10, 4)(b))
     unused = lm.Input(5)
@@ -101,9 +101,7 @@ def test_several_inputs_and_outputs(engine_name: str) -> None:
 
 
 @pytest.mark.parametrize("layer", [centred, largest])
-def test_batches_are_not_padded_if_the_network_mixes_their_examples(
-    layer: Any, batches: list[int]
-) -> None:
+def test_batches_are_not_padded_if_the_network_mixes_their_examples(layer, batches):
     model = lm.Model(lm.Sequential(lm.Input(3), layer, lm.Linear(2)))
     predict = model.predictor(8)
     for count in (3, 8, 5, 8, 3):
@@ -112,7 +110,7 @@ def test_batches_are_not_padded_if_the_network_mixes_their_examples(
     assert batches == [8, 3, 5]
 
 
-def test_random_layers_do_not_look_like_mixed_examples(batches: list[int]) -> None:
+def test_random_layers_do_not_look_like_mixed_examples(batches):
     @dataclass(frozen=True)
     class Noise(lm.Layer):
         def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
@@ -123,7 +121,7 @@ def test_random_layers_do_not_look_like_mixed_examples(batches: list[int]) -> No
     assert batches == [4]
 
 
-def test_other_dtypes_are_converted() -> None:
+def test_other_dtypes_are_converted():
     model = lm.Model(network())
     predict = model.predictor(2)
     whole = np.arange(8, dtype="uint8").reshape(2, 4)
@@ -136,7 +134,7 @@ def test_other_dtypes_are_converted() -> None:
     np.testing.assert_array_equal(predict(transposed), expected)
 
 
-def test_inputs_keep_their_memory_after_the_call() -> None:
+def test_inputs_keep_their_memory_after_the_call():
     model = lm.Model(lm.Sequential(lm.Input(2000), lm.Linear(3)))
     predict, x = model.predictor(1), normal(1, 2000)
     first, held = predict(x), x.copy()
@@ -170,9 +168,7 @@ def allocated(call: Callable[[], Any]) -> tuple[int, int]:
     return after - before, peak - before
 
 
-def test_a_call_allocates_nothing_and_is_not_slowed_by_checks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_allocates_nothing_and_is_not_slowed_by_checks(monkeypatch):
     model = lm.Model(pair_of_networks())
     predict, x = model.predictor(3), (normal(3, 3), normal(3, 2))
     outs = np.empty((3, 4), "float32"), np.empty((3, 2), "float32")
@@ -192,7 +188,7 @@ def test_a_call_allocates_nothing_and_is_not_slowed_by_checks(
 
 
 @pytest.mark.parametrize("change", ["dtype", "shape", "read-only", "too few"])
-def test_several_arrays_that_do_not_fit_are_checked(change: str) -> None:
+def test_several_arrays_that_do_not_fit_are_checked(change):
     model = lm.Model(pair_of_networks())
     predict, x = model.predictor(3), (normal(3, 3), normal(3, 2))
     outs = [np.empty((3, 4), "float32"), np.empty((3, 2), "float32")]
@@ -210,7 +206,7 @@ def test_several_arrays_that_do_not_fit_are_checked(change: str) -> None:
         np.testing.assert_array_equal(one, expected)
 
 
-def test_threads_with_their_own_predictors_see_whole_sets_of_parameters() -> None:
+def test_threads_with_their_own_predictors_see_whole_sets_of_parameters():
     model = lm.Model(lm.Sequential(lm.Input(400), lm.Linear(400), lm.Linear(400), lm.Linear(1)))
     x, done = np.ones((1, 400), "float32"), threading.Event()
     sets = [{name: np.full_like(v, k) for name, v in model.parameters().items()} for k in (0, 1)]
@@ -232,7 +228,7 @@ def test_threads_with_their_own_predictors_see_whole_sets_of_parameters() -> Non
     in_threads(work, 3)
 
 
-def test_one_predictor_may_be_called_by_several_threads() -> None:
+def test_one_predictor_may_be_called_by_several_threads():
     predict = lm.Model(network()).predictor(1)
     rows = [normal(1, 4) + n for n in range(4)]
     expected = [predict(row) for row in rows]
@@ -244,7 +240,7 @@ def test_one_predictor_may_be_called_by_several_threads() -> None:
     in_threads(work)
 
 
-def test_a_change_that_was_interrupted_does_not_stop_predictions() -> None:
+def test_a_change_that_was_interrupted_does_not_stop_predictions():
     model = lm.Model(network())
     predict, x = model.predictor(1), normal(1, 4)
     expected = predict(x)
@@ -275,11 +271,11 @@ DTYPE = (
         ((np.empty((2, 3)),) * 2, DataError, "the network has another number of outputs"),
     ],
 )
-def test_an_array_that_cannot_take_the_output(out: Any, kind: type[LaminaError], text: str) -> None:
+def test_an_array_that_cannot_take_the_output(out, kind, text):
     assert text in error_text(kind, lm.Model(network()).predictor(2), normal(2, 4), out=out)
 
 
-def test_batches_and_networks_that_cannot_be_predicted_are_refused() -> None:
+def test_batches_and_networks_that_cannot_be_predicted_are_refused():
     assert error_text(ShapeError, lm.Model(network()).predictor(2), normal(3, 4)) == (
         "in predictor: there are more examples than the predictor was made for\n"
         "  expected  at most 2\n"
@@ -293,7 +289,7 @@ def test_batches_and_networks_that_cannot_be_predicted_are_refused() -> None:
     assert "an output whose first axis is not the batch cannot be predicted" in text
 
 
-def test_a_predictor_is_not_copied_and_is_refused_after_its_release() -> None:
+def test_a_predictor_is_not_copied_and_is_refused_after_its_release():
     model = lm.Model(network())
     predict = model.predictor()
     assert error_text(DefinitionError, copy.copy, predict) == (

@@ -81,9 +81,7 @@ def trained(engine: str, **how: Any) -> tuple[dict[str, Any], History]:
         *((count, {"micro_batch": 3}) for count in (1, 3)),
     ],
 )
-def test_a_streamed_data_set_gives_the_same_bits(
-    opencl_name: str, chunks: Callable[[int], None], count: int, how: dict[str, Any]
-) -> None:
+def test_a_streamed_data_set_gives_the_same_bits(opencl_name, chunks, count, how):
     resident, history = trained(opencl_name, **how)
     chunks(count)
     streamed, other = trained(opencl_name, **how)
@@ -110,9 +108,7 @@ def run_stream(engine: str, count: int, calls: list[str]) -> list[list[str]]:
     return found
 
 
-def test_every_chunk_is_uploaded_once_while_the_device_works(
-    opencl_name: str, chunks: Callable[[int], None], calls: list[str]
-) -> None:
+def test_every_chunk_is_uploaded_once_while_the_device_works(opencl_name, chunks, calls):
     chunks(4)
     for found in run_stream(opencl_name, 16, calls):
         # The first of four chunks, of an input and a target, was uploaded before.
@@ -124,8 +120,8 @@ def test_every_chunk_is_uploaded_once_while_the_device_works(
 
 
 def test_the_queue_of_kernels_waits_for_the_copies_of_each_chunk(
-    opencl_name: str, driver: Any, chunks: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    opencl_name, driver, chunks, monkeypatch
+):
     sent: list[Any] = []
     waited: list[Any] = []
     kind = type(driver.queue)
@@ -150,9 +146,7 @@ def test_the_queue_of_kernels_waits_for_the_copies_of_each_chunk(
     assert all(one is other for one, other in zip(waited, sent, strict=True))
 
 
-def test_a_data_set_that_takes_most_of_the_memory_is_streamed(
-    opencl_name: str, driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_that_takes_most_of_the_memory_is_streamed(opencl_name, driver, monkeypatch):
     monkeypatch.setattr(GpuEngine, "shared", lambda *_: None)
     examples = Dataset(normal(4000, 250), normal(4000, 2))
     layers = (lm.Linear(4), lm.Tanh(), lm.Linear(2))
@@ -181,9 +175,7 @@ def test_a_data_set_that_takes_most_of_the_memory_is_streamed(
     assert less < 1_500_000
 
 
-def test_a_data_set_with_an_array_above_the_limit_of_an_allocation_is_streamed(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_with_an_array_above_the_limit_of_an_allocation_is_streamed(engine, monkeypatch):
     name = engine.device.engine
     resident, history = trained(name)
     family = type(engine.family)
@@ -194,9 +186,7 @@ def test_a_data_set_with_an_array_above_the_limit_of_an_allocation_is_streamed(
     assert same(streamed, resident)
 
 
-def test_a_fit_with_a_stream_releases_all_memory(
-    opencl_name: str, driver: Any, chunks: Callable[[int], None]
-) -> None:
+def test_a_fit_with_a_stream_releases_all_memory(opencl_name, driver, chunks):
     model = lm.Model(network(), engine=opencl_name)
     gc.collect()
     before = driver.allocated.bytes
@@ -211,8 +201,8 @@ def test_a_fit_with_a_stream_releases_all_memory(
 
 
 def test_memory_for_two_chunks_that_is_missing_is_an_error(
-    opencl_name: str, driver: Any, chunks: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    opencl_name, driver, chunks, monkeypatch
+):
     chunks(2)
     model = lm.Model(network(), engine=opencl_name)
     gc.collect()
@@ -233,15 +223,13 @@ def test_memory_for_two_chunks_that_is_missing_is_an_error(
     assert driver.allocated.bytes == before
 
 
-def test_other_data_is_checked_before_it_is_streamed(
-    opencl_name: str, chunks: Callable[[int], None]
-) -> None:
+def test_other_data_is_checked_before_it_is_streamed(opencl_name, chunks):
     chunks(2)
     refused(DataError, fit, lm.Model(network(), engine=opencl_name), (normal(9, 4), np.full(9, 7)))
 
 
 @pytest.mark.parametrize("name", ["cpu", "interpreter"])
-def test_engines_without_memory_of_their_own_copy_no_data_set(name: str) -> None:
+def test_engines_without_memory_of_their_own_copy_no_data_set(name):
     model, examples = lm.Model(network(), engine=name), data(50)
     with (
         model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training,
@@ -269,8 +257,8 @@ def aligned(array: Any, offset: int = 0) -> Any:
 
 @pytest.mark.usefixtures("sharing")
 def test_a_device_that_shares_the_memory_of_the_computer_copies_no_data_set(
-    opencl_name: str, driver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    opencl_name, driver, monkeypatch
+):
     written: list[int] = []
     write = type(driver.queue).write
 
@@ -295,7 +283,7 @@ def test_a_device_that_shares_the_memory_of_the_computer_copies_no_data_set(
 
 
 @pytest.mark.usefixtures("sharing")
-def test_shared_arrays_are_kept_until_they_are_released(engine: Any, driver: Any) -> None:
+def test_shared_arrays_are_kept_until_they_are_released(engine, driver):
     array = aligned(np.arange(12, dtype="float32"))
     before = driver.allocated.bytes
     memory = engine.shared(array)

@@ -50,7 +50,7 @@ HOW = {
 
 @pytest.mark.parametrize("micro", [1, 5, 8])
 @pytest.mark.parametrize("name", HOW)
-def test_a_divided_batch_trains_like_the_whole_one(name: str, micro: int) -> None:
+def test_a_divided_batch_trains_like_the_whole_one(name, micro):
     """The last batch of an epoch has 2 examples, and 16 is no multiple of 5."""
     whole, expected = fitted(None, **HOW[name])
     divided, found = fitted(micro, **HOW[name])
@@ -62,13 +62,13 @@ def test_a_divided_batch_trains_like_the_whole_one(name: str, micro: int) -> Non
         np.testing.assert_allclose(divided.averaged_parameters[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_micro_batches_of_the_size_of_a_batch_change_nothing() -> None:
+def test_micro_batches_of_the_size_of_a_batch_change_nothing():
     (whole, expected), (found, values) = fitted(None), fitted(16)
     assert found["loss"] == whole["loss"]
     assert same(values, expected)
 
 
-def test_single_steps_are_those_of_a_run() -> None:
+def test_single_steps_are_those_of_a_run():
     data = lm.data.Dataset(X[:32], Y[:32], weights=WEIGHTS[:32])
     found: list[Any] = []
     for run in (True, False):
@@ -82,7 +82,7 @@ def test_single_steps_are_those_of_a_run() -> None:
     assert found[0] == found[1]
 
 
-def test_each_micro_batch_draws_random_numbers_of_its_own() -> None:
+def test_each_micro_batch_draws_random_numbers_of_its_own():
     """With the same numbers, both halves of a batch of equal examples would have one loss."""
     x = np.ones((1, 50), "float32")
 
@@ -98,7 +98,7 @@ def test_each_micro_batch_draws_random_numbers_of_its_own() -> None:
     assert len(set(losses.tolist())) == 4
 
 
-def test_statistics_are_those_of_micro_batches() -> None:
+def test_statistics_are_those_of_micro_batches():
     means: list[Any] = []
     for size, micro in ((4, None), (8, 4)):
         model = lm.Model(network(lm.BatchNorm(momentum=0.5)), seed=1)
@@ -111,7 +111,7 @@ def test_statistics_are_those_of_micro_batches() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["mixed-float16", "mixed-bfloat16", "bfloat16", "float64"])
-def test_other_precisions_train_like_whole_batches(dtype: str) -> None:
+def test_other_precisions_train_like_whole_batches(dtype):
     whole, expected = fitted(None, dtype=dtype, optimizer=lm.SGD(0.1))
     divided, found = fitted(4, dtype=dtype, optimizer=lm.SGD(0.1))
     near = {"float64": 1e-12, "bfloat16": 0.05}.get(dtype, 2e-3)
@@ -122,7 +122,7 @@ def test_other_precisions_train_like_whole_batches(dtype: str) -> None:
         )
 
 
-def test_an_overflow_in_one_micro_batch_skips_the_whole_training_step() -> None:
+def test_an_overflow_in_one_micro_batch_skips_the_whole_training_step():
     x = X.copy()
     x[3] = np.inf
     model = lm.Model(network(), seed=1, dtype="mixed-float16")
@@ -138,7 +138,7 @@ def test_an_overflow_in_one_micro_batch_skips_the_whole_training_step() -> None:
         assert training.skipped_steps == 1
 
 
-def test_the_bill_has_the_activations_of_a_micro_batch_and_sums_of_gradients() -> None:
+def test_the_bill_has_the_activations_of_a_micro_batch_and_sums_of_gradients():
     net = lm.Sequential(
         lm.Input(64), lm.Linear(256), lm.Tanh(), lm.Linear(256), lm.Tanh(), lm.Linear(3)
     )
@@ -159,7 +159,7 @@ def test_the_bill_has_the_activations_of_a_micro_batch_and_sums_of_gradients() -
         assert str(training.bill) == str(bill)
 
 
-def test_an_error_within_a_batch_leaves_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_within_a_batch_leaves_no_sums(monkeypatch):
     """The next batch begins with new sums."""
     losses: list[bytes] = []
     for fails in (False, True):
@@ -216,7 +216,7 @@ WEIGHTED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("micro", [1, 3, 8])
 @pytest.mark.parametrize("name", WEIGHTED)
-def test_weights_count_in_a_divided_batch_as_in_the_whole_one(name: str, micro: int) -> None:
+def test_weights_count_in_a_divided_batch_as_in_the_whole_one(name, micro):
     """The unshuffled micro-batches of 1 and 3 examples include some without any weight."""
     made, data, how = WEIGHTED[name]
     metrics: Any = {"classes": [lm.Accuracy(ignore_index=-1)]}
@@ -240,7 +240,7 @@ def test_weights_count_in_a_divided_batch_as_in_the_whole_one(name: str, micro: 
 
 
 @pytest.mark.parametrize("classes", [None, {2: 3.0}])
-def test_a_stream_with_weights_is_divided_as_its_data_set(classes: Any) -> None:
+def test_a_stream_with_weights_is_divided_as_its_data_set(classes):
     weights = np.linspace(0.0, 2.0, len(X), dtype="float32")
 
     def batches() -> Any:
@@ -259,7 +259,7 @@ def test_a_stream_with_weights_is_divided_as_its_data_set(classes: Any) -> None:
         np.testing.assert_allclose(found[2][name], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_balanced_classes_of_a_stream_are_refused() -> None:
+def test_balanced_classes_of_a_stream_are_refused():
     model = lm.Model(network(), engine="interpreter")
     how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "class_weights": "balanced"}
     assert error_text(lm.errors.DefinitionError, model.fit, [(X, Y)], **how) == (
@@ -269,7 +269,7 @@ def test_balanced_classes_of_a_stream_are_refused() -> None:
     )
 
 
-def test_a_batch_without_weights_trains_nothing_and_has_no_loss() -> None:
+def test_a_batch_without_weights_trains_nothing_and_has_no_loss():
     data = lm.data.Dataset(X[:8], Y[:8], weights=np.zeros(8, "float32"))
     for micro in (None, 3):
         model = lm.Model(lm.Sequential(lm.Input(6), lm.Linear(3)), seed=1)
@@ -279,7 +279,7 @@ def test_a_batch_without_weights_trains_nothing_and_has_no_loss() -> None:
         assert same(model.parameters(), before)
 
 
-def test_examples_that_do_not_count_in_half_precision_leave_the_scale() -> None:
+def test_examples_that_do_not_count_in_half_precision_leave_the_scale():
     """The loss of a micro-batch without elements is NaN: no overflow."""
     model = lm.Model(network(), seed=1, dtype="mixed-float16")
     loss, y = lm.CrossEntropy(ignore_index=-1), np.array([-1, -1, 0, 1], "int64")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -53,9 +52,7 @@ def numbers(dtype: str, *shape: int) -> Any:
         *(("bfloat16", precision) for precision in PRECISIONS),
     ],
 )
-def test_data_of_narrow_types_is_used_as_the_same_numbers(
-    dtype: str, precision: str, engine: str
-) -> None:
+def test_data_of_narrow_types_is_used_as_the_same_numbers(dtype, precision, engine):
     x, y, labels = numbers(dtype, 30, 4), numbers(dtype, 30, 3), np.arange(30) % 3
 
     def results(x: Any, y: Any, labels: Any) -> tuple[Any, ...]:
@@ -71,9 +68,7 @@ def test_data_of_narrow_types_is_used_as_the_same_numbers(
     assert found[1:] == expected[1:]
 
 
-def test_streamed_examples_in_16_bits_give_the_same_bits(
-    opencl_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_examples_in_16_bits_give_the_same_bits(opencl_name, monkeypatch):
     from lamina.engines.gpu.engine import GpuEngine
     from lamina.runtime import data_sets, streaming
 
@@ -93,7 +88,7 @@ def test_streamed_examples_in_16_bits_give_the_same_bits(
         assert (value == resident[name]).all()
 
 
-def test_float16_is_read_from_files(tmp_path: Path) -> None:
+def test_float16_is_read_from_files(tmp_path):
     h5py: Any = pytest.importorskip("h5py")
     x, y = examples()
     np.savez(tmp_path / "data.npz", x=x.astype(">f2"), y=y)
@@ -106,7 +101,7 @@ def test_float16_is_read_from_files(tmp_path: Path) -> None:
         assert (found == x.astype("float16")).all()
 
 
-def test_bfloat16_in_a_file_of_numpy_is_refused_with_what_to_save(tmp_path: Path) -> None:
+def test_bfloat16_in_a_file_of_numpy_is_refused_with_what_to_save(tmp_path):
     np.save(tmp_path / "data.npy", np.ones((3, 4), ml_dtypes.bfloat16))
     error = refused(DTypeError, lm.data.load, tmp_path / "data.npy")
     assert error.problem == "data.npy does not hold plain numbers"
@@ -116,7 +111,7 @@ def test_bfloat16_in_a_file_of_numpy_is_refused_with_what_to_save(tmp_path: Path
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_data_in_float32_is_rounded_for_a_model_in_16_bits(half: str, engine: str) -> None:
+def test_data_in_float32_is_rounded_for_a_model_in_16_bits(half, engine):
     x, y = examples(16)
     losses: list[float] = []
     other = halved(x, "float16" if half == "bfloat16" else "bfloat16")
@@ -132,7 +127,7 @@ def test_data_in_float32_is_rounded_for_a_model_in_16_bits(half: str, engine: st
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("half", HALVES)
-def test_a_model_in_16_bits_learns_as_in_float32(half: str, engine: str) -> None:
+def test_a_model_in_16_bits_learns_as_in_float32(half, engine):
     losses: dict[str, list[float]] = {}
     for dtype in ("float32", half):
         model = lm.Model(classifier(), engine=engine, dtype=dtype)
@@ -141,7 +136,7 @@ def test_a_model_in_16_bits_learns_as_in_float32(half: str, engine: str) -> None
     assert np.allclose(losses[half], losses["float32"], rtol=0.03)
 
 
-def test_float64_is_converted_for_a_model_in_16_bits_with_a_warning() -> None:
+def test_float64_is_converted_for_a_model_in_16_bits_with_a_warning():
     x, _ = examples()
     model = lm.Model(classifier(), dtype="bfloat16")
     with pytest.warns(LaminaWarning, match="input 0 is converted from float64 to bfloat16"):
@@ -149,7 +144,7 @@ def test_float64_is_converted_for_a_model_in_16_bits_with_a_warning() -> None:
     np.testing.assert_array_equal(found, model.predict(x))
 
 
-def test_numbers_beyond_the_range_of_float16_are_refused_and_infinities_stay() -> None:
+def test_numbers_beyond_the_range_of_float16_are_refused_and_infinities_stay():
     x, y = examples()
     x[3, 4] = -1e5
     model = lm.Model(classifier(), dtype="float16")
@@ -169,7 +164,7 @@ def test_numbers_beyond_the_range_of_float16_are_refused_and_infinities_stay() -
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_parameters_in_float32_are_rounded_for_a_model_in_16_bits(half: str) -> None:
+def test_parameters_in_float32_are_rounded_for_a_model_in_16_bits(half):
     values = lm.Model(network(), seed=1).parameters()
     model = lm.Model(network(), dtype=half)
     model.set_parameters(values)
@@ -178,7 +173,7 @@ def test_parameters_in_float32_are_rounded_for_a_model_in_16_bits(half: str) -> 
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_metrics_of_a_model_in_16_bits_count_every_example(half: str) -> None:
+def test_metrics_of_a_model_in_16_bits_count_every_example(half):
     """8 or 11 bits do not hold the sums: 1001 is not a bfloat16, and 4003 is not a float16."""
     x, _ = examples(4003)
     model = lm.Model(classifier(), dtype=half)
@@ -195,7 +190,7 @@ def test_metrics_of_a_model_in_16_bits_count_every_example(half: str) -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
-def test_squares_beyond_float16_are_normalised(name: str, half: str, engine: str) -> None:
+def test_squares_beyond_float16_are_normalised(name, half, engine):
     network = lm.Sequential(lm.Input(4), getattr(lm, name)())
     x = np.array([[300, -500, 800, 100]], "float32")
     found = lm.Model(network, engine=engine, dtype=half).predict(x)
@@ -203,7 +198,7 @@ def test_squares_beyond_float16_are_normalised(name: str, half: str, engine: str
     np.testing.assert_allclose(found.astype("float32"), expected, rtol=5e-3)
 
 
-def test_batches_are_counted_in_integers() -> None:
+def test_batches_are_counted_in_integers():
     """In floats of 16 bits 256 + 1 is 256, and the mean of all batches would stand still."""
     x = np.repeat(np.linspace(-4, 4, 600, dtype="float32"), 2)[:, None]
     model = lm.Model(lm.Sequential(lm.Input(1), lm.BatchNorm(momentum=None)), dtype="bfloat16")
@@ -212,7 +207,7 @@ def test_batches_are_counted_in_integers() -> None:
     assert (states["1.batches"], states["1.batches"].dtype) == (600, "int64")
 
 
-def test_optimizers_divide_by_an_epsilon_that_is_zero_in_float16() -> None:
+def test_optimizers_divide_by_an_epsilon_that_is_zero_in_float16():
     """1e-8 is zero in float16, but the update is computed in float32."""
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)), dtype="float16")
     before = model.parameters()
@@ -224,7 +219,7 @@ def test_optimizers_divide_by_an_epsilon_that_is_zero_in_float16() -> None:
     assert float(model.parameters()["1.bias"][0]) == pytest.approx(before["1.bias"][0] + 0.5, 0.01)
 
 
-def test_values_that_are_not_finite_in_float16_are_reported_with_the_precision_to_take() -> None:
+def test_values_that_are_not_finite_in_float16_are_reported_with_the_precision_to_take():
     x, y = examples()
     how = {**HOW, "optimizer": lm.SGD(1e4)}
     for dtype, advice in (
@@ -236,7 +231,7 @@ def test_values_that_are_not_finite_in_float16_are_reported_with_the_precision_t
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_a_file_is_loaded_in_another_precision(half: str, engine: str, tmp_path: Path) -> None:
+def test_a_file_is_loaded_in_another_precision(half, engine, tmp_path):
     model = lm.Model(network(), seed=2)
     x = np.random.default_rng(1).standard_normal((12, 4), "float32")
     model.save(tmp_path / "model.safetensors")
@@ -255,7 +250,7 @@ def test_a_file_is_loaded_in_another_precision(half: str, engine: str, tmp_path:
     assert all((wide[n] == v.astype("float32")).all() for n, v in loaded.parameters().items())
 
 
-def test_a_file_in_16_bits_takes_half_the_bytes_and_refuses_larger_numbers(tmp_path: Path) -> None:
+def test_a_file_in_16_bits_takes_half_the_bytes_and_refuses_larger_numbers(tmp_path):
     sizes: list[int] = []
     for dtype in ("float32", "bfloat16"):
         model = lm.Model(lm.Sequential(lm.Input(200), lm.Linear(300)), dtype=dtype)
@@ -277,9 +272,7 @@ def test_a_file_in_16_bits_takes_half_the_bytes_and_refuses_larger_numbers(tmp_p
         ("mixd", "mixed"),
     ],
 )
-def test_a_precision_of_another_spelling_is_refused_with_the_right_one(
-    given: str, wanted: str
-) -> None:
+def test_a_precision_of_another_spelling_is_refused_with_the_right_one(given, wanted):
     for call in (
         lambda: lm.Model(network(), dtype=given),
         lambda: network().plan(8, dtype=given),
@@ -288,7 +281,7 @@ def test_a_precision_of_another_spelling_is_refused_with_the_right_one(
         assert refused(DTypeError, call).advice == f"Write dtype={wanted!r}."
 
 
-def test_moving_averages_of_a_mixed_training_are_float32() -> None:
+def test_moving_averages_of_a_mixed_training_are_float32():
     model = lm.Model(classifier(), dtype="mixed-bfloat16")
     history = model.fit(examples(), **{**HOW, "optimizer": lm.EMA(lm.Adam(1e-2))})
     assert {value.dtype.name for value in history.averaged_parameters.values()} == {"float32"}
@@ -296,9 +289,7 @@ def test_moving_averages_of_a_mixed_training_are_float32() -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_a_parameter_that_is_not_finite_is_noticed_on_every_engine(
-    half: str, value: float, engine: str
-) -> None:
+def test_a_parameter_that_is_not_finite_is_noticed_on_every_engine(half, value, engine):
     opened = open_engine(engine)
     largest = np.array([65504.0, -65280.0, 0.0, 2.0**-24], "float32")
     memory = opened.allocate((4,), as_dtype(half).numpy)
@@ -310,7 +301,7 @@ def test_a_parameter_that_is_not_finite_is_noticed_on_every_engine(
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_indices_of_every_integer_type(engine: str, dtype: str) -> None:
+def test_indices_of_every_integer_type(engine, dtype):
     net = lm.Sequential(lm.Input(6, dtype=dtype), lm.Embedding(100, 3))
     model = lm.Model(net, engine=engine, seed=1)
     x = np.abs(numbers(dtype, 5, 6)) % 100
@@ -322,7 +313,7 @@ def test_indices_of_every_integer_type(engine: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "uint16"])
-def test_a_training_is_compiled_for_the_type_of_its_data(dtype: str) -> None:
+def test_a_training_is_compiled_for_the_type_of_its_data(dtype):
     sample = Dataset(numbers(dtype, 8, 4), np.zeros(8, "uint16"))
     model = lm.Model(network())
     with model.training(lm.CrossEntropy(), lm.SGD(0.1), 8, data=sample) as training:
@@ -338,7 +329,7 @@ def test_a_training_is_compiled_for_the_type_of_its_data(dtype: str) -> None:
         )
 
 
-def test_constants_of_narrow_types_are_saved(tmp_path: Path) -> None:
+def test_constants_of_narrow_types_are_saved(tmp_path):
     x = lm.Input(4)
     for dtype in ("int8", "int16", "uint16"):
         shift = lm.ops.cast(lm.ops.constant(numbers(dtype, 4)), "float32")
@@ -348,7 +339,7 @@ def test_constants_of_narrow_types_are_saved(tmp_path: Path) -> None:
         np.testing.assert_array_equal(lm.load(tmp_path / "a").predict(given), model.predict(given))
 
 
-def test_integers_beyond_the_type_of_an_input_are_refused() -> None:
+def test_integers_beyond_the_type_of_an_input_are_refused():
     model = lm.Model(lm.Sequential(lm.Input(2, dtype="uint8"), lm.Rescale(1.0)))
     expected = model.predict(np.array([[1, 200]], np.uint8))
     assert (model.predict(np.array([[1, 200]])) == expected).all()
@@ -363,7 +354,7 @@ def test_integers_beyond_the_type_of_an_input_are_refused() -> None:
             )
 
 
-def test_integers_are_promoted_as_in_numpy() -> None:
+def test_integers_are_promoted_as_in_numpy():
     for left in INTEGERS:
         for right in INTEGERS:
             found = promote(as_dtype(left), as_dtype(right))

@@ -38,7 +38,7 @@ def trained(dtype: str, engine: str) -> History:
     return model.fit(data(), epochs=4, batch_size=16, loss=LOSS, optimizer=lm.Adam(1e-3))
 
 
-def test_loss_scaling_survives_overflow(engine_name: str) -> None:
+def test_loss_scaling_survives_overflow(engine_name):
     history = trained("mixed-float16", engine_name)
     assert history["skipped_steps"][0] > 0
     assert history["skipped_steps"][-1] == 0
@@ -48,7 +48,7 @@ def test_loss_scaling_survives_overflow(engine_name: str) -> None:
     assert history["loss"][-1] < 2 * trained("float32", "cpu")["loss"][-1]
 
 
-def test_an_epoch_of_skipped_steps_at_the_least_scale_is_an_error() -> None:
+def test_an_epoch_of_skipped_steps_at_the_least_scale_is_an_error():
     def huge(scores: Any, target: Any) -> Any:
         return LOSS(scores, target) * 1e9
 
@@ -68,7 +68,7 @@ def test_an_epoch_of_skipped_steps_at_the_least_scale_is_an_error() -> None:
 
 
 @pytest.mark.sampled
-def test_bfloat16_needs_no_loss_scaling(engine_name: str) -> None:
+def test_bfloat16_needs_no_loss_scaling(engine_name):
     model = lm.Model(overflowing(), engine=engine_name, dtype="mixed-bfloat16")
     with model.training(LOSS, OPTIMIZER, 16) as training:
         assert not training.scales_loss
@@ -80,7 +80,7 @@ def test_bfloat16_needs_no_loss_scaling(engine_name: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
-def test_a_skipped_step_changes_nothing_but_the_scale(engine: str) -> None:
+def test_a_skipped_step_changes_nothing_but_the_scale(engine):
     net = lm.Sequential(
         *(lm.Input(20), lm.Linear(8), lm.BatchNorm(), lm.Linear(5)), lambda scores: scores * 3000.0
     )
@@ -109,9 +109,7 @@ def test_a_skipped_step_changes_nothing_but_the_scale(engine: str) -> None:
         (loss_scaling.LEAST_SCALE, 7, False, (1.0, 0, 4)),
     ],
 )
-def test_the_scale_stays_in_its_limits(
-    scale: float, steps: int, is_finite: bool, expected: tuple[float, int, int]
-) -> None:
+def test_the_scale_stays_in_its_limits(scale, steps, is_finite, expected):
     made = loss_scaling.loss_scale()
     finite = leaf("finite", "input", (), bool_)
     updates = tuple((f"y{n}", new) for n, (_, new) in enumerate(made.updates(finite)))
@@ -127,7 +125,7 @@ def test_the_scale_stays_in_its_limits(
 
 @pytest.mark.parametrize("position", [0, 1])
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_one_value_that_is_not_finite_skips_the_training_step(position: int, value: float) -> None:
+def test_one_value_that_is_not_finite_skips_the_training_step(position, value):
     leaves = [leaf(f"g{n}", "input", (3,), float32) for n in range(2)]
     graph = Graph(tuple(leaves), (("finite", loss_scaling.all_finite(leaves)),))
     feeds = {f"g{n}": np.array([1.0, 3e38, -3e38], "float32") for n in range(2)}
@@ -136,7 +134,7 @@ def test_one_value_that_is_not_finite_skips_the_training_step(position: int, val
     assert not evaluate(graph, feeds)[0]["finite"]
 
 
-def test_skipped_training_steps_do_not_count_for_the_optimizer() -> None:
+def test_skipped_training_steps_do_not_count_for_the_optimizer():
     """Adam corrects its means by the number of updates."""
     x, y = data()
     model, other = (lm.Model(overflowing(), dtype="mixed-float16") for _ in range(2))
@@ -155,7 +153,7 @@ def test_skipped_training_steps_do_not_count_for_the_optimizer() -> None:
     assert same(model.parameters(), other.parameters())
 
 
-def test_scaling_rounds_no_gradient() -> None:
+def test_scaling_rounds_no_gradient():
     """Powers of two: where nothing is rounded to zero, float16 gives the same bits at any scale."""
     changes: list[Array] = []
     for scale in (1.0, 256.0):

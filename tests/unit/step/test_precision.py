@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,17 +12,7 @@ from training_cases import same
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import (
-    BATCH,
-    Array,
-    DType,
-    as_dtype,
-    bfloat16,
-    bool_,
-    float16,
-    float32,
-    uint8,
-)
+from lamina.base.shapes import BATCH, Array, as_dtype, bfloat16, bool_, float16, float32, uint8
 from lamina.compiler.expand import expand
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.engine import Device
@@ -68,7 +56,7 @@ def program_of(
 
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
 @pytest.mark.parametrize("network", [classifier, images])
-def test_temporaries_take_half_the_memory(network: Any, half: str) -> None:
+def test_temporaries_take_half_the_memory(network, half):
     wide = program_of(network(), "float32").plan.arena_bytes
     program = program_of(network(), f"mixed-{half}")
     assert program.plan.arena_bytes < 0.6 * wide
@@ -76,7 +64,7 @@ def test_temporaries_take_half_the_memory(network: Any, half: str) -> None:
     assert large <= {as_dtype(half), uint8}
 
 
-def test_the_gradient_of_hardtanh_needs_no_masks() -> None:
+def test_the_gradient_of_hardtanh_needs_no_masks():
     bounded = [
         layer
         for _ in range(2)
@@ -89,7 +77,7 @@ def test_the_gradient_of_hardtanh_needs_no_masks() -> None:
 
 # Rounded to bfloat16, the lower bound is larger than in float32.
 @pytest.mark.parametrize(("low", "high"), [(0.1, 0.3), (0.25, 0.5)])
-def test_elements_at_the_bounds_of_hardtanh_have_no_gradient(low: float, high: float) -> None:
+def test_elements_at_the_bounds_of_hardtanh_have_no_gradient(low, high):
     x = lm.Input(8)
     net = lm.Network(x, lm.Linear(8)(lm.Hardtanh(low=low, high=high)(lm.Linear(8, bias=False)(x))))
     model = lm.Model(net, engine="interpreter", dtype="mixed-bfloat16")
@@ -104,7 +92,7 @@ def test_elements_at_the_bounds_of_hardtanh_have_no_gradient(low: float, high: f
 
 
 @pytest.mark.parametrize("network", [classifier, images])
-def test_all_operands_of_products_are_rounded_and_kept_values_are_not(network: Any) -> None:
+def test_all_operands_of_products_are_rounded_and_kept_values_are_not(network):
     program = program_of(network(), "mixed-bfloat16")
     for step in program.steps:
         if isinstance(step, Contraction):
@@ -118,8 +106,8 @@ def test_all_operands_of_products_are_rounded_and_kept_values_are_not(network: A
 
 @pytest.mark.parametrize("network", [classifier, images])
 def test_parameters_and_inputs_are_not_rounded_on_a_device_that_multiplies_float32(
-    network: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    network, monkeypatch
+):
     monkeypatch.setattr(CpuEngine, "device", device(has_bfloat16=False))
     program = program_of(network(), "mixed-bfloat16", engine="cpu")
     multiplied = {
@@ -136,7 +124,7 @@ def test_parameters_and_inputs_are_not_rounded_on_a_device_that_multiplies_float
         assert dtype == (bfloat16 if kinds[name] == "temporary" else float32)
 
 
-def test_a_parameter_is_rounded_if_it_is_stored_with_computed_elements() -> None:
+def test_a_parameter_is_rounded_if_it_is_stored_with_computed_elements():
     x = leaf("x", "input", (8, 3), float32)
     weight = leaf("w", "parameter", (5, 8), float32)
     joined = ops.concat([ops.tanh(x), leaf("y", "input", (8, 4), float32)], 1)
@@ -147,7 +135,7 @@ def test_a_parameter_is_rounded_if_it_is_stored_with_computed_elements() -> None
 
 
 @pytest.mark.parametrize("is_computed", [False, True])
-def test_computed_constants_of_recurrences_are_rounded_on_all_devices(is_computed: bool) -> None:
+def test_computed_constants_of_recurrences_are_rounded_on_all_devices(is_computed):
     weight = leaf("w", "parameter", (4, 4), float32)
     first, elements = (leaf(name, "input", (3, 4), float32) for name in ("first", "elements"))
 
@@ -167,7 +155,7 @@ def test_computed_constants_of_recurrences_are_rounded_on_all_devices(is_compute
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_the_multiplied_states_of_recurrences_are_rounded_on_all_devices(leaves: bool) -> None:
+def test_the_multiplied_states_of_recurrences_are_rounded_on_all_devices(leaves):
     net = lm.Sequential(lm.Input(6, 8), lm.LSTM(4, returns="last"), lm.Linear(5))
     targets = default_targets(net, LOSS, float32)
     specs = BatchSpecs(net, float32, Rounding(bfloat16, leaves=leaves), targets=targets)
@@ -181,7 +169,7 @@ def test_the_multiplied_states_of_recurrences_are_rounded_on_all_devices(leaves:
         assert not any(x.operands[0].op is LEAF for x in rounded)
 
 
-def test_gradients_of_parameters_are_not_rounded() -> None:
+def test_gradients_of_parameters_are_not_rounded():
     x = np.random.default_rng(0).standard_normal((1, 20), "float32")
     changes: list[Array] = []
     for dtype in ("float32", "mixed-bfloat16"):
@@ -232,9 +220,7 @@ def product(x: Tensor) -> Tensor:
         (lambda x: centred(lm.Tanh()(product(x))), "tanh", "mean"),
     ],
 )
-def test_results_that_many_read_are_rounded_if_they_are_of_products(
-    output: Callable[[Tensor], Tensor], rounded: str, exact: str
-) -> None:
+def test_results_that_many_read_are_rounded_if_they_are_of_products(output, rounded, exact):
     x = lm.Input(8)
     paths = [path.lower() for path in rounded_paths(output(x), x)]
     assert not rounded or any(rounded in path for path in paths)
@@ -248,7 +234,7 @@ def test_results_that_many_read_are_rounded_if_they_are_of_products(
         *((moved, lambda code: lm.Linear(4)(code)) for moved in (False, True)),
     ],
 )
-def test_a_result_of_the_network_is_not_rounded_if_others_use_it_too(moved: bool, use: Any) -> None:
+def test_a_result_of_the_network_is_not_rounded_if_others_use_it_too(moved, use):
     x = lm.Input(8)
     code = lm.Linear(16)(x)
     code = lm.Flatten()(code) if moved else code
@@ -258,7 +244,7 @@ def test_a_result_of_the_network_is_not_rounded_if_others_use_it_too(moved: bool
     assert (found.view("uint32") & 0xFFFF).any()
 
 
-def test_attention_multiplies_rounded_operands_forwards_and_backwards() -> None:
+def test_attention_multiplies_rounded_operands_forwards_and_backwards():
     net = lm.Sequential(lm.Input(16, 8), lm.MultiHeadAttention(2), lm.Flatten(), lm.Linear(5))
     options = TrainingOptions(LOSS, OPTIMIZER)
     targets = default_targets(net, LOSS, float32)
@@ -280,12 +266,12 @@ def has_rounded_elements(tensor: Tensor) -> bool:
     return tensor.op.name == "rounded"
 
 
-def test_initial_parameters_keep_their_bits() -> None:
+def test_initial_parameters_keep_their_bits():
     one, other = (lm.Model(images(), dtype=dtype, seed=3) for dtype in ("float32", "mixed-float16"))
     assert same(one.parameters(), other.parameters())
 
 
-def test_dropout_masks_keep_their_bits() -> None:
+def test_dropout_masks_keep_their_bits():
     net = lm.Sequential(lm.Input(64), lm.Linear(64, bias=False), lm.Dropout(0.5), lm.Linear(64))
     patterns: list[Array] = []
     for rounding in (None, ROUNDING):
@@ -299,7 +285,7 @@ def test_dropout_masks_keep_their_bits() -> None:
     assert (patterns[0] == patterns[1]).all()
 
 
-def test_the_record_of_an_op_says_whether_it_adds_up_products() -> None:
+def test_the_record_of_an_op_says_whether_it_adds_up_products():
     """Otherwise the operands of its products would not be rounded; of wide ops they are not."""
     for op in ops.ALL:
         sample = op.samples[0] if op.samples else None
@@ -324,7 +310,7 @@ def device(**has: bool) -> Device:
     return Device("somewhere", "a small processor", None, **has)
 
 
-def test_mixed_takes_what_the_device_computes_with() -> None:
+def test_mixed_takes_what_the_device_computes_with():
     for bfloat, other, half in (
         (True, True, bfloat16),
         (True, False, bfloat16),
@@ -336,7 +322,7 @@ def test_mixed_takes_what_the_device_computes_with() -> None:
         assert found == Precision(float32, half)
 
 
-def test_mixed_without_instructions_is_refused_with_the_alternative() -> None:
+def test_mixed_without_instructions_is_refused_with_the_alternative():
     neither = device(has_bfloat16=False, has_float16=False)
     assert error_text(EngineError, precision_of, "mixed", lambda: neither) == (
         "in somewhere: this device does not compute with floats of 16 bits\n"
@@ -349,15 +335,13 @@ def test_mixed_without_instructions_is_refused_with_the_alternative() -> None:
 
 @pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
 @pytest.mark.parametrize("multiplied", [None, bfloat16, float16], ids=str)
-def test_parameters_are_rounded_if_the_device_multiplies_such_floats(
-    half: DType, multiplied: DType | None
-) -> None:
+def test_parameters_are_rounded_if_the_device_multiplies_such_floats(half, multiplied):
     one = device(has_bfloat16=multiplied == bfloat16, has_float16=multiplied == float16)
     found = rounding_of(Precision(float32, half), lambda: one)
     assert found == Rounding(half, leaves=half == multiplied)
 
 
-def test_a_device_is_not_asked_in_vain() -> None:
+def test_a_device_is_not_asked_in_vain():
     def fails() -> Device:
         raise AssertionError
 
@@ -373,9 +357,7 @@ def test_a_device_is_not_asked_in_vain() -> None:
         ({"dtype": "mixed-bfloat16"}, [Rounding(bfloat16, leaves=has) for has in (False, True)]),
     ],
 )
-def test_a_pickled_model_rounds_what_the_new_device_rounds(
-    how: Any, roundings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pickled_model_rounds_what_the_new_device_rounds(how, roundings, monkeypatch):
     packed = pickle.dumps(lm.Model(classifier(), **how))
     for has, rounding in enumerate(roundings):
         one = device(has_bfloat16=bool(has), has_tf32=bool(has))
@@ -384,7 +366,7 @@ def test_a_pickled_model_rounds_what_the_new_device_rounds(
 
 
 @pytest.mark.parametrize("dtype", ["mixed-bfloat16", "mixed-float16", "bfloat16", "float16"])
-def test_a_model_is_saved_with_its_precision(dtype: str, tmp_path: Path) -> None:
+def test_a_model_is_saved_with_its_precision(dtype, tmp_path):
     model = lm.Model(classifier(), dtype=dtype)
     own = float32 if "mixed" in dtype else as_dtype(dtype)
     x = np.random.default_rng(0).standard_normal((3, 20), "float32").astype(own.numpy)
@@ -396,7 +378,7 @@ def test_a_model_is_saved_with_its_precision(dtype: str, tmp_path: Path) -> None
 
 
 @pytest.mark.sampled
-def test_predictions_are_close_to_those_in_float32() -> None:
+def test_predictions_are_close_to_those_in_float32():
     x = np.random.default_rng(0).standard_normal((40, 4, 16, 16), "float32")
     exact = lm.Model(images(), seed=1).predict(x)
     for dtype, bound in (("mixed-bfloat16", 2**-6), ("mixed-float16", 2**-9)):

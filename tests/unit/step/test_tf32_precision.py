@@ -70,7 +70,7 @@ def nearest_with_ten_bits(x: Array) -> Array:
     return np.where(np.abs(nearest) < 2.0**128, nearest, np.copysign(np.inf, wide))
 
 
-def test_the_nearest_number_is_taken_and_of_two_the_one_away_from_zero() -> None:
+def test_the_nearest_number_is_taken_and_of_two_the_one_away_from_zero():
     x = every_exponent()
     x = x[~np.isnan(x)]
     found = rounded_to_tf32(x)
@@ -82,28 +82,28 @@ def test_the_nearest_number_is_taken_and_of_two_the_one_away_from_zero() -> None
 NANS = np.array([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF801FFF, 0xFFFFFFFF], np.uint32)
 
 
-def test_a_nan_stays_one_in_the_bits_that_tensor_cores_read() -> None:
+def test_a_nan_stays_one_in_the_bits_that_tensor_cores_read():
     found = rounded_to_tf32(NANS.view(np.float32))
     assert np.isnan(found).all()
     assert not (found.view(np.uint32) & 0x1FFF).any()
     assert np.array_equal(np.signbit(found), np.signbit(NANS.view(np.float32)))
 
 
-def test_the_cpu_engine_rounds_to_the_same_bits() -> None:
+def test_the_cpu_engine_rounds_to_the_same_bits():
     x = np.concatenate([every_exponent(), NANS.view(np.float32)])
     given = lm.Input()
     (found,) = Function(given, ops.round_to_tf32(given), CpuEngine())(x)
     assert np.array_equal(found.view(np.uint32), rounded_to_tf32(x).view(np.uint32))
 
 
-def test_the_gradient_is_not_rounded() -> None:
+def test_the_gradient_is_not_rounded():
     x, weight = lm.Input(3), lm.Input(3)
     (gradient,) = gradients(ops.sum(ops.round_to_tf32(x) * weight), [x])
     given = np.array([[1 + 2**-20, 2**-30, 7.123456]], "float32")
     assert np.array_equal(lm.compile([x, weight], gradient)(given, given)[0], given)
 
 
-def test_only_float32_is_rounded() -> None:
+def test_only_float32_is_rounded():
     with pytest.raises(DTypeError, match="only float32 is rounded to TF32"):
         ops.round_to_tf32(leaf("x", "input", (3,), float64))
 
@@ -140,7 +140,7 @@ def sequences() -> lm.Network:
 
 @pytest.mark.parametrize("network", [images, sequences])
 @pytest.mark.usefixtures("tensor_cores")
-def test_all_operands_are_rounded_in_their_views_and_nothing_else_changes(network: Any) -> None:
+def test_all_operands_are_rounded_in_their_views_and_nothing_else_changes(network):
     before, after = (
         network().plan(8, LOSS, OPTIMIZER, precision=precision).program
         for precision in ("float32", "tf32")
@@ -158,7 +158,7 @@ def test_all_operands_are_rounded_in_their_views_and_nothing_else_changes(networ
             assert new == old
 
 
-def test_a_rounded_tensor_is_stored_once_for_all_products() -> None:
+def test_a_rounded_tensor_is_stored_once_for_all_products():
     """In float32, also where views move it before or after it is rounded."""
     x, weight = lm.Input(6), leaf("weight", "parameter", (6, 6), float32)
     hidden = ops.tanh(x)
@@ -176,7 +176,7 @@ def test_a_rounded_tensor_is_stored_once_for_all_products() -> None:
     assert [roundings_in(step) for step in program.steps] == [0, 2, 2, 2]
 
 
-def test_roundings_move_out_of_windows() -> None:
+def test_roundings_move_out_of_windows():
     x, weight = leaf("x", "input", (8, 3, 9, 9), float32), leaf("w", "input", (4, 3, 3, 3), float32)
     graph = Graph((x, weight), (("y", ops.conv(ops.relu(x), weight, 1, 1, 1)),))
     (*_, step) = program_of(with_tf32_products(graph)).steps
@@ -185,7 +185,7 @@ def test_roundings_move_out_of_windows() -> None:
     assert unrounded(step) is not None
 
 
-def test_what_is_rounded_depthwise_or_of_another_dtype_is_not_rounded() -> None:
+def test_what_is_rounded_depthwise_or_of_another_dtype_is_not_rounded():
     def roundings(leaves: Sequence[Tensor], *outputs: Tensor) -> int:
         graph = Graph((*leaves,), tuple((f"y{n}", one) for n, one in enumerate(outputs)))
         return sum(map(roundings_in, program_of(with_tf32_products(graph)).steps))
@@ -204,7 +204,7 @@ def test_what_is_rounded_depthwise_or_of_another_dtype_is_not_rounded() -> None:
 
 
 @pytest.mark.parametrize("rounded", [(), ("left",), ("right",), ("left", "right")], ids="".join)
-def test_a_contraction_is_in_tf32_if_both_operands_are_rounded(rounded: tuple[str, ...]) -> None:
+def test_a_contraction_is_in_tf32_if_both_operands_are_rounded(rounded):
     operands = {name: leaf(name, "input", (8, 8), float32) for name in ("left", "right")}
 
     def step_of(rounded: tuple[str, ...]) -> Step:
@@ -228,7 +228,7 @@ def data() -> tuple[Array, Array]:
     return generator.standard_normal((64, 20), "float32"), generator.integers(0, 5, 64)
 
 
-def test_only_devices_that_multiply_tf32_round_if_they_are_asked_to() -> None:
+def test_only_devices_that_multiply_tf32_round_if_they_are_asked_to():
     def fails() -> Device:
         raise AssertionError
 
@@ -244,9 +244,7 @@ def test_only_devices_that_multiply_tf32_round_if_they_are_asked_to() -> None:
 @pytest.mark.parametrize(
     ("capability", "has"), [((7, 5), False), ((8, 0), True), ((8, 9), True), ((12, 1), True)]
 )
-def test_nvidia_gpus_multiply_tf32_since_compute_capability_8(
-    capability: tuple[int, int], has: bool
-) -> None:
+def test_nvidia_gpus_multiply_tf32_since_compute_capability_8(capability, has):
     attributes = dict(zip(("MAJOR", "MINOR"), capability, strict=True))
 
     class Attributes:
@@ -265,7 +263,7 @@ def test_nvidia_gpus_multiply_tf32_since_compute_capability_8(
 
 
 @pytest.mark.parametrize("dtype", ["mixed", "mixed-bfloat16", "bfloat16", "float16", "float64"])
-def test_tf32_of_another_dtype_is_refused(dtype: str) -> None:
+def test_tf32_of_another_dtype_is_refused(dtype):
     assert error_text(DTypeError, lm.Model, classifier(), dtype=dtype, precision="tf32") == (
         "only products of float32 are rounded to TF32\n"
         "  expected  dtype='float32'\n"
@@ -289,14 +287,14 @@ def test_tf32_of_another_dtype_is_refused(dtype: str) -> None:
     ],
     ids=str,
 )
-def test_other_spellings_are_refused_with_the_right_one(given: Any, advice: str) -> None:
+def test_other_spellings_are_refused_with_the_right_one(given, advice):
     text = error_text(DefinitionError, lm.Model, classifier(), precision=given)
     assert "precision must be 'float32' or 'tf32'\n" in text
     assert text.splitlines()[3:] == ([f"  {advice}"] if advice else [])
 
 
 @pytest.mark.usefixtures("tensor_cores")
-def test_a_model_in_tf32_rounds_and_one_in_float32_does_not() -> None:
+def test_a_model_in_tf32_rounds_and_one_in_float32_does_not():
     x, _ = data()
     models = [
         lm.Model(classifier(), precision=precision, seed=1) for precision in ("float32", "tf32")
@@ -307,7 +305,7 @@ def test_a_model_in_tf32_rounds_and_one_in_float32_does_not() -> None:
     assert "TF32" not in repr(models[0])
 
 
-def test_on_other_devices_a_model_in_tf32_has_the_bits_of_float32() -> None:
+def test_on_other_devices_a_model_in_tf32_has_the_bits_of_float32():
     models = [lm.Model(classifier(), precision=precision) for precision in ("float32", "tf32")]
     for model in models:
         model.fit(data(), loss=LOSS, optimizer=OPTIMIZER, batch_size=16)
@@ -315,7 +313,7 @@ def test_on_other_devices_a_model_in_tf32_has_the_bits_of_float32() -> None:
 
 
 @pytest.mark.usefixtures("tensor_cores")
-def test_bill_and_explanation_show_it() -> None:
+def test_bill_and_explanation_show_it():
     net, how = classifier(), (LOSS, OPTIMIZER)
     plain, rounded = (str(net.plan(32, *how, precision=one)) for one in ("float32", "tf32"))
     assert "TF32" not in plain
@@ -333,7 +331,7 @@ def precision_after(path: Path, **how: Any) -> Precision:
     return lm.load(path, **how)._parameters.precision
 
 
-def test_a_model_is_saved_with_it_and_loaded_with_it_or_another(tmp_path: Path) -> None:
+def test_a_model_is_saved_with_it_and_loaded_with_it_or_another(tmp_path):
     path = tmp_path / "model.safetensors"
     lm.Model(classifier(), precision="tf32").save(path)
     tf32, wide = Precision(float32, tf32=True), Precision(float32)
@@ -349,7 +347,7 @@ def test_a_model_is_saved_with_it_and_loaded_with_it_or_another(tmp_path: Path) 
     assert precision_after(path, precision="tf32") == tf32
 
 
-def test_a_file_with_products_that_do_not_fit_its_dtype_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_products_that_do_not_fit_its_dtype_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     lm.Model(classifier(), dtype="float64").save(path)
     saved = read_model(path)
@@ -359,7 +357,7 @@ def test_a_file_with_products_that_do_not_fit_its_dtype_is_refused(tmp_path: Pat
         lm.load(path)
 
 
-def test_a_checkpoint_of_an_earlier_version_is_of_float32(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_version_is_of_float32(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     how: dict[str, Any] = {"loss": LOSS, "optimizer": OPTIMIZER, "checkpoint": path}
     lm.Model(classifier()).fit(data(), **how)
@@ -381,7 +379,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("_in_an_empty_folder", "tensor_cores")
-def test_the_file_may_ask_for_tf32_and_the_option_overrides_it() -> None:
+def test_the_file_may_ask_for_tf32_and_the_option_overrides_it():
     path = write("digits.py", DIGITS + "precision = 'tf32'\n")
     net, loss = namespace(DIGITS)["net"], lm.CrossEntropy()
     for options, precision in (((), "tf32"), (("--precision", "float32"), "float32")):
@@ -391,7 +389,7 @@ def test_the_file_may_ask_for_tf32_and_the_option_overrides_it() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.usefixtures("_in_an_empty_folder", "tensor_cores")
-def test_commands_take_the_option() -> None:
+def test_commands_take_the_option():
     path = write("digits.py", DIGITS)
     tf32 = ("--precision", "tf32")
     assert "contraction in TF32" in succeed("explain", path, *tf32).output
@@ -406,7 +404,7 @@ def test_commands_take_the_option() -> None:
 
 
 @pytest.mark.usefixtures("_in_an_empty_folder")
-def test_wrong_precisions_are_refused_on_the_command_line() -> None:
+def test_wrong_precisions_are_refused_on_the_command_line():
     path = write("digits.py", DIGITS)
     assert fail("plan", path, "--precision", "high") == (
         "DefinitionError in --precision: precision must be 'float32' or 'tf32'\n"

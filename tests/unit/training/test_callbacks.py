@@ -23,7 +23,7 @@ from lamina.training.callbacks.hooks import divided, together
 # Hooks --------------------------------------------------------------------------------------------
 
 
-def test_hooks_are_called_in_order() -> None:
+def test_hooks_are_called_in_order():
     seen = Seen()
     fit([seen], epochs=2)
     assert seen.calls == [
@@ -34,7 +34,7 @@ def test_hooks_are_called_in_order() -> None:
     ]
 
 
-def test_a_hook_sees_an_error_and_the_restored_model() -> None:
+def test_a_hook_sees_an_error_and_the_restored_model():
     seen, x, model = Seen(), X.copy(), lm.Model(network(), seed=1)
     x[5] = math.nan
     before = bits(model)
@@ -71,7 +71,7 @@ class Returning(lm.Callback):
         *((lambda _: np.bool_(True), 1), (lambda _: True, 1)),
     ],
 )
-def test_a_callback_ends_the_fit(callback: Any, epochs: int) -> None:
+def test_a_callback_ends_the_fit(callback, epochs):
     seen, is_at_once = Seen(), isinstance(callback, AtOnce)
     history = fit([callback, seen])
     assert len(history) == epochs
@@ -81,7 +81,7 @@ def test_a_callback_ends_the_fit(callback: Any, epochs: int) -> None:
 
 
 @pytest.mark.parametrize("value", [1, 12, "text", [0], np.ones(2), 0, ""])
-def test_only_true_ends_a_fit(value: Any) -> None:
+def test_only_true_ends_a_fit(value):
     class Returns(lm.Callback):
         def epoch_ends(self, fit: RunningFit) -> Any:
             return value
@@ -98,7 +98,7 @@ def test_only_true_ends_a_fit(value: Any) -> None:
         )
 
 
-def test_callbacks_that_set_nothing_change_no_bits() -> None:
+def test_callbacks_that_set_nothing_change_no_bits():
     plain, observed = (lm.Model(network(), seed=1) for _ in range(2))
     fit([], plain)
     fit([Seen(), lm.callbacks.EarlyStopping(patience=9, restore_best=False)], observed)
@@ -119,9 +119,7 @@ OPTIMIZERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", ["float32", "mixed-bfloat16", "float64"])
-def test_a_rate_that_is_set_trains_like_a_schedule_and_compiles_nothing(
-    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rate_that_is_set_trains_like_a_schedule_and_compiles_nothing(name, dtype, monkeypatch):
     """0.1 in three training steps, then 0.025."""
     make, found = OPTIMIZERS[name], []
     step = lm.schedules.PiecewiseConstant([3], [0.1, 0.025])
@@ -141,7 +139,7 @@ def test_a_rate_that_is_set_trains_like_a_schedule_and_compiles_nothing(
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
 
 
-def test_the_rates_of_several_optimizers_have_names() -> None:
+def test_the_rates_of_several_optimizers_have_names():
     model = lm.Model(network(), seed=1)
     optimizer = lm.ByPath({"*.bias": lm.SGD(0.1)}, default=lm.Adam(0.01))
     with model.training(lm.CrossEntropy(), optimizer, batch_size=8) as training:
@@ -162,7 +160,7 @@ def training_with(optimizer: Any) -> Any:
     return lm.Model(network(), seed=1).training(lm.CrossEntropy(), optimizer, batch_size=8)
 
 
-def test_a_schedule_is_set_by_a_factor_that_stays() -> None:
+def test_a_schedule_is_set_by_a_factor_that_stays():
     with training_with(lm.SGD(lm.schedules.Linear(0.4, steps=8))) as training:
         assert training.rate == pytest.approx(0.4)
         training.rate = 0.2
@@ -173,7 +171,7 @@ def test_a_schedule_is_set_by_a_factor_that_stays() -> None:
     assert "the learning-rate schedule is 0 now" in text
 
 
-def test_a_rate_that_cannot_be_set_is_refused_and_one_that_was_set_is_part_of_the_state() -> None:
+def test_a_rate_that_cannot_be_set_is_refused_and_one_that_was_set_is_part_of_the_state():
     with training_with(lm.Rprop()) as training:
         assert math.isnan(training.rate)
         text = error_text(DefinitionError, setattr, training, "rate", 0.2)
@@ -192,7 +190,7 @@ def test_a_rate_that_cannot_be_set_is_refused_and_one_that_was_set_is_part_of_th
         assert training.rate == pytest.approx(0.03)
 
 
-def test_the_history_has_the_rate_and_the_norm_of_gradients() -> None:
+def test_the_history_has_the_rate_and_the_norm_of_gradients():
     schedule = lm.schedules.StepDecay(0.1, every=3, factor=0.5)
     history = fit([], optimizer=lm.SGD(schedule), record=["rate", "gradient_norm"])
     assert history["rate"] == pytest.approx([0.1, 0.05, 0.025])
@@ -201,7 +199,7 @@ def test_the_history_has_the_rate_and_the_norm_of_gradients() -> None:
 
 
 @pytest.mark.parametrize("micro", [None, 3])
-def test_the_norm_of_gradients_is_that_before_clipping(micro: int | None) -> None:
+def test_the_norm_of_gradients_is_that_before_clipping(micro):
     """One batch: the parameters move by the rate times the gradient."""
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), seed=1)
     before = model.parameters()
@@ -217,7 +215,7 @@ def test_the_norm_of_gradients_is_that_before_clipping(micro: int | None) -> Non
 # Files --------------------------------------------------------------------------------------------
 
 
-def test_the_best_and_the_last_models_are_saved(tmp_path: Path) -> None:
+def test_the_best_and_the_last_models_are_saved(tmp_path):
     kept: list[bytes] = []
 
     class Keep(lm.Callback):
@@ -236,7 +234,7 @@ def test_the_best_and_the_last_models_are_saved(tmp_path: Path) -> None:
         assert bits(model) == kept[epoch - 1]
 
 
-def test_logs_have_a_row_for_each_epoch(tmp_path: Path) -> None:
+def test_logs_have_a_row_for_each_epoch(tmp_path):
     table, lines = tmp_path / "run.csv", tmp_path / "run.jsonl"
     files = lm.callbacks.CSVLog(table), lm.callbacks.JSONLinesLog(lines)
     history = fit([Scripted([math.nan, math.inf, -math.inf]), *files])
@@ -250,7 +248,7 @@ def test_logs_have_a_row_for_each_epoch(tmp_path: Path) -> None:
     assert [one["validation_loss"] for one in objects] == [None] * 3
 
 
-def test_epochs_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_epochs_are_printed(capsys):
     history = fit([lm.callbacks.PrintEpochs(every=2)])
     printed = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in printed] == ["epoch 2/3", "epoch 3/3"]
@@ -276,7 +274,7 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 @pytest.mark.parametrize("after", ["the checkpoint", "the event"])
-def test_tensorboard_has_each_epoch_at_once_and_once(tmp_path: Path, after: str) -> None:
+def test_tensorboard_has_each_epoch_at_once_and_once(tmp_path, after):
     """A process is killed after an epoch, before or after its checkpoint; another resumes."""
     pytest.importorskip("tensorboardX")
     folder, checkpoint = tmp_path / "events", tmp_path / "checkpoint"
@@ -307,7 +305,7 @@ def test_tensorboard_has_each_epoch_at_once_and_once(tmp_path: Path, after: str)
     assert len(list(folder.iterdir())) == 2
 
 
-def test_tensorboard_without_its_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_without_its_package_is_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(MissingExtraError, match="tensorboard"):
         fit([lm.callbacks.TensorBoard("unused")])
@@ -328,8 +326,8 @@ class Interrupted(lm.Callback):
 
 @pytest.mark.parametrize("after", [1, 3, 5])
 def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(
-    tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, after, monkeypatch
+):
     def run(name: str, more: list[lm.Callback], resume: bool = False) -> Any:
         model, callbacks = lm.Model(network(), seed=1), lm.callbacks
         how = {"epochs": 9, "checkpoint": tmp_path / f"{name}.safetensors", "resume": resume}
@@ -356,7 +354,7 @@ def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(
 # Second fits, and the order of examples -----------------------------------------------------------
 
 
-def test_a_second_fit_begins_a_new_training() -> None:
+def test_a_second_fit_begins_a_new_training():
     """New moments and counters, and the same order of examples: only parameters go on."""
     how = {"optimizer": lm.Adam(0.01), "epochs": 1}
     model, other = (lm.Model(network(), seed=1) for _ in range(2))
@@ -367,7 +365,7 @@ def test_a_second_fit_begins_a_new_training() -> None:
     assert bits(model) == bits(other)
 
 
-def test_without_shuffling_examples_come_in_their_own_order() -> None:
+def test_without_shuffling_examples_come_in_their_own_order():
     model, other = (lm.Model(network(), seed=1) for _ in range(2))
     fit([], model, epochs=1, shuffle=False)
     with other.training(**FAR, batch_size=16) as training:
@@ -396,7 +394,7 @@ class Averages(lm.Callback):
         self.restored = state
 
 
-def test_arrays_within_a_state_are_restored(tmp_path: Path) -> None:
+def test_arrays_within_a_state_are_restored(tmp_path):
     how: dict[str, Any] = {"checkpoint": tmp_path / "checkpoint"}
     own = {"a": [1, 2.5, None, "text", np.float32(0.5), {"b": (np.arange(3), True)}]}
     model = lm.Model(network(), seed=1)
@@ -417,7 +415,7 @@ def test_arrays_within_a_state_are_restored(tmp_path: Path) -> None:
     assert nested["b"][1] is True
 
 
-def test_flat_arrays_are_stored_as_in_earlier_versions() -> None:
+def test_flat_arrays_are_stored_as_in_earlier_versions():
     states = {"A-0": {"best/1.weight": np.ones(2), "count": 3, "b": {"c": np.zeros(3)}}}
     plain, arrays = divided(states)
     assert list(arrays) == ["A-0/best/1.weight", "A-0/b/c"]
@@ -444,9 +442,7 @@ CONVERT = "Convert it to one of these, and back in restore()."
         (np.array(["a"]), "ndarray in state()['own']", CONVERT),
     ],
 )
-def test_a_state_that_a_file_cannot_hold_names_the_callback(
-    own: Any, found: str, advice: str, tmp_path: Path
-) -> None:
+def test_a_state_that_a_file_cannot_hold_names_the_callback(own, found, advice, tmp_path):
     path = tmp_path / "checkpoint"
     assert error_text(DefinitionError, fit, [Averages(own)], checkpoint=path) == (
         "the state of the callback Averages cannot be stored in a checkpoint\n"
@@ -486,7 +482,7 @@ NAMES = {
 @pytest.mark.parametrize(
     ("name", "ours"), [(name, ours) for ours, names in NAMES.items() for name in names.split()]
 )
-def test_a_hook_of_another_name_is_refused_with_its_name_here(name: str, ours: str) -> None:
+def test_a_hook_of_another_name_is_refused_with_its_name_here(name, ours):
     message = error_text(DefinitionError, lambda: type("Mine", (lm.Callback,), {name: two}))
     where, _, text = message.partition(": ")
     assert where.startswith("in Mine (test_callbacks.py:")
@@ -512,7 +508,7 @@ VALIDATION = "No hook is called during the validation; epoch_ends is called afte
         ("on_predict_end", "model.predict calls no hooks."),
     ],
 )
-def test_a_hook_that_lamina_has_not_is_refused(name: str, advice: str) -> None:
+def test_a_hook_that_lamina_has_not_is_refused(name, advice):
     text = error_text(DefinitionError, lambda: type("Mine", (lm.Callback,), {name: two}))
     _, expected, last = text.splitlines()
     assert expected == (
@@ -521,7 +517,7 @@ def test_a_hook_that_lamina_has_not_is_refused(name: str, advice: str) -> None:
     assert last.startswith(f"  {advice}")
 
 
-def test_other_methods_of_a_callback_are_the_users_own() -> None:
+def test_other_methods_of_a_callback_are_the_users_own():
     names = "__len__ on_plateau reset states epoch_time epoch test on_train save_state"
     type("Mine", (lm.Callback,), dict.fromkeys(names.split(), two))
     # An adapter passes Lamina's hook on to one of another name.
@@ -529,7 +525,7 @@ def test_other_methods_of_a_callback_are_the_users_own() -> None:
     type("Mine", (base,), {"epoch_done": two})
 
 
-def test_a_hook_of_other_arguments_is_refused() -> None:
+def test_a_hook_of_other_arguments_is_refused():
     error = refused(DefinitionError, lambda: type("Mine", (lm.Callback,), {"epoch_ends": three}))
     assert str(error).splitlines()[0].endswith(": the hook epoch_ends takes other arguments")
     assert error.facts == (
@@ -550,7 +546,7 @@ def test_a_hook_of_other_arguments_is_refused() -> None:
         ),
     ],
 )
-def test_what_is_no_callback_is_refused(given: Any, advice: str) -> None:
+def test_what_is_no_callback_is_refused(given, advice):
     error = refused(DefinitionError, lambda: fit([lm.callbacks.PrintEpochs(), given]))
     assert str(error).splitlines()[0] == "in callbacks: this is not a callback"
     assert error.facts == (

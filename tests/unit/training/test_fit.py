@@ -30,14 +30,14 @@ from lamina.training.history import History, advice_on_measure
 X, Y = TRAIN.inputs, TRAIN.targets
 
 
-def test_a_network_learns() -> None:
+def test_a_network_learns():
     history = fit(lm.Model(network()), epochs=60, metrics=[lm.Accuracy()])
     assert len(history) == len(history["loss"]) == len(history.seconds) == 60
     assert history["loss"][-1] < 0.5 * history["loss"][0]
     assert history["accuracy"][-1] > 0.85
 
 
-def test_a_fit_equals_a_run_of_its_training_steps() -> None:
+def test_a_fit_equals_a_run_of_its_training_steps():
     fitted, run = lm.Model(network()), lm.Model(network())
     history = fit(fitted, epochs=2)
     with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
@@ -48,13 +48,13 @@ def test_a_fit_equals_a_run_of_its_training_steps() -> None:
     assert history["loss"] == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_batch_size_above_the_number_of_examples_takes_them_all_and_a_seed_orders_them() -> None:
+def test_a_batch_size_above_the_number_of_examples_takes_them_all_and_a_seed_orders_them():
     found = [fit(lm.Model(network()), batch_size=size)["loss"] for size in (1000, 50)]
     assert found[0] == found[1]
     assert fit(lm.Model(network()), seed=1)["loss"] != fit(lm.Model(network()), seed=2)["loss"]
 
 
-def test_validation_is_measured_after_each_epoch_and_changes_nothing() -> None:
+def test_validation_is_measured_after_each_epoch_and_changes_nothing():
     model, other = lm.Model(network()), lm.Model(network())
     seen: list[dict[str, Any]] = []
 
@@ -70,7 +70,7 @@ def test_validation_is_measured_after_each_epoch_and_changes_nothing() -> None:
     assert same(model.parameters(), other.parameters())
 
 
-def test_the_history_is_a_mapping_and_shown_as_a_table() -> None:
+def test_the_history_is_a_mapping_and_shown_as_a_table():
     history = History({"loss": [1.0, 0.5]}, [0.1, 0.1])
     assert str(history) == "epoch    loss\n-----  ------\n    1  1.0000\n    2  0.5000"
     assert list(history) == ["loss"]
@@ -79,7 +79,7 @@ def test_the_history_is_a_mapping_and_shown_as_a_table() -> None:
     assert "accuracy" not in history
 
 
-def test_a_value_that_was_not_measured_in_every_epoch_is_nan_in_the_others() -> None:
+def test_a_value_that_was_not_measured_in_every_epoch_is_nan_in_the_others():
     history = History()
     for row in ({"loss": 1.0}, {"loss": 0.5, "accuracy": 0.75}, {"accuracy": 0.8}):
         history.add(row, 0.1)
@@ -87,7 +87,7 @@ def test_a_value_that_was_not_measured_in_every_epoch_is_nan_in_the_others() -> 
     np.testing.assert_array_equal(history["loss"], [1.0, 0.5, np.nan])
 
 
-def test_every_callback_is_called_in_the_last_epoch_and_an_error_comes_through() -> None:
+def test_every_callback_is_called_in_the_last_epoch_and_an_error_comes_through():
     seen: list[int] = []
     both = [lambda _: True, lambda history: seen.append(len(history))]
     fit(lm.Model(network()), callbacks=both)
@@ -96,7 +96,7 @@ def test_every_callback_is_called_in_the_last_epoch_and_an_error_comes_through()
         fit(lm.Model(network()), callbacks=[lambda _: 1 / 0])
 
 
-def test_a_loss_that_overflows_is_named_with_its_training_step() -> None:
+def test_a_loss_that_overflows_is_named_with_its_training_step():
     # Targets far too large for float32 from example 25 on.
     train = Dataset(X, np.where(np.arange(50)[:, None] < 25, 0, np.full((50, 3), 1e30, "float32")))
     order = train.order(0, 0)
@@ -111,9 +111,7 @@ def test_a_loss_that_overflows_is_named_with_its_training_step() -> None:
     )
 
 
-def test_an_overflow_restores_the_last_good_epoch_of_the_model_and_its_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_an_overflow_restores_the_last_good_epoch_of_the_model_and_its_checkpoint(tmp_path):
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
     path, after = tmp_path / "file", list[dict[str, Array]]()
     how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(30.0), "epochs": 100, "checkpoint": path}
@@ -124,7 +122,7 @@ def test_an_overflow_restores_the_last_good_epoch_of_the_model_and_its_checkpoin
     assert same(lm.load(path).parameters(), after[-1])
 
 
-def test_an_update_that_overflows_in_the_last_training_step_is_noticed() -> None:
+def test_an_update_that_overflows_in_the_last_training_step_is_noticed():
     model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
     before = model.parameters()
     x = np.full((4, 1), 1e3, "float32")
@@ -144,9 +142,7 @@ def test_an_update_that_overflows_in_the_last_training_step_is_noticed() -> None
         ("1", {"progress": False}, []),
     ],
 )
-def test_a_line_for_each_epoch_is_shown_on_request_only(
-    color: Any, how: Any, epochs: Any, capfd: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_for_each_epoch_is_shown_on_request_only(color, how, epochs, capfd, monkeypatch):
     if color:
         monkeypatch.setenv("FORCE_COLOR", color)
     fit(lm.Model(network()), validation=TEST, **how)
@@ -156,9 +152,7 @@ def test_a_line_for_each_epoch_is_shown_on_request_only(
     assert [line.split()[1] for line in lines] == epochs
 
 
-def test_a_progress_bar_is_shown_on_a_terminal(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_progress_bar_is_shown_on_a_terminal(capfd, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
@@ -197,7 +191,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[LaminaError], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_wrong_data_and_options_are_refused_before_the_first_training_step(name: str) -> None:
+def test_wrong_data_and_options_are_refused_before_the_first_training_step(name):
     train, how, kind, text = REFUSED[name]
     model = lm.Model(network())
     before = model.parameters()
@@ -205,7 +199,7 @@ def test_wrong_data_and_options_are_refused_before_the_first_training_step(name:
     assert same(model.parameters(), before)
 
 
-def test_data_in_double_precision_is_converted_with_a_warning_at_the_caller_s_line() -> None:
+def test_data_in_double_precision_is_converted_with_a_warning_at_the_caller_s_line():
     found: list[dict[str, np.ndarray]] = []
     for dtype in ("float32", "float64"):
         model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(1)))
@@ -222,7 +216,7 @@ def test_data_in_double_precision_is_converted_with_a_warning_at_the_caller_s_li
     assert {one.category for one in shown} == {LaminaWarning}
 
 
-def test_a_data_set_with_a_dtype_is_converted_without_a_warning() -> None:
+def test_a_data_set_with_a_dtype_is_converted_without_a_warning():
     data = lm.data.Dataset(X.astype("float64"), Y, dtype="float32")
     assert data.input_dtypes == lm.data.Dataset(X, Y).input_dtypes
     assert data.target_dtypes == lm.data.Dataset(X, Y).target_dtypes
@@ -231,7 +225,7 @@ def test_a_data_set_with_a_dtype_is_converted_without_a_warning() -> None:
     assert "the array inputs has numbers that float32 cannot hold" in text
 
 
-def test_a_nan_in_the_data_is_found_when_the_loss_becomes_nan() -> None:
+def test_a_nan_in_the_data_is_found_when_the_loss_becomes_nan():
     x = TRAIN.input_arrays[0].copy()
     x[31, 2] = np.nan
     model = lm.Model(network())
@@ -264,7 +258,7 @@ FAULT = "input 0 is not finite at example 17, column 2"
         ((TEST.inputs, TEST.targets, np.zeros(23, "float32")), f": {NO_FAULT}"),
     ],
 )
-def test_a_loss_of_validation_data_that_is_not_finite_is_said(examined: Any, said: str) -> None:
+def test_a_loss_of_validation_data_that_is_not_finite_is_said(examined, said):
     model = lm.Model(network())
     with pytest.warns(LaminaWarning) as caught:
         history = fit(model, validation=examined)
@@ -275,7 +269,7 @@ def test_a_loss_of_validation_data_that_is_not_finite_is_said(examined: Any, sai
     assert [str(one.message) for one in caught] == [f"loss is nan{said}"]
 
 
-def test_an_unknown_class_inside_a_function_ends_the_fit() -> None:
+def test_an_unknown_class_inside_a_function_ends_the_fit():
     y = np.where(np.arange(50) == 7, 50, TRAIN.target_arrays[0])
     loss = lm.CrossEntropy()
     how: Any = {"loss": lambda prediction, target: loss(prediction, target)}
@@ -304,9 +298,7 @@ def history() -> History:
         (0, "Give a name first: history['loss'][0]."),
     ],
 )
-def test_an_unknown_name_lists_the_known_ones_and_says_what_it_is_called(
-    history: History, name: Any, advice: str
-) -> None:
+def test_an_unknown_name_lists_the_known_ones_and_says_what_it_is_called(history, name, advice):
     early = History(measured=history.measured)  # before the first epoch has ended
     for one in (history, early):
         assert error_text(UnknownNameError, one.__getitem__, name) == (
@@ -322,7 +314,7 @@ def test_an_unknown_name_lists_the_known_ones_and_says_what_it_is_called(
     assert advice == "Here it is called 'validation_mae'."
 
 
-def test_the_history_can_be_drawn(history: History, tmp_path: Path) -> None:
+def test_the_history_can_be_drawn(history, tmp_path):
     pytest.importorskip("matplotlib")
     history.plot(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
@@ -341,9 +333,7 @@ def per_class(folder: Path, *callbacks: Any, epochs: int = 2, resume: bool = Fal
     return history, model.evaluate(data, lm.CrossEntropy(), metrics)["f1"]
 
 
-def test_a_metric_with_a_number_for_each_class_has_a_name_for_each(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_a_metric_with_a_number_for_each_class_has_a_name_for_each(tmp_path, capsys):
     names = [f"{prefix}f1[{number}]" for prefix in ("", "validation_") for number in range(3)]
     table, lines = tmp_path / "a.csv", tmp_path / "a.jsonl"
     files = lm.callbacks.CSVLog(table), lm.callbacks.JSONLinesLog(lines)
@@ -367,7 +357,7 @@ def test_a_metric_with_a_number_for_each_class_has_a_name_for_each(
         assert refused(UnknownNameError, history.__getitem__, name).advice == advice
 
 
-def test_a_number_of_a_class_may_be_monitored(tmp_path: Path) -> None:
+def test_a_number_of_a_class_may_be_monitored(tmp_path):
     stopping = lm.callbacks.EarlyStopping("validation_f1[1]", patience=1)
     history, _ = per_class(tmp_path / "a", stopping, epochs=4)
     values = history["validation_f1[1]"]

@@ -96,7 +96,7 @@ RESUMED: dict[str, tuple[Callable[[], lm.Model], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name: str, tmp_path: Path) -> None:
+def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name, tmp_path):
     make, how = RESUMED[name]
     how = {**how, "validation": TEST}
     whole, again, path = make(), make(), tmp_path / "checkpoint"
@@ -111,8 +111,8 @@ def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name: str, tmp_path:
 
 @pytest.mark.parametrize("step", [7, 8, 10, 20, 29])
 def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
-    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Uninterrupted
-) -> None:
+    step, tmp_path, monkeypatch, uninterrupted
+):
     path = tmp_path / "checkpoint"
     with monkeypatch.context() as patch:
         at_step(patch, step, lambda: 1 / 0)
@@ -122,8 +122,8 @@ def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
 
 
 def test_a_checkpoint_is_a_model_of_its_epoch_and_resuming_a_fit_that_is_done_does_nothing(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     path, model = tmp_path / "checkpoint", lm.Model(network())
 
     def compare(_: History) -> None:
@@ -159,9 +159,7 @@ OTHERS: dict[str, tuple[lm.Model, dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_checkpoint_of_another_fit_is_refused_and_the_model_kept(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_fit_is_refused_and_the_model_kept(name, tmp_path):
     path, (model, how, texts) = tmp_path / "checkpoint", OTHERS[name]
     fit(lm.Model(network()), epochs=1, checkpoint=path)
     contents, before = path.read_bytes(), model.parameters()
@@ -172,7 +170,7 @@ def test_a_checkpoint_of_another_fit_is_refused_and_the_model_kept(
     assert path.read_bytes() == contents
 
 
-def test_resuming_from_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_resuming_from_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     path = tmp_path / "model"
     lm.Model(network()).save(path)
     how: Any = {"checkpoint": path, "resume": True}
@@ -187,9 +185,7 @@ def test_resuming_from_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -
     assert path.read_bytes() == b"something else"
 
 
-def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_training_step(
-    tmp_path: Path,
-) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_training_step(tmp_path):
     path, model = tmp_path / "absent" / "checkpoint", lm.Model(network())
     before = model.parameters()
     text = error_text(DataError, lambda: fit(model, checkpoint=path))
@@ -206,7 +202,7 @@ def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch):
     fitted, run = lm.Model(network()), lm.Model(network())
     done: list[int] = []
     whole = Training._run_batches
@@ -227,7 +223,7 @@ def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch: pytest.MonkeyP
     assert same(fitted.parameters(), run.parameters())
 
 
-def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch_and_a_second_one_at_once() -> None:
+def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch_and_a_second_one_at_once():
     before, model = signal.getsignal(signal.SIGINT), lm.Model(network())
     history = fit(model, epochs=1000, callbacks=[lambda h: press() if len(h) == 2 else None])
     assert history.interrupted
@@ -237,8 +233,8 @@ def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch_and_a_second_one_at
 
 
 def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Uninterrupted
-) -> None:
+    tmp_path, monkeypatch, uninterrupted
+):
     path = tmp_path / "checkpoint"
     with monkeypatch.context() as patch:
         at_step(patch, 16, press)
@@ -248,8 +244,8 @@ def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_fit_interrupted_in_its_first_epoch_begins_again_with_its_first_parameters(
-    resume: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Uninterrupted
-) -> None:
+    resume, tmp_path, monkeypatch, uninterrupted
+):
     path, model = tmp_path / "checkpoint", lm.Model(network())
     first = model.parameters()
     with monkeypatch.context() as patch:
@@ -265,9 +261,7 @@ def test_a_fit_interrupted_in_its_first_epoch_begins_again_with_its_first_parame
     assert history.values == uninterrupted[1]
 
 
-def test_a_checkpoint_of_an_earlier_fit_stays_until_an_epoch_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_of_an_earlier_fit_stays_until_an_epoch_is_done(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     fit(lm.Model(network()), checkpoint=path)
     before = path.read_bytes()
@@ -276,7 +270,7 @@ def test_a_checkpoint_of_an_earlier_fit_stays_until_an_epoch_is_done(
     assert path.read_bytes() == before
 
 
-def test_a_fit_works_in_a_thread() -> None:
+def test_a_fit_works_in_a_thread():
     found: list[History] = []
     thread = threading.Thread(target=lambda: found.append(fit(lm.Model(network()))))
     thread.start()
@@ -284,7 +278,7 @@ def test_a_fit_works_in_a_thread() -> None:
     assert len(found[0]) == 3
 
 
-def test_ctrl_c_in_a_run_leaves_whole_training_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_run_leaves_whole_training_steps(monkeypatch):
     model = lm.Model(network())
     at_step(monkeypatch, 3, press)
     with model.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:

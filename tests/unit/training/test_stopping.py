@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from lamina.learning import metrics
 from lamina.training.callbacks.callback import RunningFit
 
 
-def test_early_stopping_waits_and_restores_the_best_epoch() -> None:
+def test_early_stopping_waits_and_restores_the_best_epoch():
     kept: list[bytes] = []
 
     class Keep(lm.Callback):
@@ -51,9 +49,7 @@ def interrupt(fit: RunningFit) -> None:
         (lambda _: 1 / 0, ZeroDivisionError),
     ],
 )
-def test_the_best_epoch_comes_back_however_the_fit_ends(
-    end: Callable[[RunningFit], None], error: type[BaseException]
-) -> None:
+def test_the_best_epoch_comes_back_however_the_fit_ends(end, error):
     kept: list[bytes] = []
 
     class Ends(lm.Callback):
@@ -76,7 +72,7 @@ def test_the_best_epoch_comes_back_however_the_fit_ends(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite_are_never_the_best(value: float, tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_never_the_best(value, tmp_path):
     stopping = lm.callbacks.EarlyStopping(patience=9, restore_best=False)
     saving = lm.callbacks.SaveModels(tmp_path)
     fit([Scripted([value, 2, value]), stopping, saving])
@@ -84,7 +80,7 @@ def test_values_that_are_not_finite_are_never_the_best(value: float, tmp_path: P
     assert saving.state()["best"] == [[2, 2]]
 
 
-def test_early_stopping_needs_a_change_of_a_least_size() -> None:
+def test_early_stopping_needs_a_change_of_a_least_size():
     stopping = lm.callbacks.EarlyStopping("accuracy", patience=2, least_change=0.1)
     values = Scripted([0.5, 0.55, 0.59, 0.9], "accuracy")
     history = fit([values, stopping], metrics=[lm.Accuracy()], epochs=4)
@@ -100,9 +96,7 @@ def test_early_stopping_needs_a_change_of_a_least_size() -> None:
         ("acuracy", "Did you mean 'accuracy'?"),
     ],
 )
-def test_a_measure_that_is_not_there_is_named_before_the_training(
-    name: str, advice: str | None, tmp_path: Path
-) -> None:
+def test_a_measure_that_is_not_there_is_named_before_the_training(name, advice, tmp_path):
     callbacks = lm.callbacks
     for callback in (
         callbacks.EarlyStopping(name),
@@ -123,7 +117,7 @@ PLATEAU = [5, 4, 4, 4, 4, 3.99999, 3, 3, 3, 3, 3, 2.9]
 FINITE_LATE = [math.nan, math.inf, 5, math.nan, 4, math.inf, math.inf, 4]
 
 
-def test_reduce_on_plateau_lowers_the_rate_where_no_value_is_finite() -> None:
+def test_reduce_on_plateau_lowers_the_rate_where_no_value_is_finite():
     plateau = lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1)
     values = [math.nan, math.inf, -math.inf, math.nan, math.inf]
     history = fit([Scripted(values), plateau], epochs=5)
@@ -136,9 +130,7 @@ def test_reduce_on_plateau_lowers_the_rate_where_no_value_is_finite() -> None:
 )
 @pytest.mark.parametrize("monitor", ["validation_loss", "accuracy"])
 @pytest.mark.parametrize("given", [PLATEAU, FINITE_LATE])
-def test_reduce_on_plateau_decides_as_pytorch(
-    given: list[float], monitor: str, how: Mapping[str, Any]
-) -> None:
+def test_reduce_on_plateau_decides_as_pytorch(given, monitor, how):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     values = given if monitor == "validation_loss" else [9 - value for value in given]
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
@@ -160,7 +152,7 @@ def test_reduce_on_plateau_decides_as_pytorch(
     assert history["rate"] == pytest.approx(expected)
 
 
-def test_a_time_limit_ends_the_fit() -> None:
+def test_a_time_limit_ends_the_fit():
     history = fit([lm.callbacks.TimeLimit(1e-6)])
     assert len(history) == 0
     assert history.interrupted
@@ -177,12 +169,12 @@ class Adds(lm.Callback):
         fit.history.values.setdefault("own", []).append(float(fit.epoch))
 
 
-def test_a_callback_may_add_a_measure_for_others() -> None:
+def test_a_callback_may_add_a_measure_for_others():
     stopping = lm.callbacks.EarlyStopping("own", best="min", patience=2)
     assert len(fit([Adds(), stopping], epochs=9)) == 3
 
 
-def test_a_matrix_is_no_measure_of_the_best_epoch() -> None:
+def test_a_matrix_is_no_measure_of_the_best_epoch():
     stopping = lm.callbacks.EarlyStopping("confusion_matrix", best="max")
     text = error_text(DefinitionError, lambda: fit([stopping], metrics=[lm.ConfusionMatrix()]))
     assert "'confusion_matrix' is no number, so no epoch is the best one" in text
@@ -205,9 +197,7 @@ def share_of_hits(prediction: Any, target: Any) -> Any:
         (lm.Perplexity(), "perplexity", "max", 1),
     ],
 )
-def test_metrics_know_which_values_are_better(
-    metric: Any, name: str, best: str | None, expected: int
-) -> None:
+def test_metrics_know_which_values_are_better(metric, name, best, expected):
     """The measure falls from the first epoch to the second."""
     stopping = lm.callbacks.EarlyStopping(f"validation_{name}", patience=1, best=best)
     falling = Scripted([0.9, 0.8, 0.8], f"validation_{name}")
@@ -215,7 +205,7 @@ def test_metrics_know_which_values_are_better(
     assert stopping.best_epoch == expected
 
 
-def test_every_metric_of_a_number_says_which_values_are_better() -> None:
+def test_every_metric_of_a_number_says_which_values_are_better():
     """A matrix has no order."""
     found = {name: getattr(metrics, name) for name in metrics.__all__ if name != "Metric"}
     silent = [name for name, metric in found.items() if metric.smaller_is_better is None]
@@ -224,7 +214,7 @@ def test_every_metric_of_a_number_says_which_values_are_better() -> None:
 
 
 @pytest.mark.sampled
-def test_names_of_outputs_do_not_decide_which_values_are_better() -> None:
+def test_names_of_outputs_do_not_decide_which_values_are_better():
     x = lm.Input(4)
     names = ("normal", "loss", "error", "accuracy", "norm")
     net = lm.Network(x, {name: lm.Linear(3)(x) for name in names})
@@ -249,7 +239,7 @@ def test_names_of_outputs_do_not_decide_which_values_are_better() -> None:
     assert {one.monitor: one.best_epoch for one in stopping} == measures
 
 
-def test_a_metric_that_is_given_twice_is_known_by_the_name_of_its_history() -> None:
+def test_a_metric_that_is_given_twice_is_known_by_the_name_of_its_history():
     given = [lm.Perplexity(), lm.Perplexity(ignore_index=0)]
     names = ["validation_perplexity", "validation_perplexity_1"]
     stopping = [lm.callbacks.EarlyStopping(name, restore_best=False) for name in names]
@@ -262,7 +252,7 @@ def test_a_metric_that_is_given_twice_is_known_by_the_name_of_its_history() -> N
 
 @pytest.mark.parametrize("callback", ["EarlyStopping", "ReduceOnPlateau", "SaveModels"])
 @pytest.mark.parametrize("name", ["share_of_hits", "gradient_norm", "rate", "own"])
-def test_what_has_no_better_values_needs_best(callback: str, name: str, tmp_path: Path) -> None:
+def test_what_has_no_better_values_needs_best(callback, name, tmp_path):
     seen, folder = Seen(), [tmp_path] * (callback == "SaveModels")
     watching = getattr(lm.callbacks, callback)(*folder, monitor=name)
     how = {"metrics": [share_of_hits], "record": ["rate", "gradient_norm"]}
@@ -273,7 +263,7 @@ def test_what_has_no_better_values_needs_best(callback: str, name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", ["validation_loss", "gradient_norm"])
-def test_two_measures_of_one_name_are_refused(name: str) -> None:
+def test_two_measures_of_one_name_are_refused(name):
     metric = lm.FunctionMetric(share_of_hits, name=name)
     how = {"metrics": [metric], "record": ["gradient_norm"]}
     text = error_text(DefinitionError, lambda: fit([], **how))

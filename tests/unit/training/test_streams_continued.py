@@ -158,9 +158,7 @@ DROPPED = ("window", "batches as they are")
         *(pytest.param(one, True, marks=pytest.mark.sampled) for one in DROPPED),
     ],
 )
-def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(
-    name: str, drop_last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(name, drop_last, tmp_path, monkeypatch):
     """A killed process leaves the file as it was written last, whatever ran since then."""
     written: list[Path] = []
     write = checkpoints.write_model
@@ -184,7 +182,7 @@ def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(
         assert part.values == history.values, path.name
 
 
-def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(tmp_path: Path) -> None:
+def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(tmp_path):
     path = tmp_path / "checkpoint"
     falling = lm.Adam(lm.schedules.Linear(0.02, 12))
     how: Any = {"epochs": 4, "optimizer": falling, "record": ["rate"]}
@@ -203,9 +201,7 @@ def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(tmp_path: P
         for n in (*FEW[:2], *FEW[3:4], "state")
     ],
 )
-def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(name, tmp_path):
     path = tmp_path / "checkpoint"
     code = f"""
         import os, signal, sys
@@ -224,7 +220,7 @@ def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(
 
 
 @pytest.mark.torch
-def test_a_shuffling_loader_of_pytorch_continues_in_its_order(tmp_path: Path) -> None:
+def test_a_shuffling_loader_of_pytorch_continues_in_its_order(tmp_path):
     torch = pytest.importorskip("torch")
 
     def make() -> Any:
@@ -241,7 +237,7 @@ def test_a_shuffling_loader_of_pytorch_continues_in_its_order(tmp_path: Path) ->
     assert same(whole[0], part[0])
 
 
-def test_a_source_with_a_state_reads_nothing_again(tmp_path: Path) -> None:
+def test_a_source_with_a_state_reads_nothing_again(tmp_path):
     path = tmp_path / "checkpoint"
     with failing(2):
         trained(Stream(Stateful(), window=5), checkpoint=path, checkpoint_steps=1, epochs=1)
@@ -250,7 +246,7 @@ def test_a_source_with_a_state_reads_nothing_again(tmp_path: Path) -> None:
     assert source.given[0] > 0
 
 
-def test_a_state_that_is_not_plain_data_is_refused(tmp_path: Path) -> None:
+def test_a_state_that_is_not_plain_data_is_refused(tmp_path):
     class Odd(Stateful):
         def state_dict(self) -> Any:
             return {"next": object()}
@@ -260,11 +256,11 @@ def test_a_state_that_is_not_plain_data_is_refused(tmp_path: Path) -> None:
     assert text.endswith("Give a function with a parameter `skip`, which omits so many batches.")
 
 
-def test_checkpoints_of_steps_need_a_file() -> None:
+def test_checkpoints_of_steps_need_a_file():
     with pytest.raises(lm.errors.DefinitionError, match="there is no file for a checkpoint"):
         trained(TRAIN, checkpoint_steps=3)
 
 
-def test_a_position_is_plain_data() -> None:
+def test_a_position_is_plain_data():
     position = Position(1, 2, 3, 4, 5, {"next": 6})
     assert stored(Position, position.notes(), "position") == position

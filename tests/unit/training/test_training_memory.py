@@ -37,7 +37,7 @@ from lamina.training.order import batches_after
 # Batches of many sizes ----------------------------------------------------------------------------
 
 
-def test_many_batch_sizes_are_a_warning_with_advice_that_trains_the_same_in_one_size() -> None:
+def test_many_batch_sizes_are_a_warning_with_advice_that_trains_the_same_in_one_size():
     sizes, full = (8, 3, 4, 5, 6, 7, 2), 8
     net = lm.Sequential(lm.Input(4), lm.Linear(3))
     one, other = (lm.Model(net, seed=0) for _ in range(2))
@@ -186,9 +186,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     return engine
 
 
-def test_a_model_holds_its_parameters_and_a_training_the_bytes_of_its_bill(
-    counting: CountingEngine,
-) -> None:
+def test_a_model_holds_its_parameters_and_a_training_the_bytes_of_its_bill(counting):
     model = lm.Model(network())
     assert counting.held == 4 * (40 + 27)
     with training(model) as trainer:
@@ -223,14 +221,14 @@ def a_training_that_cannot_be_compiled(model: lm.Model) -> None:
         a_training_that_cannot_be_compiled,
     ],
 )
-def test_all_memory_is_freed(work: Work, counting: CountingEngine) -> None:
+def test_all_memory_is_freed(work, counting):
     model = lm.Model(network())
     before = counting.held
     work(model)
     assert counting.held == before
 
 
-def test_losses_on_a_device_are_kept_only_if_they_are_referenced(counting: CountingEngine) -> None:
+def test_losses_on_a_device_are_kept_only_if_they_are_referenced(counting):
     expected = losses_of(float)
     counting.reads = counting.copies = 0
     with training(lm.Model(network())) as trainer:
@@ -258,9 +256,7 @@ AFTERWARDS: dict[str, Callable[[lm.Model, Any], object]] = {
 
 
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
-def test_a_loss_on_a_device_is_kept_before_it_is_overwritten(
-    afterwards: str, counting: CountingEngine
-) -> None:
+def test_a_loss_on_a_device_is_kept_before_it_is_overwritten(afterwards, counting):
     expected = losses_of(float)
     counting.inner = InterpreterEngine(poison=True)
     model = lm.Model(network())
@@ -271,9 +267,7 @@ def test_a_loss_on_a_device_is_kept_before_it_is_overwritten(
         assert float(held) == expected[0]
 
 
-def test_steps_and_predictions_allocate_nothing_and_a_run_for_its_data_set_only(
-    counting: CountingEngine,
-) -> None:
+def test_steps_and_predictions_allocate_nothing_and_a_run_for_its_data_set_only(counting):
     def made(work: Callable[[], object], times: int = 1) -> tuple[int, int]:
         """The allocations and compilations of repeated calls after the first one."""
         work()
@@ -289,7 +283,7 @@ def test_steps_and_predictions_allocate_nothing_and_a_run_for_its_data_set_only(
     assert made(lambda: model.predict(X), 10) == (0, 0)
 
 
-def test_a_released_training_frees_its_arena() -> None:
+def test_a_released_training_frees_its_arena():
     model = lm.Model(network())
     with training(model, batch_size=200_000) as trainer:  # all caches are filled from here on
         needed = trainer.bill.program.plan.arena_bytes
@@ -308,7 +302,7 @@ def test_a_released_training_frees_its_arena() -> None:
 # Threads ------------------------------------------------------------------------------------------
 
 
-def test_threads_with_one_model_or_function_get_their_own_results() -> None:
+def test_threads_with_one_model_or_function_get_their_own_results():
     model, x = lm.Model(network()), lm.Input()
     inputs = [normal(5, 4, seed=number) for number in range(4)]
     expected = [model.predict(x) for x in inputs]
@@ -325,7 +319,7 @@ def test_threads_with_one_model_or_function_get_their_own_results() -> None:
     in_threads(work)
 
 
-def test_predictions_during_a_training_never_see_a_partial_update() -> None:
+def test_predictions_during_a_training_never_see_a_partial_update():
     # All columns of the output begin equal and are trained alike, so they stay equal.
     model = lm.Model(lm.Sequential(lm.Input(8), lm.Linear(300)))
     weight = np.tile(normal(1, 8), (300, 1))
@@ -347,7 +341,7 @@ def test_predictions_during_a_training_never_see_a_partial_update() -> None:
     in_threads(work, 2)
 
 
-def test_a_training_is_not_copied() -> None:
+def test_a_training_is_not_copied():
     with training(lm.Model(network())) as trainer:
         text = error_text(DefinitionError, lambda: copy.deepcopy(trainer))
     assert text == (
@@ -357,9 +351,7 @@ def test_a_training_is_not_copied() -> None:
     )
 
 
-def test_a_function_is_copied_and_pickled_and_keeps_programs_for_some_sizes_only(
-    counting: CountingEngine,
-) -> None:
+def test_a_function_is_copied_and_pickled_and_keeps_programs_for_some_sizes_only(counting):
     x = lm.Input()
     double = lm.compile(inputs=[x], outputs=[x * 2.0])
     for size in range(1, 40):
@@ -376,7 +368,7 @@ def test_a_function_is_copied_and_pickled_and_keeps_programs_for_some_sizes_only
 # State --------------------------------------------------------------------------------------------
 
 
-def test_a_training_continues_from_a_restored_state() -> None:
+def test_a_training_continues_from_a_restored_state():
     model = lm.Model(network())
     with training(model) as trainer:
         trainer.run(TRAIN, steps=2)
@@ -396,7 +388,7 @@ def test_a_training_continues_from_a_restored_state() -> None:
     assert same(again.parameters(), parameters)
 
 
-def test_a_state_is_a_copy_and_one_that_does_not_fit_is_refused_and_changes_nothing() -> None:
+def test_a_state_is_a_copy_and_one_that_does_not_fit_is_refused_and_changes_nothing():
     model = lm.Model(network())
     with training(model, optimizer=lm.SGD(0.1, momentum=0.9)) as one, training(model) as other:
         state = other.state()
@@ -419,9 +411,7 @@ def test_a_state_is_a_copy_and_one_that_does_not_fit_is_refused_and_changes_noth
         *[(4, 4, True), (4, 1, True), (5, 2, True), (7, 7, True)],
     ],
 )
-def test_a_run_takes_the_batches_of_one_epoch_after_another(
-    examples: int, size: int, drop_last: bool
-) -> None:
+def test_a_run_takes_the_batches_of_one_epoch_after_another(examples, size, drop_last):
     data = Dataset(np.zeros((examples, 2), "float32"), np.zeros((examples, 1), "float32"))
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
     with model.training(lm.MSE(), lm.SGD(0.1), size) as one:
@@ -436,7 +426,7 @@ def test_a_run_takes_the_batches_of_one_epoch_after_another(
     assert taken == list(chain.from_iterable(epochs[2:]))[skipped : skipped + 20]
 
 
-def test_many_epochs_of_a_small_data_set_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_epochs_of_a_small_data_set_are_one_call(monkeypatch):
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
     calls: list[int] = []
     with model.training(lm.MSE(), lm.SGD(0.1), 4) as one:

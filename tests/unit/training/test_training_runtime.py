@@ -27,7 +27,7 @@ from lamina.data import Dataset
 from lamina.errors import DataError, DTypeError, LaminaError, ReleasedError, ShapeError
 
 
-def test_a_run_gives_the_same_bits_as_single_training_steps() -> None:
+def test_a_run_gives_the_same_bits_as_single_training_steps():
     stepped, run = lm.Model(network()), lm.Model(network())
     with training(stepped) as one, training(run) as other:
         losses: list[float] = []
@@ -39,7 +39,7 @@ def test_a_run_gives_the_same_bits_as_single_training_steps() -> None:
     assert same(stepped.parameters(), run.parameters())
 
 
-def test_dropout_differs_from_step_to_step_and_is_decided_by_the_seed() -> None:
+def test_dropout_differs_from_step_to_step_and_is_decided_by_the_seed():
     def losses(seed: int) -> list[float]:
         with training(lm.Model(network()), optimizer=lm.SGD(1e-30), seed=seed) as trainer:
             return [float(trainer.step(X, Y)) for _ in range(2)]
@@ -50,7 +50,7 @@ def test_dropout_differs_from_step_to_step_and_is_decided_by_the_seed() -> None:
     assert losses(1)[0] != first
 
 
-def test_a_loss_that_is_read_late_is_the_same() -> None:
+def test_a_loss_that_is_read_late_is_the_same():
     expected = losses_of(float)
     assert losses_of(lambda loss: None) == expected
     with training(lm.Model(network())) as trainer:
@@ -59,7 +59,7 @@ def test_a_loss_that_is_read_late_is_the_same() -> None:
     assert float(loss) == expected[0]
 
 
-def test_a_loss_is_a_number_like_floats() -> None:
+def test_a_loss_is_a_number_like_floats():
     with training(lm.Model(network())) as trainer:
         loss = trainer.step(normal(8, 4), labels(8))
         value, other = float(loss), trainer.step(normal(8, 4), labels(8))
@@ -93,7 +93,7 @@ def test_a_loss_is_a_number_like_floats() -> None:
         loss + "a"
 
 
-def test_a_smaller_batch_is_trained_on() -> None:
+def test_a_smaller_batch_is_trained_on():
     model, exact = lm.Model(network()), lm.Model(network())
     with training(model, batch_size=8) as one, training(exact, batch_size=3) as other:
         x, y = normal(3, 4), labels(3)
@@ -101,7 +101,7 @@ def test_a_smaller_batch_is_trained_on() -> None:
     assert same(model.parameters(), exact.parameters())
 
 
-def test_every_example_of_an_epoch_is_in_one_batch_in_an_order_of_its_own() -> None:
+def test_every_example_of_an_epoch_is_in_one_batch_in_an_order_of_its_own():
     with training(lm.Model(network())) as trainer:
         batches = list(chain.from_iterable(trainer.batches_of(TRAIN, seed=0, epoch=0)))
         (whole,) = trainer.batches_of(TRAIN, seed=0, epoch=0, drop_last=True)
@@ -112,7 +112,7 @@ def test_every_example_of_an_epoch_is_in_one_batch_in_an_order_of_its_own() -> N
     assert (whole != other).any()
 
 
-def test_a_run_does_so_many_training_steps() -> None:
+def test_a_run_does_so_many_training_steps():
     model = lm.Model(network())
     before = model.parameters()
     with training(model) as trainer:
@@ -123,7 +123,7 @@ def test_a_run_does_so_many_training_steps() -> None:
         assert trainer.steps_done == 17
 
 
-def test_dropping_the_only_batch_is_refused() -> None:
+def test_dropping_the_only_batch_is_refused():
     with training(lm.Model(network()), 64) as trainer:
         error = refused(DataError, lambda: trainer.run(TRAIN, steps=1, drop_last=True))
     assert error.facts == (("examples", "50"), ("batch", "64"))
@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_wrong_batches_are_refused_before_anything_changes(name: str) -> None:
+def test_wrong_batches_are_refused_before_anything_changes(name):
     x, y, error, text = REFUSED[name]
     model = lm.Model(network())
     with training(model) as trainer:
@@ -175,7 +175,7 @@ def test_wrong_batches_are_refused_before_anything_changes(name: str) -> None:
         assert same(trainer.state(), state)
 
 
-def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_training_step() -> None:
+def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_training_step():
     model = lm.Model(network())
     before = model.parameters()
     wrong = Dataset(normal(50, 4), np.array([0] * 49 + [3]))
@@ -184,7 +184,7 @@ def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_training
     assert same(model.parameters(), before)
 
 
-def test_a_loss_that_cannot_be_trained_is_refused() -> None:
+def test_a_loss_that_cannot_be_trained_is_refused():
     def fault(loss: Any) -> str:
         return error_text(LaminaError, lambda: training(lm.Model(network()), loss=loss))
 
@@ -202,7 +202,7 @@ def test_a_loss_that_cannot_be_trained_is_refused() -> None:
     )
 
 
-def test_parameters_that_the_loss_does_not_depend_on_stay_as_they_are() -> None:
+def test_parameters_that_the_loss_does_not_depend_on_stay_as_they_are():
     a = lm.Input(4)
     model = lm.Model(lm.Network(a, [lm.Linear(3)(a), lm.Linear(2)(a)]))
     before = model.parameters()
@@ -213,7 +213,7 @@ def test_parameters_that_the_loss_does_not_depend_on_stay_as_they_are() -> None:
     assert after["2.weight"].tobytes() == before["2.weight"].tobytes()
 
 
-def test_a_loss_may_do_without_targets() -> None:
+def test_a_loss_may_do_without_targets():
     with training(lm.Model(network()), loss=lambda p, _: ops.mean(p * p), data=X) as trainer:
         first = float(trainer.step(X))
         trainer.run(Dataset(X), steps=50)
@@ -222,7 +222,7 @@ def test_a_loss_may_do_without_targets() -> None:
     assert error.facts == (("expected", "0"), ("found", "1"))
 
 
-def test_two_trainings_can_be_attached_to_one_model() -> None:
+def test_two_trainings_can_be_attached_to_one_model():
     model = lm.Model(network())
     with training(model) as one, training(model, optimizer=lm.SGD(0.1)) as other:
         one.step(X, Y)
@@ -232,7 +232,7 @@ def test_two_trainings_can_be_attached_to_one_model() -> None:
         assert (one.steps_done, other.steps_done) == (1, 1)
 
 
-def test_a_training_shares_the_parameters_with_its_model() -> None:
+def test_a_training_shares_the_parameters_with_its_model():
     model = lm.Model(network())
     with training(model, loss=lm.MSE()) as trainer:
         model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
@@ -252,9 +252,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_every_use_of_a_training_released_by_an_error_is_refused_and_the_model_works_on(
-    use: str,
-) -> None:
+def test_every_use_of_a_training_released_by_an_error_is_refused_and_the_model_works_on(use):
     trainer = training(model := lm.Model(network()))
     with pytest.raises(ZeroDivisionError), trainer:
         raise ZeroDivisionError
