@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lamina.foreign import rows
+from lamina.foreign import spellings_by_owner
 
 # By the module or class that lacks the names.
 TABLES = {
     where: {name: found[0] for name, found in names.items()}
-    for where, names in rows().items()
+    for where, names in spellings_by_owner().items()
     if where.partition(".")[0] == "lamina" or (where[0].isupper() and where.isidentifier())
 }
 
