@@ -121,8 +121,8 @@ class Op:
 
     def __reduce__(self) -> tuple[Callable[[str, str], Op], tuple[str, str]]:
         # Ops are compared by identity: a copied or unpickled op is the registered op of this name.
-        # Importing the module of its shape rule registers it. For leaves, an operator's module is
-        # imported, because that registers all operators.
+        # Importing the module of its shape rule registers it, and all of Lamina's if it is one of
+        # theirs. Leaves have theirs in another folder: they name the module of an operator.
         is_leaf = self.infer.__module__.startswith("lamina.graph.")
         return _op_named, (self.name, (OPERATORS["add"] if is_leaf else self.infer).__module__)
 

@@ -15,7 +15,18 @@ from lamina.base.shapes import shape_text
 from lamina.checks import checked
 from lamina.checks.origin import labelled
 from lamina.errors import GradientError, ShapeError
-from lamina.graph import LEAF, Graph, Tensor, apply, constant, leaf, rebuild, rewrite, topological
+from lamina.graph import (
+    CONSTANT,
+    LEAF,
+    Graph,
+    Tensor,
+    apply,
+    constant,
+    leaf,
+    rebuild,
+    rewrite,
+    topological,
+)
 from lamina.ops.arithmetic import add
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.conversion import (
@@ -38,9 +49,20 @@ def gradients(
 ) -> tuple[Tensor, ...]:
     """The derivatives of an output of a graph of ops; `lamina.gradients` has the description."""
     check(output, with_respect_to, seed)
-    needed = smoothly_depending(output, set(with_respect_to))
     if seed is None:
         seed = broadcast_to(constant(1.0, output.dtype), output.shape)
+    # The rules of ops give constants no gradient: leaves stand in for those that are asked for.
+    constants = tuple(dict.fromkeys(x for x in with_respect_to if x.op is CONSTANT))
+    if constants:
+
+        def build(leaves: tuple[Tensor, ...]) -> Tensor:
+            return _replaced([output], dict(zip(constants, leaves, strict=True)))[0]
+
+        others = [x for x in with_respect_to if x.op is not CONSTANT]
+        flows = dict(zip(constants, gradients_of_built(build, constants, seed), strict=True))
+        flows |= dict(zip(others, gradients(output, others, seed), strict=True))
+        return tuple(flow for x in with_respect_to if (flow := flows[x]) is not None)
+    needed = smoothly_depending(output, set(with_respect_to))
     upstream: dict[Tensor, Tensor] = {output: seed}
     order = topological([output])
     together = _results_together(order)
@@ -187,14 +209,18 @@ def gradients_of_built(
     arriving = leaf("upstream", "input", upstream.shape, upstream.dtype)
     floats = [x for x in replacements if x.dtype.is_float]
     flows = gradients(build(tuple(replacements)), floats, arriving)
-    replacements[arriving] = upstream
-    graph = Graph((), tuple((str(n), flow) for n, flow in enumerate(flows)))
+    flowing = iter(_replaced(flows, {**replacements, arriving: upstream}))
+    return tuple(next(flowing) if x.dtype.is_float else None for x in operands)
+
+
+def _replaced(tensors: Sequence[Tensor], replacements: Mapping[Tensor, Tensor]) -> list[Tensor]:
+    """The tensors, computed from the replacements of tensors that they depend on."""
+    graph = Graph((), tuple((str(n), tensor) for n, tensor in enumerate(tensors)))
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         return replacements[node] if node in replacements else rebuild(node, operands)
 
-    flowing = iter([tensor for _, tensor in rewrite(graph, rule).outputs])
-    return tuple(next(flowing) if x.dtype.is_float else None for x in operands)
+    return [tensor for _, tensor in rewrite(graph, rule).outputs]
 
 
 # Recomputation ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from samples_of_ops import for_each_op
 
 from lamina import ops
 from lamina.base.shapes import Array, as_dtype, float64
-from lamina.graph import Graph, Tensor, apply, evaluate, leaf, verify
+from lamina.graph import Graph, Tensor, apply, constant, evaluate, leaf, verify
 from lamina.ops.differentiate import gradients
 
 pytestmark = pytest.mark.each_case
@@ -73,6 +73,22 @@ def test_gradient_agrees_with_finite_differences(op, sample):
     arrays = values_of(sample, float64)
     leaves = leaves_of(arrays)
     check_gradient(apply(op, *leaves, **sample.attributes), leaves, arrays)
+
+
+@for_each_op(DIFFERENTIABLE)
+def test_gradients_of_constants_are_those_of_inputs(op, sample):
+    arrays = values_of(sample, float64)
+    leaves = leaves_of(arrays)
+    constants = [
+        constant(array) if x.dtype.is_float else x for x, array in zip(leaves, arrays, strict=True)
+    ]
+    results: list[list[Array]] = []
+    for operands in (leaves, constants):
+        floats = [x for x in operands if x.dtype.is_float]
+        flows = gradients(apply(op, *operands, **sample.attributes), floats)
+        results.append([value_of(flow, leaves, arrays) for flow in flows])
+    for from_inputs, from_constants in zip(*results, strict=True):
+        np.testing.assert_array_equal(from_inputs, from_constants)
 
 
 @for_each_op(SMOOTH, sampled=("attention_gradient",))
