@@ -6,6 +6,7 @@ Modules and compiled texts are counted, not seconds; `benchmarks/import_time.py`
 from __future__ import annotations
 
 import json
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -83,9 +84,10 @@ def test_using_every_name_imports_no_optional_package():
 
 
 def test_constructors_of_records_are_compiled_when_they_are_used():
-    # dataclass(frozen=True) would compile six for each of 200 classes.
+    # dataclass(frozen=True) would compile six for each of 350 classes. From Python 3.13 on it
+    # compiles a text for each class, even if that is empty.
     _, compiled = loaded(EVERY_NAME)
-    assert compiled < 120
+    assert compiled < (120 if sys.version_info < (3, 13) else 600)
 
 
 def test_a_first_training_loads_no_unused_modules(tmp_path):

@@ -18,8 +18,10 @@ def run_python(
     **variables: str,
 ) -> Done:
     """Runs Python with arguments; `variables` are added to its environment."""
+    # From Python 3.12 on, forks of a process with threads warn.
+    no_warning = "ignore:This process:DeprecationWarning"
     return subprocess.run(
-        [sys.executable, *map(str, arguments)],
+        [sys.executable, "-W", no_warning, *map(str, arguments)],
         cwd=folder,
         env={**environment, **variables},
         capture_output=True,

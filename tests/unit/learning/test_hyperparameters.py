@@ -15,7 +15,7 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import float32
 from lamina.compiler import pipeline, program_cache
-from lamina.engines.cpu import compilation
+from lamina.engines.cpu import llvm
 from lamina.errors import DefinitionError
 from lamina.layers import regularizers
 from lamina.learning import clipping, optimizers, schedules
@@ -179,7 +179,7 @@ def test_a_fit_with_other_numbers_compiles_nothing(monkeypatch, tmp_path):
         monkeypatch.setattr(module, name, call)
 
     counted(pipeline, "compile_graph")
-    counted(compilation, "assemble")
+    counted(llvm, "assemble")
     x, y = np.ones((12, 3), "float32"), np.arange(12) % 2
 
     def loss(number: float) -> float:
