@@ -40,6 +40,7 @@ class BCE(OfProbabilities):
     Args:
         class_weights: factors, at least 0, for the indices of the last axis. As in PyTorch, the
             mean is divided by the number of elements, not by the factors.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.BCE()(lm.Sigmoid()(lm.Input(1)), lm.Input(1)).shape
@@ -73,6 +74,7 @@ class BCEWithLogits(OfProbabilities):
             the last axis.
         class_weights: factors, at least 0, for the indices of the last axis. As in PyTorch, the
             mean is divided by the number of elements, not by the factors.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.BCEWithLogits(positive_weight=3.0)(lm.Input(1), lm.Input(1)).shape
@@ -106,6 +108,7 @@ class BinaryFocal(OfProbabilities):
         focus: the exponent, "gamma", at least 0; with 0 the loss is `BCEWithLogits`.
         balance: the factor for targets of 1, "alpha", in [0, 1); targets of 0 have 1 - balance;
             None for none.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.BinaryFocal(focus=1.5)(lm.Input(3), lm.Input(3)).shape

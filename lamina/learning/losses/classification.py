@@ -43,6 +43,7 @@ class CrossEntropy(OfClassNumbers):
             by the weights of the targets, as in PyTorch.
         ignore_index: the class number of targets that do not count, or None. They pass the check of
             class numbers; the mean is divided by what is left, and is NaN if nothing is.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> lm.CrossEntropy()(lm.Input(10), lm.Input(dtype="int64")).shape
@@ -107,6 +108,7 @@ class NLL(OfClassNumbers):
             the targets, as in PyTorch.
         ignore_index: the class number of targets that do not count, or None. They pass the check of
             class numbers; the mean is divided by what is left, and is NaN if nothing is.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> lm.NLL()(lm.LogSoftmax()(lm.Input(10)), lm.Input(dtype="int64")).shape
@@ -149,6 +151,7 @@ class Focal(OfClassNumbers):
         class_weights: a number of at least 0 for each class, "alpha"; the mean is divided by the
             number of targets, not by their weights.
         ignore_index: the class number of targets that do not count, or None.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> lm.Focal()(lm.Input(10), lm.Input(dtype="int64")).shape

@@ -102,6 +102,7 @@ class GaussianNLL(Loss):
     Args:
         full: also adds the constant log(2 pi) / 2.
         epsilon: the least variance, above 0.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.GaussianNLL()((lm.Input(3), lm.Softplus()(lm.Input(3))), lm.Input(3)).shape
@@ -148,6 +149,7 @@ class PoissonNLL(Loss):
         full: also adds an approximation of log(t!), Stirling's t log(t) - t + log(2 pi t) / 2,
             where t > 1.
         epsilon: a number of at least 0 that keeps the logarithm finite.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.PoissonNLL()(lm.Input(3), lm.Input(3)).shape

@@ -80,6 +80,7 @@ class Triplet(_OfTriplets):
         epsilon: a number of at least 0 that is added to the differences, so that the distance has a
             gradient at 0.
         swap: whether the distance from positive to negative counts where it is smaller.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> lm.Triplet()((lm.Input(8), lm.Input(8), lm.Input(8))).shape
@@ -104,6 +105,7 @@ class TripletWithDistance(_OfTriplets):
         distance: a function of two tensors [batch, ..., features] that gives a tensor [batch, ...].
         margin: the distance, at least 0, by which the positive must be nearer.
         swap: whether the distance from positive to negative counts where it is smaller.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> def far(a, b):
@@ -131,6 +133,7 @@ class CosineEmbedding(OfSigns):
 
     Args:
         margin: the cosine up to which pairs that differ have no loss, from -1 to 1.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> lm.CosineEmbedding()((lm.Input(8), lm.Input(8)), lm.Input()).shape
@@ -175,6 +178,9 @@ class NegativeCosine(Reduced):
 
     Takes a prediction f32 or f64 [batch, ..., features] and a target of the same shape. A vector of
     zeros has the cosine 0.
+
+    Args:
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> lm.NegativeCosine()(lm.Input(8), lm.Input(8)).shape

@@ -51,6 +51,9 @@ class Hinge(Reduced, OfSigns):
     From Cortes, Vapnik: Support-vector networks (1995). Takes scores f32 or f64 of any shape and
     targets of the same shape. The gradient where t x = 1 is 0.
 
+    Args:
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
     Example:
         >>> lm.Hinge()(lm.Input(1), lm.Input(1)).shape
         ()
@@ -67,6 +70,9 @@ class SquaredHinge(Reduced, OfSigns):
     """max(0, 1 - t x)^2 for scores x and targets t of -1 or 1.
 
     Takes scores f32 or f64 of any shape and targets of the same shape.
+
+    Args:
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.SquaredHinge()(lm.Input(1), lm.Input(1)).shape
@@ -85,6 +91,9 @@ class SoftMargin(Reduced, OfSigns):
     """log(1 + exp(-t x)) for scores x and targets t of -1 or 1: the logistic loss.
 
     Takes scores f32 or f64 of any shape and targets of the same shape.
+
+    Args:
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.SoftMargin()(lm.Input(1), lm.Input(1)).shape
@@ -109,6 +118,7 @@ class HingeEmbedding(OfSigns):
 
     Args:
         margin: the distance from which things that differ have no loss.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.HingeEmbedding()(lm.Input(1), lm.Input(1)).shape
@@ -134,6 +144,7 @@ class MarginRanking(OfSigns):
 
     Args:
         margin: the difference by which the right one should be larger.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.MarginRanking(margin=0.5)((lm.Input(1), lm.Input(1)), lm.Input(1)).shape
@@ -169,6 +180,7 @@ class MultiMargin(OfClassNumbers):
         power: 1 or 2.
         margin: the difference by which the score of the right class should be larger.
         class_weights: factors of the classes, at least 0; the mean is not divided by them.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> lm.MultiMargin()(lm.Input(10), lm.Input(dtype="int64")).shape
@@ -203,6 +215,9 @@ class CategoricalHinge(Reduced, OfClassNumbers):
     As in Keras, the right class counts among the others with the score 0. Takes scores, f32 or f64
     [batch, classes], and class numbers, integers [batch].
 
+    Args:
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
+
     Example:
         >>> lm.CategoricalHinge()(lm.Input(10), lm.Input(dtype="int64")).shape
         ()
@@ -227,6 +242,9 @@ class MultiLabelMargin(Reduced):
 
     Takes scores, f32 or f64 [batch, classes], and the numbers of the labels of each example,
     integers [batch, classes]: those before the first negative number count.
+
+    Args:
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> lm.MultiLabelMargin()(lm.Input(10), lm.Input(10, dtype="int64")).shape
@@ -286,6 +304,7 @@ class MultiLabelSoftMargin(OfProbabilities):
 
     Args:
         class_weights: factors of the classes, at least 0; the mean is not divided by them.
+        reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.
 
     Example:
         >>> lm.MultiLabelSoftMargin()(lm.Input(10), lm.Input(10)).shape

@@ -29,6 +29,9 @@ class MSE(Reduced):
 
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
 
+    Args:
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
     Example:
         >>> lm.MSE()(lm.Input(3), lm.Input(3)).shape
         ()
@@ -44,6 +47,9 @@ class MAE(Reduced):
     """The mean of |prediction - target|; the gradient at 0 is 0.
 
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
+
+    Args:
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.MAE()(lm.Input(3), lm.Input(3)).shape
@@ -63,6 +69,7 @@ class Huber(Loss):
 
     Args:
         delta: the difference, above 0, at which the parabola becomes a line.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.Huber(delta=0.5)(lm.Input(3), lm.Input(3)).shape
@@ -88,6 +95,7 @@ class SmoothL1(Loss):
     Args:
         beta: the difference, at least 0, at which the parabola becomes a line; with 0 the loss is
             `MAE`.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.SmoothL1(beta=0.5)(lm.Input(3), lm.Input(3)).shape
@@ -117,6 +125,9 @@ class LogCosh(Reduced):
 
     Takes a prediction f32 or f64 of any shape and a target of the same shape.
 
+    Args:
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
+
     Example:
         >>> lm.LogCosh()(lm.Input(3), lm.Input(3)).shape
         ()
@@ -143,6 +154,7 @@ class Quantile(Loss):
 
     Args:
         quantiles: a number between 0 and 1, or several.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.Quantile([0.1, 0.5, 0.9])(lm.Input(3), lm.Input()).shape
@@ -186,6 +198,7 @@ class MAPE(Loss):
 
     Args:
         epsilon: the least divisor, above 0.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.MAPE()(lm.Input(3), lm.Input(3)).shape
@@ -211,6 +224,7 @@ class MSLE(Loss):
 
     Args:
         epsilon: the least number, at least 0.
+        reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
     Example:
         >>> lm.MSLE()(lm.Input(3), lm.Input(3)).shape
