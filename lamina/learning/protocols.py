@@ -245,9 +245,9 @@ def check_clip(clip: object) -> None:
         raise wrong_argument("clip", kind, "lm.ClipGlobalNorm(1.0)", clip)
 
 
-def name_of_class(value: object) -> str:
-    """The name of its class in small letters: `"cross_entropy"` of `CrossEntropy`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(value).__name__).lower()
+def name_of_class(cls: type) -> str:
+    """The name of a class in small letters: `"cross_entropy"` of `CrossEntropy`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
 
 def wrong_argument(

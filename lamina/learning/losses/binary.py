@@ -14,6 +14,7 @@ from lamina.learning.losses.loss import (
     WEIGHT,
     Elements,
     Loss,
+    OfScores,
     Reduction,
     Scores,
     binary_cross_entropy,
@@ -64,7 +65,7 @@ class BCE(OfProbabilities):
 
 
 @frozen_dataclass
-class BCEWithLogits(OfProbabilities):
+class BCEWithLogits(OfScores, OfProbabilities):
     """Binary cross entropy of sigmoid(x), computed from the scores x without overflow.
 
     Takes raw scores, f32 or f64 of any shape, and targets between 0 and 1 of the same shape.
@@ -98,7 +99,7 @@ class BCEWithLogits(OfProbabilities):
 
 
 @frozen_dataclass
-class BinaryFocal(OfProbabilities):
+class BinaryFocal(OfScores, OfProbabilities):
     """(1 - p)^focus times the binary cross-entropy, for the probability p of the right answer.
 
     From Lin et al.: Focal loss for dense object detection (2017): easy examples count little. Takes

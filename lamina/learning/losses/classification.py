@@ -10,7 +10,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, Shape
 from lamina.checks.kinds import NotNegative, Number
 from lamina.graph import Tensor
-from lamina.learning.losses.loss import Elements, Reduction, Scores, focused, product
+from lamina.learning.losses.loss import Elements, OfScores, Reduction, Scores, focused, product
 from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.losses.targets import OfClassNumbers
 from lamina.learning.target_checks import (
@@ -29,7 +29,7 @@ __all__ = ["NLL", "CrossEntropy", "Focal"]
 
 
 @frozen_dataclass
-class CrossEntropy(OfClassNumbers):
+class CrossEntropy(OfScores, OfClassNumbers):
     """-log of the probability that softmax gives to the correct class.
 
     Takes raw scores ("logits"), f32 or f64 [batch, classes, ...], not probabilities: softmax is
@@ -140,7 +140,7 @@ class NLL(OfClassNumbers):
 
 
 @frozen_dataclass
-class Focal(OfClassNumbers):
+class Focal(OfScores, OfClassNumbers):
     """-(1 - p)^focus log(p), for the probability p that softmax gives to the correct class.
 
     From Lin et al.: Focal loss for dense object detection (2017): easy examples count little. Takes

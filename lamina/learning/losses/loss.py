@@ -17,7 +17,7 @@ from lamina.checks.kinds import Number
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.layers.checks import Sourced, origin_text
-from lamina.learning.losses.scores import not_scores
+from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.weighting import aligned, called
 from lamina.ops.conversion import widened
 
@@ -163,11 +163,9 @@ class Loss(Sourced, ABC):
     scores: ClassVar[Scores] = ""
 
     def doubt(self, prediction: Any) -> str:
-        """A warning about a prediction that is certainly of a wrong kind; "" for all others.
-
-        A loss with a sigmoid or a softmax inside takes neither probabilities nor their logarithms.
-        """
-        return not_scores(prediction) if self.scores in ("sigmoid", "softmax") else ""
+        """A warning about a prediction that is certainly of a wrong kind; "" for all others."""
+        del prediction
+        return ""
 
     def target(self, prediction: Any) -> Target | Sequence[Target] | None:
         """The shape and dtype of a target for this prediction, or of each of several targets.
@@ -199,6 +197,15 @@ class Reduced(Loss):
 
     _: KW_ONLY
     reduction: Reduction = "mean"
+
+
+class OfScores(Loss):
+    """The base of losses of raw scores that have a sigmoid or a softmax inside."""
+
+    def doubt(self, prediction: Any) -> str:
+        """Of probabilities and their logarithms."""
+        wrong = "probabilities", "logarithms of probabilities"
+        return doubt(prediction, wrong, SCORES, "Leave the layer before the loss out.")
 
 
 def several(loss: object, prediction: Any, count: int, names: str) -> Sequence[Tensor]:

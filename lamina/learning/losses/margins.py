@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import (
     Elements,
+    OfScores,
     Reduced,
     Reduction,
     Scores,
@@ -25,7 +26,6 @@ from lamina.learning.losses.loss import (
     product,
     several,
 )
-from lamina.learning.losses.scores import not_scores
 from lamina.learning.losses.targets import OfClassNumbers, OfProbabilities, OfSigns
 from lamina.learning.target_checks import (
     Weights,
@@ -87,7 +87,7 @@ class SquaredHinge(Reduced, OfSigns):
 
 
 @frozen_dataclass
-class SoftMargin(Reduced, OfSigns):
+class SoftMargin(Reduced, OfScores, OfSigns):
     """log(1 + exp(-t x)) for scores x and targets t of -1 or 1: the logistic loss.
 
     Takes scores f32 or f64 of any shape and targets of the same shape.
@@ -101,9 +101,6 @@ class SoftMargin(Reduced, OfSigns):
     """
 
     scores: ClassVar[Scores] = "margins"
-
-    def doubt(self, prediction: Any) -> str:
-        return not_scores(prediction)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         return Elements(ops.softplus(-(matched(self, prediction, target) * prediction)))
@@ -296,7 +293,7 @@ class MultiLabelMargin(Reduced):
 
 
 @frozen_dataclass
-class MultiLabelSoftMargin(OfProbabilities):
+class MultiLabelSoftMargin(OfScores, OfProbabilities):
     """The mean over the classes of the binary cross-entropy of scores, for several labels at once.
 
     Takes raw scores, f32 or f64 [batch, ..., classes], and targets between 0 and 1 of the same

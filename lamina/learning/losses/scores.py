@@ -53,12 +53,6 @@ def doubt(
     return f"the prediction is {kind} of {made.origin}, and the {taker} takes {wanted}. {advice}"
 
 
-def not_scores(prediction: object) -> str:
-    """As `doubt`, for a loss of raw scores that has a sigmoid or a softmax inside."""
-    wrong = "probabilities", "logarithms of probabilities"
-    return doubt(prediction, wrong, SCORES, "Leave the layer before the loss out.")
-
-
 def is_softmax_of_one(prediction: object) -> bool:
     """Whether a prediction is a softmax over one number, or its logarithm: always 1, or 0."""
     kind, made = kind_of(prediction)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
+from inspect import isabstract
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,8 +48,13 @@ class Metric(Sourced, ABC):
 
     @property
     def name(self) -> str:
-        """Its key in results of `Model.evaluate` and in the history; by default from its class."""
-        return name_of_class(self)
+        """Its key in results of `Model.evaluate` and in the history; by default from its class.
+
+        A user's subclass of a metric of Lamina keeps the name of that metric.
+        """
+        cls = type(self)
+        bases = (base for base in cls.__mro__ if base.__module__.startswith(f"{__package__}."))
+        return name_of_class(next((base for base in bases if not isabstract(base)), cls))
 
     @abstractmethod
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:

@@ -210,6 +210,8 @@ def of_two_outputs() -> lm.Network:
 
 _AXES, _STRIDE = "Axes 2 and 3 differ, ", "give the shortcut stride=2 as well."
 _SAME = "give both branches the same padding and stride."
+_CHANNELS = "give both branches the same number of channels."
+_RANKS = "add lm.Flatten() or lm.Reshape() to one of them."
 
 SHAPES: Rows = [
     (
@@ -241,8 +243,8 @@ SHAPES: Rows = [
             *(((8, 16, 16), (8, 32, 32), f"{_AXES}16 against 32: {_STRIDE}"),),
             *(((8, 30, 30), (8, 32, 32), f"{_AXES}30 against 32: {_SAME}"),),
             *(((8, 16, 8), (8, 32, 4), f"{_AXES}16 and 8 against 32 and 4: {_SAME}"),),
-            ((8, 9), (4, 9), "Axis 1 differs, 8 against 4: give both branches the same number of "),
-            ((8, 16, 16), (8,), "The left branch has 4 axes, the right one 2: add lm.Flatten()"),
+            ((8, 9), (4, 9), f"Axis 1 differs, 8 against 4: {_CHANNELS}"),
+            ((8, 16, 16), (8,), f"The left branch has 4 axes, the right one 2: {_RANKS}"),
         )
     ),
     # Random layers.

@@ -35,37 +35,43 @@ def shown_by(network: lm.Network, loss: Any) -> list[warnings.WarningMessage]:
     return warned(lambda: network.plan(batch_size=6, loss=loss, optimizer=lm.SGD(0.1)))
 
 
+# What a loss takes, and the advice.
+OUT = "raw scores. Leave the layer before the loss out."
+OF_BITS = "probabilities. Write lm.BCEWithLogits() for raw scores, or end in lm.Sigmoid()."
+OF_DICE = "probabilities. End in lm.Sigmoid(), or in lm.Softmax(axis=1) for class numbers."
+LOGS = "logarithms of probabilities"
+OF_LOGS = f"{LOGS}. End in lm.LogSoftmax()."
+OF_NLL = f"{LOGS}. Write lm.CrossEntropy() for raw scores, or end in lm.LogSoftmax()."
 WRONG = [
-    (lm.BCE, [lm.Linear(3)], "raw scores", "Write lm.BCEWithLogits() for raw scores"),
-    (lm.BCE, [lm.Linear(3, bias=False)], "raw scores", "lm.BCEWithLogits()"),
-    (lm.BCE, [lm.Linear(3), lm.Reshape(3, 1), lm.Flatten()], "raw scores", "lm.BCEWithLogits()"),
-    (lm.BCE, [lm.Reshape(1, 4), lm.Conv1d(1, 2)], "raw scores", "lm.BCEWithLogits()"),
-    (lm.NLL, [lm.Linear(3)], "raw scores", "Write lm.CrossEntropy() for raw scores"),
-    (lm.NLL, [lm.Linear(3), lm.Softmax()], "probabilities", "end in lm.LogSoftmax()"),
-    (lm.CrossEntropy, [lm.Linear(3), lm.Softmax()], "probabilities", "Leave the layer before"),
-    (lm.CrossEntropy, [lm.Linear(3), lm.LogSoftmax()], "logarithms of", "Leave the layer before"),
-    (lm.CrossEntropy, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer before"),
-    (lm.BCEWithLogits, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer before"),
-    (lm.BinaryFocal, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer before"),
-    (lm.SoftMargin, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer before"),
-    (lm.MultiLabelSoftMargin, [lm.Linear(3), lm.Sigmoid()], "probabilities", "Leave the layer"),
-    (lm.Focal, [lm.Linear(3), lm.LogSoftmax()], "logarithms of", "Leave the layer before"),
-    (lm.Dice, [lm.Linear(3)], "raw scores", "End in lm.Sigmoid(), or in lm.Softmax(axis=1)"),
-    (lm.CTC, [lm.Reshape(2, 2), lm.Linear(3)], "raw scores", "End in lm.LogSoftmax()."),
-    (lm.KLDivergence, [lm.Linear(3)], "raw scores", "logarithms of probabilities. End in lm.LogS"),
-    (lm.KLDivergence, [lm.Linear(3), lm.Softmax()], "probabilities", "End in lm.LogSoftmax()."),
+    (lm.BCE, [lm.Linear(3)], "raw scores", OF_BITS),
+    (lm.BCE, [lm.Linear(3, bias=False)], "raw scores", OF_BITS),
+    (lm.BCE, [lm.Linear(3), lm.Reshape(3, 1), lm.Flatten()], "raw scores", OF_BITS),
+    (lm.BCE, [lm.Reshape(1, 4), lm.Conv1d(1, 2)], "raw scores", OF_BITS),
+    (lm.NLL, [lm.Linear(3)], "raw scores", OF_NLL),
+    (lm.NLL, [lm.Linear(3), lm.Softmax()], "probabilities", OF_NLL),
+    (lm.CrossEntropy, [lm.Linear(3), lm.Softmax()], "probabilities", OUT),
+    (lm.CrossEntropy, [lm.Linear(3), lm.LogSoftmax()], LOGS, OUT),
+    (lm.CrossEntropy, [lm.Linear(3), lm.Sigmoid()], "probabilities", OUT),
+    (lm.BCEWithLogits, [lm.Linear(3), lm.Sigmoid()], "probabilities", OUT),
+    (lm.BinaryFocal, [lm.Linear(3), lm.Sigmoid()], "probabilities", OUT),
+    (lm.SoftMargin, [lm.Linear(3), lm.Sigmoid()], "probabilities", OUT),
+    (lm.MultiLabelSoftMargin, [lm.Linear(3), lm.Sigmoid()], "probabilities", OUT),
+    (lm.Focal, [lm.Linear(3), lm.LogSoftmax()], LOGS, OUT),
+    (lm.Dice, [lm.Linear(3)], "raw scores", OF_DICE),
+    (lm.CTC, [lm.Reshape(2, 2), lm.Linear(3)], "raw scores", OF_LOGS),
+    (lm.KLDivergence, [lm.Linear(3)], "raw scores", OF_LOGS),
+    (lm.KLDivergence, [lm.Linear(3), lm.Softmax()], "probabilities", OF_LOGS),
 ]
 
 
-@pytest.mark.parametrize(("loss", "layers", "kind", "advice"), WRONG)
-def test_a_prediction_of_a_wrong_kind_is_named_with_both_lines(loss, layers, kind, advice):
+@pytest.mark.parametrize(("loss", "layers", "kind", "needs"), WRONG)
+def test_a_prediction_of_a_wrong_kind_is_named_with_both_lines(loss, layers, kind, needs):
     (one,) = shown_by(net(*layers), loss())
     text = str(one.message)
     assert one.category is LaminaWarning
     assert text.startswith(f"in {loss.__name__} (test_loss_warnings.py:")
-    assert f"the prediction is {kind}" in text
-    assert " of net/" in text
-    assert advice in text
+    assert f"the prediction is {kind} of net/" in text
+    assert text.endswith(f", and the loss takes {needs}")
 
 
 def test_a_warning_names_the_output_of_a_loss():
@@ -108,6 +114,25 @@ def test_a_prediction_that_may_be_right_gets_no_warning(loss, layers):
     assert shown_by(net(*layers), loss) == []
 
 
+@pytest.mark.parametrize("scores", ["sigmoid", "softmax", "margins"])
+def test_a_users_loss_of_scores_warns_of_nothing(scores):
+    class OfUser(lm.training.losses.Loss):
+        def __call__(self, prediction, target=None, weights=None):
+            return lm.ops.mean((prediction - target) ** 2)
+
+    OfUser.scores = scores
+    assert shown_by(net(lm.Linear(3), lm.Sigmoid()), OfUser()) == []
+
+
+def test_a_subclass_of_a_loss_warns_as_the_loss():
+    class OfUser(lm.CrossEntropy):
+        pass
+
+    (one,) = shown_by(net(lm.Linear(3), lm.Softmax()), OfUser())
+    assert str(one.message).startswith("in OfUser (test_loss_warnings.py:")
+    assert str(one.message).endswith(f", and the loss takes {OUT}")
+
+
 def of_labels(prediction: lm.Tensor, target: lm.Tensor) -> lm.Tensor:
     """A loss that is not Lamina's: nobody knows what it takes."""
     hit = lm.ops.one_hot(target, 3, prediction.dtype)
@@ -115,18 +140,21 @@ def of_labels(prediction: lm.Tensor, target: lm.Tensor) -> lm.Tensor:
 
 
 BINARY = lm.Precision(average="binary")
-RAW, SHARES, LOGS = "raw scores", "probabilities", "logarithms of probabilities"
-LOGITS, THRESHOLD, NO_LOGITS = "Write logits=True", "Write threshold=0.0", "Leave logits=True"
-NO_THRESHOLD = "Leave threshold=0.0"
+RAW, SHARES = "raw scores", "probabilities"
+LOGITS, THRESHOLD = "Write logits=True for raw scores.", "Write threshold=0.0 for raw scores."
+NO_LOGITS, NO_THRESHOLD = "Leave logits=True out.", "Leave threshold=0.0 out."
+FOR_LOGS = "Write logits=True for these."
+BEFORE = "Leave the layer before it out, or end in lm.LogSoftmax()."
 OF_LOGITS: dict[str, Any] = {"average": "binary", "logits": True}
 OF_ONE_NUMBER = (lm.MeanIoU, lm.MatthewsCorrelation, lm.CohenKappa)
 OF_METRICS = [
     # Class numbers.
     *(
         (metric, [], lm.CrossEntropy(), LABELS, RAW, LOGITS)
-        for metric in (lm.AUROC(), lm.AveragePrecision(), lm.CalibrationError())
+        for metric in (lm.AUROC(), lm.AveragePrecision())
     ),
-    (lm.CalibrationError(), [lm.LogSoftmax()], lm.NLL(), LABELS, LOGS, LOGITS),
+    (lm.CalibrationError(), [], lm.CrossEntropy(), LABELS, RAW, FOR_LOGS),
+    (lm.CalibrationError(), [lm.LogSoftmax()], lm.NLL(), LABELS, LOGS, FOR_LOGS),
     # Elements.
     (lm.BinaryAccuracy(), [], lm.BCEWithLogits(), BITS, RAW, THRESHOLD),
     (lm.BinaryAccuracy(), [], lm.Hinge(), SIGNS, RAW, THRESHOLD),
@@ -143,7 +171,7 @@ OF_METRICS = [
     (lm.CalibrationError(logits=True), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_LOGITS),
     (lm.BinaryAccuracy(threshold=0.0), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_THRESHOLD),
     (lm.F1(**OF_LOGITS), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_LOGITS),
-    (lm.Perplexity(), [lm.Softmax()], of_labels, LABELS, SHARES, "Leave the layer before"),
+    (lm.Perplexity(), [lm.Softmax()], of_labels, LABELS, SHARES, BEFORE),
 ]
 
 
@@ -164,7 +192,7 @@ def test_a_metric_of_a_prediction_of_a_wrong_kind_says_so(
     assert text.startswith(f"in {type(metric).__name__} (test_loss_warnings.py:")
     assert f"the prediction is {kind} of net/" in text
     assert ", and the metric takes " in text
-    assert advice in text
+    assert text.endswith(f". {advice}")
 
 
 @pytest.mark.parametrize("loss", [lm.BCEWithLogits(), lm.SoftMargin()], ids=repr)

@@ -9,6 +9,7 @@ import pytest
 from metric_values import measured
 from random_arrays import normal
 
+import lamina
 from lamina import Model, Sequential
 from lamina import layers as lm
 from lamina.learning import losses, metrics
@@ -240,9 +241,30 @@ def test_pearson_correlation_is_that_of_numpy():
     np.testing.assert_allclose(measured(metrics.PearsonCorrelation(), x, y), expected, rtol=1e-12)
 
 
-def test_functions_and_losses_are_metrics():
-    import lamina
+def test_a_users_metric_has_the_name_of_its_metric_of_lamina():
+    class OfUser(metrics.F1):
+        pass
 
+    class OfUserAgain(OfUser):
+        pass
+
+    class OfClasses(metrics.TopK):
+        pass
+
+    class OwnFormula(metrics.Metric):
+        def statistics(self, prediction, target, weights=None):
+            return {"sum": lamina.ops.sum(prediction)}
+
+        def result(self, sums):
+            return float(sums["sum"])
+
+    model = Model(Sequential(lm.Input(3), lm.Linear(4)), engine="interpreter")
+    own = [OfUserAgain(), OfClasses(2), OwnFormula()]
+    found = model.evaluate((normal(5, 3), np.arange(5) % 4), losses.CrossEntropy(), own)
+    assert list(found) == ["loss", "f1", "top_2", "own_formula"]
+
+
+def test_functions_and_losses_are_metrics():
     def largest(prediction: lamina.Tensor, target: lamina.Tensor) -> lamina.Tensor:
         return lamina.ops.max(abs(prediction - target), 1)
 

@@ -165,7 +165,10 @@ SHAPES: Rows = [
     ),
     (lambda: ops.pad_with(t(B, 3), [0, (0, 4)], "circular"), "found     0 before, 4 after"),
     (lambda: ops.pad_with(t(B, 3), [1, 0], "reflect"), "a fixed shape is needed here"),
-    (lambda: ops.uniform((3,), np.zeros(2, int), 0, 0), "the seed of random numbers must be one "),
+    (
+        lambda: ops.uniform((3,), np.zeros(2, int), 0, 0),
+        "the seed of random numbers must be one int64 number",
+    ),
     # Indices.
     (lambda: t(2, 3)[2], "index 2 does not fit axis 0, which has extent 2"),
     (lambda: t(2, 3)[0, 0, 0], "too many indices", "3 indices"),

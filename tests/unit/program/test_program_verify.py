@@ -88,7 +88,10 @@ ALLOWED = {
     "no store in a buffer without elements": with_buffer(with_loop(NOTHING, Axis("k", 0)), EMPTY),
 }
 BROKEN = {
-    "read before the write": (steps(SECOND, FIRST), "step 0, second: reads ['a'] before it is"),
+    "read before the write": (
+        steps(SECOND, FIRST),
+        "step 0, second: reads ['a'] before it is written",
+    ),
     "a write to an input": (third(load("b"), "x"), "writes the input x"),
     "an output that nothing writes": (steps(FIRST), "the output y is never written"),
     "an unknown buffer": (third(load("nowhere")), "uses the unknown buffer nowhere"),
