@@ -102,15 +102,20 @@ def test_npy_files_of_no_numbers_or_of_another_size_are_refused(tmp_path):
     assert "does not match its header" in fault(path, FileFormatError).problem
 
 
-def test_a_zip_bomb_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("position", "field", "problem"),
+    [
+        (24, 2**31, "the header of x.npy declares more than the file can hold"),
+        (10, zipfile.ZIP_BZIP2, "x.npy is compressed by a method that NumPy does not use"),
+    ],
+)
+def test_a_zip_bomb_or_an_unusual_compression_is_refused(tmp_path, position, field, problem):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", b"\x93NUMPY" + bytes(1000))
     content = bytearray((tmp_path / "a.npz").read_bytes())
-    directory = content.index(b"PK\x01\x02")
-    content[directory + 24 : directory + 28] = struct.pack("<I", 2**31)
+    struct.pack_into("<I", content, content.index(b"PK\x01\x02") + position, field)
     (tmp_path / "a.npz").write_bytes(content)
-    error = fault(tmp_path / "a.npz", FileFormatError)
-    assert error.problem == "the header of x.npy declares more than the file can hold"
+    assert fault(tmp_path / "a.npz", FileFormatError).problem == problem
 
 
 def test_damaged_archives_give_clear_errors(tmp_path):

@@ -74,10 +74,12 @@ def scaled(scores: lm.Tensor) -> lm.Tensor:
     return scores * 2000.0
 
 
+BY_PATH = lm.ByPath({"1.*": lm.SGD(0.1, momentum=0.9)}, default=lm.Adam(0.01))
 RESUMED: dict[str, tuple[Callable[[], lm.Model], dict[str, Any]]] = {
     "states of layers": (lambda: chain(lm.BatchNorm(), lm.Dropout(0.2)), {}),
     "classes of the user": (with_classes_of_the_user, {}),
     "a part": (decoder, {}),
+    "optimizers by path": (chain, {"optimizer": BY_PATH}),
     "micro-batches": (lambda: chain(lm.Dropout(0.5)), {"micro_batch": 5}),
     **{
         dtype: (lambda dtype=dtype: chain(lm.BatchNorm(), lm.Dropout(0.2), dtype=dtype), {})
@@ -139,7 +141,10 @@ def test_a_checkpoint_is_a_model_of_its_epoch_and_resuming_a_fit_that_is_done_do
 
 OTHER_LAYERS = lm.Sequential(lm.Input(4), lm.Linear(8), lm.ReLU(), lm.Dropout(0.3), lm.Linear(3))
 OTHERS: dict[str, tuple[lm.Model, dict[str, Any], list[str]]] = {
-    "optimizer": (lm.Model(network()), {"optimizer": lm.AdamW()}, ["Adam in the file, AdamW here"]),
+    "optimizer": (
+        *(lm.Model(network()), {"optimizer": BY_PATH}),
+        ["Adam in the file, ByPath(SGD, Adam) here"],
+    ),
     "batch_size": (lm.Model(network()), {"batch_size": 10}, ["8 in the file, 10 here"]),
     "seed": (lm.Model(network()), {"seed": 3}, ["0 in the file, 3 here"]),
     "micro_batch": (lm.Model(network()), {"micro_batch": 4}, ["None in the file, 4 here"]),

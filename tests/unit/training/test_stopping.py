@@ -112,16 +112,24 @@ def test_a_measure_that_is_not_there_is_named_before_the_training(name, advice, 
 
 
 PLATEAU = [5, 4, 4, 4, 4, 3.99999, 3, 3, 3, 3, 3, 2.9]
-
-
+SLOWER = [5, 4, 4, 4, 3.9, 3.9, 3.9, 3.9, 3.9]
 FINITE_LATE = [math.nan, math.inf, 5, math.nan, 4, math.inf, math.inf, 4]
 
 
-def test_reduce_on_plateau_lowers_the_rate_where_no_value_is_finite():
-    plateau = lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1)
-    values = [math.nan, math.inf, -math.inf, math.nan, math.inf]
-    history = fit([Scripted(values), plateau], epochs=5)
-    assert history["rate"] == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025])
+@pytest.mark.parametrize(
+    ("how", "values", "rates"),
+    [
+        ({}, [math.nan, math.inf, -math.inf, math.nan, math.inf], [0.1, 0.1, 0.05, 0.05, 0.025]),
+        ({}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025]),
+        ({"cooldown": 2}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.025]),
+        ({"threshold": 0.1}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.025, 0.025, 0.0125]),
+        ({"least_rate": 0.04}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.04, 0.04]),
+    ],
+)
+def test_reduce_on_plateau_lowers_the_rate(how, values, rates):
+    plateau = lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1, **how)
+    history = fit([Scripted(values), plateau], epochs=len(values))
+    assert history["rate"] == pytest.approx(rates)
 
 
 @pytest.mark.torch
