@@ -359,5 +359,5 @@ def _as_metric(metric: Any) -> Any:
     plain = callable(metric) and not isinstance(metric, type) and not hasattr(metric, "statistics")
     plain = plain and not advice_on_object(metric)
     # A loss is a function too, which its class names.
-    name = "" if hasattr(metric, "__name__") else name_of_class(type(metric))
+    name = "" if hasattr(metric, "__name__") else name_of_class(type(cast(object, metric)))
     return FunctionMetric(cast(Any, metric), name=name) if plain else metric
