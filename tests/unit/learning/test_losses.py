@@ -355,3 +355,10 @@ def test_the_page_of_losses_lists_every_loss_and_metric():
     words = set(re.findall(r"\w+", page))
     public = {*losses.__all__, *metrics.__all__} - {"Loss", "Metric", "Elements"}
     assert not public - words
+
+
+def test_losses_name_their_reduction():
+    classes = [getattr(losses, name) for name in losses.__all__]
+    reduced = {cls.__name__: cls.__doc__ for cls in classes if hasattr(cls, "reduction")}
+    assert len(reduced) > 30
+    assert [name for name, text in reduced.items() if "    reduction: " not in text] == []
