@@ -199,6 +199,7 @@ def test_subgradients():
     assert slopes(ops.sqrt, at_zero) == [[INF]]
     assert slopes(ops.sign, np.array([2.0])) == [[0.0]]
     assert slopes(ops.floor, np.array([2.5])) == [[0.0]]
+    assert slopes(ops.floor_divide, np.array([7.5]), np.array([2.0])) == [[0.0], [0.0]]
     assert slopes(lambda x: ops.clip(x, -1.0, 1.0), np.array([-1.0, 1.0, 1.5])) == [[1, 1, 0]]
     assert slopes(ops.hardtanh, np.array([-1.0, 0.5, 1.0, 1.5])) == [[0, 1, 0, 0]]
     assert slopes(ops.maximum, np.array([1.0]), np.array([1.0])) == [[0.5], [0.5]]
