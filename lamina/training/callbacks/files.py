@@ -58,6 +58,7 @@ class SaveModels(Monitoring):
     keep: Count = 1
     best: Best = None
 
+    _where: ClassVar[str] = "SaveModels"
     state_kinds: ClassVar[Mapping[str, Kind]] = {"best": Row(ReadBy(_ranked))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -77,7 +78,7 @@ class SaveModels(Monitoring):
     def epoch_ends(self, fit: RunningFit) -> None:
         """Saves the model."""
         fit.model.save(self._path("last"))
-        value = self.last_value(fit)
+        value = self._last_value(fit)
         before = self._best
         # Of equal values the earlier epoch is better.
         self._best = sorted([*before, [value, float(fit.epoch)]])[: self.keep]

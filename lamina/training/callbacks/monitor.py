@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from lamina.checks.kinds import Misfit, OrNone, ReadBy, Word
 from lamina.errors import DefinitionError
@@ -31,31 +31,33 @@ class Monitoring(Callback):
 
     monitor: str
     best: str | None
+    # Errors name it, those of a user's subclass too.
+    _where: ClassVar[str]
 
     def __post_init__(self) -> None:
         self.restore({})
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Checks that something of that name is measured, and that its best values are known."""
-        monitor, where = self.monitor, type(self).__name__
+        monitor = self.monitor
         measured = dict.fromkeys((*fit.history.measured, *fit.history))
         # How many numbers a row has is known after an epoch.
         if _without_position(monitor) not in measured:
             raise DefinitionError(
                 f"nothing named {monitor!r} is measured",
                 facts=(("expected", ", ".join(measured)), ("found", repr(monitor))),
-                where=where,
+                where=self._where,
                 advice=advice_on_measure(monitor, [*measured]),
             )
         if self.best is None and fit.smaller_is_better.get(_without_position(monitor)) is None:
             raise DefinitionError(
                 f"nothing says whether small or large values of {monitor!r} are better",
                 facts=(("expected", 'best="min" or best="max"'), ("found", "None")),
-                where=where,
+                where=self._where,
                 advice="A metric's class may say it too: smaller_is_better = True, or False.",
             )
 
-    def last_value(self, fit: RunningFit) -> float:
+    def _last_value(self, fit: RunningFit) -> float:
         """The measure in the last epoch, negated if larger values are better."""
         monitor = self.monitor
         if monitor not in fit.history:
@@ -63,7 +65,7 @@ class Monitoring(Callback):
             raise DefinitionError(
                 f"{monitor!r} is no number, so no epoch is the best one",
                 facts=(("expected", ", ".join(fit.history)), ("found", repr(monitor))),
-                where=type(self).__name__,
+                where=self._where,
                 advice=f"It has a number for each class: monitor {first!r}, or a mean over the "
                 "classes."
                 if first in fit.history

@@ -50,6 +50,7 @@ class EarlyStopping(Monitoring):
     best: Best = None
     best_epoch: int = field(default=0, init=False)
 
+    _where: ClassVar[str] = "EarlyStopping"
     state_kinds: ClassVar[Mapping[str, Kind]] = {
         "best_epoch": Whole(0),
         "best": Measured(),
@@ -80,7 +81,7 @@ class EarlyStopping(Monitoring):
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Compares the measure with the best one."""
-        value = self.last_value(fit)
+        value = self._last_value(fit)
         if value < self._best - self.least_change:
             self._best, self._waited, self.best_epoch = value, 0, fit.epoch
             if self.restore_best:
@@ -135,6 +136,7 @@ class ReduceOnPlateau(Monitoring):
     least_rate: NotNegative = 0.0
     best: Best = None
 
+    _where: ClassVar[str] = "ReduceOnPlateau"
     changes_rate: ClassVar[bool] = True
     state_kinds: ClassVar[Mapping[str, Kind]] = {
         "best": Measured(),
@@ -154,7 +156,7 @@ class ReduceOnPlateau(Monitoring):
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Compares the measure with the best one, and may lower the rate."""
-        value = self.last_value(fit)
+        value = self._last_value(fit)
         # For negated values the same fraction of the best one is added.
         change = self.threshold * abs(self._best) if math.isfinite(self._best) else 0.0
         if value < self._best - change:

@@ -105,10 +105,19 @@ def test_a_measure_that_is_not_there_is_named_before_the_training(name, advice, 
     ):
         seen, metrics = Seen(), [lm.Accuracy()] if advice else []
         error = refused(DefinitionError, fit, [callback, seen], metrics=metrics)
-        assert error.where.startswith(type(callback).__name__)
+        assert error.where == type(callback).__name__
         assert f"nothing named {name!r} is measured" in error.problem
         assert error.advice == advice or not advice
         assert seen.calls == ["fit fails: DefinitionError"]
+
+
+class Patient(lm.callbacks.EarlyStopping):
+    last_value = "a name of the user's"
+
+
+def test_errors_of_a_subclass_name_the_class_whose_documentation_explains_them():
+    assert refused(DefinitionError, fit, [Patient("absent")]).where == "EarlyStopping"
+    assert len(fit([Patient("loss")], epochs=1)) == 1
 
 
 PLATEAU = [5, 4, 4, 4, 4, 3.99999, 3, 3, 3, 3, 3, 2.9]
