@@ -92,8 +92,9 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
         _require_model(tensors, metadata)
         try:
             return _assemble(tensors, metadata, layers)
-        except FileFormatError:
-            raise
+        except FileFormatError as error:
+            # What the file holds is the cause; how its reader noticed it tells users nothing.
+            raise error from None
         except NONSENSE as error:
             is_ours = isinstance(error, LaminaError)
             found = str(error) if is_ours else f"{type(error).__name__}: {error}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, final
@@ -14,7 +15,7 @@ from lamina.base.records import cached_property, frozen_dataclass
 from lamina.checks.kinds import Count, Measured, NotNegative
 from lamina.checks.stored import stored
 from lamina.data.positions import Counted, Position, plain_state
-from lamina.errors import DefinitionError, FileFormatError, errors_at
+from lamina.errors import DefinitionError, FileFormatError
 from lamina.files.atomic import require_writable
 from lamina.files.classes import classes_of
 from lamina.files.encode import are_alike
@@ -150,7 +151,7 @@ class Checkpoint:
                 advice="Start from its parameters: lm.load(path), and leave resume out.",
             )
         given["position"] = given.get("position") or None
-        with errors_at(os.fspath(self._path)):
+        with self._named():
             notes = stored(_Notes, given, "checkpoint")
             if notes.position is not None:
                 plain_state(notes.position.state)
@@ -207,10 +208,18 @@ class Checkpoint:
 
             require_equal(saved.coding, self._parameters.coding, is_training=True)
         self._parameters.coding = self._parameters.coding or saved.coding
-        with errors_at(os.fspath(self._path)):
+        with self._named():
             hooks.restore(together(notes.callbacks, arrays))
         values = {name: list(one) for name, one in notes.history.items()}
         return History(values, list(notes.seconds))
+
+    @contextmanager
+    def _named(self) -> Generator[None]:
+        """Errors about what is in the file name it; those of callbacks stay as they are."""
+        try:
+            yield
+        except FileFormatError as error:
+            raise error.at(os.fspath(self._path)) from None
 
     def _require_same_options(self, before: Mapping[str, Any]) -> None:
         options, before = self._options, {**_EARLIER, **before}

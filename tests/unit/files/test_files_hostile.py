@@ -298,7 +298,11 @@ OPS: dict[str, tuple[Any, str]] = {
 def test_an_op_with_attributes_that_it_does_not_take_is_refused(name, tmp_path):
     change, expected = OPS[name]
     forge(tmp_path / "model", change)
-    assert expected in refused(tmp_path / "model").problem
+    error = refused(tmp_path / "model")
+    assert expected in error.problem
+    # A traceback shows the error alone, without what the reader of the file noticed first.
+    assert error.__cause__ is None
+    assert error.__suppress_context__
 
 
 def headed(header: bytes, length: int | None = None, data: bytes = b"") -> bytes:

@@ -190,6 +190,32 @@ def test_resuming_from_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     assert path.read_bytes() == b"something else"
 
 
+class Restored(lm.callbacks.Callback):
+    """Raises an error with a cause when it is restored."""
+
+    def __init__(self, error: lm.LaminaError) -> None:
+        self.error = error
+
+    def state(self) -> dict[str, Any]:
+        return {"epochs": 1}
+
+    def restore(self, state: Any) -> None:
+        if state:
+            raise self.error from ValueError("noticed first")
+
+
+def test_errors_of_a_checkpoint_name_the_file_and_have_no_cause_but_those_of_callbacks(tmp_path):
+    path = tmp_path / "checkpoint"
+    fit(lm.Model(network()), epochs=1, checkpoint=path, callbacks=[Restored(DataError("mine"))])
+    for error, where in ((FileFormatError("damaged"), str(path)), (DataError("mine"), "")):
+        how: Any = {"checkpoint": path, "resume": True, "callbacks": [Restored(error)]}
+        found = refused(type(error), fit, lm.Model(network()), **how)
+        assert found is error
+        assert found.where == where
+        assert (found.__cause__ is None) == bool(where)
+        assert found.__suppress_context__
+
+
 def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_training_step(tmp_path):
     path, model = tmp_path / "absent" / "checkpoint", lm.Model(network())
     before = model.parameters()
