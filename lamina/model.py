@@ -320,10 +320,22 @@ class Model(Named):
         """
         dataset = None if data is None else as_dataset(data)
         targets = None if dataset is None else dataset.target_arrays
-        terms = as_loss(loss), optimizer, as_metrics(metrics), clip, frozen
-        options = TrainingOptions(*terms, numbers_of(class_weights, targets))
-        how: Any = {"seed": self.seed if seed is None else seed, "micro_batch": micro_batch}
-        return Training(self._parameters, options, dataset, batch_size, **how)
+        options = TrainingOptions(
+            loss=as_loss(loss),
+            optimizer=optimizer,
+            metrics=as_metrics(metrics),
+            clip=clip,
+            frozen=frozen,
+            class_weights=numbers_of(class_weights, targets),
+        )
+        return Training(
+            self._parameters,
+            options,
+            dataset,
+            batch_size,
+            seed=self.seed if seed is None else seed,
+            micro_batch=micro_batch,
+        )
 
     @checked
     def fit(
@@ -394,12 +406,22 @@ class Model(Named):
         own = data.coding if isinstance(data, Dataset) else None
         coding = own or self.coding
         targets = None if (known := whole_of(data)) is None else known.target_arrays
-        terms = as_loss(loss), optimizer, as_metrics(metrics), clip, frozen
-        weights, has_norm = numbers_of(class_weights, targets), "gradient_norm" in record
-        options = TrainingOptions(*terms, weights, has_norm)
-        examined = None if validation is None else as_data(validation, coding)
+        options = TrainingOptions(
+            loss=as_loss(loss),
+            optimizer=optimizer,
+            metrics=as_metrics(metrics),
+            clip=clip,
+            frozen=frozen,
+            class_weights=numbers_of(class_weights, targets),
+            gradient_norm="gradient_norm" in record,
+        )
         fit = Fit(
-            *(self, self._parameters, options, data, examined, coding),
+            model=self,
+            parameters=self._parameters,
+            options=options,
+            train=data,
+            validation=None if validation is None else as_data(validation, coding),
+            coding=coding,
             epochs=epochs,
             batch_size=batch_size,
             seed=self.seed if seed is None else seed,
@@ -506,8 +528,9 @@ class Model(Named):
         copy = self._parameters.copy()
         if dataset is None:
             loss, seed = None if options is None else options.loss, copy.seed
-            how: Any = {"where": "profile"}
-            dataset = random_examples(self.network, loss, batch_size, seed, copy.dtype, **how)
+            dataset = random_examples(
+                self.network, loss, batch_size, seed, copy.dtype, where="profile"
+            )
         x, y, weights = dataset.inputs, dataset.targets, dataset.weights
         if options is None:
             return Inference(copy).profile(x, seconds)

@@ -100,7 +100,8 @@ def load(
         table = None if on_disk or source.is_dir() else TABLE_FORMATS.get(_kind(source))
         if table is not None:
             return _read_table(table, source, targets, dtype, asked)
-        for name, value in asked.items():
+        if asked:
+            name, value = next(iter(asked.items()))
             usual = f"{name}={_TABLE_DEFAULTS[name]!r}"
             raise DataError(
                 f"{name} is for tables, and this is no table",

@@ -25,7 +25,10 @@ Json = Any
 
 
 def decode(definition: Json, arrays: Mapping[str, Array], user_layers: Sequence[type]) -> Network:
-    """The network that `encode` wrote, which may contain these records of users."""
+    """The network that `encode` wrote, from its constants and a caller's own classes of records.
+
+    Data that are no network raise any of NONSENSE, which the caller makes a FileFormatError.
+    """
     return _Decoder(arrays, user_layers).network(_table(definition))
 
 

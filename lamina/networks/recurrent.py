@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina.checks import checked
 from lamina.checks.kinds import Count, Depth, Probability
 from lamina.checks.origin import source_line
@@ -61,7 +59,13 @@ def lstm_classifier(
     else:
         first = Input(length, dtype="int64")
         x = Embedding(vocabulary, features, name="embedding")(first)
-    sizes: dict[str, Any] = {"layers": layers, "bidirectional": bidirectional, "dropout": dropout}
-    memory = LSTM(features, **sizes, returns="last", name="lstm")
+    memory = LSTM(
+        features,
+        layers=layers,
+        bidirectional=bidirectional,
+        dropout=dropout,
+        returns="last",
+        name="lstm",
+    )
     given = [first, Input(dtype="int64")] if lengths else [first]
     return Network(given, Linear(classes, name="head")(memory(x, *given[1:])))

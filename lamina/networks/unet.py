@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from lamina.base.shapes import static
 from lamina.checks import checked
@@ -53,9 +53,14 @@ def unet(
     def twice(x: Tensor, channels: int, name: str) -> Tensor:
         """Two convolutions 3x3."""
         for number in (1, 2):
-            how: dict[str, Any] = {"padding": padding, "bias": not batch_norm}
-            conv = f"{name}.conv{number}"
-            x = Conv2d(channels, 3, **how, weight_init=KaimingUniform(), name=conv)(x)
+            x = Conv2d(
+                channels,
+                3,
+                padding=padding,
+                bias=not batch_norm,
+                weight_init=KaimingUniform(),
+                name=f"{name}.conv{number}",
+            )(x)
             x = ReLU()(BatchNorm(name=f"{name}.norm{number}")(x) if batch_norm else x)
         return x
 

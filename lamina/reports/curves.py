@@ -62,10 +62,19 @@ def _draw_panel(axes: Any, name: str, series: Mapping[str, Sequence[float]]) -> 
     for label, values, colour, line, marker in curves:
         if len(values):
             numbers = range(1, len(values) + 1)
-            how: Any = {"color": colour, "linestyle": line, "linewidth": 1.6, "marker": marker}
             # Many epochs: the line alone, with a mark on the last value.
             marked = 1 if epochs <= 20 else [len(values) - 1]
-            axes.plot(numbers, values, label=label, markevery=marked, markersize=4, **how)
+            axes.plot(
+                numbers,
+                values,
+                label=label,
+                color=colour,
+                linestyle=line,
+                linewidth=1.6,
+                marker=marker,
+                markersize=4,
+                markevery=marked,
+            )
     finite = [value for _, values, *_ in curves for value in values if math.isfinite(value)]
     smallest, largest = min(finite, default=0.0), max(finite, default=0.0)
     if name == "loss" and smallest > 0 and largest / smallest > _LOGARITHMIC_ABOVE:

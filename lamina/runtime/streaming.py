@@ -101,7 +101,10 @@ class Streamed:
 
 
 def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streamed | None:
-    """A data set as a stream; None if the engine has no memory of its own."""
+    """A data set as a stream; None if the engine has no memory of its own.
+
+    A batch has at most `batch` examples. An EngineError is raised if there is no room for two.
+    """
     each = {name: array[:1].nbytes for name, array in arrays.items()}
     most = min(_CHUNK_BYTES, int((engine.available_bytes() or 0) * _FRACTION))
     batches = max(1, most // max(1, batch * sum(each.values())))

@@ -360,6 +360,7 @@ def _norm(gradients: Sequence[Tensor]) -> Tensor:
 def _trained(
     loss: Tensor, variables: Iterable[Variable], excluded: Collection[str], frozen: Sequence[str]
 ) -> list[Variable]:
+    """The parameters that are trained: a gradient reaches them, and no pattern excludes them."""
     reached = set(topological([loss]))
     reachable = [variable for variable in variables if variable.tensor in reached]
     trained = [variable for variable in reachable if variable.name not in excluded]

@@ -102,6 +102,7 @@ def _chosen(graph: Graph, trace: Trace) -> set[Tensor]:
 
 
 def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
+    """The candidates that are rounded: made from products, needed later, and large."""
     nodes = graph.nodes()
     users, uses = users_of(nodes), Counter(x for node in nodes for x in node.operands)
     origins: dict[Tensor, _Origin] = {}

@@ -284,7 +284,7 @@ class BatchRunner(Named):
         epochs: int | None = 1,
         steps: int | None = None,
     ) -> Generator[Feed]:
-        """The batches of a stream, where the engine can read them, as long as the block runs."""
+        """The batches of a stream, where engines can read them; at the end the reader is closed."""
         self._require_alive()
         plan = Plan(self._arrays_of, self.batch_size, drop_last, epochs, steps)
         named = dict(zip(self._leaf_names(), self._arrays_of(sample), strict=True))

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -80,8 +80,14 @@ class Opened:
                 self.to_read = None, max(0, each * (epochs - done[0]) - done[1])
             elif position is not None and position.epoch >= epochs:
                 self.to_read = None, 0
-            how: Any = {"seed": seed, "resumes": position is not None, "keeps_states": keeps_states}
-            self._reader = Reader(data, position, is_over=self.to_read[1] == 0, **how)
+            self._reader = Reader(
+                data,
+                position,
+                seed=seed,
+                resumes=position is not None,
+                keeps_states=keeps_states,
+                is_over=self.to_read[1] == 0,
+            )
 
     @property
     def sample(self) -> Dataset:
@@ -143,8 +149,8 @@ def epochs_of(opened: Opened, training: Training, *, drop_last: bool) -> Generat
             yield _OfDataset(opened.data, training, resident, opened.seed, drop_last)
         return
     epochs, steps = opened.to_read
-    how: Any = {"drop_last": drop_last, "epochs": epochs, "steps": steps}
-    with training.fed(opened.reader, opened.sample, **how) as feed:
+    reader, sample = opened.reader, opened.sample
+    with training.fed(reader, sample, drop_last=drop_last, epochs=epochs, steps=steps) as feed:
         known = whole_of(opened.data)
         size = training.batch_size
         each = None if known is None else _steps_of(len(known), size, drop_last=drop_last)

@@ -96,6 +96,7 @@ class Fit:
         """Trains until all epochs are done; returns their history.
 
         Ctrl-C ends it between two training steps; the model keeps the parameters trained so far.
+        After an EngineError or a NonFiniteError it has the values of the last good epoch.
         """
         checkpoint = None
         if self.checkpoint is not None:
@@ -104,16 +105,27 @@ class Fit:
         resumed = self.resume and checkpoint is not None and checkpoint.exists
         begun = checkpoint.begun() if checkpoint is not None and resumed else Begun()
         hooks = Hooks(self.callbacks)
-        keeps_states = self.checkpoint is not None
         order = self.seed if self.shuffle else None
         steps_done = 0 if begun.recorded is None else len(begun.recorded.losses)
-        where = self.epochs, begun.position, (begun.epochs, steps_done)
-        waits: Any = {"keeps_states": keeps_states, "seconds": hooks.waits_at_most}
-        with Opened(self.train, order, *where, **waits) as opened:
+        with Opened(
+            self.train,
+            order,
+            self.epochs,
+            begun.position,
+            (begun.epochs, steps_done),
+            keeps_states=self.checkpoint is not None,
+            seconds=hooks.waits_at_most,
+        ) as opened:
             size = begun.batch_size or opened.batch_size(self.batch_size)
-            how: Any = {"seed": self.seed, "micro_batch": self.micro_batch}
             with (
-                Training(self.parameters, self.options, opened.sample, size, **how) as training,
+                Training(
+                    self.parameters,
+                    self.options,
+                    opened.sample,
+                    size,
+                    seed=self.seed,
+                    micro_batch=self.micro_batch,
+                ) as training,
                 self._coded(training),
             ):
                 history = self._begin(training, hooks, checkpoint)

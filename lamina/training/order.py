@@ -22,7 +22,10 @@ def batches_of_rows(rows: Array, size: int) -> list[Array]:
 def batches_after(
     dataset: Dataset, batch_size: int, done: int, steps: int, seed: int, *, drop_last: bool
 ) -> Iterator[Array]:
-    """The batches of so many training steps after those that are done: (batches, batch size)."""
+    """The batches of so many training steps after those that are done: (batches, batch size).
+
+    The training steps that are done count from the first epoch on. Without a batch: a DataError.
+    """
     size = min(batch_size, len(dataset))
     used = len(dataset) // batch_size * batch_size if drop_last else len(dataset)
     if not used:

@@ -324,10 +324,14 @@ class Training(BatchRunner):
     def _run_stream(self, stream: Stream, steps: int, seed: int, *, drop_last: bool) -> Array:
         """Trains on the batches of a stream after the training steps done so far."""
         epochs, omitted = (1, 0) if stream.is_one_shot else (None, self.steps_done)
-        how: Any = {"drop_last": drop_last, "epochs": epochs, "steps": omitted + steps}
         with closing(Reader(stream, seed=seed)) as reader:
             sample = reader.sample()
-            with held_interrupts() as interrupt, self.fed(reader, sample, **how) as feed:
+            with (
+                held_interrupts() as interrupt,
+                self.fed(
+                    reader, sample, drop_last=drop_last, epochs=epochs, steps=omitted + steps
+                ) as feed,
+            ):
 
                 def stopped() -> bool:
                     return interrupt.is_ending

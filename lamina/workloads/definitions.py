@@ -199,9 +199,19 @@ _MOBILENET_V2 = Ready(
 )
 _LSTM = Stack((64, 64), (LSTM(128, returns="last"), Linear(10)))
 # A language model: predicts the next letter.
-_SIZES = {"vocabulary": 256, "length": 128, "features": 256, "heads": 8, "layers": 4}
-_MORE = {"hidden": 1024, "causal": True, "dropout": 0.0}
-_TRANSFORMER = Ready("transformer_encoder", _SIZES | _MORE)
+_TRANSFORMER = Ready(
+    "transformer_encoder",
+    {
+        "vocabulary": 256,
+        "length": 128,
+        "features": 256,
+        "heads": 8,
+        "layers": 4,
+        "hidden": 1024,
+        "causal": True,
+        "dropout": 0.0,
+    },
+)
 
 
 def _by_name(*workloads: Workload) -> dict[str, Workload]:

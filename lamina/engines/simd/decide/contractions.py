@@ -210,11 +210,21 @@ def gemm_schedule(
         whole = right == PREPACKED and not in_k_order
         packing = packing_of_all(matrix, panels.lanes) if whole else packing_of_some(matrix)
     return GemmSchedule(
-        *(algorithm, extents, panels, *tile, chunk, split_m, left, right, packing, prefetch),
-        are_wide((store.value for store in matrix.step.stores), processor),
-        Work(b * panels.count * split_m, cycles),
-        packing_left if left != DIRECT else None,
-        matrix.paired,
+        algorithm=algorithm,
+        extents=extents,
+        panels=panels,
+        tile_m=tile[0],
+        tile_n=tile[1],
+        chunk=chunk,
+        split_m=split_m,
+        left=left,
+        right=right,
+        packing=packing,
+        prefetch=prefetch,
+        wide_epilogue=are_wide((store.value for store in matrix.step.stores), processor),
+        work=Work(b * panels.count * split_m, cycles),
+        packing_left=packing_left if left != DIRECT else None,
+        paired=matrix.paired,
     )
 
 
