@@ -11,7 +11,7 @@ from gpu_cases import run_kernel
 from lamina.base.shapes import Array
 from lamina.codegen.c import Module
 from lamina.codegen.pieces import PieceFunction, PieceModule, pieces_of
-from lamina.codegen.values import POINTER, Type, Value, constant, undefined
+from lamina.codegen.values import POINTER, Type, Value, constant, constants, undefined
 from lamina.codegen.words import OPENCL_PROCESSOR
 
 LANES = (1, 2, 3, 5, 8, 10, 16, 21, 32)
@@ -79,6 +79,20 @@ def test_lanes_move_between_pieces(opencl_name, lanes):
     found = result_of(opencl_name, write, x, np.zeros(lanes, "float32"))
     both = np.concatenate([x[::-1], x])[::2]
     np.testing.assert_array_equal(found, np.roll(both, -1))
+
+
+@pytest.mark.parametrize("lanes", LANES[1:])
+def test_conditions_become_bits_and_bits_become_conditions(opencl_name, lanes):
+    is_set = np.arange(lanes) % 3 == 1
+
+    def write(code: PieceFunction, vector: Value) -> Value:
+        bits = code.bits(code.compare("ogt", vector, constant(0, vector.type)), "i32")
+        numbers = constants([float(lane) for lane in range(lanes)], "float")
+        return code.select(code.lanes_of(bits << 1, lanes), numbers, constant(-1, vector.type))
+
+    found = result_of(opencl_name, write, is_set.astype("float32"), np.zeros(lanes, "float32"))
+    shifted = np.append(False, is_set[:-1])
+    np.testing.assert_array_equal(found, np.where(shifted, np.arange(lanes), -1))
 
 
 def test_functions_are_written_once_and_constant_arrays_too():
