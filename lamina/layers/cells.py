@@ -25,7 +25,7 @@ Tensors = Sequence[Tensor]
 CellActivation = Literal["tanh", "relu"]
 
 
-class Formula(Layer, ABC):
+class RecurrentUnit(Layer, ABC):
     """What a cell and a recurrent layer compute in an iteration.
 
     Attributes:
@@ -48,7 +48,7 @@ class Formula(Layer, ABC):
         """
 
 
-class Simple(Formula):
+class ElmanUnit(RecurrentUnit):
     """activation(x + h + bias): Elman (1990)."""
 
     activation: CellActivation
@@ -59,7 +59,7 @@ class Simple(Formula):
         return [ops.tanh(total) if self.activation == "tanh" else ops.relu(total)]
 
 
-class LongShort(Formula):
+class LongShortTermMemory(RecurrentUnit):
     """The gates i, f, g, o; c = f c + i g, h = o tanh(c): Hochreiter, Schmidhuber (1997)."""
 
     gates = 4
@@ -72,7 +72,7 @@ class LongShort(Formula):
         return [ops.sigmoid(o) * ops.tanh(cell), cell]
 
 
-class Gated(Formula):
+class GatedRecurrentUnit(RecurrentUnit):
     """The gates r, z, n; h = (1 - z) n + z h: Cho et al. (2014), as in cuDNN."""
 
     gates = 3
@@ -110,7 +110,7 @@ def initial_states(
 
 
 @frozen_dataclass
-class _Cell(Formula, ABC):
+class _Cell(RecurrentUnit, ABC):
     features: Count
     _: KW_ONLY
     bias: bool = True
@@ -147,7 +147,7 @@ class _Cell(Formula, ABC):
 
 
 @frozen_dataclass
-class RNNCell(Simple, _Cell):
+class RNNCell(ElmanUnit, _Cell):
     """One iteration of `RNN`: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
     Takes f32 or f64 [batch, inputs], and the state, [batch, features], as a second tensor; without
@@ -173,7 +173,7 @@ class RNNCell(Simple, _Cell):
 
 
 @frozen_dataclass
-class LSTMCell(LongShort, _Cell):
+class LSTMCell(LongShortTermMemory, _Cell):
     """One iteration of `LSTM`.
 
     Takes f32 or f64 [batch, inputs], and both states, h and c, [batch, features], as further
@@ -194,7 +194,7 @@ class LSTMCell(LongShort, _Cell):
 
 
 @frozen_dataclass
-class GRUCell(Gated, _Cell):
+class GRUCell(GatedRecurrentUnit, _Cell):
     """One iteration of `GRU`.
 
     Takes f32 or f64 [batch, inputs], and the state, [batch, features], as a second tensor; without

@@ -20,10 +20,10 @@ from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.cells import (
     CellActivation,
-    Formula,
-    Gated,
-    LongShort,
-    Simple,
+    ElmanUnit,
+    GatedRecurrentUnit,
+    LongShortTermMemory,
+    RecurrentUnit,
     Tensors,
     initial_states,
 )
@@ -36,7 +36,7 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 @frozen_dataclass
-class _Recurrent(Formula, ABC):
+class _Recurrent(RecurrentUnit, ABC):
     features: Count
     _: KW_ONLY
     layers: Depth = 1
@@ -195,7 +195,7 @@ def _mask(scope: Scope, given: Tensors, x: Tensor, length: int) -> Tensor:
 
 
 @frozen_dataclass
-class RNN(Simple, _Recurrent):
+class RNN(ElmanUnit, _Recurrent):
     """The simple recurrent layer: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
     Takes f32 or f64 [batch, length, inputs]. Two kinds of tensors may follow. If sequences differ
@@ -238,7 +238,7 @@ class RNN(Simple, _Recurrent):
 
 
 @frozen_dataclass
-class LSTM(LongShort, _Recurrent):
+class LSTM(LongShortTermMemory, _Recurrent):
     """Long short-term memory: a cell state with input, forget and output gates.
 
     i, f, o = sigmoid(..) and g = tanh(..) of W_ih x + b_ih + W_hh h + b_hh, whose rows are in the
@@ -269,7 +269,7 @@ class LSTM(LongShort, _Recurrent):
 
 
 @frozen_dataclass
-class GRU(Gated, _Recurrent):
+class GRU(GatedRecurrentUnit, _Recurrent):
     """The gated recurrent unit: a state with a reset gate and an update gate.
 
     With r, z = sigmoid(W_ih x + b_ih + W_hh h + b_hh) and

@@ -31,7 +31,7 @@ _Value = TypeVar("_Value")
 
 
 @frozen_dataclass
-class Home:
+class Placement:
     """An engine, and what programs share on it: the lock of their memories, and an arena."""
 
     engine: Engine
@@ -82,7 +82,7 @@ class CompiledProgram:
 def compile_for_batch(
     graph: BatchGraph,
     batch: int,
-    home: Home,
+    placement: Placement,
     shared: Mapping[str, Memory],
     name: str,
     *,
@@ -90,22 +90,22 @@ def compile_for_batch(
     program: Program | None = None,
 ) -> CompiledProgram:
     """Compiles the graph of one batch for a batch size. The caller holds the model's lock."""
-    home.lock.settle()
+    placement.lock.settle()
     if program is None:
-        program = program_for_batch(graph, batch, home, name)
+        program = program_for_batch(graph, batch, placement, name)
     else:
-        _require_room(batch, home.engine.needs(program), home)
+        _require_room(batch, placement.engine.needs(program), placement)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     same_order = order == tuple(range(len(names)))
-    executable = home.engine.compile(program, shared, home.arena, timed=timed)
-    return CompiledProgram(program, executable, home.lock, None if same_order else order)
+    executable = placement.engine.compile(program, shared, placement.arena, timed=timed)
+    return CompiledProgram(program, executable, placement.lock, None if same_order else order)
 
 
 def program_for_batch(
     graph: BatchGraph,
     batch: int,
-    home: Home,
+    placement: Placement,
     name: str,
     state: Sequence[Need] = (),
     divisible: str = "",
@@ -116,7 +116,7 @@ def program_for_batch(
         divisible: what has fewer examples if it does not fit: the `"batch"` of a training step,
             which may be divided, or its `"micro-batch"`; "" for another batch.
     """
-    engine = home.engine
+    engine = placement.engine
 
     @cache
     def compiled(size: int) -> Program:
@@ -124,7 +124,7 @@ def program_for_batch(
 
     def refused(error: EngineError) -> LaminaError:
         available = engine.available_bytes()
-        limit = math.inf if available is None else available + home.arena.bytes
+        limit = math.inf if available is None else available + placement.arena.bytes
         limit = max(limit, room.NOT_ASKED_BYTES)
         error.advice = _advice(_largest_batch(compiled, engine, state, limit, batch), divisible)
         return error.at(engine.device.engine)
@@ -132,14 +132,14 @@ def program_for_batch(
     try:
         program = compiled(batch)
         planned = needs_of_program(program)
-        _require_room(batch, (*state, *planned), home)
+        _require_room(batch, (*state, *planned), placement)
     except EngineError as error:
         raise refused(error) from None
     # An error of the engine itself does not depend on the batch.
     needs = engine.needs(program)
     if needs != planned:
         try:
-            _require_room(batch, (*state, *needs), home)
+            _require_room(batch, (*state, *needs), placement)
         except EngineError as error:
             raise refused(error) from None
     return program
@@ -179,15 +179,15 @@ def _advice(fits: int, divisible: str) -> str:
     return f"Take a batch of at most {examples}{divided}."
 
 
-def _require_room(batch: int, needs: Sequence[Need], home: Home) -> None:
+def _require_room(batch: int, needs: Sequence[Need], placement: Placement) -> None:
     """Checks that there is memory for a program, before it is compiled and memory is allocated."""
     require_room(
         f"a batch of {batch:,} example{'s' if batch > 1 else ''} needs",
         needs,
-        home.engine.available_bytes,
-        reused=home.arena.bytes,
-        most=home.engine.target.largest_block_bytes,
-        where=home.engine.device.engine,
+        placement.engine.available_bytes,
+        reused=placement.arena.bytes,
+        most=placement.engine.target.largest_block_bytes,
+        where=placement.engine.device.engine,
         advice="Take a smaller batch.",
     )
 

@@ -12,7 +12,7 @@ from lamina.engines.engine import Engine
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
 from lamina.network import Network
-from lamina.runtime.compiled import CompiledProgram, Home, RecentPrograms, compile_for_batch
+from lamina.runtime.compiled import CompiledProgram, Placement, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices, index_checks
 from lamina.runtime.model_lock import ModelLock
 from lamina.step.derive import BatchSpecs, inference_graph
@@ -28,7 +28,7 @@ class Function:
         self, inputs: Tensor | Sequence[Tensor], outputs: Tensor | Sequence[Tensor], engine: Engine
     ) -> None:
         self._network = Network(inputs, outputs)
-        self._home = Home(engine, ModelLock(), engine.arena())
+        self._placement = Placement(engine, ModelLock(), engine.arena())
         self._programs: RecentPrograms[int] = RecentPrograms()
         # Every input keeps the dtype of its definition.
         dtypes = [tensor.dtype for tensor in self._network.inputs]
@@ -58,13 +58,13 @@ class Function:
         ready = [array.astype(dtype.numpy) for array, (_, dtype) in given]
         batch = check_batch(ready, specs, self._inputs.labels) if ready else 1
         check_indices(self._index_checks, ready)
-        with self._home.lock.mutex:
+        with self._placement.lock.mutex:
             compiled = self._programs.get(batch, self._compile)
             compiled.run(ready)
             return tuple(compiled.executable.output(name) for name, _ in compiled.program.outputs)
 
     def _compile(self, batch: int) -> CompiledProgram:
-        return compile_for_batch(self._graph, batch, self._home, {}, "function")
+        return compile_for_batch(self._graph, batch, self._placement, {}, "function")
 
 
 @checked

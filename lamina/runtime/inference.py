@@ -163,8 +163,8 @@ class Inference:
         self._shared = self._shared or with_random_state(parameters)
         graph = _graph_of(parameters, dtypes)
         require_batch([tensor.shape for _, tensor in graph.graph.outputs])
-        home, shared = parameters.home, self._shared
-        return compile_for_batch(graph, batch, home, shared, "inference", timed=timed)
+        placement, shared = parameters.placement, self._shared
+        return compile_for_batch(graph, batch, placement, shared, "inference", timed=timed)
 
 
 def require_batch(shapes: Sequence[Shape]) -> None:

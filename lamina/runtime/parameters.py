@@ -21,7 +21,7 @@ from lamina.layers.scope import Variable, arrays_while_drawn
 from lamina.layers.sharing import shared_names
 from lamina.network import Network
 from lamina.program.program import Buffer
-from lamina.runtime.compiled import Home
+from lamina.runtime.compiled import Placement
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.model_lock import ModelLock
 from lamina.step.names import names_of_inputs
@@ -182,9 +182,9 @@ class Parameters:
         return rounding_of(self.precision, lambda: self.engine.device)
 
     @property
-    def home(self) -> Home:
+    def placement(self) -> Placement:
         """The engine, the lock and the arena of its programs."""
-        return Home(self.engine, self.lock, self.arena)
+        return Placement(self.engine, self.lock, self.arena)
 
     def _bind(self) -> None:
         """Sets `lock` and `memories`, which are derived from `_values` and `_names`."""

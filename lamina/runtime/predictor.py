@@ -17,7 +17,7 @@ from lamina.data.arrays import is_frame
 from lamina.engines.changes import Changes
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
 from lamina.learning.protocols import Spec
-from lamina.runtime.compiled import CompiledProgram, Home, RecentPrograms, compile_for_batch
+from lamina.runtime.compiled import CompiledProgram, Placement, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.inference import require_batch
 from lamina.runtime.model_lock import ModelLock
@@ -57,7 +57,7 @@ class Predictor:
         self._parameters = parameters
         self._model_lock = parameters.lock
         self._own = ModelLock()
-        self._home = Home(parameters.engine, self._own, parameters.engine.arena())
+        self._placement = Placement(parameters.engine, self._own, parameters.engine.arena())
         self._checks = parameters.index_checks
         self._specs: tuple[Spec, ...] = tuple(
             input_spec(tensor, parameters.dtype) for tensor in parameters.network.inputs
@@ -303,7 +303,7 @@ class Predictor:
         return self._programs.get(count, self._compile)
 
     def _compile(self, count: int) -> CompiledProgram:
-        return compile_for_batch(self._graph, count, self._home, self._shared, "inference")
+        return compile_for_batch(self._graph, count, self._placement, self._shared, "inference")
 
 
 def _tuple_of(value: Any) -> tuple[Any, ...]:

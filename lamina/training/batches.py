@@ -167,9 +167,9 @@ class BatchRunner(Named):
     def _compile(
         self, batch: int, timed: bool = False, program: Program | None = None
     ) -> CompiledProgram:
-        home, shared, name = self._parameters.home, self._shared, self._program_name
+        placement, shared, name = self._parameters.placement, self._shared, self._program_name
         return compile_for_batch(
-            self._graph, batch, home, shared, name, timed=timed, program=program
+            self._graph, batch, placement, shared, name, timed=timed, program=program
         )
 
     def _specs(self) -> list[Spec]:

@@ -96,9 +96,11 @@ class Training(BatchRunner):
         numbers = (update or self._graph).hyperparameters or TrainingNumbers()
         memories = {**slots, **numbers.leaves}
         # Before the state is allocated; `compile_for_batch` checks again when it is.
-        home, divisible = parameters.home, "batch" if update is None else "micro-batch"
+        placement, divisible = parameters.placement, "batch" if update is None else "micro-batch"
         needs = [need_of_states(memories)]
-        program = program_for_batch(self._graph, micro, home, self._program_name, needs, divisible)
+        program = program_for_batch(
+            self._graph, micro, placement, self._program_name, needs, divisible
+        )
         with self._lock.mutex:
             states = allocate_states(engine, seed, memories)
             self._shared |= states
@@ -112,7 +114,9 @@ class Training(BatchRunner):
             try:
                 self._programs.get(micro, partial(self._compile, program=program))
                 if update is not None:
-                    compiled = compile_for_batch(update, micro, home, self._shared, UPDATE_NAME)
+                    compiled = compile_for_batch(
+                        update, micro, placement, self._shared, UPDATE_NAME
+                    )
                     self._accumulation = Accumulation(micro, compiled, self._shared)
             except BaseException:
                 release_all(states)

@@ -172,7 +172,7 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     graph = BatchGraph(Graph(forward.graph.inputs, outputs), forward.trace)
     parameters = Parameters(network, engine, Precision(shapes.float64), seed)
     memories = with_random_state(parameters)
-    compiled = compile_for_batch(graph, len(dataset), parameters.home, memories, "verify")
+    compiled = compile_for_batch(graph, len(dataset), parameters.placement, memories, "verify")
     arrays = (*dataset.input_arrays, *dataset.target_arrays)
 
     def loss_here() -> float:

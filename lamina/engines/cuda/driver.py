@@ -62,10 +62,18 @@ class _Buffer:
 
 
 @final
-class _Owner:
-    """Owns a module, or the graph of launches with their numbers, which keep buffers alive."""
+class _Module:
+    """Compiled kernels on the device, unloaded with the last reference."""
 
-    def __init__(self, handle: Any, launches: _Launches = ()) -> None:
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+
+@final
+class _LaunchSequence:
+    """Launches with their numbers, which keep buffers alive, and their graph; None without any."""
+
+    def __init__(self, handle: Any, launches: _Launches) -> None:
         self.handle, self.launches = handle, launches
 
 
@@ -73,7 +81,7 @@ class _Owner:
 class _Kernel:
     """A kernel that has its arguments; a group has `local_bytes` besides those it declares."""
 
-    module: _Owner
+    module: _Module
     function: Any
     groups: int
     group: int
@@ -144,7 +152,7 @@ class _Queue:
         with self._driver.current() as calls:
             kernel.enqueue(calls, self.handle, number)
 
-    def run(self, sequence: _Owner) -> None:
+    def run(self, sequence: _LaunchSequence) -> None:
         if sequence.handle is not None:
             with self._driver.current() as calls:
                 calls.cuGraphLaunch(sequence.handle, self.handle)
@@ -315,17 +323,17 @@ class CudaDriver:
 
     # Kernels
 
-    def build(self, text: str) -> _Owner:
+    def build(self, text: str) -> _Module:
         with self.errors("building a program"):
             code = build(self._api, self._found.capability, text)
             with self.current() as calls:
-                module = _Owner(calls.cuModuleLoadData(code))
+                module = _Module(calls.cuModuleLoadData(code))
         self.destroyed_with(module, "cuModuleUnload", module.handle)
         return module
 
     def kernel(
         self,
-        module: _Owner,
+        module: _Module,
         name: str,
         buffers: Sequence[_Buffer | None],
         items: int,
@@ -390,20 +398,22 @@ class CudaDriver:
         return _Product(found, tuple(buffers))
 
     @without_collections
-    def sequence(self, launches: Sequence[tuple[_Kernel | _Product, int | None]]) -> _Owner:
+    def sequence(
+        self, launches: Sequence[tuple[_Kernel | _Product, int | None]]
+    ) -> _LaunchSequence:
         # No garbage is collected: destroying a handle could end the capture.
         row = tuple(launches)
         if not row:
-            return _Owner(None, row)
+            return _LaunchSequence(None, row)
         own_process.require()
         with self.current() as calls:
             enqueue = [partial(one.enqueue, calls, number=number) for one, number in row]
             executable = captured(calls, enqueue)
-        sequence = _Owner(executable, row)
+        sequence = _LaunchSequence(executable, row)
         self.destroyed_with(sequence, "cuGraphExecDestroy", executable)
         return sequence
 
-    def timed(self, sequence: _Owner) -> list[float]:
+    def timed(self, sequence: _LaunchSequence) -> list[float]:
         queue, launches = self.queue, sequence.launches
         with self.current() as calls:
             events = [_Event(self, queue.handle, is_timed=True)]
