@@ -6,6 +6,7 @@ import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import click
@@ -15,6 +16,7 @@ from lamina.base.shapes import DTypeLike
 from lamina.checks.kinds import Misfit, ModelType, refusal
 from lamina.cli.errors import USER_FILE
 from lamina.errors import DefinitionError, DTypeError
+from lamina.foreign import nearest
 from lamina.layers.layer import Layer
 from lamina.learning.by_output import ByOutput, as_loss, as_metrics, terms_of
 from lamina.learning.losses import Loss as KnownLoss
@@ -25,6 +27,8 @@ from lamina.step.precision import ProductPrecision
 
 BATCH_SIZE = 32
 EPOCHS = 10
+# The names that are read, besides `net`.
+_NAMES = ("loss", "optimizer", "metrics", "batch_size", "epochs", "dtype", "precision")
 
 
 @frozen_dataclass
@@ -72,6 +76,7 @@ def read_definition(path: str) -> Definition:
     folder.
     """
     names = _run(path)
+    _check_spellings(path, names)
     network = names.get("net")
     if not isinstance(network, Network):
         others = [name for name, value in names.items() if isinstance(value, Network)]
@@ -100,6 +105,20 @@ def read_definition(path: str) -> Definition:
         _count(path, "epochs", epochs),
         *_precisions(path, names.get("dtype", "float32"), names.get("precision", "float32")),
     )
+
+
+def _check_spellings(path: str, names: Mapping[str, Any]) -> None:
+    """Raises DefinitionError for a name like one that the file does not define."""
+    missing = [name for name in _NAMES if name not in names]
+    for name, value in names.items():
+        meant = nearest(name, missing, 0.85)
+        if meant and not isinstance(value, type | ModuleType):
+            raise DefinitionError(
+                f"the name {name} is not read",
+                facts=(("expected", meant), ("found", f"{name} = {_kind(value)}")),
+                where=path,
+                advice=f"Name it {meant}; if it is something else, give it another name.",
+            )
 
 
 def read_layers(path: str) -> list[type[Layer]]:

@@ -424,6 +424,8 @@ WRONG_FILES = [
     ("check", TABLE + "batch_size = 0\n", "...batch_size has a wrong value"),
     ("check", TABLE + "epochs = 2.5\n", "...found     2.5...Write for example: epochs = 32"),
     ("check", TABLE + "batch_size = '5'\n", "...Write batch_size = 5, without quotes."),
+    ("check", TABLE + "optimiser = lm.Adam(1)\n", "...the name optimiser is not read"),
+    ("check", TABLE + "epoch = 3\n", "...found     epoch = 3...Name it epochs; if it is something"),
     ("plan", TABLE + "dtype = 16\n", "DTypeError in wrong.py, dtype: the parameters of a model"),
     ("plan", TABLE + "def loss(y, t):\n    return y.nothing\n", "AttributeError in wrong.py:7: "),
     ("check", "a = 1\nnet = = 2\n", "SyntaxError in wrong.py:2: invalid syntax\n    net = = 2\n"),
