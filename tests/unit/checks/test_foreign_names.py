@@ -242,14 +242,14 @@ def test_operators_of_pytorchs_arrays_make_tensors():
 def test_the_names_are_read_by_errors_only():
     code = """
 from lamina import *
-from lamina.foreign import rows
+from lamina.foreign import spellings_by_owner
 Model(Sequential(Input(3), Linear(2)), engine="interpreter").fit
-print(rows.cache_info().currsize)
+print(spellings_by_owner.cache_info().currsize)
 try:
     Linear(3).weight
 except AttributeError as error:
-    print(rows.cache_info().currsize, str(error) != "")
-print(rows.cache_info().currsize)
+    print(spellings_by_owner.cache_info().currsize, str(error) != "")
+print(spellings_by_owner.cache_info().currsize)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "0", "True", "1"]
