@@ -52,7 +52,8 @@ def _pack_rounded(
     code, panel = right.points.code, right.panel
     own, k, width = context.own(code), floats.k.extent, panel.width
     context.workspaces.need_own(k * width * Type("float").bytes)
-    replace(right, matrix=floats, target=own).write_all(k)
+    of_floats = replace(right, matrix=floats)
+    replace(of_floats, target=own).write_all(k)
     with code.loop(0, k // 2) as loop:
         vector = Type("float", panel.lanes)
         source = code.offset(own, loop.index * (2 * width), "float")
@@ -63,4 +64,4 @@ def _pack_rounded(
                 for number in (0, 1)
             ]
             code.store(pairs.zipped(code, *found), code.offset(to, first, "i32"))
-    right.write_zeros(k // 2, packed.k)
+    of_floats.write_zeros(k // 2, packed.k)
