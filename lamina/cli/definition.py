@@ -132,6 +132,9 @@ def _run(path: str) -> Mapping[str, Any]:
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    # Before Python 3.11.4 its compiler raises ValueError for them.
+    if b"\0" in Path(path).read_bytes():
+        raise SyntaxError("source code cannot contain null bytes")
     return runpy.run_path(path, run_name="lamina_definition")
 
 
