@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cpu_cases import same_for_threads
+from fresh_python import printed
 from harness import Leaves
 from llvm_text import functions
 from program_cases import program_of
@@ -341,10 +339,9 @@ cache._status_of = lambda *packages: []
 cache.sources_checksum = lambda *packages: "exchanged meanwhile"
 model.predict([[0.0] * 9])
 """
-    environment = os.environ | {"LAMINA_CACHE": str(tmp_path)}
     found: list[int] = []
     for text in (script, script.replace('lambda *packages: "exchanged meanwhile"', "asked")):
-        subprocess.run([sys.executable, "-c", text], env=environment, check=True)
+        assert printed(text, LAMINA_CACHE=str(tmp_path)) == ""
         found.append(len(list(tmp_path.rglob("*.object"))))
     # The program, and its machine code.
     assert found[1] == found[0] + 2
@@ -358,8 +355,7 @@ lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3
 """
     names: list[set[str]] = []
     for seed in ("1", "2", "3"):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "LAMINA_CACHE": str(tmp_path)}
-        subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+        assert printed(script, PYTHONHASHSEED=seed, LAMINA_CACHE=str(tmp_path)) == ""
         names.append({path.name for path in tmp_path.rglob("*.object")})
     assert len(names[0]) > 0
     assert names[0] == names[1] == names[2]

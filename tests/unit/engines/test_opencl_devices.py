@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
+from fresh_python import run_python
 from opencl_cases import cl, refusing
 
 import lamina as lm
@@ -91,14 +90,9 @@ def test_an_unusable_device_has_a_problem(change, said):
     assert bool(problem) is bool(said) is remedy.endswith(".")
 
 
-def run_python(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | environment,
-        timeout=120,
-    )
+def output_of(code: str, **variables: str) -> str:
+    """What a program prints that ends well; drivers may write to standard error."""
+    done = run_python("-c", code, **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -115,7 +109,7 @@ except lm.errors.EngineError as error:
 
 @pytest.mark.sampled
 def test_a_missing_driver_is_reported_with_the_packages_to_install():
-    output = run_python(OPEN, OCL_ICD_VENDORS="/nonexistent")
+    output = output_of(OPEN, OCL_ICD_VENDORS="/nonexistent")
     assert "['there is no OpenCL device on this machine (expected a driver, " in output
     assert "for any processor pocl-opencl-icd" in output
     assert "for Intel intel-opencl-icd" in output
@@ -150,7 +144,7 @@ def test_a_gpu_that_the_user_may_not_open_is_named_with_the_group(monkeypatch, t
 
 @pytest.mark.sampled
 def test_a_missing_pyopencl_is_reported_with_the_install_command():
-    output = run_python(f"import sys\nsys.modules['pyopencl'] = None\n{OPEN}")
+    output = output_of(f"import sys\nsys.modules['pyopencl'] = None\n{OPEN}")
     assert "['the opencl engine needs the package pyopencl (expected pyopencl 2024.1" in output
     assert "pip install 'lamina[opencl]'" in output
 
@@ -160,7 +154,7 @@ def test_a_failing_import_of_pyopencl_is_reported_with_its_error():
     code = "import sys\nsys.path.insert(0, {folder!r})\n" + OPEN
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "pyopencl.py").write_text("raise ImportError('no libOpenCL.so.1')")
-        output = run_python(code.format(folder=folder))
+        output = output_of(code.format(folder=folder))
     assert "found one that cannot be imported: no libOpenCL.so.1" in output
 
 
@@ -265,7 +259,7 @@ print("status", os.waitpid(child, 0)[1])
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_process_is_refused_the_device(opencl_name):
-    output = run_python(FORK)
+    output = output_of(FORK)
     assert output.count("in a process that was forked from one that has used it") == 2
     assert "status 0" in output
 
