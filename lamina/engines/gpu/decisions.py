@@ -6,9 +6,10 @@ program, the target and the traits of the device only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lamina.base.shapes import size_of
+from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.signatures import Signatures
 from lamina.engines.gpu.contraction_schedules import contraction_schedules
 from lamina.engines.gpu.launches import Traits
@@ -112,15 +113,16 @@ def position_bits(step: Step, target: Target) -> int:
 
 
 def _is_narrow(step: Step) -> bool:
-    axes: Iterable[Axis]
+    counted: list[tuple[Axis, ...]]
     if isinstance(step, Contraction):
-        axes = (*step.batch, *step.m, *step.n, *step.k)
+        # Kernels count its results and its K, and read its operands over single axes.
+        step = with_single_axes(step, "batch", "m", "n", "k")
+        counted = [(*step.batch, *step.m, *step.n), step.k]
     else:
-        axes = (*step.axes, *(axis for stage in step.stages for axis in inner_axes(stage)))
-    if size_of([max(axis.extent, 1) for axis in {*axes}]) > NARROW:
-        return False
+        counted = [(*step.axes, *inner_axes(stage)) for stage in step.stages]
+    points = (size_of([max(axis.extent, 1) for axis in {*axes}]) for axes in counted)
     stored = (Position(store.index) for store in stores_of(step))
-    return all(map(_fits, indices(*stored, *scalars_of(step))))
+    return max(points) <= NARROW and all(map(_fits, indices(*stored, *scalars_of(step))))
 
 
 def _fits(index: Index) -> bool:

@@ -61,6 +61,14 @@ def product(m: int, k: int, n: int, batch: int = 1, half: DType | None = None) -
     return only_step(ops.matmul(ops.cast(left, float32), ops.cast(right, float32)))
 
 
+@pytest.mark.parametrize(
+    ("m", "k", "n", "bits"),
+    [(1 << 14, 1 << 14, 1 << 14, 32), (1 << 16, 1 << 15, 1, 64), (1 << 16, 1, 1 << 15, 64)],
+)
+def test_positions_of_products_are_those_of_operands_and_results(m, k, n, bits):
+    assert chosen(product(m, k, n)).position_bits == bits
+
+
 def only_step(result: Tensor) -> Step:
     (step,) = program_of(result, target=TARGET).steps
     return step
