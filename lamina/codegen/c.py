@@ -116,6 +116,8 @@ class Module(Types, builder.Module):
         head = Head(qualifiers, result, name, tuple(words))
         made = Function(self, parameters, head, is_called=False)
         made.elements.update({label: stored_as(element) for label, element in buffers})
+        if self.words.begun:
+            made.call_void(self.words.begun)
         return self._added(made)
 
     def _added(self, function: Function) -> Function:

@@ -124,6 +124,18 @@ INLINE V nearest(Vector<T, N> value, I least, I most, T low, T high) {
     return made;
 }
 
+// The beginning of a kernel
+
+// A kernel may be launched before the one before it has ended (PTX ISA, griddepcontrol). It waits for
+// the end, which implies the end of all earlier ones, because the one before it has waited too. The
+// next kernel is launched when all groups of this one have begun.
+INLINE void await_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+
 // Vectors that are aligned like one element
 
 template <typename T, int N>

@@ -71,4 +71,5 @@ CUDA = Words(
         committed="commit_copies",
         awaited="await_copies<{number}>",
     ),
+    begun="await_earlier_kernels",
 )

@@ -161,6 +161,7 @@ class Words:
         vectors: how vectors are written; None if the language has none.
         groups: how groups of work items are written; None if the language has none.
         matrices: how warps multiply matrices; None if the language cannot do that.
+        begun: the function that kernels call first; "" if there is none.
     """
 
     language: str
@@ -186,6 +187,7 @@ class Words:
     vectors: VectorWords | None
     groups: GroupWords | None
     matrices: MatrixWords | None = None
+    begun: str = ""
 
 
 OPENCL = Words(

@@ -33,13 +33,16 @@ class Bench:
         data = self.memory.read(address, like.nbytes)
         return np.frombuffer(data, like.dtype).reshape(like.shape).copy()
 
-    def launch(self, name: str, blocks: int, threads: int, *parameters: Any) -> None:
+    def launch(
+        self, name: str, blocks: int, threads: int, *parameters: Any, is_early: bool = False
+    ) -> None:
         """Launches a kernel; an int is a 64-bit address, others are arrays."""
         data = [
             one.to_bytes(8, "little") if isinstance(one, int) else one.tobytes()
             for one in parameters
         ]
-        self.machine.launch(self.loaded.kernels[name], (blocks, 1, 1), (threads, 1, 1), data)
+        launched = self.loaded.kernels[name], (blocks, 1, 1), (threads, 1, 1), data
+        self.machine.launch(*launched, is_early=is_early)
 
 
 def kernel(

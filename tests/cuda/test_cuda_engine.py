@@ -359,16 +359,20 @@ def fitted(engine: str, **options: Any) -> lm.Model:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("order", ["late", "random"])
-def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(use, order, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("order", "capability"), [("late", (8, 0)), ("random", (9, 0))])
+def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(
+    use, counts, order, capability, monkeypatch, tmp_path
+):
     pytest.importorskip("nvmath.bindings.cublasLt", reason="needs nvmath-python")
     monkeypatch.setattr("lamina.engines.cuda.family.is_large", lambda step: True)
     # Programs that are kept on disk have the schedules of the true rule.
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    double = use(order=Order(order))
+    double = use(DeviceDescription(capability=capability), order=Order(order))
     found, expected = (fitted(one).parameters() for one in ("cuda", "interpreter"))
     # All contractions of a training step: two forward, three backward.
     assert len({*double.cublaslt.problems}) == 5
+    # From sm_90 on, kernels begin before the one before them has ended.
+    assert (counts["cuLaunchKernelEx"] > 0) == (capability >= (9, 0))
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5)
 

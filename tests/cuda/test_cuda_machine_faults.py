@@ -34,19 +34,21 @@ ACROSS = """st.global.u32 [at], i; {}xor.b32 y, i, 33; mad.wide.u32 at, y, 4, to
 COPY = """shl.b32 s, s, 2; mad.wide.u32 at, i, 16, to; shl.b32 n, i, 2; min.u32 n, n, 16;
     cp.async.cg.shared.global [s], [at], 16, n; cp.async.commit_group; {}
     ld.shared.u32 x, [s+4]; st.global.u32 [at], x;"""
-COPIES = {"threads": 32}
+COPIES, EARLY = {"threads": 32}, {"is_early": True}
+WAITS_IN_PART = "setp.ge.u32 p, i, 9; @p bra over; griddepcontrol.wait; over: {}"
 DIVERGENT = "setp.lt.u32 p, i, 7; @p bra waits; bar.sync 0; bra done; waits: {} done: mov.u32 x, 0;"
 UNWRITTEN = "a read of register x, which is not written"
 
 
 def run(
-    body: str, *, threads: int = 64, blocks: int = 1, before: str = "", **checks: bool
+    body: str, *, threads: int = 64, blocks: int = 1, is_early: bool = False, **checks: bool
 ) -> np.ndarray:
     """The array of 64 integers (with copies more) after a kernel."""
-    bench = Bench(kernel(START + body, ["u64"], before=before), checks=Checks(**checks))
+    text = kernel(START + body, ["u64"], target="sm_90" if is_early else "sm_80")
+    bench = Bench(text, checks=Checks(**checks))
     array = np.arange(128 if body.startswith("shl") else 64, dtype="u4")
     address = bench.array(array)
-    bench.launch("k", blocks, threads, address)
+    bench.launch("k", blocks, threads, address, is_early=is_early)
     return bench.read(address, array)
 
 
@@ -99,6 +101,16 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
      "whose source was changed before it arrived"),
     ("div.u32 x, 7, i;", {}, "a division by zero (kernel k, line"),
     ("rem.u32 x, 7, i;", {}, "a division by zero (kernel k, line"),
+    # Kernels that are launched before the one before them has ended
+    ("ld.global.u32 x, [at]; griddepcontrol.wait;", EARLY,
+     "a read of global memory before griddepcontrol.wait"),
+    (WAITS_IN_PART.format("st.global.u32 [at], i;"), EARLY, (
+        "a write to global memory before griddepcontrol.wait (kernel k, line 21 of the PTX: "
+        "st.global.u32 [at], i, block (0, 0, 0), thread (9, 0, 0))"
+    )),
+    (WAITS_IN_PART.format(""), EARLY, "the end of a thread before griddepcontrol.wait"),
+    ("griddepcontrol.launch_dependents; griddepcontrol.wait;", EARLY,
+     "a launch of dependents before griddepcontrol.wait"),
     # Unknown PTX
     *((code, {}, f"{what} (kernel k, line 17 of the PTX: ") for code, what in (
         ("bra nowhere;", "a branch to nowhere, which is no label"),
@@ -138,6 +150,8 @@ NUMBERS = np.arange(64)
         ("mov.u32 s, kept; add.u32 s, s, i; st.shared.u8 [s], i;", {}, NUMBERS),
         (FIRST_WRITES, {"blocks": 2, "global_races": False}, NUMBERS),
         (ACROSS.format("bar.sync 0; "), {}, NUMBERS),
+        ("griddepcontrol.wait; griddepcontrol.launch_dependents; st.global.u32 [at], i;",
+         {"is_early": True}, NUMBERS),
         # Threads that have exited are not waited for.
         ("setp.lt.u32 p, i, 40; @p exit; bar.sync 0; st.global.u32 [at], 7;", {},
          np.where(NUMBERS < 40, NUMBERS, 7)),

@@ -189,7 +189,9 @@ ROWS: list[tuple[str, tuple[Any, ...], float]] = [
     ("testp infinite f32|f64", (-INF,), 1), ("testp infinite f32|f64", (NAN,), 0),
 ]  # fmt: skip
 # Instructions whose forms have no rows.
-OTHERS = {"bar", "barrier", "cp", "cvta", "ld", "ldmatrix", "mma", "prefetch", "st"}
+OTHERS = {
+    *("bar", "barrier", "cp", "cvta", "griddepcontrol", "ld", "ldmatrix", "mma", "prefetch", "st")
+}
 # What is in every memory before a load.
 TABLE = bytes((37 * n + 130) % 256 for n in range(32))
 

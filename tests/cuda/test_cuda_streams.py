@@ -247,6 +247,16 @@ def test_a_capture_that_fails_says_which_call_was_refused(driver):
         driver.sequence(launches)
 
 
+def test_only_kernels_that_follow_a_kernel_begin_before_its_end(use, counts):
+    use(DeviceDescription(capability=(9, 0)))
+    driver = opened()
+    other = _During(lambda calls, stream: None)
+    kernel = added(driver, *[driver.allocate(16)] * 2, 1)
+    row: Any = [(one, None) for one in (kernel, kernel, other, kernel)]
+    driver.sequence(row)
+    assert (counts["cuLaunchKernel"], counts["cuLaunchKernelEx"]) == (2, 1)
+
+
 def test_kernels_are_loaded_before_their_launches_are_captured(driver, counts):
     kernel = added(driver, *[driver.allocate(16)] * 2, 1)
     assert counts["cuFuncLoad"] == 1

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda.bindings.driver import CUfunction, CUfunction_attribute, CUmodule, CUresult
+from cuda.bindings.driver import (
+    CUfunction,
+    CUfunction_attribute,
+    CUlaunchAttributeID,
+    CUlaunchConfig,
+    CUmodule,
+    CUresult,
+)
 
 from cuda_machine.driver_state import (
     SHARED_WITHOUT_OPT_IN,
@@ -19,7 +26,7 @@ from cuda_machine.driver_state import (
     UseAfterRelease,
     driver_call,
 )
-from cuda_machine.faults import OutOfMemory
+from cuda_machine.faults import Index, OutOfMemory
 from cuda_machine.machine import LoadedKernel, LoadedModule
 from cuda_machine.ptx import parse
 
@@ -133,26 +140,66 @@ class KernelCalls(Calls):
         extra: int,
     ) -> None:
         """Parameters are read during the call; the kernel runs when its stream does."""
+        grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
+        self._launch(f, grid, block, sharedMemBytes, hStream, kernelParams, extra)
+
+    @driver_call()
+    def cuLaunchKernelEx(
+        self, config: CUlaunchConfig, f: Any, kernelParams: Any, extra: int
+    ) -> None:
+        """A launch that may begin before the kernel before it has ended.
+
+        The machine runs it afterwards, but requires that each thread waits for the end first.
+        """
+        ids = [one.id for one in config.attrs]
+        allowed = CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        if ids != [allowed] or config.numAttrs != 1:
+            raise OutsideTheDouble(f"a launch with the attributes {ids}")
+        if config.attrs[0].value.programmaticStreamSerializationAllowed != 1:
+            raise OutsideTheDouble("an attribute that is not set")
+        stream = self.state.find_stream(config.hStream)
+        if stream.capture is None or not stream.capture.nodes or not stream.capture.nodes[-1].waits:
+            raise OutsideTheDouble("an early launch after something that does not wait itself")
+        grid = config.gridDimX, config.gridDimY, config.gridDimZ
+        block = config.blockDimX, config.blockDimY, config.blockDimZ
+        shared = config.sharedMemBytes
+        self._launch(f, grid, block, shared, stream.handle, kernelParams, extra, is_early=True)
+
+    def _launch(
+        self,
+        f: Any,
+        grid: Index,
+        block: Index,
+        sharedMemBytes: int,
+        hStream: Any,
+        kernelParams: Any,
+        extra: int,
+        *,
+        is_early: bool = False,
+    ) -> None:
         if extra != 0:
             raise OutsideTheDouble("the double takes kernelParams, not extra")
         function, stream = self._function(f), self.state.find_stream(hStream)
         if stream.context is not function.module.context:
             raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
-        grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
+        device = stream.context.device
+        if is_early and device.description.capability < (9, 0):
+            raise OutsideTheDouble("an early launch on a device of before sm_90")
         _check_launch(function, grid, block, sharedMemBytes)
         parameters = _parameter_bytes(
             kernelParams, [one.size for one in function.kernel.kernel.parameters]
         )
-        machine, name = stream.context.device.machine, function.kernel.kernel.name
+        machine, name = device.machine, function.kernel.kernel.name
         _ = function.kernel.program
 
         def launch() -> float:
             if function.module.unloaded:
                 raise UseAfterRelease(f"{name} runs after its module was unloaded")
-            machine.launch(function.kernel, grid, block, parameters, shared_bytes=sharedMemBytes)
+            launched = function.kernel, grid, block, parameters
+            machine.launch(*launched, shared_bytes=sharedMemBytes, is_early=is_early)
             return math.prod((*grid, *block)) * MILLISECONDS_PER_THREAD
 
-        self.state.run_or_capture(stream, name, launch)
+        self.state.run_or_capture(stream, name, launch, waits=True)
 
     def _module(self, handle: Any) -> LoadedImage:
         return self.state.find(LoadedImage, handle, CUresult.CUDA_ERROR_INVALID_VALUE)

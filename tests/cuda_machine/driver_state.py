@@ -254,15 +254,17 @@ class State:
 
         return run
 
-    def run_or_capture(self, stream: Stream, name: str, action: Callable[[], float]) -> None:
-        """Add an operation to a stream, or to its capture."""
+    def run_or_capture(
+        self, stream: Stream, name: str, action: Callable[[], float], *, waits: bool = False
+    ) -> None:
+        """Add an operation to a stream, or to its capture; `waits` as in `Node`."""
         guarded = self.guarded(stream.context, action)
         if stream.capture is None:
             self.enqueue(stream, name, guarded)
             return
         if stream.capture.invalidated:
             raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
-        stream.capture.nodes.append(Node(name, guarded))
+        stream.capture.nodes.append(Node(name, guarded, waits))
 
     def wait(self, *operations: Operation) -> None:
         for operation in operations:

@@ -43,6 +43,7 @@ class Launch:
         shared_bytes, local_bytes: of a block, and of a thread.
         shared_granule: bytes of the smallest access of shared memory.
         global_shadow: the accesses of global memory in this launch; None if nobody checks.
+        is_early: whether earlier kernels end only when a thread waits for them.
     """
 
     kernel: str
@@ -56,6 +57,7 @@ class Launch:
     shared_granule: int
     checks: Checks
     global_shadow: Shadow | None
+    is_early: bool
 
     @property
     def threads(self) -> int:
@@ -87,6 +89,7 @@ class Lanes:
         exited: whether a lane has exited.
         exits: how often some lanes have exited.
         copies: asynchronous copies that have not arrived.
+        waited: whether a lane has waited for earlier kernels.
     """
 
     def __init__(self, launch: Launch, blocks: Integers) -> None:
@@ -96,6 +99,7 @@ class Lanes:
         self.live: Integers = np.full(len(blocks), self.threads, np.int64)
         self.exited: npt.NDArray[np.bool_] = np.zeros(self.count, np.bool_)
         self.exits = 0
+        self.waited: npt.NDArray[np.bool_] = np.full(self.count, not launch.is_early, np.bool_)
         self._set_specials()
         self.copies = Copies(self)
         self._set_memories()
@@ -203,6 +207,18 @@ class Lanes:
             kernel=launch.kernel,
         )
 
+    # Earlier kernels
+
+    def wait_for_earlier_kernels(self, idx: Lane) -> None:
+        """These lanes wait until all kernels before this one have ended."""
+        self.waited[slice(None) if idx is None else idx] = True
+
+    def require_wait(self, what: str, line: int, idx: Lane) -> None:
+        """Refuses something that lanes do before they have waited."""
+        waited = self.waited if idx is None else self.waited[idx]
+        if not waited.all():
+            self.fault_where(f"{what} before griddepcontrol.wait", line, ~waited, idx)
+
     # Addresses
 
     def check_alignment(
@@ -292,6 +308,7 @@ class Lanes:
             return offsets, self._local
         offsets = self._global_offsets(addresses, size, line, idx)
         if space == "global":
+            self.require_wait("a read of global memory", line, idx)
             self._note("global", offsets, size, line, idx, writes=False)
         if self.launch.checks.unwritten_global:
             self._need(self.launch.memory.written, "a read of global memory that is not written",
@@ -336,6 +353,7 @@ class Lanes:
         if space != "global":
             self.fault(f"a write to {space} memory", line)
         offsets = self._global_offsets(addresses, size, line, idx)
+        self.require_wait("a write to global memory", line, idx)
         self._note("global", offsets, size, line, idx, writes=True)
         if self.launch.checks.unwritten_global:
             for at in _parts(offsets, size):

@@ -89,10 +89,14 @@ class Machine:
         parameters: Sequence[bytes],
         *,
         shared_bytes: int = 0,
+        is_early: bool = False,
     ) -> None:
-        """Runs a kernel to its end; a parameter is its bytes, extents have x first."""
+        """Runs a kernel to its end; a parameter is its bytes, extents have x first.
+
+        One that `is_early` may be launched before earlier kernels have ended.
+        """
         program = kernel.program
-        launch = self._launch(program, grid, block, parameters, shared_bytes)
+        launch = self._launch(program, grid, block, parameters, shared_bytes, is_early)
         blocks = self._ordered(grid[0] * grid[1] * grid[2])
         together = max(1, _LANES // launch.threads)
         # Overflow, and NaN of NaN or of infinities, are results like others.
@@ -118,6 +122,7 @@ class Machine:
         block: Index,
         parameters: Sequence[bytes],
         shared_bytes: int,
+        is_early: bool,
     ) -> Launch:
         declared = program.kernel.parameters
         if len(parameters) != len(declared):
@@ -146,6 +151,7 @@ class Machine:
             shared_granule=program.granules["shared"],
             checks=checks,
             global_shadow=shadow,
+            is_early=is_early,
         )
 
     def _cleared_shadow(self, granule: int) -> Shadow:

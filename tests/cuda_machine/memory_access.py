@@ -136,3 +136,12 @@ def _cvta(writer: Writer, one: Instruction) -> None:
 @instruction("prefetch", forms="global? L2")
 def _prefetch(writer: Writer, one: Instruction) -> None:
     """Moves data to a cache: no result."""
+
+
+@instruction("griddepcontrol", forms="wait|launch_dependents", since=90)
+def _griddepcontrol(writer: Writer, one: Instruction) -> None:
+    """Without a wait before it, later kernels could run before the end of earlier ones."""
+    if one.modifiers == ("wait",):
+        writer.emit("m.wait_for_earlier_kernels(idx)")
+    else:
+        writer.emit(f"m.require_wait('a launch of dependents', {writer.location(one)})")

@@ -115,10 +115,14 @@ def _needed(operation: Operation) -> list[Operation]:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operation of a graph. Its action runs at each launch, after that of the node before it."""
+    """An operation of a graph. Its action runs at each launch, after that of the node before it.
+
+    One that `waits` is a kernel that ends after all earlier ones, even if it was launched early.
+    """
 
     name: str
     action: Callable[[], float]
+    waits: bool = False
 
 
 @dataclass(eq=False)

@@ -43,7 +43,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 1: return *value = 1024, 0;
     case 8: return *value = 48 << 10, 0;
     case 16: return *value = 108, 0;
-    case 75: return *value = 8, 0;
+    case 75: return *value = 9, 0;
     default: return *value = 0, 0;
     }
 }
@@ -131,14 +131,34 @@ int cuModuleGetFunction(Handle *function, Handle module, const char *name) {
     return *function = strdup(name), 0;
 }
 int cuFuncLoad(Handle function) { return 0; }
+static void note_probe(void **parameters) {
+    NOTE("probe's arguments: %d %d %d %d", **(int **)parameters[0],
+         *(Address *)parameters[1] == 0, *(int *)parameters[2], *(int *)parameters[3]);
+}
 int cuLaunchKernel(Handle function, unsigned x, unsigned y, unsigned z, unsigned width,
                    unsigned height, unsigned depth, unsigned shared, Handle stream,
                    void **parameters, void **extra) {
     if (strcmp(function, "probe")) return 0;
-    NOTE("probe grid %u %u %u, block %u %u %u, shared %u, extra %d: %d %d %d %d", x, y, z, width,
-         height, depth, shared, extra != 0, **(int **)parameters[0],
-         *(Address *)parameters[1] == 0, *(int *)parameters[2], *(int *)parameters[3]);
-    return 0;
+    NOTE("probe grid %u %u %u, block %u %u %u, shared %u, extra %d", x, y, z, width, height, depth,
+         shared, extra != 0);
+    return note_probe(parameters), 0;
+}
+typedef struct {
+    unsigned id, value[17];
+} Attribute;
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    Handle stream;
+    const Attribute *attributes;
+    unsigned count;
+} Launch;
+int cuLaunchKernelEx(const Launch *launch, Handle function, void **parameters, void **extra) {
+    if (strcmp(function, "probe")) return 0;
+    const unsigned *grid = launch->grid, *block = launch->block;
+    NOTE("probe grid %u %u %u, block %u %u %u, shared %u, extra %d, stream %d, %u attribute: %u %u",
+         grid[0], grid[1], grid[2], block[0], block[1], block[2], launch->shared, extra != 0,
+         launch->stream != 0, launch->count, launch->attributes->id, launch->attributes->value[1]);
+    return note_probe(parameters), 0;
 }
 
 // What the bindings and NVRTC ask for

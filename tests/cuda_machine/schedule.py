@@ -111,6 +111,8 @@ class Schedule:
         lanes, block = self.lanes, self.program.blocks[number]
         assert block.last is not None or kind == "exit"
         if kind == "exit":
+            # A kernel that has ended must imply that all earlier ones have.
+            lanes.require_wait("the end of a thread", block.last.line if block.last else 0, idx)
             self._exit(idx)
             return None
         assert block.last is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
@@ -40,6 +40,8 @@ _ALIGNMENT_BYTES = 256
 _STATIC_SHARED_BYTES = 48 << 10
 # They may free what commands still use: Nvidia does not document that they wait.
 _FREEING = ("cuMemFree", "cuMemFreeHost", "cuModuleUnload")
+# The first compute capability whose kernels may begin before the one before them has ended.
+_OVERLAPPING = (9, 0)
 # After such an error, every call in the process fails.
 _FATAL = (
     *("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION"),
@@ -101,6 +103,22 @@ class _Kernel:
             *(self.function, self.groups, 1, 1, self.group, 1, 1),
             *(self.local_bytes, stream, self.arguments(number), 0),
         )
+
+    def enqueue_early(self, calls: Any, stream: Any, number: int | None) -> None:
+        """Enqueues the kernel after another one, which begins before that has ended.
+
+        It waits itself for the end: `await_earlier_kernels` in `codegen/cuda_head.h`.
+        """
+        module = calls.module
+        attribute, config = module.CUlaunchAttribute(), module.CUlaunchConfig()
+        kinds = module.CUlaunchAttributeID
+        attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.attrs, config.numAttrs = [attribute], 1
+        config.gridDimX, config.gridDimY, config.gridDimZ = self.groups, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = self.group, 1, 1
+        config.sharedMemBytes, config.hStream = self.local_bytes, stream
+        calls.cuLaunchKernelEx(config, self.function, self.arguments(number), 0)
 
 
 @frozen_dataclass
@@ -407,11 +425,25 @@ class CudaDriver:
             return _LaunchSequence(None, row)
         own_process.require()
         with self.current() as calls:
-            enqueue = [partial(one.enqueue, calls, number=number) for one, number in row]
-            executable = captured(calls, enqueue)
+            executable = captured(calls, self._in_order(calls, row))
         sequence = _LaunchSequence(executable, row)
         self.destroyed_with(sequence, "cuGraphExecDestroy", executable)
         return sequence
+
+    def _in_order(self, calls: Any, row: _Launches) -> Iterator[Callable[[Any], None]]:
+        """The functions that enqueue launches in a stream, each after the one before it.
+
+        Only a kernel of ours that follows another one begins early: whether a library's kernel
+        waits for all earlier ones is not known.
+        """
+        overlaps = self._found.capability >= _OVERLAPPING
+        before: _Kernel | _Product | None = None
+        for one, number in row:
+            enqueue = one.enqueue
+            if overlaps and isinstance(one, _Kernel) and isinstance(before, _Kernel):
+                enqueue = one.enqueue_early
+            yield partial(enqueue, calls, number=number)
+            before = one
 
     def timed(self, sequence: _LaunchSequence) -> list[float]:
         queue, launches = self.queue, sequence.launches
