@@ -20,7 +20,7 @@ from cuda_devices import Architecture
 from lamina.base.records import frozen_dataclass
 from lamina.engines.cuda.build import compiled as compiled_by_nvrtc
 from lamina.engines.cuda.calls import Cuda, made_of
-from lamina.engines.cuda.requirements import cublaslt_package, packages
+from lamina.engines.cuda.requirements import cublaslt_library, packages
 from lamina.errors import EngineError
 
 _HOW = "pip install '.[cuda-compiler]'"
@@ -87,7 +87,7 @@ def _nvrtc() -> Cuda:
     Raises:
         EngineError: if cuda-bindings is missing.
     """
-    return made_of(*packages(), cublaslt_package)
+    return made_of(*packages(), cublaslt_library)
 
 
 @cache

@@ -41,7 +41,7 @@ def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Calla
         double = CudaDouble(given, order or Order("late"), counts=counts)
         made.append(double)
         monkeypatch.setattr(calls, "packages", lambda: (double.driver, double.nvrtc))
-        monkeypatch.setattr(calls, "cublaslt_package", lambda: double.cublaslt)
+        monkeypatch.setattr(calls, "cublaslt_library", lambda: double.cublaslt.functions)
         monkeypatch.setattr(calls, "missing_packages", list)
         return double
 

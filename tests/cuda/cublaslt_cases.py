@@ -9,7 +9,6 @@ import pytest
 from harness import run_program
 
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
-pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath-python is not installed")
 
 from lamina.base.shapes import Array, DType, as_dtype, float32
 from lamina.engines.interpreter.engine import InterpreterEngine

@@ -13,12 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuda_machine.cublaslt_descriptors import ATTRIBUTES, Description, Layout, Preference
+from cuda_machine.cublaslt_double import HEURISTIC_RESULT
 from cuda_machine.engine import DoubledDevice
 from lamina.base.shapes import Array
+from lamina.engines.cuda.cublaslt_functions import FUNCTIONS
 
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
-cublasLt = pytest.importorskip("nvmath.bindings.cublasLt", reason="nvmath-python is not installed")
 
+# The attributes of each kind of descriptor, and the function that sets them.
+SET = {
+    "operation": (Description, "cublasLtMatmulDescSetAttribute"),
+    "preference": (Preference, "cublasLtMatmulPreferenceSetAttribute"),
+    "layout": (Layout, "cublasLtMatrixLayoutSetAttribute"),
+}
 Size = tuple[int, int, int, int]
 
 
@@ -39,37 +47,47 @@ class RawProduct:
         self.driver.cuCtxPushCurrent(self.context)
         library = self.library
         library.failure, library.workspace = "", 0
-        self.handle = library.create()
+        self.handle = self.created("cublasLtCreate")
         self.descriptors = {
-            "operation": library.matmul_desc_create(68, 0),
-            "preference": library.matmul_preference_create(),
+            "operation": self.operation(68, 0),
+            "preference": self.created("cublasLtMatmulPreferenceCreate"),
         }
         for name, size in self.sizes.items():
             if name != "c":
-                self.descriptors[name] = library.matrix_layout_create(*size)
+                self.descriptors[name] = self.layout(size)
         self.descriptors["c"] = self.descriptors["d"]
         if self.sizes["c"] != self.sizes["d"]:
-            self.descriptors["c"] = library.matrix_layout_create(*self.sizes["c"])
+            self.descriptors["c"] = self.layout(self.sizes["c"])
         self.pointers = {name: self.allocated(1024) for name in "abd"}
         self.pointers["c"] = self.pointers["d"]
         self.alpha, self.beta = np.ones(1, np.float32), np.zeros(1, np.float32)
-        self.result, self.count = library.MatmulHeuristicResult(1), np.zeros(1, np.int32)
+        self.result, self.count = np.zeros(1, HEURISTIC_RESULT), np.zeros(1, np.int32)
         self.stream = int(self.driver.cuStreamCreate(1)[1])
+
+    def created(self, function: str, *arguments: int) -> int:
+        """What a function writes to its first argument."""
+        handle = np.zeros(1, np.uint64)
+        getattr(self.library, function)(handle.ctypes.data, *arguments)
+        return int(handle[0])
+
+    def operation(self, compute_type: int, scale_type: int) -> int:
+        return self.created("cublasLtMatmulDescCreate", compute_type, scale_type)
+
+    def layout(self, size: Size) -> int:
+        return self.created("cublasLtMatrixLayoutCreate", *size)
 
     def allocated(self, size: int) -> int:
         return int(self.driver.cuMemAlloc(size)[1])
 
     def set(self, of: str, name: str, value: int, dtype: Any = None) -> RawProduct:
         """Sets an attribute of the operation, the preference, or the layout of a matrix."""
-        kind = {"operation": "matmul_desc", "preference": "matmul_preference"}.get(
-            of, "matrix_layout"
-        )
-        names = getattr(self.library, f"{kind.title().replace('_', '')}Attribute")
-        number = getattr(names, name)
-        right = getattr(self.library, f"get_{kind}_attribute_dtype")(number)
+        kind = of if of in SET else "layout"
+        numbers, function = SET[kind]
+        number = numbers[name]
+        right, _ = ATTRIBUTES[kind].get(number, (np.int32, 0))
         buffer = np.array([value], right if dtype is None else dtype)
-        set_attribute = getattr(self.library, f"{kind}_set_attribute")
-        set_attribute(self.descriptors[of], int(number), buffer.ctypes.data, buffer.nbytes)
+        given = self.descriptors[of], int(number), buffer.ctypes.data, buffer.nbytes
+        getattr(self.library, function)(*given)
         return self
 
     def align(self, size: int) -> RawProduct:
@@ -95,9 +113,9 @@ class RawProduct:
     def find(self, requested: int = 1, results: int | None = None) -> RawProduct:
         """Asks for an algorithm."""
         names = ("operation", *"abcd", "preference")
-        self.library.matmul_algo_get_heuristic(
+        self.library.cublasLtMatmulAlgoGetHeuristic(
             *(self.handle, *(self.descriptors[name] for name in names), requested),
-            *(self.result.ptr if results is None else results, self.count.ctypes.data),
+            *(self.result.ctypes.data if results is None else results, self.count.ctypes.data),
         )
         return self
 
@@ -109,8 +127,8 @@ class RawProduct:
             if name == "c":
                 arguments["beta"] = self.beta.ctypes.data
             arguments |= {name: self.pointers[name], f"{name} layout": self.descriptors[name]}
-        arguments |= {"algorithm": self.result.ptr, "workspace": 0, "bytes": 0}
-        self.library.matmul(*(arguments | {"stream": self.stream} | changed).values())
+        arguments |= {"algorithm": self.result.ctypes.data, "workspace": 0, "bytes": 0}
+        self.library.cublasLtMatmul(*(arguments | {"stream": self.stream} | changed).values())
         return self
 
     def multiply_moved(self, name: str, by: int) -> RawProduct:
@@ -127,10 +145,13 @@ class RawProduct:
         """Destroys something."""
         if name == "context":
             self.driver.cuCtxPopCurrent()
-        elif name == "handle":
-            self.library.destroy(self.handle)
         else:
-            self.library.matmul_preference_destroy(self.descriptors["preference"])
+            self.library.cublasLtMatmulPreferenceDestroy(self.descriptors["preference"])
+        return self
+
+    def of_handle(self, handle: int) -> RawProduct:
+        """Has another handle."""
+        self.handle = handle
         return self
 
     def described(self, name: str, descriptor: int) -> RawProduct:
@@ -175,7 +196,7 @@ REFUSED: list[tuple[str, Callable[[RawProduct], object]]] = [
     (f"{ATTRIBUTE}8 bytes", lambda one: one.set("a", "STRIDED_BATCH_OFFSET", 2, np.int32)),
     (f"{ATTRIBUTE}8", lambda one: one.set("preference", "MAX_WORKSPACE_BYTES", 1, np.uint32)),
     (f"{ATTRIBUTE}4", lambda one: one.set("preference", "MIN_ALIGNMENT_A_BYTES", 16, np.uint64)),
-    (f"{ATTRIBUTE}no", lambda one: one.library.matmul_desc_set_attribute(
+    (f"{ATTRIBUTE}no", lambda one: one.library.cublasLtMatmulDescSetAttribute(
         one.descriptors["operation"], 3, 0, 4)),
     (f"{INVALID}an alignment of 12 bytes",
      lambda one: one.set("preference", "MIN_ALIGNMENT_B_BYTES", 12)),
@@ -183,9 +204,9 @@ REFUSED: list[tuple[str, Callable[[RawProduct], object]]] = [
     ("operation 2 on a matrix", lambda one: one.set("operation", "TRANSB", 2)),
     ("epilogue 2", lambda one: one.set("operation", "EPILOGUE", 2)),
     ("attribute 6 of the operation", lambda one: one.set("operation", "FILL_MODE", 0)),
-    ("compute type 77 with scale type 0", lambda one: one.library.matmul_desc_create(77, 0)),
-    ("compute type 68 with scale type 1", lambda one: one.library.matmul_desc_create(68, 1)),
-    ("matrices of the type 1", lambda one: one.library.matrix_layout_create(1, 4, 4, 4)),
+    ("compute type 77 with scale type 0", lambda one: one.operation(77, 0)),
+    ("compute type 68 with scale type 1", lambda one: one.operation(68, 1)),
+    ("matrices of the type 1", lambda one: one.layout((1, 4, 4, 4))),
     # Sizes and types
     *((text, lambda one, sizes=sizes: RawProduct(one.device, **sizes).find()) for text, sizes in (
         (f"{INVALID}A has 4 rows, but 3 in a column", {"a": (0, 4, 2, 3)}),
@@ -223,20 +244,21 @@ REFUSED: list[tuple[str, Callable[[RawProduct], object]]] = [
      lambda one: one.described("a", one.descriptors["operation"]).find()),
     (f"{INVALID}no layout", lambda one: one.described("a", 0).find()),
     ("is no preference that", lambda one: one.without("preference").without("preference")),
-    ("NOT_INITIALIZED: no context is current", lambda one: one.without("context").library.create()),
+    ("NOT_INITIALIZED: no context is current",
+     lambda one: one.without("context").created("cublasLtCreate")),
     ("a handle of another context", lambda one: one.without("context").find()),
-    ("NOT_INITIALIZED: no such handle", lambda one: one.without("handle").find()),
+    ("NOT_INITIALIZED: no such handle", lambda one: one.of_handle(1).find()),
     *((f"{INVALID}a null pointer", lambda one, name=name: one.find().multiply(**{name: 0}))
       for name in ("a", "b", "c", "d", "alpha", "beta")),
     ("alpha 2.0 and beta 0.0", lambda one: one.find().scaled(2, 0).multiply()),
     (f"{INVALID}C is D, but their layouts are not the same", lambda one: one.described(
-        "c", one.library.matrix_layout_create(0, 4, 3, 4)).find().multiply()),
+        "c", one.layout((0, 4, 3, 4))).find().multiply()),
     ("CUDA_ERROR_INVALID_HANDLE", lambda one: one.find().multiply(stream=12345)),
     # Algorithms, alignments, memory
     ("a product without an algorithm", lambda one: one.multiply(algorithm=0)),
     ("that no heuristic has found", lambda one: one.multiply(algorithm=UNKNOWN.ctypes.data)),
     ("was found for another product", lambda one: one.multiply(
-        algorithm=RawProduct(one.device, a=(0, 4, 2, 5)).find().result.ptr)),
+        algorithm=RawProduct(one.device, a=(0, 4, 2, 5)).find().result.ctypes.data)),
     *(("is not aligned to 16 bytes, as was promised",
        lambda one, name=name: one.align(16).find().multiply_moved(name, 16).multiply_moved(name, 8))
       for name in "abd"),
@@ -266,8 +288,8 @@ def test_what_is_refused(one, text, call):
 
 def test_a_workspace_is_taken_where_it_is_allowed(one):
     one.with_workspace().multiply(workspace=one.allocated(512), bytes=512)
-    assert one.result.workspace_size == 512
-    assert one.with_workspace(most=511).multiply().result.workspace_size == 0
+    assert one.result["workspace_bytes"] == 512
+    assert one.with_workspace(most=511).multiply().result["workspace_bytes"] == 0
 
 
 def test_accesses_outside_of_memory_are_faults():
@@ -278,18 +300,18 @@ def test_accesses_outside_of_memory_are_faults():
     assert "cublasLtMatmul accesses 32 bytes" in str(fault)
 
 
-def test_functions_have_the_parameters_of_the_module(one):
-    own = [name for name in dir(type(one.library)) if not name.startswith("_")]
-    names = [name for name in own if name.islower() and hasattr(cublasLt, name)]
-    assert {"matmul", "matmul_algo_get_heuristic", "matrix_layout_set_attribute"} <= {*names}
-    for name in names:
-        # The first line of a docstring is "matmul_desc_create(int compute_type, ...) -> intptr_t".
-        declared = re.match(r"\w+\((.*?)\)", getattr(cublasLt, name).__doc__)
-        assert declared is not None
-        expected = [one.split()[-1] for one in declared[1].split(", ") if one]
-        assert [*inspect.signature(getattr(one.library, name)).parameters] == expected, name
-    with pytest.raises(AttributeError, match="has no matrix_transform"):
-        one.library.matrix_transform()
+def test_the_engine_gets_statuses_and_nothing_that_ctypes_would_change(one):
+    functions = one.library.functions
+    operation = one.descriptors["operation"]
+    assert functions.cublasLtMatmulDescSetAttribute(operation, 3, 0, 4) == 7
+    assert functions.cublasLtGetStatusName(7) == b"CUBLAS_STATUS_INVALID_VALUE"
+    assert functions.cublasLtMatmulDescDestroy(operation) == 0
+    for wrong in (-1, 1 << 64):
+        with pytest.raises(Exception, match=f"{wrong} in cublasLtMatmulPreferenceDestroy, which"):
+            functions.cublasLtMatmulPreferenceDestroy(wrong)
+    for name, parameters in FUNCTIONS.items():
+        own = functions if name == "cublasLtGetStatusName" else one.library
+        assert len(inspect.signature(getattr(own, name)).parameters) == len(parameters)
 
 
 def test_scalars_are_read_in_the_call_and_the_old_result_with_beta(one):

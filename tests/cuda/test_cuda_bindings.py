@@ -1,11 +1,10 @@
-"""The engine calls the real bindings, whose driver and cuBLASLt note what they are called with.
+"""The engine calls libraries in C through the real bindings; they note what they are called with.
 
 The doubles of `cuda_machine` stand for the bindings, so they cannot show what these refuse.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -129,11 +128,7 @@ def test_a_driver_from_before_cuda_12_is_too_old(tmp_path):
     assert "in cuda: the CUDA driver is too old\n" in said.stderr
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("nvmath") is None,
-    reason="needs nvmath-python: pip install nvmath-python",
-)
-def test_cublaslt_gets_arguments_through_the_bindings(folder):
+def test_cublaslt_gets_arguments_through_ctypes(folder):
     noted = run(folder, DRIVER, MODEL)
     called = [one for one in noted if one.startswith("cublasLt")]
     # CUBLAS_COMPUTE_32F, CUDA_R_32F, and the attributes TRANSA, TRANSB, EPILOGUE and BIAS_POINTER.

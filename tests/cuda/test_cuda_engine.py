@@ -123,38 +123,31 @@ def starting(
     return refusal(lambda: open_engine("cuda"))
 
 
-def with_libraries(monkeypatch: pytest.MonkeyPatch, *, has_nvmath: bool, **broken: str) -> None:
+def with_libraries(monkeypatch: pytest.MonkeyPatch, **broken: str) -> None:
     """Replaces what finds packages; `broken` has the libraries that cannot be loaded, and why."""
 
-    def load(library: str) -> None:
+    def load(library: str) -> object:
         problem = broken.get(library)
         if problem:
             raise RuntimeError(problem)
         if problem is not None:
             raise NO_LIBRARY
+        return SimpleNamespace(abs_path="/a/library")
 
     def module(name: str) -> object:
         assert name == "cuda.pathfinder"
         return SimpleNamespace(load_nvidia_dynamic_lib=load)
 
-    monkeypatch.setattr(
-        requirements,
-        "importlib",
-        SimpleNamespace(
-            import_module=module,
-            util=SimpleNamespace(find_spec=lambda name: True if has_nvmath else None),
-        ),
-    )
+    monkeypatch.setattr(requirements, "importlib", SimpleNamespace(import_module=module))
 
 
 def test_packages_that_cannot_be_loaded_are_named(monkeypatch):
-    with_libraries(monkeypatch, has_nvmath=True)
+    with_libraries(monkeypatch)
     assert requirements.missing_packages() == []
-    with_libraries(monkeypatch, has_nvmath=False, nvrtc="", cublasLt="wrong ELF class\nmore")
+    with_libraries(monkeypatch, nvrtc="", cublasLt="wrong ELF class\nmore")
     assert requirements.missing_packages() == [
         "nvidia-cuda-nvrtc",
         "nvidia-cublas (wrong ELF class)",
-        "nvmath-python",
     ]
 
 
@@ -173,8 +166,8 @@ NO_START = "in cuda: the CUDA driver does not start\n"
     ("found", "kernel", "missing", "texts"),
     [
         (NO_LIBRARY, "", (), [NO_DRIVER]),
-        (NO_LIBRARY, "", ("nvidia-cublas", "nvmath-python"), [
-            "  missing packages  nvidia-cublas, nvmath-python\n",
+        (NO_LIBRARY, "", ("nvidia-cublas", "nvidia-cuda-nvrtc"), [
+            "  missing packages  nvidia-cublas, nvidia-cuda-nvrtc\n",
             "Install the packages with: pip install 'lamina[cuda]'.",
         ]),
         # A container without the library.
@@ -363,7 +356,6 @@ def fitted(engine: str, **options: Any) -> lm.Model:
 def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(
     use, counts, order, capability, monkeypatch, tmp_path
 ):
-    pytest.importorskip("nvmath.bindings.cublasLt", reason="needs nvmath-python")
     monkeypatch.setattr("lamina.engines.cuda.family.is_large", lambda step: True)
     # Programs that are kept on disk have the schedules of the true rule.
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))

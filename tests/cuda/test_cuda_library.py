@@ -234,7 +234,7 @@ def test_steps_with_calls_of_the_library_are_timed(device):
     executable.release()
 
 
-# Missing packages and libraries
+# A missing library
 
 
 def missing(load: Callable[[], Any]) -> CudaDriver:
@@ -250,25 +250,13 @@ def asked(driver: CudaDriver) -> None:
     driver.library_workspace_bytes(found.product)
 
 
-def test_a_missing_package_is_an_error_with_the_remedy(monkeypatch):
+@pytest.mark.parametrize("error", [OSError, RuntimeError, ImportError])
+def test_a_missing_library_is_an_error_with_the_remedy(error, monkeypatch):
     def absent(name: str) -> Any:
-        raise ModuleNotFoundError(name, name="nvmath")
+        raise error("libcublasLt.so.13: cannot open shared object file\nmore")
 
     monkeypatch.setattr(requirements.importlib, "import_module", absent)
-    assert error_text(EngineError, lambda: asked(missing(requirements.cublaslt_package))) == (
-        "in cuda: the cuda engine needs the package nvmath-python, for products of matrices\n"
-        "  expected  nvmath-python 0.6 or later\n"
-        "  found     none\n"
-        "  Install the packages with: pip install 'lamina[cuda]'."
-    )
-
-
-def test_a_missing_library_is_an_error_with_the_remedy():
-    def create() -> int:
-        raise RuntimeError("libcublasLt.so.13: cannot open shared object file")
-
-    module = SimpleNamespace(create=create, cuBLASLtError=KeyError)
-    assert error_text(EngineError, lambda: asked(missing(lambda: module))) == (
+    assert error_text(EngineError, lambda: asked(missing(requirements.cublaslt_library))) == (
         "in cuda: the cuda engine needs the package nvidia-cublas, for products of matrices\n"
         "  expected  nvidia-cublas 13.0 or later\n"
         "  found     libcublasLt.so.13: cannot open shared object file\n"
@@ -276,13 +264,13 @@ def test_a_missing_library_is_an_error_with_the_remedy():
     )
 
 
-def test_the_package_is_loaded_only_when_it_is_needed():
+def test_the_library_is_loaded_only_when_it_is_needed():
     device = DoubledDevice()
     loaded: list[None] = []
 
     def load() -> Any:
         loaded.append(None)
-        return device.library
+        return device.library.functions
 
     device.driver._api = made_of(device.double.driver, device.double.nvrtc, load)
     sums = Case("sum", ((6, 5),), lambda x: ops.sum(x, 0))

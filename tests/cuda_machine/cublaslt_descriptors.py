@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from nvmath.bindings import cublasLt
 
 from cuda_machine.driver_state import OutsideTheDouble, State
 
@@ -20,21 +20,53 @@ from cuda_machine.driver_state import OutsideTheDouble, State
 TYPES = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16)}
 COMPUTE_32F, R_32F = 68, 0
 # "cublasStatus_t"
+SUCCESS, NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = 0, 1, 7, 15
 STATUSES = {
-    1: "CUBLAS_STATUS_NOT_INITIALIZED",
-    7: "CUBLAS_STATUS_INVALID_VALUE",
-    15: "CUBLAS_STATUS_NOT_SUPPORTED",
+    NOT_INITIALIZED: "CUBLAS_STATUS_NOT_INITIALIZED",
+    INVALID_VALUE: "CUBLAS_STATUS_INVALID_VALUE",
+    NOT_SUPPORTED: "CUBLAS_STATUS_NOT_SUPPORTED",
 }
-NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = STATUSES
 
-Description = cublasLt.MatmulDescAttribute
-Layout = cublasLt.MatrixLayoutAttribute
-Preference = cublasLt.MatmulPreferenceAttribute
-Epilogue = cublasLt.Epilogue
+
+class Description(IntEnum):
+    """cublasLtMatmulDescAttributes_t"""
+
+    TRANSA = 3
+    TRANSB = 4
+    FILL_MODE = 6
+    EPILOGUE = 7
+    BIAS_POINTER = 8
+    BIAS_BATCH_STRIDE = 10
+    BIAS_DATA_TYPE = 26
+
+
+class Layout(IntEnum):
+    """cublasLtMatrixLayoutAttribute_t"""
+
+    BATCH_COUNT = 5
+    STRIDED_BATCH_OFFSET = 6
+
+
+class Preference(IntEnum):
+    """cublasLtMatmulPreferenceAttributes_t"""
+
+    MAX_WORKSPACE_BYTES = 1
+    REDUCTION_SCHEME_MASK = 3
+    MIN_ALIGNMENT_A_BYTES = 5
+    MIN_ALIGNMENT_B_BYTES = 6
+    MIN_ALIGNMENT_C_BYTES = 7
+    MIN_ALIGNMENT_D_BYTES = 8
+
+
+class Epilogue(IntEnum):
+    """cublasLtEpilogue_t"""
+
+    DEFAULT = 1
+    BIAS = 4
 
 
 class CublasLtError(Exception):
-    """What the functions of the module raise; `status` is the number of cuBLASLt's status."""
+    """What the double's functions raise; `status` is the number that the library would return."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(f"{STATUSES[status]}: {why}")
@@ -96,48 +128,50 @@ class DescriptorCalls:
             raise OutsideTheDouble(f"{handle:#x} is no {kind} that exists")
         return found
 
-    def matmul_desc_create(self, compute_type: int, scale_type: int) -> int:
+    def cublasLtMatmulDescCreate(self, matmulDesc: int, computeType: int, scaleType: int) -> None:
         """The double computes in float32 alone: TF32, for example, is none of its types."""
-        if (compute_type, scale_type) != (COMPUTE_32F, R_32F):
-            raise OutsideTheDouble(f"compute type {compute_type} with scale type {scale_type}")
-        return self._create("operation", compute_type, scale_type)
+        if (computeType, scaleType) != (COMPUTE_32F, R_32F):
+            raise OutsideTheDouble(f"compute type {computeType} with scale type {scaleType}")
+        self._create(matmulDesc, "operation", computeType, scaleType)
 
-    def matrix_layout_create(self, type: int, rows: int, cols: int, ld: int) -> int:
+    def cublasLtMatrixLayoutCreate(
+        self, matLayout: int, type: int, rows: int, cols: int, ld: int
+    ) -> None:
         if type not in TYPES:
             raise OutsideTheDouble(f"matrices of the type {type}")
-        return self._create("layout", type, rows, cols, ld)
+        self._create(matLayout, "layout", type, rows, cols, ld)
 
-    def matmul_preference_create(self) -> int:
-        return self._create("preference")
+    def cublasLtMatmulPreferenceCreate(self, pref: int) -> None:
+        self._create(pref, "preference")
 
-    def matmul_desc_destroy(self, matmul_desc: int) -> None:
-        del self.descriptors[self.find("operation", matmul_desc).handle]
+    def cublasLtMatmulDescDestroy(self, matmulDesc: int) -> None:
+        del self.descriptors[self.find("operation", matmulDesc).handle]
 
-    def matrix_layout_destroy(self, mat_layout: int) -> None:
-        del self.descriptors[self.find("layout", mat_layout).handle]
+    def cublasLtMatrixLayoutDestroy(self, matLayout: int) -> None:
+        del self.descriptors[self.find("layout", matLayout).handle]
 
-    def matmul_preference_destroy(self, pref: int) -> None:
+    def cublasLtMatmulPreferenceDestroy(self, pref: int) -> None:
         del self.descriptors[self.find("preference", pref).handle]
 
-    def matmul_desc_set_attribute(
-        self, matmul_desc: int, attr: int, buf: int, size_in_bytes: int
+    def cublasLtMatmulDescSetAttribute(
+        self, matmulDesc: int, attr: int, buf: int, sizeInBytes: int
     ) -> None:
-        self._set(self.find("operation", matmul_desc), attr, buf, size_in_bytes)
+        self._set(self.find("operation", matmulDesc), attr, buf, sizeInBytes)
 
-    def matrix_layout_set_attribute(
-        self, mat_layout: int, attr: int, buf: int, size_in_bytes: int
+    def cublasLtMatrixLayoutSetAttribute(
+        self, matLayout: int, attr: int, buf: int, sizeInBytes: int
     ) -> None:
-        self._set(self.find("layout", mat_layout), attr, buf, size_in_bytes)
+        self._set(self.find("layout", matLayout), attr, buf, sizeInBytes)
 
-    def matmul_preference_set_attribute(
-        self, pref: int, attr: int, buf: int, size_in_bytes: int
+    def cublasLtMatmulPreferenceSetAttribute(
+        self, pref: int, attr: int, buf: int, sizeInBytes: int
     ) -> None:
-        self._set(self.find("preference", pref), attr, buf, size_in_bytes)
+        self._set(self.find("preference", pref), attr, buf, sizeInBytes)
 
-    def _create(self, kind: str, *created: int) -> int:
+    def _create(self, address: int, kind: str, *created: int) -> None:
         handle = self.state.new_handle()
         self.descriptors[handle] = Descriptor(handle, kind, created)
-        return handle
+        ctypes.c_uint64.from_address(address).value = handle
 
     def _set(self, descriptor: Descriptor, attribute: int, buffer: int, size: int) -> None:
         known = ATTRIBUTES[descriptor.kind].get(attribute)

@@ -1,11 +1,13 @@
-"""The double of nvmath.bindings.cublasLt, on the memory of the driver's double.
+"""The double of the library cuBLASLt, on the memory of the driver's double.
 
     cuda = CudaDouble()
-    handle = cuda.cublaslt.create()
+    cuda.cublaslt.cublasLtCreate(address)
+    status = cuda.cublaslt.functions.cublasLtCreate(address)
 
-Each function takes the arguments of the module's, and raises `cuBLASLtError` where cuBLASLt
-documents a status. A call that the documentation leaves open raises `OutsideTheDouble`. Numbers and
-classes are those of the real module. Products run when their stream does, and can be captured.
+Each function takes the arguments of the library's, all of them numbers, and raises `CublasLtError`
+where cuBLASLt documents a status. A call that the documentation leaves open raises
+`OutsideTheDouble`. `functions` return the status, as the library does. Products run when their
+stream does, and can be captured.
 
 Sections in quotation marks are those of Nvidia's documentation of cuBLAS.
 """
@@ -13,17 +15,18 @@ Sections in quotation marks are those of Nvidia's documentation of cuBLAS.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from nvmath.bindings import cublasLt
 
 from cuda_machine.cublaslt_descriptors import (
     INVALID_VALUE,
     NOT_INITIALIZED,
     NOT_SUPPORTED,
     STATUSES,
+    SUCCESS,
     Bytes,
     CublasLtError,
     Description,
@@ -36,10 +39,21 @@ from cuda_machine.cublaslt_descriptors import (
 )
 from cuda_machine.driver_state import Context, OutsideTheDouble, State
 from cuda_machine.faults import Fault
+from lamina.engines.cuda.cublaslt_functions import FUNCTIONS
 
 # The simulated clock's milliseconds for a multiplication.
 MILLISECONDS_PER_MULTIPLICATION = 1e-9
 WORKSPACE_ALIGNMENT = 256
+# cublasLtMatmulHeuristicResult_t
+HEURISTIC_RESULT = np.dtype(
+    [
+        ("algorithm", np.uint64, 8),
+        ("workspace_bytes", np.uint64),
+        ("state", np.int32),
+        ("waves", np.float32),
+        ("reserved", np.int32, 4),
+    ]
+)
 _ALIGNMENTS = (
     Preference.MIN_ALIGNMENT_A_BYTES,
     Preference.MIN_ALIGNMENT_B_BYTES,
@@ -63,77 +77,64 @@ class Algorithm:
 
 
 class CublasLtDouble(DescriptorCalls):
-    """Has the functions that are named here, and all classes and numbers of the real module.
+    """Has the functions of the library that are named here.
 
     Attributes:
+        functions: what the engine calls: they return the status.
         workspace: the bytes of a workspace that its algorithms use if they may.
         failure: how heuristics fail: with a status, without a result, or with a result that is no
             success; "" if they do not.
         problems: the problems of all products, in the order of the calls.
     """
 
-    cuBLASLtError = CublasLtError
-
     def __init__(self, state: State) -> None:
         super().__init__(state)
+        self.functions = Functions(self)
         self.workspace = 0
         self.failure: Literal["", "status", "empty", "state"] = ""
         self.problems: list[Problem] = []
         self._handles: dict[int, Context] = {}
         self._algorithms: dict[int, Algorithm] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        # Besides classes, the module has functions for the types of attributes.
-        if not name[:1].isupper() and not name.endswith("_dtype"):
-            raise AttributeError(f"the double of nvmath.bindings.cublasLt has no {name}")
-        return getattr(cublasLt, name)
-
     def alive(self) -> list[str]:
         """What was created and not destroyed, one line each."""
         found = [f"{one.kind} {one.handle:#x}" for one in self.descriptors.values()]
         return [*found, *(f"handle {handle:#x}" for handle in self._handles)]
 
-    def get_status_name(self, status: int) -> str:
-        return STATUSES[status]
-
-    def create(self) -> int:
-        """A handle for the current context ("cublasLtCreate()")."""
+    def cublasLtCreate(self, lightHandle: int) -> None:
+        """Writes a handle for the current context ("cublasLtCreate()")."""
         if not self.state.stack:
             raise CublasLtError(NOT_INITIALIZED, "no context is current")
         handle = self.state.new_handle()
         self._handles[handle] = self.state.current()
-        return handle
+        ctypes.c_uint64.from_address(lightHandle).value = handle
 
-    def destroy(self, light_handle: int) -> None:
-        self._check_handle(light_handle)
-        del self._handles[light_handle]
-
-    def matmul_algo_get_heuristic(
+    def cublasLtMatmulAlgoGetHeuristic(
         self,
-        light_handle: int,
-        operation_desc: int,
-        adesc: int,
-        bdesc: int,
-        cdesc: int,
-        ddesc: int,
+        lightHandle: int,
+        operationDesc: int,
+        Adesc: int,
+        Bdesc: int,
+        Cdesc: int,
+        Ddesc: int,
         preference: int,
-        requested_algo_count: int,
-        heuristic_results_array: int,
-        return_algo_count: int,
+        requestedAlgoCount: int,
+        heuristicResultsArray: int,
+        returnAlgoCount: int,
     ) -> None:
-        self._check_handle(light_handle)
-        operation = self.find("operation", operation_desc)
-        layouts = tuple(self.find("layout", one) for one in (adesc, bdesc, cdesc, ddesc))
+        self._check_handle(lightHandle)
+        operation = self.find("operation", operationDesc)
+        layouts = tuple(self.find("layout", one) for one in (Adesc, Bdesc, Cdesc, Ddesc))
         wanted = self.find("preference", preference)
-        if requested_algo_count < 1 or not heuristic_results_array or not return_algo_count:
+        if requestedAlgoCount < 1 or not heuristicResultsArray or not returnAlgoCount:
             raise CublasLtError(INVALID_VALUE, "no room for results")
         problem = problem_of(operation, layouts)
         if self.failure == "status":
             raise CublasLtError(NOT_SUPPORTED, "no heuristic")
         found = self.failure != "empty"
-        ctypes.c_int.from_address(return_algo_count).value = int(found)
+        ctypes.c_int.from_address(returnAlgoCount).value = int(found)
         if found:
-            self._write(heuristic_results_array, self._algorithm(problem, operation, wanted))
+            self._write(heuristicResultsArray, self._algorithm(problem, operation, wanted))
 
     def _algorithm(self, problem: Problem, operation: Descriptor, wanted: Descriptor) -> Algorithm:
         bias = operation[Description.BIAS_POINTER]
@@ -149,54 +150,53 @@ class CublasLtDouble(DescriptorCalls):
         """Writes a cublasLtMatmulHeuristicResult_t."""
         number = self.state.new_handle()
         self._algorithms[number] = algorithm
-        dtype = cublasLt.matmul_heuristic_result_dtype
-        result = np.zeros(1, dtype)
-        result["algo"]["data_"][0, 0] = number
-        result["workspace_size"] = algorithm.workspace
-        result["state"] = NOT_SUPPORTED if self.failure == "state" else 0
-        result["waves_count"] = 1.0
-        ctypes.memmove(address, result.tobytes(), dtype.itemsize)
+        result = np.zeros(1, HEURISTIC_RESULT)
+        result["algorithm"][0, 0] = number
+        result["workspace_bytes"] = algorithm.workspace
+        result["state"] = NOT_SUPPORTED if self.failure == "state" else SUCCESS
+        result["waves"] = 1.0
+        ctypes.memmove(address, result.tobytes(), HEURISTIC_RESULT.itemsize)
 
-    def matmul(
+    def cublasLtMatmul(
         self,
-        light_handle: int,
-        compute_desc: int,
+        lightHandle: int,
+        computeDesc: int,
         alpha: int,
-        a: int,
-        adesc: int,
-        b: int,
-        bdesc: int,
+        A: int,
+        Adesc: int,
+        B: int,
+        Bdesc: int,
         beta: int,
-        c: int,
-        cdesc: int,
-        d: int,
-        ddesc: int,
+        C: int,
+        Cdesc: int,
+        D: int,
+        Ddesc: int,
         algo: int,
         workspace: int,
-        workspace_size_in_bytes: int,
+        workspaceSizeInBytes: int,
         stream: int,
     ) -> None:
-        self._check_handle(light_handle)
-        operation = self.find("operation", compute_desc)
-        layouts = tuple(self.find("layout", one) for one in (adesc, bdesc, cdesc, ddesc))
+        self._check_handle(lightHandle)
+        operation = self.find("operation", computeDesc)
+        layouts = tuple(self.find("layout", one) for one in (Adesc, Bdesc, Cdesc, Ddesc))
         problem = problem_of(operation, layouts)
-        if not all((alpha, beta, a, b, c, d)):
+        if not all((alpha, beta, A, B, C, D)):
             raise CublasLtError(INVALID_VALUE, "a null pointer")
         scale, kept = (ctypes.c_float.from_address(one).value for one in (alpha, beta))
         if scale != 1.0 or kept not in (0.0, 1.0):
             raise OutsideTheDouble(f"alpha {scale} and beta {kept}")
         # In place, C == D and Cdesc == Ddesc ("cublasLtMatmul()").
-        if c == d and cdesc != ddesc:
+        if C == D and Cdesc != Ddesc:
             raise CublasLtError(INVALID_VALUE, "C is D, but their layouts are not the same")
         algorithm = self._chosen(algo, problem)
         bias = operation[Description.BIAS_POINTER] if problem.has_bias else 0
-        _check_addresses(algorithm, (a, b, c, d, bias))
-        _check_workspace(algorithm, workspace, workspace_size_in_bytes)
-        product = _Product(self.state, problem, a, b, c if kept else 0, d, bias)
-        product.check_overlaps(workspace, workspace_size_in_bytes)
+        _check_addresses(algorithm, (A, B, C, D, bias))
+        _check_workspace(algorithm, workspace, workspaceSizeInBytes)
+        product = _Product(self.state, problem, A, B, C if kept else 0, D, bias)
+        product.check_overlaps(workspace, workspaceSizeInBytes)
         self.problems.append(problem)
         found = self.state.find_stream(stream)
-        if found.context is not self._handles[light_handle]:
+        if found.context is not self._handles[lightHandle]:
             raise OutsideTheDouble("a stream of another context than the handle's")
 
         def run() -> float:
@@ -225,6 +225,32 @@ class CublasLtDouble(DescriptorCalls):
         if algorithm.problem != problem:
             raise OutsideTheDouble("an algorithm that was found for another product")
         return algorithm
+
+
+class Functions:
+    """The double's functions as ctypes has those of the library: they return a status."""
+
+    def __init__(self, double: CublasLtDouble) -> None:
+        self._double = double
+
+    def cublasLtGetStatusName(self, status: int) -> bytes:
+        return STATUSES[status].encode()
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        function, parameters = getattr(self._double, name), FUNCTIONS[name]
+
+        def call(*arguments: int) -> int:
+            for parameter, value in zip(parameters, arguments, strict=True):
+                # A null pointer is None.
+                if (parameter(value).value or 0) != value:
+                    raise OutsideTheDouble(f"{value} in {name}, which ctypes would change")
+            try:
+                function(*arguments)
+            except CublasLtError as error:
+                return error.status
+            return SUCCESS
+
+        return call
 
 
 def _check_addresses(algorithm: Algorithm, addresses: tuple[int, ...]) -> None:

@@ -84,7 +84,7 @@ class CudaDouble:
 
     @cached_property
     def cublaslt(self) -> CublasLtDouble:
-        """Stands for `nvmath.bindings.cublasLt`, whose numbers it has: the package is needed."""
+        """Stands for the library cuBLASLt."""
         from cuda_machine.cublaslt_double import CublasLtDouble
 
         return CublasLtDouble(self._state)

@@ -39,7 +39,7 @@ def machine_without_gpu(memory: int = 64 << 20) -> Any:
     double = CudaDouble((DeviceDescription(memory=memory),), assembles=False)
     calls.cuda.cache_clear()
     calls.packages = lambda: (double.driver, double.nvrtc)
-    calls.cublaslt_package = lambda: double.cublaslt
+    calls.cublaslt_library = lambda: double.cublaslt.functions
     calls.missing_packages = list
     return double
 
@@ -57,7 +57,7 @@ class DoubledDevice:
         from cuda_machine.driver_state import DeviceDescription
 
         self.double = CudaDouble([DeviceDescription(capability=capability)])
-        api = calls.made_of(self.double.driver, self.double.nvrtc, lambda: self.library)
+        api = calls.made_of(self.double.driver, self.double.nvrtc, lambda: self.library.functions)
         api.driver.cuInit(0)
         self.driver = CudaDriver(api, chosen("cuda:0", devices._found(api)))
         self.family = CudaFamily(self.driver)

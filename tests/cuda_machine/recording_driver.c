@@ -199,6 +199,9 @@ int cublasLtMatrixLayoutCreate(Handle *layout, int type, uint64_t rows, uint64_t
          (int)leading);
     return made(layout), 0;
 }
+int cublasLtMatrixLayoutSetAttribute(Handle layout, int name, const void *value, size_t size) {
+    return 0;
+}
 int cublasLtMatrixLayoutDestroy(Handle layout) { return 0; }
 int cublasLtMatmulPreferenceCreate(Handle *preference) { return made(preference), 0; }
 int cublasLtMatmulPreferenceDestroy(Handle preference) { return 0; }

@@ -1,9 +1,8 @@
 """Calls of CUDA's driver, of NVRTC and of cuBLASLt: a failure becomes an exception of ours.
 
 `cuda-bindings` has a function for each function of CUDA, which returns the status and the results.
-`nvmath-python` has one for each function of cuBLASLt, which raises an exception. All of Lamina's
-calls pass through a `Calls` or `RaisingCalls`, so tests can give them functions of a device of
-theirs.
+Those of cuBLASLt are called by ctypes. All of Lamina's calls pass through a `Calls` or
+`LibraryCalls`, so tests can give them functions of a device of theirs.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, final
 
-from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.records import frozen_dataclass
 from lamina.engines.cuda.requirements import (
-    cublaslt_package,
+    cublaslt_library,
     missing_packages,
     no_device,
     no_library,
-    no_package,
     no_start,
     packages,
     too_old,
@@ -64,38 +62,24 @@ class Calls:
 
 
 @final
-class RaisingCalls:
-    """The functions of a module like `nvmath.bindings.cublasLt`, as attributes.
+class LibraryCalls:
+    """The functions of cuBLASLt, as attributes that return nothing.
 
-    The module is loaded when the first of them is called. Its functions raise its `cuBLASLtError`
-    if cuBLASLt fails.
+    The library is loaded when the first of them is called.
     """
 
     def __init__(self, load: Callable[[], Any]) -> None:
-        self._load = load
+        self._library = cache(load)
 
-    @cached_property
-    def module(self) -> Any:
-        """The module, with its enumerations.
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        library = self._library()
+        function = getattr(library, name)
 
-        Raises:
-            EngineError: if the package is missing.
-        """
-        return self._load()
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        module = self.module
-        function = getattr(module, name)
-
-        def call(*arguments: Any) -> Any:
-            try:
-                return function(*arguments)
-            except module.cuBLASLtError as error:
-                status = module.get_status_name(error.status)
-                raise CudaError(name, status, "") from error
-            # The package has other exceptions if it cannot load the library.
-            except RuntimeError as error:
-                raise no_package("nvidia-cublas", str(error)) from error
+        def call(*arguments: int) -> None:
+            status = function(*arguments)
+            if status:
+                text = library.cublasLtGetStatusName(status)
+                raise CudaError(name, text.decode(), "")
 
         setattr(self, name, call)
         return call
@@ -110,16 +94,17 @@ class Cuda:
 
     driver: Calls
     nvrtc: Calls
-    cublaslt: RaisingCalls
+    cublaslt: LibraryCalls
     missing: Callable[[], list[str]]
 
 
 def made_of(
     driver: Any, nvrtc: Any, cublaslt: Callable[[], Any], missing: Callable[[], list[str]] = list
 ) -> Cuda:
-    """The calls of modules like `cuda.bindings.driver`, `cuda.bindings.nvrtc`, and cuBLASLt's.
+    """The calls of modules like `cuda.bindings.driver` and `cuda.bindings.nvrtc`, and of cuBLASLt.
 
-    `missing` returns the packages that cannot be loaded.
+    `cublaslt` returns an object with the functions of that library. `missing` returns the packages
+    that cannot be loaded.
     """
 
     def explain(error_string: Callable[[Any], tuple[Any, bytes | None]], status: Any) -> str:
@@ -128,7 +113,7 @@ def made_of(
 
     of_driver = Calls(driver, partial(explain, driver.cuGetErrorString))
     of_nvrtc = Calls(nvrtc, partial(explain, nvrtc.nvrtcGetErrorString))
-    return Cuda(of_driver, of_nvrtc, RaisingCalls(cublaslt), missing)
+    return Cuda(of_driver, of_nvrtc, LibraryCalls(cublaslt), missing)
 
 
 @cache
@@ -138,7 +123,7 @@ def cuda() -> Cuda:
     Raises:
         EngineError: if a package is missing, or the driver.
     """
-    found = made_of(*packages(), cublaslt_package, missing_packages)
+    found = made_of(*packages(), cublaslt_library, missing_packages)
     try:
         found.driver.cuInit(0)
     except CudaError as error:

@@ -12,8 +12,9 @@ split along K are combined in a fixed order ("GEMM Algorithms Numerical Behavior
 
 from __future__ import annotations
 
+import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, final
@@ -21,7 +22,8 @@ from typing import Any, final
 import numpy as np
 
 from lamina.base.records import frozen_dataclass
-from lamina.engines.cuda.calls import CudaError, RaisingCalls
+from lamina.engines.cuda import cublaslt_functions as lt
+from lamina.engines.cuda.calls import CudaError, LibraryCalls
 from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
 
 # "cudaDataType_t", "cublasComputeType_t" and "cublasOperation_t"
@@ -71,9 +73,9 @@ class CublasLt:
         EngineError: if the library is missing.
     """
 
-    def __init__(self, calls: RaisingCalls, capability: tuple[int, int]) -> None:
+    def __init__(self, calls: LibraryCalls, capability: tuple[int, int]) -> None:
         self._calls = calls
-        self._handle = calls.create()
+        self._handle = _created(calls.cublasLtCreate)
         # The sizes that "cublasSetWorkspace()" recommends, also for "cublasLtMatmul()".
         self._most_workspace_bytes = 32 << 20 if capability >= (9, 0) else 4 << 20
         self._workspaces: dict[MatrixProduct, int | None] = {}
@@ -87,7 +89,7 @@ class CublasLt:
             buffers = addresses_of(product, (_ALIGNMENT_BYTES,) * 5)
             with _Description(self._calls, product, buffers) as described:
                 found = self._algorithm(described, buffers, self._most_workspace_bytes)
-            self._workspaces[product] = None if found is None else int(found.workspace_size)
+            self._workspaces[product] = None if found is None else found.workspace_bytes
         return self._workspaces[product]
 
     def call_of(
@@ -97,65 +99,71 @@ class CublasLt:
 
         The workspace is at an address that is aligned to 256 bytes; 0 for none.
         """
-        described = _Description(self._calls, product, buffers)
-        found = self._algorithm(described, buffers, workspace_bytes)
-        if found is None:
-            return None
+        with ExitStack() as stack:
+            described = stack.enter_context(_Description(self._calls, product, buffers))
+            found = self._algorithm(described, buffers, workspace_bytes)
+            if found is None:
+                return None
+            stack.pop_all()
         # They are read in the call, and become a part of a captured graph ("CUDA Graphs Support").
-        alpha, beta = (
-            np.array([value], np.float32) for value in (1.0, float(product.added is not None))
-        )
+        alpha, beta = ctypes.c_float(1.0), ctypes.c_float(product.added is not None)
         # If beta is 0, C is not read ("cublasGemmStridedBatchedEx()").
         added = buffers.added or buffers.result
 
         def enqueue(stream: int) -> None:
             # This function keeps the descriptors, the algorithm and the scalars alive.
             left, right, third, result = described.layouts
-            self._calls.matmul(
-                *(self._handle, described.operation, alpha.ctypes.data),
+            self._calls.cublasLtMatmul(
+                *(self._handle, described.operation, ctypes.addressof(alpha)),
                 *(buffers.left, left, buffers.right, right),
-                *(beta.ctypes.data, added, third, buffers.result, result),
-                *(found.ptr, workspace, workspace_bytes, stream),
+                *(ctypes.addressof(beta), added, third, buffers.result, result),
+                *(ctypes.addressof(found), workspace, workspace_bytes, stream),
             )
 
         return enqueue
 
-    def _algorithm(self, described: _Description, buffers: Addresses, workspace_bytes: int) -> Any:
-        """The library's first choice for a product, with its `workspace_size`; None if none."""
-        module = self._calls.module
-        result, count = module.MatmulHeuristicResult(1), np.zeros(1, np.int32)
+    def _algorithm(
+        self, described: _Description, buffers: Addresses, workspace_bytes: int
+    ) -> lt.HeuristicResult | None:
+        """The library's first choice for a product; None if there is none."""
+        result, count = lt.HeuristicResult(), ctypes.c_int()
         with ExitStack() as stack:
             preference = self._preference(stack, described, buffers, workspace_bytes)
             try:
-                self._calls.matmul_algo_get_heuristic(
+                self._calls.cublasLtMatmulAlgoGetHeuristic(
                     *(self._handle, described.operation, *described.layouts, preference),
-                    *(1, result.ptr, count.ctypes.data),
+                    *(1, ctypes.addressof(result), ctypes.addressof(count)),
                 )
             except CudaError as error:
                 if error.status != _NOT_SUPPORTED:
                     raise
                 return None
-        return result if count[0] and int(result.state) == 0 else None
+        return result if count.value and result.state == 0 else None
 
     def _preference(
         self, stack: ExitStack, described: _Description, buffers: Addresses, workspace_bytes: int
     ) -> int:
         """Limits on algorithms, destroyed with the stack."""
-        names = self._calls.module.MatmulPreferenceAttribute
-        preference = self._calls.matmul_preference_create()
-        stack.callback(self._calls.matmul_preference_destroy, preference)
-        set_attribute = self._calls.matmul_preference_set_attribute
-        _set(set_attribute, preference, names.MAX_WORKSPACE_BYTES, workspace_bytes, np.uint64)
-        pointers = (buffers.left, buffers.right, buffers.added or buffers.result, buffers.result)
-        for matrix, pointer in zip("ABCD", pointers, strict=True):
-            name = getattr(names, f"MIN_ALIGNMENT_{matrix}_BYTES")
-            aligned = min(pointer & -pointer, _ALIGNMENT_BYTES)
-            _set(set_attribute, preference, name, aligned, np.uint32)
+        calls = self._calls
+        preference = _created(calls.cublasLtMatmulPreferenceCreate)
+        stack.callback(calls.cublasLtMatmulPreferenceDestroy, preference)
+        pointers = {
+            lt.MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: buffers.left,
+            lt.MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: buffers.right,
+            lt.MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: buffers.added or buffers.result,
+            lt.MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: buffers.result,
+        }
+        limits: dict[int, Any] = {
+            lt.MATMUL_PREF_MAX_WORKSPACE_BYTES: ctypes.c_uint64(workspace_bytes)
+        }
+        for name, pointer in pointers.items():
+            limits[name] = ctypes.c_uint32(min(pointer & -pointer, _ALIGNMENT_BYTES))
         if described.product.result.dtype != "float32":
             # Parts of a sum that is split along K would be rounded to 16 bits otherwise
             # ("cublasLtReductionScheme_t").
-            allowed = self._calls.module.ReductionScheme.COMPUTE_TYPE
-            _set(set_attribute, preference, names.REDUCTION_SCHEME_MASK, allowed, np.uint32)
+            allowed = ctypes.c_uint32(lt.REDUCTION_SCHEME_COMPUTE_TYPE)
+            limits[lt.MATMUL_PREF_REDUCTION_SCHEME_MASK] = allowed
+        _set(calls.cublasLtMatmulPreferenceSetAttribute, preference, limits)
         return preference
 
 
@@ -167,7 +175,7 @@ class _Description:
     the same one if their matrices have the same layout.
     """
 
-    def __init__(self, calls: RaisingCalls, product: MatrixProduct, buffers: Addresses) -> None:
+    def __init__(self, calls: LibraryCalls, product: MatrixProduct, buffers: Addresses) -> None:
         self.product = product
         with ExitStack() as stack:
             self.operation = _operation(calls, stack, product, buffers.bias)
@@ -191,37 +199,49 @@ class _Description:
         self.destroy()
 
 
-def _operation(calls: RaisingCalls, stack: ExitStack, product: MatrixProduct, bias: int) -> int:
-    names = calls.module.MatmulDescAttribute
-    operation = calls.matmul_desc_create(_COMPUTE_32F, _TYPES["float32"])
-    stack.callback(calls.matmul_desc_destroy, operation)
-    transposed = {names.TRANSA: product.left_transposed, names.TRANSB: product.right_transposed}
-    for name, is_transposed in transposed.items():
-        value = _TRANSPOSED if is_transposed else _AS_IT_IS
-        _set(calls.matmul_desc_set_attribute, operation, name, value, np.int32)
+def _operation(calls: LibraryCalls, stack: ExitStack, product: MatrixProduct, bias: int) -> int:
+    operation = _created(calls.cublasLtMatmulDescCreate, _COMPUTE_32F, _TYPES["float32"])
+    stack.callback(calls.cublasLtMatmulDescDestroy, operation)
+    transposed = {
+        lt.MATMUL_DESC_TRANSA: product.left_transposed,
+        lt.MATMUL_DESC_TRANSB: product.right_transposed,
+    }
+    attributes: dict[int, Any] = {
+        name: ctypes.c_int32(_TRANSPOSED if is_transposed else _AS_IT_IS)
+        for name, is_transposed in transposed.items()
+    }
     if product.bias_start is not None:
-        epilogue = calls.module.Epilogue.BIAS
-        _set(calls.matmul_desc_set_attribute, operation, names.EPILOGUE, epilogue, np.uint32)
+        attributes[lt.MATMUL_DESC_EPILOGUE] = ctypes.c_uint32(lt.EPILOGUE_BIAS)
         # Heuristics read the alignment of this address ("cublasLtMatmulDescAttributes_t").
-        _set(calls.matmul_desc_set_attribute, operation, names.BIAS_POINTER, bias, np.uint64)
+        attributes[lt.MATMUL_DESC_BIAS_POINTER] = ctypes.c_uint64(bias)
+    _set(calls.cublasLtMatmulDescSetAttribute, operation, attributes)
     return operation
 
 
-def _layout(calls: RaisingCalls, stack: ExitStack, matrix: Matrix, batch: int) -> int:
+def _layout(calls: LibraryCalls, stack: ExitStack, matrix: Matrix, batch: int) -> int:
     size = matrix.rows, matrix.columns, matrix.leading
-    layout = calls.matrix_layout_create(_TYPES[matrix.dtype], *size)
-    stack.callback(calls.matrix_layout_destroy, layout)
+    layout = _created(calls.cublasLtMatrixLayoutCreate, _TYPES[matrix.dtype], *size)
+    stack.callback(calls.cublasLtMatrixLayoutDestroy, layout)
     if batch > 1:
-        names = calls.module.MatrixLayoutAttribute
-        set_attribute, stride = calls.matrix_layout_set_attribute, matrix.batch_stride
-        _set(set_attribute, layout, names.BATCH_COUNT, batch, np.int32)
-        _set(set_attribute, layout, names.STRIDED_BATCH_OFFSET, stride, np.int64)
+        attributes = {
+            lt.MATRIX_LAYOUT_BATCH_COUNT: ctypes.c_int32(batch),
+            lt.MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: ctypes.c_int64(matrix.batch_stride),
+        }
+        _set(calls.cublasLtMatrixLayoutSetAttribute, layout, attributes)
     return layout
 
 
+def _created(create: Callable[..., None], *arguments: int) -> int:
+    """The handle that a function writes to its first argument."""
+    handle = ctypes.c_void_p()
+    create(ctypes.addressof(handle), *arguments)
+    assert handle.value is not None
+    return handle.value
+
+
 def _set(
-    set_attribute: Callable[..., Any], descriptor: int, name: Any, value: int, dtype: type[Any]
+    set_attribute: Callable[..., None], descriptor: int, attributes: Mapping[int, Any]
 ) -> None:
-    """Sets an attribute of a descriptor, which copies it."""
-    buffer = np.array([value], dtype)
-    set_attribute(descriptor, int(name), buffer.ctypes.data, buffer.nbytes)
+    """Sets attributes of a descriptor, which copies them."""
+    for name, value in attributes.items():
+        set_attribute(descriptor, name, ctypes.addressof(value), ctypes.sizeof(value))

@@ -22,8 +22,6 @@ from lamina.program.steps import Contraction, Step
 SOURCES = Sources(
     "lamina.base", "lamina.program", "lamina.codegen", "lamina.engines.gpu", "lamina.engines.cuda"
 )
-# The packages whose versions decide which products cuBLASLt computes, and how fast.
-_PACKAGES = ("nvmath-python", "nvidia-cublas")
 # The least multiplications of a step, and the least M, N and K, for which cuBLASLt is expected to
 # be faster than our kernels. No GPU was measured for it: tuning decides on each device.
 LEAST_MULTIPLICATIONS, LEAST_EXTENT = 2**27, 128
@@ -36,7 +34,8 @@ class CudaFamily(GpuFamily):
     def __init__(self, driver: CudaDriver) -> None:
         super().__init__(driver.traits, driver.words, "cuda")
         self._driver = driver
-        self.key = repr((self.key, driver.record.version, *map(_version, _PACKAGES)))
+        # The version of cuBLASLt decides which products it computes, and how fast.
+        self.key = repr((self.key, driver.record.version, _version("nvidia-cublas")))
         self.sources = SOURCES
 
     def decide(

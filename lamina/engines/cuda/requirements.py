@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lamina.engines.cuda.cublaslt_functions import functions_of
 from lamina.errors import EngineError
 
 # The first compute capability for which NVRTC 13 compiles, and the version of CUDA.
@@ -52,10 +54,11 @@ _PACKAGES: Mapping[str, tuple[str, str]] = {
     "cuda-bindings": (f"{LEAST_CUDA}.0", ""),
     "nvidia-cuda-nvrtc": (f"{LEAST_CUDA}.0", ", the compiler of its kernels"),
     "nvidia-cublas": (f"{LEAST_CUDA}.0", ", for products of matrices"),
-    "nvmath-python": ("0.6", ", for products of matrices"),
 }
 # The libraries of packages, as cuda-pathfinder names them.
 _LIBRARIES = (("nvrtc", "nvidia-cuda-nvrtc"), ("cublasLt", "nvidia-cublas"))
+# What is raised if one of them cannot be loaded.
+_UNLOADED = (ImportError, OSError, RuntimeError)
 # Where Linux shows the loaded driver of the kernel.
 _KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -114,8 +117,6 @@ def _found(error: ImportError, *modules: str) -> str:
 def missing_packages() -> list[str]:
     """The packages of the engine, other than cuda-bindings, that cannot be loaded."""
     problems = {package: _problem_of(library) for library, package in _LIBRARIES}
-    if importlib.util.find_spec("nvmath") is None:
-        problems["nvmath-python"] = "none"
     return [
         package if problem == "none" else f"{package} ({problem})"
         for package, problem in problems.items()
@@ -126,8 +127,8 @@ def missing_packages() -> list[str]:
 def _problem_of(library: str) -> str:
     """Why a library of CUDA cannot be loaded: "none" if it is not found; "" if it can be."""
     try:
-        importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(library)
-    except (ImportError, OSError, RuntimeError) as error:
+        _path_of(library)
+    except _UNLOADED as error:
         return without_library(error)
     return ""
 
@@ -139,17 +140,21 @@ def without_library(error: Exception) -> str:
     return "none" if "DynamicLibNotFoundError" in kinds else str(error).partition("\n")[0]
 
 
-def cublaslt_package() -> Any:
-    """The module of `nvmath-python` that has the functions of cuBLASLt.
+def _path_of(library: str) -> str:
+    """The file of a library of CUDA, from Nvidia's packages, or where the system has it."""
+    return str(importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(library).abs_path)
+
+
+def cublaslt_library() -> ctypes.CDLL:
+    """The library cuBLASLt.
 
     Raises:
         EngineError: with the package to install.
     """
     try:
-        return importlib.import_module("nvmath.bindings.cublasLt")
-    except ImportError as error:
-        found = _found(error, "nvmath", "nvmath.bindings", "nvmath.bindings.cublasLt")
-        raise no_package("nvmath-python", found) from error
+        return functions_of(ctypes.CDLL(_path_of("cublasLt")))
+    except _UNLOADED as error:
+        raise no_package("nvidia-cublas", without_library(error)) from error
 
 
 def no_library(error: Exception, missing: Sequence[str]) -> EngineError:

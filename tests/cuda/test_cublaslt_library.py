@@ -1,0 +1,156 @@
+"""Numbers, records and parameters of cuBLASLt, as Nvidia's header and the library have them.
+
+Where the package nvidia-cublas is installed. Descriptors need no GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuda_machine import cublaslt_descriptors as double
+from cuda_machine.cublaslt_double import HEURISTIC_RESULT, CublasLtDouble
+from lamina.engines.cuda import cublaslt_functions as lt
+from lamina.engines.cuda.calls import CudaError, LibraryCalls
+from lamina.engines.cuda.cublaslt import Addresses, _Description
+from lamina.engines.cuda.requirements import _path_of, cublaslt_library
+from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
+from lamina.errors import EngineError
+
+
+@pytest.fixture(scope="module")
+def library() -> ctypes.CDLL:
+    try:
+        return cublaslt_library()
+    except EngineError as error:
+        pytest.skip(f"needs cuBLASLt: pip install nvidia-cublas ({error.facts})")
+
+
+@pytest.fixture(scope="module")
+def header(library: ctypes.CDLL) -> str:
+    """Without its comments."""
+    path = Path(_path_of("cublasLt")).parents[1] / "include" / "cublasLt.h"
+    if not path.exists():
+        pytest.skip("the header cublasLt.h is not installed")
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+
+
+def numbers() -> Iterator[tuple[str, int]]:
+    """The numbers of the engine and of its double, with their names in the header."""
+    for name, value in vars(lt).items():
+        if name.isupper() and type(value) is int:
+            yield f"CUBLASLT_{name}", value
+    kinds: dict[type[IntEnum], str] = {
+        double.Description: "MATMUL_DESC",
+        double.Layout: "MATRIX_LAYOUT",
+        double.Preference: "MATMUL_PREF",
+        double.Epilogue: "EPILOGUE",
+    }
+    for kind, prefix in kinds.items():
+        for one in kind:
+            yield f"CUBLASLT_{prefix}_{one.name}", int(one)
+
+
+def test_numbers_are_those_of_the_header(header):
+    known = {name: int(value) for name, value in re.findall(r"(CUBLASLT_\w+) = (\d+),", header)}
+    found = [*numbers()]
+    assert len(found) > 25
+    assert {name: known.get(name) for name, _ in found} == dict(found)
+
+
+KINDS = {"size_t": ctypes.c_size_t, "uint64_t": ctypes.c_uint64, "int64_t": ctypes.c_int64}
+HANDLES = re.compile(
+    r"\*|\[\]|cublasLt(Handle|MatmulDesc|MatrixLayout|MatmulPreference)_t|Stream_t"
+)
+
+
+@pytest.mark.parametrize("name", lt.FUNCTIONS)
+def test_parameters_are_those_of_the_header(header, name):
+    (declared,) = re.findall(rf"\b{name}\(([^)]*)\);", header)
+    parameters = [" ".join(one.split()) for one in declared.split(",")]
+    expected: list[Any] = [
+        ctypes.c_void_p if HANDLES.search(one) else KINDS.get(one.split()[0], ctypes.c_int)
+        for one in parameters
+    ]
+    assert [*lt.FUNCTIONS[name]] == expected
+    if name != "cublasLtGetStatusName":
+        own = [*inspect.signature(getattr(CublasLtDouble, name)).parameters]
+        assert own == ["self", *(re.findall(r"\w+", one)[-1] for one in parameters)]
+
+
+def test_the_record_of_an_algorithm_has_the_size_of_the_headers():
+    # uint64_t[8], size_t, an enumeration, float, int[4]
+    assert ctypes.sizeof(lt.HeuristicResult) == HEURISTIC_RESULT.itemsize == 96
+    offsets = [offset for _, offset in (HEURISTIC_RESULT.fields or {}).values()]
+    own = [getattr(lt.HeuristicResult, name).offset for name, *_ in lt.HeuristicResult._fields_]
+    assert own == offsets == [0, 64, 72, 76, 80]
+
+
+def test_the_library_has_the_statuses_that_the_double_returns(library):
+    for status, name in double.STATUSES.items():
+        assert library.cublasLtGetStatusName(status) == name.encode()
+
+
+def matrix(rows: int, columns: int, dtype: str) -> Matrix:
+    return Matrix(0, rows, columns, rows + 3, rows * columns + 40, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_descriptors_have_the_attributes_that_the_engine_sets(library, dtype):
+    left, right, result = matrix(6, 4, dtype), matrix(5, 6, dtype), matrix(4, 5, "float32")
+    product = MatrixProduct(3, left, right, True, True, result, bias_start=2)
+    calls = LibraryCalls(lambda: library)
+    bias = 0x1230
+
+    def read(kind: str, descriptor: int, attribute: int, value: Any) -> int:
+        function, size = getattr(library, f"cublasLt{kind}GetAttribute"), ctypes.c_size_t()
+        function.argtypes = (*lt.FUNCTIONS["cublasLtMatmulDescSetAttribute"], ctypes.c_void_p)
+        given = descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value)
+        assert function(*given, ctypes.addressof(size)) == 0
+        assert size.value == ctypes.sizeof(value)
+        return value.value
+
+    with _Description(calls, product, Addresses(256, 512, 768, bias, 0)) as described:
+        for attribute, value, expected in (
+            (lt.MATMUL_DESC_TRANSA, ctypes.c_int32(), 1),
+            (lt.MATMUL_DESC_TRANSB, ctypes.c_int32(), 1),
+            (lt.MATMUL_DESC_EPILOGUE, ctypes.c_uint32(), lt.EPILOGUE_BIAS),
+            (lt.MATMUL_DESC_BIAS_POINTER, ctypes.c_uint64(), bias),
+            # CUBLASLT_MATMUL_DESC_COMPUTE_TYPE and CUBLASLT_MATMUL_DESC_SCALE_TYPE
+            (0, ctypes.c_int32(), 68),
+            (1, ctypes.c_int32(), 0),
+        ):
+            assert read("MatmulDesc", described.operation, attribute, value) == expected
+        assert described.layouts[2] == described.layouts[3]
+        for layout, one in zip(described.layouts, (left, right, result), strict=False):
+            # CUBLASLT_MATRIX_LAYOUT_TYPE, then its rows, columns and leading dimension.
+            found = [
+                read("MatrixLayout", layout, 0, ctypes.c_uint32()),
+                *(read("MatrixLayout", layout, size, ctypes.c_uint64()) for size in (2, 3)),
+                read("MatrixLayout", layout, 4, ctypes.c_int64()),
+                read("MatrixLayout", layout, lt.MATRIX_LAYOUT_BATCH_COUNT, ctypes.c_int32()),
+                read(
+                    *("MatrixLayout", layout),
+                    *(lt.MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, ctypes.c_int64()),
+                ),
+            ]
+            type_ = {"float32": 0, "float16": 2, "bfloat16": 14}[one.dtype]
+            assert found == [type_, one.rows, one.columns, one.leading, 3, one.batch_stride]
+
+
+def test_a_wrong_size_of_an_attribute_is_an_error(library):
+    calls = LibraryCalls(lambda: library)
+    handle, value = ctypes.c_void_p(), ctypes.c_uint8()
+    calls.cublasLtMatmulDescCreate(ctypes.addressof(handle), 68, 0)
+    text = "CUBLAS_STATUS_INVALID_VALUE in cublasLtMatmulDescSetAttribute"
+    with pytest.raises(CudaError, match=text):
+        calls.cublasLtMatmulDescSetAttribute(handle.value, 3, ctypes.addressof(value), 1)
+    calls.cublasLtMatmulDescDestroy(handle.value)
