@@ -1,0 +1,482 @@
+"""A check of the engines for GPUs on real hardware, in a few minutes: the most valuable first.
+
+    python benchmarks/device_check.py --out FOLDER [--seconds 330] [--parts NAME...]
+    python benchmarks/device_check.py --out FOLDER --machine
+
+Each part is a command of its own, with a limit of seconds and a log; a part that fails or takes too
+long ends no other, except that nothing else is run if the engine cannot be opened. Parts that need
+no quiet device run side by side. `summary.json` is written again after each part. With `--machine`
+kernels run on the machine of the tests, in NumPy, and workloads are small: it tries the check out.
+docs/cuda.md says what each part finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PEERS = ROOT / "benchmarks" / "peers"
+TESTS = tuple(str(ROOT / one) for one in ("tests", "tests/conformance", "tests/unit"))
+# Where drivers put Nvidia's OpenCL.
+DRIVERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu")
+OPENCL = "libnvidia-opencl.so*"
+# The precisions of Lamina's models, as options.
+PRECISIONS = {"float32": (), "tf32": ("--precision=tf32",), "mixed": ("--dtype=mixed",)}
+# Workloads beside PyTorch, in the order of what they tell.
+TOLD = ("product-2000", "seed-step", "vgg", "transformer", "resnet-18", "mlp", "lstm", "tiny-step")
+# A part that is interrupted has so many seconds to write what it knows.
+GRACE = 4.0
+# The file with the outcome of each test, which this module writes as a plugin of pytest.
+OUTCOMES = "DEVICE_CHECK_OUTCOMES"
+# Without these nothing else is tried.
+OPENED, PRODUCT = "opened", "product float32, products float32"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command, and the seconds that it may take.
+
+    Attributes:
+        command: with its arguments.
+        seconds: it is interrupted after them.
+        variables: of its environment, in addition.
+        together: whether it runs beside the parts before and after it, which say so too.
+    """
+
+    command: tuple[str, ...]
+    seconds: float
+    variables: dict[str, str] = field(default_factory=dict)
+    together: bool = False
+
+
+def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
+    """The parts, in order."""
+    python = sys.executable
+    tried = ("--machine",) if machine else ()
+
+    def ours(part: str, *more: str) -> tuple[str, ...]:
+        file = str(Path(__file__))
+        return (python, file, "--only", part, f"--engine={engine}", f"--out={out}", *tried, *more)
+
+    def tests(name: str, share: int, processes: int) -> tuple[str, ...]:
+        command = (python, "-m", "pytest", "tests/conformance", f"--engine={name}", "-q")
+        count = 64 * share if machine else share
+        more = ("--tb=short", "-p", "device_check", "-p", "no:cacheprovider", "--maxfail=60")
+        return (*command, f"--part=0/{count}", f"--numprocesses={processes}", *more)
+
+    def outcomes(name: str) -> dict[str, str]:
+        return {OUTCOMES: str(out / f"{name}.txt")}
+
+    def bench(precision: str, *peers: str, names: Sequence[str] = TOLD) -> Part:
+        command = (python, "benchmarks/gpu.py", f"--engine={engine}", "--conformance=0", "--tune=2")
+        command += ("--rounds=2", "--seconds=0.1", "--limit=60", *PRECISIONS[precision])
+        command += tuple(f"--workload={name}" for name in names)
+        command += ("--machine", "--tiny") if machine else ()
+        return Part((*command, f"--json={out}/{precision}.json", "--peers", *peers), 75)
+
+    on_opencl = {"OCL_ICD_VENDORS": opencl_driver()} if opencl_driver() else {}
+    tool = ("compute-sanitizer", "--error-exitcode=9", "--print-limit=20", "--tool")
+    still = {"LAMINA_TUNE": "0"}
+    found = {
+        "first": Part(ours("first"), 45),
+        "conformance": Part(tests(engine, 3, 7), 110, outcomes("conformance"), together=True),
+        "opencl": Part(
+            tests("opencl:0", 12, 3), 100, on_opencl | outcomes("opencl"), together=True
+        ),
+        "first-opencl": Part(
+            (*ours("first")[:4], "--engine=opencl:0", f"--out={out}"), 60, on_opencl, together=True
+        ),
+        "schedules": Part(ours("schedules"), 100, still, together=True),
+        "memcheck": Part((*tool, "memcheck", *ours("schedules")), 110, still, together=True),
+        "racecheck": Part((*tool, "racecheck", *ours("schedules")), 110, still, together=True),
+        "initcheck": Part((*tool, "initcheck", *ours("schedules")), 110, still, together=True),
+    }
+    found |= {
+        f"compile-{name}": Part(ours("compile", *options), 110, still, together=True)
+        for name, options in PRECISIONS.items()
+    }
+    found |= {
+        f"kernels-{name}": Part(ours("kernels", *options), 45, still)
+        for name, options in PRECISIONS.items()
+    }
+    found["bench-float32"] = bench("float32", "pytorch", "graph")
+    found["bench-mixed"] = bench("mixed", "autocast", "autocast.graph", names=TOLD[:6])
+    found["bench-tf32"] = bench("tf32", "graph", names=TOLD[:4])
+    sections = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "Occupancy")
+    sections += ("WarpStateStats", "LaunchStats")
+    counters = ("ncu", "--clock-control=none", "--cache-control=none", "--launch-count=60")
+    counters += tuple(f"--section={one}" for one in sections)
+    for name, options in PRECISIONS.items():
+        few = ("--workload=product-2000", "--workload=vgg", "--plain")
+        found[f"ncu-{name}"] = Part((*counters, *ours("kernels", *options, *few)), 40, still)
+    return found
+
+
+def opencl_driver() -> str:
+    """The library of Nvidia's OpenCL; "" if there is none."""
+    return next((str(one) for at in DRIVERS for one in sorted(Path(at).glob(OPENCL))), "")
+
+
+# One test's outcome in a line, at once: a run that is ended has told what it found.
+def pytest_runtest_logreport(report: Any) -> None:
+    path = os.environ.get(OUTCOMES)
+    if path is None or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if report.when == "call" or report.outcome != "passed":
+        text = "" if report.passed else f"\n{report.longreprtext}\n"
+        with Path(path).open("a") as file:
+            file.write(f"{report.outcome} {report.duration:.2f} {report.nodeid}{text}\n")
+
+
+# Parts in this file ------------------------------------------------------------------------------
+
+
+class Found:
+    """What a part has found, by name; the file is written after each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.all: dict[str, Any] = {}
+
+    def tried(self, name: str, act: Callable[[], Any]) -> bool:
+        """Notes what `act` returns, or its failure; returns whether it succeeded."""
+        started = time.perf_counter()
+        try:
+            one = {"value": act()}
+        except Exception as error:
+            one = {"failed": f"{type(error).__name__}: {error}"[:3000]}
+        one["seconds"] = round(time.perf_counter() - started, 3)
+        self.all[name] = one
+        print(name, json.dumps(one, default=str)[:600], flush=True)
+        self._path.write_text(json.dumps(self.all, indent=1, default=str))
+        return "value" in one
+
+
+def first(given: argparse.Namespace, found: Found) -> None:
+    """Opens the engine; products against float64; training against the interpreter; limits."""
+    import numpy as np
+
+    import lamina as lm
+    from lamina.engines.discovery import open_engine
+
+    engine, small = given.engine, given.machine
+    listed = lambda: [(one.engine, one.problem or one.description) for one in lm.devices()]  # noqa: E731
+    found.tried("devices", listed)
+    if not found.tried(OPENED, lambda: str(open_engine(engine).device)):
+        return
+    driver = open_engine(engine)._driver
+    found.tried("traits", lambda: str(driver.traits))
+    rows, width, wide = (48, 64, 40) if small else (2000, 2048, 1000)
+
+    def product(dtype: str, precision: str) -> float:
+        """The error of a product against float64."""
+        net = lm.Sequential(lm.Input(width), lm.Linear(wide))
+        model = lm.Model(net, engine=engine, seed=1, dtype=dtype, precision=precision)
+        x = np.random.default_rng(0).standard_normal((rows, width), np.float32)
+        y, again = model.predict(x), model.predict(x)
+        if y.tobytes() != again.tobytes():
+            raise AssertionError("two runs differ in their bits")
+        weight, bias = (one.astype(np.float64) for one in model.parameters().values())
+        right = x.astype(np.float64) @ (weight if len(weight) == width else weight.T) + bias
+        return float(np.linalg.norm(y - right) / np.linalg.norm(right))
+
+    def training(dtype: str, precision: str) -> float:
+        """The largest difference to the interpreter after three training steps."""
+        layers = (lm.Conv2d(8, 3, padding=1), lm.BatchNorm(), lm.ReLU(), lm.MaxPool2d(2))
+        net = lm.Sequential(lm.Input(3, 8, 8), *layers, lm.Flatten(), lm.Linear(10))
+        random = np.random.default_rng(2)
+        x = random.standard_normal((16, 3, 8, 8), np.float32)
+        y = random.integers(0, 10, 16)
+        results: list[list[Any]] = []
+        for name in (engine, "interpreter"):
+            model = lm.Model(net, engine=name, seed=3, dtype=dtype, precision=precision)
+            options = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.05)}
+            trained = model.training(**options, batch_size=16)
+            losses = [float(trained.step(x, y)) for _ in range(3)]
+            results.append([*losses, *model.parameters().values()])
+        return max(float(np.abs(a - b).max()) for a, b in zip(*results, strict=True))
+
+    def epochs() -> list[float]:
+        """The losses of two trainings over the digits, which must be equal."""
+        digits = lm.data.digits()
+        layers = (lm.Flatten(), lm.Linear(64), lm.ReLU(), lm.Linear(10))
+        options = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-3), "epochs": 2}
+        seen: list[float] = []
+        for _ in range(2):
+            model = lm.Model(lm.Sequential(lm.Input(1, 8, 8), *layers), engine=engine, seed=5)
+            history = model.fit(digits, **options, batch_size=64, progress=False)
+            seen.append(float(history["loss"][-1]))
+        if seen[0] != seen[1]:
+            raise AssertionError(f"two trainings differ: {seen}")
+        return seen
+
+    options = (("float32", "float32"), ("float32", "tf32"), ("mixed", "float32"))
+    for dtype, precision in options:
+        name = f"{dtype}, products {precision}"
+        found.tried(f"product {name}", lambda d=dtype, p=precision: product(d, p))
+        found.tried(f"training {name}", lambda d=dtype, p=precision: training(d, p))
+    found.tried("epochs", epochs)
+    if not small:
+        from gpu_limits import limits
+
+        found.tried("limits float32", lambda: limits(engine, "float32"))
+        found.tried("limits mixed", lambda: limits(engine, "mixed"))
+
+
+def schedules(given: argparse.Namespace, found: Found) -> None:
+    """Each case of the tests with its own schedule and with all others, against the interpreter."""
+    from alternatives import schedules_of
+    from gpu_cases import CASES, assert_close, compiled
+    from harness import run_program
+
+    from lamina.engines.discovery import open_engine
+    from lamina.engines.interpreter.engine import InterpreterEngine
+
+    engine = open_engine(given.engine)
+
+    def check(case: Any) -> int:
+        program, feeds = compiled(case, engine.target), case.feeds()
+        expected, _ = run_program(program, InterpreterEngine(), feeds)
+        every = (None, *schedules_of(engine, program))
+        for schedule in every[:3] if given.machine else every:
+            got, _ = run_program(program, engine, feeds, schedule=schedule)
+            for name, value in expected.items():
+                assert_close(got[name], value, 2e-5, f"{name}\n{schedule}")
+        return len(every)
+
+    for case in CASES[:6] if given.machine else CASES:
+        found.tried(case.name, lambda one=case: check(one))
+
+
+def programs_of(given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The names of the workloads, and functions that compile them as Lamina's peer."""
+    os.environ |= {
+        "BENCHMARK_ENGINE": given.engine,
+        "BENCHMARK_DTYPE": given.dtype,
+        "BENCHMARK_PRODUCTS": given.precision,
+        "BENCHMARK_TUNING": "0",
+        "BENCHMARK_TINY": "1" if given.machine else "",
+    }
+    from gpu_workloads import MEASURED
+    from lamina_gpu import LaminaOnGpu
+
+    for name in given.workload or MEASURED:
+        yield name, lambda one=name: LaminaOnGpu(SimpleNamespace(name=one), None)
+
+
+def compile_all(given: argparse.Namespace, found: Found) -> None:
+    """Fills the cache of programs; notes the seconds of each workload's first training step."""
+
+    def compiled(make: Callable[[], Any]) -> float:
+        started = time.perf_counter()
+        peer = make()
+        peer.run(1)
+        peer.release()
+        return time.perf_counter() - started
+
+    for name, make in programs_of(given):
+        found.tried(name, lambda one=make: compiled(one))
+
+
+def kernels(given: argparse.Namespace, found: Found) -> None:
+    """Seconds of a training step on resident data, and of its kernels, by CUPTI in PyTorch."""
+
+    from lamina.engines.discovery import open_engine
+
+    engine = open_engine(given.engine)
+
+    def measured(make: Callable[[], Any]) -> dict[str, Any]:
+        peer = make()
+        peer.run(2)
+        runs = 1
+        while (taken := peer.resident_seconds(runs)) < 0.1 and not given.machine:
+            runs *= 3
+        one: dict[str, Any] = {"us": 1e6 * taken / runs, "notes": peer.notes()}
+        programs = peer._programs()
+        if not (given.machine or given.plain):
+            traced = max(3, min(20, runs))
+            one["kernels"] = timeline(lambda: peer.resident_seconds(traced), traced)
+        one["schedule"] = [engine.listing(each.program, None, "schedule") for each in programs]
+        peer.release()
+        return one
+
+    for name, make in programs_of(given):
+        found.tried(name, lambda one=make: measured(one))
+
+
+def timeline(run: Callable[[], Any], runs: int) -> list[dict[str, Any]]:
+    """The kernels of a run in order of time: name, launches, microseconds, registers, gaps."""
+    import tempfile
+
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.init()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    kinds = ("kernel", "gpu_memcpy", "gpu_memset")
+    ran = sorted((one for one in events if one.get("cat") in kinds), key=lambda one: one["ts"])
+    by_name: dict[str, dict[str, Any]] = defaultdict(lambda: {"count": 0, "us": 0.0, "gap": 0.0})
+    end = None
+    for event in ran:
+        known = by_name[event["name"][:120]]
+        known["count"] += 1
+        known["us"] += event["dur"]
+        if end is not None:
+            known["gap"] += max(0.0, event["ts"] - end)
+        end = event["ts"] + event["dur"]
+        more = event.get("args", {})
+        for key in ("grid", "block", "registers per thread", "shared memory"):
+            known[key] = more.get(key)
+    return [
+        {"name": name, **one, "count": one["count"] / runs, "us": one["us"] / runs}
+        | {"gap": one["gap"] / runs}
+        for name, one in by_name.items()
+    ]
+
+
+OWN = {"first": first, "schedules": schedules, "compile": compile_all, "kernels": kernels}
+
+
+# Running the parts -------------------------------------------------------------------------------
+
+
+class Running:
+    """A part that runs, with the processes that it starts."""
+
+    def __init__(self, name: str, part: Part, out: Path) -> None:
+        self._name, self._part = name, part
+        self.started = time.monotonic()
+        paths = [str(ROOT), str(ROOT / "benchmarks")]
+        paths += filter(None, [os.environ.get("PYTHONPATH")])
+        variables = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.problem = ""
+        with (out / f"{name}.log").open("wb") as log:
+            log.write(f"{' '.join(part.command)}\n".encode())
+            log.flush()
+            try:
+                self.process = subprocess.Popen(
+                    part.command,
+                    cwd=ROOT,
+                    env=os.environ | variables | part.variables,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self.problem = str(error)
+
+    def finish(self, end: float) -> dict[str, Any]:
+        """Waits until it is done, or interrupts it at its limit or at the `end` of the check."""
+        status: Any = self.problem
+        if self.process is not None:
+            latest = min(end, self.started + self._part.seconds)
+            try:
+                status = self.process.wait(max(0.0, latest - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    self.process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(GRACE)
+                status = "late"
+            # Its workers too: they would disturb the next part.
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        return {"status": status, "seconds": round(time.monotonic() - self.started, 1)}
+
+
+def check(given: argparse.Namespace) -> None:
+    end = time.monotonic() + given.seconds
+    out: Path = given.out
+    out.mkdir(parents=True, exist_ok=True)
+    summary: dict[str, Any] = {"opencl driver": opencl_driver()}
+    running: dict[str, Running] = {}
+
+    def settle() -> None:
+        for name, one in running.items():
+            summary[name] = one.finish(end)
+            print(name, summary[name], flush=True)
+            (out / "summary.json").write_text(json.dumps(summary, indent=1))
+        running.clear()
+
+    for name, part in parts(given.engine, out, machine=given.machine).items():
+        if given.parts and name not in given.parts:
+            continue
+        if not part.together:
+            settle()
+        if end - time.monotonic() < GRACE:
+            break
+        running[name] = Running(name, part, out)
+        if not part.together:
+            settle()
+        if name == "first":
+            found = read_json(out / "first.json")
+            print((out / "first.log").read_text()[-6000:])
+            if not all("value" in found.get(one, {}) for one in (OPENED, PRODUCT)):
+                sys.exit("the engine computes nothing, so nothing else was run")
+    settle()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="the folder of the logs and figures")
+    add("--engine", default="cuda:0")
+    add("--seconds", type=float, default=330.0, help="of all parts together")
+    add("--parts", nargs="*", help="default: all")
+    add("--machine", action="store_true", help="without a GPU, in NumPy; NO MEASUREMENT")
+    add("--only", choices=OWN, help="one part, in this process; the rest is for it")
+    add("--dtype", default="float32")
+    add("--precision", default="float32")
+    add("--workload", action="append", default=[])
+    add("--plain", action="store_true", help="without a timeline of kernels")
+    given = parser.parse_args()
+    if not given.only:
+        check(given)
+        return
+    sys.path.append(str(PEERS))
+    # The tests and the benchmarks both have a `harness`.
+    sys.path[:0] = TESTS if given.only == "schedules" else ()
+    if given.machine:
+        sys.path.append(TESTS[0])
+        from gpu_limits import small_measurements
+
+        from cuda_machine.engine import machine_without_gpu
+
+        machine_without_gpu()
+        small_measurements()
+    suffix = "" if given.only == "schedules" else f"-{given.precision}-{given.dtype}"
+    name = {"first": given.engine.partition(":")[0]}.get(given.only, given.only + suffix)
+    path = given.out / ("first.json" if name == "cuda" else f"{name}.json")
+    found = Found(path)
+    OWN[given.only](given, found)
+    sys.exit(any("failed" in one for one in found.all.values()))
+
+
+if __name__ == "__main__":
+    main()
