@@ -4,11 +4,12 @@
     python benchmarks/gpu.py --engine opencl:0 --dtype mixed
     python benchmarks/gpu.py --machine --tiny
 
-It installs nothing. It prints the machine and the versions; runs a share of the conformance tests
-and stops if they fail; measures the limits of the device; then measures each workload. A peer that
-is not installed, or does not find the GPU, is absent; the others are measured. The JSON file has
-all workloads that are done, so a run that is ended loses only the one that it measures. It
-fails at the end if Lamina failed on a workload.
+It installs nothing. It prints the machine and the versions; runs a share of the conformance tests;
+measures the limits of the device; then measures each workload. A peer that is not installed, or
+does not find the GPU, is absent; the others are measured. The JSON file has all workloads that are
+done, so a run that is ended loses only the one that it measures. With --budget no workload begins
+when that many seconds are spent. It fails at the end if a conformance test failed, or Lamina on a
+workload.
 
 With --machine Lamina's kernels run on the machine of the tests, in NumPy, and the peers on the
 processor; with --tiny workloads are small. Both try out the command, and measure nothing.
@@ -18,11 +19,13 @@ docs/benchmarks.md says what the columns are.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from itertools import chain
@@ -62,11 +65,15 @@ PEERS = {
     "float32": {
         "pytorch": Script("pytorch_gpu.py", ("eager",)),
         "torch.compile": Script("pytorch_gpu.py", ("compile",)),
+        "graph": Script("pytorch_gpu.py", ("graph",)),
+        "compile.graph": Script("pytorch_gpu.py", ("compile.graph",)),
         "cupy": Script("cupy_peer.py"),
     },
     "mixed-bfloat16": {
         "autocast": Script("pytorch_gpu.py", ("autocast",)),
         "autocast.compile": Script("pytorch_gpu.py", ("autocast.compile",)),
+        "autocast.graph": Script("pytorch_gpu.py", ("autocast.graph",)),
+        "autocast.compile.graph": Script("pytorch_gpu.py", ("autocast.compile.graph",)),
     },
 }
 # Seconds for one command of a worker. Tuning and torch.compile may take minutes.
@@ -162,8 +169,8 @@ def print_machine(workers: Workers, absent: dict[str, str]) -> None:
 # Conformance ------------------------------------------------------------------------------------
 
 
-def require_conformance(engine: str, parts: int) -> None:
-    """Runs one in `parts` of the conformance tests on the engine; ends the command if they fail.
+def conformance(engine: str, parts: int) -> str:
+    """Runs one in `parts` of the conformance tests on the engine; returns why they do not pass.
 
     Args:
         engine: its name with the number of the device.
@@ -171,11 +178,9 @@ def require_conformance(engine: str, parts: int) -> None:
     """
     if parts == 0:
         print("\nconformance: not checked")
-        return
+        return ""
     if any(find_spec(package) is None for package in TEST_PACKAGES):
-        sys.exit(
-            "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
-        )
+        return "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
     command = [sys.executable, "-m", "pytest", "tests/conformance", f"--engine={engine}"]
     command += ["-m", "engine", "--part", f"0/{parts}", "-q", "-p", "no:cacheprovider"]
     command += ["--numprocesses", str(min(TEST_PROCESSES, os.cpu_count() or 1))]
@@ -184,8 +189,9 @@ def require_conformance(engine: str, parts: int) -> None:
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=variables)
     if done.returncode:
-        sys.exit(f"{done.stdout}{done.stderr}\nthe engine does not pass the conformance tests")
+        return f"{done.stdout}{done.stderr}\nthe engine does not pass the conformance tests"
     print(f"conformance: {done.stdout.strip().splitlines()[-1]}")
+    return ""
 
 
 # Limits -----------------------------------------------------------------------------------------
@@ -378,6 +384,8 @@ def options() -> argparse.ArgumentParser:
     add("--conformance", type=int, metavar="N", help=of_tests)
     add("--tune", type=tuning_seconds, help="seconds for each program (default: all candidates)")
     add("--peers", nargs="*", choices=[*chain(*PEERS.values())], help="default: of the precision")
+    add("--cache", type=Path, help="folder of Lamina's programs (default: one for this run)")
+    add("--budget", type=float, default=math.inf, help="seconds, after which no workload begins")
     add("--threads", type=int, default=os.cpu_count() or 1, help="of each peer on the processor")
     add("--limit", type=float, default=LIMIT_SECONDS, help="seconds for one command of a peer")
     add("--tiny", action="store_true", help="small workloads; NO MEASUREMENT")
@@ -400,6 +408,7 @@ def set_variables(given: argparse.Namespace, cache: Path) -> None:
 
 
 def main() -> None:
+    started = time.monotonic()
     parser = options()
     given = parser.parse_args()
     if given.rounds is None:
@@ -415,32 +424,44 @@ def main() -> None:
         print(f"{NO_MEASUREMENT}.\n")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        set_variables(given, folder / "cache")
+        set_variables(given, (given.cache or folder / "cache").absolute())
         workers, absent = start(given, stack)
         print_machine(workers, absent)
-        require_conformance(workers[OURS].versions["engine"], given.conformance)
+        problem = conformance(workers[OURS].versions["engine"], given.conformance)
+        if problem:
+            print(problem)
         device = limits(workers)
         print_limits(device)
         found: dict[str, Any] = {}
+        left = list(given.workload or MEASURED)
         report = {"machine": machine(), "smi": smi_text(), "absent": absent, "limits": device}
         report |= {"peers": {name: one.versions for name, one in workers.items()}}
         report |= {"options": {key: str(value) for key, value in vars(given).items()}}
-        report |= {"is_measurement": not tried, "workloads": found}
+        report |= {"is_measurement": not tried, "conformance": problem}
+        report |= {"workloads": found, "left": left}
         print(flush=True)
-        for name in given.workload or MEASURED:
+        while left and time.monotonic() - started < given.budget:
+            name = left[0]
             print(f"... {name}", flush=True)
             found[name] = measured(named(name, given.tiny), workers, given, folder)
+            del left[0]
             print(progress(name, found[name]), flush=True)
             if given.json:
                 save_json(given.json, report)
         exact = given.dtype == "float32" and given.precision == "float32"
         print_tables(found, list(workers), peak_of(device, exact))
+    if left:
+        print(
+            f"\nnot measured, because the budget of {given.budget:g} s is spent: {', '.join(left)}"
+        )
     if given.json:
+        save_json(given.json, report)
         print(f"\nwrote {given.json}")
     if tried:
         print(f"\n{NO_MEASUREMENT}.")
-    if failed := failures(found):
-        sys.exit(f"\n{OURS} failed: {', '.join(failed)}")
+    failed = [*problem.splitlines()[-1:], *(f"{OURS} failed: {name}" for name in failures(found))]
+    if failed:
+        sys.exit("\n" + "\n".join(failed))
 
 
 if __name__ == "__main__":

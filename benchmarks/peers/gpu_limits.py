@@ -67,7 +67,7 @@ def launch_seconds(driver: Driver) -> dict[str, float]:
 def empty_kernel(driver: Driver) -> Kernel:
     """A kernel of one work item without arguments that it uses."""
     module = module_for(driver.traits, driver.words)
-    module.kernel("empty", [], []).finish()
+    module.kernel("empty", [], [])
     return driver.kernel(driver.build(module.text()), "empty", [], 1, numbered=False)
 
 

@@ -1,4 +1,7 @@
-"""PyTorch's worker on a GPU: `python pytorch_gpu.py eager`, or as in pytorch.py.
+"""PyTorch's worker on a GPU: `python pytorch_gpu.py eager`, or words with points between them.
+
+`compile` compiles the network and the loss by torch.compile, `autocast` is mixed precision, as in
+pytorch.py, and `graph` makes each call one CUDA graph: `autocast.compile.graph` is all of them.
 
 The networks, losses and optimizers are those of pytorch.py. A training step copies its batch from
 pinned memory of the computer, as a DataLoader with `pin_memory` does; a forward pass copies its
@@ -13,6 +16,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +26,8 @@ from worker import Data, Make, Workload, serve
 
 # The largest of three products of square matrices of this width gives the rate of products.
 PRODUCT_WIDTH, PRODUCT_RUNS = 8192, 10
+# Calls before a capture, as in PyTorch's documentation.
+WARM_UPS = 3
 
 
 class PyTorchOnDevice(PyTorch):
@@ -107,6 +113,115 @@ class PyTorchOnDevice(PyTorch):
             torch.cuda.empty_cache()
 
 
+class GraphedOnDevice(PyTorchOnDevice):
+    """The same workload, with each call as one CUDA graph: the strongest PyTorch on a GPU.
+
+    Inputs are copied to tensors that the graph reads. Optimizers are fused: one kernel updates all
+    parameters of a group. `reset` keeps the state of the optimizer, because the graph has its
+    addresses, and fills it with zeros: that is what it begins with.
+    """
+
+    def __init__(self, workload: Workload, data: Data, *, mixed: bool, **given: Any) -> None:
+        super().__init__(workload, data, mixed=mixed, **given)
+        # Weights that a cache keeps in 16 bits would be those of the capture.
+        self._autocast = torch.autocast(
+            self._device.type, torch.bfloat16, enabled=mixed, cache_enabled=False
+        )
+        self._static = tuple(one.clone() for one in self._resident if one is not None)
+        if workload.optimizer is not None:
+            for group in self._optimizer.param_groups:
+                group |= {name: True for name in ("fused", "capturable") if name in group}
+        self._replay = captured(self._captured_call, self._without_gradients, self._device)
+        self.reset()
+
+    def _captured_call(self) -> None:
+        if self._workload.loss is not None:
+            self._last = self._step(*self._static)
+            return
+        with torch.inference_mode(), self._autocast:
+            self._outputs = self._forward(*self._static)
+
+    def _without_gradients(self) -> None:
+        """The capture then allocates the gradients in the memory of the graph."""
+        if self._workload.optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def run(self, steps: int) -> None:
+        if self._workload.timed != "run":
+            super().run(steps)
+            return
+        for rows in self._rows[:steps]:
+            for whole, static in zip((self._x, self._y), self._static, strict=True):
+                torch.index_select(whole, 0, rows, out=static)
+            self._replay()
+        self._last.item()
+        self._wait()
+
+    def _call(self) -> torch.Tensor | None:
+        self._take(self._host_x, self._host_y)
+        self._replay()
+        if self._workload.loss is not None:
+            return self._last
+        self._outputs.cpu()
+        return None
+
+    def _take(self, *inputs: torch.Tensor | None) -> None:
+        given = [one for one in inputs if one is not None]
+        for static, one in zip(self._static, given, strict=True):
+            static.copy_(one, non_blocking=True)
+
+    def resident_seconds(self, steps: int) -> float:
+        self._take(*self._resident)
+        self._wait()
+        started = time.perf_counter()
+        for _ in range(steps):
+            self._replay()
+        self._wait()
+        return time.perf_counter() - started
+
+    def reset(self) -> None:
+        self._model.load_state_dict(self._first)
+        if self._workload.optimizer is not None:
+            for state in self._optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, torch.Tensor):
+                        value.zero_()
+
+
+def captured(
+    call: Callable[[], None], begin: Callable[[], None], device: torch.device
+) -> Callable[[], None]:
+    """A function that repeats what the call did on the device: the replay of a CUDA graph.
+
+    The call runs some times before, so that cuDNN has measured its algorithms, kernels are compiled
+    and loaded, and the optimizer has allocated its state. A processor has no CUDA graphs: there the
+    function is the call.
+
+    Args:
+        call: without synchronization; all its tensors keep their addresses.
+        begin: run right before the capture.
+    """
+    if device.type == CPU:
+        for _ in range(WARM_UPS):
+            call()
+        begin()
+        return call
+    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            call()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    begin()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            call()
+    except RuntimeError as error:
+        # The end of a capture that failed raises an error of its own. The first one has the reason.
+        raise error.__context__ or error from None
+    return graph.replay
+
+
 def product_rate(device: str, mixed: bool) -> dict[str, Any]:
     """The rate of a large product of matrices, the work that GPUs do best."""
     dtype = torch.bfloat16 if mixed else torch.float32
@@ -142,8 +257,11 @@ def chosen_device(wanted: str) -> str:
     return f"cuda:{device_number(wanted, names)}"
 
 
-def versions(device: str) -> dict[str, Any]:
+def versions(device: str, graphed: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {"torch": torch.__version__, "python": sys.version.split()[0]}
+    if graphed:
+        none = "none: a processor has no CUDA graphs, each replay is a call"
+        found["graphs"] = none if device == CPU else "one for each call, fused optimizers"
     if device == CPU:
         return found | {"device": "the processor, as a stand-in"}
     properties = torch.cuda.get_device_properties(device)
@@ -158,19 +276,23 @@ def versions(device: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    kind = sys.argv[1]
-    compiled, mixed = kind.endswith("compile"), kind.startswith("autocast")
+    words = sys.argv[1].split(".")
+    compiled, mixed, graphed = (word in words for word in ("compile", "autocast", "graph"))
     device = chosen_device(wanted_device())
+    if device != CPU:
+        torch.cuda.set_device(device)
     torch.backends.cudnn.benchmark = True
     # By default PyTorch rounds convolutions to TF32, but not other products.
     torch.backends.cudnn.allow_tf32 = takes_tf32()
     torch.set_float32_matmul_precision("high" if takes_tf32() else "highest")
 
+    peer = GraphedOnDevice if graphed else PyTorchOnDevice
+
     def make(workload: Workload, data: Data) -> PyTorchOnDevice:
-        return PyTorchOnDevice(workload, data, compiled=compiled, mixed=mixed, device=device)
+        return peer(workload, data, compiled=compiled, mixed=mixed, device=device)
 
     makes: Make = make
-    serve(makes, versions(device), lambda: product_rate(device, mixed))
+    serve(makes, versions(device, graphed), lambda: product_rate(device, mixed))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import stat
 import sys
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -463,7 +464,7 @@ def test_a_framework_takes_the_gpu_of_lamina(modules):
         assert error_text(SystemExit, number, wanted, names) == expected
 
 
-def test_failing_conformance_tests_end_the_command_with_their_output(modules, monkeypatch):
+def test_the_output_of_failing_conformance_tests_is_returned(modules, monkeypatch):
     gpu, commands = modules.gpu, list[list[str]]()
 
     def fails(command: list[str], **_: Any) -> Any:
@@ -471,14 +472,14 @@ def test_failing_conformance_tests_end_the_command_with_their_output(modules, mo
         return SimpleNamespace(returncode=1, stdout="FAILED test_sum\n", stderr="")
 
     monkeypatch.setattr(gpu.subprocess, "run", fails)
-    text = error_text(SystemExit, gpu.require_conformance, "cuda:0", 16)
+    text = gpu.conformance("cuda:0", 16)
     assert text == "FAILED test_sum\n\nthe engine does not pass the conformance tests"
     expected = ["tests/conformance", "--engine=cuda:0", "-m", "engine", "--part", "0/16"]
     assert commands[0][3:9] == expected
     assert int(commands[0][commands[0].index("--numprocesses") + 1]) <= 8
     monkeypatch.setattr(gpu, "TEST_PACKAGES", ("pytest", "no_such_package"))
     expected = "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
-    assert error_text(SystemExit, gpu.require_conformance, "cuda:0", 16) == expected
+    assert gpu.conformance("cuda:0", 16) == expected
 
 
 @pytest.fixture
@@ -486,18 +487,23 @@ def doubled(modules: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command, whose device and peers are doubles."""
     gpu, worker = modules.gpu, SimpleNamespace(versions={"engine": "cuda:0"})
     monkeypatch.setattr(gpu, "start", lambda *_: ({gpu.OURS: worker}, {}))
-    names = ("set_variables", "print_machine", "require_conformance", "print_limits")
+    names = ("set_variables", "print_machine", "conformance", "print_limits")
     for name in (*names, "print_tables", "progress"):
         monkeypatch.setattr(gpu, name, lambda *_: "")
     monkeypatch.setattr(gpu, "limits", lambda *_: {})
     return gpu
 
 
-def test_the_command_fails_if_lamina_fails_on_a_workload(doubled, monkeypatch):
-    kinds = {kind: {"peers": {}, "problems": {}} for kind in ("calls", "resident")}
-    monkeypatch.setattr(doubled, "measured", lambda *_: kinds)
+# What a workload gives if no peer ran it.
+NOTHING = {kind: {"peers": {}, "problems": {}} for kind in ("calls", "resident")}
+
+
+def test_the_command_fails_at_its_end_if_lamina_failed(doubled, monkeypatch):
+    monkeypatch.setattr(doubled, "measured", lambda *_: NOTHING)
+    monkeypatch.setattr(doubled, "conformance", lambda *_: "FAILED test_sum\nthe tests failed")
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--workload", "mlp", "--workload", "vgg"])
-    assert "lamina failed: mlp, vgg" in error_text(SystemExit, doubled.main)
+    expected = "\nthe tests failed\nlamina failed: mlp\nlamina failed: vgg"
+    assert error_text(SystemExit, doubled.main) == expected
     # A failure of a peer does not count.
     rows = {"mlp": ["lamina", "pytorch"], "vgg": ["pytorch"], "lenet": ["lamina"]}
     found = {name: {"calls": {"peers": {key: {} for key in row}}} for name, row in rows.items()}
@@ -518,7 +524,34 @@ def test_the_report_has_all_workloads_that_were_done(doubled, tmp_path, monkeypa
     monkeypatch.setattr(sys, "argv", ["gpu.py", *options])
     with pytest.raises(KeyboardInterrupt):
         doubled.main()
-    assert list(json.loads(file.read_text())["workloads"]) == ["softmax"]
+    report = json.loads(file.read_text())
+    assert (list(report["workloads"]), report["left"]) == (["softmax"], ["mlp"])
+
+
+def test_no_workload_begins_when_the_budget_is_spent(doubled, tmp_path, monkeypatch, capsys):
+    clock = iter([0.0, 3.0, 11.0])
+    monkeypatch.setattr(doubled, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(doubled, "measured", lambda *_: NOTHING)
+    monkeypatch.setattr(doubled, "failures", lambda _: [])
+    options = ["--workload", "softmax", "--workload", "mlp", "--budget", "10"]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *options, "--json", str(tmp_path / "gpu.json")])
+    doubled.main()
+    report = json.loads((tmp_path / "gpu.json").read_text())
+    assert (list(report["workloads"]), report["left"]) == (["softmax"], ["mlp"])
+    assert "not measured, because the budget of 10 s is spent: mlp" in capsys.readouterr().out
+
+
+def test_programs_are_kept_in_the_given_folder(doubled, tmp_path, monkeypatch):
+    folders: list[Path] = []
+    monkeypatch.setattr(doubled, "set_variables", lambda _, folder: folders.append(folder))
+    monkeypatch.chdir(tmp_path)
+    for options in ([], ["--cache", "kept"]):
+        monkeypatch.setattr(sys, "argv", ["gpu.py", "--budget", "0", *options])
+        doubled.main()
+    assert folders[1] == tmp_path / "kept"
+    # Without the option, the folder goes with the run.
+    assert folders[0].is_absolute()
+    assert not folders[0].parent.exists()
 
 
 @pytest.mark.parametrize(("status", "expected"), [(0, "0, NVIDIA L4"), (9, "no driver")])
@@ -714,3 +747,87 @@ def test_pytorch_has_the_parameters_of_ready_networks(on_device, modules, name, 
     in_order = getattr(module, "in_order", module.parameters)
     own = lm.Model(workload.network(), engine="interpreter").parameters().values()
     assert [tuple(one.shape) for one in in_order()] == [one.shape for one in own]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("name", ["seed-forward", "tiny-run", "vgg", "lstm", "transformer"])
+def test_calls_as_graphs_compute_what_calls_compute(on_device, modules, name, mixed, tmp_path):
+    worker = importlib.import_module("worker")
+    workload = modules.gpu_workloads.named(name, True)
+    modules.harness.write_data(workload, tmp_path / "data.npz")
+    data = worker.read_data(str(tmp_path / "data.npz"))
+    record = worker.read_workload(json.dumps(workload.record()))
+    how = {"compiled": False, "mixed": mixed, "device": "cpu"}
+    expected = worker.fingerprint(record, on_device.PyTorchOnDevice(record, data, **how))
+    peer = on_device.GraphedOnDevice(record, data, **how)
+    # Its parameters and its optimizer are as in the beginning after the capture and each reset.
+    for _ in range(3):
+        assert worker.fingerprint(record, peer) == pytest.approx(expected, rel=1e-5)
+        assert peer.resident_seconds(2) > 0
+        peer.reset()
+
+
+class FakeCuda:
+    """A double of `torch.cuda`: what it does stands in `done`."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.done: list[str] = []
+        self.used, self._fails = "default", fails
+
+    def call(self) -> None:
+        self.done.append(f"call on {self.used}")
+        if self._fails and "capture" in self.done:
+            raise RuntimeError("the reason")
+
+    def Stream(self, device: Any) -> Any:
+        return SimpleNamespace(name="side", wait_stream=lambda other: self._waits("side", other))
+
+    def current_stream(self, device: Any) -> Any:
+        return SimpleNamespace(
+            name="default", wait_stream=lambda other: self._waits("default", other)
+        )
+
+    def _waits(self, name: str, other: Any) -> None:
+        self.done.append(f"{name} waits for {other.name}")
+
+    @contextmanager
+    def stream(self, stream: Any) -> Generator[None]:
+        before, self.used = self.used, stream.name
+        yield
+        self.used = before
+
+    def CUDAGraph(self) -> Any:
+        return SimpleNamespace(replay=lambda: self.done.append("replay"))
+
+    @contextmanager
+    def graph(self, graph: Any, stream: Any) -> Generator[None]:
+        self.done.append("capture")
+        with self.stream(stream):
+            try:
+                yield
+            finally:
+                if self._fails:
+                    raise RuntimeError("a capture that failed cannot end")
+
+
+@pytest.mark.torch
+def test_a_capture_follows_warm_ups_on_its_own_stream(on_device, monkeypatch):
+    cuda = FakeCuda()
+    monkeypatch.setattr(on_device.torch, "cuda", cuda)
+    device = on_device.torch.device("cuda:0")
+    on_device.captured(cuda.call, lambda: cuda.done.append("begin"), device)()
+    warm_ups = ["call on side"] * on_device.WARM_UPS
+    assert cuda.done == [
+        *("side waits for default", *warm_ups, "default waits for side"),
+        *("begin", "capture", "call on side", "replay"),
+    ]
+
+
+@pytest.mark.torch
+def test_a_failed_capture_tells_its_first_error(on_device, monkeypatch):
+    cuda = FakeCuda(fails=True)
+    monkeypatch.setattr(on_device.torch, "cuda", cuda)
+    device = on_device.torch.device("cuda:0")
+    text = error_text(RuntimeError, on_device.captured, cuda.call, lambda: None, device)
+    assert text == "the reason"
