@@ -85,6 +85,8 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
         command += ("--rounds=2", "--seconds=0.1", "--limit=60", *PRECISIONS[precision])
         command += tuple(f"--workload={name}" for name in names)
         command += ("--machine", "--tiny") if machine else ()
+        if kept := os.environ.get("LAMINA_CACHE"):
+            command += (f"--cache={kept}",)
         return Part((*command, f"--json={out}/{precision}.json", "--peers", *peers), 75)
 
     on_opencl = {"OCL_ICD_VENDORS": opencl_driver()} if opencl_driver() else {}
@@ -112,8 +114,8 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
         f"kernels-{name}": Part(ours("kernels", *options), 45, still)
         for name, options in PRECISIONS.items()
     }
-    found["bench-float32"] = bench("float32", "pytorch", "graph")
-    found["bench-mixed"] = bench("mixed", "autocast", "autocast.graph", names=TOLD[:6])
+    found["bench-float32"] = bench("float32", "graph")
+    found["bench-mixed"] = bench("mixed", "autocast.graph", names=TOLD[:6])
     found["bench-tf32"] = bench("tf32", "graph", names=TOLD[:4])
     sections = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "Occupancy")
     sections += ("WarpStateStats", "LaunchStats")
