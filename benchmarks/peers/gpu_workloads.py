@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from lamina.layers import LSTM, Conv2d, Layer, Linear
-from lamina.workloads import PRODUCTS, SEEDS, WORKLOADS, Ready, Stack, Workload
+from lamina.workloads import LARGE, PRODUCTS, WORKLOADS, Ready, Stack, Workload
 
 # All are measured on a GPU, unless some are named.
-MEASURED = PRODUCTS | SEEDS | WORKLOADS
+MEASURED = PRODUCTS | LARGE | WORKLOADS
 # Small workloads: the widths of hidden layers, the channels of convolutions, the inputs of a stack
 # of linear layers, the examples in a batch, and the training steps of a run.
 WIDTH, CHANNELS, INPUTS, BATCH, RUN = 16, 4, 24, 4, 20

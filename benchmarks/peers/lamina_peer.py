@@ -13,7 +13,7 @@ from worker import Data, Workload, serve
 import lamina as lm
 from lamina.engines.discovery import open_engine
 from lamina.step.precision import precision_of
-from lamina.workloads import LATENCIES, PRODUCTS, SEEDS, SMALL, WORKLOADS, Runner
+from lamina.workloads import LARGE, LATENCIES, PRODUCTS, SMALL, WORKLOADS, Runner
 
 ENGINE = os.environ.get("BENCHMARK_ENGINE", "cpu")
 DTYPE = os.environ.get("BENCHMARK_DTYPE", "float32")
@@ -27,7 +27,7 @@ PEAKS = {
 class Lamina:
     def __init__(self, workload: Workload, _: Data) -> None:
         # Lamina has the record, the data and the initial parameters itself.
-        known = WORKLOADS | PRODUCTS | SEEDS | SMALL | LATENCIES
+        known = WORKLOADS | PRODUCTS | LARGE | SMALL | LATENCIES
         own = dataclasses.replace(known[workload.name], batch=workload.batch)
         self._runner = Runner(own, ENGINE, DTYPE)
         self._trains = workload.loss is not None

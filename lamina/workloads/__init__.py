@@ -4,11 +4,11 @@ Comes in: the name of a workload. Leaves: its network, its data, and the seconds
 `definitions.py` first.
 """
 
+from lamina.workloads.definitions import LARGE as LARGE
 from lamina.workloads.definitions import LATENCIES as LATENCIES
 from lamina.workloads.definitions import NAMES as NAMES
 from lamina.workloads.definitions import PRODUCTS as PRODUCTS
 from lamina.workloads.definitions import SEED as SEED
-from lamina.workloads.definitions import SEEDS as SEEDS
 from lamina.workloads.definitions import SMALL as SMALL
 from lamina.workloads.definitions import WORKLOADS as WORKLOADS
 from lamina.workloads.definitions import Ready as Ready

@@ -165,6 +165,7 @@ _TINY = Stack((2,), (_decayed(40), Tanh(), _decayed(10), ReLU(), _decayed(1), Si
 _SOFTMAX = Stack((784,), (Linear(10),))
 _MLP = Stack((784,), (Linear(256), ReLU(), Linear(128), ReLU(), Linear(10)))
 _WIDE_RELU = Stack((2000,), (Linear(1000), ReLU(), Linear(200), ReLU(), Linear(10)))
+_LARGE = Stack((10_000,), (Linear(5000), ReLU(), Linear(1000), ReLU(), Linear(10)))
 _CONTROL = Stack((8,), (Linear(64), ReLU(), Linear(64), ReLU(), Linear(4)))
 _TABLE = Stack(
     (54,), (*(Linear(200), ReLU(), Linear(200), ReLU()), *(Linear(200), ReLU(), Linear(7)))
@@ -198,20 +199,12 @@ _MOBILENET_V2 = Ready(
     "mobilenet_v2", {"classes": 10, "width": 1.0, "input": (3, 96, 96), "dropout": 0.0}
 )
 _LSTM = Stack((64, 64), (LSTM(128, returns="last"), Linear(10)))
-# A language model: predicts the next letter.
-_TRANSFORMER = Ready(
-    "transformer_encoder",
-    {
-        "vocabulary": 256,
-        "length": 128,
-        "features": 256,
-        "heads": 8,
-        "layers": 4,
-        "hidden": 1024,
-        "causal": True,
-        "dropout": 0.0,
-    },
-)
+
+
+def _transformer(length: int) -> Ready:
+    """A language model: predicts the next letter."""
+    options = {"vocabulary": 256, "length": length, "features": 256, "heads": 8, "layers": 4}
+    return Ready("transformer_encoder", {**options, "hidden": 1024, "causal": True, "dropout": 0.0})
 
 
 def _by_name(*workloads: Workload) -> dict[str, Workload]:
@@ -237,7 +230,7 @@ WORKLOADS = _by_name(
         compared_steps=1,
     ),
     Workload("lstm", _LSTM, 32, "step", CrossEntropy(), Adam(1e-3)),
-    Workload("transformer", _TRANSFORMER, 16, "step", CrossEntropy(), Adam(1e-3)),
+    Workload("transformer", _transformer(128), 16, "step", CrossEntropy(), Adam(1e-3)),
 )
 
 # Single matrix products; by default they are measured on devices only.
@@ -246,11 +239,15 @@ PRODUCTS = _by_name(
     Workload("product-2000", Stack((2000,), (Linear(2000, bias=False),)), 2000, "forward"),
 )
 
-# The layers of `wide-step` with ReLU between them. On a GPU it is measured with all others
-# (`benchmarks/gpu.py`), elsewhere only if it is named.
-SEEDS = _by_name(
+# The layers of `wide-step` with ReLU between them, five times as many of everything, and longer
+# sequences. On a GPU they are measured with all others (`benchmarks/gpu.py`), elsewhere only if
+# they are named.
+LARGE = _by_name(
     Workload("seed-forward", _WIDE_RELU, 2000, "forward"),
     Workload("seed-step", _WIDE_RELU, 2000, "step", MSE(), SGD(0.01)),
+    Workload("large-forward", _LARGE, 10_000, "forward"),
+    Workload("large-step", _LARGE, 10_000, "step", MSE(), SGD(0.01)),
+    Workload("transformer-512", _transformer(512), 16, "step", CrossEntropy(), Adam(1e-3)),
 )
 
 # Single examples; they are measured only if they are named.
@@ -261,7 +258,7 @@ LATENCIES = _by_name(
 )
 
 # The names that commands take.
-NAMES = (*WORKLOADS, *PRODUCTS, *SEEDS, *LATENCIES)
+NAMES = (*WORKLOADS, *PRODUCTS, *LARGE, *LATENCIES)
 
 # Small workloads, for which waiting threads cost the most: `benchmarks/contention.py`.
 SMALL = _by_name(
@@ -272,7 +269,7 @@ SMALL = _by_name(
 
 def chosen(names: Sequence[str]) -> list[Workload]:
     """The workloads of these names, which `NAMES` lists; all of `WORKLOADS` without a name."""
-    workloads = WORKLOADS | PRODUCTS | SEEDS | LATENCIES
+    workloads = WORKLOADS | PRODUCTS | LARGE | LATENCIES
     for name in names:
         if name not in workloads:
             raise DefinitionError(

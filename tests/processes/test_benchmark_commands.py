@@ -22,7 +22,7 @@ from test_examples import write_idx_folder
 import lamina as lm
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
-from lamina.workloads import LATENCIES, PRODUCTS, SEEDS, WORKLOADS, Ready, Runner, Stack
+from lamina.workloads import LARGE, LATENCIES, PRODUCTS, WORKLOADS, Ready, Runner, Stack
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # In the order of their imports.
@@ -115,7 +115,7 @@ def test_each_kind_of_engine_has_its_peers_and_workloads(modules):
     assert set(run.PEERS) == set(run.MEASURED) == set(modules.harness.ENGINES)
     assert list(run.MEASURED["cpu"]) == list(WORKLOADS)
     assert set(run.MEASURED["opencl"]) == {*WORKLOADS, *PRODUCTS}
-    assert set(modules.gpu_workloads.MEASURED) == {*WORKLOADS, *PRODUCTS, *SEEDS}
+    assert set(modules.gpu_workloads.MEASURED) == {*WORKLOADS, *PRODUCTS, *LARGE}
 
 
 # Workers ------------------------------------------------------------------------------------------
@@ -565,9 +565,9 @@ def test_it_prints_what_nvidia_smi_says(modules, status, expected, tmp_path, mon
     assert modules.gpu.smi_text() == expected
 
 
-@pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | SEEDS)
+@pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | LARGE)
 def test_a_small_workload_has_the_same_layers_and_less_work(modules, name):
-    large = (WORKLOADS | PRODUCTS | SEEDS)[name]
+    large = (WORKLOADS | PRODUCTS | LARGE)[name]
     small = modules.gpu_workloads.small(large)
     assert (small.loss, small.optimizer, small.timed) == (large.loss, large.optimizer, large.timed)
     assert small.flops() < large.flops() or name.startswith("tiny")

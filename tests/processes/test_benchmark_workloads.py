@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -16,9 +17,9 @@ from lamina.errors import DefinitionError
 from lamina.files.encode import encode
 from lamina.step.derive import default_targets
 from lamina.workloads import (
+    LARGE,
     LONGEST_RUN,
     PRODUCTS,
-    SEEDS,
     WORKLOADS,
     Ready,
     Runner,
@@ -28,9 +29,9 @@ from lamina.workloads import (
 )
 
 
-@pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | SEEDS)
+@pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | LARGE)
 def test_the_network_and_the_data_of_a_workload_fit_each_other(name):
-    (workload,) = chosen([name])
+    workload = dataclasses.replace(chosen([name])[0], examples=8)
     x, y = workload.data()
     network = workload.network()
     (given,) = network.inputs
@@ -115,12 +116,20 @@ def test_a_product_is_that_of_two_square_matrices_and_nothing_else(name, extent)
 
 
 def test_a_seed_is_the_wide_network_with_relu():
-    for name in SEEDS:
-        seed, wide = SEEDS[name], WORKLOADS[name.replace("seed", "wide")]
+    for name in ("seed-forward", "seed-step"):
+        seed, wide = LARGE[name], WORKLOADS[name.replace("seed", "wide")]
         assert (seed.flops(), seed.batch) == (wide.flops(), wide.batch)
         assert (seed.loss, seed.optimizer) == (wide.loss, wide.optimizer)
-    layers = SEEDS["seed-step"].record()["architecture"]["layers"]
+    layers = LARGE["seed-step"].record()["architecture"]["layers"]
     assert [layer["kind"] for layer in layers] == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
+
+
+def test_a_large_network_has_five_times_as_many_of_everything():
+    for name in ("forward", "step"):
+        large, seed = LARGE[f"large-{name}"], LARGE[f"seed-{name}"]
+        assert (large.loss, large.optimizer, large.batch) == (seed.loss, seed.optimizer, 10_000)
+    products = [10_000 * 5000, 5000 * 1000, 1000 * 10]
+    assert LARGE["large-forward"].flops() == 2 * 10_000 * sum(products)
 
 
 def test_workloads_are_chosen_by_name_products_only_so():
