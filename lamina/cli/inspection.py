@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from json import dumps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import lamina as lm
 from lamina.cli import options
+from lamina.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from lamina.base.shapes import DTypeLike
@@ -103,6 +106,7 @@ def tune(model: lm.Model, size: int, *training: Any) -> object:
     help="About how long to run the program untimed, and again with timers.",
 )
 @options.seed
+@options.output("--json", "FILE", "Write all figures to this file.")
 def profile(
     model: lm.Model,
     size: int,
@@ -111,11 +115,12 @@ def profile(
     targets: str | None,
     seconds: float,
     seed: int,
+    json: Path | None,
 ) -> object:
     """Measure each step of the program of a training step.
 
     Shows the time of each step of the program, the slowest first, its GFLOP/s and GB/s, and the
-    peak rates of this machine.
+    peak rates of this machine. On GPUs it is the device's own time of each step.
 
     If FILE.py defines no loss, it is the program of a forward pass.
     """
@@ -123,4 +128,7 @@ def profile(
 
     examples = first_examples(size, data, targets)
     size = size if examples is None else len(examples)
-    return model.profile(size, *training, data=examples, seconds=seconds)
+    found = model.profile(size, *training, data=examples, seconds=seconds)
+    if json is not None:
+        write_atomically(json, f"{dumps(found.record(), indent=1)}\n".encode())
+    return found

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from itertools import zip_longest
+from typing import Any
 
 from lamina.base.cache import folder
 from lamina.base.records import frozen_dataclass
@@ -136,6 +137,36 @@ class Profile:
     seconds: tuple[float, ...]
     seconds_alone: float
     peaks: Peaks | None
+
+    def record(self) -> dict[str, Any]:
+        """The figures as plain values, the steps in their order: `lamina profile --json`."""
+        explanation, total = self.explanation, sum(self.seconds)
+        costs, heads = explanation.costs, _heads(explanation.program)
+        steps = [
+            {
+                "step": number,
+                "name": name,
+                "kind": kind,
+                "over": over,
+                "seconds": seconds,
+                "share": seconds / total if total else None,
+                "flops": cost.operations,
+                "bytes": cost.bytes,
+            }
+            for number, ((_, name, kind, over), cost, seconds) in enumerate(
+                zip(heads, costs, self.seconds, strict=True)
+            )
+        ]
+        peaks = self.peaks
+        return {
+            "program": explanation.title,
+            "runs": self.runs,
+            "seconds": total,
+            "seconds_alone": self.seconds_alone,
+            "peak_flops": peaks and peaks.operations,
+            "peak_bytes": peaks and peaks.bytes,
+            "steps": steps,
+        }
 
     def __str__(self) -> str:
         explanation, total = self.explanation, sum(self.seconds)

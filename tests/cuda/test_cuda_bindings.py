@@ -42,9 +42,9 @@ assert found.tolist() == [*range(25)]
 driver.queue.write(buffer, found + 17)
 module = driver.build('extern "C" __global__ void probe(int *a, int *b, int n, int i) {}')
 kernel = driver.kernel(module, "probe", [buffer, None], 1000, numbers=[-5], numbered=True)
-sequence = driver.sequence([(kernel, 2**31 - 1), (kernel, 3)])
-driver.queue.run(sequence)
-assert driver.timed(sequence) == [0.0015, 0.0015]
+launches = [(kernel, 2**31 - 1), (kernel, 3)]
+driver.queue.run(driver.sequence(launches))
+assert driver.timed(launches)() == 0.0015
 assert driver.available_bytes() == 7 << 30
 """
 OPEN = """
@@ -99,9 +99,11 @@ def run(folder: Path, *parts: str) -> Sequence[str]:
 def test_the_driver_gets_arguments_through_the_bindings(folder):
     noted = run(folder, DRIVER)
     # From cuda.h: a non-blocking stream is 1, portable memory 1, an event without time 2, a capture
-    # that other threads do not end 1, and the attribute 6 that a launch may begin early.
+    # that other threads do not end 1, an event that a graph records 1, and the attribute 6 that a
+    # launch may begin early.
     launch = "probe grid 8 1 1, block 128 1 1, shared 0, extra 0"
     first, second = (f"probe's arguments: 17 1 -5 {number}" for number in (2147483647, 3))
+    launches = (launch, first, f"{launch}, stream 1, 1 attribute: 6 1", second)
     assert noted == [
         "cuStreamCreate flags 1",
         "cuMemHostAlloc 100 bytes, flags 1",
@@ -110,10 +112,13 @@ def test_the_driver_gets_arguments_through_the_bindings(folder):
         "cuModuleLoadData ELF",
         "cuStreamCreate flags 1",
         "cuStreamBeginCapture mode 1",
-        *(launch, first, f"{launch}, stream 1, 1 attribute: 6 1", second),
-        "cuEventCreate flags 0",
-        *(launch, first, "cuEventCreate flags 0"),
-        *(launch, second, "cuEventCreate flags 0"),
+        *launches,
+        *["cuEventCreate flags 0"] * 2,
+        "cuStreamCreate flags 1",
+        "cuStreamBeginCapture mode 1",
+        "cuEventRecordWithFlags flags 1",
+        *launches,
+        "cuEventRecordWithFlags flags 1",
     ]
 
 

@@ -20,6 +20,7 @@ from lamina.engines.cuda import engine as cuda_engine
 from lamina.engines.cuda.calls import CudaError
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu import arena
+from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.memory import DeviceMemory
 from lamina.engines.gpu.uploads import DeviceStaging
 from lamina.runtime import data_sets, streaming
@@ -287,13 +288,21 @@ def test_the_context_of_another_library_stays_current(use):
     assert double.driver.cuCtxGetCurrent() == (CUresult.CUDA_SUCCESS, other)
 
 
-def test_launches_are_timed_one_by_one(driver):
+@in_all_orders
+def test_launches_are_timed_together_by_events_of_one_graph(use, order, counts):
+    use(order=order)
+    driver = opened()
     source, target = driver.allocate(16), driver.allocate(16)
-    sequence = driver.sequence([(added(driver, target, source, n), None) for n in (1, 2, 3)])
-    found = driver.timed(sequence)
-    assert len(found) == 3
-    assert all(seconds > 0 for seconds in found)
+    kernels = [(added(driver, target, source, number), None) for number in (1, 2, 3)]
+    timed = [driver.timed(kernels[:count]) for count in (1, 3)]
+    counts.clear()
+    seconds = [one() for one in (*timed, *timed)]
+    assert seconds[:2] == pytest.approx(seconds[2:])
+    assert seconds[1] == pytest.approx(3 * seconds[0])
     assert read(driver, target) == [3] * 4
+    # The host makes no call between the launches.
+    assert (counts["cuGraphLaunch"], counts["cuLaunchKernel"]) == (4, 0)
+    assert counts["cuEventRecord"] == counts["cuEventRecordWithFlags"] == 0
 
 
 @pytest.mark.usefixtures("double")
@@ -378,6 +387,41 @@ def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, monkeyp
     copied = ["kernels copy"] * 2
     waited = ["uploads wait_for", *uploaded, "kernels wait_for"]
     assert done[: len(waited) + 4] == [*waited, *copied, "kernels mark", "kernels run"]
+
+
+@in_all_orders
+def test_steps_that_are_timed_compute_what_they_compute_in_a_run(use, order, monkeypatch, counts):
+    use(order=order)
+    expected, launches = losses("cuda", predicts=True), counts["cuGraphLaunch"]
+    compile = GpuEngine.compile
+    monkeypatch.setattr(
+        GpuEngine, "compile", lambda *given, **how: compile(*given, **{**how, "timed": True})
+    )
+    assert losses("cuda", predicts=True) == expected
+    # A graph for each step, and a copy back and forth of what it changes.
+    assert counts["cuGraphLaunch"] > 5 * launches
+
+
+def test_runs_that_are_timed_together_are_one_graph(use, counts):
+    use()
+    rows, targets = data(BATCH)
+    found = []
+    for how in ("repeat", "together"):
+        model = lm.Model(network(), engine="cuda", seed=3)
+        with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
+            training.step(rows, targets)
+            executable = training._program(BATCH).executable
+            counts.clear()
+            if how == "repeat":
+                executable.repeat(7)
+                assert (counts["cuStreamEndCapture"], counts["cuGraphLaunch"]) == (0, 7)
+            else:
+                executable.together(7)()
+                executable.together(7)
+                assert (counts["cuStreamEndCapture"], counts["cuGraphLaunch"]) == (1, 1)
+        found.append(model.parameters())
+    for name, value in found[0].items():
+        assert value.tobytes() == found[1][name].tobytes()
 
 
 @in_all_orders

@@ -8,6 +8,7 @@ from typing import Any
 from cuda.bindings.driver import (
     CUevent,
     CUevent_flags,
+    CUevent_record_flags,
     CUgraph,
     CUgraphExec,
     CUresult,
@@ -17,7 +18,7 @@ from cuda.bindings.driver import (
 )
 
 from cuda_machine.driver_state import Calls, CudaError, OutsideTheDouble, driver_call
-from cuda_machine.operations import Capture, Event, ExecutableGraph, Graph, Operation, Stream
+from cuda_machine.operations import Capture, Event, ExecutableGraph, Graph, Node, Operation, Stream
 
 INVALID_VALUE = CUresult.CUDA_ERROR_INVALID_VALUE
 
@@ -74,20 +75,26 @@ class StreamCalls(Calls):
 
     @driver_call()
     def cuEventRecord(self, hEvent: Any, hStream: Any) -> None:
-        event, stream = self.state.find(Event, hEvent), self.state.find_stream(hStream)
-        if event.context is not stream.context:
-            raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
+        event, stream = self._recorded(hEvent, hStream)
         _require_no_capture(stream)
+        self.state.submit(stream, event.recorded(stream.predecessors()))
 
-        def reach() -> float:
-            # A later record has another marker, whose time counts.
-            if event.marker is marker:
-                event.time = stream.context.clock
-            return 0.0
+    @driver_call()
+    def cuEventRecordWithFlags(self, hEvent: Any, hStream: Any, flags: int) -> None:
+        """In a capture: each launch of its graph records the event."""
+        if int(flags) != CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL:
+            raise OutsideTheDouble(f"the record of an event with the flags {flags}")
+        event, stream = self._recorded(hEvent, hStream)
+        if stream.capture is None:
+            raise OutsideTheDouble("an external record outside of a capture")
+        stream.capture.nodes.append(Node("event", None, event))
 
-        marker = Operation("event", stream.context, reach, stream.predecessors())
-        event.marker = marker
-        self.state.submit(stream, marker)
+    def _recorded(self, event: Any, stream: Any) -> tuple[Event, Stream]:
+        """An event, and the stream in which it is recorded."""
+        found, own = self.state.find(Event, event), self.state.find_stream(stream)
+        if found.context is not own.context:
+            raise CudaError(CUresult.CUDA_ERROR_INVALID_HANDLE)
+        return found, own
 
     @driver_call()
     def cuEventSynchronize(self, hEvent: Any) -> None:
@@ -158,7 +165,11 @@ class GraphCalls(Calls):
         if executable.last is not None and not executable.last.done:
             before = (*before, executable.last)
         for node in executable.nodes:
-            operation = Operation(node.name, stream.context, node.action, before)
+            if node.event is not None:
+                self.state.find(Event, node.event.handle)
+                operation = node.event.recorded(before)
+            else:
+                operation = Operation(node.name, stream.context, node.action, before)
             executable.last = self.state.submit(stream, operation)
             before = (operation,)
 

@@ -118,11 +118,13 @@ class Node:
     """An operation of a graph. Its action runs at each launch, after that of the node before it.
 
     One that `waits` is a kernel that ends after all earlier ones, even if it was launched early.
+    Instead of an action it may have an event, which each launch records.
     """
 
     name: str
-    action: Callable[[], float]
+    action: Callable[[], float] | None
     waits: bool = False
+    event: Event | None = None
 
 
 @dataclass(eq=False)
@@ -179,3 +181,15 @@ class Event:
     timing: bool
     marker: Operation | None = None
     time: float = 0.0
+
+    def recorded(self, after: tuple[Operation, ...]) -> Operation:
+        """The operation that records the event, after others."""
+
+        def reach() -> float:
+            # A later record has another marker, whose time counts.
+            if self.marker is marker:
+                self.time = self.context.clock
+            return 0.0
+
+        self.marker = marker = Operation("event", self.context, reach, after)
+        return marker

@@ -115,6 +115,10 @@ int cuEventCreate(Handle *event, unsigned flags) {
 }
 int cuEventDestroy(Handle event) { return 0; }
 int cuEventRecord(Handle event, Handle stream) { return 0; }
+int cuEventRecordWithFlags(Handle event, Handle stream, unsigned flags) {
+    NOTE("cuEventRecordWithFlags flags %u", flags);
+    return 0;
+}
 int cuEventSynchronize(Handle event) { return 0; }
 int cuEventElapsedTime(float *milliseconds, Handle start, Handle end) {
     return *milliseconds = 1.5f, 0;

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import pairwise
 from threading import RLock
 from typing import Any, final
 
@@ -73,10 +72,13 @@ class _Module:
 
 @final
 class _LaunchSequence:
-    """Launches with their numbers, which keep buffers alive, and their graph; None without any."""
+    """Launches with their numbers, which keep buffers alive, and their graph; None without any.
 
-    def __init__(self, handle: Any, launches: _Launches) -> None:
-        self.handle, self.launches = handle, launches
+    The graph of timed ones begins and ends with an event.
+    """
+
+    def __init__(self, handle: Any, launches: _Launches, events: Sequence[_Event]) -> None:
+        self.handle, self.launches, self.events = handle, launches, events
 
 
 @frozen_dataclass
@@ -138,19 +140,23 @@ _Launches = tuple[tuple[_Kernel | _Product, int | None], ...]
 
 @final
 class _Event:
-    """The end of all commands of a stream so far, destroyed with the last reference."""
+    """A point among the commands of a stream, destroyed with the last reference."""
 
-    def __init__(self, driver: CudaDriver, stream: Any, *, is_timed: bool = False) -> None:
+    def __init__(self, driver: CudaDriver, *, is_timed: bool = False) -> None:
         self._driver = driver
         with driver.current() as calls:
             flags = calls.module.CUevent_flags
             kind = flags.CU_EVENT_DEFAULT if is_timed else flags.CU_EVENT_DISABLE_TIMING
             self.handle = calls.cuEventCreate(int(kind))
             driver.destroyed_with(self, "cuEventDestroy", self.handle)
-            calls.cuEventRecord(self.handle, stream)
+
+    def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
+        """Adds the event to a capture, as launches are: each run of the graph records it."""
+        external = calls.module.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+        calls.cuEventRecordWithFlags(self.handle, stream, int(external))
 
     def wait(self) -> None:
-        """Waits until they are done."""
+        """Waits until the commands before it are done."""
         with self._driver.current() as calls:
             calls.cuEventSynchronize(self.handle)
 
@@ -206,7 +212,10 @@ class _Queue:
         return self.mark()
 
     def mark(self) -> _Event:
-        return _Event(self._driver, self.handle)
+        event = _Event(self._driver)
+        with self._driver.current() as calls:
+            calls.cuEventRecord(event.handle, self.handle)
+        return event
 
     def wait_for(self, events: Sequence[_Event]) -> None:
         with self._driver.current() as calls:
@@ -415,48 +424,57 @@ class CudaDriver:
             )
         return _Product(found, tuple(buffers))
 
-    @without_collections
     def sequence(
         self, launches: Sequence[tuple[_Kernel | _Product, int | None]]
     ) -> _LaunchSequence:
+        return self._captured(tuple(launches), ())
+
+    def timed(
+        self, launches: Sequence[tuple[_Kernel | _Product, int | None]]
+    ) -> Callable[[], float]:
+        events = _Event(self, is_timed=True), _Event(self, is_timed=True)
+        sequence = self._captured(tuple(launches), events)
+
+        def seconds() -> float:
+            self.queue.run(sequence)
+            self.queue.finish()
+            with self.current() as calls:
+                before, after = (one.handle for one in sequence.events)
+                return 1e-3 * calls.cuEventElapsedTime(before, after)
+
+        return seconds
+
+    @without_collections
+    def _captured(self, launches: _Launches, events: Sequence[_Event]) -> _LaunchSequence:
+        """The graph of launches, between two events or none."""
         # No garbage is collected: destroying a handle could end the capture.
-        row = tuple(launches)
-        if not row:
-            return _LaunchSequence(None, row)
+        if not launches:
+            return _LaunchSequence(None, launches, events)
         own_process.require()
         with self.current() as calls:
+            marks = [(one, None) for one in events]
+            row = (*marks[:1], *launches, *marks[1:])
             executable = captured(calls, self._in_order(calls, row))
-        sequence = _LaunchSequence(executable, row)
+        sequence = _LaunchSequence(executable, launches, events)
         self.destroyed_with(sequence, "cuGraphExecDestroy", executable)
         return sequence
 
-    def _in_order(self, calls: Any, row: _Launches) -> Iterator[Callable[[Any], None]]:
+    def _in_order(
+        self, calls: Any, row: Sequence[tuple[_Kernel | _Product | _Event, int | None]]
+    ) -> Iterator[Callable[[Any], None]]:
         """The functions that enqueue launches in a stream, each after the one before it.
 
         Only a kernel of ours that follows another one begins early: whether a library's kernel
         waits for all earlier ones is not known.
         """
         overlaps = self._found.capability >= _OVERLAPPING
-        before: _Kernel | _Product | None = None
+        before: _Kernel | _Product | _Event | None = None
         for one, number in row:
             enqueue = one.enqueue
             if overlaps and isinstance(one, _Kernel) and isinstance(before, _Kernel):
                 enqueue = one.enqueue_early
             yield partial(enqueue, calls, number=number)
             before = one
-
-    def timed(self, sequence: _LaunchSequence) -> list[float]:
-        queue, launches = self.queue, sequence.launches
-        with self.current() as calls:
-            events = [_Event(self, queue.handle, is_timed=True)]
-            for kernel, number in launches:
-                kernel.enqueue(calls, queue.handle, number)
-                events.append(_Event(self, queue.handle, is_timed=True))
-            calls.cuStreamSynchronize(queue.handle)
-            return [
-                1e-3 * calls.cuEventElapsedTime(before.handle, after.handle)
-                for before, after in pairwise(events)
-            ]
 
 
 def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:

@@ -14,7 +14,7 @@ Errors: a command may fail after it was enqueued. The next call that waits raise
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from threading import Lock
 from typing import Any, Protocol, final
@@ -191,8 +191,11 @@ class Driver(Protocol):
         """
         ...
 
-    def timed(self, sequence: LaunchSequence) -> list[float]:
-        """Runs a sequence after all commands so far and waits; returns seconds of each launch."""
+    def timed(self, launches: Sequence[tuple[Kernel, int | None]]) -> Callable[[], float]:
+        """A function that runs launches after all commands so far, and waits.
+
+        It returns the seconds that the device took for them, without the host's calls.
+        """
         ...
 
 

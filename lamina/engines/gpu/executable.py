@@ -22,6 +22,7 @@ from lamina.engines.gpu.runs import (
     counted_runs,
     numbered_runs,
 )
+from lamina.engines.gpu.step_times import StepTimes, changed_by
 from lamina.engines.gpu.uploads import Uploads
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
@@ -88,12 +89,17 @@ class GpuProgram:
         self._order = _order_of(launches)
         self._uploads = Uploads(driver, program.of_kind("input"))
         self._recording, self._scalars = Recording(driver), KeptScalars(driver)
+        self._saved = Recording(driver)
         # On a device that counts the runs, the number of the run.
         counted = driver.traits.counts_runs
         self._counter = DeviceMemory(driver, (), np.dtype(np.int32)) if counted else None
         # The runs between two pauses in which signals are handled.
         self._piece = 1
         self._layout = arena_layout(program, launches, driver.traits)
+        self._changed = {
+            step: changed_by(program, step, self._layout.locations)
+            for step in (range(len(program.steps)) if timed else ())
+        }
         self.detach()
         arena.enter(self, self._layout.blocks)
 
@@ -101,6 +107,8 @@ class GpuProgram:
         self._buffers: dict[str, Buffer] = {}
         # Kernels of the sequence keep their buffers alive.
         self._sequence: LaunchSequence = None
+        self._together: tuple[int, LaunchSequence] | None = None
+        self._times: StepTimes | None = None
         self._load: LaunchSequence = None
         self._inputs: list[Buffer] = []
         # Where inputs are uploaded during the run before; empty if they are uploaded after it.
@@ -137,6 +145,12 @@ class GpuProgram:
             )
             self._ordered = [(kernels[number], iteration) for number, iteration in self._order]
             self._sequence = driver.sequence(self._ordered)
+            if self._seconds is not None:
+                launches = self._launches.launches
+                steps = [launches[number].step for number, _ in self._order]
+                each = [(step, *one) for step, one in zip(steps, self._ordered, strict=True)]
+                given = self._changed, self._buffers, self._saved
+                self._times = StepTimes(driver, each, *given)
 
     def _kernel(self, launch: Launch, *, numbered: bool) -> Kernel:
         buffers = [self._buffers[name] for name in launch.buffers]
@@ -182,6 +196,29 @@ class GpuProgram:
                 self._run()
             self._driver.queue.finish()
 
+    def together(self, runs: int) -> Callable[[], None]:
+        """A function that runs the program some times, as one sequence of launches, and waits.
+
+        It is called before anything else is run; the inputs are on the device. The last sequence is
+        kept.
+        """
+        self._begin()
+        with self._driver.errors("running a program"):
+            if self._together is None or self._together[0] != runs:
+                self._together = None
+                self._together = runs, self._driver.sequence(self._ordered * runs)
+            _, sequence = self._together
+            self._pack_changed()
+
+        def run() -> None:
+            queue = self._driver.queue
+            with self._driver.errors("running a program"):
+                queue.run(sequence)
+                queue.flush()
+                queue.finish()
+
+        return run
+
     def _pack_changed(self) -> None:
         """Packs operands that stay from one run to the next, if memories have changed."""
         count = sum(changes.count for changes in self._changes)
@@ -195,13 +232,12 @@ class GpuProgram:
             self._loaded += len(self._changes)
 
     def _run(self) -> None:
-        if self._seconds is None:
+        if self._times is None or self._seconds is None:
             self._driver.queue.run(self._sequence)
             self._driver.queue.flush()
             return
-        taken = self._driver.timed(self._sequence)
-        for (number, _), seconds in zip(self._order, taken, strict=True):
-            self._seconds[self._launches.launches[number].step] += seconds
+        for step, seconds in self._times.run():
+            self._seconds[step] += seconds
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
@@ -315,7 +351,7 @@ class GpuProgram:
             own = (*self._constants.values(), *self._kept.values())
             self._constants, self._kept = {}, {}
             counter = () if self._counter is None else (self._counter,)
-            for memory in (*own, *counter, self._recording, self._uploads):
+            for memory in (*own, *counter, self._recording, self._saved, self._uploads):
                 memory.release()
 
 

@@ -49,17 +49,18 @@ _OPERATIONS_PER_BYTE = 16
 LEAST_GAIN = 0.1
 # A candidate that takes so many times as long as the fastest one is not timed again.
 SLOW = 2.0
-# A sample takes about so long, with at most so many runs. The fastest sample counts, because other
-# processes may use the machine too. If all samples take longer than the last number together, no
-# more are taken.
-SAMPLE_SECONDS, MOST_RUNS, SAMPLES, ENOUGH_SECONDS = 0.002, 100, 25, 0.3
+# A sample takes about so long, with at most so many runs, which are one sequence of launches: the
+# time of the host's call is a small share of it. The fastest sample counts, because other processes
+# may use the machine too. If all samples take longer than the last number together, no more are
+# taken.
+SAMPLE_SECONDS, MOST_RUNS, SAMPLES, ENOUGH_SECONDS = 0.002, 512, 25, 0.3
 # Floats have magnitudes near 1, so that products of many neither vanish nor overflow. So many of
 # them are drawn, and repeated.
 _LEAST, _MOST, _DRAWN = 0.5, 1.5, 1 << 14
 
 # Returns the seconds of a run. It is given the text of a schedule, a function that runs the step
 # some times and waits, and this number.
-Timer = Callable[[str, Callable[[int], None], int], float]
+Timer = Callable[[str, Callable[[], None], int], float]
 
 
 def wanted_seconds() -> float | None:
@@ -85,10 +86,10 @@ def wanted_seconds() -> float | None:
     return seconds
 
 
-def seconds_of_run(schedule: str, repeat: Callable[[int], None], runs: int) -> float:
+def seconds_of_run(schedule: str, repeat: Callable[[], None], runs: int) -> float:
     """The mean time of some runs."""
     started = time.perf_counter()
-    repeat(runs)
+    repeat()
     return (time.perf_counter() - started) / runs
 
 
@@ -285,7 +286,7 @@ class _Trials:
                 executable = GpuProgram(bound, launches, memories, arena)
                 self._executables[begun] = executable
                 # Many drivers compile at the first launch.
-                executable.repeat(1)
+                executable.together(1)()
                 for _ in range(2):
                     self._sample(begun, texts[begun], 1)
             except LaminaError as error:
@@ -302,14 +303,16 @@ class _Trials:
         for _ in range(SAMPLES):
             if len(fast) < 2 or time.monotonic() > end:
                 return
-            for number, seconds in fast.items():
-                runs = int(SAMPLE_SECONDS / max(seconds, 1e-9))
-                self._sample(number, texts[number], min(max(runs, 1), MOST_RUNS))
+            for number in fast:
+                # A power of two, so that few samples need another sequence of launches.
+                fitting = int(SAMPLE_SECONDS / max(self.seconds[number], 1e-9))
+                runs = 1 << max(fitting.bit_length() - 1, 0)
+                self._sample(number, texts[number], min(runs, MOST_RUNS))
 
     def _sample(self, number: int, text: str, runs: int) -> None:
         for memory in self._filled:
             _fill(memory)
-        seconds = self._timer(text, self._executables[number].repeat, runs)
+        seconds = self._timer(text, self._executables[number].together(runs), runs)
         self.seconds[number] = min(seconds, self.seconds.get(number, seconds))
 
     def release(self) -> None:

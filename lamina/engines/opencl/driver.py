@@ -50,7 +50,6 @@ _Launches = tuple[tuple[Kernel, int | None], ...]
 class _Sequence:
     """Launches that are run many times; `run` enqueues all of them, without Python in between."""
 
-    launches: _Launches
     run: Callable[[], object]
 
 
@@ -143,6 +142,8 @@ class OpenClDriver:
             self._queue = _Queue(cl.CommandQueue(self._context))
             # Made when it is needed.
             self._uploads: _Queue | None = None
+            # Made when launches are timed.
+            self._timing: _Queue | None = None
             self._command_buffers = None if RECORDED in faults else command_buffers(found.handle)
             self._has_timers = TIMERS not in faults
 
@@ -239,24 +240,38 @@ class OpenClDriver:
     def sequence(self, launches: Sequence[tuple[Kernel, int | None]]) -> _Sequence:
         row = tuple(launches)
         if self._command_buffers is None or not row:
-            return _Sequence(row, self._queue.calls(row))
+            return _Sequence(self._queue.calls(row))
         recorded = self._command_buffers.record(self._queue.handle, row)
-        return _Sequence(row, recorded.enqueue)
+        return _Sequence(recorded.enqueue)
 
-    def timed(self, sequence: _Sequence) -> list[float]:
-        self.queue.finish()
+    def timed(self, launches: Sequence[tuple[Kernel, int | None]]) -> Callable[[], float]:
         if not self._has_timers:
-            return [self._seconds_of(kernel, number) for kernel, number in sequence.launches]
-        profiling = cl.command_queue_properties.PROFILING_ENABLE
-        queue = _Queue(cl.CommandQueue(self._context, properties=profiling))
-        events = [queue.enqueue(kernel, number) for kernel, number in sequence.launches]
-        queue.finish()
-        return [1e-9 * (event.profile.end - event.profile.start) for event in events]
+            return partial(self._seconds_until_done, self.sequence(launches))
+        row = tuple(launches)
 
-    def _seconds_of(self, kernel: Kernel, number: int | None) -> float:
-        """The time of a launch by the host's clock, until it is done."""
+        def seconds() -> float:
+            queue = self._timing_queue
+            self.queue.finish()
+            events = [queue.enqueue(kernel, number) for kernel, number in row]
+            queue.finish()
+            return sum(1e-9 * (event.profile.end - event.profile.start) for event in events)
+
+        return seconds
+
+    @property
+    def _timing_queue(self) -> _Queue:
+        """A queue whose launches are timed by the device."""
+        own_process.require()
+        if self._timing is None:
+            profiling = cl.command_queue_properties.PROFILING_ENABLE
+            self._timing = _Queue(cl.CommandQueue(self._context, properties=profiling))
+        return self._timing
+
+    def _seconds_until_done(self, sequence: _Sequence) -> float:
+        """The time of a sequence by the host's clock."""
+        self.queue.finish()
         started = time.perf_counter()
-        self.queue.launch(kernel, number)
+        self.queue.run(sequence)
         self.queue.finish()
         return time.perf_counter() - started
 

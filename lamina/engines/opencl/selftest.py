@@ -161,9 +161,9 @@ def _has_timers(driver: OpenClDriver, module: cl.Program, kernels: Sequence[Kern
 
     def is_possible() -> bool:
         with driver.errors("the self-test of times"):
-            sequence = driver.sequence([(made, None)])
+            timed = driver.timed([(made, None)])
             started = time.perf_counter()
-            (found,) = driver.timed(sequence)
+            found = timed()
             whole = time.perf_counter() - started
         return _LEAST_SHARE * whole <= found <= whole
 

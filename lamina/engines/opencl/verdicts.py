@@ -55,8 +55,7 @@ RECORDED = Fault(
 
 # Mesa's llvmpipe reports a nanosecond for any launch.
 TIMERS = Fault(
-    "the driver reports wrong times of launches",
-    "profiles measure launches one by one, with the host's clock",
+    "the driver reports wrong times of launches", "profiles measure each step with the host's clock"
 )
 
 HALF_FUNCTIONS = Fault(

@@ -247,6 +247,7 @@ def test_failures_of_the_driver_are_engine_errors(engine, driver, monkeypatch, r
         executable.run([X, EMPTY])
 
     monkeypatch.setattr(driver, "_command_buffers", None)
+    monkeypatch.setattr(driver, "_timing", None)
     monkeypatch.setattr(driver_module.cl, routine, refusing("OUT_OF_RESOURCES", routine))
     text = error_text(EngineError, work)
     assert f"the OpenCL driver failed at {doing}" in text

@@ -149,7 +149,7 @@ def last_number(sequence: Any) -> Any:
 
 
 def seconds(number: float) -> Any:
-    return lambda timed: lambda sequence: [number for _ in timed(sequence)]
+    return lambda timed: lambda launches: lambda: 0 * timed(launches)() + number
 
 
 def refused_calls(_: Any) -> Any:

@@ -70,12 +70,12 @@ class FakeTimer:
         self.texts: dict[str, int] = {}
         self.calls = 0
 
-    def __call__(self, schedule: str, repeat: Callable[[int], None], runs: int) -> float:
+    def __call__(self, schedule: str, repeat: Callable[[], None], runs: int) -> float:
         self.calls += 1
         number = self.texts.setdefault(schedule, len(self.texts))
         if number == self.fails:
             raise EngineError("the device is out of order")
-        repeat(runs)
+        repeat()
         return 0.001 if number == self.fast else 0.0015
 
 
@@ -243,7 +243,7 @@ def test_the_choices_of_the_process_that_was_done_first_are_used(tuned):
     slow, fast = tuned(fast=1), tuned(fast=2)
     original = fast.timer.__call__
 
-    def interrupted(schedule: str, repeat: Callable[[int], None], runs: int) -> float:
+    def interrupted(schedule: str, repeat: Callable[[], None], runs: int) -> float:
         # Another process tunes the program in the meantime.
         slow.tuner.choices(slow.program)
         return original(schedule, repeat, runs)

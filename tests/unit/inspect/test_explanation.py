@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -183,5 +184,15 @@ def test_the_command_profile_shows_a_table_and_takes_data(file, tmp_path):
     assert lines[2].split() == ["step", "name", "over", "time", "share", "GFLOP/s", "GB/s"]
     data = tmp_path / "data.npz"
     np.savez(data, x=np.zeros((9, 6), "float32"), y=np.zeros(9, "int64"))
-    shown = succeed("profile", file, "--data", data, "--seconds", "0.02").output
+    written = tmp_path / "profile.json"
+    options = ("--data", data, "--seconds", "0.02", "--json", written)
+    shown = succeed("profile", file, *options).output
     assert shown.startswith("training step, 4 examples")
+    report = json.loads(written.read_text(encoding="utf-8"))
+    assert report["seconds"] == pytest.approx(sum(one["seconds"] for one in report["steps"]))
+    assert sum(one["share"] for one in report["steps"]) == pytest.approx(1)
+    assert report["program"] == shown.splitlines()[0]
+    first = max(report["steps"], key=lambda one: one["seconds"])
+    row = shown.splitlines()[4].split()
+    assert row[:2] == [str(first["step"]), first["name"]]
+    assert f"{first['bytes'] / first['seconds'] / 1e9:.1f}" == row[-1]
