@@ -87,7 +87,7 @@ class StreamCalls(Calls):
         event, stream = self._recorded(hEvent, hStream)
         if stream.capture is None:
             raise OutsideTheDouble("an external record outside of a capture")
-        stream.capture.nodes.append(Node("event", None, event))
+        stream.capture.nodes.append(Node("event", None, event=event))
 
     def _recorded(self, event: Any, stream: Any) -> tuple[Event, Stream]:
         """An event, and the stream in which it is recorded."""
