@@ -154,6 +154,10 @@ class Arena(Protocol):
     def bytes(self) -> int: ...
 
 
+# So many stagings are filled by turns: programs use one of them while another one is filled.
+STAGES = 2
+
+
 class Staging(Protocol):
     """Memory for examples, and arrays of the host that are copied to it while programs run.
 

@@ -12,14 +12,13 @@ from typing import final
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.engines.engine import Engine, Executable, Memory, Staging
+from lamina.engines.engine import STAGES, Engine, Executable, Memory, Staging
 from lamina.errors import EngineError, InternalError
 from lamina.reports import bytes_text
 
 # The most bytes of a chunk, and the most of the device's available memory in parts of it.
 _CHUNK_BYTES = 64 << 20
 _FRACTION = 1 / 8
-_CHUNKS = 2
 # The size of an example's number.
 _NUMBER_BYTES = 8
 
@@ -64,7 +63,7 @@ class Streamed:
         self._used = 0
         if self._loaded is None:
             return
-        self._number = (self._number + 1) % _CHUNKS
+        self._number = (self._number + 1) % STAGES
         stage, examples = self._stages[self._number], self._loaded.reshape(-1)
         sizes = dict.fromkeys(arrays, 0)
         for name, target in stage.arrays.items():
@@ -118,7 +117,7 @@ def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streame
     capacity = batches * batch
     stages: list[Staging] = []
     try:
-        for _ in range(_CHUNKS):
+        for _ in range(STAGES):
             stage = engine.staging({name: capacity * size for name, size in each.items()})
             if stage is None:
                 return None

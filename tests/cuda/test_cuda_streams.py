@@ -298,6 +298,7 @@ def test_launches_are_timed_together_by_events_of_one_graph(use, order, counts):
     counts.clear()
     seconds = [one() for one in (*timed, *timed)]
     assert seconds[:2] == pytest.approx(seconds[2:])
+    assert seconds[0] > 0
     assert seconds[1] == pytest.approx(3 * seconds[0])
     assert read(driver, target) == [3] * 4
     # The host makes no call between the launches.
@@ -442,13 +443,32 @@ def test_a_data_set_that_does_not_fit_is_streamed(use, order, monkeypatch):
         np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5)
 
 
-def streamed(engine: str) -> dict[str, Any]:
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_graphs_for_chunks_that_alternate_are_captured_once(use, counts, monkeypatch, epochs):
+    use()
+    monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
+    monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
+    monkeypatch.setattr(streaming, "_CHUNK_BYTES", BATCH * (12 * 4 + 8))
+    captured: list[int] = []
+    load = streaming.Streamed._load
+    monkeypatch.setattr(
+        streaming.Streamed,
+        "_load",
+        lambda self: (captured.append(counts["cuStreamEndCapture"]), load(self))[1],
+    )
+    streamed("cuda", epochs)
+    # One graph for each of two stages: a chunk is begun before the next one is loaded.
+    assert len(captured) > 11 * epochs
+    assert [one - captured[0] for one in captured] == [0, 1, *[2] * (len(captured) - 2)]
+
+
+def streamed(engine: str, epochs: int = 2) -> dict[str, Any]:
     model = lm.Model(network(), engine=engine, seed=3)
     model.fit(
         data(11 * BATCH),
         loss=lm.CrossEntropy(),
         optimizer=lm.Adam(1e-2),
-        epochs=2,
+        epochs=epochs,
         batch_size=BATCH,
         progress=False,
     )

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.engines.engine import Memory
+from lamina.engines.engine import STAGES, Memory
 from lamina.engines.gpu.arena import DeviceArena, arena_layout, upload_buffers, upload_name
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
 from lamina.engines.gpu.launches import Launch, Launches, Traits
@@ -114,8 +114,9 @@ class GpuProgram:
         # Where inputs are uploaded during the run before; empty if they are uploaded after it.
         self._early: list[Buffer] = []
         self._ordered: list[tuple[Kernel, int | None]] = []
-        # The last runs over a data set. The next ones often use the same memory.
-        self._counted: tuple[DataSet, Begin] | None = None
+        # The last runs over data sets. The next ones often use the same memory, or that of chunks
+        # of a data set by turns.
+        self._counted: list[tuple[DataSet, Begin]] = []
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
         driver, locations = self._driver, self._layout.locations
@@ -298,10 +299,12 @@ class GpuProgram:
             return numbered_runs(*given, self._run)
         # The next run is the first one.
         counter.write(np.zeros((), np.int32))
-        if self._counted is None or self._counted[0] != data:
+        begin = next((begin for known, begin in self._counted if known == data), None)
+        if begin is None:
             program = self._ordered if self._seconds is None else None
-            self._counted = data, counted_runs(*given, counter.buffer, program, self._run)
-        return self._counted[1]
+            begin = counted_runs(*given, counter.buffer, program, self._run)
+            self._counted = [*self._counted, (data, begin)][-STAGES:]
+        return begin
 
     def _run_pieces(self, count: int, begin: Begin) -> None:
         # Signals are handled between the pieces.
