@@ -28,13 +28,16 @@ def schedules_of(engine: Engine, program: Program) -> Iterator[Any]:
 
 
 def legal_schedules(family: Family, program: Program) -> Iterator[Any]:
-    """Schedules of a family, for Nvidia's GPUs one in which cuBLASLt computes all that it can."""
+    """Schedules of a family; for Nvidia's GPUs the last ones have all that cuBLASLt can compute.
+
+    They have its last proposals, and its first ones.
+    """
     if isinstance(family, ProcessorFamily):
         yield from simd_alternatives.legal_schedules(program, family.processor)
     elif isinstance(family, GpuFamily):
         yield from gpu_alternatives.legal_schedules(program, family.target, family.traits)
     if isinstance(family, CudaFamily):
         found = {number: family.library(step) for number, step in enumerate(program.steps)}
-        forced = {number: one for number, one in found.items() if one is not None}
-        if forced:
-            yield family.decide(program, forced)
+        proposed = {number: one for number, one in found.items() if one}
+        for place in (-1, 0) if proposed else ():
+            yield family.decide(program, {number: one[place] for number, one in proposed.items()})

@@ -185,7 +185,7 @@ def one(device: DoubledDevice) -> RawProduct:
 
 
 # No number of an algorithm.
-UNKNOWN = np.full(10, 5, np.uint64)
+UNKNOWN = np.full(8, 5, np.uint64)
 INVALID, SUPPORTED = "INVALID_VALUE: ", "NOT_SUPPORTED: "
 ATTRIBUTE = "INVALID_VALUE: the attribute has "
 REFUSED: list[tuple[str, Callable[[RawProduct], object]]] = [
@@ -310,7 +310,7 @@ def test_the_engine_gets_statuses_and_nothing_that_ctypes_would_change(one):
         with pytest.raises(Exception, match=f"{wrong} in cublasLtMatmulPreferenceDestroy, which"):
             functions.cublasLtMatmulPreferenceDestroy(wrong)
     for name, parameters in FUNCTIONS.items():
-        own = functions if name == "cublasLtGetStatusName" else one.library
+        own = one.library if hasattr(one.library, name) else functions
         assert len(inspect.signature(getattr(own, name)).parameters) == len(parameters)
 
 

@@ -40,15 +40,15 @@ def computed(
     found = plain_product(step)
     assert found is not None
     driver, product = device.driver, change(found.product)
-    size = driver.library_workspace_bytes(found.product)
-    assert size is not None
+    algorithm, *_ = driver.library_algorithms(product)
+    size = algorithm.workspace_bytes
     buffers = {"": None, "workspace": driver.allocate(size) if size else None}
     for name, values in feeds.items():
         buffers[name] = driver.allocate(values.nbytes)
         driver.queue.write(buffers[name], values)
     used = [buffers[name] for name in (*found.buffers, "workspace")]
     with driver.errors("creating a program's kernels"):
-        sequence = driver.sequence([(driver.product(product, used, size), None)])
+        sequence = driver.sequence([(driver.product(product, algorithm, used), None)])
     for _ in range(runs):
         driver.queue.run(sequence)
     result = np.zeros_like(feeds["result"])
@@ -138,7 +138,8 @@ def test_products_in_repeated_steps_are_the_same_in_each_iteration(device):
     for name, values in feeds.items():
         driver.queue.write(buffers[name], values)
     used = [*(buffers.get(name) for name in found.buffers), None]
-    kernel = driver.product(found.product, used, 0)
+    algorithm, *_ = driver.library_algorithms(found.product)
+    kernel = driver.product(found.product, algorithm, used)
     driver.queue.run(driver.sequence([(kernel, 0), (kernel, 1)]))
     result = np.zeros_like(feeds["result"])
     driver.queue.read(result, buffers["result"])

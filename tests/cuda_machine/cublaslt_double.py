@@ -15,7 +15,8 @@ Sections in quotation marks are those of Nvidia's documentation of cuBLAS.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,6 +45,8 @@ from lamina.engines.cuda.cublaslt_functions import FUNCTIONS
 # The simulated clock's milliseconds for a multiplication.
 MILLISECONDS_PER_MULTIPLICATION = 1e-9
 WORKSPACE_ALIGNMENT = 256
+# Begins the data of the double's algorithms.
+MARK = 0x1A31A
 # cublasLtMatmulHeuristicResult_t
 HEURISTIC_RESULT = np.dtype(
     [
@@ -67,13 +70,34 @@ class Algorithm:
     """An algorithm that a heuristic has found for a problem.
 
     It may count on alignments of A, B, C, D and the bias, needs a workspace (all in bytes), and may
-    combine parts of sums by these schemes.
+    combine parts of sums by these schemes. Its data have the same meaning in all processes.
     """
 
-    problem: Problem
     alignments: tuple[int, ...]
     workspace: int
     schemes: int
+    place: int = 0
+
+    def data(self, problem: Problem) -> tuple[int, ...]:
+        """The eight numbers of a cublasLtMatmulAlgo_t."""
+        packed = int.from_bytes(one.bit_length() for one in self.alignments)
+        own = MARK, _checksum(problem), packed, self.workspace, self.schemes, self.place
+        return (*own, 0, 0)
+
+    @staticmethod
+    def of_data(data: Sequence[int], problem: Problem) -> Algorithm:
+        """The algorithm of such data, if a heuristic has found it for this problem."""
+        mark, checksum, packed, workspace, schemes, place, *_ = data
+        if mark != MARK:
+            raise OutsideTheDouble("an algorithm that no heuristic has found")
+        if checksum != _checksum(problem):
+            raise OutsideTheDouble("an algorithm that was found for another product")
+        alignments = tuple(1 << one >> 1 for one in packed.to_bytes(5))
+        return Algorithm(alignments, workspace, schemes, place)
+
+
+def _checksum(problem: Problem) -> int:
+    return zlib.crc32(repr(problem).encode())
 
 
 class CublasLtDouble(DescriptorCalls):
@@ -82,19 +106,23 @@ class CublasLtDouble(DescriptorCalls):
     Attributes:
         functions: what the engine calls: they return the status.
         workspace: the bytes of a workspace that its algorithms use if they may.
+        proposals: the number of algorithms for a problem.
         failure: how heuristics fail: with a status, without a result, or with a result that is no
-            success; "" if they do not.
-        problems: the problems of all products, in the order of the calls.
+            success; "" if they do not. "call": the calls of products fail.
+        problems, called: the problems and the algorithms of all products, in the order of the
+            calls.
     """
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self.functions = Functions(self)
-        self.workspace = 0
-        self.failure: Literal["", "status", "empty", "state"] = ""
+        self.workspace, self.proposals = 0, 2
+        self.failure: Literal["", "status", "empty", "state", "call"] = ""
         self.problems: list[Problem] = []
+        self.called: list[Algorithm] = []
         self._handles: dict[int, Context] = {}
-        self._algorithms: dict[int, Algorithm] = {}
+        # The data of the algorithms whose kernels are loaded.
+        self._loaded: set[tuple[int, ...]] = set()
 
     def alive(self) -> list[str]:
         """What was created and not destroyed, one line each."""
@@ -131,12 +159,14 @@ class CublasLtDouble(DescriptorCalls):
         problem = problem_of(operation, layouts)
         if self.failure == "status":
             raise CublasLtError(NOT_SUPPORTED, "no heuristic")
-        found = self.failure != "empty"
-        ctypes.c_int.from_address(returnAlgoCount).value = int(found)
-        if found:
-            self._write(heuristicResultsArray, self._algorithm(problem, operation, wanted))
+        count = 0 if self.failure == "empty" else min(self.proposals, requestedAlgoCount)
+        ctypes.c_int.from_address(returnAlgoCount).value = count
+        for place in range(count):
+            algorithm = self._algorithm(place, operation, wanted)
+            address = heuristicResultsArray + place * HEURISTIC_RESULT.itemsize
+            self._write(address, algorithm, algorithm.data(problem))
 
-    def _algorithm(self, problem: Problem, operation: Descriptor, wanted: Descriptor) -> Algorithm:
+    def _algorithm(self, place: int, operation: Descriptor, wanted: Descriptor) -> Algorithm:
         bias = operation[Description.BIAS_POINTER]
         alignments = (*(wanted[name] for name in _ALIGNMENTS), min(bias & -bias, 256))
         most, mask = (
@@ -144,14 +174,12 @@ class CublasLtDouble(DescriptorCalls):
             wanted[Preference.REDUCTION_SCHEME_MASK],
         )
         workspace = self.workspace if self.workspace <= most else 0
-        return Algorithm(problem, alignments, workspace, mask)
+        return Algorithm(alignments, workspace, mask, place)
 
-    def _write(self, address: int, algorithm: Algorithm) -> None:
+    def _write(self, address: int, algorithm: Algorithm, data: tuple[int, ...]) -> None:
         """Writes a cublasLtMatmulHeuristicResult_t."""
-        number = self.state.new_handle()
-        self._algorithms[number] = algorithm
         result = np.zeros(1, HEURISTIC_RESULT)
-        result["algorithm"][0, 0] = number
+        result["algorithm"] = data
         result["workspace_bytes"] = algorithm.workspace
         result["state"] = NOT_SUPPORTED if self.failure == "state" else SUCCESS
         result["waves"] = 1.0
@@ -188,13 +216,20 @@ class CublasLtDouble(DescriptorCalls):
         # In place, C == D and Cdesc == Ddesc ("cublasLtMatmul()").
         if C == D and Cdesc != Ddesc:
             raise CublasLtError(INVALID_VALUE, "C is D, but their layouts are not the same")
-        algorithm = self._chosen(algo, problem)
+        if not algo:
+            # The implicit heuristic allows no workspace; the double has none.
+            raise OutsideTheDouble("a product without an algorithm")
+        data = tuple((ctypes.c_uint64 * 8).from_address(algo))
+        algorithm = Algorithm.of_data(data, problem)
         bias = operation[Description.BIAS_POINTER] if problem.has_bias else 0
-        _check_addresses(algorithm, (A, B, C, D, bias))
+        _check_addresses(algorithm, problem, (A, B, C, D, bias))
         _check_workspace(algorithm, workspace, workspaceSizeInBytes)
         product = _Product(self.state, problem, A, B, C if kept else 0, D, bias)
         product.check_overlaps(workspace, workspaceSizeInBytes)
+        if self.failure == "call":
+            raise CublasLtError(NOT_SUPPORTED, "an algorithm of another version")
         self.problems.append(problem)
+        self.called.append(algorithm)
         found = self.state.find_stream(stream)
         if found.context is not self._handles[lightHandle]:
             raise OutsideTheDouble("a stream of another context than the handle's")
@@ -202,8 +237,10 @@ class CublasLtDouble(DescriptorCalls):
         def run() -> float:
             return product.run(algorithm, workspace)
 
-        # It may load its kernel now, which a capture can prohibit ("Lazy Loading").
-        self.state.check_unsafe_call()
+        # The first call loads the kernel, which a capture can prohibit ("Lazy Loading").
+        if data not in self._loaded:
+            self.state.check_unsafe_call()
+            self._loaded.add(data)
         self.state.run_or_capture(found, "cublasLtMatmul", run)
 
     def _check_handle(self, handle: int) -> None:
@@ -214,24 +251,15 @@ class CublasLtDouble(DescriptorCalls):
         if not self.state.stack or self.state.current() is not context:
             raise OutsideTheDouble("a handle of another context than the current one")
 
-    def _chosen(self, algo: int, problem: Problem) -> Algorithm:
-        if not algo:
-            # The implicit heuristic allows no workspace; the double has none.
-            raise OutsideTheDouble("a product without an algorithm")
-        number = ctypes.c_uint64.from_address(algo).value
-        algorithm = self._algorithms.get(number)
-        if algorithm is None:
-            raise OutsideTheDouble("an algorithm that no heuristic has found")
-        if algorithm.problem != problem:
-            raise OutsideTheDouble("an algorithm that was found for another product")
-        return algorithm
-
 
 class Functions:
     """The double's functions as ctypes has those of the library: they return a status."""
 
     def __init__(self, double: CublasLtDouble) -> None:
         self._double = double
+
+    def cublasLtGetVersion(self) -> int:
+        return 130000
 
     def cublasLtGetStatusName(self, status: int) -> bytes:
         return STATUSES[status].encode()
@@ -253,14 +281,13 @@ class Functions:
         return call
 
 
-def _check_addresses(algorithm: Algorithm, addresses: tuple[int, ...]) -> None:
+def _check_addresses(algorithm: Algorithm, problem: Problem, addresses: tuple[int, ...]) -> None:
     """Heuristics exclude algorithms that need larger alignments than they were promised."""
     for name, address, alignment in zip("ABCD", addresses, algorithm.alignments, strict=False):
         if address % alignment:
             raise OutsideTheDouble(f"{name} is not aligned to {alignment} bytes, as was promised")
-    if algorithm.problem.has_bias and addresses[4] % algorithm.alignments[4]:
+    if problem.has_bias and addresses[4] % algorithm.alignments[4]:
         raise OutsideTheDouble("the bias is not aligned as the heuristic saw it")
-    problem = algorithm.problem
     for name, address, one in zip(
         "ABCD", addresses, (problem.a, problem.b, problem.c, problem.d), strict=False
     ):

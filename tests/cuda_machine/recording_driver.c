@@ -218,7 +218,7 @@ int cublasLtMatmulAlgoGetHeuristic(Handle library, Handle operation, Handle a, H
                                    int *found) {
     memset(results, 0, sizeof(Result));
     results->algorithm[0] = 4321, results->workspace_bytes = 1024;
-    return *found = wanted, 0;
+    return *found = wanted > 0, 0;
 }
 int cublasLtMatmul(Handle library, Handle operation, const float *alpha, void *a, Handle a_layout,
                    void *b, Handle b_layout, const float *beta, void *c, Handle c_layout, void *d,
@@ -228,4 +228,5 @@ int cublasLtMatmul(Handle library, Handle operation, const float *alpha, void *a
          *beta, c == d, c_layout == d_layout, (int)algorithm[0], workspace_bytes);
     return (uintptr_t)workspace % 256 ? 7 : 0;
 }
+size_t cublasLtGetVersion(void) { return 130000; }
 const char *cublasLtGetStatusName(int status) { return "CUBLAS_STATUS_INVALID_VALUE"; }

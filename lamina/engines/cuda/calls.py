@@ -63,13 +63,17 @@ class Calls:
 
 @final
 class LibraryCalls:
-    """The functions of cuBLASLt, as attributes that return nothing.
+    """The functions of cuBLASLt, as attributes that return nothing, and its version.
 
     The library is loaded when the first of them is called.
     """
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self._library = cache(load)
+
+    def version(self) -> int:
+        """The version of the library, such as 130201."""
+        return int(self._library().cublasLtGetVersion())
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         library = self._library()

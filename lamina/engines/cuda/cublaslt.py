@@ -7,14 +7,15 @@ TF32; floats of 16 bits are multiplied exactly, and added up in float32 ("cublas
 Equal products have equal results, bit by bit, on equal GPUs with one version of the library, since
 each call has a workspace of its own ("Results Reproducibility"): it says that all routines do, and
 that only workspaces which the library chooses for several streams are an exception. Sums that are
-split along K are combined in a fixed order ("GEMM Algorithms Numerical Behavior").
+split along K are combined in a fixed order ("GEMM Algorithms Numerical Behavior"). An algorithm is
+a part of the schedule, so a product has the same one in all processes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, final
@@ -24,7 +25,7 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.engines.cuda import cublaslt_functions as lt
 from lamina.engines.cuda.calls import CudaError, LibraryCalls
-from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
+from lamina.engines.gpu.matrix_products import Algorithm, Matrix, MatrixProduct
 
 # "cudaDataType_t", "cublasComputeType_t" and "cublasOperation_t"
 _TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
@@ -33,6 +34,8 @@ _AS_IT_IS, _TRANSPOSED = 0, 1
 # The largest alignment that algorithms ask for ("cublasLtMatmulPreferenceAttributes_t"), and the
 # one that workspaces need ("cublasLtMatmul()").
 _ALIGNMENT_BYTES = 256
+# The algorithms that the heuristic is asked for. Tuning times all of them.
+_PROPOSALS = 8
 _NOT_SUPPORTED = "CUBLAS_STATUS_NOT_SUPPORTED"
 
 
@@ -59,8 +62,7 @@ def addresses_of(product: MatrixProduct, buffers: Sequence[int]) -> Addresses:
 
 
 def _begin(matrix: Matrix, buffer: int) -> int:
-    itemsize = 4 if matrix.dtype == "float32" else 2
-    return buffer + matrix.start * itemsize
+    return buffer + matrix.start * matrix.itemsize
 
 
 @final
@@ -78,71 +80,65 @@ class CublasLt:
         self._handle = _created(calls.cublasLtCreate)
         # The sizes that "cublasSetWorkspace()" recommends, also for "cublasLtMatmul()".
         self._most_workspace_bytes = 32 << 20 if capability >= (9, 0) else 4 << 20
-        self._workspaces: dict[MatrixProduct, int | None] = {}
+        self._algorithms: dict[MatrixProduct, tuple[Algorithm, ...]] = {}
 
-    def workspace_bytes(self, product: MatrixProduct) -> int | None:
-        """The workspace that a product needs; None if there is no algorithm for it.
+    def algorithms(self, product: MatrixProduct) -> tuple[Algorithm, ...]:
+        """The algorithms that the library proposes for a product, in its order.
 
         All buffers are expected to be aligned to 256 bytes.
         """
-        if product not in self._workspaces:
+        if product not in self._algorithms:
             buffers = addresses_of(product, (_ALIGNMENT_BYTES,) * 5)
-            with _Description(self._calls, product, buffers) as described:
-                found = self._algorithm(described, buffers, self._most_workspace_bytes)
-            self._workspaces[product] = None if found is None else found.workspace_bytes
-        return self._workspaces[product]
+            with _Description(self._calls, product, buffers.bias) as described:
+                self._algorithms[product] = tuple(self._proposed(described, buffers))
+        return self._algorithms[product]
 
     def call_of(
-        self, product: MatrixProduct, buffers: Addresses, workspace: int, workspace_bytes: int
-    ) -> Callable[[int], None] | None:
-        """The function that enqueues a product in a stream; None if there is no algorithm for it.
+        self, product: MatrixProduct, algorithm: Algorithm, bias: int
+    ) -> Callable[[Addresses, int, int], None]:
+        """The function that enqueues a product with a bias at this address, which may be 0.
 
-        The workspace is at an address that is aligned to 256 bytes; 0 for none.
+        It is given the addresses, that of the workspace, aligned to 256 bytes or 0 for none, and
+        the stream.
         """
-        with ExitStack() as stack:
-            described = stack.enter_context(_Description(self._calls, product, buffers))
-            found = self._algorithm(described, buffers, workspace_bytes)
-            if found is None:
-                return None
-            stack.pop_all()
+        described = _Description(self._calls, product, bias)
+        data = lt.AlgorithmData(*algorithm.data)
         # They are read in the call, and become a part of a captured graph ("CUDA Graphs Support").
         alpha, beta = ctypes.c_float(1.0), ctypes.c_float(product.added is not None)
-        # If beta is 0, C is not read ("cublasGemmStridedBatchedEx()").
-        added = buffers.added or buffers.result
 
-        def enqueue(stream: int) -> None:
-            # This function keeps the descriptors, the algorithm and the scalars alive.
+        def enqueue(buffers: Addresses, workspace: int, stream: int) -> None:
+            # This function keeps the descriptors, the algorithm and the scalars alive. If beta is
+            # 0, C is not read ("cublasGemmStridedBatchedEx()").
             left, right, third, result = described.layouts
+            added = buffers.added or buffers.result
             self._calls.cublasLtMatmul(
                 *(self._handle, described.operation, ctypes.addressof(alpha)),
                 *(buffers.left, left, buffers.right, right),
                 *(ctypes.addressof(beta), added, third, buffers.result, result),
-                *(ctypes.addressof(found), workspace, workspace_bytes, stream),
+                *(ctypes.addressof(data), workspace, algorithm.workspace_bytes, stream),
             )
 
         return enqueue
 
-    def _algorithm(
-        self, described: _Description, buffers: Addresses, workspace_bytes: int
-    ) -> lt.HeuristicResult | None:
-        """The library's first choice for a product; None if there is none."""
-        result, count = lt.HeuristicResult(), ctypes.c_int()
+    def _proposed(self, described: _Description, buffers: Addresses) -> Iterator[Algorithm]:
+        """What the heuristic finds for a product; nothing if there is no algorithm."""
+        results, count = (lt.HeuristicResult * _PROPOSALS)(), ctypes.c_int()
         with ExitStack() as stack:
-            preference = self._preference(stack, described, buffers, workspace_bytes)
+            preference = self._preference(stack, buffers)
             try:
                 self._calls.cublasLtMatmulAlgoGetHeuristic(
                     *(self._handle, described.operation, *described.layouts, preference),
-                    *(1, ctypes.addressof(result), ctypes.addressof(count)),
+                    *(_PROPOSALS, ctypes.addressof(results), ctypes.addressof(count)),
                 )
             except CudaError as error:
                 if error.status != _NOT_SUPPORTED:
                     raise
-                return None
-        return result if count.value and result.state == 0 else None
+                return
+        usable = (one for one in results[: count.value] if one.state == 0)
+        for number, one in enumerate(usable):
+            yield Algorithm(number, tuple(one.algorithm), one.workspace_bytes)
 
-    def _preference(
-        self, stack: ExitStack, described: _Description, buffers: Addresses, workspace_bytes: int
-    ) -> int:
+    def _preference(self, stack: ExitStack, buffers: Addresses) -> int:
         """Limits on algorithms, destroyed with the stack."""
         calls = self._calls
         preference = _created(calls.cublasLtMatmulPreferenceCreate)
@@ -154,15 +150,14 @@ class CublasLt:
             lt.MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: buffers.result,
         }
         limits: dict[int, Any] = {
-            lt.MATMUL_PREF_MAX_WORKSPACE_BYTES: ctypes.c_uint64(workspace_bytes)
+            lt.MATMUL_PREF_MAX_WORKSPACE_BYTES: ctypes.c_uint64(self._most_workspace_bytes),
+            # Parts of a sum that is split along K are stored as float32, and added up by a kernel
+            # of its own: not in the dtype of the result, and not in the order in which groups end
+            # ("cublasLtReductionScheme_t").
+            lt.MATMUL_PREF_REDUCTION_SCHEME_MASK: ctypes.c_uint32(lt.REDUCTION_SCHEME_COMPUTE_TYPE),
         }
         for name, pointer in pointers.items():
             limits[name] = ctypes.c_uint32(min(pointer & -pointer, _ALIGNMENT_BYTES))
-        if described.product.result.dtype != "float32":
-            # Parts of a sum that is split along K would be rounded to 16 bits otherwise
-            # ("cublasLtReductionScheme_t").
-            allowed = ctypes.c_uint32(lt.REDUCTION_SCHEME_COMPUTE_TYPE)
-            limits[lt.MATMUL_PREF_REDUCTION_SCHEME_MASK] = allowed
         _set(calls.cublasLtMatmulPreferenceSetAttribute, preference, limits)
         return preference
 
@@ -175,10 +170,9 @@ class _Description:
     the same one if their matrices have the same layout.
     """
 
-    def __init__(self, calls: LibraryCalls, product: MatrixProduct, buffers: Addresses) -> None:
-        self.product = product
+    def __init__(self, calls: LibraryCalls, product: MatrixProduct, bias: int) -> None:
         with ExitStack() as stack:
-            self.operation = _operation(calls, stack, product, buffers.bias)
+            self.operation = _operation(calls, stack, product, bias)
             left, right, result = (
                 _layout(calls, stack, one, product.batch)
                 for one in (product.left, product.right, product.result)

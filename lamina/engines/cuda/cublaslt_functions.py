@@ -1,8 +1,8 @@
 """The functions of the library cuBLASLt that the engine calls, and the numbers that they take.
 
 They are those of Nvidia's header `cublasLt.h`. A constant has its name there, without `CUBLASLT_`.
-All functions but one return a status. Addresses, handles and descriptors are numbers; what a
-function returns through a pointer it writes to an address.
+All functions but the last two return a status. Addresses, handles and descriptors are numbers; what
+a function returns through a pointer it writes to an address.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ REDUCTION_SCHEME_COMPUTE_TYPE = 2
 EPILOGUE_BIAS = 4
 
 
+# cublasLtMatmulAlgo_t, which has the same meaning in all processes with this version of the library
+AlgorithmData = ctypes.c_uint64 * 8
+
+
 @final
 class HeuristicResult(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t: an algorithm, and what a heuristic says of it."""
 
     _fields_ = [
-        ("algorithm", ctypes.c_uint64 * 8),
+        ("algorithm", AlgorithmData),
         ("workspace_bytes", ctypes.c_size_t),
         ("state", ctypes.c_int),
         ("waves", ctypes.c_float),
@@ -66,6 +70,7 @@ FUNCTIONS: dict[str, tuple[type[Any], ...]] = {
     # workspace, its bytes, and the stream.
     "cublasLtMatmul": (*(_POINTER,) * 14, _SIZE, _POINTER),
     "cublasLtGetStatusName": (_INT,),
+    "cublasLtGetVersion": (),
 }
 
 
@@ -76,4 +81,5 @@ def functions_of(library: ctypes.CDLL) -> ctypes.CDLL:
         function.argtypes = parameters
         function.restype = ctypes.c_int
     library.cublasLtGetStatusName.restype = ctypes.c_char_p
+    library.cublasLtGetVersion.restype = _SIZE
     return library

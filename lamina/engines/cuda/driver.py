@@ -10,6 +10,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from threading import RLock
 from typing import Any, final
@@ -23,12 +24,11 @@ from lamina.codegen.cuda_words import CUDA
 from lamina.engines.cuda.build import build
 from lamina.engines.cuda.calls import Cuda, CudaError
 from lamina.engines.cuda.capture import captured, library_call
-from lamina.engines.cuda.cublaslt import CublasLt, addresses_of
+from lamina.engines.cuda.cublaslt import Addresses, CublasLt, addresses_of
 from lamina.engines.cuda.devices import Found, attribute, own_process
 from lamina.engines.gpu.driver import Allocated, driver_failure
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.matrix_products import MatrixProduct
-from lamina.errors import EngineError
+from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
 
 # The work items of a group, if a kernel does not ask for a size.
 GROUP = 128
@@ -253,6 +253,8 @@ class CudaDriver:
             # Made when they are needed, by one thread.
             self._uploads: _Queue | None = None
             self._cublaslt: CublasLt | None = None
+            # Products that were called before.
+            self._warm: set[tuple[MatrixProduct, Algorithm]] = set()
             self._making = RLock()
 
     @contextmanager
@@ -391,13 +393,17 @@ class CudaDriver:
                 self._cublaslt = CublasLt(self._api.cublaslt, self._found.capability)
             return self._cublaslt
 
-    def library_workspace_bytes(self, product: MatrixProduct) -> int | None:
-        """The workspace that cuBLASLt needs for a product; None if it cannot compute it."""
+    def library_version(self) -> int:
+        """The version of cuBLASLt."""
+        return self._api.cublaslt.version()
+
+    def library_algorithms(self, product: MatrixProduct) -> tuple[Algorithm, ...]:
+        """The algorithms that cuBLASLt proposes for a product; none if it cannot compute it."""
         with self.errors("looking for an algorithm of cuBLASLt"), self.current():
-            return self._library().workspace_bytes(product)
+            return self._library().algorithms(product)
 
     def product(
-        self, product: MatrixProduct, buffers: Sequence[_Buffer | None], workspace_bytes: int
+        self, product: MatrixProduct, algorithm: Algorithm, buffers: Sequence[_Buffer | None]
     ) -> _Product:
         """A call of cuBLASLt with its arguments, which is launched as a kernel is.
 
@@ -405,24 +411,43 @@ class CudaDriver:
         workspace.
 
         Raises:
-            EngineError: if the library is missing, or cannot compute the product.
+            EngineError: if the library is missing.
         """
         *matrices, workspace = (0 if one is None else one.address for one in buffers)
         addresses = addresses_of(product, matrices)
         with self.current():
-            found = self._library().call_of(product, addresses, workspace, workspace_bytes)
-        if found is None:
-            raise EngineError(
-                "cuBLASLt has no algorithm for a product",
-                facts=(
-                    ("product", str(product)),
-                    ("workspace", f"{workspace_bytes} bytes"),
-                    ("device", self.record.description),
-                ),
-                where=self.record.engine,
-                advice="Update the library: pip install --upgrade nvidia-cublas.",
-            )
-        return _Product(found, tuple(buffers))
+            call = self._library().call_of(product, algorithm, addresses.bias)
+        if (product, algorithm) not in self._warm:
+            on_queue = partial(call, stream=int(self.queue.handle))
+            self._warm_up(product, algorithm, on_queue, addresses)
+            self._warm.add((product, algorithm))
+        return _Product(partial(call, addresses, workspace), tuple(buffers))
+
+    def _warm_up(
+        self,
+        product: MatrixProduct,
+        algorithm: Algorithm,
+        call: Callable[..., None],
+        addresses: Addresses,
+    ) -> None:
+        """Calls a product for the first time, with its result and its workspace elsewhere.
+
+        Then the library has loaded its kernels before they are captured. Without memory for it the
+        capture has the first call (`library_call`).
+        """
+        begin = addresses.result % _ALIGNMENT_BYTES
+        end = begin + product.result.bytes_of(product.batch)
+        workspace = -(-end // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        size = workspace + algorithm.workspace_bytes
+        if size > self.available_bytes():
+            return
+        scratch = self.allocate(size)
+        is_in_place = addresses.added == addresses.result
+        result = scratch.address + begin
+        moved = replace(addresses, result=result, **({"added": result} if is_in_place else {}))
+        with self.current():
+            call(moved, scratch.address + workspace)
+        self.release(scratch)
 
     def sequence(
         self, launches: Sequence[tuple[_Kernel | _Product, int | None]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import final
 
 from lamina.base.cache import Sources
@@ -34,8 +33,8 @@ class CudaFamily(GpuFamily):
     def __init__(self, driver: CudaDriver) -> None:
         super().__init__(driver.traits, driver.words, "cuda")
         self._driver = driver
-        # The version of cuBLASLt decides which products it computes, and how fast.
-        self.key = repr((self.key, driver.record.version, _version("nvidia-cublas")))
+        # The version of cuBLASLt decides which algorithms it has, and what their data means.
+        self.key = repr((self.key, driver.record.version, driver.library_version()))
         self.sources = SOURCES
 
     def decide(
@@ -52,7 +51,8 @@ class CudaFamily(GpuFamily):
         for number, step in enumerate(program.steps):
             (equal,), _ = signatures.numbered(step)
             if equal not in known:
-                known[equal] = self.library(equal) if is_large(equal) else None
+                proposed = self.library(equal) if is_large(equal) else ()
+                known[equal] = proposed[0] if proposed else None
             decided = known[equal]
             if decided is not None:
                 found[number] = decided
@@ -61,17 +61,16 @@ class CudaFamily(GpuFamily):
     def candidates(self, program: Program) -> Sequence[StepSchedule]:
         (step,) = program.steps
         own, library = super().candidates(program), self.library(step)
-        if library is None:
-            return own
-        return [library, *own] if is_large(step) else [*own, library]
+        return [*library, *own] if is_large(step) else [*own, *library]
 
-    def library(self, step: Step) -> LibrarySchedule | None:
-        """The schedule of a step by cuBLASLt: alone, or with a kernel for the epilogue.
+    def library(self, step: Step) -> tuple[LibrarySchedule, ...]:
+        """The schedules of a step by cuBLASLt: alone, or with a kernel for the epilogue.
 
-        None if the step is no plain product, or cuBLASLt has no algorithm for it.
+        There is one for each algorithm that the library proposes, in its order, and none if the
+        step is no plain product.
         """
         if not isinstance(step, Contraction):
-            return None
+            return ()
         epilogue = None
         found = plain_product(step)
         if found is None:
@@ -79,9 +78,9 @@ class CudaFamily(GpuFamily):
             found = plain_product(sums)
             epilogue = point_schedule(loop, position_bits(step, self.target), self.traits)
         if found is None:
-            return None
-        size = self._driver.library_workspace_bytes(found.product)
-        return None if size is None else LibrarySchedule(found.product, size, epilogue)
+            return ()
+        product, algorithms = found.product, self._driver.library_algorithms(found.product)
+        return tuple(LibrarySchedule(product, one, epilogue) for one in algorithms)
 
 
 def is_large(step: Step) -> bool:
@@ -91,11 +90,3 @@ def is_large(step: Step) -> bool:
     batch, m, n, k = step.extents
     is_wide = min(m, n, k) >= LEAST_EXTENT
     return is_wide and batch * m * n * k >= LEAST_MULTIPLICATIONS
-
-
-def _version(package: str) -> str:
-    """The version of a package; "" if it is not installed. Nothing is imported for that."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

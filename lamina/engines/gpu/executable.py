@@ -158,9 +158,7 @@ class GpuProgram:
         if launch.product is not None:
             # Families have products only for drivers of devices that have a library.
             library: Any = self._driver
-            workspace = self._launches.workspaces.get(launch.buffers[-1])
-            size = 0 if workspace is None else workspace.bytes
-            return library.product(launch.product, buffers, size)
+            return library.product(launch.product, launch.algorithm, buffers)
         return self._driver.kernel(
             self._module,
             launch.kernel,

@@ -137,7 +137,8 @@ class _Writer:
         sums, epilogue = step, None
         if decided.epilogue is not None:
             sums, epilogue = without_epilogue(step, workspaces)
-        size = decided.workspace_bytes
+        algorithm = decided.algorithm
+        size = algorithm.workspace_bytes
         workspace = workspaces.add(size, uint8) if size else ""
         self.workspaces |= workspaces_in_blocks(workspaces.made(), self._traits)
         found = plain_product(sums)
@@ -145,7 +146,9 @@ class _Writer:
         assert found.product == decided.product
         results = found.product.batch * found.product.result.rows * found.product.result.columns
         name, buffers = f"step{number}_product", (*found.buffers, workspace)
-        launches = [Launch(name, buffers, results, number, product=found.product)]
+        launches = [
+            Launch(name, buffers, results, number, product=found.product, algorithm=algorithm)
+        ]
         if epilogue is not None and decided.epilogue is not None:
             launches += self._launches(
                 *(number, f"step{number}", [epilogue], decided.epilogue, iteration),

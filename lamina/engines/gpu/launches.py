@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from lamina.base.records import frozen_dataclass
-from lamina.engines.gpu.matrix_products import MatrixProduct
+from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
 
 
 @frozen_dataclass
@@ -102,6 +102,7 @@ class Launch:
         product: what a library of the device computes instead of a kernel. Then the buffers are
             those of the left, the right and the result, of the bias, of what is added, and the
             library's workspace, and `kernel` is the name of the step's call for people.
+        algorithm: how the library computes it.
     """
 
     kernel: str
@@ -113,6 +114,7 @@ class Launch:
     local_bytes: int = 0
     calls: tuple[LaunchedCall, ...] = ()
     product: MatrixProduct | None = None
+    algorithm: Algorithm | None = None
 
 
 @frozen_dataclass

@@ -27,6 +27,32 @@ class Matrix:
     batch_stride: int
     dtype: str
 
+    def bytes_of(self, batch: int) -> int:
+        """From the first element of the first of some matrices to the last one of the last."""
+        last = (batch - 1) * self.batch_stride + (self.columns - 1) * self.leading + self.rows
+        return last * self.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        return 4 if self.dtype == "float32" else 2
+
+
+@frozen_dataclass
+class Algorithm:
+    """One of a library's algorithms for a product.
+
+    Attributes:
+        number: its place in the library's order, which begins with the one that it expects to be
+            the fastest.
+        data: the library's own description.
+        workspace_bytes: the memory that it needs besides.
+    """
+
+    number: int
+    data: tuple[int, ...]
+    workspace_bytes: int
+
 
 @frozen_dataclass
 class MatrixProduct:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from lamina.base.records import frozen_dataclass
-from lamina.engines.gpu.matrix_products import MatrixProduct
+from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
 
 # Positions up to this fit into 32 bits, intermediate sums included.
 NARROW = 2**30
@@ -430,19 +430,21 @@ class LibrarySchedule:
 
     Attributes:
         product: the matrices, and what is added to their product.
-        workspace_bytes: the memory that the library may use besides.
+        algorithm: how the library computes it.
         epilogue: of the kernel that does the stores of the step, if the library stores only the
             sums, in a workspace; None if it does the stores itself.
     """
 
     product: MatrixProduct
-    workspace_bytes: int
+    algorithm: Algorithm
     epilogue: LoopSchedule | None
 
     def __str__(self) -> str:
-        workspace = f"; a workspace of {self.workspace_bytes} bytes" if self.workspace_bytes else ""
+        size, place = self.algorithm.workspace_bytes, self.algorithm.number
+        choice = f"; its choice {place + 1}" if place else ""
+        workspace = f"; a workspace of {size} bytes" if size else ""
         then = "" if self.epilogue is None else f", then {self.epilogue}"
-        return f"the library's product {self.product}{workspace}{then}"
+        return f"the library's product {self.product}{choice}{workspace}{then}"
 
 
 StepSchedule = WrittenSchedule | LibrarySchedule
