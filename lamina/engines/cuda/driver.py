@@ -418,8 +418,7 @@ class CudaDriver:
         with self.current():
             call = self._library().call_of(product, algorithm, addresses.bias)
         if (product, algorithm) not in self._warm:
-            on_queue = partial(call, stream=int(self.queue.handle))
-            self._warm_up(product, algorithm, on_queue, addresses)
+            self._warm_up(product, algorithm, call, addresses)
             self._warm.add((product, algorithm))
         return _Product(partial(call, addresses, workspace), tuple(buffers))
 
@@ -427,7 +426,7 @@ class CudaDriver:
         self,
         product: MatrixProduct,
         algorithm: Algorithm,
-        call: Callable[..., None],
+        call: Callable[[Addresses, int, int], None],
         addresses: Addresses,
     ) -> None:
         """Calls a product for the first time, with its result and its workspace elsewhere.
@@ -446,7 +445,7 @@ class CudaDriver:
         result = scratch.address + begin
         moved = replace(addresses, result=result, **({"added": result} if is_in_place else {}))
         with self.current():
-            call(moved, scratch.address + workspace)
+            call(moved, scratch.address + workspace, int(self.queue.handle))
         self.release(scratch)
 
     def sequence(
