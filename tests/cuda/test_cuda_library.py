@@ -152,8 +152,8 @@ def test_a_candidate_that_the_library_refuses_is_not_chosen(device):
     )
     device.library.failure = "call"
 
-    def timer(schedule: str, repeat: Callable[[int], None], runs: int) -> float:
-        repeat(runs)
+    def timer(schedule: str, repeat: Callable[[], None], runs: int) -> float:
+        repeat()
         return 1e-3
 
     found, complete = timed_candidates(program, family, lambda: device.driver, timer, math.inf)
