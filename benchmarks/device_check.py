@@ -53,13 +53,13 @@ class Part:
         command: with its arguments.
         seconds: it is interrupted after them.
         variables: of its environment, in addition.
-        together: whether it runs beside the parts before and after it, which say so too.
+        beside: parts with the same text run side by side; alone if it is empty.
     """
 
     command: tuple[str, ...]
     seconds: float
     variables: dict[str, str] = field(default_factory=dict)
-    together: bool = False
+    beside: str = ""
 
 
 def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
@@ -74,7 +74,8 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
     def tests(name: str, share: int, processes: int) -> tuple[str, ...]:
         command = (python, "-m", "pytest", "tests/conformance", f"--engine={name}", "-q")
         count = 64 * share if machine else share
-        more = ("--tb=short", "-p", "device_check", "-p", "no:cacheprovider", "--maxfail=60")
+        # pytest-benchmark warns of processes, and warnings are errors.
+        more = ("--tb=short", "-p", "device_check", "-p", "no:benchmark", "--maxfail=60")
         return (*command, f"--part=0/{count}", f"--numprocesses={processes}", *more)
 
     def outcomes(name: str) -> dict[str, str]:
@@ -94,22 +95,25 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
     still = {"LAMINA_TUNE": "0"}
     found = {
         "first": Part(ours("first"), 45),
-        "conformance": Part(tests(engine, 3, 7), 110, outcomes("conformance"), together=True),
-        "opencl": Part(
-            tests("opencl:0", 12, 3), 100, on_opencl | outcomes("opencl"), together=True
-        ),
+        "conformance": Part(tests(engine, 3, 8), 110, outcomes("conformance"), "tests"),
+        "opencl": Part(tests("opencl:0", 12, 3), 100, on_opencl | outcomes("opencl"), "tests"),
         "first-opencl": Part(
-            (*ours("first")[:4], "--engine=opencl:0", f"--out={out}"), 60, on_opencl, together=True
+            (*ours("first")[:4], "--engine=opencl:0", f"--out={out}"), 60, on_opencl, "tests"
         ),
-        "schedules": Part(ours("schedules"), 100, still, together=True),
-        "memcheck": Part((*tool, "memcheck", *ours("schedules")), 110, still, together=True),
-        "racecheck": Part((*tool, "racecheck", *ours("schedules")), 110, still, together=True),
-        "initcheck": Part((*tool, "initcheck", *ours("schedules")), 110, still, together=True),
     }
+    for number in range(2):
+        slice_ = f"--slice={number}/2"
+        found |= {
+            f"{one or 'schedules'}-{number}": Part(
+                (*((*tool, one) if one else ()), *ours("schedules", slice_)), 130, still, "tests"
+            )
+            for one in ("", "memcheck", "racecheck", "initcheck")
+        }
     found |= {
-        f"compile-{name}": Part(ours("compile", *options), 110, still, together=True)
+        f"compile-{name}": Part(ours("compile", *options), 110, still, "tests")
         for name, options in PRECISIONS.items()
     }
+    found["host"] = Part(ours("host"), 25, still)
     found |= {
         f"kernels-{name}": Part(ours("kernels", *options), 45, still)
         for name, options in PRECISIONS.items()
@@ -195,19 +199,29 @@ def first(given: argparse.Namespace, found: Found) -> None:
         right = x.astype(np.float64) @ (weight if len(weight) == width else weight.T) + bias
         return float(np.linalg.norm(y - right) / np.linalg.norm(right))
 
+    def kernels_text() -> str:
+        """The kernels of the training, kept in a file for a driver that cannot compile them."""
+        model = lm.Model(trained(), engine=engine)
+        text = model.explain(16, lm.CrossEntropy(), lm.SGD(0.05)).listing(None, "opencl")
+        path = given.out / "training.cl"
+        path.write_text(text)
+        return str(path)
+
+    def trained() -> Any:
+        layers = (lm.Conv2d(8, 3, padding=1), lm.BatchNorm(), lm.ReLU(), lm.MaxPool2d(2))
+        return lm.Sequential(lm.Input(3, 8, 8), *layers, lm.Flatten(), lm.Linear(10))
+
     def training(dtype: str, precision: str) -> float:
         """The largest difference to the interpreter after three training steps."""
-        layers = (lm.Conv2d(8, 3, padding=1), lm.BatchNorm(), lm.ReLU(), lm.MaxPool2d(2))
-        net = lm.Sequential(lm.Input(3, 8, 8), *layers, lm.Flatten(), lm.Linear(10))
-        random = np.random.default_rng(2)
+        net, random = trained(), np.random.default_rng(2)
         x = random.standard_normal((16, 3, 8, 8), np.float32)
         y = random.integers(0, 10, 16)
         results: list[list[Any]] = []
         for name in (engine, "interpreter"):
             model = lm.Model(net, engine=name, seed=3, dtype=dtype, precision=precision)
             options = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.05)}
-            trained = model.training(**options, batch_size=16)
-            losses = [float(trained.step(x, y)) for _ in range(3)]
+            steps = model.training(**options, batch_size=16)
+            losses = [float(steps.step(x, y)) for _ in range(3)]
             results.append([*losses, *model.parameters().values()])
         return max(float(np.abs(a - b).max()) for a, b in zip(*results, strict=True))
 
@@ -226,6 +240,8 @@ def first(given: argparse.Namespace, found: Found) -> None:
         return seen
 
     options = (("float32", "float32"), ("float32", "tf32"), ("mixed", "float32"))
+    if engine.startswith("opencl"):
+        found.tried("kernels of the training", kernels_text)
     for dtype, precision in options:
         name = f"{dtype}, products {precision}"
         found.tried(f"product {name}", lambda d=dtype, p=precision: product(d, p))
@@ -259,7 +275,8 @@ def schedules(given: argparse.Namespace, found: Found) -> None:
                 assert_close(got[name], value, 2e-5, f"{name}\n{schedule}")
         return len(every)
 
-    for case in CASES[:6] if given.machine else CASES:
+    number, count = map(int, given.slice.split("/"))
+    for case in CASES[:6] if given.machine else CASES[number::count]:
         found.tried(case.name, lambda one=case: check(one))
 
 
@@ -320,7 +337,10 @@ def kernels(given: argparse.Namespace, found: Found) -> None:
 
 
 def timeline(run: Callable[[], Any], runs: int) -> list[dict[str, Any]]:
-    """The kernels of a run in order of time: name, launches, microseconds, registers, gaps."""
+    """The kernels of a run: name, launches, microseconds alone, gaps before them, registers.
+
+    Kernels begin before the one before them has ended, and wait for it: this is not their time.
+    """
     import tempfile
 
     import torch
@@ -340,10 +360,10 @@ def timeline(run: Callable[[], Any], runs: int) -> list[dict[str, Any]]:
     for event in ran:
         known = by_name[event["name"][:120]]
         known["count"] += 1
-        known["us"] += event["dur"]
-        if end is not None:
-            known["gap"] += max(0.0, event["ts"] - end)
-        end = event["ts"] + event["dur"]
+        start, stop = event["ts"], event["ts"] + event["dur"]
+        known["us"] += stop - max(start, min(end or start, stop))
+        known["gap"] += max(0.0, start - (end or start))
+        end = max(end or stop, stop)
         more = event.get("args", {})
         for key in ("grid", "block", "registers per thread", "shared memory"):
             known[key] = more.get(key)
@@ -354,7 +374,38 @@ def timeline(run: Callable[[], Any], runs: int) -> list[dict[str, Any]]:
     ]
 
 
-OWN = {"first": first, "schedules": schedules, "compile": compile_all, "kernels": kernels}
+def host(given: argparse.Namespace, found: Found) -> None:
+    """Microseconds of whole calls, and where Python spends them."""
+    import cProfile
+    import io
+    import pstats
+
+    def measured(make: Callable[[], Any]) -> float:
+        peer, runs = make(), 3 if given.machine else 200
+        peer.run(runs)
+        started = time.perf_counter()
+        peer.run(runs)
+        taken = time.perf_counter() - started
+        profiler = cProfile.Profile()
+        profiler.runcall(peer.run, runs)
+        text = io.StringIO()
+        pstats.Stats(profiler, stream=text).sort_stats("tottime").print_stats(25)
+        print(text.getvalue())
+        peer.release()
+        return 1e6 * taken / runs
+
+    given.workload = given.workload or ["tiny-step", "mlp", "seed-step", "product-2000"]
+    for name, make in programs_of(given):
+        found.tried(name, lambda one=make: measured(one))
+
+
+OWN = {
+    "first": first,
+    "schedules": schedules,
+    "compile": compile_all,
+    "kernels": kernels,
+    "host": host,
+}
 
 
 # Running the parts -------------------------------------------------------------------------------
@@ -369,6 +420,8 @@ class Running:
         paths = [str(ROOT), str(ROOT / "benchmarks")]
         paths += filter(None, [os.environ.get("PYTHONPATH")])
         variables = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+        # A driver that crashes shows which call it was.
+        variables["PYTHONFAULTHANDLER"] = "1"
         self.process: subprocess.Popen[bytes] | None = None
         self.problem = ""
         with (out / f"{name}.log").open("wb") as log:
@@ -413,6 +466,8 @@ def check(given: argparse.Namespace) -> None:
     summary: dict[str, Any] = {"opencl driver": opencl_driver()}
     running: dict[str, Running] = {}
 
+    beside = ""
+
     def settle() -> None:
         for name, one in running.items():
             summary[name] = one.finish(end)
@@ -423,12 +478,13 @@ def check(given: argparse.Namespace) -> None:
     for name, part in parts(given.engine, out, machine=given.machine).items():
         if given.parts and name not in given.parts:
             continue
-        if not part.together:
+        if not part.beside or part.beside != beside:
             settle()
+        beside = part.beside
         if end - time.monotonic() < GRACE:
             break
         running[name] = Running(name, part, out)
-        if not part.together:
+        if not part.beside:
             settle()
         if name == "first":
             found = read_json(out / "first.json")
@@ -456,6 +512,7 @@ def main() -> None:
     add("--dtype", default="float32")
     add("--precision", default="float32")
     add("--workload", action="append", default=[])
+    add("--slice", default="0/1", help="one in so many cases of the schedules")
     add("--plain", action="store_true", help="without a timeline of kernels")
     given = parser.parse_args()
     if not given.only:
@@ -472,7 +529,9 @@ def main() -> None:
 
         machine_without_gpu()
         small_measurements()
-    suffix = "" if given.only == "schedules" else f"-{given.precision}-{given.dtype}"
+    suffix = f"-{given.precision}-{given.dtype}"
+    if given.only == "schedules":
+        suffix = f"-{given.slice.replace('/', '-')}-{os.getpid()}"
     name = {"first": given.engine.partition(":")[0]}.get(given.only, given.only + suffix)
     path = given.out / ("first.json" if name == "cuda" else f"{name}.json")
     found = Found(path)
