@@ -362,6 +362,23 @@ def test_large_inputs_are_uploaded_by_a_second_stream_during_the_step_before(
     np.testing.assert_allclose(losses("cuda", predicts=True), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_training_step_makes_few_calls_of_the_driver(use, counts):
+    use()
+    net = lm.Sequential(lm.Input(1 << 14), lm.Linear(2))
+    training = lm.Model(net, engine="cuda").training(lm.CrossEntropy(), lm.SGD(0.1), batch_size=8)
+    x, y = np.zeros((8, 1 << 14), np.float32), np.zeros(8, np.int64)
+    for _ in range(3):
+        training.step(x, y)
+    counts.clear()
+    training.step(x, y)
+    # Both inputs are sent to upload buffers, whence they are copied.
+    for name, count in counts.items():
+        assert count <= 3, name
+    assert counts["cuCtxPushCurrent"] == counts["cuCtxPopCurrent"] == 2
+    assert counts["cuGraphLaunch"] == 1
+    assert not counts["cuEventCreate"]
+
+
 def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, monkeypatch):
     use()
     monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)

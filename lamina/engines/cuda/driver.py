@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from threading import RLock
+from threading import RLock, local
 from typing import Any, final
 
 import numpy as np
@@ -41,6 +41,8 @@ _STATIC_SHARED_BYTES = 48 << 10
 _FREEING = ("cuMemFree", "cuMemFreeHost", "cuModuleUnload")
 # The first compute capability whose kernels may begin before the one before them has ended.
 _OVERLAPPING = (9, 0)
+# The drivers whose contexts a thread has made current, the present one last.
+_entered = local()
 # After such an error, every call in the process fails.
 _FATAL = (
     *("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION"),
@@ -140,15 +142,19 @@ _Launches = tuple[tuple[_Kernel | _Product, int | None], ...]
 
 @final
 class _Event:
-    """A point among the commands of a stream, destroyed with the last reference."""
+    """A point among the commands of a stream; other events use its handle after it."""
 
     def __init__(self, driver: CudaDriver, *, is_timed: bool = False) -> None:
-        self._driver = driver
-        with driver.current() as calls:
-            flags = calls.module.CUevent_flags
-            kind = flags.CU_EVENT_DEFAULT if is_timed else flags.CU_EVENT_DISABLE_TIMING
-            self.handle = calls.cuEventCreate(int(kind))
-            driver.destroyed_with(self, "cuEventDestroy", self.handle)
+        self._driver, spare = driver, driver.spare_events[is_timed]
+        try:
+            self.handle = spare.pop()
+        except IndexError:
+            with driver.current() as calls:
+                flags = calls.module.CUevent_flags
+                kind = flags.CU_EVENT_DEFAULT if is_timed else flags.CU_EVENT_DISABLE_TIMING
+                self.handle = calls.cuEventCreate(int(kind))
+        # What waits for the event waits for what was before it then, also if it is used again.
+        weakref.finalize(self, spare.append, self.handle).atexit = False
 
     def enqueue(self, calls: Any, stream: Any, number: int | None) -> None:
         """Adds the event to a capture, as launches are: each run of the graph records it."""
@@ -244,7 +250,9 @@ class CudaDriver:
         self._api, self._found = api, found
         self.record = found.record
         self.allocated = Allocated()
-        with self.errors("opening the device"):
+        # The handles of events that nothing refers to, without a clock and with one.
+        self.spare_events: tuple[list[Any], list[Any]] = [], []
+        with self._failures("opening the device"):
             assert found.record.memory_bytes is not None
             asked = partial(attribute, api, found.handle)
             self.traits = traits_of(asked, found.record.memory_bytes)
@@ -263,11 +271,16 @@ class CudaDriver:
 
         Other libraries may have made another one current, which is so again afterwards.
         """
-        calls = self._api.driver
+        calls, entered = self._api.driver, _entered.__dict__.setdefault("drivers", [])
+        if entered and entered[-1] is self:
+            yield calls
+            return
         calls.cuCtxPushCurrent(self._context)
+        entered.append(self)
         try:
             yield calls
         finally:
+            entered.pop()
             calls.cuCtxPopCurrent()
 
     @property
@@ -285,6 +298,14 @@ class CudaDriver:
 
     @contextmanager
     def errors(self, doing: str, *facts: tuple[str, str]) -> Generator[None]:
+        """Turns failures into errors; inside, the device's context is that of the thread."""
+        with self._failures(doing, *facts), ExitStack() as stack:
+            if not own_process.was_forked:
+                stack.enter_context(self.current())
+            yield
+
+    @contextmanager
+    def _failures(self, doing: str, *facts: tuple[str, str]) -> Generator[None]:
         try:
             yield
         except CudaError as error:
