@@ -374,7 +374,7 @@ def test_a_training_step_makes_few_calls_of_the_driver(use, counts):
     # Both inputs are sent to upload buffers, whence they are copied.
     for name, count in counts.items():
         assert count <= 3, name
-    assert counts["cuCtxPushCurrent"] == counts["cuCtxPopCurrent"] == 2
+    assert counts["cuCtxPushCurrent"] == counts["cuCtxPopCurrent"]
     assert counts["cuGraphLaunch"] == 1
     assert not counts["cuEventCreate"]
 
