@@ -94,7 +94,7 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
     tool = ("compute-sanitizer", "--error-exitcode=9", "--print-limit=20", "--tool")
     still = {"LAMINA_TUNE": "0"}
     found = {
-        "first": Part(ours("first"), 45),
+        "first": Part(ours("first"), 45, still),
         "conformance": Part(tests(engine, 3, 8), 110, outcomes("conformance"), "tests"),
         "opencl": Part(tests("opencl:0", 12, 3), 100, on_opencl | outcomes("opencl"), "tests"),
         "first-opencl": Part(
