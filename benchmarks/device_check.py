@@ -22,7 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -483,7 +483,8 @@ def check(given: argparse.Namespace) -> None:
         beside = part.beside
         if end - time.monotonic() < GRACE:
             break
-        running[name] = Running(name, part, out)
+        limited = replace(part, seconds=min(part.seconds, given.limit))
+        running[name] = Running(name, limited, out)
         if not part.beside:
             settle()
         if name == "first":
@@ -506,6 +507,7 @@ def main() -> None:
     add("--out", type=Path, required=True, help="the folder of the logs and figures")
     add("--engine", default="cuda:0")
     add("--seconds", type=float, default=330.0, help="of all parts together")
+    add("--limit", type=float, default=600.0, help="the most seconds of a part")
     add("--parts", nargs="*", help="default: all")
     add("--machine", action="store_true", help="without a GPU, in NumPy; NO MEASUREMENT")
     add("--only", choices=OWN, help="one part, in this process; the rest is for it")
