@@ -81,6 +81,7 @@ class Module(ABC):
         doubles: whether there are floats of 64 bits.
         halves: whether `from_half` and `to_half` can be used.
         half_arithmetic: whether `half_binary` can be used.
+        bfloat16: the function that rounds floats to bfloat16, as i16; "" if there is none.
         names: of the functions that were begun.
     """
 
@@ -88,6 +89,7 @@ class Module(ABC):
     doubles: bool
     halves: bool
     half_arithmetic: bool
+    bfloat16: str
     names: set[str]
 
     @abstractmethod

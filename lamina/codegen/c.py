@@ -47,6 +47,7 @@ class Module(Types, builder.Module):
         exact_division: whether divisions and square roots of floats of 32 bits are correctly
             rounded. If not, and if the device has floats of 64 bits, they are computed in 64 bits
             and rounded, which gives the correctly rounded result.
+        rounds_to_bfloat16: whether the device does that, if the language has a word for it.
         most_iterations: of all loops in a call of a function; None if there is no limit.
     """
 
@@ -57,12 +58,14 @@ class Module(Types, builder.Module):
         fused: bool,
         doubles: bool = True,
         exact_division: bool = True,
+        rounds_to_bfloat16: bool = False,
         most_iterations: int | None = None,
     ) -> None:
         super().__init__(words, fused=fused, widens_division=doubles and not exact_division)
         self.doubles = doubles
         self.halves = words.half is not None
         self.half_arithmetic = words.half is not None and words.half.operated is not None
+        self.bfloat16 = words.bfloat16 if rounds_to_bfloat16 else ""
         self.most_iterations = most_iterations
         # The most addresses of a table that is passed to functions.
         self.addresses = 0

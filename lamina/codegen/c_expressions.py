@@ -26,7 +26,7 @@ from lamina.codegen.values import (
     as_value,
     constant,
 )
-from lamina.codegen.words import HalfWords
+from lamina.codegen.words import CHOSEN, HalfWords
 from lamina.errors import InternalError
 
 
@@ -154,7 +154,8 @@ class Expressions(BlockBuilder):
         yes, no = alike(yes, no)
         mask, first, second = (self._operand(value) for value in (condition, yes, no))
         if not condition.type.lanes:
-            return self._made(f"{mask} ? {first} : {second}", yes.type)
+            text = self._types.vectors(yes.type.lanes).chosen if yes.type.lanes else CHOSEN
+            return self._made(text.format(condition=mask, yes=first, no=second), yes.type)
         if yes.type.element != "i1" and yes.type.bits != 32:
             integers = Type(f"i{yes.type.bits}", yes.type.lanes)
             signed = self._types.signed(integers)

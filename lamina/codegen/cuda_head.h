@@ -105,6 +105,16 @@ INLINE To bits(From value) {
     memcpy(&made, &value, sizeof(To));
     return made;
 }
+// Registers have 32 bits. NVRTC makes a jump of `?` between structures.
+template <typename T, int N>
+INLINE Vector<T, N> selected(bool condition, Vector<T, N> yes, Vector<T, N> no) {
+    if constexpr (sizeof(T) < 4 && sizeof(T) * N >= 4) {
+        typedef Vector<U32, sizeof(T) * N / 4> Words;
+        return bits<Vector<T, N>>(selected(condition, bits<Words>(yes), bits<Words>(no)));
+    }
+    EACH_LANE yes.lanes[k] = condition ? yes.lanes[k] : no.lanes[k];
+    return yes;
+}
 template <typename V, typename T, int N>
 INLINE V converted(Vector<T, N> value) {
     V made;
@@ -171,7 +181,7 @@ INLINE Vector<T, N> fma(Vector<T, N> a, Vector<T, N> b, Vector<T, N> c) {
     return a;
 }
 
-// float16, whose bits are a U16
+// float16 and bfloat16, whose bits are a U16
 
 INLINE float from_half(U16 bits) {
     float made;
@@ -189,12 +199,33 @@ INLINE Vector<float, N> from_half(Vector<U16, N> a) {
     EACH_LANE made.lanes[k] = from_half(a.lanes[k]);
     return made;
 }
+#if __CUDA_ARCH__ >= 800
+INLINE U16 to_bfloat16(float value) {
+    U16 made;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(made) : "f"(value));
+    return made;
+}
+// Two floats in one instruction.
+#define ROUNDING(name, type)                                                    \
+    template <int N>                                                            \
+    INLINE Vector<U16, N> name(Vector<float, N> a) {                            \
+        Vector<U32, N / 2> pairs;                                               \
+        _Pragma("unroll") for (int k = 0; k < N; k += 2)                        \
+            asm("cvt.rn." type ".f32 %0, %1, %2;"                               \
+                : "=r"(pairs.lanes[k / 2])                                      \
+                : "f"(a.lanes[k + 1]), "f"(a.lanes[k]));                        \
+        return bits<Vector<U16, N>>(pairs);                                     \
+    }
+ROUNDING(to_half, "f16x2")
+ROUNDING(to_bfloat16, "bf16x2")
+#else
 template <int N>
 INLINE Vector<U16, N> to_half(Vector<float, N> a) {
     Vector<U16, N> made;
     EACH_LANE made.lanes[k] = to_half(a.lanes[k]);
     return made;
 }
+#endif
 template <char operation>
 INLINE U16 half_operation(U16 a, U16 b) {
     U16 made;

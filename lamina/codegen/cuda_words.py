@@ -50,6 +50,7 @@ CUDA = Words(
         selected="selected({mask}, {yes}, {no})",
         loaded="loaded<{element}, {lanes}>({address})",
         stored="stored<{element}, {lanes}>({value}, {address})",
+        chosen="selected({condition}, {yes}, {no})",
     ),
     groups=GroupWords(
         kernel='extern "C" __global__ __launch_bounds__({size}) void',
@@ -72,4 +73,5 @@ CUDA = Words(
         awaited="await_copies<{number}>",
     ),
     begun="await_earlier_kernels",
+    bfloat16="to_bfloat16",
 )

@@ -2,7 +2,7 @@
 
 Numbers are rounded to the nearest, to even if two are equally near. Subnormal numbers are kept,
 even on devices that take subnormal floats of 32 bits as zero: bfloat16 is converted as integers,
-and the subnormal numbers of float16 are normal in float32.
+unless the device has an instruction that keeps them, and the subnormal numbers of float16 are normal in float32.
 
 A sum, difference or product of two float16 that is computed in float32 and then rounded to float16
 has the same bits as one that is rounded to float16 at once: float32 has at least twice as many
@@ -62,6 +62,8 @@ def rounded(code: Builder, value: Value, source: DType, target: DType) -> Value:
         value = code.convert("sitofp" if signed else "uitofp", value, "float")
     elif source.itemsize == 8:
         value = _rounded_to_odd(code, value)
+    if target == bfloat16 and code.module.bfloat16:
+        return code.call(code.module.bfloat16, value.type.of("i16"), value)
     if target == bfloat16:
         return code.convert("trunc", bfloat16_bits(code, value) >> 16, "i16")
     if code.module.halves:

@@ -108,7 +108,7 @@ class Module(builder.Module):
         self.fused = fused
         self.doubles = doubles
         self.halves = halves
-        self.half_arithmetic = False
+        self.half_arithmetic, self.bfloat16 = False, ""
         self.functions: list[Function] = []
         self.names = set()
         self._declared: dict[str, str] = {}

@@ -59,6 +59,7 @@ class PieceModule(Module):
         self.inner, self.names = inner, inner.names
         self.fused, self.doubles = inner.fused, inner.doubles
         self.halves, self.half_arithmetic = inner.halves, inner.half_arithmetic
+        self.bfloat16 = inner.bfloat16
 
     def function(
         self, name: str, parameters: Sequence[tuple[str, Type]], *, result: Type | None = None

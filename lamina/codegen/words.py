@@ -18,6 +18,9 @@ from dataclasses import replace
 
 from lamina.base.records import frozen_dataclass
 
+# One of two values.
+CHOSEN = "{condition} ? {yes} : {no}"
+
 
 @frozen_dataclass
 class VectorWords:
@@ -34,6 +37,7 @@ class VectorWords:
         converted: a conversion of all lanes; fields `type` and `value`.
         selected: one of two vectors, lane by lane; fields `yes`, `no` and `mask`, integers of as
             many bits as the vectors' lanes have, all set or none.
+        chosen: one of two vectors as a whole; fields `condition`, `yes` and `no`.
         loaded: a load of integers; fields `lanes`, `address`, and `element`, their type.
         stored: a statement that writes integers; fields `lanes`, `value`, `address`, `element`.
     """
@@ -46,6 +50,7 @@ class VectorWords:
     selected: str
     loaded: str
     stored: str
+    chosen: str = CHOSEN
 
 
 @frozen_dataclass
@@ -158,6 +163,8 @@ class Words:
         rolled: lines before a loop that compilers must not unroll.
         half: how float16 is converted, and computed with; None if the language cannot do that:
             then integers are computed instead.
+        bfloat16: the function that rounds floats to bfloat16, whose bits are integers, on devices
+            that have an instruction for it; "" if the language has none.
         vectors: how vectors are written; None if the language has none.
         groups: how groups of work items are written; None if the language has none.
         matrices: how warps multiply matrices; None if the language cannot do that.
@@ -188,6 +195,7 @@ class Words:
     groups: GroupWords | None
     matrices: MatrixWords | None = None
     begun: str = ""
+    bfloat16: str = ""
 
 
 OPENCL = Words(

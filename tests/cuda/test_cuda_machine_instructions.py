@@ -161,6 +161,18 @@ ROWS: list[tuple[str, tuple[Any, ...], float]] = [
     ("cvt rn f32 f64", (1 + 3 * 2.0**-25,), 1 + 2.0**-23),
     ("cvt rn f16 f32", (1 + 2.0**-11,), 1.0), ("cvt rn f16 f32", (1 + 3 * 2.0**-11,), 1 + 2.0**-9),
     ("cvt rn f16 f32", (65520.0,), INF), ("cvt rn f16 f32", (NAN,), NAN),
+    # Halfway cases go to even numbers; the upper half is that of the first operand.
+    ("cvt rn f16x2 f32", (1 + 2.0**-11, 1 + 3 * 2.0**-11), 0x3C003C02),
+    ("cvt rn f16x2 f32", (NAN, -65520.0), 0x7FFFFC00),
+    ("cvt rn f16x2 f32", (2.0**-24, -(2.0**-26)), 0x00018000),
+    *((f"cvt rn bf16{pair} f32", (value, -value)[: 1 + bool(pair)], low if not pair
+       else low << 16 | (low if value != value else low ^ 0x8000))
+      for pair in ("", "x2")
+      for value, low in (
+          (1 + 2.0**-8, 0x3F80), (1 + 3 * 2.0**-8, 0x3F82), (1 + 2.0**-8 + 2.0**-23, 0x3F81),
+          (3.4e38, 0x7F80), (INF, 0x7F80), (NAN, 0x7FFF), (-0.0, 0x8000), (2.0**-133, 0x0001),
+          (2.0**-134, 0x0000), (3 * 2.0**-134, 0x0002),
+      )),
     # Floats
     *((f"{name} {form}", (-0.0, 1 + 2.0**-10), result)
       for name, result in (("add", 1 + 2.0**-10), ("sub", -1 - 2.0**-10), ("mul", -0.0))
@@ -192,6 +204,8 @@ ROWS: list[tuple[str, tuple[Any, ...], float]] = [
 OTHERS = {
     *("bar", "barrier", "cp", "cvta", "griddepcontrol", "ld", "ldmatrix", "mma", "prefetch", "st")
 }
+# The registers of floats that are stored as bits.
+_PACKED = {"bf16": "u16", "f16x2": "u32", "bf16x2": "u32"}
 # What is in every memory before a load.
 TABLE = bytes((37 * n + 130) % 256 for n in range(32))
 
@@ -225,7 +239,7 @@ def result_type(name: str, modifiers: tuple[str, ...]) -> str:
         "testp": "pred",
         "popc": "u32",
         "clz": "u32",
-        "cvt": modifiers[-2:][0],
+        "cvt": _PACKED.get(modifiers[-2:][0], modifiers[-2:][0]),
     }
     return changed.get(name, type)
 

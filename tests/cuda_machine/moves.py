@@ -151,6 +151,21 @@ def _between_floats(writer: Writer, one: Instruction) -> None:
         writer.write(result, kind, f"{value}.astype({writer.type(DTYPES[kind])})")
 
 
+# PTX ISA, cvt: of two floats the first one is in the upper half of the result.
+expressions("cvt", "rn bf16 f32", "bfloat16_bits({0})", result="u16", since=80)
+for _name, _bits in (("f16x2", "half_bits"), ("bf16x2", "bfloat16_bits")):
+    _code = f"{_bits}({{1}}) | {_bits}({{0}}).astype(np.uint32) << 16"
+    expressions("cvt", f"rn {_name} f32", _code, result="u32", since=80)
+
+
+@helper
+def bfloat16_bits(value: Any) -> Any:
+    """Float32 as the bits of bfloat16, to even if two are equally near; NaN is canonical."""
+    bits = value.view(np.uint32)
+    nearest = bits + (bits >> 16 & 1) + np.uint32(0x7FFF) >> 16
+    return np.where(np.isnan(value), 0x7FFF, nearest).astype(np.uint16)
+
+
 @helper
 def half_bits(value: Any) -> Any:
     """Floats as the bits of float16; NaN is canonical."""

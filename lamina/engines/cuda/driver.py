@@ -529,6 +529,7 @@ def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:
         is_processor=False,
         has_float64=True,
         has_float16=True,
+        rounds_to_bfloat16=capability >= (8, 0),
         # The widest access of a work item has 16 bytes.
         lanes=4,
         compute_units=asked("MULTIPROCESSOR_COUNT"),

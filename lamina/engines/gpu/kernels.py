@@ -93,6 +93,7 @@ def module_for(traits: Traits, words: Words) -> Module:
         fused=traits.fused,
         doubles=traits.has_float64,
         exact_division=traits.exact_division,
+        rounds_to_bfloat16=traits.rounds_to_bfloat16,
         most_iterations=traits.most_iterations,
     )
 

@@ -17,6 +17,7 @@ class Traits:
         is_processor: whether it is a processor, with caches and vectors; otherwise a GPU.
         has_float64: whether the device computes with float64.
         has_float16: whether its language has a type for float16 (`cl_khr_fp16`).
+        rounds_to_bfloat16: whether it has an instruction for that.
         matrices: the multiply-adds of a compute unit in a clock by instructions on matrices, for
             each kind of elements that has some: `"bfloat16"`, `"float16"`, `"tf32"`.
         counts_runs: whether it counts the runs over a data set itself, so that all of them are the
@@ -52,6 +53,7 @@ class Traits:
     largest_group: int
     most_iterations: int | None = None
     has_float16: bool = False
+    rounds_to_bfloat16: bool = False
     matrices: tuple[tuple[str, int], ...] = ()
     copies_asynchronously: bool = False
     counts_runs: bool = False
