@@ -2,7 +2,8 @@
 
 Numbers are rounded to the nearest, to even if two are equally near. Subnormal numbers are kept,
 even on devices that take subnormal floats of 32 bits as zero: bfloat16 is converted as integers,
-unless the device has an instruction that keeps them, and the subnormal numbers of float16 are normal in float32.
+unless the device has an instruction that keeps them, and the subnormal numbers of float16 are
+normal in float32.
 
 A sum, difference or product of two float16 that is computed in float32 and then rounded to float16
 has the same bits as one that is rounded to float16 at once: float32 has at least twice as many
