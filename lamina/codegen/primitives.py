@@ -312,6 +312,7 @@ EMITTERS: Mapping[str, Emitter] = {
     "shift_left": partial(_shifted, "shl"),
     "shift_right": _shift_right,
     "round_to_tf32": _rounded_to_tf32,
+    "as_tf32": lambda code, dtype, value: value,
     "sort_key": _sort_key,
 }
 COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))

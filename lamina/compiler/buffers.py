@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import final
 
 from lamina.base.shapes import Array, size_of, static
@@ -15,6 +16,7 @@ class Buffers:
 
     Args:
         graph: its leaves and constant arrays get buffers at once.
+        leaves: further leaves that get buffers.
 
     Attributes:
         buffers: all buffers by name.
@@ -22,14 +24,14 @@ class Buffers:
         buffer_of: the buffer name of each tensor that has a buffer.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, leaves: Iterable[Tensor] = ()) -> None:
         self.buffers: dict[str, Buffer] = {}
         self.constants: dict[str, Array] = {}
         self.buffer_of: dict[Tensor, str] = {}
         # The last number given to each base name.
         self._last_number: dict[str, int] = {}
         self._constant_buffers: dict[ConstantValue, str] = {}
-        for node in graph.nodes():
+        for node in dict.fromkeys((*graph.nodes(), *leaves)):
             if node.op is LEAF:
                 role: str = node.attributes["role"]
                 self.buffer_of[node] = self._add(node, role, node.attributes["name"])

@@ -6,6 +6,8 @@ tensors that it made are type-checked; at the end the program is checked.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from lamina.base.garbage import without_collections
 from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.expand import expand
@@ -14,10 +16,11 @@ from lamina.compiler.keep import keep
 from lamina.compiler.layout import sink_transposes
 from lamina.compiler.memory import plan_memory
 from lamina.compiler.repeat import lower_repeating
+from lamina.compiler.rounded_operands import preparing, with_rounded_operands
 from lamina.compiler.scatter import sort_scatters
 from lamina.compiler.simplify import simplify
 from lamina.compiler.widen import widen
-from lamina.graph import Graph, bind_batch, verify
+from lamina.graph import Graph, Tensor, bind_batch, verify
 from lamina.program.check import verify as verify_program
 from lamina.program.program import Program, Repeat
 from lamina.program.steps import Step
@@ -33,9 +36,11 @@ def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Pro
     graph = bind_batch(graph, batch)
     verify(graph)
     graph = optimised(graph, graph)
-    fused = fuse(graph, target)
-    verify(fused.graph, graph)
-    program = assemble(fused, name, target)
+    rounded = with_rounded_operands(graph, target)
+    verify(rounded.graph, graph)
+    fused = fuse(rounded.graph, target, stored=rounded.stored)
+    verify(fused.graph, rounded.graph)
+    program = assemble(fused, name, target, rounded.copies)
     verify_program(program)
     return program
 
@@ -52,25 +57,42 @@ def optimised(graph: Graph, checked: Graph | None = None) -> Graph:
     return graph
 
 
-def assemble(fused: Fused, name: str, target: Target) -> Program:
-    """The program: named buffers, steps that use them, and the plan of the arena."""
-    named = Buffers(fused.graph)
-    steps, repeats = write_steps(fused, named, target)
+def assemble(
+    fused: Fused, name: str, target: Target, copies: Mapping[Tensor, Tensor] | None = None
+) -> Program:
+    """The program: named buffers, steps that use them, and the plan of the arena.
+
+    `copies` has leaves that are rounded copies of other leaves.
+    """
+    copies = copies or {}
+    named = Buffers(fused.graph, (*copies, *copies.values()))
+    prepared = [
+        preparing(named.buffer_of[copy], copy.dtype, named.buffers[named.buffer_of[of]], number)
+        for number, (copy, of) in enumerate(copies.items())
+    ]
+    steps, repeats = write_steps(fused, named, target, prepared)
     if target.scatter == "sorted":
         steps, repeats = sort_scatters(named.buffers, steps, repeats)
     outputs = tuple((name, named.buffer_of[tensor]) for name, tensor in fused.graph.outputs)
+    # Copies stay until the next run.
+    lasting = [*(buffer for _, buffer in outputs), *(named.buffer_of[copy] for copy in copies)]
     plan = plan_memory(
-        *(named.buffers, steps, [buffer for _, buffer in outputs], repeats),
+        *(named.buffers, steps, lasting, repeats),
         alignment=target.alignment_bytes,
         largest_block=target.largest_block_bytes,
     )
-    parts = tuple(steps), outputs, named.constants, plan, tuple(repeats)
+    parts = tuple(steps), outputs, named.constants, plan, tuple(repeats), len(copies)
     return Program(name, named.buffers, *parts)
 
 
-def write_steps(fused: Fused, named: Buffers, target: Target) -> tuple[list[Step], list[Repeat]]:
-    """The steps of all groups in order, and repeats. Tensors that steps store get buffers."""
-    steps: list[Step] = []
+def write_steps(
+    fused: Fused, named: Buffers, target: Target, prepared: Sequence[Step]
+) -> tuple[list[Step], list[Repeat]]:
+    """The steps of all groups in order, after those that prepare copies, and repeats.
+
+    Tensors that steps store get buffers.
+    """
+    steps: list[Step] = [*prepared]
     repeats: list[Repeat] = []
     for group in fused.groups:
         if group.step is None:

@@ -256,13 +256,13 @@ def _cast(node: Tensor) -> Tensor | None:
     (operand,) = node.operands
     if is_widened(operand) and node.dtype.is_float:
         return ops.cast(operand.operands[0], node.dtype)
-    if node.dtype.is_half and _keeps_elements(operand):
+    if node.dtype.is_half and keeps_elements(operand):
         # Rounded before it is moved, so that the tensor that is stored is the narrow one.
         return rebuild(operand, (ops.cast(operand.operands[0], node.dtype),))
     return _unchanged(node)
 
 
-def _keeps_elements(node: Tensor) -> bool:
+def keeps_elements(node: Tensor) -> bool:
     """Whether the elements are those of its only operand, floats, or zeros."""
     fills = (node.attributes.get("value", 0.0), node.attributes.get("fill", 0.0))
     is_moved = isinstance(node.op.lowering, Movement) and len(node.operands) == 1
@@ -276,7 +276,7 @@ def _moved(node: Tensor) -> Tensor | None:
 
     The rounding is then the last op of the view through which a contraction reads its operand.
     """
-    keeps, below = _keeps_elements(node), node.operands
+    keeps, below = keeps_elements(node), node.operands
     if keeps and below[0].op is ROUND_TO_TF32:
         return ops.round_to_tf32(_simplified(rebuild(node, below[0].operands)))
     if (keeps or node.op is CONCAT) and all(map(is_widened, below)):

@@ -29,7 +29,7 @@ from lamina.base.shapes import (
     uint16,
 )
 from lamina.checks import checked_as_given as checked
-from lamina.checks.kinds import ElementType
+from lamina.checks.kinds import ElementType, Flag
 from lamina.errors import DTypeError
 from lamina.graph import (
     CONSTANT,
@@ -44,10 +44,12 @@ from lamina.graph import (
     described,
     operator,
 )
+from lamina.graph.attributes import MayLack
 from lamina.ops.arguments import as_tensor, dtype_of
 from lamina.ops.factories import ANY, elementwise_op, formula, scalar_primitive, unary
-from lamina.ops.lowering_rules import Movement
+from lamina.ops.lowering_rules import Elementwise, Movement
 from lamina.ops.records import Gradients, Typed, make_op
+from lamina.program.scalar import Apply
 from lamina.program.tf32 import rounded_to_tf32
 
 __all__ = ["cast", "recomputed", "round_to_tf32", "rounded", "stop_gradient"]
@@ -120,7 +122,7 @@ def rounded(x: TensorLike, to: DTypeLike) -> Tensor:
     return x if x.dtype == target else apply(ROUNDED, x, to=target)
 
 
-def _infer_round_to_tf32(x: Tensor) -> Typed:
+def _infer_round_to_tf32(x: Tensor, **_: bool) -> Typed:
     if x.dtype != float32:
         raise DTypeError(
             "round_to_tf32: only float32 is rounded to TF32",
@@ -137,14 +139,19 @@ def _tf32_sample(*shape: int, low: float = -2.0, high: float = 2.0) -> Sample:
 ROUND_TO_TF32 = make_op(
     "round_to_tf32",
     _infer_round_to_tf32,
-    lambda x, y, g: (g,),
-    rounded_to_tf32,
-    scalar_primitive("round_to_tf32"),
+    lambda x, y, g, **_: (g,),
+    lambda x, **_: rounded_to_tf32(x),
+    Elementwise(
+        lambda node, operands: Apply(
+            "as_tf32" if node.attributes.get("stored") else "round_to_tf32", operands, float32
+        )
+    ),
     (
         *(_tf32_sample(3, 5), _tf32_sample(), _tf32_sample(0, 2), _tf32_sample(1, 17)),
         # Subnormal numbers, and numbers that may become infinite.
         *(_tf32_sample(40, low=-1e-38, high=1e-38), _tf32_sample(40, low=3.4e38, high=3.402e38)),
     ),
+    attributes={"stored": MayLack(Flag())},
 )
 
 
@@ -156,6 +163,11 @@ def round_to_tf32(x: TensorLike) -> Tensor:
     rounded.
     """
     return apply(ROUND_TO_TF32, floating(x))
+
+
+def stored_as_tf32(x: Tensor) -> Tensor:
+    """Float32 that are rounded to TF32, as operands of products: x itself."""
+    return apply(ROUND_TO_TF32, x, stored=True)
 
 
 @unary(formula(lambda x: x), lambda x: x, None, kinds=ANY)

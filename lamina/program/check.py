@@ -83,6 +83,7 @@ def verify(program: Program) -> None:
     for name, buffer in program.outputs:
         if buffer not in written:
             raise InternalError(f"the output {name} is never written")
+    _check_prepared(program)
     _check_plan(program)
     _check_alive(program)
     _check_overwriting(program)
@@ -120,6 +121,19 @@ def _check_repeats(program: Program) -> None:
                 f"steps {repeat.first} to {repeat.last} cannot be repeated", where=repeat.axis.name
             )
         end = repeat.last
+
+
+def _check_prepared(program: Program) -> None:
+    """The steps that a run may omit: they fill temporaries that live on after the last step."""
+    _check_number("prepared", program.prepared, 0, program.name)
+    ends = {one.buffer: one.last for one in program.plan.allocations}
+    for step in program.steps[: program.prepared]:
+        read = {program.buffers[name].kind for name in reads_of(step)}
+        if not read <= {"parameter", "state"}:
+            raise InternalError(f"prepares a copy of a buffer of {sorted(read)}", where=step.name)
+        for name in writes_of(step):
+            if ends.get(name) != len(program.steps):
+                raise InternalError(f"prepares {name}, which does not outlive it", where=step.name)
 
 
 def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:

@@ -76,7 +76,10 @@ _RULES: Mapping[str, _Rule] = {
     ),
     "select": lambda operands, dtype: operands[0] == bool_ and _of_one_dtype(operands[1:], dtype),
     "cast": lambda operands, dtype: True,
-    "round_to_tf32": lambda operands, dtype: dtype == float32 and _of_one_dtype(operands, float32),
+    **dict.fromkeys(
+        ("round_to_tf32", "as_tf32"),
+        lambda operands, dtype: dtype == float32 and _of_one_dtype(operands, float32),
+    ),
     "sort_key": lambda operands, dtype: (
         (operands[0], dtype) in ((float32, int32), (float64, int64))
     ),

@@ -51,8 +51,9 @@ def encode(program: Program) -> bytes:
     constants = [(name, value.dtype.name, value.shape) for name, value in program.constants.items()]
     rows = _Rows()
     buffers, steps, outputs = tuple(program.buffers.values()), program.steps, program.outputs
-    plan, repeats = program.plan, program.repeats
-    rows.add((program.name, buffers, steps, outputs, plan, repeats, tuple(constants)))
+    plan, repeats, prepared = program.plan, program.repeats, program.prepared
+    kept = tuple(constants)
+    rows.add((program.name, buffers, steps, outputs, plan, repeats, prepared, kept))
     text = json.dumps(rows.rows, separators=(",", ":")).encode()
     arrays = (np.ascontiguousarray(value).tobytes() for value in program.constants.values())
     data = b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, *arrays))
@@ -84,7 +85,8 @@ def _note_checksum(program: Program, data: bytes) -> None:
 
 def _decoded(data: bytes) -> Program:
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-    name, buffers, steps, outputs, plan, repeats, kept = _read(json.loads(data[_LENGTH_BYTES:end]))
+    rows = json.loads(data[_LENGTH_BYTES:end])
+    name, buffers, steps, outputs, plan, repeats, prepared, kept = _read(rows)
     named = {buffer.name: buffer for buffer in cast(tuple[Buffer, ...], buffers)}
     constants: dict[str, Array] = {}
     for constant, dtype, shape in kept:
@@ -98,7 +100,7 @@ def _decoded(data: bytes) -> Program:
         end += array.nbytes
     if end != len(data):
         raise ValueError("its length does not fit its rows")
-    return Program(name, named, steps, outputs, constants, plan, repeats)
+    return Program(name, named, steps, outputs, constants, plan, repeats, prepared)
 
 
 @final

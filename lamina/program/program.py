@@ -125,6 +125,9 @@ class Program:
         outputs: (name, buffer) of each result; the buffer holds it after the last step.
         constants: the values of the constant buffers.
         plan: the layout of the arena.
+        prepared: the number of first steps that make rounded copies of parameters and states, in
+            temporaries. The other steps keep the copies equal to them. So a run may omit these
+            steps if parameters, states and temporaries are as the run before has left them.
         checksum: of the encoded program; "" until it is computed (`lamina.program.encoding`).
     """
 
@@ -135,6 +138,7 @@ class Program:
     constants: Mapping[str, Array] = field(repr=False)
     plan: Plan
     repeats: tuple[Repeat, ...] = ()
+    prepared: int = 0
     checksum: str = field(init=False, default="", compare=False, repr=False)
 
     def repeated(self, step: int) -> Repeat | None:

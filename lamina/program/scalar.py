@@ -84,6 +84,7 @@ PRIMITIVES: dict[str, int] = {
     "cast": 1,
     # of float32: to 10 bits of fraction, to the nearest, ties away from zero (see tf32.py)
     "round_to_tf32": 1,
+    "as_tf32": 1,  # of float32 that are stored rounded to TF32: the same number
     # of floats, to integers of the same width in the same order (see definitions.py)
     "sort_key": 1,
     # seed (i64), step (i64), position (i64), stream (i64): 32 random bits (u32), Philox 4x32-10
@@ -99,7 +100,7 @@ PRIMITIVES: dict[str, int] = {
 
 # The primitives that change an element to one that another format has, and zero to zero. The view
 # of a contraction's operand is a load through any number of them.
-CONVERSIONS = frozenset(("cast", "round_to_tf32"))
+CONVERSIONS = frozenset(("cast", "round_to_tf32", "as_tf32"))
 
 
 @frozen_dataclass

@@ -47,6 +47,8 @@ class Target:
             other; "sorted": the indices are sorted, then one worker for each result adds.
         alignment_bytes: the alignment of every temporary.
         largest_block_bytes: the most bytes of one allocation; None if there is no limit.
+        operand_tile: the m or n for which a product converts an element of an operand once; None
+            if conversions are free.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Target:
     scatter: Literal["in order", "sorted"]
     alignment_bytes: int = 1
     largest_block_bytes: int | None = None
+    operand_tile: int | None = None
 
     @property
     def key(self) -> str:

@@ -30,6 +30,10 @@ def rounded_to_tf32(x: Array) -> Array:
     return np.asarray(found & np.uint32(KEPT_BITS)).view(np.float32)
 
 
+# The conversions whose results are rounded to TF32.
+ROUNDED = ("round_to_tf32", "as_tf32")
+
+
 def unrounded(step: Contraction) -> Contraction | None:
     """The contraction with the float32 of which both operands are rounded to TF32.
 
@@ -41,6 +45,6 @@ def unrounded(step: Contraction) -> Contraction | None:
 
 
 def _unrounded(view: Scalar) -> Scalar | None:
-    if isinstance(view, Apply) and view.primitive == "round_to_tf32":
+    if isinstance(view, Apply) and view.primitive in ROUNDED:
         return view.operands[0]
     return None

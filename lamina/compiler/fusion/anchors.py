@@ -41,6 +41,7 @@ class PassContext:
     distinct: DistinctResults
     target: Target
     views: Views
+    stored: frozenset[Tensor] = frozenset()
 
     @cached_property
     def nodes(self) -> tuple[Tensor, ...]:
@@ -54,8 +55,12 @@ class PassContext:
 
     @cached_property
     def must_store(self) -> frozenset[Tensor]:
-        """The tensors stored at any cost: results, and new values that are copied into a leaf."""
-        return self.distinct.copied.union(self.distinct.graph.roots)
+        """The tensors stored at any cost.
+
+        They are results, new values that are copied into a leaf, and operands that are stored
+        rounded.
+        """
+        return self.stored.union(self.distinct.copied, self.distinct.graph.roots)
 
 
 Pass = Callable[[PassContext, Anchors], Anchors]

@@ -6,10 +6,11 @@ A program costs
     + the operations that are repeated where a tensor is computed again or a narrow one is packed,
     + the launches of its steps,
 
-all in one unit, the time to move a byte. Three decisions compare costs: whether a tensor that
+all in one unit, the time to move a byte. Four decisions compare costs: whether a tensor that
 several steps need is stored or computed again (`is_worth_sharing`); whether one is that a step
-needs at several coordinates (`is_worth_rereading`); and whether a cast to fewer bytes is stored, in
-addition to its operand or instead of it (`is_worth_narrowing`). Other decisions need no comparison.
+needs at several coordinates (`is_worth_rereading`); whether a cast to fewer bytes is stored, in
+addition to its operand or instead of it (`is_worth_narrowing`); and whether an operand of products
+is stored rounded (`is_worth_rounding`). Other decisions need no comparison.
 Storing a running sum, or another order of axes, moves the same bytes. A join repeats nothing and
 saves a launch.
 
@@ -23,7 +24,7 @@ tensors, such as dropout masks, take no memory.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import final
 
 from lamina.base.records import frozen_dataclass
@@ -45,6 +46,9 @@ UNIT_BYTES = 4.0
 # The cost, in bytes, of packing a value narrower than a float when it is written, or of unpacking
 # it when it is read.
 _PACKING_BYTES = 1.0
+# The cost of rounding what a tile of a product reads, as a share of its bytes: they go through
+# registers, and cannot be copied while the tile before is multiplied.
+_ROUNDED_SHARE = 0.5
 # The simple primitives of a gather: its index is limited at both ends, and its element is loaded.
 _GATHER = 3
 
@@ -175,6 +179,31 @@ def is_worth_narrowing(
     # Each step reads and casts the wide tensor, which is written if it is not yet.
     moved = (0 if is_stored else wide) + (steps - also_wide) * wide
     return storing < elements * (moved + (steps - 1) * operations)
+
+
+def is_worth_rounding(
+    target: Target,
+    *,
+    elements: int,
+    dtype: DType,
+    passes: Sequence[float],
+    is_read: bool,
+    is_additional: bool,
+) -> bool:
+    """Whether storing an operand of products rounded costs less than rounding it when it is read.
+
+    Args:
+        target: the costs of the device.
+        elements: the number of elements of the operand.
+        dtype: of the rounded elements.
+        passes: for each product that reads the operand, how many of its tiles read each element.
+        is_read: whether the step that rounds the operand is the only reason to read it.
+        is_additional: whether the operand is stored in float32 too.
+    """
+    narrow = dtype.itemsize
+    storing = (narrow if is_additional else 0) + (UNIT_BYTES if is_read else 0)
+    rounding = sum(UNIT_BYTES - narrow + _ROUNDED_SHARE * narrow * one for one in passes)
+    return elements * storing + target.launch_bytes < elements * rounding
 
 
 # Expressions, down to stored tensors --------------------------------------------------------------

@@ -91,9 +91,18 @@ class Fused:
     in_place: Mapping[Tensor, Tensor]
 
 
-def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] | None = None) -> Fused:
-    """Divides a simplified graph into groups and orders them; `given` leaves have no buffer."""
-    distinct, groups = _separate(graph, target, given or {})
+def fuse(
+    graph: Graph,
+    target: Target,
+    *,
+    given: Mapping[Tensor, Location] | None = None,
+    stored: frozenset[Tensor] = frozenset(),
+) -> Fused:
+    """Divides a simplified graph into groups and orders them.
+
+    Tensors of `stored` are stored at any cost; `given` leaves have no buffer.
+    """
+    distinct, groups = _separate(graph, target, given or {}, stored)
     groups.begin_joining()
     for join in JOIN_PASSES:
         join(groups)
@@ -108,13 +117,13 @@ def fuse(graph: Graph, target: Target, *, given: Mapping[Tensor, Location] | Non
 
 
 def _separate(
-    graph: Graph, target: Target, given: Mapping[Tensor, Location]
+    graph: Graph, target: Target, given: Mapping[Tensor, Location], stored: frozenset[Tensor]
 ) -> tuple[DistinctResults, Groups]:
     """Each anchor in a separate group, with no leaf overwritten before its last reader."""
     blocked: set[Tensor] = set()
     while True:
         distinct = with_distinct_results(graph, blocked)
-        context = PassContext(distinct, target, Views(given))
+        context = PassContext(distinct, target, Views(given), stored)
         anchors: Anchors = {}
         for choose in ANCHOR_PASSES:
             anchors = choose(context, anchors)

@@ -38,7 +38,10 @@ def is_read_converted(node: Tensor) -> bool:
 def as_stored(node: Tensor) -> Tensor:
     """The tensor that is stored, if another one may be converted when it is read."""
     while is_read_converted(node):
+        is_end = node.attributes.get("stored", False)
         (node,) = node.operands
+        if is_end:
+            break
     return node
 
 

@@ -82,7 +82,6 @@ class GpuProgram:
         # The memories of a model share one counter; those of others may have another one.
         counters = (memory.changes for memory in self._outside.values())
         self._changes = tuple({id(one): one for one in counters}.values())
-        self._loaded = -1
         written = {name for step in program.steps for name in writes_of(step)}
         self._changes_memories = not written.isdisjoint(self._outside)
         self._seconds = np.zeros(len(program.steps)) if timed else None
@@ -119,6 +118,7 @@ class GpuProgram:
         self._counted: list[tuple[DataSet, Begin]] = []
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
+        self._loaded = -1
         driver, locations = self._driver, self._layout.locations
         with driver.errors("creating a program's kernels"):
             # Program buffers at one location are one buffer of the driver.
@@ -174,7 +174,11 @@ class GpuProgram:
         """Makes sure that there are blocks; returns whether only this program has used them."""
         if self._sequence is None:
             self._arena.restore()
-        return self._arena.used_by(self)
+        is_again = self._arena.used_by(self)
+        if self._program.prepared and not is_again:
+            # Rounded copies are in the blocks.
+            self._loaded = -1
+        return is_again
 
     def run(self, inputs: Sequence[Array]) -> None:
         is_again = self._begin()
@@ -227,7 +231,8 @@ class GpuProgram:
         if self._changes_memories:
             for changes in self._changes:
                 changes.count += 1
-            # Packed operands do not depend on memories that the program itself changes.
+            # Packed operands do not depend on memories that the program itself changes, and rounded
+            # copies are changed with them.
             self._loaded += len(self._changes)
 
     def _run(self) -> None:

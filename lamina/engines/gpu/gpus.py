@@ -52,4 +52,7 @@ def target_for(traits: Traits, engine: str) -> Target:
         # Temporaries are sub-buffers of the arena's blocks.
         alignment_bytes=traits.alignment_bytes,
         largest_block_bytes=traits.largest_block_bytes,
+        # That of the largest tiles of instructions on matrices. Other products are limited by
+        # multiplications.
+        operand_tile=128 if traits.matrices else None,
     )

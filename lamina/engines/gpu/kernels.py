@@ -66,6 +66,8 @@ _WRITERS: dict[type, Callable[..., int]] = {
 def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: Words) -> Launches:
     """Writes the kernels of a program."""
     writer = _Writer(program, module_for(traits, words), traits)
+    # Of the steps that a run may omit, and of all others.
+    load: list[Launch] = []
     launches: list[Launch] = []
     repeats: list[RepeatedLaunches] = []
     first = 0
@@ -74,13 +76,15 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
         if repeat is not None and repeat.first == number:
             first = len(launches)
         iteration = repeat.axis if repeat is not None else None
-        launches += writer.launches(number, step, schedule.steps[number], iteration)
+        own = writer.launches(number, step, schedule.steps[number], iteration)
+        (load if number < program.prepared else launches).extend(own)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(RepeatedLaunches(first, len(launches), repeat.axis.extent))
     gathers = write_gathers(writer.module, program, counted=traits.counts_runs)
     recorders, count = write_recorders(writer.module, program) if traits.counts_runs else ({}, "")
     return Launches(
         *(writer.module.text(), tuple(launches), tuple(repeats), gathers, writer.workspaces),
+        load=tuple(load),
         recorders=recorders,
         count=count,
     )

@@ -180,8 +180,9 @@ class Launches:
         gathers: one for each input that has examples with elements.
         workspaces: by name. Offsets are multiples of the device's alignment.
         kept: the bytes of workspaces whose contents stay from one run to the next, by name.
-        load: launches that fill the kept workspaces. They run before the first of the `launches`,
-            once after the parameters were changed.
+        load: launches that fill the kept workspaces, and make the rounded copies that a program
+            prepares. They run before the first of the `launches`, once after the parameters were
+            changed.
         recorders: on a device that counts the runs, for each output with elements, by its name, the
             kernel that copies it to its record, and the number of its work items. The arguments are
             the records of all runs, the output, and the number of the run.

@@ -15,6 +15,7 @@ from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.index import Axis
 from lamina.program.scalar import Apply, Scalar
 from lamina.program.steps import Contraction, Loop, Write
+from lamina.program.tf32 import ROUNDED
 from lamina.program.windows import loaded
 
 OPERANDS = ("left", "right")
@@ -70,6 +71,6 @@ def _kept(view: Scalar) -> Scalar:
     half = half_of(view)
     if half is not None:
         return half
-    if isinstance(view, Apply) and view.primitive == "round_to_tf32":
+    if isinstance(view, Apply) and view.primitive in ROUNDED:
         return view.operands[0]
     return view
