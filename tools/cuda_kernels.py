@@ -3,6 +3,7 @@
     python tools/cuda_kernels.py vgg transformer --architecture sm_80 --architecture sm_90
     python tools/cuda_kernels.py mlp --dtype mixed-float16 --totals
     python tools/cuda_kernels.py mlp --precision tf32 --totals
+    python tools/cuda_kernels.py wide-step --architecture sm_90 --shares
 
 For each kernel: registers, spills and shared memory, as ptxas counts them; occupancy, by Nvidia's
 rules; vectors and instructions of tensor cores, as PTX has them, each instruction counted once;
@@ -18,7 +19,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from types import SimpleNamespace
+from typing import Any, final
 
 import click
 
@@ -34,12 +36,16 @@ from ptx_addresses import accesses_of
 from ptx_traffic import Traffic, traffic_of
 
 from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import size_of
 from lamina.codegen.cuda_words import CUDA
 from lamina.engines.cuda.driver import GROUP
+from lamina.engines.cuda.family import CudaFamily
 from lamina.engines.engine import Device
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.launches import Launches
+from lamina.engines.gpu.schedule import LibrarySchedule
 from lamina.program.program import Program
+from lamina.program.steps import Contraction
 from lamina.workloads import NAMES, Workload, chosen
 
 PRECISIONS = ("float32", "tf32")
@@ -225,12 +231,42 @@ def totals_of(
         )
 
 
+def shares_of(
+    workload: Workload, dtype: str, architectures: Iterable[str], products: str = "float32"
+) -> Iterator[str]:
+    """For each architecture: the share of the products' operations that cuBLASLt computes.
+
+    cuBLASLt is expected to have an algorithm for each product.
+    """
+    for name in architectures:
+        architecture = ARCHITECTURES[name]
+        driver: Any = SimpleNamespace(
+            traits=architecture.traits,
+            words=CUDA,
+            record=SimpleNamespace(version=""),
+            library_workspace_bytes=lambda product: 0,
+        )
+        family = CudaFamily(driver)
+        program = program_of(workload, dtype, device_of(architecture), family.target, products)
+        decided = family.decide(program).steps
+        counts = {True: 0, False: 0}
+        for number, step in enumerate(program.steps):
+            if isinstance(step, Contraction):
+                repeat = program.repeated(number)
+                iterations = 1 if repeat is None else repeat.axis.extent
+                by_library = isinstance(decided[number], LibrarySchedule)
+                counts[by_library] += 2 * iterations * size_of(step.extents)
+        total = max(sum(counts.values()), 1)
+        yield f"  {name}: cuBLASLt computes {counts[True] / total:.1%} of {total / 1e9:.2f} GFLOP"
+
+
 @click.command(epilog=f"Workloads: {', '.join(NAMES)}.")
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", type=click.Choice(NAMES))
 @click.option("--architecture", "architectures", multiple=True, type=click.Choice(ARCHITECTURES))
 @click.option("--dtype", default="float32", type=click.Choice(DTYPES))
 @click.option("--precision", default="float32", type=click.Choice(PRECISIONS))
 @click.option("--totals", is_flag=True, help="print the sums over all kernels only")
+@click.option("--shares", is_flag=True, help="print how much cuBLASLt computes, and nothing else")
 def main(
     workloads: tuple[str, ...],
     architectures: tuple[str, ...],
@@ -238,6 +274,7 @@ def main(
     precision: str,
     *,
     totals: bool,
+    shares: bool,
 ) -> None:
     """Prints the kernels of workloads, by default of those of `lamina bench`.
 
@@ -245,7 +282,7 @@ def main(
     named.
     """
     problem = missing()
-    if problem:
+    if problem and not shares:
         raise click.ClickException(problem)
     if precision == "tf32" and dtype != "float32":
         raise click.ClickException("--precision tf32 is for --dtype float32")
@@ -253,7 +290,7 @@ def main(
     for workload in chosen(workloads):
         rounded = f"{dtype} (TF32 products)" if precision == "tf32" else dtype
         click.echo(f"{workload.name}, {rounded}, a batch of {workload.batch}")
-        lines = totals_of if totals else lines_of
+        lines = shares_of if shares else totals_of if totals else lines_of
         for line in lines(workload, dtype, names, precision):
             click.echo(line)
 
