@@ -128,7 +128,7 @@ def _separate(
         for choose in ANCHOR_PASSES:
             anchors = choose(context, anchors)
         ordered = [node for node in context.nodes if node in anchors]
-        groups = Groups(distinct, ordered, target, given)
+        groups = Groups(distinct, ordered, target, given, stored)
         more = groups.blocked()
         if not more:
             return distinct, groups

@@ -39,7 +39,8 @@ def bytes_of(node: Tensor) -> int:
 class Groups:
     """The groups, the tensors they read, and the order in which they must run.
 
-    At first each anchor is a group, except that all results of one recurrence are one group.
+    At first each anchor is a group, except that all results of one recurrence are one group. Some
+    `operands` of products are stored, though products could compute them.
 
     Attributes:
         anchors: all anchors.
@@ -59,8 +60,10 @@ class Groups:
         anchors: Iterable[Tensor],
         target: Target,
         given: Mapping[Tensor, Location],
+        operands: AbstractSet[Tensor] = frozenset(),
     ) -> None:
         self.target = target
+        self._operands = operands
         self.in_place = distinct.in_place
         self.anchors = dict.fromkeys(anchors)
         self.results = frozenset(distinct.graph.roots)
@@ -124,7 +127,9 @@ class Groups:
             return False
         both = (*self.members[first], *self.members[second])
         members = tuple(sorted(both, key=self.order.__getitem__))
-        if len(members) > MOST_MEMBERS or self.lowered(members) is None:
+        if len(members) > MOST_MEMBERS or self._omits_operand(members):
+            return False
+        if self.lowered(members) is None:
             return False
         for member in members:
             self.group_of[member] = first
@@ -133,6 +138,14 @@ class Groups:
         self.large_sources[first] |= self.large_sources.pop(second)
         self._precedence.join(first, second)
         return True
+
+    def _omits_operand(self, members: Sequence[Tensor]) -> bool:
+        """Whether a product would read one of the stored operands before it is stored."""
+        stored = self._operands.intersection(members)
+        return bool(stored) and any(
+            isinstance(m.op.lowering, Contracting) and not stored.isdisjoint(self.sources[m])
+            for m in members
+        )
 
     def lowered(self, members: Sequence[Tensor]) -> UnnamedStep | None:
         """The step that computes some anchors; None if no single step can."""
