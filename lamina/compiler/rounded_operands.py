@@ -26,7 +26,7 @@ from lamina.compiler.fusion.costs import is_worth_rounding
 from lamina.compiler.simplify import is_widened, keeps_elements
 from lamina.graph import LEAF, Graph, Tensor, rebuild, rewrite, users_of
 from lamina.ops.conversion import CAST, ROUND_TO_TF32, stored_as_tf32
-from lamina.ops.lowering_rules import Contracting, Movement
+from lamina.ops.lowering_rules import Contracting, Movement, read_operands
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer
 from lamina.program.scalar import Apply, Load
@@ -170,8 +170,7 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
 
     def is_worth(one: _Rounding) -> bool:
         used = {user for node in inside[one] - roundings.keys() for user in users[node]}
-        # Contractions read moved tensors through views, without storing them.
-        is_separate = one.is_of_leaf or isinstance(one.source.op.lowering, Movement)
+        is_separate = one.is_of_leaf or _is_moved(one.source)
         return is_worth_rounding(
             target,
             elements=_size(one.source),
@@ -194,6 +193,12 @@ def _end(operand: Tensor) -> Tensor | None:
     while node.op is not ROUND_TO_TF32 and (is_widened(node) or keeps_elements(node)):
         (node,) = node.operands
     return node if _size(node) == _size(operand) else None
+
+
+def _is_moved(node: Tensor) -> bool:
+    """Whether the tensor has elements of another one, so that products read it through a view."""
+    floats = [x for x in read_operands(node) if x.dtype.is_float]
+    return isinstance(node.op.lowering, Movement) and len(floats) == 1
 
 
 def _size(node: Tensor) -> int:

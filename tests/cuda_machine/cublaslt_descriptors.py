@@ -18,7 +18,7 @@ from cuda_machine.driver_state import OutsideTheDouble, State
 
 # "cudaDataType_t", and the one that is computed in ("cublasComputeType_t").
 TYPES = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16)}
-COMPUTE_32F, R_32F = 68, 0
+COMPUTE_32F, COMPUTE_32F_FAST_TF32, R_32F = 68, 77, 0
 # "cublasStatus_t"
 SUCCESS, NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = 0, 1, 7, 15
 STATUSES = {
@@ -129,8 +129,8 @@ class DescriptorCalls:
         return found
 
     def cublasLtMatmulDescCreate(self, matmulDesc: int, computeType: int, scaleType: int) -> None:
-        """The double computes in float32 alone: TF32, for example, is none of its types."""
-        if (computeType, scaleType) != (COMPUTE_32F, R_32F):
+        """The double computes in float32, and multiplies float32 that are rounded to TF32."""
+        if computeType not in (COMPUTE_32F, COMPUTE_32F_FAST_TF32) or scaleType != R_32F:
             raise OutsideTheDouble(f"compute type {computeType} with scale type {scaleType}")
         self._create(matmulDesc, "operation", computeType, scaleType)
 
@@ -252,6 +252,7 @@ class Problem:
         a, b, c, d: the matrices.
         a_transposed, b_transposed: whether they are transposed before they are multiplied.
         has_bias: whether a vector is added to each column.
+        is_tf32: whether tensor cores for TF32 may multiply float32.
     """
 
     a: Layouted
@@ -261,6 +262,7 @@ class Problem:
     a_transposed: bool
     b_transposed: bool
     has_bias: bool
+    is_tf32: bool = False
 
     @property
     def inner(self) -> int:
@@ -285,6 +287,9 @@ class Problem:
         left, right = (
             matrix.view(memory).astype(np.float64) for matrix, memory in ((self.a, a), (self.b, b))
         )
+        # How others are rounded is not documented ("cublasComputeType_t").
+        if self.is_tf32 and any(map(_has_more_bits, (left, right))):
+            raise OutsideTheDouble("factors that are not rounded to TF32")
         if self.a_transposed:
             left = left.swapaxes(1, 2)
         if self.b_transposed:
@@ -307,17 +312,25 @@ class Problem:
         return (first.astype(np.float64) + rest).astype(np.float32)
 
 
+def _has_more_bits(factors: Doubles) -> bool:
+    """Whether some float32 have more bits than TF32."""
+    return bool((factors.astype(np.float32).view(np.uint32) & 0x1FFF).any())
+
+
 def problem_of(operation: Descriptor, layouts: tuple[Descriptor, ...]) -> Problem:
     """The problem of some descriptors, if it obeys the rules."""
     a, b, c, d = map(_layouted, "ABCD", layouts)
     transposed = operation[Description.TRANSA] == 1, operation[Description.TRANSB] == 1
     _check_sizes(a, b, c, d, transposed)
+    is_tf32 = operation.created[0] == COMPUTE_32F_FAST_TF32
+    if is_tf32 and (a.type, d.type) != (R_32F, R_32F):
+        raise CublasLtError(NOT_SUPPORTED, f"types {a.type} and {d.type} as TF32")
     if (a.type, d.type) not in SUPPORTED or a.type != b.type or c.type != d.type:
         raise CublasLtError(NOT_SUPPORTED, f"types {a.type}, {b.type}, {c.type}, {d.type}")
     has_bias = operation[Description.EPILOGUE] == Epilogue.BIAS
     if has_bias:
         _check_bias(operation, d)
-    return Problem(a, b, c, d, *transposed, has_bias)
+    return Problem(a, b, c, d, *transposed, has_bias, is_tf32)
 
 
 def _layouted(name: str, descriptor: Descriptor) -> Layouted:

@@ -1,8 +1,9 @@
 """Products of matrices by cuBLASLt: descriptors, algorithms, and calls.
 
-Sections in quotation marks are those of Nvidia's documentation of cuBLAS. All products have the
-compute type CUBLAS_COMPUTE_32F: float32 is multiplied and added up as such, and never rounded to
-TF32; floats of 16 bits are multiplied exactly, and added up in float32 ("cublasComputeType_t").
+Sections in quotation marks are those of Nvidia's documentation of cuBLAS. Products have the compute
+type CUBLAS_COMPUTE_32F: float32 is multiplied and added up as such, and never rounded to TF32;
+floats of 16 bits are multiplied exactly, and added up in float32 ("cublasComputeType_t"). Factors
+that are stored rounded to TF32 have CUBLAS_COMPUTE_32F_FAST_TF32, which does not change them.
 
 Equal products have equal results, bit by bit, on equal GPUs with one version of the library, since
 each call has a workspace of its own ("Results Reproducibility"): it says that all routines do, and
@@ -28,8 +29,8 @@ from lamina.engines.cuda.calls import CudaError, LibraryCalls
 from lamina.engines.gpu.matrix_products import Algorithm, Matrix, MatrixProduct
 
 # "cudaDataType_t", "cublasComputeType_t" and "cublasOperation_t"
-_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
-_COMPUTE_32F = 68
+_TYPES = {"float32": 0, "tf32": 0, "float16": 2, "bfloat16": 14}
+_COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 68, 77
 _AS_IT_IS, _TRANSPOSED = 0, 1
 # The largest alignment that algorithms ask for ("cublasLtMatmulPreferenceAttributes_t"), and the
 # one that workspaces need ("cublasLtMatmul()").
@@ -194,7 +195,8 @@ class _Description:
 
 
 def _operation(calls: LibraryCalls, stack: ExitStack, product: MatrixProduct, bias: int) -> int:
-    operation = _created(calls.cublasLtMatmulDescCreate, _COMPUTE_32F, _TYPES["float32"])
+    compute = _COMPUTE_32F_FAST_TF32 if product.left.dtype == "tf32" else _COMPUTE_32F
+    operation = _created(calls.cublasLtMatmulDescCreate, compute, _TYPES["float32"])
     stack.callback(calls.cublasLtMatmulDescDestroy, operation)
     transposed = {
         lt.MATMUL_DESC_TRANSA: product.left_transposed,

@@ -17,7 +17,7 @@ class Matrix:
         rows, columns: its size.
         leading: the elements from one column to the next, at least `rows`.
         batch_stride: the elements from one matrix to the next; 0 if there is only one.
-        dtype: NumPy's name, `"float32"`.
+        dtype: NumPy's name, `"float32"`; or `"tf32"`, float32 that are rounded to TF32.
     """
 
     start: int
@@ -35,7 +35,7 @@ class Matrix:
     @property
     def itemsize(self) -> int:
         """The bytes of an element."""
-        return 4 if self.dtype == "float32" else 2
+        return 4 if self.dtype in ("float32", "tf32") else 2
 
 
 @frozen_dataclass

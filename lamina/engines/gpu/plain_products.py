@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import DType, float32
+from lamina.base.shapes import float32
 from lamina.codegen.matrix import stored, with_single_axes
 from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
 from lamina.program.index import Axis, Index
@@ -44,7 +44,7 @@ class _Strided:
     """Elements of a buffer whose indices are a start, and strides times the values of axes."""
 
     buffer: str
-    dtype: DType
+    dtype: str
     start: int
     strides: Mapping[Axis, int]
 
@@ -63,7 +63,7 @@ class _Strided:
         if max(rows.extent, columns.extent, batch.extent, *apart) > _LARGEST:
             return None
         size = rows.extent, columns.extent
-        return Matrix(self.start, *size, leading, batch_stride, self.dtype.name)
+        return Matrix(self.start, *size, leading, batch_stride, self.dtype)
 
     def vector(self, rows: Axis, columns: Axis, batch: Axis) -> bool:
         """Whether the elements are a vector along rows, the same one in each column."""
@@ -74,8 +74,8 @@ class _Strided:
 def plain_product(step: Contraction) -> PlainProduct | None:
     """The contraction as a product of matrices; None if it is none.
 
-    Sums are float32. The factors are float32, or floats of 16 bits of one dtype. There is one
-    store, of one of these:
+    Sums are float32. The factors are float32, or floats of 16 bits of one dtype, or stored rounded
+    to TF32. There is one store, of one of these:
 
     - the sum;
     - the sum, rounded to the factors' dtype;
@@ -89,7 +89,7 @@ def plain_product(step: Contraction) -> PlainProduct | None:
     one = with_single_axes(step, "batch", "m", "n", "k")
     (batch,), (m,), (n,), (k,) = one.batch, one.m, one.n, one.k
     (store,) = one.stores
-    target = _strided(store.buffer, store.index, store.value.dtype, (batch, m, n))
+    target = _strided(store.buffer, store.index, store.value.dtype.name, (batch, m, n))
     left, right = (_elements(view, (batch, m, n, k)) for view in (one.left, one.right))
     if left is None or right is None or target is None or left.dtype != right.dtype:
         return None
@@ -110,16 +110,20 @@ def plain_product(step: Contraction) -> PlainProduct | None:
 
 
 def _elements(view: Scalar, axes: tuple[Axis, ...]) -> _Strided | None:
-    """What an operand reads, if it is a load, or casts of floats of 16 bits to float32."""
+    """What an operand reads, if it is a load that is at most converted without rounding."""
     found = stored(view)
     if found is None or found.load.bounds:
         return None
-    dtype = found.load.dtype
-    is_exact = found.dtypes == (float32,) or (dtype.is_half and found.dtypes == (dtype, float32))
-    return _strided(found.load.buffer, found.load.index, dtype, axes) if is_exact else None
+    load, converted = found.load, [one.primitive for one in found.conversions]
+    if load.dtype == float32:
+        kind = {"": "float32", "as_tf32": "tf32"}.get(" ".join(converted))
+    else:
+        is_widened = load.dtype.is_half and converted == ["cast"] and view.dtype == float32
+        kind = load.dtype.name if is_widened else None
+    return None if kind is None else _strided(load.buffer, load.index, kind, axes)
 
 
-def _strided(buffer: str, index: Index, dtype: DType, axes: tuple[Axis, ...]) -> _Strided | None:
+def _strided(buffer: str, index: Index, dtype: str, axes: tuple[Axis, ...]) -> _Strided | None:
     """Elements at an index; None if it is more than a sum of these axes."""
     strides: dict[Axis, int] = {}
     for atom, coefficient in index.terms:
@@ -162,7 +166,7 @@ def _with_epilogue(
     if not isinstance(other, Load) or other.bounds:
         return None
     rows, columns, batch = axes
-    elements = _strided(other.buffer, other.index, float32, (batch, rows, columns))
+    elements = _strided(other.buffer, other.index, float32.name, (batch, rows, columns))
     if elements is None:
         return None
     if elements.vector(rows, columns, batch) and other.buffer != store.buffer:
