@@ -159,7 +159,7 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
     passes: dict[_Rounding, list[float]] = defaultdict(list)
     for node in nodes:
         if isinstance(node.op.lowering, Contracting):
-            ends = [_end(operand) for operand in node.operands]
+            ends = [_end(operand, roundings) for operand in node.operands]
             for end in ends if None not in ends else ():
                 if end in roundings:
                     passes[roundings[end]].append(_multiplications(node) / _size(end) / tile)
@@ -183,16 +183,17 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
     return {one for one in passes if is_worth(one)}
 
 
-def _end(operand: Tensor) -> Tensor | None:
+def _end(operand: Tensor, roundings: Mapping[Tensor, _Rounding]) -> Tensor | None:
     """The tensor whose elements an operand of a product has, each of them once.
 
     It is a rounding, or a tensor that is stored for another reason. None if some elements are
     read several times, or more are stored than read.
     """
     node = operand
-    while node.op is not ROUND_TO_TF32 and (is_widened(node) or keeps_elements(node)):
+    while node not in roundings and (is_widened(node) or keeps_elements(node)):
         (node,) = node.operands
-    return node if _size(node) == _size(operand) else None
+    read = roundings[node].source if node in roundings else node
+    return node if _size(read) == _size(operand) else None
 
 
 def _is_moved(node: Tensor) -> bool:

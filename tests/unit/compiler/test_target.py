@@ -48,7 +48,8 @@ def contractions(program: Program) -> int:
 
 
 def test_a_key_depends_on_every_field_of_a_target():
-    others: dict[str, Any] = {"name": "other", "largest_block_bytes": 1 << 20, "scatter": "sorted"}
+    others: dict[str, Any] = {"name": "other", "scatter": "sorted"}
+    others |= {"largest_block_bytes": 1 << 20, "operand_tile": 128}
     keys = {CPU.key}
     for field in fields(Target):
         value: Any = getattr(CPU, field.name)

@@ -1,0 +1,104 @@
+"""Trainings whose operands are stored rounded, on the machine that runs PTX, and by cuBLASLt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from training_cases import same
+
+import lamina as lm
+from lamina.base.shapes import Array
+from lamina.engines.cuda import family
+from lamina.engines.gpu import gpus
+from lamina.engines.gpu.executable import GpuProgram
+
+PRECISIONS = [{"precision": "tf32"}, {"dtype": "mixed-bfloat16"}, {"dtype": "mixed-float16"}]
+X = np.random.default_rng(1).normal(size=(11, 9)).astype("float32")
+Y = np.arange(11) % 5
+HOW: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "batch_size": 4}
+
+
+@pytest.fixture(autouse=True)
+def device(use: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A double of devices for which all operands of products are stored rounded."""
+    target_for = gpus.target_for
+
+    def storing(*of: Any) -> Any:
+        return replace(target_for(*of), operand_tile=1, launch_bytes=0.0)
+
+    monkeypatch.setattr(gpus, "target_for", storing)
+    monkeypatch.setenv("LAMINA_TUNE", "0")
+    return use()
+
+
+def made(**precision: Any) -> lm.Model:
+    network = lm.Sequential(lm.Input(9), lm.Linear(8), lm.Tanh(), lm.Linear(5))
+    return lm.Model(network, "cuda", **precision)
+
+
+def change(model: lm.Model) -> None:
+    name, value = next(iter(model.parameters().items()))
+    model.set_parameters({name: value * 1.5})
+
+
+def used(**precision: Any) -> dict[str, Array]:
+    """What a fit with a smaller last batch, training steps and predictions make of a model."""
+    model = made(**precision)
+    model.fit((X, Y), epochs=2, validation=(X, Y), **HOW)
+    found = {"after fit": model.predict(X)}
+    with model.training(**HOW) as training:
+        for number in range(3):
+            training.step(X[:4], Y[:4])
+            if number == 1:
+                found["between"] = model.predict(X[:4])
+                change(model)
+                found["changed"] = model.predict(X[:4])
+    return {**found, **model.parameters()}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_copies_follow_parameters_whoever_changes_them(monkeypatch, precision):
+    found = used(**precision)
+    pack = GpuProgram._pack_changed
+    # Every run makes them again.
+    monkeypatch.setattr(
+        GpuProgram, "_pack_changed", lambda self, is_again: pack(self, is_again=False)
+    )
+    assert same(found, used(**precision))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_copies_are_made_again_only_if_another_changed_parameters_or_the_arena(counts, precision):
+    model = made(**precision)
+    with model.training(**HOW) as training:
+
+        def graphs() -> int:
+            """The graphs that a training step launches: copies are a graph of their own."""
+            before = counts["cuGraphLaunch"]
+            float(training.step(X[:4], Y[:4]))
+            return counts["cuGraphLaunch"] - before
+
+        assert [graphs() for _ in range(3)] == [2, 1, 1]
+        change(model)
+        assert [graphs(), graphs()] == [2, 1]
+        model.predict(X)
+        assert [graphs(), graphs()] == [2, 1]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_cublaslt_multiplies_operands_that_are_stored_rounded(
+    monkeypatch, tmp_path, device, precision
+):
+    expected = used(**precision)
+    monkeypatch.setattr(family, "is_large", lambda step: True)
+    # The cache has kernels for the same products.
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    found = used(**precision)
+    # Of each program once, as they are captured.
+    assert len(device.cublaslt.problems) > 30
+    assert {one.is_tf32 for one in device.cublaslt.problems} == {"precision" in precision}
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0.02, atol=0.02, err_msg=name)

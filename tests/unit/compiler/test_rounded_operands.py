@@ -1,0 +1,213 @@
+"""Operands of products that are stored rounded: which, where, and that results stay the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from training_cases import same
+
+import lamina as lm
+from lamina import ops
+from lamina.base.shapes import bfloat16, float32
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import InternalError
+from lamina.graph import Graph, Tensor, leaf
+from lamina.program.check import verify
+from lamina.program.encoding import decode, encode
+from lamina.program.program import Program
+from lamina.program.steps import Contraction, reads_of, writes_of
+from lamina.step.rounding import with_rounded_products, with_tf32_products
+
+# Rounding an operand always costs more than storing it.
+STORING = replace(DEFAULT_TARGET, operand_tile=1, launch_bytes=0.0)
+TF32, BFLOAT16 = {"precision": "tf32"}, {"dtype": "mixed-bfloat16"}
+
+
+def dense() -> lm.Network:
+    return lm.Sequential(
+        lm.Input(9), lm.Linear(8), lm.Tanh(), lm.Linear(6), lm.ReLU(), lm.Linear(5)
+    )
+
+
+def shared() -> lm.Network:
+    """A weight that is read as it is and transposed, and one that rows are taken of."""
+    x = lm.Input(7, dtype="int64")
+    embedding = lm.Embedding(11, 6)
+    hidden = lm.MultiHeadAttention(2, causal=True)(embedding(x))
+    return lm.Network(x, lm.Linear(5)(lm.Flatten()(lm.LayerNorm()(hidden))))
+
+
+def images() -> lm.Network:
+    return lm.Sequential(
+        *(lm.Input(3, 6, 6), lm.Conv2d(4, 3, padding=1), lm.BatchNorm(), lm.ReLU()),
+        *(lm.Conv2d(4, 1), lm.GELU(), lm.Flatten(), lm.Linear(5)),
+    )
+
+
+def sequences() -> lm.Network:
+    return lm.Sequential(lm.Input(4, 6), lm.LSTM(6, returns="last"), lm.Linear(5))
+
+
+def inputs_of(network: lm.Network, count: int) -> np.ndarray:
+    generator = np.random.default_rng(3)
+    (given,) = network.inputs
+    shape = (count, *given.shape[1:])
+    if given.dtype.is_float:
+        return generator.normal(size=shape).astype("float32")
+    return generator.integers(0, 11, shape)
+
+
+def trained(network: lm.Network, **precision: Any) -> dict[str, np.ndarray]:
+    """The parameters after some training steps, with a predict between them."""
+    model = lm.Model(network, "interpreter", **precision)
+    x, y = inputs_of(network, 8), np.arange(8) % 5
+    training = model.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(0.01), batch_size=8)
+    losses = [training.step(x, y) for _ in range(2)]
+    predicted = model.predict(x[:3])
+    losses += [training.step(x, y) for _ in range(2)]
+    return {**model.parameters(), "losses": np.array(losses), "predicted": predicted}
+
+
+@pytest.fixture
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options of the interpreter, which multiplies TF32 and exposes faults of programs."""
+    monkeypatch.setattr(
+        InterpreterEngine, "device", replace(InterpreterEngine().device, has_tf32=True)
+    )
+    options = InterpreterEngine.__init__.__kwdefaults__
+    monkeypatch.setitem(options, "poison", True)
+    monkeypatch.setitem(options, "target", DEFAULT_TARGET)
+    return options
+
+
+@pytest.mark.parametrize("network", [dense, shared, images, sequences])
+@pytest.mark.parametrize("precision", [TF32, BFLOAT16, {"dtype": "mixed-float16"}])
+def test_trainings_are_equal_bit_by_bit(interpreter, network, precision):
+    expected = trained(network(), **precision)
+    interpreter["target"] = STORING
+    assert same(trained(network(), **precision), expected)
+
+
+# Which operands are stored ------------------------------------------------------------------------
+
+SIZE = 64
+ROUNDINGS = {
+    "bfloat16": lambda graph: with_rounded_products(graph, bfloat16),
+    "TF32": with_tf32_products,
+}
+
+
+def given(name: str, role: str, *shape: int) -> Tensor:
+    return leaf(name, role, shape or (SIZE, SIZE), float32)
+
+
+def program_of(rounding: str, outputs: list[Tensor], updates: Any = (), **costs: Any) -> Program:
+    named = tuple((f"y{number}", one) for number, one in enumerate(outputs))
+    graph = ROUNDINGS[rounding](Graph((), named, tuple(updates)))
+    return compile_graph(graph, batch=1, name="test", target=replace(STORING, **costs))
+
+
+def operands_of(program: Program) -> list[str]:
+    """The buffers that products read, in order."""
+    return [
+        name
+        for step in program.steps
+        if isinstance(step, Contraction)
+        for name in sorted(reads_of(replace(step, stores=())))
+    ]
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_a_parameter_has_a_copy_that_is_made_first_and_updated_with_it(rounding):
+    x, weight = given("x", "input"), given("weight", "parameter")
+    product = ops.matmul(x, weight)
+    back = ops.matmul(product, ops.transpose(weight, (1, 0)))
+    gradient = ops.matmul(ops.transpose(x, (1, 0)), back)
+    program = program_of(rounding, [product], [(weight, weight - gradient)])
+    copy = f"weight rounded to {rounding}"
+    assert program.prepared == 1
+    prepared, *others = program.steps
+    assert (reads_of(prepared), writes_of(prepared)) == ({"weight"}, {copy})
+    assert operands_of(program).count(copy) == 2
+    (updating,) = [step for step in others if copy in writes_of(step)]
+    assert "weight" in writes_of(updating)
+    # It outlives the run.
+    (kept,) = [one for one in program.plan.allocations if one.buffer == copy]
+    assert (kept.first, kept.last) == (0, len(program.steps))
+    assert decode(encode(program)) == program
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_without_an_update_a_copy_is_made_once(rounding):
+    x, weight = given("x", "input"), given("weight", "parameter")
+    program = program_of(rounding, [ops.matmul(x, weight)])
+    assert program.prepared == 1
+    assert [step for step in program.steps[1:] if "weight" in reads_of(step)] == []
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_an_input_is_rounded_by_one_step(rounding):
+    x, weights = given("x", "input"), [given(f"w{n}", "parameter") for n in range(3)]
+    program = program_of(rounding, [ops.matmul(x, weight) for weight in weights])
+    assert len([step for step in program.steps if "x" in reads_of(step)]) == 1
+    assert "x" not in operands_of(program)
+
+
+def test_a_computed_tensor_is_stored_in_float32_only_if_something_reads_that():
+    x, weights = given("x", "input"), [given(f"w{n}", "parameter") for n in range(2)]
+    hidden = ops.tanh(ops.matmul(x, weights[0]))
+    products = [ops.matmul(hidden, weights[1])]
+
+    def stored(outputs: list[Tensor]) -> int:
+        program = program_of("TF32", outputs)
+        results = {buffer for _, buffer in program.outputs}
+        return len({one.name for one in program.of_kind("temporary")} - results)
+
+    # Both copies, the input and the hidden tensor.
+    assert stored(products) == 4
+    assert stored([*products, hidden]) == 4
+    assert stored([*products, ops.sum(hidden, 1)]) == 5
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_windows_are_rounded_where_they_are_read(rounding):
+    x, weight = given("x", "input", 4, 8, 9, 9), given("weight", "parameter", 8, 8, 3, 3)
+    program = program_of(rounding, [ops.conv(x, weight, 1, 1, 1)])
+    assert (len(program.steps), program.prepared) == (1, 0)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_an_operand_is_stored_only_if_that_costs_less(rounding):
+    x, weight = given("x", "input"), given("weight", "parameter")
+    outputs = [ops.matmul(x, weight)]
+    assert len(program_of(rounding, outputs).steps) == 3
+    for costs in ({"operand_tile": None}, {"launch_bytes": 1e6}):
+        assert len(program_of(rounding, outputs, **costs).steps) == 1
+
+
+# Faults of programs that prepare copies -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("prepared", [2, 3])
+def test_only_copies_of_parameters_are_prepared(prepared):
+    x, weight = given("x", "input"), given("weight", "parameter")
+    program = program_of("TF32", [ops.matmul(x, weight)])
+    with pytest.raises(InternalError, match="prepares"):
+        verify(replace(program, prepared=prepared))
+
+
+def test_a_copy_that_does_not_outlive_the_run_is_refused():
+    x, weight = given("x", "input"), given("weight", "parameter")
+    program = program_of("TF32", [ops.matmul(x, weight)])
+    shorter = tuple(
+        replace(one, last=one.last - 1) if one.first == 0 else one
+        for one in program.plan.allocations
+    )
+    plan = replace(program.plan, allocations=shorter)
+    with pytest.raises(InternalError, match="which does not outlive it"):
+        verify(replace(program, plan=plan))
