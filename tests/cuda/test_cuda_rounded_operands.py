@@ -63,10 +63,12 @@ def used(**precision: Any) -> dict[str, Array]:
 def test_copies_follow_parameters_whoever_changes_them(monkeypatch, precision):
     found = used(**precision)
     pack = GpuProgram._pack_changed
-    # Every run makes them again.
-    monkeypatch.setattr(
-        GpuProgram, "_pack_changed", lambda self, is_again: pack(self, is_again=False)
-    )
+
+    def pack_always(self: Any) -> None:
+        self._loaded = -1
+        pack(self)
+
+    monkeypatch.setattr(GpuProgram, "_pack_changed", pack_always)
     assert same(found, used(**precision))
 
 

@@ -287,9 +287,8 @@ class Problem:
         left, right = (
             matrix.view(memory).astype(np.float64) for matrix, memory in ((self.a, a), (self.b, b))
         )
-        # How others are rounded is not documented ("cublasComputeType_t").
-        if self.is_tf32 and any(map(_has_more_bits, (left, right))):
-            raise OutsideTheDouble("factors that are not rounded to TF32")
+        if self.is_tf32:
+            left, right = map(_as_tf32, (left, right))
         if self.a_transposed:
             left = left.swapaxes(1, 2)
         if self.b_transposed:
@@ -312,9 +311,13 @@ class Problem:
         return (first.astype(np.float64) + rest).astype(np.float32)
 
 
-def _has_more_bits(factors: Doubles) -> bool:
-    """Whether some float32 have more bits than TF32."""
-    return bool((factors.astype(np.float32).view(np.uint32) & 0x1FFF).any())
+def _as_tf32(factors: Doubles) -> Doubles:
+    """Float32 without those that are not rounded to TF32, which become NaN.
+
+    How they are rounded is not documented ("cublasComputeType_t").
+    """
+    bits = factors.astype(np.float32).view(np.uint32)
+    return np.where(bits & 0x1FFF, np.nan, factors)
 
 
 def problem_of(operation: Descriptor, layouts: tuple[Descriptor, ...]) -> Problem:
