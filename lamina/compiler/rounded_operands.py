@@ -160,7 +160,8 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
     for node in nodes:
         if isinstance(node.op.lowering, Contracting):
             ends = [_end(operand, roundings) for operand in node.operands]
-            for end in ends if None not in ends else ():
+            read = [one for one in ends if one is not None]
+            for end in read if len(read) == len(ends) else ():
                 if end in roundings:
                     passes[roundings[end]].append(_multiplications(node) / _size(end) / tile)
     users, roots = users_of(nodes), set(graph.roots)

@@ -122,7 +122,7 @@ def rounded(x: TensorLike, to: DTypeLike) -> Tensor:
     return x if x.dtype == target else apply(ROUNDED, x, to=target)
 
 
-def _infer_round_to_tf32(x: Tensor, **_: bool) -> Typed:
+def _infer_round_to_tf32(x: Tensor, *, stored: bool = False) -> Typed:
     if x.dtype != float32:
         raise DTypeError(
             "round_to_tf32: only float32 is rounded to TF32",
@@ -132,6 +132,10 @@ def _infer_round_to_tf32(x: Tensor, **_: bool) -> Typed:
     return x.shape, x.dtype
 
 
+def _tf32_reference(x: Array, *, stored: bool = False) -> Array:
+    return rounded_to_tf32(x)
+
+
 def _tf32_sample(*shape: int, low: float = -2.0, high: float = 2.0) -> Sample:
     return Sample((shape,), low=low, high=high, dtypes=("float32",), differentiable=False)
 
@@ -139,8 +143,8 @@ def _tf32_sample(*shape: int, low: float = -2.0, high: float = 2.0) -> Sample:
 ROUND_TO_TF32 = make_op(
     "round_to_tf32",
     _infer_round_to_tf32,
-    lambda x, y, g, **_: (g,),
-    lambda x, **_: rounded_to_tf32(x),
+    lambda x, y, g, stored=False: (g,),
+    _tf32_reference,
     Elementwise(
         lambda node, operands: Apply(
             "as_tf32" if node.attributes.get("stored") else "round_to_tf32", operands, float32

@@ -204,7 +204,7 @@ REFUSED: list[tuple[str, Callable[[RawProduct], object]]] = [
     ("operation 2 on a matrix", lambda one: one.set("operation", "TRANSB", 2)),
     ("epilogue 2", lambda one: one.set("operation", "EPILOGUE", 2)),
     ("attribute 6 of the operation", lambda one: one.set("operation", "FILL_MODE", 0)),
-    ("compute type 77 with scale type 0", lambda one: one.operation(77, 0)),
+    ("compute type 74 with scale type 0", lambda one: one.operation(74, 0)),
     ("compute type 68 with scale type 1", lambda one: one.operation(68, 1)),
     ("matrices of the type 1", lambda one: one.layout((1, 4, 4, 4))),
     # Sizes and types

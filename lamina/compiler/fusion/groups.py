@@ -60,7 +60,7 @@ class Groups:
         anchors: Iterable[Tensor],
         target: Target,
         given: Mapping[Tensor, Location],
-        operands: AbstractSet[Tensor] = frozenset(),
+        operands: frozenset[Tensor] = frozenset(),
     ) -> None:
         self.target = target
         self._operands = operands
