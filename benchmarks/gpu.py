@@ -1,4 +1,4 @@
-"""Lamina on a GPU next to PyTorch and CuPy on the same one, after a check of its results.
+"""Lamina on a GPU next to PyTorch, JAX and CuPy on the same one, after a check of its results.
 
     python benchmarks/gpu.py [--engine cuda:0] [--workload NAME]... [--rounds 7] [--json FILE]
     python benchmarks/gpu.py --engine opencl:0 --dtype mixed
@@ -32,6 +32,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from gpu_clocks import ClockReader, clocks_lines
 from harness import (
     DTYPE,
     FOLDER,
@@ -67,6 +68,12 @@ PEERS = {
         "torch.compile": Script("pytorch_gpu.py", ("compile",)),
         "graph": Script("pytorch_gpu.py", ("graph",)),
         "compile.graph": Script("pytorch_gpu.py", ("compile.graph",)),
+        "reduce-overhead": Script("pytorch_gpu.py", ("compile.reduce-overhead",)),
+        "max-autotune": Script("pytorch_gpu.py", ("compile.max-autotune",)),
+        "max-autotune.graph": Script(
+            "pytorch_gpu.py", ("compile.max-autotune-no-cudagraphs.graph",)
+        ),
+        "jax": Script("jax_gpu.py", ("float32",)),
         "cupy": Script("cupy_peer.py"),
     },
     "mixed-bfloat16": {
@@ -74,6 +81,12 @@ PEERS = {
         "autocast.compile": Script("pytorch_gpu.py", ("autocast.compile",)),
         "autocast.graph": Script("pytorch_gpu.py", ("autocast.graph",)),
         "autocast.compile.graph": Script("pytorch_gpu.py", ("autocast.compile.graph",)),
+        "autocast.reduce-overhead": Script("pytorch_gpu.py", ("autocast.compile.reduce-overhead",)),
+        "autocast.max-autotune": Script("pytorch_gpu.py", ("autocast.compile.max-autotune",)),
+        "autocast.max-autotune.graph": Script(
+            "pytorch_gpu.py", ("autocast.compile.max-autotune-no-cudagraphs.graph",)
+        ),
+        "jax": Script("jax_gpu.py", ("mixed",)),
     },
 }
 # Seconds for one command of a worker. Tuning and torch.compile may take minutes.
@@ -183,6 +196,8 @@ def conformance(engine: str, parts: int) -> str:
         return "the conformance tests need pytest and pytest-xdist; --conformance 0 leaves them out"
     command = [sys.executable, "-m", "pytest", "tests/conformance", f"--engine={engine}"]
     command += ["-m", "engine", "--part", f"0/{parts}", "-q", "-p", "no:cacheprovider"]
+    # pytest-benchmark, if it is there, warns of several processes, and warnings are errors.
+    command += ["-p", "no:benchmark"]
     command += ["--numprocesses", str(min(TEST_PROCESSES, os.cpu_count() or 1))]
     print(f"\nconformance: {' '.join(command[1:])}", flush=True)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -250,7 +265,11 @@ def resident_round(worker: Worker, workload: Workload, seconds: float) -> list[f
 
 
 def measured(
-    workload: Workload, workers: Workers, given: argparse.Namespace, folder: Path
+    workload: Workload,
+    workers: Workers,
+    given: argparse.Namespace,
+    folder: Path,
+    clocks: ClockReader,
 ) -> dict[str, dict[str, Any]]:
     """The results of one workload: `calls`, whole calls, and `resident`, repeated runs."""
     data = folder / f"{workload.name}.npz"
@@ -270,6 +289,7 @@ def measured(
             peers[name] |= {"calls": [], "resident": [], "others": []}
         except Unavailable as problem:
             leave_out(name, problem)
+    clocks.taken()
     for number in range(given.rounds):
         # Every second round is reversed, so that no peer always follows the same other peer.
         for name in list(peers)[:: -1 if number % 2 else 1]:
@@ -282,6 +302,7 @@ def measured(
             peers[name]["calls"].append(calls)
             peers[name]["resident"].append(resident)
             peers[name]["others"].append(others)
+    during = {"clocks": clocks.taken()}
     for name in list(peers):
         with suppress(Unavailable):  # its times count all the same
             workers[name].ask(release=workload.name)
@@ -295,6 +316,7 @@ def measured(
             problems,
             tolerance,
         )
+        | during
         for kind in ("calls", "resident")
     }
 
@@ -331,7 +353,8 @@ def progress(name: str, found: dict[str, dict[str, Any]]) -> str:
     for kind, one in found.items():
         times = [f"{peer} {seconds_text(each['median'])}" for peer, each in one["peers"].items()]
         lines.append(f"    {kind}: {', '.join(times) or 'none'}")
-    return "\n".join([*lines, *(f"    {line}" for line in notes({name: found["calls"]}))])
+    more = [*clocks_lines(found["calls"]["clocks"]), *notes({name: found["calls"]})]
+    return "\n".join([*lines, *(f"    {line}" for line in more)])
 
 
 def before_row(name: str, found: dict[str, Any], names: list[str]) -> list[str]:
@@ -383,7 +406,8 @@ def options() -> argparse.ArgumentParser:
     of_tests = f"one test in N; 0: none (default: {PARTS}; with --machine {PARTS_ON_MACHINE})"
     add("--conformance", type=int, metavar="N", help=of_tests)
     add("--tune", type=tuning_seconds, help="seconds for each program (default: all candidates)")
-    add("--peers", nargs="*", choices=[*chain(*PEERS.values())], help="default: of the precision")
+    names = list(dict.fromkeys(chain(*PEERS.values())))
+    add("--peers", nargs="*", choices=names, help="default: of the precision")
     add("--cache", type=Path, help="folder of Lamina's programs (default: one for this run)")
     add("--budget", type=float, default=math.inf, help="seconds, after which no workload begins")
     add("--threads", type=int, default=os.cpu_count() or 1, help="of each peer on the processor")
@@ -426,6 +450,8 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         set_variables(given, (given.cache or folder / "cache").absolute())
         workers, absent = start(given, stack)
+        clocks = ClockReader()
+        stack.callback(clocks.close)
         print_machine(workers, absent)
         problem = conformance(workers[OURS].versions["engine"], given.conformance)
         if problem:
@@ -443,7 +469,7 @@ def main() -> None:
         while left and time.monotonic() - started < given.budget:
             name = left[0]
             print(f"... {name}", flush=True)
-            found[name] = measured(named(name, given.tiny), workers, given, folder)
+            found[name] = measured(named(name, given.tiny), workers, given, folder, clocks)
             del left[0]
             print(progress(name, found[name]), flush=True)
             if given.json:

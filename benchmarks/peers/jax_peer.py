@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 from jax import Array, lax
-from jax_networks import READY, last_state, normalised
+from jax_networks import READY, convolution, last_state, normalised, product
 from worker import Data, Workload, serve
 
 ACTIVATIONS = {"ReLU": jax.nn.relu, "Sigmoid": jax.nn.sigmoid, "Tanh": jnp.tanh}
@@ -26,13 +28,21 @@ Parameters = list[Array]
 
 
 class Jax:
-    def __init__(self, workload: Workload, data: Data) -> None:
+    """A workload on JAX's default device.
+
+    Args:
+        mixed: the weights of products are rounded to bfloat16 in each call, as torch.autocast does.
+    """
+
+    def __init__(self, workload: Workload, data: Data, *, mixed: bool = False) -> None:
         self._workload = workload
         self._first = initial_parameters(workload, data)
         self._x, self._y, self._rows = jax.device_put((data.x, data.y, data.rows))
-        self._forward = jax.jit(lambda parameters, x: forward(workload, parameters, x))
-        self._step = jax.jit(lambda *given: step(workload, *given), donate_argnums=(0, 1))
-        self._many = jax.jit(lambda *given: many(workload, *given), donate_argnums=(0, 1))
+        network = partial(forward, workload, mixed=mixed)
+        self._forward = jax.jit(network)
+        given = (workload, network)
+        self._step = jax.jit(partial(step, *given), donate_argnums=(0, 1))
+        self._many = jax.jit(partial(many, *given), donate_argnums=(0, 1))
         self.reset()
 
     def reset(self) -> None:
@@ -66,18 +76,33 @@ class Jax:
         return [np.array(array) for array in jax.tree.leaves(self._parameters)]
 
 
+def tables_of(workload: Workload) -> int:
+    """So many of the first parameters are embedding tables."""
+    architecture = workload.architecture
+    return READY[architecture.function].tables if architecture.kind == "Ready" else 0
+
+
 def initial_parameters(workload: Workload, data: Data) -> list[np.ndarray]:
     """Initial values: weights of matrix products as (in, out), embedding tables as they are."""
-    architecture = workload.architecture
-    tables = READY[architecture.function].tables if architecture.kind == "Ready" else 0
+    tables = tables_of(workload)
     return [
         np.ascontiguousarray(array.T) if array.ndim == 2 and number >= tables else array
         for number, array in enumerate(data.parameters)
     ]
 
 
-def forward(workload: Workload, parameters: Parameters, x: Array) -> Array:
-    remaining = iter(parameters)
+def forward(workload: Workload, parameters: Parameters, x: Array, *, mixed: bool = False) -> Array:
+    """The outputs of the network in float32."""
+    if mixed:
+        tables = tables_of(workload)
+        parameters = [
+            array.astype("bfloat16") if array.ndim > 1 and number >= tables else array
+            for number, array in enumerate(parameters)
+        ]
+    return outputs(workload, iter(parameters), x).astype("float32")
+
+
+def outputs(workload: Workload, remaining: Iterator[Array], x: Array) -> Array:
     architecture = workload.architecture
     if architecture.kind == "Ready":
         return READY[architecture.function].forward(architecture.options, remaining, x)
@@ -95,9 +120,9 @@ def forward(workload: Workload, parameters: Parameters, x: Array) -> Array:
     return x
 
 
-def convolution(layer: Any, x: Array, weight: Array, bias: Array) -> Array:
-    padding = [(layer.padding, layer.padding)] * 2
-    return lax.conv_general_dilated(x, weight, (1, 1), padding) + bias[:, None, None]
+def convolved(layer: Any, x: Array, weight: Array, bias: Array) -> Array:
+    y = convolution(x, weight, padding=layer.padding)
+    return y + bias.astype(y.dtype)[:, None, None]
 
 
 def names_of(layer: Any) -> tuple[str, ...]:
@@ -108,8 +133,8 @@ def names_of(layer: Any) -> tuple[str, ...]:
 
 # The names of a layer's parameters, and the function that computes the layer.
 WITH_PARAMETERS = {
-    "Linear": (("weight", "bias"), lambda layer, x, weight, bias=0.0: x @ weight + bias),
-    "Conv2d": (("weight", "bias"), convolution),
+    "Linear": (("weight", "bias"), lambda layer, x, *parameters: product(x, *parameters)),
+    "Conv2d": (("weight", "bias"), convolved),
     "BatchNorm": (
         ("weight", "bias"),
         lambda layer, x, weight, bias: normalised(x, weight, bias, layer.epsilon),
@@ -121,8 +146,7 @@ WITH_PARAMETERS = {
 }
 
 
-def loss_of(workload: Workload, parameters: Parameters, x: Array, y: Array) -> Array:
-    p = forward(workload, parameters, x)
+def loss_of(workload: Workload, p: Array, y: Array) -> Array:
     if workload.loss.kind == "MSE":
         return jnp.mean(jnp.square(p - y))
     if workload.loss.kind == "BCE":
@@ -160,9 +184,17 @@ def decays(workload: Workload, parameters: Parameters) -> list[float]:
 
 
 def step(
-    workload: Workload, parameters: Parameters, state: Any, x: Array, y: Array
+    workload: Workload,
+    network: Callable[[Parameters, Array], Array],
+    parameters: Parameters,
+    state: Any,
+    x: Array,
+    y: Array,
 ) -> tuple[Parameters, Any, Array]:
-    loss, gradients = jax.value_and_grad(lambda p: loss_of(workload, p, x, y))(parameters)
+    def loss_at(parameters: Parameters) -> Array:
+        return loss_of(workload, network(parameters, x), y)
+
+    loss, gradients = jax.value_and_grad(loss_at)(parameters)
     gradients = jax.tree.map(
         lambda gradient, parameter, decay: gradient + decay * parameter if decay else gradient,
         *(gradients, parameters, decays(workload, parameters)),
@@ -192,6 +224,7 @@ def step(
 
 def many(
     workload: Workload,
+    network: Callable[[Parameters, Array], Array],
     parameters: Parameters,
     state: Any,
     x: Array,
@@ -201,7 +234,7 @@ def many(
 ) -> tuple[Parameters, Any]:
     def body(number: Array, carried: tuple[Parameters, Any]) -> tuple[Parameters, Any]:
         batch = rows[number]
-        return step(workload, *carried, x[batch], y[batch])[:2]
+        return step(workload, network, *carried, x[batch], y[batch])[:2]
 
     return lax.fori_loop(0, steps, body, (parameters, state))
 

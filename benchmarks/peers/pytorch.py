@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class PyTorch:
         data: Data,
         *,
         compiled: bool,
+        mode: str | None = None,
         mixed: bool = False,
         device: str = "cpu",
     ) -> None:
@@ -52,7 +54,7 @@ class PyTorch:
             self._x = self._x.contiguous(memory_format=torch.channels_last)
         self._autocast = torch.autocast(self._x.device.type, torch.bfloat16, enabled=mixed)
         if workload.loss is None:
-            self._forward = torch.compile(self._model) if compiled else self._model
+            self._forward = compiled_of(self._model, mode) if compiled else self._model
             return
         assert data.y is not None
         self._y = torch.from_numpy(data.y).to(device)
@@ -67,7 +69,7 @@ class PyTorch:
                     return loss(outputs.float(), y)
             return loss(outputs, y)
 
-        self._loss = torch.compile(loss_of) if compiled else loss_of
+        self._loss = compiled_of(loss_of, mode) if compiled else loss_of
         self._optimizer = optimizer(workload, self._model)
 
     def run(self, steps: int) -> None:
@@ -102,6 +104,20 @@ class PyTorch:
         if self._workload.loss is None:
             return [self._outputs.float().cpu().numpy()]
         return [parameter.detach().cpu().numpy().copy() for parameter in self._model.parameters()]
+
+
+def compiled_of(function: Callable[..., Any], mode: str | None) -> Callable[..., Any]:
+    """The function compiled by torch.compile, in one of its modes; None for the default one."""
+    compiled = torch.compile(function, mode=mode)
+    if mode not in ("reduce-overhead", "max-autotune"):
+        return compiled
+
+    def call(*given: Any) -> Any:
+        # CUDA graphs take back the memory of the call before.
+        torch.compiler.cudagraph_mark_step_begin()
+        return compiled(*given)
+
+    return call
 
 
 def network(architecture: Any) -> nn.Module:

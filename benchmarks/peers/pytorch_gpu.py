@@ -1,7 +1,8 @@
 """PyTorch's worker on a GPU: `python pytorch_gpu.py eager`, or words with points between them.
 
-`compile` compiles the network and the loss by torch.compile, `autocast` is mixed precision, as in
-pytorch.py, and `graph` makes each call one CUDA graph: `autocast.compile.graph` is all of them.
+`compile` compiles the network and the loss by torch.compile, in the mode that a further word names,
+`autocast` is mixed precision, as in pytorch.py, and `graph` makes each call one CUDA graph:
+`autocast.compile.graph` is all of them.
 
 The networks, losses and optimizers are those of pytorch.py. A training step copies its batch from
 pinned memory of the computer, as a DataLoader with `pin_memory` does; a forward pass copies its
@@ -28,25 +29,25 @@ from worker import Data, Make, Workload, serve
 PRODUCT_WIDTH, PRODUCT_RUNS = 8192, 10
 # Calls before a capture, as in PyTorch's documentation.
 WARM_UPS = 3
+# The modes of torch.compile that words name.
+MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 class PyTorchOnDevice(PyTorch):
     """A workload on a GPU, with its data in the computer's memory and on the device.
 
     Args:
-        workload, data, compiled, mixed: as in pytorch.py.
+        workload, data, compiled, mode, mixed: as in pytorch.py.
         device: `cuda:0`, or `cpu`.
     """
 
-    def __init__(
-        self, workload: Workload, data: Data, *, compiled: bool, mixed: bool, device: str
-    ) -> None:
+    def __init__(self, workload: Workload, data: Data, *, device: str, **given: Any) -> None:
         self._device = torch.device(device)
         self._before = 0
         if self._device.type == "cuda":
             self._before = torch.cuda.memory_allocated(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
-        super().__init__(workload, data, compiled=compiled, mixed=mixed, device=device)
+        super().__init__(workload, data, device=device, **given)
         # x has its layout on the device: channels last, in mixed precision.
         self._host_x = self._pinned(self._x)
         self._host_y = None if workload.loss is None else self._pinned(self._y)
@@ -278,6 +279,7 @@ def versions(device: str, graphed: bool = False) -> dict[str, Any]:
 def main() -> None:
     words = sys.argv[1].split(".")
     compiled, mixed, graphed = (word in words for word in ("compile", "autocast", "graph"))
+    mode = next((word for word in words if word in MODES), None)
     device = chosen_device(wanted_device())
     if device != CPU:
         torch.cuda.set_device(device)
@@ -289,7 +291,8 @@ def main() -> None:
     peer = GraphedOnDevice if graphed else PyTorchOnDevice
 
     def make(workload: Workload, data: Data) -> PyTorchOnDevice:
-        return peer(workload, data, compiled=compiled, mixed=mixed, device=device)
+        how = {"compiled": compiled, "mode": mode, "mixed": mixed, "device": device}
+        return peer(workload, data, **how)
 
     makes: Make = make
     serve(makes, versions(device, graphed), lambda: product_rate(device, mixed))

@@ -7,8 +7,9 @@ import importlib.util
 import json
 import stat
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -26,7 +27,8 @@ from lamina.workloads import LARGE, LATENCIES, PRODUCTS, WORKLOADS, Ready, Runne
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # In the order of their imports.
-MODULES = ("peers/gpu_device", "peers/gpu_workloads", "harness", "run", "gpu", "cold_start")
+MODULES = ("peers/gpu_device", "peers/gpu_workloads", "harness", "run", "gpu_clocks", "gpu")
+MODULES += ("cold_start",)
 # Answers like a worker; it takes very long for the workload mlp, ends for lenet, has a problem with
 # vgg, and runs a training step in 0.05 s.
 WORKER = """
@@ -139,11 +141,13 @@ def test_a_worker_that_fails_is_started_again(modules, tmp_path, monkeypatch):
         assert worker.versions["process"] != before
     before = worker.versions["process"]
     given = modules.gpu.options().parse_args(["--rounds", "1", "--seconds", "0.01"])
+    clocks = modules.gpu_clocks.ClockReader()
+    how = ({"lamina": worker}, given, tmp_path, clocks)
     broken, sound = (
-        modules.gpu.measured(named(name, True), {"lamina": worker}, given, tmp_path)["calls"]
-        for name in ("vgg", "softmax")
+        modules.gpu.measured(named(name, True), *how)["calls"] for name in ("vgg", "softmax")
     )
     worker.close()
+    clocks.close()
     assert broken["problems"] == {"lamina": "an illegal address"}
     assert sound["peers"]["lamina"]["median"] == 0.05
     assert sound["peers"]["lamina"]["process"] != before
@@ -565,6 +569,41 @@ def test_it_prints_what_nvidia_smi_says(modules, status, expected, tmp_path, mon
     assert modules.gpu.smi_text() == expected
 
 
+def test_clocks_and_power_are_sampled_while_it_measures(modules, tmp_path, monkeypatch):
+    if sys.platform == "win32":
+        pytest.skip("a script in place of nvidia-smi")
+    lines = ("0, 1980, 2619, 120.50, 34", "0, 1200, 2619, 690.00, [N/A]", "1, 345, 2619, 73.14, 30")
+    script = tmp_path / "nvidia-smi"
+    told = "\n".join(f"echo '{line}'" for line in lines)
+    script.write_text(f"#!/bin/sh\necho $* >{tmp_path}/arguments\n{told}\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    reader = modules.gpu_clocks.ClockReader()
+    reader._thread.join()
+    clocks = reader.taken()
+    assert clocks["0"]["sm"] == {"least": 1200, "median": 1590, "most": 1980}
+    assert clocks["0"]["power"] == {"least": 120.5, "median": 405.25, "most": 690}
+    # What the GPU does not tell is left out.
+    assert clocks["0"]["temperature"] == {"least": 34, "median": 34, "most": 34}
+    lines = modules.gpu_clocks.clocks_lines(clocks)
+    assert [line.partition(", memory")[0] for line in lines] == [
+        "GPU 0: sm 1590 MHz (1200-1980)",
+        "GPU 1: sm 345 MHz (345-345)",
+    ]
+    assert lines[0].endswith("power 405.25 W (120.5-690), temperature 34 C (34-34)")
+    assert reader.taken() == {}
+    reader.close()
+    asked = (tmp_path / "arguments").read_text()
+    assert "--query-gpu=index,clocks.sm,clocks.mem,power.draw,temperature.gpu" in asked
+
+
+def test_without_nvidia_smi_there_are_no_clocks(modules, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    reader = modules.gpu_clocks.ClockReader()
+    assert modules.gpu_clocks.clocks_lines(reader.taken()) == []
+    reader.close()
+
+
 @pytest.mark.parametrize("name", WORKLOADS | PRODUCTS | LARGE)
 def test_a_small_workload_has_the_same_layers_and_less_work(modules, name):
     large = (WORKLOADS | PRODUCTS | LARGE)[name]
@@ -581,11 +620,13 @@ def test_a_small_workload_has_the_same_layers_and_less_work(modules, name):
 # Peers on GPUs ------------------------------------------------------------------------------------
 
 
-def check_peer(modules: Any, peer: str, name: str, folder: Path) -> None:
-    """A peer's fingerprint of a small workload is the interpreter's."""
+def check_peer(
+    modules: Any, peer: str, name: str, folder: Path, dtype: str = "float32", rel: float = 1e-3
+) -> None:
+    """A peer's fingerprint of a small workload is the interpreter's in float32."""
     workload = modules.gpu_workloads.named(name, True)
     modules.harness.write_data(workload, folder / "data.npz")
-    worker = modules.harness.Worker(peer, 1, script=modules.gpu.PEERS["float32"][peer])
+    worker = modules.harness.Worker(peer, 1, script=modules.gpu.PEERS[dtype][peer])
     assert peer != "cupy" or worker.versions["device"] == "NVIDIA 1"
     runner = Runner(workload, "interpreter")
     before = runner.parameters()
@@ -594,7 +635,7 @@ def check_peer(modules: Any, peer: str, name: str, folder: Path) -> None:
     results = [runner.outputs()] if workload.timed == "forward" else moved
     expected = sum(np.square(one, dtype="float64").sum() for one in results) ** 0.5
     found = worker.prepare(workload, folder / "data.npz")
-    assert found["fingerprint"] == pytest.approx(expected, rel=1e-3)
+    assert found["fingerprint"] == pytest.approx(expected, rel=rel)
     assert worker.ask(resident=name, steps=2)["seconds"] > 0
     assert worker.ask(release=name) == {}
     worker.close()
@@ -831,3 +872,77 @@ def test_a_failed_capture_tells_its_first_error(on_device, monkeypatch):
     device = on_device.torch.device("cuda:0")
     text = error_text(RuntimeError, on_device.captured, cuda.call, lambda: None, device)
     assert text == "the reason"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", [None, "reduce-overhead", "max-autotune-no-cudagraphs"])
+def test_calls_of_cuda_graphs_are_told_apart_by_marks(on_device, monkeypatch, mode):
+    pytorch, done = importlib.import_module("pytorch"), list[str]()
+    monkeypatch.setattr(
+        pytorch.torch, "compile", lambda function, mode: lambda x: done.append(f"{mode} {x}")
+    )
+    mark = lambda: done.append("mark")  # noqa: E731
+    monkeypatch.setattr(pytorch.torch.compiler, "cudagraph_mark_step_begin", mark)
+    compiled = pytorch.compiled_of(print, mode)
+    compiled(1)
+    compiled(2)
+    marks = ["mark"] if mode == "reduce-overhead" else []
+    assert done == [*marks, f"{mode} 1", *marks, f"{mode} 2"]
+
+
+@pytest.mark.torch
+def test_words_that_name_peers_are_known(on_device, modules):
+    known = {"eager", "compile", "autocast", "graph", *on_device.MODES}
+    for peers in modules.gpu.PEERS.values():
+        for script in peers.values():
+            if script.file == "pytorch_gpu.py":
+                assert {word for one in script.arguments for word in one.split(".")} <= known
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *(("tiny-run", "float32"), ("lstm", "float32")),
+        *(("transformer", "float32"), ("transformer", "mixed-bfloat16"), ("mlp", "mixed-bfloat16")),
+    ],
+)
+def test_jax_on_a_device_computes_what_lamina_computes(modules, name, dtype, tmp_path, monkeypatch):
+    pytest.importorskip("jax", reason="JAX is not installed")
+    monkeypatch.setenv("BENCHMARK_DEVICE", "cpu")
+    check_peer(modules, "jax", name, tmp_path, dtype, 1e-3 if dtype == "float32" else 3e-2)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a program of JAX, and those of the programs in it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for part in value if isinstance(value, tuple) else (value,):
+                inner = getattr(part, "jaxpr", part)
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner)
+
+
+# Not the transformer: the attention in it is JAX's own.
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet-18", "lstm"])
+def test_products_of_jax_have_the_type_of_the_weights(modules, name, tmp_path):
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    worker, peer = (importlib.import_module(module) for module in ("worker", "jax_peer"))
+    workload = modules.gpu_workloads.named(name, True)
+    modules.harness.write_data(workload, tmp_path / "data.npz")
+    data = worker.read_data(str(tmp_path / "data.npz"))
+    record = worker.read_workload(json.dumps(workload.record()))
+    parameters = peer.initial_parameters(record, data)
+    state = peer.initial_state(record, parameters)
+    for mixed, expected in ((False, "float32"), (True, "bfloat16")):
+        step = partial(peer.step, record, partial(peer.forward, record, mixed=mixed))
+        program = jax.make_jaxpr(step)(parameters, state, data.x, data.y).jaxpr
+        types = [
+            str(operand.aval.dtype)
+            for equation in equations(program)
+            if equation.primitive.name in ("dot_general", "conv_general_dilated")
+            for operand in equation.invars
+        ]
+        # Forward, and backward for weights; each product has two operands.
+        assert len(types) >= 4 * sum(one.ndim > 1 for one in parameters)
+        assert set(types) == {expected}
