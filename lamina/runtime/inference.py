@@ -28,9 +28,10 @@ from lamina.step.names import names_of_inputs
 from lamina.step.specs import check_batch, converted, input_spec
 
 # The batch size of predictions is a power of two between these bounds: the largest one with which
-# every tensor takes at most LARGEST_TENSOR_BYTES.
+# every tensor takes at most so many bytes: less than the caches of a processor, or what keeps a GPU
+# with memory of its own busy.
 LARGEST_BATCH, SMALLEST_BATCH = 4096, 16
-LARGEST_TENSOR_BYTES = 8 << 20
+LARGEST_TENSOR_BYTES, LARGEST_ON_GPU = 8 << 20, 64 << 20
 
 # The number of examples, and the dtypes of the inputs.
 _Key = tuple[int, tuple[DType, ...]]
@@ -57,7 +58,8 @@ class Inference:
     def __call__(self, inputs: Any) -> tuple[Array, ...]:
         """The outputs for arrays of inputs, computed in batches of 16 to 4,096 examples.
 
-        The batch size is the largest with which no tensor takes more than 8 MiB, but at least 16.
+        The batch size is the largest with which no tensor takes more than 8 MiB (64 MiB on a GPU
+        with memory of its own), but at least 16.
         The last batch may be smaller. Batches are not padded, so a network that mixes the examples
         of a batch sees real examples only. Without examples the outputs have none.
         """
@@ -73,19 +75,14 @@ class Inference:
         count = check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)
-        batches: list[tuple[Array, ...]] = []
         with self._parameters.lock.mutex:
             size = count if count <= SMALLEST_BATCH else self._largest_batch
-            for start in range(0, count, size):
-                stop = min(start + size, count)
-                rows = [array[start:stop] for array in arrays]
-                batches.append(self._run(rows, (stop - start, dtypes)))
-        if len(batches) == 1:
+            if count > size:
+                return self._in_batches(arrays, dtypes, size)
             # The numbers of another integer type are checked each time.
             if len(arrays) == 1 and not is_ranged(dtypes[0], self._specs[0][1]):
                 self._last = type_of(arrays[0]), (count, dtypes)
-            return batches[0]
-        return tuple(np.concatenate(outputs) for outputs in zip(*batches, strict=True))
+            return self._run(arrays, (count, dtypes))
 
     def _known(self, inputs: Any) -> _Key | None:
         """The key of the program, if the inputs need no check: one array of the last one's type.
@@ -141,8 +138,10 @@ class Inference:
         def largest_bytes(batch: int) -> int:
             return max((size(tensor, batch) for tensor in growing), default=0)
 
+        shares = self._parameters.engine.device.shares_memory
+        most = LARGEST_ON_GPU if shares is False else LARGEST_TENSOR_BYTES
         batch = LARGEST_BATCH
-        while batch > SMALLEST_BATCH and largest_bytes(batch) > LARGEST_TENSOR_BYTES:
+        while batch > SMALLEST_BATCH and largest_bytes(batch) > most:
             batch //= 2
         return batch
 
@@ -157,6 +156,22 @@ class Inference:
         compiled.run(arrays)
         output = compiled.executable.output
         return tuple([output(name) for name, _ in compiled.program.outputs])
+
+    def _in_batches(
+        self, arrays: Sequence[Array], dtypes: tuple[DType, ...], size: int
+    ) -> tuple[Array, ...]:
+        count = len(arrays[0])
+        found: dict[str, Array] = {}
+        for start in range(0, count, size):
+            rows = [array[start : start + size] for array in arrays]
+            compiled = self._programs.get((len(rows[0]), dtypes), self._compile)
+            compiled.run(rows)
+            for name, buffer in compiled.program.outputs:
+                spec = compiled.program.buffers[buffer]
+                if name not in found:
+                    found[name] = np.empty((count, *spec.shape[1:]), spec.dtype.numpy)
+                compiled.executable.read_into(name, found[name][start : start + size])
+        return tuple(found.values())
 
     def _compile(self, key: _Key, timed: bool = False) -> CompiledProgram:
         (batch, dtypes), parameters = key, self._parameters

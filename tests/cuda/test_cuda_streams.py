@@ -379,6 +379,18 @@ def test_a_training_step_makes_few_calls_of_the_driver(use, counts):
     assert not counts["cuEventCreate"]
 
 
+@pytest.mark.parametrize(("limit", "runs"), [("LARGEST_TENSOR_BYTES", 1), ("LARGEST_ON_GPU", 3)])
+def test_predictions_have_larger_batches_on_a_gpu(use, counts, monkeypatch, limit, runs):
+    use()
+    x = np.random.default_rng(1).standard_normal((40, 5), np.float32)
+    model = lm.Model(lm.Sequential(lm.Input(5), lm.Linear(20)), engine="cuda", seed=2)
+    expected = lm.Model(model.network, engine="interpreter", seed=2).predict(x)
+    # The outputs of 16 examples.
+    monkeypatch.setattr(f"lamina.runtime.inference.{limit}", 16 * 20 * 4)
+    assert np.abs(model.predict(x) - expected).max() < 1e-6
+    assert counts["cuGraphLaunch"] == runs
+
+
 def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, monkeypatch):
     use()
     monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
