@@ -118,6 +118,9 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
         f"kernels-{name}": Part(ours("kernels", *options), 45, still)
         for name, options in PRECISIONS.items()
     }
+    found |= {
+        f"tuned-{name}": Part(ours("tuned", *options), 60) for name, options in PRECISIONS.items()
+    }
     found["bench-float32"] = bench("float32", "graph")
     found["bench-mixed"] = bench("mixed", "autocast.graph", names=TOLD[:6])
     found["bench-tf32"] = bench("tf32", "graph", names=TOLD[:4])
@@ -399,8 +402,33 @@ def host(given: argparse.Namespace, found: Found) -> None:
         found.tried(name, lambda one=make: measured(one))
 
 
+def tuned(given: argparse.Namespace, found: Found) -> None:
+    """The time of each schedule of the steps that take longest, for some seconds a workload."""
+    from lamina.engines.discovery import open_engine
+    from lamina.engines.gpu import tuning
+
+    # Also steps that take a small share of a large network's time.
+    tuning.LEAST_SHARE = 0.01
+    tuner = open_engine(given.engine)._tuner
+
+    def measured(make: Callable[[], Any]) -> list[dict[str, Any]]:
+        peer = make()
+        rows: list[dict[str, Any]] = []
+        for program in peer._programs():
+            for one in tuner._tried(program.program, 1.0 if given.machine else 25.0):
+                times = [(each.seconds, each.schedule) for each in one.candidates]
+                rows.append({"steps": one.steps, "chosen": one.chosen, "candidates": times})
+        peer.release()
+        return rows
+
+    given.workload = given.workload or ["vgg", "resnet-18"]
+    for name, make in programs_of(given):
+        found.tried(name, lambda one=make: measured(one))
+
+
 OWN = {
     "first": first,
+    "tuned": tuned,
     "schedules": schedules,
     "compile": compile_all,
     "kernels": kernels,
