@@ -162,7 +162,7 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
             ends = [_end(operand, roundings) for operand in node.operands]
             read = [one for one in ends if one is not None]
             for end in read if len(read) == len(ends) else ():
-                if end in roundings:
+                if end in roundings and _size(end):
                     passes[roundings[end]].append(_multiplications(node) / _size(end) / tile)
     users, roots = users_of(nodes), set(graph.roots)
     inside: dict[_Rounding, set[Tensor]] = defaultdict(set)

@@ -190,6 +190,12 @@ def test_an_operand_is_stored_only_if_that_costs_less(rounding):
         assert len(program_of(rounding, outputs, **costs).steps) == 1
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_an_operand_without_elements_is_not_stored(rounding):
+    x, weight = given("x", "input", SIZE, 0), given("weight", "parameter", 0, SIZE)
+    assert program_of(rounding, [ops.matmul(x, weight)]).prepared == 0
+
+
 # Faults of programs that prepare copies -----------------------------------------------------------
 
 
