@@ -116,11 +116,11 @@ def _lines_of(kernel: str, left: dict[str, Sequence[str]]) -> Iterator[str]:
 
 
 def kernels_of_contractions(program: Program, launches: Launches) -> set[str]:
-    """The names of the kernels that multiply, and whose work items form groups."""
+    """The names of the kernels that only multiply, and whose work items form groups."""
     return {
         one.kernel
         for one in launches.launches
-        if isinstance(program.steps[one.step], Contraction) and one.group
+        if isinstance(program.steps[one.step], Contraction) and one.group and not one.calls
     }
 
 

@@ -7,10 +7,11 @@ Conditions of vectors are integers of 32 bits, all bits set or none.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.codegen import builder
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.c_expressions import Expressions
@@ -34,6 +35,8 @@ from lamina.codegen.words import Words
 
 # The type of tables of addresses.
 _ADDRESSES = "Addresses"
+# Arrays in local memory are aligned to the largest vector.
+_LOCAL_ALIGNMENT = 16
 
 
 @final
@@ -123,6 +126,25 @@ class Module(Types, builder.Module):
             made.call_void(self.words.begun)
         return self._added(made)
 
+    def phase(
+        self, name: str, buffers: Sequence[tuple[str, str]], numbers: Sequence[tuple[str, Type]]
+    ) -> Function:
+        """Begins a function like a kernel, with which a group of another kernel does its work.
+
+        After the buffers and the numbers it takes the number of the group, the number of the item
+        in it, and the group's share of the local memory.
+        """
+        place = Place(Value("group", I64), Value("item", I64), Value("local", POINTER))
+        own = ((one.name, one.type) for one in (place.group, place.item, place.local))
+        parameters = [*((label, POINTER) for label, _ in buffers), *numbers, *own]
+        words = tuple(f"{self._parameter(type)}{label}" for label, type in parameters)
+        head = Head(self.groups.phase, "void", name, words)
+        return self._added(Function(self, parameters, head, is_called=True, place=place))
+
+    def keep_kernels(self, names: Collection[str]) -> None:
+        """Removes the kernels with other names."""
+        self.functions = [one for one in self.functions if one.is_called or one.name in names]
+
     def _added(self, function: Function) -> Function:
         self.functions.append(function)
         self.names.add(function.name)
@@ -170,12 +192,31 @@ class Module(Types, builder.Module):
         return "\n\n".join(["\n".join(head), *texts]) + "\n"
 
 
+@frozen_dataclass
+class Place:
+    """Where a phase runs: the number of the group, that of the item in it, and its local memory."""
+
+    group: Value
+    item: Value
+    local: Value
+
+
 @final
 class Function(Expressions):
-    """A function being written: instructions go to the current block."""
+    """A function being written: instructions go to the current block.
+
+    Attributes:
+        local_bytes: the local memory that a phase needs for each group.
+    """
 
     def __init__(
-        self, module: Module, parameters: Sequence[tuple[str, Type]], head: Head, *, is_called: bool
+        self,
+        module: Module,
+        parameters: Sequence[tuple[str, Type]],
+        head: Head,
+        *,
+        is_called: bool,
+        place: Place | None = None,
     ) -> None:
         given = [Value(label, type) for label, type in parameters]
         super().__init__(module, head.name, given)
@@ -187,6 +228,8 @@ class Function(Expressions):
         self.head = head
         self.is_called = is_called
         self.iterations = Iterations()
+        self._place = place
+        self.local_bytes = 0
 
     @property
     def module(self) -> Module:
@@ -312,28 +355,42 @@ class Function(Expressions):
         return self._made(f"{table.name}[{self._operand(number)}]", type)
 
     def item(self) -> Value:
-        """The number of the work item."""
+        """The number of the work item; a phase without groups has it as that of a group."""
+        if self._place is not None:
+            return self._place.group
         return self._made(self.module.words.item, I64)
 
     # Groups of work items
 
     def group(self) -> Value:
         """The number of the work group."""
+        if self._place is not None:
+            return self._place.group
         return self._made(self.module.groups.group, I64)
 
     def item_in_group(self) -> Value:
         """The number of the work item in its group."""
+        if self._place is not None:
+            return self._place.item
         return self._made(self.module.groups.item, I64)
 
     def local(self, element: str, count: int) -> Value:
         """An array in local memory: the address of its first element."""
+        if self._place is not None:
+            offset = -(-self.local_bytes // _LOCAL_ALIGNMENT) * _LOCAL_ALIGNMENT
+            self.local_bytes = offset + count * Type(element).bytes
+            return self._launched(self._place.local.name, element, offset)
         return self._local_array(self.module.groups.declared, element, count=count)
 
     def launched(self, element: str, offset: int) -> Value:
         """An array in the local memory that launches add, from that byte on."""
-        return self._local_array(self.module.groups.launched, element, offset=offset)
+        return self._launched(self.module.groups.memory, element, offset)
 
-    def _local_array(self, declaration: str, element: str, **fields: int) -> Value:
+    def _launched(self, memory: str, element: str, offset: int) -> Value:
+        declaration = self.module.groups.launched
+        return self._local_array(declaration, element, memory=memory, offset=offset)
+
+    def _local_array(self, declaration: str, element: str, **fields: int | str) -> Value:
         value = self._value("l", POINTER)
         stored = stored_as(element)
         self.elements[value.name] = stored
@@ -348,7 +405,15 @@ class Function(Expressions):
         With `everywhere` they also see stores in buffers.
         """
         words = self.module.groups
-        self._line(words.barrier_everywhere if everywhere else words.barrier)
+        self.iterations.add_barrier()
+        if self._place is not None:
+            self.phase_barrier()
+        else:
+            self._line(words.barrier_everywhere if everywhere else words.barrier)
+
+    def phase_barrier(self) -> None:
+        """Waits for all items of a group that runs phases, in whatever place each of them is."""
+        self._line(self.module.groups.phase_barrier)
 
     # Addresses
 

@@ -58,7 +58,12 @@ CUDA = Words(
         group="(U64)blockIdx.x",
         item="(U64)threadIdx.x",
         declared="__shared__ __align__(16) {element} {name}[{count}]",
-        launched="{element} *{name} = ({element} *)(launched_memory + {offset})",
+        launched="{element} *{name} = ({element} *)({memory} + {offset})",
+        memory="launched_memory",
+        # It is always inlined, because kernels that call functions need a stack.
+        phase="static __device__ __forceinline__",
+        # Those of the items of a warp need not be the same instruction.
+        phase_barrier="__barrier_sync(0)",
         address="{element} *",
         barrier="__syncthreads()",
         # A barrier orders the accesses of a block to all memory.

@@ -16,10 +16,11 @@ class Iterations:
     Attributes:
         total: the most tests of the conditions of all loops in one call: a loop of n iterations
             tests n + 1 times. Infinite if that is unknown.
+        barriers: those that each work item comes by.
     """
 
     def __init__(self) -> None:
-        self.total = 0.0
+        self.total = self.barriers = 0.0
         # Of all loops that are open, the product of their iterations.
         self._products = [1.0]
 
@@ -32,6 +33,10 @@ class Iterations:
             count = math.inf if most is None else float(most)
         self.total += self._products[-1] * (count + 1)
         self._products.append(self._products[-1] * count)
+
+    def add_barrier(self) -> None:
+        """Counts a barrier within the loops that are open."""
+        self.barriers += self._products[-1]
 
     def end(self) -> None:
         """The body of the loop that began last ends here."""

@@ -31,12 +31,14 @@ class Signature(Generic[Decided]):
         buffers: the numbers, sizes and dtypes of these buffers.
         decided: the decisions on how the steps are run.
         iteration: the axis of iterations if the step is repeated; otherwise None.
+        is_phase: whether the function is a phase of a kernel, on engines that have phases.
     """
 
     steps: tuple[Step, ...]
     buffers: tuple[Buffer, ...]
     decided: Decided
     iteration: Axis | None
+    is_phase: bool = False
 
 
 # Steps without names, and the names of their buffers in the order of the numbers.

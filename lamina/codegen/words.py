@@ -84,7 +84,13 @@ class GroupWords:
         declared: the declaration of an array in local memory, which the items of a group share,
             aligned to vectors of 16 bytes; fields `element`, `name` and `count`.
         launched: the declaration of an array in the local memory that a launch adds; fields
-            `element`, `name` and `offset`, in bytes. "" if launches cannot add any.
+            `element`, `name`, `memory`, the address of that memory, and `offset`, in bytes. "" if
+            launches cannot add any.
+        memory: the name of that memory.
+        phase: the qualifiers of a function that is a phase of a kernel: several groups run it at
+            the same time, as parts of one group. "" if the language cannot do that.
+        phase_barrier: a statement that waits for all items of that one group, in whatever place
+            each of them is.
         address: the type of an address in local memory, as `Words.address`.
         barrier: a statement that waits for all items of the group; they then see each other's
             stores in local memory.
@@ -100,6 +106,9 @@ class GroupWords:
     barrier: str
     barrier_everywhere: str
     launched: str = ""
+    memory: str = ""
+    phase: str = ""
+    phase_barrier: str = ""
 
 
 @frozen_dataclass

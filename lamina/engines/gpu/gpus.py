@@ -38,7 +38,7 @@ class GpuFamily(Family):
         # Imported only here: listing devices does not need it.
         from lamina.engines.gpu.kernels import write_kernels
 
-        return write_kernels(program, schedule, self.traits, self._words)
+        return write_kernels(program, schedule, self.traits, self._words, separate=separate)
 
 
 def target_for(traits: Traits, engine: str) -> Target:

@@ -7,10 +7,11 @@ signature share their kernels, which are written for a step with numbers for buf
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import final
 
 from lamina.base.shapes import uint8
-from lamina.codegen.c import Module
+from lamina.codegen.c import Function, Module
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
 from lamina.engines.gpu.contractions import write_contraction
@@ -19,6 +20,7 @@ from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Trai
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.matrix_tiles import write_matrices
 from lamina.engines.gpu.passes import passes_of, without_epilogue
+from lamina.engines.gpu.phases import Joined, Phase, extra_clocks, joined_launches, write_phases
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.rows import write_rows
 from lamina.engines.gpu.scans import write_scan
@@ -44,6 +46,7 @@ from lamina.engines.gpu.tiles import write_tiled
 from lamina.engines.gpu.trees import write_tree_contraction
 from lamina.engines.gpu.work_item import StepSignature
 from lamina.engines.gpu.workspaces import StepWorkspaces
+from lamina.program.cost import cost_of
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction, Step
@@ -63,8 +66,10 @@ _WRITERS: dict[type, Callable[..., int]] = {
 }
 
 
-def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: Words) -> Launches:
-    """Writes the kernels of a program."""
+def write_kernels(
+    program: Program, schedule: Schedule, traits: Traits, words: Words, *, separate: bool = False
+) -> Launches:
+    """Writes the kernels of a program; if `separate`, none runs several steps."""
     writer = _Writer(program, module_for(traits, words), traits)
     # Of the steps that a run may omit, and of all others.
     load: list[Launch] = []
@@ -80,6 +85,8 @@ def write_kernels(program: Program, schedule: Schedule, traits: Traits, words: W
         (load if number < program.prepared else launches).extend(own)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(RepeatedLaunches(first, len(launches), repeat.axis.extent))
+    if words.groups is not None and words.groups.phase and not separate:
+        launches, repeats = writer.joined(program, launches, repeats)
     gathers = write_gathers(writer.module, program, counted=traits.counts_runs)
     recorders, count = write_recorders(writer.module, program) if traits.counts_runs else ({}, "")
     return Launches(
@@ -111,8 +118,10 @@ class _Writer:
         self.workspaces: dict[str, Workspace] = {}
         self._signatures = Signatures(program)
         self._traits = traits
-        # The name of each kernel, and the number of its work items.
+        # The name of each kernel, and the number of its work items; and the other way round.
         self._written: dict[StepSignature, tuple[str, int]] = {}
+        self._signature_of: dict[str, StepSignature] = {}
+        self._phases: dict[str, Function] = {}
 
     def launches(
         self, number: int, step: Step, decided: StepSchedule, iteration: Axis | None
@@ -174,10 +183,71 @@ class _Writer:
         if signature not in self._written:
             write = _WRITERS[type(decided)]
             self._written[signature] = name, write(self.module, name, signature)
+            self._signature_of[name] = signature
         name, items = self._written[signature]
         group = 0 if isinstance(decided, _ITEM_SCHEDULES) else decided.group
         local = decided.local_bytes if isinstance(decided, MatrixSchedule) else 0
         return [Launch(name, used, items, number, group, local_bytes=local)] if items else []
+
+    # Phases
+
+    def joined(
+        self, program: Program, launches: Sequence[Launch], repeats: Sequence[RepeatedLaunches]
+    ) -> tuple[list[Launch], list[RepeatedLaunches]]:
+        """The launches of a program, small ones as the phases of a kernel, and its repeats."""
+        extra = [self._extra_clocks(program, one) for one in launches]
+        found: list[Launch] = []
+        # Where each launch is now.
+        now: list[int] = []
+        begins = {one.first: one for one in joined_launches(launches, extra, repeats)}
+        within = set[RepeatedLaunches]()
+        while len(now) < len(launches):
+            one = begins.get(len(now))
+            first, last = len(now), len(now) + 1
+            if one is None:
+                found.append(launches[first])
+            else:
+                last = one.last
+                within.update(one.loops)
+                found.append(self._phases_of(launches[first:last], one, repeats))
+            now += [len(found) - 1] * (last - first)
+        self.module.keep_kernels({one.kernel for one in found})
+        kept = [
+            RepeatedLaunches(now[one.first], now[one.last - 1] + 1, one.count)
+            for one in repeats
+            if one not in within
+        ]
+        return found, kept
+
+    def _extra_clocks(self, program: Program, launch: Launch) -> float | None:
+        if launch.product is not None:
+            return None
+        cost = cost_of(program.steps[launch.step], program.buffers)
+        return extra_clocks(launch, self._signature_of[launch.kernel].decided, cost)
+
+    def _phases_of(
+        self, launches: Sequence[Launch], joined: Joined, repeats: Sequence[RepeatedLaunches]
+    ) -> Launch:
+        """Launches as the phases of one kernel, which is written."""
+        loops = [
+            RepeatedLaunches(one.first - joined.first, one.last - joined.first, one.count)
+            for one in joined.loops
+        ]
+        around = (one for one in repeats if one.first <= joined.first < one.last)
+        return write_phases(
+            *(self.module, f"{launches[0].kernel}_joined"),
+            [self._phase(one) for one in launches],
+            *(loops, self._traits.launched_local_bytes),
+            is_repeated=any(one not in joined.loops for one in around),
+        )
+
+    def _phase(self, launch: Launch) -> Phase:
+        name, signature = launch.kernel, self._signature_of[launch.kernel]
+        if name not in self._phases:
+            write = _WRITERS[type(signature.decided)]
+            write(self.module, f"{name}_phase", replace(signature, is_phase=True))
+            self._phases[name] = self.module.functions[-1]
+        return Phase(launch, self._phases[name], signature.iteration is not None)
 
 
 def workspaces_in_blocks(buffers: Sequence[Buffer], traits: Traits) -> dict[str, Workspace]:

@@ -61,13 +61,16 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
     numbers: list[tuple[str, Type]] = (
         [("iteration", I32)] if signature.iteration is not None else []
     )
-    many_registers = _takes_registers(signature.decided)
-    code = module.kernel(name, buffers, numbers, group=group, many_registers=many_registers)
+    if signature.is_phase:
+        code = module.phase(name, buffers, numbers)
+    else:
+        many_registers = _takes_registers(signature.decided)
+        code = module.kernel(name, buffers, numbers, group=group, many_registers=many_registers)
     bases = {one.name: code.parameters[n] for n, one in enumerate(signature.buffers)}
     sizes = {one.name: one.size for one in signature.buffers}
     points = Points(code, bases, sizes, whole_vectors=True, position=position)
     if signature.iteration is not None:
-        iteration = code.parameters[-1]
+        iteration = code.parameters[len(buffers)]
         wide = iteration if position == I32 else code.convert("zext", iteration, "i64")
         points.fix(signature.iteration, wide)
     return points

@@ -1,0 +1,97 @@
+"""Small kernels as the phases of one kernel, on the machine that runs PTX, which finds races."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import run_program, training_step
+
+import lamina as lm
+from cuda_machine.engine import DoubledDevice, skip_without_nvrtc
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.gpu import kernels
+from lamina.engines.gpu.engine import GpuEngine
+from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.phases import extra_clocks
+from lamina.engines.gpu.schedule import TreeSchedule
+from lamina.program.program import Program
+
+pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
+skip_without_nvrtc()
+
+DEVICES = {capability: DoubledDevice(capability) for capability in ((7, 5), (9, 0))}
+
+
+class Separate(GpuFamily):
+    """Kernels that are never joined."""
+
+    def write(self, program: Program, schedule: Any, *, separate: bool = False) -> Any:
+        return super().write(program, schedule, separate=True)
+
+
+def engine(kind: type[GpuFamily], capability: tuple[int, int]) -> GpuEngine:
+    driver = DEVICES[capability].driver
+    return GpuEngine(
+        "cuda", lambda: driver, lambda _: kind(driver.traits, driver.words, kind.__name__)
+    )
+
+
+def classifier() -> lm.Network:
+    return lm.Sequential(lm.Input(20), lm.Linear(33), lm.BatchNorm(), lm.ReLU(), lm.Linear(10))
+
+
+def recurrent() -> lm.Network:
+    return lm.Sequential(lm.Input(7, 4), lm.LSTM(6), lm.Flatten(), lm.Linear(3))
+
+
+def check(network: lm.Network, capability: tuple[int, int]) -> int:
+    """Requires the bits of separate kernels from a training step; returns its launches."""
+    graph = training_step(network, lm.CrossEntropy(), lm.SGD(0.05, momentum=0.9)).graph
+    own, separate = (engine(kind, capability) for kind in (GpuFamily, Separate))
+    program = compile_graph(graph, batch=5, name="step", target=own.target)
+    generator = np.random.default_rng(0)
+    feeds = {
+        one.name: generator.uniform(0.0, 1.0, one.shape).astype(one.dtype.numpy)
+        for kind in ("input", "parameter", "state")
+        for one in program.of_kind(kind)
+    }
+    rows = [run_program(program, one, feeds, runs=2) for one in (own, separate)]
+    assert DEVICES[capability].double.recover() == []
+    for found, expected in zip(*rows, strict=True):
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, name)
+            assert np.isfinite(value).all(), name
+    assert own.launch_count(program) < separate.launch_count(program)
+    return own.launch_count(program)
+
+
+@pytest.mark.parametrize("capability", DEVICES, ids=str)
+@pytest.mark.parametrize("network", [classifier, recurrent])
+def test_a_small_training_step_is_one_kernel_with_the_bits_of_separate_ones(
+    network, capability, monkeypatch
+):
+    monkeypatch.setenv("LAMINA_CACHE", "0")
+    assert check(network(), capability) == 1
+
+
+def test_launches_within_an_iteration_are_joined(monkeypatch):
+    def without_trees(launch: Any, decided: Any, cost: Any) -> float | None:
+        is_tree = isinstance(decided, TreeSchedule)
+        return None if is_tree else extra_clocks(launch, decided, cost)
+
+    monkeypatch.setenv("LAMINA_CACHE", "0")
+    monkeypatch.setattr(kernels, "extra_clocks", without_trees)
+    joined: list[bool] = []
+    write: Callable[..., Any] = kernels.write_phases
+
+    def written(*given: Any, is_repeated: bool) -> Any:
+        joined.append(is_repeated)
+        return write(*given, is_repeated=is_repeated)
+
+    monkeypatch.setattr(kernels, "write_phases", written)
+    check(recurrent(), (9, 0))
+    assert True in joined
+    assert False in joined
