@@ -11,7 +11,6 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
-from lamina.base.records import frozen_dataclass
 from lamina.codegen import builder
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.c_expressions import Expressions
@@ -35,6 +34,8 @@ from lamina.codegen.words import Words
 
 # The type of tables of addresses.
 _ADDRESSES = "Addresses"
+# The last parameters of a phase.
+_GROUP, _ITEM, _LOCAL = "group", "item", "local"
 # Arrays in local memory are aligned to the largest vector.
 _LOCAL_ALIGNMENT = 16
 
@@ -134,12 +135,11 @@ class Module(Types, builder.Module):
         After the buffers and the numbers it takes the number of the group, the number of the item
         in it, and the group's share of the local memory.
         """
-        place = Place(Value("group", I64), Value("item", I64), Value("local", POINTER))
-        own = ((one.name, one.type) for one in (place.group, place.item, place.local))
+        own = ((_GROUP, I64), (_ITEM, I64), (_LOCAL, POINTER))
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers, *own]
         words = tuple(f"{self._parameter(type)}{label}" for label, type in parameters)
         head = Head(self.groups.phase, "void", name, words)
-        return self._added(Function(self, parameters, head, is_called=True, place=place))
+        return self._added(Function(self, parameters, head, is_called=True, is_phase=True))
 
     def keep_kernels(self, names: Collection[str]) -> None:
         """Removes the kernels with other names."""
@@ -192,15 +192,6 @@ class Module(Types, builder.Module):
         return "\n\n".join(["\n".join(head), *texts]) + "\n"
 
 
-@frozen_dataclass
-class Place:
-    """Where a phase runs: the number of the group, that of the item in it, and its local memory."""
-
-    group: Value
-    item: Value
-    local: Value
-
-
 @final
 class Function(Expressions):
     """A function being written: instructions go to the current block.
@@ -216,7 +207,7 @@ class Function(Expressions):
         head: Head,
         *,
         is_called: bool,
-        place: Place | None = None,
+        is_phase: bool = False,
     ) -> None:
         given = [Value(label, type) for label, type in parameters]
         super().__init__(module, head.name, given)
@@ -228,7 +219,7 @@ class Function(Expressions):
         self.head = head
         self.is_called = is_called
         self.iterations = Iterations()
-        self._place = place
+        self._is_phase = is_phase
         self.local_bytes = 0
 
     @property
@@ -356,30 +347,24 @@ class Function(Expressions):
 
     def item(self) -> Value:
         """The number of the work item; a phase without groups has it as that of a group."""
-        if self._place is not None:
-            return self._place.group
-        return self._made(self.module.words.item, I64)
+        return self._made(_GROUP if self._is_phase else self.module.words.item, I64)
 
     # Groups of work items
 
     def group(self) -> Value:
         """The number of the work group."""
-        if self._place is not None:
-            return self._place.group
-        return self._made(self.module.groups.group, I64)
+        return self._made(_GROUP if self._is_phase else self.module.groups.group, I64)
 
     def item_in_group(self) -> Value:
         """The number of the work item in its group."""
-        if self._place is not None:
-            return self._place.item
-        return self._made(self.module.groups.item, I64)
+        return self._made(_ITEM if self._is_phase else self.module.groups.item, I64)
 
     def local(self, element: str, count: int) -> Value:
         """An array in local memory: the address of its first element."""
-        if self._place is not None:
+        if self._is_phase:
             offset = -(-self.local_bytes // _LOCAL_ALIGNMENT) * _LOCAL_ALIGNMENT
             self.local_bytes = offset + count * Type(element).bytes
-            return self._launched(self._place.local.name, element, offset)
+            return self._launched(_LOCAL, element, offset)
         return self._local_array(self.module.groups.declared, element, count=count)
 
     def launched(self, element: str, offset: int) -> Value:
@@ -406,7 +391,7 @@ class Function(Expressions):
         """
         words = self.module.groups
         self.iterations.add_barrier()
-        if self._place is not None:
+        if self._is_phase:
             self.phase_barrier()
         else:
             self._line(words.barrier_everywhere if everywhere else words.barrier)
