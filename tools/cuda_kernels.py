@@ -122,7 +122,8 @@ class Written:
             one.kernel: (one.items, one.group or GROUP, one.local_bytes)
             for one in self.launches.launches
         }
-        sizes |= {one.kernel: (one.items, GROUP, 0) for one in self.launches.gathers}
+        if gather := self.launches.gather:
+            sizes[gather.kernel] = gather.items, GROUP, 0
         return {
             name: Kernel(compiled[name], texts[name], group, -(-items // group), local)
             for name, (items, group, local) in sizes.items()

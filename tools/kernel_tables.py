@@ -102,8 +102,8 @@ def lines_of_steps(
         for launch in launches.launches:
             if launch.step == number:
                 yield from _lines_of(launch.kernel, left)
-    for gather in launches.gathers:
-        yield f"gather of the examples of {gather.input}"
+    if gather := launches.gather:
+        yield f"gather of the examples of {', '.join(gather.inputs)}"
         yield from _lines_of(gather.kernel, left)
     counted = f"{len(program.steps)} steps, {len(launches.launches)} launches"
     yield f"{counted}; {_times(rooflines, totals)}"

@@ -402,6 +402,10 @@ class Function(Expressions):
 
     # Addresses
 
+    def is_given(self, buffer: Value) -> Value:
+        """Whether a parameter is the address of a buffer; otherwise it is a null pointer."""
+        return self._made(f"{buffer.name} != 0", I1)
+
     def _pointer(self, pointer: Value, element: str, lanes: int = 0) -> str:
         """An address of elements, or of vectors that are aligned to their size."""
         kind = stored_as(element)

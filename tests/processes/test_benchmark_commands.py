@@ -289,8 +289,8 @@ def test_launches_of_repeated_kernels_count_each_time():
     launches = tuple(Launch("kernel", (), 1, step) for step in range(5))
     repeats = (RepeatedLaunches(0, 1, 10), RepeatedLaunches(2, 4, 3))
     # The first is launched 10 times, the third and the fourth 3 times each, the others once.
-    assert Launches("", launches, repeats, ()).launch_count == 10 + 1 + 3 + 3 + 1
-    assert Launches("", launches, (), ()).launch_count == 5
+    assert Launches("", launches, repeats, None).launch_count == 10 + 1 + 3 + 3 + 1
+    assert Launches("", launches, (), None).launch_count == 5
 
 
 @pytest.mark.sampled

@@ -89,9 +89,9 @@ class GpuProgram:
         self._uploads = Uploads(driver, program.of_kind("input"))
         self._recording, self._scalars = Recording(driver), KeptScalars(driver)
         self._saved = Recording(driver)
-        # On a device that counts the runs, the number of the run.
+        # On a device that counts the runs, the numbers of the run.
         counted = driver.traits.counts_runs
-        self._counter = DeviceMemory(driver, (), np.dtype(np.int32)) if counted else None
+        self._counter = DeviceMemory(driver, (2,), np.dtype(np.int32)) if counted else None
         # The runs between two pauses in which signals are handled.
         self._piece = 1
         self._layout = arena_layout(program, launches, driver.traits)
@@ -274,15 +274,16 @@ class GpuProgram:
         count, recording = len(rows), self._recording
         outputs = {name: self._outputs[name] for name in recorded}
         with self._driver.errors("preparing runs of a program"):
+            gather = self._launches.gather
             examples = {
-                one.input: device_memory(resident[one.input], self._driver).buffer
-                for one in (self._launches.gathers if count else ())
+                name: device_memory(resident[name], self._driver).buffer
+                for name in (gather.inputs if gather is not None and count else ())
             }
-            records = tuple(
-                (recording.buffer(f"output {name}", count * one.bytes), one)
+            records = {
+                name: (recording.buffer(f"output {name}", count * one.bytes), one)
                 for name, one in outputs.items()
                 if one.bytes
-            )
+            }
             data = DataSet(examples, recording.write("examples", rows), records)
             begin = self._begin_of(data)
             self._pack_changed()
@@ -301,7 +302,7 @@ class GpuProgram:
         if counter is None:
             return numbered_runs(*given, self._run)
         # The next run is the first one.
-        counter.write(np.zeros((), np.int32))
+        counter.write(np.zeros(2, np.int32))
         begin = next((begin for known, begin in self._counted if known == data), None)
         if begin is None:
             program = self._ordered if self._seconds is None else None

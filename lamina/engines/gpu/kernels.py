@@ -15,7 +15,7 @@ from lamina.codegen.c import Function, Module
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
 from lamina.engines.gpu.contractions import write_contraction
-from lamina.engines.gpu.gather import write_gathers, write_recorders
+from lamina.engines.gpu.gather import write_gather, write_recorder
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.matrix_tiles import write_matrices
@@ -87,13 +87,13 @@ def write_kernels(
             repeats.append(RepeatedLaunches(first, len(launches), repeat.axis.extent))
     if words.groups is not None and words.groups.phase and not separate:
         launches, repeats = writer.joined(program, launches, repeats)
-    gathers = write_gathers(writer.module, program, counted=traits.counts_runs)
-    recorders, count = write_recorders(writer.module, program) if traits.counts_runs else ({}, "")
+        writer.module.keep_kernels({one.kernel for one in (*load, *launches)})
+    gather = write_gather(writer.module, program, counted=traits.counts_runs)
+    recorder = write_recorder(writer.module, program) if traits.counts_runs else None
     return Launches(
-        *(writer.module.text(), tuple(launches), tuple(repeats), gathers, writer.workspaces),
+        *(writer.module.text(), tuple(launches), tuple(repeats), gather, writer.workspaces),
         load=tuple(load),
-        recorders=recorders,
-        count=count,
+        recorder=recorder,
     )
 
 
@@ -211,7 +211,6 @@ class _Writer:
                 within.update(one.loops)
                 found.append(self._phases_of(launches[first:last], one, repeats))
             now += [len(found) - 1] * (last - first)
-        self.module.keep_kernels({one.kernel for one in found})
         kept = [
             RepeatedLaunches(now[one.first], now[one.last - 1] + 1, one.count)
             for one in repeats
@@ -235,7 +234,7 @@ class _Writer:
         ]
         around = (one for one in repeats if one.first <= joined.first < one.last)
         return write_phases(
-            *(self.module, f"{launches[0].kernel}_joined"),
+            *(self.module, f"{launches[0].kernel}_joined_{joined.first}"),
             [self._phase(one) for one in launches],
             *(loops, self._traits.launched_local_bytes),
             is_repeated=any(one not in joined.loops for one in around),

@@ -153,20 +153,38 @@ class RepeatedLaunches:
 
 @frozen_dataclass
 class Gather:
-    """The kernel that copies the examples of a batch from a data set to an input.
+    """The kernel that copies the examples of a batch from data sets to inputs.
 
-    Its arguments are the data set, the input, the examples of all runs (int64), and the number of
-    the run, an int. If the device counts the runs, the number is in a buffer.
+    Its arguments are a data set and an input for each of the inputs, the examples of all runs
+    (int64), and the number of the run, an int. If the device counts the runs, a buffer of two such
+    numbers is the last argument; the kernel reads the first one and copies it to the second one.
 
     Attributes:
         kernel: the name of its function in the text.
-        input: the buffer of the program.
+        inputs: the buffers of the program.
         items: the number of work items that have work.
     """
 
     kernel: str
-    input: str
+    inputs: tuple[str, ...]
     items: int
+
+
+@frozen_dataclass
+class Recorder:
+    """On a device that counts the runs, the kernel that records the outputs of a run, and counts.
+
+    Its arguments are the records of all runs and the output for each of the outputs, and the two
+    numbers of the run. It reads the second one, and stores the next number as the first one. An
+    output whose records are a null pointer is not recorded.
+
+    Attributes:
+        kernel: the name of its function in the text.
+        outputs: the number of work items that record each output with elements, by its name.
+    """
+
+    kernel: str
+    outputs: Mapping[str, int]
 
 
 @frozen_dataclass
@@ -177,27 +195,23 @@ class Launches:
         text: the functions, in the driver's language.
         launches: in the order in which they run.
         repeats: ranges of launches that are repeated, in order and without overlap.
-        gathers: one for each input that has examples with elements.
+        gather: the kernel that gathers the examples of a run; None if no input has any.
         workspaces: by name. Offsets are multiples of the device's alignment.
         kept: the bytes of workspaces whose contents stay from one run to the next, by name.
         load: launches that fill the kept workspaces, and make the rounded copies that a program
             prepares. They run before the first of the `launches`, once after the parameters were
             changed.
-        recorders: on a device that counts the runs, for each output with elements, by its name, the
-            kernel that copies it to its record, and the number of its work items. The arguments are
-            the records of all runs, the output, and the number of the run.
-        count: on such a device the name of the kernel that counts a run; otherwise "".
+        recorder: the kernel after a run, on a device that counts the runs.
     """
 
     text: str
     launches: tuple[Launch, ...]
     repeats: tuple[RepeatedLaunches, ...]
-    gathers: tuple[Gather, ...]
+    gather: Gather | None
     workspaces: Mapping[str, Workspace] = field(default_factory=dict[str, Workspace])
     kept: Mapping[str, int] = field(default_factory=dict[str, int])
     load: tuple[Launch, ...] = ()
-    recorders: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    count: str = ""
+    recorder: Recorder | None = None
 
     @property
     def workspace_blocks(self) -> tuple[int, ...]:

@@ -28,12 +28,12 @@ class DataSet:
     """What runs over a data set read and write, besides the program's buffers.
 
     The examples are by the names of inputs, and their numbers in all runs are `rows`; None without
-    examples. Each recorded output has a buffer for its records.
+    examples. Each recorded output, by its name, has a buffer for its records.
     """
 
     examples: Mapping[str, Buffer]
     rows: Buffer
-    records: tuple[tuple[Buffer, Output], ...]
+    records: Mapping[str, tuple[Buffer, Output]]
 
 
 # Enqueues the run of a number.
@@ -49,14 +49,14 @@ def numbered_runs(
     program: Callable[[], None],
 ) -> Begin:
     """Runs whose number the host passes to each kernel; `program` enqueues the program."""
-    gathers = _gather_kernels(driver, module, launches, data, buffers)
+    gather = _gather_kernel(driver, module, launches, data, buffers)
 
     def begin(run: int) -> None:
         queue = driver.queue
-        for kernel in gathers:
-            queue.launch(kernel, run)
+        if gather is not None:
+            queue.launch(gather, run)
         program()
-        for record, output in data.records:
+        for record, output in data.records.values():
             size = output.bytes
             queue.copy(record, run * size, buffers[output.name], size)
 
@@ -77,14 +77,10 @@ def counted_runs(
 
     `program` has the launches of the program; None if its steps are timed, which `timed` does.
     """
-    gathers = _gather_kernels(driver, module, launches, data, buffers, counter)
-    first = [(kernel, None) for kernel in gathers]
-    last: list[tuple[Kernel, None]] = []
-    for record, output in data.records:
-        name, items = launches.recorders[output.name]
-        arguments = record, buffers[output.name], counter
-        last.append((driver.kernel(module, name, arguments, items, numbered=False), None))
-    last.append((driver.kernel(module, launches.count, (counter,), 1, numbered=False), None))
+    gather = _gather_kernel(driver, module, launches, data, buffers, counter)
+    recorder = _record_kernel(driver, module, launches, data, buffers, counter)
+    first = [(gather, None)] if gather is not None else []
+    last = [(recorder, None)]
     rows = [[*first, *program, *last]] if program is not None else [first, last]
     sequences: list[LaunchSequence] = [driver.sequence(row) for row in rows]
 
@@ -97,28 +93,41 @@ def counted_runs(
     return begin
 
 
-def _gather_kernels(
+def _gather_kernel(
     driver: Driver,
     module: Module,
     launches: Launches,
     data: DataSet,
     buffers: Mapping[str, Buffer],
     counter: Buffer = None,
-) -> list[Kernel]:
-    """The kernels that gather the inputs of a run; launches pass its number without a counter."""
-    if data.rows is None:
-        return []
-    counted = () if counter is None else (counter,)
-    return [
-        driver.kernel(
-            module,
-            one.kernel,
-            (data.examples[one.input], buffers[one.input], data.rows, *counted),
-            one.items,
-            numbered=counter is None,
-        )
-        for one in launches.gathers
-    ]
+) -> Kernel | None:
+    """The kernel that gathers the inputs of a run; a launch passes its number without a counter."""
+    gather = launches.gather
+    if data.rows is None or gather is None:
+        return None
+    pairs = [one for name in gather.inputs for one in (data.examples[name], buffers[name])]
+    given = (*pairs, data.rows, *(() if counter is None else (counter,)))
+    numbered = counter is None
+    return driver.kernel(module, gather.kernel, given, gather.items, numbered=numbered)
+
+
+def _record_kernel(
+    driver: Driver,
+    module: Module,
+    launches: Launches,
+    data: DataSet,
+    buffers: Mapping[str, Buffer],
+    counter: Buffer,
+) -> Kernel:
+    """The kernel that records the outputs of a run, and counts it."""
+    recorder = launches.recorder
+    assert recorder is not None
+    given: list[Buffer] = []
+    for name in recorder.outputs:
+        record, output = data.records.get(name, (None, None))
+        given += (record, None if output is None else buffers[output.name])
+    items = max((recorder.outputs[name] for name in data.records), default=1)
+    return driver.kernel(module, recorder.kernel, (*given, counter), items, numbered=False)
 
 
 @final

@@ -17,7 +17,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.codegen.c import Function, Module
 from lamina.codegen.pieces import PieceModule
 from lamina.codegen.values import I32, I64, Value, constant
-from lamina.engines.gpu.gather import write_gathers
+from lamina.engines.gpu.gather import write_gather
 from lamina.engines.gpu.launches import (
     Launch,
     LaunchedCall,
@@ -57,13 +57,13 @@ def launches_of(
     load = [writer.launch(one, written.load) for one in plan.launches(written.load, ())]
     count = max((len(one.buffers) for one in (*launches, *load)), default=0)
     module = written.module.inner
-    gathers = write_gathers(module, program, counted=False)
+    gather = write_gather(module, program, counted=False)
     writer.write_kernel(module, count)
     return Launches(
         module.text(),
         tuple(_padded(one, count) for one in launches),
         tuple(repeats),
-        gathers,
+        gather,
         _workspaces(written, traits, (*launches, *load)),
         written.kept,
         tuple(_padded(one, count) for one in load),

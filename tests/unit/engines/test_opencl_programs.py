@@ -59,7 +59,7 @@ LAUNCHES = Launches(
         Launch("last", ("y", "t", "p"), 3, 2),
     ),
     (RepeatedLaunches(0, 1, 2),),
-    (Gather("take", "x", 6),),
+    Gather("take", ("x",), 6),
 )
 C = np.arange(6, dtype="float32")
 X = np.array([[1, 2], [3, 4], [5, 6]], "float32")

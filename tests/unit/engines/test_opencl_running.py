@@ -47,7 +47,7 @@ def any_engine(request: Any, engine: Any, driver: Any, monkeypatch: pytest.Monke
 def long(iterations: int) -> Launches:
     """The program of the tests, whose first step is repeated: s = c + iterations * x."""
     repeats = (RepeatedLaunches(0, 1, iterations),)
-    return Launches(LAUNCHES.text, LAUNCHES.launches, repeats, LAUNCHES.gathers)
+    return Launches(LAUNCHES.text, LAUNCHES.launches, repeats, LAUNCHES.gather)
 
 
 def test_every_iteration_has_its_own_number(any_engine):
@@ -79,7 +79,7 @@ def test_signals_are_handled_between_runs(any_engine):
     middle = LAUNCHES.launches[0]
     launches = (Launch("begin", ("p",), 1, 0), middle, Launch("end", ("p",), 1, 2))
     repeated = Launches(
-        LAUNCHES.text + text, launches, (RepeatedLaunches(1, 2, 3000),), LAUNCHES.gathers
+        LAUNCHES.text + text, launches, (RepeatedLaunches(1, 2, 3000),), LAUNCHES.gather
     )
     executable, memory = made(any_engine, launches=repeated)
     executable.run([X, EMPTY])
