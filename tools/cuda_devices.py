@@ -27,6 +27,8 @@ class Architecture:
         multiprocessors: of the GPU.
         memory_gigabytes: of the GPU, 10^9 bytes each.
         source: where Nvidia states them.
+        clock_megahertz, memory_megahertz: the highest clocks.
+        bus_bits: the width of the interface of its memory.
         warps, groups: the most that are resident on a multiprocessor.
         shared_kilobytes: shared memory of a multiprocessor, 1024 bytes each.
         reserved_bytes: shared memory of each work group that the driver uses.
@@ -39,6 +41,9 @@ class Architecture:
     multiprocessors: int
     memory_gigabytes: int
     source: str
+    clock_megahertz: int
+    memory_megahertz: int
+    bus_bits: int
     warps: int
     groups: int
     shared_kilobytes: int
@@ -73,6 +78,9 @@ class Architecture:
             "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": shared - self.reserved_bytes,
             "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": shared,
             "RESERVED_SHARED_MEMORY_PER_BLOCK": self.reserved_bytes,
+            "CLOCK_RATE": self.clock_megahertz * 1000,
+            "MEMORY_CLOCK_RATE": self.memory_megahertz * 1000,
+            "GLOBAL_MEMORY_BUS_WIDTH": self.bus_bits,
         }[name]
 
     @property
@@ -88,24 +96,32 @@ ARCHITECTURES = {
     for one in (
         Architecture(
             *("sm_75", "T4", 40, 16, "Nvidia T4 data sheet: 2560 cores, 64 in a multiprocessor"),
+            *(1590, 5001, 256),
             *(32, 16, 64, 0, 256),
         ),
         Architecture(
             *("sm_80", "A100", 108, 40, "Nvidia A100 Tensor Core GPU architecture white paper"),
+            *(1410, 1215, 5120),
             *(64, 32, 164),
         ),
         Architecture(
             *("sm_86", "RTX 3090", 82, 24, "Nvidia Ampere GA102 GPU architecture white paper"),
+            *(1695, 9751, 384),
             *(48, 16, 100),
         ),
-        Architecture("sm_89", "RTX 4090", 128, 24, _ADA, 48, 24, 100),
+        Architecture("sm_89", "RTX 4090", 128, 24, _ADA, 2520, 10501, 384, 48, 24, 100),
         Architecture(
             *("sm_90", "H100 SXM5", 132, 80, "Nvidia H100 GPU architecture white paper"),
+            *(1980, 2619, 5120),
             *(64, 32, 228),
         ),
         # Nvidia publishes no number of multiprocessors; drivers report it.
-        Architecture("sm_100", "B200", 148, 180, "Nvidia HGX B200 data sheet", 64, 32, 228),
-        Architecture("sm_120", "RTX 5090", 170, 32, _BLACKWELL, 48, 24, 100),
+        Architecture(
+            *("sm_100", "B200", 148, 180, "Nvidia HGX B200 data sheet"),
+            *(1965, 3996, 8192),
+            *(64, 32, 228),
+        ),
+        Architecture("sm_120", "RTX 5090", 170, 32, _BLACKWELL, 2407, 14001, 512, 48, 24, 100),
     )
 }
 

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from lamina.base.shapes import DTypeLike
 
 
-def _of_program(function: Callable[..., object]) -> click.Command:
+def _of_program(function: Callable[..., Any]) -> click.Command:
     """A command about the program of a training step, with the options of all such commands.
 
     The function gets the model, the batch size, loss and optimizer, and its own options. Loss and
-    optimizer are None for a forward pass. What it returns is printed.
+    optimizer are None for a forward pass. What it returns is printed, and its `record` written to
+    the file of the option `json`, if the command has it.
     """
 
     @click.command()
@@ -50,9 +51,16 @@ def _of_program(function: Callable[..., object]) -> click.Command:
         model = lm.Model(definition.network, engine=engine, seed=further.get("seed", 0), **types)
         is_training = definition.loss is not None and not inference
         training = (definition.loss, definition.optimizer) if is_training else (None, None)
-        click.echo(str(function(model, batch_size or definition.batch_size, *training, **further)))
+        file_of_record: Path | None = further.pop("json", None)
+        found = function(model, batch_size or definition.batch_size, *training, **further)
+        click.echo(str(found))
+        if file_of_record is not None:
+            write_atomically(file_of_record, f"{dumps(found.record(), indent=1)}\n".encode())
 
     return command
+
+
+_record = options.output("--json", "FILE", "Write all figures to this file.")
 
 
 @_of_program
@@ -83,12 +91,13 @@ def explain(
 
 
 @_of_program
+@_record
 def tune(model: lm.Model, size: int, *training: Any) -> object:
     """Choose the schedules of a training step by their time on the device.
 
-    The most expensive steps of the program are run with several schedules. Shows their times and
-    the choices, which the cache on disk keeps for later runs of the program. Only OpenCL devices
-    tune.
+    The most expensive steps of the program are run with several schedules. Shows their times, those
+    that the cost model expects, and the choices, which the cache on disk keeps for later runs of
+    the program. Only OpenCL and CUDA devices tune.
 
     If FILE.py defines no loss, it is the program of a forward pass.
     """
@@ -106,7 +115,7 @@ def tune(model: lm.Model, size: int, *training: Any) -> object:
     help="About how long to run the program untimed, and again with timers.",
 )
 @options.seed
-@options.output("--json", "FILE", "Write all figures to this file.")
+@_record
 def profile(
     model: lm.Model,
     size: int,
@@ -115,7 +124,6 @@ def profile(
     targets: str | None,
     seconds: float,
     seed: int,
-    json: Path | None,
 ) -> object:
     """Measure each step of the program of a training step.
 
@@ -128,7 +136,4 @@ def profile(
 
     examples = first_examples(size, data, targets)
     size = size if examples is None else len(examples)
-    found = model.profile(size, *training, data=examples, seconds=seconds)
-    if json is not None:
-        write_atomically(json, f"{dumps(found.record(), indent=1)}\n".encode())
-    return found
+    return model.profile(size, *training, data=examples, seconds=seconds)

@@ -88,11 +88,13 @@ class Candidate:
         schedule: its text.
         seconds: of a run of the step; None if it failed, or was not run.
         problem: why it failed, or "".
+        expected: the seconds by the cost model; None if it has none for the schedule.
     """
 
     schedule: str
     seconds: float | None
     problem: str = ""
+    expected: float | None = None
 
 
 @frozen_dataclass

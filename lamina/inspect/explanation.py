@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import asdict, field
 from itertools import zip_longest
 from typing import Any
 
@@ -209,6 +209,13 @@ class Tuning:
     steps: tuple[TunedStep, ...]
     has_cache: bool
 
+    def record(self) -> dict[str, Any]:
+        """The steps, candidates and choices as plain values: `lamina tune --json`."""
+        explanation = self.explanation
+        heads = list(_heads(explanation.program))
+        steps = [{**asdict(one), "over": heads[one.steps[0]][3]} for one in self.steps]
+        return {"program": explanation.title, "steps": steps}
+
     def __str__(self) -> str:
         explanation = self.explanation
         heads = list(_heads(explanation.program))
@@ -216,8 +223,8 @@ class Tuning:
         if not rows:
             text = "No step takes long enough, and has several schedules: the cost model decides."
             return "\n".join([explanation.title, "", text])
-        header = ("step", "over", "time", "choice", "schedule")
-        lines = [explanation.title, "", table_text(header, rows, align="llrll")]
+        header = ("step", "over", "time", "expected", "choice", "schedule")
+        lines = [explanation.title, "", table_text(header, rows, align="llrrll")]
         if not self.has_cache:
             lines += ["", _NO_CACHE]
         return "\n".join(lines)
@@ -226,17 +233,20 @@ class Tuning:
 def _tried(step: TunedStep, over: str) -> Iterator[tuple[str, ...]]:
     """The lines of a table with the candidates of equal steps over these extents."""
     numbers = textwrap.wrap(", ".join(map(str, step.steps)), _STEPS_WIDTH)
-    lines: list[tuple[str, str, str]] = []
+    lines: list[tuple[str, str, str, str]] = []
     for number, candidate in enumerate(step.candidates):
-        time = "-" if candidate.seconds is None else seconds_text(candidate.seconds)
+        time, expected = (
+            "-" if seconds is None else seconds_text(seconds)
+            for seconds in (candidate.seconds, candidate.expected)
+        )
         choice = "chosen" if number == step.chosen else ""
         text = candidate.schedule
         if candidate.seconds is None:
             text += f": {candidate.problem or 'not run'}"
         first, *rest = textwrap.wrap(text, _SCHEDULE_WIDTH, break_on_hyphens=False)
-        lines += [(time, choice, first), *(("", "", line) for line in rest)]
+        lines += [(time, expected, choice, first), *(("", "", "", line) for line in rest)]
     for left, extents, line in zip_longest(numbers, [over], lines):
-        yield (left or "", extents or "", *(line or ("", "", "")))
+        yield (left or "", extents or "", *(line or ("", "", "", "")))
 
 
 def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:

@@ -64,6 +64,11 @@ class DeviceDescription:
             "MAX_SHARED_MEMORY_PER_BLOCK": SHARED_WITHOUT_OPT_IN,
             "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": self.most_shared,
             "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": SHARED_BYTES[self.capability][0],
+            "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+            # 10 bytes of memory in a clock for each of four multiprocessors.
+            "CLOCK_RATE": 1_600_000,
+            "MEMORY_CLOCK_RATE": 1_000_000,
+            "GLOBAL_MEMORY_BUS_WIDTH": 256,
             "COMPUTE_MODE": 0,
             "INTEGRATED": 0,
         }

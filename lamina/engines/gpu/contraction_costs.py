@@ -1,7 +1,7 @@
 """The expected time of a contraction on a GPU, for comparing its schedules.
 
-It is in clocks of a compute unit. The rates below are those of a typical GPU: they need only rank
-schedules, and devices differ by factors that are about equal for all of them.
+It is in clocks of a compute unit, by the rates of the device (`Rates`). What is written below is
+that of a typical GPU: it needs only rank schedules.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from lamina.engines.gpu.schedule import (
     TreeSchedule,
 )
 
-# What a compute unit does in a clock: lanes of arithmetic, and bytes from local memory, from the
-# cache that all compute units share, and from the device's memory.
-LANES, LOCAL_BYTES, CACHE_BYTES, MEMORY_BYTES = 64, 128, 64, 10
-# The integer operations that compute the address and the bounds of a load.
-OPERATIONS_OF_LOAD = 12
-# The latency of a load from memory, and of a launch.
-LOAD_LATENCY, LAUNCH = 500, 6000
+# The integer operations that compute the address and the bounds of a load, and how many of them a
+# compute unit does in a clock.
+OPERATIONS_OF_LOAD, INTEGER_LANES = 12, 64
+# The latency of a load from memory.
+LOAD_LATENCY = 500
 # The latency of a barrier, with what is read and written around it.
 BARRIER = 60
+# The work items that older GPUs run in step.
+WAVEFRONT = 64
 # Bytes that are read together: shorter runs of neighbours waste a share of them.
 SECTOR_BYTES = 32
-# The most work items that a compute unit runs at the same time, as far as registers suffice.
-RESIDENT_ITEMS, REGISTERS = 2048, 1 << 16
+# Of a compute unit; and the work items that use its lanes, as each computes several sums.
+REGISTERS, BUSY_ITEMS = 1 << 16, 256
 
 
 def contraction_cost(
@@ -44,8 +44,8 @@ def contraction_cost(
     if isinstance(decided, PassesSchedule):
         (only,) = decided.passes
         results = one.batch * one.m * one.n * only.splits
-        moved = 2 * results * one.element_bytes / (MEMORY_BYTES * traits.compute_units)
-        return _kernel_cost(one, only.kernels[0], traits, only.splits) + moved + LAUNCH
+        moved = 2 * results * one.element_bytes / bytes_in_a_clock(traits)
+        return _kernel_cost(one, only.kernels[0], traits, only.splits) + moved + traits.rates.launch
     return _kernel_cost(one, decided, traits, 1)
 
 
@@ -57,14 +57,19 @@ def packed_cost(
     The operand is a `side` before it is packed; `products` is the contraction that reads it packed.
     """
     count = one.batch * one.k * (one.m if decided.operand == "left" else one.n)
-    written = count * side.loaded_bytes / MEMORY_BYTES
-    read = count * _moved_bytes(side, along_k=True) / CACHE_BYTES
-    packing = (read + 2 * written) / traits.compute_units + LAUNCH
+    written = count * side.loaded_bytes / traits.rates.memory_bytes
+    read = count * _moved_bytes(side, along_k=True) / traits.rates.cache_bytes
+    packing = (read + 2 * written) / traits.compute_units + traits.rates.launch
     return packing + contraction_cost(products, decided.products, traits)
 
 
+def bytes_in_a_clock(traits: Traits) -> float:
+    """The bytes that all compute units together move from or to the device's memory in a clock."""
+    return traits.rates.memory_bytes * traits.compute_units
+
+
 def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: int) -> float:
-    k = max(one.k // splits, 1)
+    k, rates = max(one.k // splits, 1), traits.rates
     if isinstance(decided, TiledSchedule):
         return _tiled_cost(one.exchanged if decided.swapped else one, decided, traits, splits)
     if isinstance(decided, MatrixSchedule):
@@ -77,31 +82,32 @@ def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: 
         block, items, lanes, group = (decided.tile_m, decided.tile_n), 1, 1, 64
     blocks = splits * one.batch * math.ceil(one.m / block[0]) * math.ceil(one.n / block[1])
     loads = sum(block) * k
-    arithmetic = (loads * OPERATIONS_OF_LOAD / lanes + block[0] * block[1] * k) / LANES
+    arithmetic = block[0] * block[1] * k / rates.lanes
+    arithmetic += loads * OPERATIONS_OF_LOAD / lanes / INTEGER_LANES
     along_k = isinstance(decided, TreeSchedule) and decided.along_k
     bytes_ = block[0] * k * _moved_bytes(one.left, along_k=along_k)
     bytes_ += block[1] * k * _moved_bytes(one.right, along_k=along_k)
     sums = block[0] * block[1] * one.element_bytes
     # A tree writes each sum, and reads and writes it again on half of the levels' items.
-    combined = sums * items * 4 / LOCAL_BYTES if items > 1 else 0.0
-    clocks = max(arithmetic, bytes_ / CACHE_BYTES) + combined + sums / MEMORY_BYTES
+    combined = sums * items * 4 / rates.local_bytes if items > 1 else 0.0
+    clocks = max(arithmetic, bytes_ / rates.cache_bytes) + combined + sums / rates.memory_bytes
     groups = math.ceil(blocks * items / group)
     rounds = math.ceil(groups / traits.compute_units)
     levels = math.log2(items) * BARRIER
     # Several groups of a compute unit wait at the same time.
     waiting = math.ceil(k / (items * lanes)) * LOAD_LATENCY / 4 + levels
-    resident = max(RESIDENT_ITEMS // 2 // group, 1)
+    resident = max(rates.resident_items // 2 // group, 1)
     return max(rounds * group / items * clocks, waiting) + rounds * levels / resident
 
 
 def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int) -> float:
-    k = max(one.k // splits, 1)
+    k, rates = max(one.k // splits, 1), traits.rates
     stretches = math.ceil(k / tiled.tile_k)
     padded = stretches * tiled.tile_k
     results = tiled.tile_b * tiled.tile_m * tiled.tile_n
     groups = splits * (one.batch // tiled.tile_b)
     groups *= math.ceil(one.m / tiled.tile_m) * math.ceil(one.n / tiled.tile_n)
-    arithmetic = results * padded / LANES
+    arithmetic = results * padded / rates.lanes
     local = moved = loads = 0.0
     for side, load, tile, item in (
         (one.left, tiled.left, tiled.tile_m, tiled.item_m),
@@ -111,26 +117,26 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
         moved += count * _moved_bytes(side, along_k=load.along_k)
         loads += count / load.lanes
         read = tiled.group * item * padded
-        local += read * (HALF_BYTES if load.is_half else one.element_bytes) / LOCAL_BYTES
+        local += read * (HALF_BYTES if load.is_half else one.element_bytes) / rates.local_bytes
         if load.is_half and not _multiplies(side, traits):
-            arithmetic += read / LANES
-    arithmetic += loads * OPERATIONS_OF_LOAD / LANES
-    stored = results * one.element_bytes / MEMORY_BYTES
+            arithmetic += read / rates.lanes
+    arithmetic += loads * OPERATIONS_OF_LOAD / INTEGER_LANES
+    stored = results * one.element_bytes / rates.memory_bytes
     # A wavefront that is not full takes as long as a full one.
-    unused = math.ceil(tiled.group / LANES) * LANES / tiled.group
-    busy = max(unused * arithmetic, unused * local, moved / CACHE_BYTES) + stored
+    unused = math.ceil(tiled.group / WAVEFRONT) * WAVEFRONT / tiled.group
+    busy = max(unused * arithmetic, unused * local, moved / rates.cache_bytes) + stored
     rounds = math.ceil(groups / traits.compute_units)
     resident = min(_resident(tiled, one.element_bytes, traits), rounds)
     waiting = (stretches + 1) * LOAD_LATENCY / (resident * (1 + (tiled.buffers > 1)))
     # A group alone uses the lanes of a compute unit only if it has enough work items.
-    idle = min(1.0, tiled.group * resident / (4 * LANES))
+    idle = min(1.0, tiled.group * resident / BUSY_ITEMS)
     return rounds * (busy / idle + waiting)
 
 
 def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: int) -> float:
     rate = rate_of(one, traits)
     assert rate is not None
-    k = max(one.k // splits, 1)
+    k, rates = max(one.k // splits, 1), traits.rates
     stretches = math.ceil(k / decided.tile_k)
     padded = stretches * decided.tile_k
     results = decided.tile_m * decided.tile_n
@@ -146,13 +152,13 @@ def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: 
         moved += count * _moved_bytes(side, along_k=load.along_k)
         loads += count / load.lanes / (4 if load.is_asynchronous else 1)
         # Each warp along the other axis reads the tile.
-        local += count * (warps + 1) * decided.element_bytes / LOCAL_BYTES
-    other = loads * OPERATIONS_OF_LOAD / LANES
-    stored = results * one.element_bytes / MEMORY_BYTES
-    busy = max(arithmetic, other, local, moved / CACHE_BYTES) + stored
+        local += count * (warps + 1) * decided.element_bytes / rates.local_bytes
+    other = loads * OPERATIONS_OF_LOAD / INTEGER_LANES
+    stored = results * one.element_bytes / rates.memory_bytes
+    busy = max(arithmetic, other, local, moved / rates.cache_bytes) + stored
     rounds = math.ceil(groups / traits.compute_units)
     registers = results // decided.group + 64
-    resident = min(RESIDENT_ITEMS, REGISTERS // registers) // decided.group
+    resident = min(rates.resident_items, REGISTERS // registers) // decided.group
     resident = min(resident, traits.compute_unit_local_bytes // decided.local_bytes, rounds)
     resident = max(resident, 1)
     prefetched = decided.stages - 1
@@ -168,8 +174,9 @@ def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
     loaded = tiled.tile_k * (tiled.tile_m + tiled.tile_n) * tiled.tile_b // tiled.group
     registers = (tiled.item_m * tiled.item_n + 2 * (tiled.item_m + tiled.item_n) + loaded) * words
     registers += 32
-    items = min(RESIDENT_ITEMS, REGISTERS // registers)
-    local = traits.local_bytes // max(tiled.local_bytes(element_bytes), 1)
+    items = min(traits.rates.resident_items, REGISTERS // registers)
+    shared = traits.compute_unit_local_bytes or traits.local_bytes
+    local = shared // max(tiled.local_bytes(element_bytes), 1)
     return max(min(items // tiled.group, local), 1)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from lamina.engines.gpu.contraction_costs import LAUNCH, MEMORY_BYTES, contraction_cost, packed_cost
+from lamina.engines.gpu.contraction_costs import bytes_in_a_clock, contraction_cost, packed_cost
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
 from lamina.engines.gpu.matrix_schedules import matrix_schedules
@@ -59,16 +59,22 @@ def contraction_schedules(
     step: Contraction, bits: int, traits: Traits
 ) -> Iterator[WrittenSchedule]:
     """Schedules of a contraction, the one that is expected to be the fastest first."""
+    costs = costs_of_schedules(step, bits, traits)
+    yield from sorted(costs, key=lambda each: costs[each])
+
+
+def costs_of_schedules(
+    step: Contraction, bits: int, traits: Traits
+) -> Mapping[WrittenSchedule, float]:
+    """The expected clocks of each schedule of a contraction."""
     one = Product(step)
     if not one.batch * one.m * one.n * one.k or traits.largest_group < LEAST_GROUP:
-        yield direct_schedule(one, bits)
-        return
+        return {direct_schedule(one, bits): 0.0}
     costs: dict[WrittenSchedule, float] = {
         each: contraction_cost(one, each, traits) for each in _unpacked(one, bits, traits)
     }
     costs |= winograd_schedules(step, bits, traits)
-    costs |= _packed(step, bits, traits)
-    yield from sorted(costs, key=lambda each: costs[each])
+    return {**costs, **_packed(step, bits, traits)}
 
 
 def _unpacked(one: Product, bits: int, traits: Traits) -> Sequence[KernelSchedule | PassesSchedule]:
@@ -118,8 +124,8 @@ def winograd_schedules(
     schedules = contraction_schedules(products, bits, traits)
     first = next(one for one in schedules if isinstance(one, KernelSchedule))
     # The transformed data and results are written, and read by the next kernel.
-    moved = 2 * sum(sizes) * step.dtype.itemsize / (MEMORY_BYTES * traits.compute_units)
-    cost = contraction_cost(Product(products), first, traits) + moved + 3 * LAUNCH
+    moved = 2 * sum(sizes) * step.dtype.itemsize / bytes_in_a_clock(traits)
+    cost = contraction_cost(Product(products), first, traits) + moved + 3 * traits.rates.launch
     return {WinogradSchedule(loops[0], loops[1], first, loops[2]): cost}
 
 

@@ -39,6 +39,10 @@ class Family(ABC):
         They are few, and each may be the fastest one. All compute the same, up to rounding.
         """
 
+    def expected_seconds(self, program: Program, candidates: Sequence[Any]) -> list[float | None]:
+        """The times of candidates by the cost model; None for those that it does not know."""
+        return [None for _ in candidates]
+
     @abstractmethod
     def write(self, program: Program, schedule: Any, *, separate: bool = False) -> Launches:
         """The kernels of a program that is run as the schedule says.

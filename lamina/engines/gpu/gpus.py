@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from lamina.base.cache import Sources
 from lamina.codegen.words import Words
-from lamina.engines.gpu.decisions import decide, promising
+from lamina.engines.gpu.contraction_schedules import costs_of_schedules
+from lamina.engines.gpu.decisions import decide, position_bits, promising
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.schedule import Schedule, StepSchedule
+from lamina.engines.gpu.schedule import Schedule, StepSchedule, WrittenSchedule
 from lamina.program.program import Program
+from lamina.program.steps import Contraction
 from lamina.program.target import Target
 
 SOURCES = Sources("lamina.base", "lamina.program", "lamina.codegen", "lamina.engines.gpu")
@@ -33,6 +35,18 @@ class GpuFamily(Family):
     def candidates(self, program: Program) -> Sequence[StepSchedule]:
         (step,) = program.steps
         return promising(step, self.target, self.traits)
+
+    def expected_seconds(
+        self, program: Program, candidates: Sequence[StepSchedule]
+    ) -> list[float | None]:
+        (step,), clock = program.steps, self.traits.rates.clock
+        if not isinstance(step, Contraction) or not clock:
+            return super().expected_seconds(program, candidates)
+        clocks = costs_of_schedules(step, position_bits(step, self.target), self.traits)
+        found = (
+            clocks.get(one) if isinstance(one, WrittenSchedule) else None for one in candidates
+        )
+        return [None if one is None else one / clock for one in found]
 
     def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
         # Imported only here: listing devices does not need it.

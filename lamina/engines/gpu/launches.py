@@ -7,6 +7,7 @@ from dataclasses import field
 
 from lamina.base.records import frozen_dataclass
 from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
+from lamina.engines.gpu.rates import Rates
 
 
 @frozen_dataclass
@@ -39,6 +40,7 @@ class Traits:
         largest_group: the most work items of a work group.
         most_iterations: the limit of the iterations of all loops of a work item together; None if
             there is none.
+        rates: of a compute unit.
     """
 
     is_processor: bool
@@ -60,6 +62,7 @@ class Traits:
     uploads_during_runs: bool = False
     launched_local_bytes: int = 0
     compute_unit_local_bytes: int = 0
+    rates: Rates = Rates()
 
     @property
     def block_bytes(self) -> int:

@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Any, final
 
 import numpy as np
@@ -182,7 +183,7 @@ class Tuner:
         )
         chosen = _best(candidates)
         if complete and self._family.sources.checksum:
-            rows = [(each.schedule, each.seconds, each.problem) for each in candidates]
+            rows = [astuple(each) for each in candidates]
             self._keep("step", one, json.dumps((rows, chosen)))
         return candidates, chosen
 
@@ -248,9 +249,10 @@ def timed_candidates(
     except EngineError as error:
         # The memory of the step itself does not fit.
         return tuple(Candidate(text, None, error.problem) for text in texts), False
+    expected = family.expected_seconds(program, schedules)
     found = (
-        Candidate(text, trials.seconds.get(number), trials.problems.get(number, ""))
-        for number, text in enumerate(texts)
+        Candidate(text, trials.seconds.get(number), trials.problems.get(number, ""), modelled)
+        for number, (text, modelled) in enumerate(zip(texts, expected, strict=True))
     )
     return tuple(found), complete
 

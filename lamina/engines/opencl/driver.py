@@ -20,6 +20,7 @@ from lamina.codegen.words import NATIVE_HALF, OPENCL
 from lamina.engines import machine_memory
 from lamina.engines.gpu.driver import Allocated, driver_failure
 from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.rates import Rates, rates_of_nvidia
 from lamina.engines.opencl.build import build, loaded_again
 from lamina.engines.opencl.command_buffer import Kernel, command_buffers
 from lamina.engines.opencl.devices import Found, has_float16, own_process, status_text
@@ -296,4 +297,13 @@ def _traits(handle: cl.Device) -> Traits:
         local_bytes=handle.local_mem_size,
         largest_group=handle.max_work_group_size,
         uploads_during_runs=not (is_processor or handle.host_unified_memory),
+        rates=_rates(handle),
     )
+
+
+def _rates(handle: cl.Device) -> Rates:
+    clock = 1e6 * handle.max_clock_frequency
+    if "cl_nv_device_attribute_query" not in handle.extensions.split():
+        return Rates(clock=clock)
+    capability = handle.compute_capability_major_nv, handle.compute_capability_minor_nv
+    return rates_of_nvidia(capability, clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,14 @@ from lamina import ops
 from lamina.base.shapes import Array, float32
 from lamina.cli import main
 from lamina.codegen.signatures import Signatures
+from lamina.codegen.words import OPENCL
 from lamina.engines.engine import Candidate, TunedStep
 from lamina.engines.gpu import memory as device_memory
-from lamina.engines.gpu.decisions import MOST_PROMISING, candidates, promising
+from lamina.engines.gpu.contraction_schedules import costs_of_schedules
+from lamina.engines.gpu.decisions import MOST_PROMISING, candidates, position_bits, promising
 from lamina.engines.gpu.gpus import GpuFamily, target_for
 from lamina.engines.gpu.memory import DeviceMemory
+from lamina.engines.gpu.rates import Rates
 from lamina.engines.gpu.single_steps import single_step, written_by
 from lamina.engines.gpu.tuning import Tuner, _best, _fill, timed_candidates
 from lamina.engines.interpreter.engine import InterpreterEngine
@@ -36,6 +40,7 @@ from lamina.graph import leaf
 from lamina.inspect.explanation import Explanation, Tuning
 from lamina.program.check import verify
 from lamina.program.program import Program
+from lamina.program.steps import Contraction
 from lamina.program.target import Target
 
 # A product that is worth tuning on any device.
@@ -367,9 +372,9 @@ def test_the_table_shows_what_was_tried():
         TunedStep(
             (0, 1),
             (
-                Candidate("tiles of 4x4", 0.002),
+                Candidate("tiles of 4x4", 0.002, expected=0.0015),
                 Candidate("dots of 2x2, " + "and so on, " * 8, 0.001),
-                Candidate("tiles of 8x8", None, "the device is out of order"),
+                Candidate("tiles of 8x8", None, "out of order"),
                 Candidate("a loop", None),
             ),
             1,
@@ -377,13 +382,13 @@ def test_the_table_shows_what_was_tried():
     )
     program = network(engine.target)
     table = [
-        "step  over                time  choice  schedule",
-        "----  ---------------  -------  ------  " + "-" * 67,
-        "0, 1  256 x 256 x 256  2.00 ms          tiles of 4x4",
-        f"                       1.00 ms  chosen  dots of 2x2,{' and so on,' * 5}",
-        "                                        and so on, and so on, and so on,",
-        "                             -          tiles of 8x8: the device is out of order",
-        "                             -          a loop: not run",
+        "step  over                time  expected  choice  schedule",
+        "----  ---------------  -------  --------  ------  " + "-" * 67,
+        "0, 1  256 x 256 x 256  2.00 ms   1.50 ms          tiles of 4x4",
+        f"                       1.00 ms         -  chosen  dots of 2x2,{' and so on,' * 5}",
+        "                                                  and so on, and so on, and so on,",
+        "                             -         -          tiles of 8x8: out of order",
+        "                             -         -          a loop: not run",
     ]
     explanation = Explanation(3, program, engine)
     assert str(Tuning(explanation, steps, has_cache=True)).splitlines()[2:] == table
@@ -429,15 +434,37 @@ def test_the_command_tunes_the_program_that_training_runs(opencl_name, tmp_path,
         "net = lm.Sequential(lm.Input(256), lm.Linear(256))\n"
         "loss, optimizer, batch_size = lm.MSE(), lm.SGD(0.1), 128\n"
     )
-    shown = CliRunner().invoke(main, ["tune", str(file), "--engine", opencl_name])
+    written = tmp_path / "tuned.json"
+    command = ["tune", str(file), "--engine", opencl_name, "--json", str(written)]
+    shown = CliRunner().invoke(main, command)
     assert shown.exit_code == 0, shown.output
     lines = shown.output.splitlines()
     assert lines[0].startswith(f"training step, 128 examples, on {opencl_name} (")
-    assert lines[2].split() == ["step", "over", "time", "choice", "schedule"]
+    assert lines[2].split() == ["step", "over", "time", "expected", "choice", "schedule"]
     assert sum("chosen" in line for line in lines) >= 1
+    report = json.loads(written.read_text(encoding="utf-8"))
+    assert report["program"] == lines[0]
+    tried = [each for step in report["steps"] for each in step["candidates"]]
+    assert sum(each["schedule"].split()[0] in shown.output for each in tried) == len(tried) > 1
     monkeypatch.setenv("LAMINA_TUNE", "1000")
 
     monkeypatch.setattr(Tuner, "tune", None)
     model = lm.Model(lm.Sequential(lm.Input(256), lm.Linear(256)), engine=opencl_name)
     with model.training(lm.MSE(), lm.SGD(0.1), 128):
         pass
+
+
+def test_the_expected_time_of_a_candidate_is_that_by_which_candidates_are_ranked():
+    traits = replace(TRAITS, rates=Rates(clock=1e9))
+    family = GpuFamily(traits, OPENCL, "opencl")
+    (one, _) = alone_of(network(family.target))
+    found = family.candidates(one)
+    seconds = family.expected_seconds(one, found)
+    assert seconds[0] == min(seconds)  # pyright: ignore
+    bits = position_bits(one.steps[0], family.target)
+    (step,) = one.steps
+    assert isinstance(step, Contraction)
+    clocks = costs_of_schedules(step, bits, traits)
+    assert seconds == [clocks[each] / 1e9 for each in found]
+    # Without a clock there are no seconds.
+    assert GpuFamily(TRAITS, OPENCL, "opencl").expected_seconds(one, found) == [None] * len(found)
