@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from itertools import chain
@@ -87,6 +88,7 @@ PEERS = {
             "pytorch_gpu.py", ("autocast.compile.max-autotune-no-cudagraphs.graph",)
         ),
         "jax": Script("jax_gpu.py", ("mixed",)),
+        "jax.cudnn": Script("jax_gpu.py", ("mixed.cudnn",)),
     },
 }
 # Seconds for one command of a worker. Tuning and torch.compile may take minutes.
@@ -137,14 +139,24 @@ def start(given: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[st
     os.environ[DEVICE] = device_of_peers(given, ours)
     problems: dict[str, str] = {}
     peers = PEERS.get(ours["dtype"], {})
-    for name in given.peers if given.peers is not None else peers:
+
+    def tried(name: str) -> Worker | str:
+        """The worker, or the reason why there is none."""
         if name not in peers:
-            problems[name] = f"it does not compute in {ours['dtype']}"
-            continue
+            return f"it does not compute in {ours['dtype']}"
         try:
-            workers[name] = started(name, peers[name])
+            return started(name, peers[name])
         except Unavailable as problem:
-            problems[name] = str(problem).partition("absent: ")[2] or str(problem)
+            return str(problem).partition("absent: ")[2] or str(problem)
+
+    names = list(peers if given.peers is None else given.peers)
+    # Imports of frameworks take seconds each.
+    with ThreadPoolExecutor() as threads:
+        for name, found in zip(names, threads.map(tried, names), strict=True):
+            if isinstance(found, Worker):
+                workers[name] = found
+            else:
+                problems[name] = found
     return workers, problems
 
 
@@ -213,10 +225,10 @@ def conformance(engine: str, parts: int) -> str:
 
 
 def limits(workers: Workers) -> dict[str, dict[str, Any]]:
-    """The limits that Lamina's kernels reach, and PyTorch's rate of a large product."""
+    """The limits that Lamina's kernels reach, and the first PyTorch's rate of a large product."""
     found: dict[str, dict[str, Any]] = {}
     for name, worker in workers.items():
-        if name == OURS or worker.versions.get("torch"):
+        if name == OURS or (worker.versions.get("torch") and not found.keys() - {OURS}):
             try:
                 found[name] = worker.ask(peak=True)
             except Unavailable as problem:

@@ -1,5 +1,7 @@
 """JAX's worker on a GPU: `python jax_gpu.py float32`, or `mixed` for products of bfloat16.
 
+`mixed.cudnn` has attention of cuDNN, which a processor does not have.
+
 The networks, optimizers and compiled functions are those of jax_peer.py. A training step copies its
 batch from NumPy arrays, a forward pass its outputs to one. Products and convolutions of float32 are
 computed in float32, or in TF32 if the harness allows it.
@@ -20,6 +22,7 @@ from gpu_device import CPU, device_number, takes_tf32, wanted_device
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 import jax
+import jax_networks
 import numpy as np
 from jax_peer import Jax
 from jax_peer import versions as versions_of_jax
@@ -94,8 +97,10 @@ def use_device(wanted: str) -> str:
 
 
 def main() -> None:
-    mixed = sys.argv[1] == "mixed"
+    mixed = sys.argv[1].startswith("mixed")
     device = use_device(wanted_device())
+    if sys.argv[1].endswith("cudnn") and wanted_device() != CPU:
+        jax_networks.ATTENTION = "cudnn"
     # By default JAX rounds products of float32 to TF32.
     precision = "tensorfloat32" if takes_tf32() else "highest"
     jax.config.update("jax_default_matmul_precision", precision)
@@ -105,7 +110,8 @@ def main() -> None:
 
     makes: Make = make
     found: dict[str, Any] = versions_of_jax() | {"device": device, "products": precision}
-    serve(makes, found | {"weights": "bfloat16" if mixed else "float32"})
+    found |= {"weights": "bfloat16" if mixed else "float32", "attention": jax_networks.ATTENTION}
+    serve(makes, found)
 
 
 if __name__ == "__main__":

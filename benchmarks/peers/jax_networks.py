@@ -17,6 +17,8 @@ from jax import Array, lax
 
 # PyTorch and Lamina use it in every normalisation.
 EPSILON = 1e-5
+# The implementation of attention. That of cuDNN is for numbers of 16 bits on a GPU.
+ATTENTION: Literal["xla", "cudnn"] = "xla"
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,6 @@ def mobilenet_v2(options: Any, parameters: Iterator[Array], x: Array) -> Array:
     return product(jnp.mean(x, axis=(2, 3)), next(parameters), next(parameters))
 
 
-def attention_of(dtype: Any) -> Literal["xla", "cudnn"]:
-    """The implementation of attention: cuDNN has it for numbers of 16 bits on a GPU."""
-    return "cudnn" if dtype == jnp.bfloat16 and jax.default_backend() == "gpu" else "xla"
-
-
 def transformer_encoder(options: Any, parameters: Iterator[Array], tokens: Array) -> Array:
     if options.dropout:
         raise NotImplementedError("a transformer with dropout")
@@ -133,9 +130,7 @@ def transformer_encoder(options: Any, parameters: Iterator[Array], tokens: Array
         apart = (*x.shape[:2], options.heads, -1)
         queries, keys, values = (linear(y).reshape(apart) for _ in range(3))
         means = jax.nn.dot_product_attention(
-            *(queries, keys, values),
-            is_causal=options.causal,
-            implementation=attention_of(queries.dtype),
+            *(queries, keys, values), is_causal=options.causal, implementation=ATTENTION
         )
         x = x + linear(means.reshape(x.shape))
         x = x + linear(jax.nn.gelu(linear(layer_norm(x)), approximate=False))
