@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -294,10 +295,15 @@ def test_kernels_are_compiled_for_the_device(capability, expected):
 def test_a_kernel_that_nvrtc_refuses_is_shown(use):
     use()
     driver = cuda_engine.open_device("cuda")
-    text = refusal(lambda: driver.build("int x;\nint y = z;\n"), InternalError)
+    kernels = [
+        f'extern "C" __global__ void {name}(int *y) {{\n    *y = {value};\n}}'
+        for name, value in (("right", "x"), ("wrong", "z"))
+    ]
+    head = "static __device__ int x;"
+    text = refusal(lambda: driver.build("\n\n".join([head, *kernels])), InternalError)
     assert text.startswith("in cuda: NVRTC refuses a kernel\n  architecture  sm_80\n")
     assert 'error: identifier "z" is undefined' in text
-    assert "line 2        int y = z;" in text
+    assert "line 4        *y = z;" in text
 
 
 @needs_nvrtc
@@ -308,6 +314,44 @@ def test_compiled_kernels_are_kept_on_disk(use, counts):
         cuda_engine.open_device("cuda").build(text)
     assert counts["nvrtcCompileProgram"] == 1
     assert counts["cuModuleLoadData"] == 2
+
+
+@needs_nvrtc
+def test_kernels_are_compiled_at_once_and_found_in_other_texts(use, counts, monkeypatch, tmp_path):
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    use()
+    driver = cuda_engine.open_device("cuda")
+    head = "static __device__ int shared_by_all(int x) { return x + 1; }"
+    kernels = {
+        name: f'extern "C" __global__ void {name}(int *x) {{\n    *x = shared_by_all({number});\n}}'
+        for number, name in enumerate(("first", "second", "third"))
+    }
+
+    def run(*names: str) -> list[int]:
+        module, target = (
+            driver.build("\n\n".join([head, *map(kernels.get, names)])),
+            driver.allocate(4),
+        )
+        found, one = [], np.zeros(1, np.int32)
+        for name in names:
+            kernel = driver.kernel(module, name, [target], 1, numbered=False, group=1)
+            driver.queue.launch(kernel)
+            driver.queue.read(one, target)
+            found.append(int(one[0]))
+        return found
+
+    compile_, both = driver._api.nvrtc.nvrtcCompileProgram, threading.Barrier(2, timeout=60)
+
+    def compile_both(*arguments: Any) -> Any:
+        # Each compilation waits for the other one to begin.
+        both.wait()
+        return compile_(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(driver._api.nvrtc, "nvrtcCompileProgram", compile_both)
+        assert run("first", "second") == [1, 2]
+    assert run("second", "third", "first") == [2, 3, 1]
+    assert counts["nvrtcCompileProgram"] == 3
 
 
 @needs_nvrtc

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from lamina.base.cache import find, keep, key_of
@@ -15,17 +17,44 @@ from lamina.engines.gpu.driver import refused_kernel
 OPTIONS = ("--std=c++17", "--fmad=false")
 
 
+# The first line of a kernel, with its name.
+_KERNEL = re.compile(r'^extern "C" __global__ .*?\bvoid (\w+)\(', re.MULTILINE)
+
+
 @without_collections
-def build(api: Cuda, capability: tuple[int, int], text: str) -> bytes:
-    """The machine code of a text: a cubin, or PTX if NVRTC does not know the device."""
+def build(api: Cuda, capability: tuple[int, int], text: str) -> dict[str, bytes]:
+    """The machine code of each kernel of a text: cubins, or PTX if NVRTC does not know the device.
+
+    Each kernel is a program of its own. So NVRTC compiles several at a time, in threads of its
+    callers, and the cache has the kernels of other texts, too.
+    """
     architecture = architecture_of(capability, _known(api))
     version = ".".join(map(str, api.nvrtc.nvrtcVersion()))
-    key = key_of(("cuda", text, architecture, *OPTIONS, version))
-    kept = find(key)
-    if kept is None:
-        kept = compiled(api, architecture, text)
-        keep(key, kept)
-    return kept
+    texts = programs_of(text)
+    keys = {
+        name: key_of(("cuda", one, architecture, *OPTIONS, version)) for name, one in texts.items()
+    }
+    found = {name: find(key) for name, key in keys.items()}
+    missing = [name for name, code in found.items() if code is None]
+    # The longest one would end last if it began last.
+    missing.sort(key=lambda name: len(texts[name]), reverse=True)
+    with ThreadPoolExecutor() as pool:
+        codes = pool.map(lambda name: compiled(api, architecture, texts[name]), missing)
+        for name, code in zip(missing, codes, strict=True):
+            keep(keys[name], code)
+            found[name] = code
+    return {name: code for name, code in found.items() if code is not None}
+
+
+def programs_of(text: str) -> dict[str, str]:
+    """A text for each kernel of a text, by its name: it, after what stands before all."""
+    kernels = [*_KERNEL.finditer(text)]
+    begins = [one.start() for one in kernels]
+    ends = [*begins[1:], len(text)]
+    return {
+        one[1]: f"{text[: begins[0]]}{text[begin:end].rstrip()}\n"
+        for one, begin, end in zip(kernels, begins, ends, strict=False)
+    }
 
 
 def architecture_of(capability: tuple[int, int], known: tuple[int, ...]) -> str:

@@ -69,10 +69,10 @@ class _Buffer:
 
 @final
 class _Module:
-    """Compiled kernels on the device, unloaded with the last reference."""
+    """Compiled kernels on the device by their names, unloaded with the last reference."""
 
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
+    def __init__(self) -> None:
+        self.handles: dict[str, Any] = {}
 
 
 @final
@@ -378,10 +378,12 @@ class CudaDriver:
 
     def build(self, text: str) -> _Module:
         with self.errors("building a program"):
-            code = build(self._api, self._found.capability, text)
+            codes = build(self._api, self._found.capability, text)
+            module = _Module()
             with self.current() as calls:
-                module = _Module(calls.cuModuleLoadData(code))
-        self.destroyed_with(module, "cuModuleUnload", module.handle)
+                for name, code in codes.items():
+                    handle = module.handles[name] = calls.cuModuleLoadData(code)
+                    self.destroyed_with(module, "cuModuleUnload", handle)
         return module
 
     def kernel(
@@ -397,7 +399,7 @@ class CudaDriver:
         local_bytes: int = 0,
     ) -> _Kernel:
         with self.current() as calls:
-            function = calls.cuModuleGetFunction(module.handle, name.encode())
+            function = calls.cuModuleGetFunction(module.handles[name], name.encode())
             if local_bytes:
                 attributes = calls.module.CUfunction_attribute
                 most = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
