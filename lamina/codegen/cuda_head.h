@@ -244,8 +244,8 @@ INLINE Vector<U16, N> half_operation(Vector<U16, N> a, Vector<U16, N> b) {
 // instructions" and "Data movement and conversion instructions: cp.async", defines them. Which
 // devices have an instruction is known when a kernel is written.
 
-// The shared memory that a launch adds to that of the kernel's arrays.
-extern __shared__ __align__(16) U8 launched_memory[];
+// The shared memory that a launch adds to that of the kernel's arrays, aligned for warpgroups.
+extern __shared__ __align__(1024) U8 launched_memory[];
 
 INLINE U32 in_shared(const void *address) { return (U32)__cvta_generic_to_shared(address); }
 
@@ -319,3 +319,70 @@ INLINE Vector<float, 4> multiply_float16(Vector<U32, 4> a, U32 low, U32 high,
     return c;
 }
 #endif
+
+// Matrices of warpgroups: `WarpgroupWords` in words.py describes the functions. PTX ISA, "Asynchronous
+// warpgroup level matrix instructions", defines them. Only sm_90a has them.
+
+// The registers of sums in asm, and the sums.
+#define NAMES_32 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, " \
+    "%30, %31"
+#define NAMES_64 NAMES_32 \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, " \
+    "%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, " \
+    "%59, %60, %61, %62, %63"
+#define NAMES_128 NAMES_64 \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, " \
+    "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, " \
+    "%91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, " \
+    "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, " \
+    "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
+    "%126, %127"
+#define SUMS_4(k) "+f"(c.lanes[k]), "+f"(c.lanes[k + 1]), "+f"(c.lanes[k + 2]), "+f"(c.lanes[k + 3])
+#define SUMS_16(k) SUMS_4(k), SUMS_4(k + 4), SUMS_4(k + 8), SUMS_4(k + 12)
+#define SUMS_32 SUMS_16(0), SUMS_16(16)
+#define SUMS_64 SUMS_32, SUMS_16(32), SUMS_16(48)
+#define SUMS_128 SUMS_64, SUMS_16(64), SUMS_16(80), SUMS_16(96), SUMS_16(112)
+
+// Both operands are scaled by 1, and the product is added to the sums. Where rows run along m or n,
+// an operand counts as transposed; only tiles of 16 bits can be.
+#define TILES_PRODUCT(n, kind, sums, operands)                                              \
+    if constexpr (N == sums)                                                                \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n kind " {" NAMES_##sums "}, "    \
+                     operands ";"                                                           \
+                     : SUMS_##sums                                                          \
+                     : "l"(a), "l"(b), "n"(left_across), "n"(right_across));
+#define TILES_PRODUCTS(name, kind, across_64, across_128, across_256)                       \
+    template <int left_across, int right_across, int N>                                     \
+    INLINE Vector<float, N> multiply_tiles_##name(U64 a, U64 b, Vector<float, N> c) {       \
+        TILES_PRODUCT(64, kind, 32, "%32, %33, 1, 1, 1" across_64)                          \
+        TILES_PRODUCT(128, kind, 64, "%64, %65, 1, 1, 1" across_128)                        \
+        TILES_PRODUCT(256, kind, 128, "%128, %129, 1, 1, 1" across_256)                     \
+        return c;                                                                           \
+    }
+TILES_PRODUCTS(bfloat16, "k16.f32.bf16.bf16", ", %34, %35", ", %66, %67", ", %130, %131")
+TILES_PRODUCTS(float16, "k16.f32.f16.f16", ", %34, %35", ", %66, %67", ", %130, %131")
+TILES_PRODUCTS(tf32, "k8.f32.tf32.tf32", "", "", "")
+
+// A descriptor has addresses in units of 16 bytes: the begin; the distance of panels; that of eight
+// rows, 1024 bytes; and the mode of 128 bytes in which chunks are exchanged.
+INLINE U64 describe_tile(const U8 *begin, U64 panel) {
+    return in_shared(begin) >> 4 | panel >> 4 << 16 | 64ull << 32 | 1ull << 62;
+}
+INLINE void make_visible() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+INLINE void end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 1;" : : : "memory");
+}
+// Instructions that write sums stay before these, and those that read them after.
+#define ON_SUMS(name, instruction)                                                          \
+    template <int N>                                                                        \
+    INLINE Vector<float, N> name(Vector<float, N> c) {                                      \
+        if constexpr (N == 32) asm volatile(instruction : SUMS_32 : : "memory");            \
+        if constexpr (N == 64) asm volatile(instruction : SUMS_64 : : "memory");            \
+        if constexpr (N == 128) asm volatile(instruction : SUMS_128 : : "memory");          \
+        return c;                                                                           \
+    }
+ON_SUMS(begin_products, "wgmma.fence.sync.aligned;")
+ON_SUMS(finish_products, "wgmma.wait_group.sync.aligned 0;")

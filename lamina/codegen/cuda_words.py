@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from lamina.codegen.words import GroupWords, HalfWords, MatrixWords, VectorWords, Words
+from lamina.codegen.words import (
+    GroupWords,
+    HalfWords,
+    MatrixWords,
+    VectorWords,
+    WarpgroupWords,
+    Words,
+)
 
+_KINDS = "bfloat16", "float16", "tf32"
 _HEAD = files("lamina.codegen").joinpath("cuda_head.h").read_text(encoding="utf-8")
 
 CUDA = Words(
@@ -42,7 +50,7 @@ CUDA = Words(
         operated="half_operation<'{operator}'>({left}, {right})",
     ),
     vectors=VectorWords(
-        lanes=(2, 4, 8, 16),
+        lanes=(2, 4, 8, 16, 32, 64, 128),
         type="Vector<{element}, {lanes}>",
         made="vector<{type}>({lanes})",
         lane="{vector}.lanes[{lane}]",
@@ -72,10 +80,21 @@ CUDA = Words(
     matrices=MatrixWords(
         loaded="load_matrices",
         loaded_transposed="load_matrices_transposed",
-        multiplied={kind: f"multiply_{kind}" for kind in ("bfloat16", "float16", "tf32")},
+        multiplied={kind: f"multiply_{kind}" for kind in _KINDS},
         copied="copy_async",
         committed="commit_copies",
         awaited="await_copies<{number}>",
+        warpgroups=WarpgroupWords(
+            described="describe_tile",
+            multiplied={
+                kind: f"multiply_tiles_{kind}<{{left_across:d}}, {{right_across:d}}>"
+                for kind in _KINDS
+            },
+            visible="make_visible",
+            begun="begin_products",
+            ended="end_products",
+            finished="finish_products",
+        ),
     ),
     begun="await_earlier_kernels",
     bfloat16="to_bfloat16",

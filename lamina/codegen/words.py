@@ -112,6 +112,39 @@ class GroupWords:
 
 
 @frozen_dataclass
+class WarpgroupWords:
+    """The functions with which four warps, a warpgroup, multiply matrices in local memory.
+
+    A tile is one of K and m, or of K and n. It consists of panels that begin at multiples of 1024
+    bytes, one after the other. A row of a panel has 128 bytes, which are neighbours along K, or
+    along m or n; rows are neighbours along the other axis. Chunk c of 16 bytes of row r is at chunk
+    c xor (r mod 8) of the row. A descriptor says where 64 of m, or all n, and a few of K begin.
+
+    Attributes:
+        described: the descriptor of the begin of a tile, an i64. Operands: the address, and the
+            bytes of a panel. The descriptor of an address so many bytes beyond it is larger by a
+            sixteenth of them.
+        multiplied: begins to add a product to 64 x n floats, by kinds of elements; fields
+            `left_across` and `right_across`, whether rows run along m or n. K is 16, or 8 for
+            TF32. Operands: the descriptors of both tiles, and the sums: a vector of n / 2 floats,
+            in which work items have those of 16 x 8 sums in the order of `MatrixWords.multiplied`,
+            for one such 8 of n after the other.
+        visible: what was written to local memory is visible to products that begin after the next
+            barrier.
+        begun: comes before the products of a batch. The operand and the result are the sums.
+        ended: ends a batch of products, and waits for the batch before it.
+        finished: waits for all products. The operand and the result are the sums.
+    """
+
+    described: str
+    multiplied: Mapping[str, str]
+    visible: str
+    begun: str
+    ended: str
+    finished: str
+
+
+@frozen_dataclass
 class MatrixWords:
     """The functions of a language with which the 32 work items of a warp multiply matrices.
 
@@ -131,6 +164,7 @@ class MatrixWords:
             in a buffer, and an i1: whether the bytes are copied; otherwise they become zero.
         committed: ends a batch of copies.
         awaited: a call that waits for all batches but the last ones; field `number`.
+        warpgroups: the functions of four warps.
     """
 
     loaded: str
@@ -139,6 +173,7 @@ class MatrixWords:
     copied: str
     committed: str
     awaited: str
+    warpgroups: WarpgroupWords
 
 
 @frozen_dataclass

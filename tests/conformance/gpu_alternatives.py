@@ -178,13 +178,21 @@ def legal_matrices(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSc
     """Correct schedules with small tiles."""
     if rate_of(one, traits) is None or not one.k:
         return
-    for tile, warps, stages, swapped in (
+    choices = [
         ((16, 16, 16), (1, 1), 2, False),
         ((32, 16, 32), (2, 1), 3, True),
         ((32, 48, 16), (1, 3), 4, False),
         ((64, 32, 48), (2, 2), 2, True),
-    ):
+    ]
+    by_warpgroups = [((64, 64, 64), (4, 1), 3, False), ((128, 128, 128), (8, 1), 3, True)]
+    if rate_of(one, traits, by_warpgroups=True) is not None:
+        choices = [*by_warpgroups, *choices]
+    for choice in choices:
+        tile, warps, stages, swapped = choice
         own = one.exchanged if swapped else one
-        decided = matrix_schedule(own, tile, warps, stages, swapped, bits, traits)
+        decided = matrix_schedule(
+            *(own, tile, warps, stages, swapped, bits, traits),
+            by_warpgroups=choice in by_warpgroups,
+        )
         if matrices_fit(decided, traits):
             yield decided

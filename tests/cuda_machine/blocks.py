@@ -24,11 +24,11 @@ from cuda_machine.syntax import (
 # Instructions whose first operand is no destination.
 # fmt: off
 _WITHOUT_RESULT: Final = (
-    "st", "bra", "brx", "bar", "barrier", "cp", "prefetch", "ret", "exit", "trap",
+    "st", "bra", "brx", "bar", "barrier", "cp", "fence", "prefetch", "ret", "exit", "trap",
 )
 # fmt: on
 # PTX ISA: undefined unless all threads of the warp execute them (.aligned).
-_WHOLE_WARP: Final = ("mma", "ldmatrix")
+_WHOLE_WARP: Final = ("mma", "ldmatrix", "wgmma")
 
 # Repeated, it is NaN in floats of 16 and of 32 bits.
 _BITS = 0xFFA5
@@ -163,7 +163,8 @@ def has_result(one: Instruction) -> bool:
 def read_and_written(one: Instruction) -> tuple[set[Register], set[Register]]:
     """The registers that an instruction reads, and those that it writes."""
     written = set(registers_in(one.operands[0])) if has_result(one) else set[Register]()
-    sources = one.operands[1:] if has_result(one) else one.operands
+    # A product of warpgroups is added to its result.
+    sources = one.operands[1:] if has_result(one) and one.name != "wgmma" else one.operands
     read = {register for operand in sources for register in registers_in(operand)}
     read |= set(registers_in(one.guard))
     return read, written

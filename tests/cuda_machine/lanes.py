@@ -17,6 +17,7 @@ import numpy.typing as npt
 from cuda_machine.copies import Copies
 from cuda_machine.faults import Fault, Index
 from cuda_machine.memory import Memory
+from cuda_machine.products import Products
 from cuda_machine.shadow import Access, Race, Shadow, tags_of
 
 Array = npt.NDArray[Any]
@@ -42,6 +43,7 @@ class Launch:
         lines: the text of each line with an instruction.
         shared_bytes, local_bytes: of a block, and of a thread.
         shared_granule: bytes of the smallest access of shared memory.
+        by_warpgroups: whether warpgroups multiply matrices in shared memory.
         global_shadow: the accesses of global memory in this launch; None if nobody checks.
         is_early: whether earlier kernels end only when a thread waits for them.
     """
@@ -55,6 +57,7 @@ class Launch:
     shared_bytes: int
     local_bytes: int
     shared_granule: int
+    by_warpgroups: bool
     checks: Checks
     global_shadow: Shadow | None
     is_early: bool
@@ -89,6 +92,7 @@ class Lanes:
         exited: whether a lane has exited.
         exits: how often some lanes have exited.
         copies: asynchronous copies that have not arrived.
+        products: of warpgroups that have not ended.
         waited: whether a lane has waited for earlier kernels.
     """
 
@@ -102,6 +106,7 @@ class Lanes:
         self.waited: npt.NDArray[np.bool_] = np.full(self.count, not launch.is_early, np.bool_)
         self._set_specials()
         self.copies = Copies(self)
+        self.products = Products(self)
         self._set_memories()
 
     def _set_specials(self) -> None:
@@ -164,6 +169,8 @@ class Lanes:
         self._shift = launch.shared_granule.bit_length() - 1
         self._shared_written = np.zeros(len(shared) >> self._shift, np.bool_)
         self._shared_full = False
+        # The lane, counted from 1, that wrote what products of warpgroups cannot see; otherwise 0.
+        self._hidden = np.zeros(len(self._shared_written) * launch.by_warpgroups, np.int32)
         # False where asynchronous copies have not arrived.
         self._arrived: npt.NDArray[np.bool_] | None = None
         self._local_stride = -(-launch.local_bytes // 16) * 16
@@ -344,6 +351,9 @@ class Lanes:
                            offsets, size, line, idx, self._shift)  # fmt: skip
             if not self._shared_full:
                 self.mark_shared(offsets, size)
+            if self.launch.by_warpgroups:
+                for at in _parts(offsets, size, self._shift):
+                    self._hidden[at] = 1 + (np.arange(self.count) if idx is None else idx)
             return offsets, self._shared
         if space == "local":
             offsets = self._local_offsets(addresses, size, line, idx)
@@ -383,6 +393,21 @@ class Lanes:
         for at in _parts(offsets, size, self._shift):
             self._arrived[at] = not pending
 
+    def make_visible(self, idx: Lane) -> None:
+        """Products of warpgroups see what these lanes have written."""
+        seen = np.zeros(self.count + 1, np.bool_)
+        seen[1:] = idx is None
+        if idx is not None:
+            seen[idx + 1] = True
+        self._hidden[seen[self._hidden]] = 0
+
+    def require_visible(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
+        """Refuses to multiply what was written without a fence after it."""
+        for at in _parts(offsets, size, self._shift):
+            if (hidden := self._hidden[at] != 0).any():
+                what = "a product of what was written without fence.proxy.async after it"
+                self.fault_where(what, line, hidden, idx)
+
     def _note(
         self, space: str, offsets: Integers, size: int, line: int, idx: Lane, *, writes: bool
     ) -> None:
@@ -406,6 +431,7 @@ class Lanes:
     def finish(self, *, last: bool) -> None:
         """All lanes have exited; `last` if no other blocks of the launch follow."""
         self.copies.end()
+        self.products.end()
         if self._shared_shadow:
             self._race(self._shared_shadow.check(keep=False), "shared")
         if self.launch.global_shadow:

@@ -149,6 +149,7 @@ class Machine:
             shared_bytes=total,
             local_bytes=program.local_bytes,
             shared_granule=program.granules["shared"],
+            by_warpgroups=program.by_warpgroups,
             checks=checks,
             global_shadow=shadow,
             is_early=is_early,

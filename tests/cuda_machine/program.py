@@ -15,6 +15,7 @@ from cuda_machine import integers as integers
 from cuda_machine import matrices as matrices
 from cuda_machine import memory_access as memory_access
 from cuda_machine import moves as moves
+from cuda_machine import warpgroups as warpgroups
 from cuda_machine.blocks import Block, basic_blocks, registers_in, with_undefined_values
 from cuda_machine.faults import Fault
 from cuda_machine.syntax import BITS, Instruction, Kernel, aligned, shared_layout
@@ -34,6 +35,7 @@ class Program:
         lines: the text of each line with an instruction.
         granules: bytes of the smallest access of "shared" and "global" memory.
         shared_bytes, local_bytes: static shared memory of a block, local memory of a thread.
+        by_warpgroups: whether warpgroups multiply matrices in shared memory.
     """
 
     kernel: Kernel
@@ -45,6 +47,7 @@ class Program:
     granules: dict[str, int]
     shared_bytes: int
     local_bytes: int
+    by_warpgroups: bool
 
 
 def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Program:
@@ -52,6 +55,7 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
     assert kernel.module is not None
     complete = with_undefined_values(kernel)
     blocks = basic_blocks(complete)
+    warpgroups.check_sums(kernel.name, blocks)
     shared, shared_bytes = shared_layout(kernel)
     known = dict(addresses)
     known.update((name, ("shared", offset)) for name, offset in shared.items())
@@ -84,6 +88,7 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
         {name: _granule(instructions, name) for name in ("shared", "global")},
         shared_bytes,
         local_bytes,
+        any(one.name == "wgmma" for one in instructions),
     )
 
 

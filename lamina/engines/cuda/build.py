@@ -61,12 +61,14 @@ def architecture_of(capability: tuple[int, int], known: tuple[int, ...]) -> str:
     """The architecture for which a device's kernels are compiled, among those that NVRTC knows.
 
     Machine code runs on devices of the same major version and a later minor version. For others
-    the driver compiles PTX.
+    the driver compiles PTX. Instructions of warpgroups are in machine code for one version only.
 
     Returns:
         `"sm_86"`, for machine code; `"compute_121"`, for PTX.
     """
     major, minor = capability
+    if capability == (9, 0) and 90 in known:
+        return "sm_90a"
     same = [one for one in known if one // 10 == major and one % 10 <= minor]
     return f"sm_{max(same)}" if same else f"compute_{max(known)}"
 

@@ -42,6 +42,8 @@ _ALIGNMENT_BYTES = 256
 _STATIC_SHARED_BYTES = 48 << 10
 # They may free what commands still use: Nvidia does not document that they wait.
 _FREEING = ("cuMemFree", "cuMemFreeHost", "cuModuleUnload")
+# The multiply-adds of a multiprocessor in a clock by `wgmma`, by the data sheet of the H100.
+_WARPGROUP_MATRICES = {(9, 0): (("bfloat16", 2048), ("float16", 2048))}
 # The first compute capability whose kernels may begin before the one before them has ended.
 _OVERLAPPING = (9, 0)
 # The drivers whose contexts a thread has made current, the present one last.
@@ -547,6 +549,7 @@ def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:
         compute_unit_local_bytes=asked("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         largest_group=asked("MAX_THREADS_PER_BLOCK"),
         matrices=_matrices(capability),
+        warpgroup_matrices=_WARPGROUP_MATRICES.get(capability, ()),
         counts_runs=True,
         copies_asynchronously=capability >= (8, 0),
         uploads_during_runs=True,

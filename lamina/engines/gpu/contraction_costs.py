@@ -134,7 +134,7 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
 
 
 def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: int) -> float:
-    rate = rate_of(one, traits)
+    rate = rate_of(one, traits, by_warpgroups=decided.by_warpgroups)
     assert rate is not None
     k, rates = max(one.k // splits, 1), traits.rates
     stretches = math.ceil(k / decided.tile_k)
@@ -151,8 +151,9 @@ def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: 
         count = tile * padded
         moved += count * _moved_bytes(side, along_k=load.along_k)
         loads += count / load.lanes / (4 if load.is_asynchronous else 1)
-        # Each warp along the other axis reads the tile.
-        local += count * (warps + 1) * decided.element_bytes / rates.local_bytes
+        # Each warp along the other axis reads the tile, or each four of them.
+        readers = math.ceil(warps / 4) if decided.by_warpgroups else warps
+        local += count * (readers + 1) * decided.element_bytes / rates.local_bytes
     other = loads * OPERATIONS_OF_LOAD / INTEGER_LANES
     stored = results * one.element_bytes / rates.memory_bytes
     busy = max(arithmetic, other, local, moved / rates.cache_bytes) + stored
@@ -161,11 +162,13 @@ def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: 
     resident = min(rates.resident_items, REGISTERS // registers) // decided.group
     resident = min(resident, traits.compute_unit_local_bytes // decided.local_bytes, rounds)
     resident = max(resident, 1)
-    prefetched = decided.stages - 1
-    waiting = (
-        stretches / prefetched + 1
-    ) * LOAD_LATENCY / resident + stretches * BARRIER / resident
-    return rounds * (busy + waiting)
+    latency = (stretches / decided.ahead + 1) * LOAD_LATENCY
+    barriers = stretches * BARRIER
+    if decided.by_warpgroups:
+        # Products go on meanwhile.
+        latency = max(latency - busy, LOAD_LATENCY)
+        barriers = 0
+    return rounds * (busy + (latency + barriers) / resident)
 
 
 def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
@@ -180,9 +183,10 @@ def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
     return max(min(items // tiled.group, local), 1)
 
 
-def rate_of(one: Product, traits: Traits) -> int | None:
+def rate_of(one: Product, traits: Traits, *, by_warpgroups: bool = False) -> int | None:
     """The multiply-adds of a compute unit in a clock, if it multiplies matrices of the operands."""
-    return dict(traits.matrices).get(one.matrix_kind or "")
+    rates = traits.warpgroup_matrices if by_warpgroups else traits.matrices
+    return dict(rates).get(one.matrix_kind or "")
 
 
 def _moved_bytes(side: Operand, *, along_k: bool) -> float:

@@ -21,6 +21,7 @@ class Traits:
         rounds_to_bfloat16: whether it has an instruction for that.
         matrices: the multiply-adds of a compute unit in a clock by instructions on matrices, for
             each kind of elements that has some: `"bfloat16"`, `"float16"`, `"tf32"`.
+        warpgroup_matrices: the same by those that four warps run together.
         counts_runs: whether it counts the runs over a data set itself, so that all of them are the
             same launches.
         copies_asynchronously: whether it copies to local memory without registers.
@@ -57,6 +58,7 @@ class Traits:
     has_float16: bool = False
     rounds_to_bfloat16: bool = False
     matrices: tuple[tuple[str, int], ...] = ()
+    warpgroup_matrices: tuple[tuple[str, int], ...] = ()
     copies_asynchronously: bool = False
     counts_runs: bool = False
     uploads_during_runs: bool = False

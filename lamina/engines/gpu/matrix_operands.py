@@ -4,6 +4,8 @@ A tile has rows along K, or along m (n for the right operand), as its vectors ar
 buffer. A warp loads four matrices at once: 8 of m or n, and 16 bytes of K. Matrices of 16 bits are
 transposed if rows do not run along K; elements of TF32 are loaded one by one then. So each kind of
 tile is stored without exchanging elements.
+
+Warpgroups multiply tiles where they are. `WarpgroupWords` describes their panels.
 """
 
 from __future__ import annotations
@@ -12,16 +14,18 @@ from collections.abc import Sequence
 from typing import final
 
 from lamina.codegen.primitives import memory_element
-from lamina.codegen.values import I1, I32, Value, constant, undefined
+from lamina.codegen.values import I1, I32, I64, Value, constant, undefined
 from lamina.codegen.words import MatrixWords
 from lamina.engines.gpu.schedule import HALF_BYTES, WARP, MatrixLoad
-from lamina.engines.gpu.tile_operands import Side, TileVectors, Tiling
+from lamina.engines.gpu.tile_operands import ROWS, Side, TileVectors, Tiling
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Load, Scalar
 
 # The m or n of a matrix, and those of a left operand that an instruction multiplies.
 EDGE, STEP = 8, 16
 _ROW_BYTES = 16
+# The bytes of a row of a panel.
+_PANEL_BYTES = 128
 
 
 def copied_apart(row_bytes: int) -> int:
@@ -54,6 +58,8 @@ class MatrixOperand:
         first: Index,
         is_left: bool,
         words: MatrixWords,
+        *,
+        in_panels: bool,
     ) -> None:
         self._points, self._code = tiling.points, tiling.points.code
         self._load, self._words, self._is_left = load, words, is_left
@@ -61,18 +67,32 @@ class MatrixOperand:
         self._bytes = element_bytes
         # The k of a matrix.
         self._edge = _ROW_BYTES // self._bytes
-        self._row = (tiling.tile_k if load.along_k else side.tile) + load.padding
-        self.size = self._row * (side.tile if load.along_k else tiling.tile_k)
+        row, self._rows = (tiling.tile_k, side.tile) if load.along_k else (side.tile, tiling.tile_k)
+        self._row = row + load.padding
+        self.size = self._row * self._rows
         self._array = self._code.launched(self._element, begin)
-        apart = copied_apart((self._row - load.padding) * self._bytes)
-        self._vectors = TileVectors(tiling, side, view, apart)
+        self._vectors = TileVectors(tiling, side, view, copied_apart(row * self._bytes))
         self.loaded, self.is_asynchronous = self._vectors.loaded, load.is_asynchronous
-        begins = self._location(*self._matrices(tiling.item, first, is_left))
-        self._start = self._points.indices(begins).start
+        self._in_panels = in_panels
+        if in_panels:
+            self._row = _PANEL_BYTES // self._bytes
+            address = self._code.offset(self._array, self._location(first, Index()), self._element)
+            size = self._rows * _PANEL_BYTES
+            self._descriptor = self._code.call(words.warpgroups.described, I64, address, size)
+        else:
+            self._start = self._location(*self._matrices(tiling.item, first, is_left))
 
-    def _location(self, outer: Index, k: Index) -> Index:
+    def _location(self, outer: Index, k: Index) -> Value:
         """Where an element of a tile is in local memory."""
-        return outer * self._row + k if self._load.along_k else k * self._row + outer
+        points, code = self._points, self._code
+        row, at = (outer, k) if self._load.along_k else (k, outer)
+        if not self._in_panels:
+            return points.indices(row * self._row + at).start
+        row_in_all = at // self._row * self._rows + row
+        place, chunk = row_in_all * self._row + at % self._edge, at % self._row // self._edge
+        begin, number, exchanged = (points.indices(one).start for one in (place, chunk, row % ROWS))
+        chunk_at = code.binary("xor", number, exchanged)
+        return code.add(begin, code.multiply(chunk_at, points.position(self._edge)))
 
     def _matrices(self, item: Axis, first: Index, is_left: bool) -> tuple[Index, Index]:
         """The row of a matrix whose address the work item gives: its first m or n, and k.
@@ -118,7 +138,7 @@ class MatrixOperand:
         """The address of a vector of the tile that begins at an element."""
         vector = self._vectors.all[number]
         location = self._location(vector.outer, vector.k * self._vectors.k_lanes)
-        start = self._code.add(stage, self._points.indices(location).start)
+        start = self._code.add(stage, location)
         return self._code.offset(self._array, start, self._element)
 
     # To registers
@@ -148,3 +168,15 @@ class MatrixOperand:
             loaded = code.load(code.offset(address, beyond, self._element), I32)
             found = code.insert(found, loaded, lane)
         return found
+
+    # To warpgroups
+
+    def descriptor(self, stage: Value, k: int) -> Value:
+        """The descriptor of the tile that begins at an element, from a k on."""
+        code, row = self._code, self._row
+        beyond = k // row * row * self._rows + k % row if self._load.along_k else k * row
+        start = code.add(stage, self._points.position(beyond))
+        units = code.binary("udiv", start, self._points.position(self._edge))
+        if units.type != I64:
+            units = code.convert("zext", units, "i64")
+        return code.add(self._descriptor, units)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from lamina.engines.gpu.contraction_costs import rate_of
 from lamina.engines.gpu.launches import Traits
@@ -19,6 +20,12 @@ _TILES = (
 )
 # The stretches of K, and the tiles in local memory.
 _STRETCHES = ((32, 2), (32, 3), (32, 4), (64, 2), (64, 3), (16, 2))
+# The same for warpgroups: a row of a tile has 128 bytes at least.
+_WARPGROUP_TILES = (
+    *((128, 256, 8, 1), (256, 128, 16, 1), (128, 128, 8, 1), (256, 64, 16, 1)),
+    *((64, 256, 4, 1), (128, 64, 8, 1), (64, 128, 4, 1), (64, 64, 4, 1)),
+)
+_WARPGROUP_STRETCHES = ((64, 3), (64, 4), (64, 5), (128, 3))
 
 # The most registers of a work item for tiles that are copied. With 128, some kernels need
 # more than the 255 that there are.
@@ -32,16 +39,20 @@ def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[Matrix
     stored_m, stored_n = one.stored_runs
     swapped = stored_m > stored_n
     own = one.exchanged if swapped else one
-    for tile_m, tile_n, warps_m, warps_n in _TILES:
+    choices = [(*one, False) for one in product(_TILES, _STRETCHES)]
+    if rate_of(one, traits, by_warpgroups=True) is not None:
+        choices += [(*one, True) for one in product(_WARPGROUP_TILES, _WARPGROUP_STRETCHES)]
+    for (tile_m, tile_n, *warps), (tile_k, stages), by_warpgroups in choices:
         if tile_m >= 2 * max(own.m, 16) or tile_n >= 2 * max(own.n, 16):
             continue
-        for tile_k, stages in _STRETCHES:
-            if tile_k > 16 and tile_k >= 2 * own.k:
-                continue
-            tile = (tile_m, tile_n, tile_k)
-            decided = matrix_schedule(own, tile, (warps_m, warps_n), stages, swapped, bits, traits)
-            if matrices_fit(decided, traits) and _held_registers(own, decided) <= _MOST_HELD:
-                yield decided
+        if tile_k > 16 and tile_k >= 2 * own.k:
+            continue
+        decided = matrix_schedule(
+            *(own, (tile_m, tile_n, tile_k), (warps[0], warps[1]), stages, swapped, bits, traits),
+            by_warpgroups=by_warpgroups,
+        )
+        if matrices_fit(decided, traits) and _held_registers(own, decided) <= _MOST_HELD:
+            yield decided
 
 
 def _held_registers(one: Product, decided: MatrixSchedule) -> int:
@@ -69,6 +80,8 @@ def matrix_schedule(
     swapped: bool,
     bits: int,
     traits: Traits,
+    *,
+    by_warpgroups: bool = False,
 ) -> MatrixSchedule:
     """A schedule that reads the operands of a product along their longest runs.
 
@@ -76,16 +89,18 @@ def matrix_schedule(
     of m, n and k, and each of the warps along m and n has multiples of 16.
     """
     assert one.matrix_kind is not None
-    left, right = (_load(side, traits) for side in (one.left, one.right))
-    return MatrixSchedule(one.matrix_kind, swapped, *tile, *warps, left, right, stages, bits)
+    loads = (_load(side, traits, in_panels=by_warpgroups) for side in (one.left, one.right))
+    return MatrixSchedule(
+        *(one.matrix_kind, swapped, *tile, *warps, by_warpgroups, *loads, stages, bits)
+    )
 
 
-def _load(side: Operand, traits: Traits) -> MatrixLoad:
+def _load(side: Operand, traits: Traits, *, in_panels: bool) -> MatrixLoad:
     outer, along_k = side.runs
     is_along_k = side.is_along_k
     # Vectors of up to 16 bytes are read from buffers, and written to local memory.
     lanes = min(along_k if is_along_k else outer, 16 // side.loaded_bytes, _LANES)
     copies = traits.copies_asynchronously and lanes == _LANES
     # With it, rows that are read together are in different banks: eight of 16 bytes, or four of 32.
-    padding = 4 if is_along_k and side.half is None else 8
+    padding = 0 if in_panels else 4 if is_along_k and side.half is None else 8
     return MatrixLoad(is_along_k, lanes, padding, copies and side.can_copy(is_along_k, lanes))

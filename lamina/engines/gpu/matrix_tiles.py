@@ -4,6 +4,9 @@ A work group computes a tile of the result. While a tile of the operands is mult
 are copied to local memory: asynchronously, or through registers, which are read before the
 multiplication and written after it. One barrier for each stretch suffices: a tile is replaced one
 stretch after it was multiplied.
+
+Warpgroups multiply asynchronously: the products of a stretch end while the next ones are computed.
+So a tile is replaced two stretches after they have begun.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from lamina.codegen.matrix import half_of
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import FLOAT, Value, constant
 from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
-from lamina.engines.gpu.schedule import WARP, MatrixSchedule
+from lamina.engines.gpu.schedule import WARP, WARPGROUP, MatrixSchedule
 from lamina.engines.gpu.tile_operands import Batch, Side, Tiling, write_in_tiles, write_over_tiles
 from lamina.engines.gpu.tile_results import TileResults
 from lamina.engines.gpu.work_item import ItemPoints
@@ -72,7 +75,8 @@ class _Matrices:
 
     def write(self) -> None:
         tiles = (self._warp_m // STEP) * (self._warp_n // EDGE)
-        totals: Sequence[Value] = [constant(0, FLOAT.wide(4))] * tiles
+        together = tiles if self._schedule.by_warpgroups else 1
+        totals: Sequence[Value] = [constant(0, FLOAT.wide(4 * together))] * (tiles // together)
         if self._k.extent:
             totals = self._summed(totals)
         results = TileResults(self._points, self._step, self._batch, self._left, self._right)
@@ -84,8 +88,10 @@ class _Matrices:
         found: list[Value] = []
         for row in range(self._warp_m // EDGE):
             own = totals[row // 2 * columns : (row // 2 + 1) * columns]
-            first = row % 2 * 2
-            found += (self._code.shuffle(one, None, (first, first + 1)) for one in own)
+            firsts = range(row % 2 * 2, totals[0].type.lanes, 4)
+            found += (
+                self._code.shuffle(one, None, (first, first + 1)) for one in own for first in firsts
+            )
         return found
 
     def _operands(self, bound: ExitStack) -> list[MatrixOperand]:
@@ -96,8 +102,11 @@ class _Matrices:
             *(self._points, self._batch, self._k, schedule.tile_k, schedule.group),
             *(self._item, bound),
         )
+        first_m = self._first_m
+        if schedule.by_warpgroups:
+            first_m = axis_index(self._item) // WARPGROUP * (WARPGROUP // WARP * STEP)
         for side, load, first in (
-            (self._left, schedule.left, self._first_m),
+            (self._left, schedule.left, first_m),
             (self._right, schedule.right, self._first_n),
         ):
             view = side.view if schedule.kind == "tf32" else half_of(side.view)
@@ -106,6 +115,7 @@ class _Matrices:
                 MatrixOperand(
                     *(tiling, side, view, load, schedule.element_bytes, begin, first),
                     *(side is self._left, self._words),
+                    in_panels=schedule.by_warpgroups,
                 )
             )
             begin += tiles * found[-1].size
@@ -114,11 +124,12 @@ class _Matrices:
 
     def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:
         code, points, stages = self._code, self._points, self._schedule.stages
+        ahead, together = self._schedule.ahead, self._words.warpgroups
         last = self._stretch.extent - 1
         with ExitStack() as bound:
             operands = self._operands(bound)
             is_asynchronous = any(one.is_asynchronous for one in operands)
-            for stage in range(stages - 1):
+            for stage in range(ahead):
                 stretch = Index(constant=min(stage, last))
                 for one in operands:
                     begin = points.position(stage * one.size)
@@ -132,26 +143,40 @@ class _Matrices:
 
             def body(opened: OpenLoop) -> Sequence[Value]:
                 if is_asynchronous:
-                    code.call_void(self._words.awaited.format(number=stages - 2))
+                    code.call_void(self._words.awaited.format(number=ahead - 1))
+                if self._schedule.by_warpgroups:
+                    code.call_void(together.visible)
                 # The tile is there for all items, and they are done with the one before.
                 code.barrier()
                 # After the last tile it is copied again, and not used.
-                later = code.add(opened.index, points.position(stages - 1))
+                later = code.add(opened.index, points.position(ahead))
                 number = code.minimum(later, points.position(last))
                 target = code.binary("urem", later, points.position(stages))
+                present = code.binary("urem", opened.index, points.position(stages))
+                received: Sequence[Value] = opened.carried
+                if self._schedule.by_warpgroups:
+                    received = self._products_of_warpgroups(operands, present, *received)
                 with points.bound(following, number):
                     read = self._begin(operands, axis_index(following), target)
-                present = code.binary("urem", opened.index, points.position(stages))
-                received = self._products(operands, present, opened.carried)
+                if not self._schedule.by_warpgroups:
+                    received = self._products(operands, present, received)
                 for one, values in zip(operands, read, strict=True):
                     if values is not None:
                         one.keep(values, code.multiply(target, points.position(one.size)))
+                if self._schedule.by_warpgroups:
+                    code.call_void(together.ended)
                 return received
 
-            found = write_over_tiles(points, self._stretch, self._schedule.tile_k, totals, body)
+            # Nothing can be done with sums while products of warpgroups go on.
+            found = write_over_tiles(
+                *(points, self._stretch, self._schedule.tile_k, totals, body),
+                in_blocks=not self._schedule.by_warpgroups,
+            )
             if is_asynchronous:
                 # Copies must end before their group does.
                 code.call_void(self._words.awaited.format(number=0))
+            if self._schedule.by_warpgroups:
+                found = [code.call(together.finished, one.type, one) for one in found]
             return found
 
     def _begin(
@@ -194,3 +219,19 @@ class _Matrices:
                 for total, (left, pair) in zip(totals, operations, strict=True)
             ]
         return totals
+
+    def _products_of_warpgroups(
+        self, operands: Sequence[MatrixOperand], stage: Value, total: Value
+    ) -> Sequence[Value]:
+        """Begins the products of the tiles of a stage; the sums after them."""
+        code, points, schedule = self._code, self._points, self._schedule
+        words = self._words.warpgroups
+        multiplied = words.multiplied[schedule.kind].format(
+            left_across=not schedule.left.along_k, right_across=not schedule.right.along_k
+        )
+        begins = [code.multiply(stage, points.position(one.size)) for one in operands]
+        total = code.call(words.begun, total.type, total)
+        for k in range(0, schedule.tile_k, 32 // schedule.element_bytes):
+            tiles = (one.descriptor(begin, k) for one, begin in zip(operands, begins, strict=True))
+            total = code.call(multiplied, total.type, *tiles, total)
+        return [total]

@@ -12,8 +12,8 @@ from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
 NARROW = 2**30
 # The bytes of a float of 16 bits.
 HALF_BYTES = 2
-# The work items that run an instruction on matrices together.
-WARP = 32
+# The work items that run an instruction on matrices together; and those of a warpgroup.
+WARP, WARPGROUP = 32, 128
 
 
 @frozen_dataclass
@@ -251,7 +251,7 @@ class MatrixLoad:
             buffer; otherwise along m or n.
         lanes: of these vectors; 1 for scalars.
         padding: unused elements after each row; with them, rows that are read together are in
-            different banks.
+            different banks. 0 if warpgroups read it, for which chunks of rows are exchanged.
         is_asynchronous: whether the device copies vectors of 16 bytes without registers.
     """
 
@@ -264,7 +264,8 @@ class MatrixLoad:
         vectors = f"vectors of {self.lanes}" if self.lanes > 1 else "elements"
         copied = "copied asynchronously" if self.is_asynchronous else "copied"
         along = f"along {'k' if self.along_k else 'the result'}"
-        return f"{vectors} {along}, {copied}, padded by {self.padding}"
+        padded = f", padded by {self.padding}" if self.padding else ""
+        return f"{vectors} {along}, {copied}{padded}"
 
 
 @frozen_dataclass
@@ -279,9 +280,11 @@ class MatrixSchedule:
         tile_k: the stretch of K in local memory.
         warps_m, warps_n: the warps along the tile's m and n; they divide the tile into multiples
             of 16.
+        by_warpgroups: whether four warps multiply together, and read both operands from local
+            memory. Then each warp has 16 of m, and all n.
         left, right: how the operands are copied, after the exchange.
-        stages: the tiles in local memory, at least 2. While one is multiplied, the others are
-            copied.
+        stages: the tiles in local memory, at least 2, or 3 for warpgroups. While one is multiplied,
+            the others are copied; warpgroups also multiply the one before it.
         position_bits: the bits in which positions are computed.
     """
 
@@ -292,6 +295,7 @@ class MatrixSchedule:
     tile_k: int
     warps_m: int
     warps_n: int
+    by_warpgroups: bool
     left: MatrixLoad
     right: MatrixLoad
     stages: int
@@ -300,6 +304,11 @@ class MatrixSchedule:
     @property
     def group(self) -> int:
         return WARP * self.warps_m * self.warps_n
+
+    @property
+    def ahead(self) -> int:
+        """How many tiles are copied before they are multiplied."""
+        return self.stages - 1 - self.by_warpgroups
 
     @property
     def element_bytes(self) -> int:
@@ -324,7 +333,7 @@ class MatrixSchedule:
         lines = (
             f"matrices of {self.kind}",
             f"a tile of {tile} for each group of {self.group}{exchanged}",
-            f"{self.warps_m} x {self.warps_n} warps",
+            f"{self.warps_m} x {self.warps_n} warps" + (", by fours" if self.by_warpgroups else ""),
             f"left {self.left}",
             f"right {self.right}",
             f"{self.stages} tiles in local memory; positions of {self.position_bits} bits",

@@ -82,6 +82,8 @@ def write_over_tiles(
     tile_k: int,
     zeros: Sequence[Value],
     body: Callable[[OpenLoop], Sequence[Value]],
+    *,
+    in_blocks: bool = True,
 ) -> Sequence[Value]:
     """Writes the loop over the stretches of K, and gives its sums; the body is of one stretch.
 
@@ -97,7 +99,7 @@ def write_over_tiles(
             return code.end_loop(opened, body(opened))
 
     is_float = zeros[0].type.is_float
-    blocks = blocks_of(stretch.extent, tile_k, _BLOCK) if is_float else []
+    blocks = blocks_of(stretch.extent, tile_k, _BLOCK) if is_float and in_blocks else []
     return write_sums(points, blocks, stretch.extent, zeros, loop)
 
 
