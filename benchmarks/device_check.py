@@ -260,7 +260,7 @@ def first(given: argparse.Namespace, found: Found) -> None:
 def schedules(given: argparse.Namespace, found: Found) -> None:
     """Each case of the tests with its own schedule and with all others, against the interpreter."""
     from alternatives import schedules_of
-    from gpu_cases import CASES, assert_close, compiled
+    from gpu_cases import CASES, PANELS, assert_close, compiled
     from harness import run_program
 
     from lamina.engines.discovery import open_engine
@@ -279,7 +279,7 @@ def schedules(given: argparse.Namespace, found: Found) -> None:
         return len(every)
 
     number, count = map(int, given.slice.split("/"))
-    for case in CASES[:6] if given.machine else CASES[number::count]:
+    for case in CASES[:6] if given.machine else (*PANELS, *CASES)[number::count]:
         found.tried(case.name, lambda one=case: check(one))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from cuda_devices import Architecture
 
 from lamina.base.records import frozen_dataclass
+from lamina.engines.cuda.build import architecture_of
 from lamina.engines.cuda.build import compiled as compiled_by_nvrtc
 from lamina.engines.cuda.calls import Cuda, made_of
 from lamina.engines.cuda.requirements import cublaslt_library, packages
@@ -37,6 +38,7 @@ class Compiled:
         spill_stores, spill_loads: bytes that a work item writes there and reads from there,
             because registers do not suffice.
         shared_bytes: of a work group.
+        is_serialized: whether each product of a warpgroup waits for the one before it.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Compiled:
     spill_stores: int
     spill_loads: int
     shared_bytes: int
+    is_serialized: bool
 
     @property
     def spills(self) -> bool:
@@ -113,11 +116,13 @@ def compilation_of(text: str, architecture: Architecture) -> Compilation:
         SystemExit: if ptxas refuses the PTX.
     """
     begin = time.perf_counter()
-    code = compiled_by_nvrtc(_nvrtc(), f"compute_{architecture.capability}", text)
+    number = architecture.capability
+    name = architecture_of((number // 10, number % 10), (number,))
+    code = compiled_by_nvrtc(_nvrtc(), name.replace("sm_", "compute_"), text)
     # NVRTC ends it with a zero, as strings of C end.
     ptx = code.rstrip(b"\0").decode()
     middle = time.perf_counter()
-    log = _log_of(ptx, architecture.name)
+    log = _log_of(ptx, name)
     end = time.perf_counter()
     return Compilation(ptx, tuple(kernels_in(log)), middle - begin, end - middle)
 
@@ -164,4 +169,5 @@ def kernels_in(log: str) -> Iterator[Compiled]:
             figure("bytes spill stores"),
             figure("bytes spill loads"),
             figure("bytes smem"),
+            re.search(rf"serialized .* in the function '{name}'", log) is not None,
         )

@@ -365,8 +365,9 @@ TILES_PRODUCTS(bfloat16, "k16.f32.bf16.bf16", ", %34, %35", ", %66, %67", ", %13
 TILES_PRODUCTS(float16, "k16.f32.f16.f16", ", %34, %35", ", %66, %67", ", %130, %131")
 TILES_PRODUCTS(tf32, "k8.f32.tf32.tf32", "", "", "")
 
-// A descriptor has addresses in units of 16 bytes: the begin; the distance of panels; that of eight
-// rows, 1024 bytes; and the mode of 128 bytes in which chunks are exchanged.
+// A descriptor has addresses in units of 16 bytes: the begin; the distance of panels, which must be 1
+// if rows run along K; that of eight rows, 1024 bytes; and the mode of 128 bytes in which chunks are
+// exchanged.
 INLINE U64 describe_tile(const U8 *begin, U64 panel) {
     return in_shared(begin) >> 4 | panel >> 4 << 16 | 64ull << 32 | 1ull << 62;
 }

@@ -122,8 +122,8 @@ class WarpgroupWords:
 
     Attributes:
         described: the descriptor of the begin of a tile, an i64. Operands: the address, and the
-            bytes of a panel. The descriptor of an address so many bytes beyond it is larger by a
-            sixteenth of them.
+            bytes of a panel, or 16 if rows run along K. That of an address some bytes beyond it is
+            larger by a sixteenth of them.
         multiplied: begins to add a product to 64 x n floats, by kinds of elements; fields
             `left_across` and `right_across`, whether rows run along m or n. K is 16, or 8 for
             TF32. Operands: the descriptors of both tiles, and the sums: a vector of n / 2 floats,

@@ -184,7 +184,7 @@ def legal_matrices(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSc
         ((32, 48, 16), (1, 3), 4, False),
         ((64, 32, 48), (2, 2), 2, True),
     ]
-    by_warpgroups = [((64, 64, 64), (4, 1), 3, False), ((128, 128, 128), (8, 1), 3, True)]
+    by_warpgroups = [((64, 256, 64), (4, 1), 4, False), ((128, 64, 128), (8, 1), 3, True)]
     if rate_of(one, traits, by_warpgroups=True) is not None:
         choices = [*by_warpgroups, *choices]
     for choice in choices:

@@ -282,7 +282,7 @@ def test_an_old_gpu_is_listed_with_the_remedy(use, monkeypatch):
     [
         ((8, 6), "sm_86"),
         ((8, 7), "sm_86"),
-        ((9, 0), "sm_90"),
+        ((9, 0), "sm_90a"),
         # The driver compiles PTX for devices that NVRTC does not know.
         ((13, 0), "compute_120"),
     ],

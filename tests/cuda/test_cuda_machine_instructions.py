@@ -202,7 +202,19 @@ ROWS: list[tuple[str, tuple[Any, ...], float]] = [
 ]  # fmt: skip
 # Instructions whose forms have no rows.
 OTHERS = {
-    *("bar", "barrier", "cp", "cvta", "griddepcontrol", "ld", "ldmatrix", "mma", "prefetch", "st")
+    *(
+        "bar",
+        "barrier",
+        "cp",
+        "cvta",
+        "fence",
+        "griddepcontrol",
+        "ld",
+        "ldmatrix",
+        "mma",
+        "prefetch",
+    ),
+    *("st", "wgmma"),
 }
 # The registers of floats that are stored as bits.
 _PACKED = {"bf16": "u16", "f16x2": "u32", "bf16x2": "u32"}

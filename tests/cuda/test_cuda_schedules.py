@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from alternatives import schedules_of
-from gpu_cases import CASES, LARGE, Case, assert_close, compiled
+from gpu_cases import CASES, LARGE, PANELS, Case, assert_close, compiled
 from harness import run_program
 
 from cuda_machine.engine import skip_without_nvrtc
@@ -83,6 +83,20 @@ def test_every_schedule_gives_the_results_of_the_interpreter(case):
 @pytest.mark.sampled
 def test_the_decided_schedules_give_the_results_of_the_interpreter(case):
     check(case, "decided", 1e-4, (8, 0))
+
+
+BY_WARPGROUPS = (
+    *(one for one in CASES if one.name in FIRST and not one.name.endswith("tf32")),
+    *PANELS,
+)
+
+
+@pytest.mark.parametrize("case", BY_WARPGROUPS, ids=lambda case: case.name)
+def test_warpgroups_multiply_on_hopper(case):
+    own, _ = engine((9, 0))
+    kernels = [one for each in schedules_of(own, compiled(case, own.target)) for one in each.steps]
+    assert any(isinstance(one, MatrixSchedule) and one.by_warpgroups for one in kernels)
+    check(case, "every", 2e-5, (9, 0))
 
 
 @pytest.mark.parametrize("name", ["matmul-f16", "transposed-f16"])

@@ -169,7 +169,8 @@ class Lanes:
         self._shift = launch.shared_granule.bit_length() - 1
         self._shared_written = np.zeros(len(shared) >> self._shift, np.bool_)
         self._shared_full = False
-        # The lane, counted from 1, that wrote what products of warpgroups cannot see; otherwise 0.
+        # Who wrote what products of warpgroups do not see, a lane counted from 1; 0 if they do, -1
+        # if they do so after the next barrier.
         self._hidden = np.zeros(len(self._shared_written) * launch.by_warpgroups, np.int32)
         # False where asynchronous copies have not arrived.
         self._arrived: npt.NDArray[np.bool_] | None = None
@@ -394,18 +395,18 @@ class Lanes:
             self._arrived[at] = not pending
 
     def make_visible(self, idx: Lane) -> None:
-        """Products of warpgroups see what these lanes have written."""
+        """Products of warpgroups see what these lanes have written, after a barrier."""
         seen = np.zeros(self.count + 1, np.bool_)
         seen[1:] = idx is None
         if idx is not None:
             seen[idx + 1] = True
-        self._hidden[seen[self._hidden]] = 0
+        self._hidden[seen[self._hidden]] = -1
 
     def require_visible(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
         """Refuses to multiply what was written without a fence after it."""
         for at in _parts(offsets, size, self._shift):
             if (hidden := self._hidden[at] != 0).any():
-                what = "a product of what was written without fence.proxy.async after it"
+                what = "a product of what was written without fence.proxy.async and a barrier after"
                 self.fault_where(what, line, hidden, idx)
 
     def _note(
@@ -421,6 +422,9 @@ class Lanes:
         everyone = blocks is None
         if self._shared_shadow:
             self._race(self._shared_shadow.check(keep=not everyone), "shared")
+        hidden = self._hidden.reshape(len(self.blocks), -1)
+        own = slice(None) if blocks is None else blocks
+        hidden[own] = np.maximum(hidden[own], 0)
         if blocks is None:
             self.epochs += 1
             self._shared_full = self._shared_full or bool(self._shared_written.all())

@@ -119,6 +119,8 @@ def _chunks(m: Any, descriptors: Any, extent: int, across: bool, line: int, idx:
     named = 0x3FFF | 0x3FFF << 16 | 0x3FFF << 32 | 1 << 62
     if ((one & ~named) != 0).any() or (one >> 62 != 1).any():
         m.fault("a descriptor of another layout than that of 128 bytes without an offset", line)
+    if not across and (leading != 16).any():
+        m.fault("a descriptor whose leading offset is not 1 along K", line)
     if across:
         k, at = np.arange(16)[:, None], np.arange(extent // 8)
         place = (at // 8)[None, None] * leading[..., None] + (k // 8)[None] * stride[..., None]

@@ -257,6 +257,12 @@ LOOPS = (
     Case("sorted", ((11, 3), (11,)), lambda x, i: ops.scatter_add(x, i, 7), (float32, int64), 5),
 )
 CASES = CONTRACTIONS + LOOPS
+# For warpgroups: more tiles along K than they keep in local memory; several panels and warpgroups.
+# Rows run along K, and along the result, of each operand.
+PANELS = (
+    Case("panels-bf16", ((72, 200), (200, 264)), ops.matmul, (bfloat16, bfloat16)),
+    Case("panels-f16", ((200, 72), (264, 200)), _transposed, (float16, float16)),
+)
 # Large enough for the schedules of large GPUs.
 LARGE = (
     Case("matmul-large", ((130, 257), (257, 70)), ops.matmul),

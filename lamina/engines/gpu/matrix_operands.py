@@ -77,7 +77,7 @@ class MatrixOperand:
         if in_panels:
             self._row = _PANEL_BYTES // self._bytes
             address = self._code.offset(self._array, self._location(first, Index()), self._element)
-            size = self._rows * _PANEL_BYTES
+            size = _ROW_BYTES if load.along_k else self._rows * _PANEL_BYTES
             self._descriptor = self._code.call(words.warpgroups.described, I64, address, size)
         else:
             self._start = self._location(*self._matrices(tiling.item, first, is_left))

@@ -1,0 +1,128 @@
+"""Products of warpgroups on the PTX machine: layouts of matrices, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_machine_cases import Bench, kernel
+
+from cuda_machine.faults import Fault
+
+# Where the right matrix begins, and the bytes of both.
+RIGHT, BYTES = 8192, 8192 + 32768
+# The bytes from eight rows to the next, and from a panel to the next in these tests.
+STRIDE, PANEL = 1024, 4096
+COPY = """.reg .pred p; .reg .b32 i, n, s, x, y, z, w; .reg .b64 from, to, at, a, b;
+.shared .align 1024 .b8 tiles[40960];
+ld.param.u64 from, [p0]; ld.param.u64 to, [p1]; mov.u32 i, %tid.x; mov.u32 n, %tid.x;
+more: mul.wide.u32 at, n, 16; add.u64 at, at, from; ld.global.v4.u32 {x, y, z, w}, [at];
+mov.u32 s, tiles; mad.lo.u32 s, n, 16, s; st.shared.v4.u32 [s], {x, y, z, w};
+add.u32 n, n, %ntid.x; setp.lt.u32 p, n, 2560; @p bra more;
+"""
+FENCE, BARRIER, BEGUN = "fence.proxy.async.shared::cta;", "bar.sync 0;", "wgmma.fence.sync.aligned;"
+COMMIT = "wgmma.commit_group.sync.aligned;"
+WAIT = "wgmma.wait_group.sync.aligned 0;"
+
+
+def descriptor(begin: int, panel: int, mode: int = 1) -> int:
+    return begin >> 4 | panel >> 4 << 16 | STRIDE >> 4 << 32 | mode << 62
+
+
+def body(
+    width: int, type: str, across: tuple[bool, bool], begin: int = 0, mode: int = 1
+) -> list[str]:
+    """The parts of a kernel that stores the sums of the product that begins at some bytes."""
+    count = width // 2
+    sums = ", ".join(f"f{number}" for number in range(count))
+    panels = [PANEL if one else 16 for one in across]
+    zeros = " ".join(f"mov.f32 f{number}, 0f00000000;" for number in range(count))
+    named = f"""mov.b64 a, {descriptor(begin, panels[0], mode)};
+        mov.b64 b, {descriptor(RIGHT + begin, panels[1], mode)};"""
+    product = f"""wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{type}.{type} {{{sums}}}, a, b,
+        1, 1, 1, {across[0]:d}, {across[1]:d};"""
+    stores = " ".join(f"st.global.f32 [to+{4 * number}], f{number};" for number in range(count))
+    stored = f"mad.wide.u32 to, i, {4 * count}, to; {stores}"
+    first = f".reg .f32 f<{count}>; {COPY} {zeros} {named}"
+    return [first, FENCE, BARRIER, BEGUN, product, COMMIT, WAIT, stored]
+
+
+def run(parts: list[str], tiles: np.ndarray, *, threads: int = 128, target: str = "sm_90a") -> Any:
+    """The sums of the kernel (thread, number)."""
+    bench = Bench(kernel(" ".join(parts), ["u64", "u64"], target=target))
+    found = np.zeros((threads, 128), "f4")
+    addresses = bench.array(tiles), bench.array(found)
+    bench.launch("k", 1, threads, *addresses)
+    return bench.read(addresses[1], found).reshape(-1)
+
+
+def stored(tiles: np.ndarray, matrix: np.ndarray, begin: int, *, across: bool) -> None:
+    """Writes the 16 bits of a matrix (m or n, k) in panels, from some bytes of the tiles on."""
+    for (outer, k), bits in np.ndenumerate(matrix):
+        row, place = (k, outer) if across else (outer, k)
+        linear = begin + place // 64 * PANEL + row * 128 + place % 64 * 2
+        tiles[(linear ^ (linear // 128 % 8) * 16) // 2] = bits
+
+
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize(
+    ("left_across", "right_across", "step"),
+    [(False, False, 1), (False, True, 0), (True, False, 0), (True, True, 1)],
+)
+@pytest.mark.parametrize("type", ["bf16", "f16"])
+def test_matrices_in_panels_are_multiplied(width, left_across, right_across, step, type):
+    # The second 16 of K are 32 bytes further in a row, or 16 rows further.
+    across = left_across, right_across
+    begin = step * (2048 if left_across else 32)
+    numbers = np.random.default_rng(width).integers(-8, 9, (64 + width, 16)).astype("f4")
+    bits = numbers.astype("f2").view("u2") if type == "f16" else numbers.view("u4") >> 16
+    tiles = np.zeros(BYTES // 2, "u2")
+    for first, rows, at, turned in ((0, 64, 0, left_across), (64, width, RIGHT, right_across)):
+        padded = np.zeros((rows, 64), "u2")
+        padded[:, 16 * step : 16 * step + 16] = bits[first : first + rows]
+        stored(tiles, padded[:, :32], at, across=turned)
+    found = run(body(width, type, across, begin), tiles)[: 64 * width].reshape(128, width // 2)
+    expected = numbers[:64] @ numbers[64:].T
+    thread = np.arange(128)
+    for number in range(width // 2):
+        row = thread // 32 * 16 + thread % 32 // 4 + number // 2 % 2 * 8
+        column = number // 4 * 8 + thread % 4 * 2 + number % 2
+        np.testing.assert_array_equal(found[:, number], expected[row, column])
+
+
+WRITE = "bar.sync 0; mad.lo.u32 s, i, 16, 0; st.shared.v4.u32 [s], {i, i, i, i};"
+HIDDEN = "a product of what was written without fence.proxy.async and a barrier after"
+ACCESS = "an access of sums before the wait for their product"
+# The parts that are replaced by others, options, and the fault.
+FAULTS: list[tuple[dict[str, str], dict[str, Any], str]] = [
+    ({FENCE: ""}, {}, HIDDEN),
+    ({FENCE: BARRIER, BARRIER: FENCE}, {}, HIDDEN),
+    ({BARRIER: ""}, {}, HIDDEN),
+    ({BEGUN: ""}, {}, "a product without wgmma.fence after other accesses of its sums"),
+    ({BEGUN: f"{BEGUN} mov.f32 f3, 0f00000000;"}, {}, "a product without wgmma.fence after other"),
+    ({WAIT: ""}, {}, ACCESS),
+    ({COMMIT: "", WAIT: f"{WAIT} {COMMIT}"}, {}, ACCESS),
+    ({WAIT: "wgmma.wait_group.sync.aligned 1;"}, {}, ACCESS),
+    ({COMMIT: f"add.f32 f5, f5, f5; {COMMIT}"}, {}, ACCESS),
+    ({WAIT: "ret;"}, {}, "a product that has not ended when the block ends"),
+    ({WAIT: f"st.shared.u32 [tiles+64], 7; {WAIT}"}, {}, "in shared memory"),
+    ({COMMIT: f"{COMMIT} {WRITE}"}, {},
+     HIDDEN),
+    ({COMMIT: f"{COMMIT} {WRITE} {FENCE} {BARRIER}"}, {},
+     "a product whose matrices were changed before it ended"),
+    ({}, {"threads": 64}, "an instruction of a warpgroup without some of its threads"),
+    ({}, {"mode": 0}, "a descriptor of another layout"),
+    ({}, {"begin": 1 << 16}, "of shared memory at"),
+    ({}, {"target": "sm_90"}, "only sm_90a has it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("replaced", "options", "text"), FAULTS)
+def test_what_is_undefined_is_a_fault(replaced, options, text):
+    begin, mode = options.pop("begin", 0), options.pop("mode", 1)
+    parts = body(64, "bf16", (False, False), begin, mode)
+    assert set(replaced) <= set(parts)
+    with pytest.raises(Fault) as caught:
+        run([replaced.get(one, one) for one in parts], np.ones(BYTES // 2, "u2"), **options)
+    assert text in str(caught.value)
