@@ -44,12 +44,17 @@ def engine(capability: tuple[int, int] = (8, 0)) -> tuple[GpuEngine, CudaDouble]
 
 
 def check(case: Case, schedules: str, tolerance: float, capability: tuple[int, int]) -> set[str]:
-    """Runs a case with its own schedule, or with every one; returns the kinds of matrices."""
+    """Runs a case with its own schedule, and others; returns the kinds of matrices.
+
+    The others are every one, those of warpgroups, or none.
+    """
     own, double = engine(capability)
     program = compiled(case, own.target)
     feeds = case.feeds()
     expected, _ = run_program(program, InterpreterEngine(), feeds)
-    others = schedules_of(own, program) if schedules == "every" else ()
+    others = [] if schedules == "decided" else list(schedules_of(own, program))
+    if schedules == "of warpgroups":
+        others = [one for one in others if any(each.by_warpgroups for each in _matrices(one))]
     kinds: set[str] = set()
     for schedule in (None, *others):
         found, _ = run_program(program, own, feeds, schedule=schedule)
@@ -57,18 +62,18 @@ def check(case: Case, schedules: str, tolerance: float, capability: tuple[int, i
         assert not faults, f"{faults[0]}\n{schedule}"
         for name, value in expected.items():
             assert_close(found[name], value, tolerance, f"{name}\n{schedule}")
-        kinds |= _kinds(schedule)
+        kinds |= {kernel.kind for kernel in _matrices(schedule)}
     return kinds
 
 
-def _kinds(schedule: Schedule | None) -> set[str]:
-    """The elements of matrices that warps multiply."""
+def _matrices(schedule: Schedule | None) -> list[MatrixSchedule]:
+    """The schedules of kernels whose warps multiply matrices."""
     kernels = [
         kernel
         for step in (schedule.steps if schedule is not None else ())
         for kernel in (step.passes[0].kernels if isinstance(step, PassesSchedule) else (step,))
     ]
-    return {kernel.kind for kernel in kernels if isinstance(kernel, MatrixSchedule)}
+    return [kernel for kernel in kernels if isinstance(kernel, MatrixSchedule)]
 
 
 @pytest.mark.parametrize("case", EVERY)
@@ -93,10 +98,7 @@ BY_WARPGROUPS = (
 
 @pytest.mark.parametrize("case", BY_WARPGROUPS, ids=lambda case: case.name)
 def test_warpgroups_multiply_on_hopper(case):
-    own, _ = engine((9, 0))
-    kernels = [one for each in schedules_of(own, compiled(case, own.target)) for one in each.steps]
-    assert any(isinstance(one, MatrixSchedule) and one.by_warpgroups for one in kernels)
-    check(case, "every", 2e-5, (9, 0))
+    assert check(case, "of warpgroups", 2e-5, (9, 0))
 
 
 @pytest.mark.parametrize("name", ["matmul-f16", "transposed-f16"])
