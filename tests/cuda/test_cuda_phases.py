@@ -78,9 +78,9 @@ def test_a_small_training_step_is_one_kernel_with_the_bits_of_separate_ones(
 
 
 def test_launches_within_an_iteration_are_joined(monkeypatch):
-    def without_trees(launch: Any, decided: Any, cost: Any) -> float | None:
+    def without_trees(launch: Any, decided: Any, *more: Any) -> float | None:
         is_tree = isinstance(decided, TreeSchedule)
-        return None if is_tree else extra_clocks(launch, decided, cost)
+        return None if is_tree else extra_clocks(launch, decided, *more)
 
     monkeypatch.setenv("LAMINA_CACHE", "0")
     monkeypatch.setattr(kernels, "extra_clocks", without_trees)

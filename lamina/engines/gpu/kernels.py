@@ -222,7 +222,8 @@ class _Writer:
         if launch.product is not None:
             return None
         cost = cost_of(program.steps[launch.step], program.buffers)
-        return extra_clocks(launch, self._signature_of[launch.kernel].decided, cost)
+        decided = self._signature_of[launch.kernel].decided
+        return extra_clocks(launch, decided, cost, self._traits.rates)
 
     def _phases_of(
         self, launches: Sequence[Launch], joined: Joined, repeats: Sequence[RepeatedLaunches]

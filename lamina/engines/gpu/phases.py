@@ -15,8 +15,9 @@ from typing import final
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import I32, I64, Value, constant
-from lamina.engines.gpu.contraction_costs import BARRIER, CACHE_BYTES, LANES, LOAD_LATENCY
+from lamina.engines.gpu.contraction_costs import BARRIER, LOAD_LATENCY
 from lamina.engines.gpu.launches import Launch, LaunchedCall, RepeatedLaunches
+from lamina.engines.gpu.rates import Rates
 from lamina.engines.gpu.schedule import KernelSchedule, MatrixSchedule, TiledSchedule
 from lamina.program.cost import Cost
 
@@ -45,10 +46,10 @@ class Joined:
     loops: tuple[RepeatedLaunches, ...] = ()
 
 
-def extra_clocks(launch: Launch, decided: KernelSchedule, cost: Cost) -> float | None:
+def extra_clocks(launch: Launch, decided: KernelSchedule, cost: Cost, rates: Rates) -> float | None:
     """The clocks that a kernel takes longer as a phase, besides its launch; None if it is none.
 
-    `cost` is that of its step.
+    `cost` is that of its step, `rates` are those of the device.
     """
     group = max(launch.group, 1)
     if isinstance(decided, MatrixSchedule | TiledSchedule) or ITEMS % group:
@@ -56,7 +57,7 @@ def extra_clocks(launch: Launch, decided: KernelSchedule, cost: Cost) -> float |
     rounds = -(-launch.items // ITEMS)
     # Groups on other compute units would do the other rounds, and a share of the work.
     waiting = (rounds - 1) * (LOAD_LATENCY + _OPERATION * cost.operations / launch.items)
-    busy = max(cost.operations / LANES, cost.bytes / CACHE_BYTES)
+    busy = max(cost.operations / rates.lanes, cost.bytes / rates.cache_bytes)
     return waiting + (busy if launch.items > group else 0.0)
 
 

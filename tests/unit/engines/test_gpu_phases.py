@@ -6,6 +6,7 @@ import pytest
 
 from lamina.engines.gpu.launches import Launch, RepeatedLaunches
 from lamina.engines.gpu.phases import ITEMS, LAUNCH, Joined, extra_clocks, joined_launches
+from lamina.engines.gpu.rates import Rates
 from lamina.engines.gpu.schedule import LoopSchedule, MatrixSchedule, RowSchedule
 from lamina.program.cost import Cost
 
@@ -65,4 +66,5 @@ TILE = object.__new__(MatrixSchedule)
 def test_a_phase_takes_longer_by_the_work_that_other_compute_units_would_do(
     items, group, decided, cost, expected
 ):
-    assert extra_clocks(Launch("k", (), items, 0, group), decided, cost) == expected
+    launch = Launch("k", (), items, 0, group)
+    assert extra_clocks(launch, decided, cost, Rates()) == expected
