@@ -19,8 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, final
+from typing import final
 
 import click
 
@@ -39,11 +38,10 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.cuda_words import CUDA
 from lamina.engines.cuda.driver import GROUP
-from lamina.engines.cuda.family import CudaFamily
+from lamina.engines.cuda.family import is_large, product_of
 from lamina.engines.engine import Device
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.launches import Launches
-from lamina.engines.gpu.schedule import LibrarySchedule
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.workloads import NAMES, Workload, chosen
@@ -120,7 +118,7 @@ class Written:
         texts = {one.name: one for one in ptx_text.kernels_in(self.compilation.ptx)}
         sizes = {
             one.kernel: (one.items, one.group or GROUP, one.local_bytes)
-            for one in self.launches.launches
+            for one in (*self.launches.load, *self.launches.launches)
         }
         if gather := self.launches.gather:
             sizes[gather.kernel] = gather.items, GROUP, 0
@@ -154,9 +152,15 @@ def written_for(
     workload: Workload, dtype: str, architecture: Architecture, products: str = "float32"
 ) -> Written:
     """The kernels of a workload for a GPU."""
+    return Written(program_for(workload, dtype, architecture, products), architecture)
+
+
+def program_for(
+    workload: Workload, dtype: str, architecture: Architecture, products: str = "float32"
+) -> Program:
+    """The program of a workload for a GPU."""
     target = family_of(architecture).target
-    program = program_of(workload, dtype, device_of(architecture), target, products)
-    return Written(program, architecture)
+    return program_of(workload, dtype, device_of(architecture), target, products)
 
 
 def rooflines_of(dtype: str) -> list[Roofline]:
@@ -237,28 +241,20 @@ def shares_of(
 ) -> Iterator[str]:
     """For each architecture: the share of the products' operations that cuBLASLt computes.
 
-    cuBLASLt is expected to have an algorithm for each product.
+    Nothing is tuned, and cuBLASLt has an algorithm for each product.
     """
     for name in architectures:
-        architecture = ARCHITECTURES[name]
-        driver: Any = SimpleNamespace(
-            traits=architecture.traits,
-            words=CUDA,
-            record=SimpleNamespace(version=""),
-            library_workspace_bytes=lambda product: 0,
-        )
-        family = CudaFamily(driver)
-        program = program_of(workload, dtype, device_of(architecture), family.target, products)
-        decided = family.decide(program).steps
-        counts = {True: 0, False: 0}
+        program = program_for(workload, dtype, ARCHITECTURES[name], products)
+        total = by_library = 0
         for number, step in enumerate(program.steps):
             if isinstance(step, Contraction):
                 repeat = program.repeated(number)
                 iterations = 1 if repeat is None else repeat.axis.extent
-                by_library = isinstance(decided[number], LibrarySchedule)
-                counts[by_library] += 2 * iterations * size_of(step.extents)
-        total = max(sum(counts.values()), 1)
-        yield f"  {name}: cuBLASLt computes {counts[True] / total:.1%} of {total / 1e9:.2f} GFLOP"
+                operations = 2 * iterations * size_of(step.extents)
+                total += operations
+                if is_large(step) and product_of(step) is not None:
+                    by_library += operations
+        yield f"  {name}: cuBLASLt computes {by_library / total:.1%} of {total / 1e9:.2f} GFLOP"
 
 
 @click.command(epilog=f"Workloads: {', '.join(NAMES)}.")

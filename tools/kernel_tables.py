@@ -99,7 +99,7 @@ def lines_of_steps(
         totals = [total + own for total, own in zip(totals, seconds, strict=True)]
         yield f"step {number}: {space_of(step)}; {schedule.steps[number]}"
         yield f"  {cost.bytes} bytes, {cost.operations} operations; {_times(rooflines, seconds)}"
-        for launch in launches.launches:
+        for launch in (*launches.load, *launches.launches):
             if launch.step == number:
                 yield from _lines_of(launch.kernel, left)
     if gather := launches.gather:

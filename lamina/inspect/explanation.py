@@ -41,12 +41,19 @@ class Explanation:
 
     @property
     def costs(self) -> tuple[Cost, ...]:
-        """The cost of each step: its arithmetic, and the bytes it reads and writes."""
+        """The cost of each step: its arithmetic, and the bytes it reads and writes.
+
+        Steps that prepare copies cost nothing: most runs omit them.
+        """
         program = self.program
         repeats = map(program.repeated, range(len(program.steps)))
-        return tuple(
+        costs = (
             cost_of(step, program.buffers, repeat and repeat.axis)
             for step, repeat in zip(program.steps, repeats, strict=True)
+        )
+        return tuple(
+            Cost(0, 0, 0) if number < program.prepared else cost
+            for number, cost in enumerate(costs)
         )
 
     def __str__(self) -> str:
@@ -253,6 +260,8 @@ def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:
     """Number, name, kind and extents of each step."""
     for number, step in enumerate(program.steps):
         kind = "contraction" if isinstance(step, Contraction) else "loop"
+        if number < program.prepared:
+            kind = "preparation"
         if isinstance(step, Contraction) and unrounded(step) is not None:
             kind = "contraction in TF32"
         # Names begin with their number, which makes them unique.

@@ -11,12 +11,13 @@ from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu.decisions import position_bits
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.loop_schedules import point_schedule
+from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.engines.gpu.passes import without_epilogue
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, Schedule, StepSchedule
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.program import Program
-from lamina.program.steps import Contraction, Step
+from lamina.program.steps import Contraction, Loop, Step
 
 SOURCES = Sources(
     "lamina.base", "lamina.program", "lamina.codegen", "lamina.engines.gpu", "lamina.engines.cuda"
@@ -69,18 +70,30 @@ class CudaFamily(GpuFamily):
         There is one for each algorithm that the library proposes, in its order, and none if the
         step is no plain product.
         """
-        if not isinstance(step, Contraction):
+        found = product_of(step)
+        if found is None:
             return ()
+        product, loop = found
         epilogue = None
-        found = plain_product(step)
-        if found is None:
-            sums, loop = without_epilogue(step, StepWorkspaces(step.name))
-            found = plain_product(sums)
+        if loop is not None:
             epilogue = point_schedule(loop, position_bits(step, self.target), self.traits)
-        if found is None:
-            return ()
-        product, algorithms = found.product, self._driver.library_algorithms(found.product)
+        algorithms = self._driver.library_algorithms(product)
         return tuple(LibrarySchedule(product, one, epilogue) for one in algorithms)
+
+
+def product_of(step: Step) -> tuple[MatrixProduct, Loop | None] | None:
+    """The plain product that a step is, and the loop for its epilogue if the library has not it.
+
+    None if it is no plain product.
+    """
+    if not isinstance(step, Contraction):
+        return None
+    whole = plain_product(step)
+    if whole is not None:
+        return whole.product, None
+    sums, loop = without_epilogue(step, StepWorkspaces(step.name))
+    found = plain_product(sums)
+    return None if found is None else (found.product, loop)
 
 
 def is_large(step: Step) -> bool:

@@ -209,6 +209,9 @@ def _considerable(
     bytes_: dict[object, float] = defaultdict(float)
     worth: set[object] = set()
     for number, step in enumerate(program.steps):
+        if number < program.prepared:
+            # Most runs omit it.
+            continue
         repeat = program.repeated(number)
         (own,), names = signatures.numbered(step)
         cost = cost_of(step, program.buffers, repeat.axis if repeat is not None else None)

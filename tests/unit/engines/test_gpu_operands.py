@@ -31,6 +31,7 @@ from lamina.program.index import Axis, axis_index
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, Load
 from lamina.program.steps import Contraction
+from lamina.workloads import WORKLOADS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
@@ -38,7 +39,7 @@ import cuda_compiler
 import ptx_text
 from cuda_compiler import compilation_of
 from cuda_devices import ARCHITECTURES
-from cuda_kernels import Written, family_of
+from cuda_kernels import Written, family_of, shares_of
 from ptx_addresses import accesses_of
 from ptx_traffic import traffic_of, wavefronts
 
@@ -204,3 +205,12 @@ def test_packed_weights_are_read_in_whole_sectors(dtype):
     (traffic,) = written.kernels[multiplied].traffic("global")
     # Windows begin at any row, and are not all inside; so some sectors are not full.
     assert traffic.needed < 1.1 * traffic.least
+
+
+@pytest.mark.parametrize(
+    ("dtype", "products"), [("mixed-bfloat16", "float32"), ("float32", "tf32")]
+)
+def test_large_products_of_any_precision_are_for_the_library(dtype, products):
+    workload = WORKLOADS["wide-step"]
+    (line,) = shares_of(workload, dtype, ["sm_90"], products)
+    assert line == "  sm_90: cuBLASLt computes 99.9% of 18.42 GFLOP"

@@ -18,6 +18,7 @@ from lamina.engines.gpu.passes import without_epilogue
 from lamina.engines.gpu.plain_products import PlainProduct, plain_product
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.graph import Tensor
+from lamina.ops.conversion import stored_as_tf32
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Bound, Literal, Load, Scalar
@@ -139,6 +140,15 @@ def test_sums_are_accumulated_in_place(step):
     assert found.product.added == found.product.result
 
 
+def test_factors_are_read_as_tf32_if_they_are_stored_rounded():
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        return ops.matmul(stored_as_tf32(x), stored_as_tf32(y))
+
+    one = product_of(product, A, B).product
+    assert (one.left.dtype, one.right.dtype, one.result.dtype) == ("tf32", "tf32", "float32")
+    assert one.left.bytes_of(1) == 4 * one.left.rows * one.left.columns
+
+
 INSIDE = (Bound(axis_index(M), 0, 4),)
 SAME = Rewrite(buffer=lambda name: "x0" if name == "contract" else name)
 NONE: dict[str, Callable[[], Contraction]] = {
@@ -152,6 +162,9 @@ NONE: dict[str, Callable[[], Contraction]] = {
     "rounded operand": lambda: step_of(lambda x, y: ops.matmul(ops.rounded(x, bfloat16), y), A, B),
     "rounded to TF32": lambda: step_of(
         lambda x, y: ops.matmul(ops.round_to_tf32(x), ops.round_to_tf32(y)), A, B
+    ),
+    "one factor stored as TF32": lambda: step_of(
+        lambda x, y: ops.matmul(stored_as_tf32(x), y), A, B
     ),
     "rounded result": lambda: step_of(lambda x, y: ops.cast(ops.matmul(x, y), float16), A, B),
     "rounded with a bias": lambda: step_of(
