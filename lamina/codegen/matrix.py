@@ -114,6 +114,17 @@ def half_of(view: Scalar) -> Scalar | None:
     return inner if inner.dtype.is_half else None
 
 
+def multiplied_of(view: Scalar) -> Scalar:
+    """What instructions on matrices multiply: a view without conversions that change nothing.
+
+    These are casts of floats of 16 bits to float32, and `as_tf32` of what is stored rounded.
+    """
+    if isinstance(view, Apply) and view.primitive == "as_tf32":
+        return view.operands[0]
+    half = half_of(view)
+    return view if half is None else half
+
+
 def _narrow(view: Scalar) -> Scalar:
     """The bfloat16 of which a view is a cast; another view stays as it is."""
     half = half_of(view)

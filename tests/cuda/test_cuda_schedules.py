@@ -28,7 +28,15 @@ from cuda_machine.engine import DoubledDevice
 skip_without_nvrtc()
 
 # These always run; the others if `--part` chooses them.
-FIRST = ("matmul-bf16", "transposed-bf16", "matmul-f16", "conv-bf16", "matmul-tf32", "conv-tf32")
+FIRST = (
+    "matmul-bf16",
+    "transposed-bf16",
+    "matmul-f16",
+    "conv-bf16",
+    "matmul-tf32",
+    "conv-tf32",
+    "stored-tf32",
+)
 EVERY = [
     pytest.param(one, id=one.name, marks=() if one.name in FIRST else pytest.mark.sampled)
     for one in CASES

@@ -17,11 +17,13 @@ from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Traits
 from lamina.graph import Graph, Tensor, leaf
 from lamina.learning.by_output import options_of
+from lamina.ops.conversion import stored_as_tf32
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Apply, Load, Local
 from lamina.program.steps import Loop, Reduce, Store, Write
 from lamina.program.target import Target
+from lamina.program.tf32 import rounded_to_tf32
 from lamina.step.planning import bill_of
 from lamina.step.precision import Precision
 
@@ -61,6 +63,7 @@ class Case:
         dtypes: of the inputs; all float32 if it is empty.
         limit: integers are drawn from 0 to this number, which is excluded.
         program: what is run instead of the graph; its states begin with ones.
+        is_tf32: whether the inputs are rounded to TF32.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Case:
     dtypes: tuple[DType, ...] = ()
     limit: int = 1
     program: Program | None = None
+    is_tf32: bool = False
 
     def graph(self) -> Graph:
         dtypes = self.dtypes or (float32,) * len(self.shapes)
@@ -88,6 +92,8 @@ class Case:
             if not dtype.is_float:
                 drawn = generator.integers(0, self.limit, shape)
             found[f"x{number}"] = np.asarray(drawn, dtype.numpy)
+            if self.is_tf32:
+                found[f"x{number}"] = rounded_to_tf32(found[f"x{number}"])
         for one in self.program.of_kind("state") if self.program is not None else ():
             found[one.name] = np.ones(one.shape, one.dtype.numpy)
         return found
@@ -150,6 +156,10 @@ def _conv_transpose_3x3(x: Tensor, weight: Tensor) -> Tensor:
 def _rounded(half: DType) -> Callable[[Tensor, Tensor], Tensor]:
     """The product of a rounded float32 and floats of 16 bits, as in mixed precision."""
     return lambda x, weight: ops.matmul(ops.rounded(x, half), ops.cast(weight, float32))
+
+
+def _stored_tf32(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, weight: product(stored_as_tf32(x), stored_as_tf32(weight))
 
 
 def _tf32(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -233,6 +243,8 @@ CONTRACTIONS = (
     Case("batched-f16", ((3, 5, 4), (3, 4, 6)), ops.matmul, (float16, float16)),
     Case("matmul-tf32", ((7, 13), (13, 5)), _tf32(ops.matmul)),
     Case("transposed-tf32", ((16, 8), (24, 16)), _tf32(_transposed)),
+    Case("stored-tf32", ((20, 32), (32, 24)), _stored_tf32(ops.matmul), is_tf32=True),
+    Case("transposed-stored-tf32", ((16, 8), (24, 16)), _stored_tf32(_transposed), is_tf32=True),
     Case("conv-tf32", ((2, 3, 5, 4), (4, 3, 3, 3)), _tf32(_conv)),
     Case("conv-bf16", ((2, 8, 4, 4), (8, 8, 3, 3)), _conv_of_halves, (bfloat16, float32)),
 )

@@ -10,8 +10,7 @@ from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import MatrixLoad, MatrixSchedule
 
-# Vectors of 16 bytes.
-_LANES = 8
+_VECTOR_BYTES = 16
 # The tiles that are compared: m and n, and the warps along each.
 _TILES = (
     *((128, 128, 2, 4), (128, 128, 2, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2)),
@@ -99,8 +98,8 @@ def _load(side: Operand, traits: Traits, *, in_panels: bool) -> MatrixLoad:
     outer, along_k = side.runs
     is_along_k = side.is_along_k
     # Vectors of up to 16 bytes are read from buffers, and written to local memory.
-    lanes = min(along_k if is_along_k else outer, 16 // side.loaded_bytes, _LANES)
-    copies = traits.copies_asynchronously and lanes == _LANES
+    lanes = min(along_k if is_along_k else outer, _VECTOR_BYTES // side.loaded_bytes)
+    copies = traits.copies_asynchronously and lanes * side.loaded_bytes == _VECTOR_BYTES
     # With it, rows that are read together are in different banks: eight of 16 bytes, or four of 32.
     padding = 0 if in_panels else 4 if is_along_k and side.half is None else 8
     return MatrixLoad(is_along_k, lanes, padding, copies and side.can_copy(is_along_k, lanes))

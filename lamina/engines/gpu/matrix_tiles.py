@@ -17,7 +17,7 @@ from typing import final
 
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
-from lamina.codegen.matrix import half_of
+from lamina.codegen.matrix import multiplied_of
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import FLOAT, Value, constant
 from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
@@ -109,11 +109,10 @@ class _Matrices:
             (self._left, schedule.left, first_m),
             (self._right, schedule.right, self._first_n),
         ):
-            view = side.view if schedule.kind == "tf32" else half_of(side.view)
-            assert view is not None
             found.append(
                 MatrixOperand(
-                    *(tiling, side, view, load, schedule.element_bytes, begin, first),
+                    *(tiling, side, multiplied_of(side.view), load),
+                    *(schedule.element_bytes, begin, first),
                     *(side is self._left, self._words),
                     in_panels=schedule.by_warpgroups,
                 )

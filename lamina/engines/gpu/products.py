@@ -6,7 +6,7 @@ from typing import final
 
 from lamina.base.records import cached_property
 from lamina.codegen.axes import stride_along
-from lamina.codegen.matrix import exchanged, half_of, with_single_axes
+from lamina.codegen.matrix import exchanged, half_of, multiplied_of, with_single_axes
 from lamina.engines.gpu.schedule import HALF_BYTES
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
@@ -45,12 +45,13 @@ class Operand:
     def can_copy(self, along_k: bool, lanes: int) -> bool:
         """Whether vectors along K, or along m or n, can be copied as they are.
 
-        They are floats of 16 bits that begin at whole vectors.
+        They are floats of 16 bits or stored rounded to TF32, and begin at whole vectors.
         """
-        if not isinstance(self.half, Load):
+        copied = multiplied_of(self._view)
+        if not isinstance(copied, Load) or copied is self._view:
             return False
         split, lane = _split_axis(self._k if along_k else self._outer, lanes)
-        index = split.index(self.half.index)
+        index = split.index(copied.index)
         others = [step for atom, step in index.terms if atom != lane]
         return all(step % lanes == 0 for step in (*others, index.constant))
 
