@@ -47,7 +47,7 @@ A100 = ARCHITECTURES["sm_80"]
 needs_compiler = pytest.mark.skipif(
     bool(cuda_compiler.missing()), reason=cuda_compiler.missing() or "no compiler"
 )
-NAMES = ("matmul-bf16", "transposed-bf16", "matmul-tf32", "transposed-tf32")
+NAMES = ("matmul-bf16", "transposed-bf16", "matmul-tf32", "transposed-tf32", "stored-tf32")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,6 +119,14 @@ M, K = Axis("m", 16), Axis("k", 16)
 def test_vectors_are_copied_if_they_begin_at_whole_vectors(index, expected):
     view = Apply("cast", (Load("x", index, bfloat16),), float32)
     assert Operand(view, M, K).can_copy(along_k=True, lanes=8) is expected
+
+
+@pytest.mark.parametrize(("primitive", "expected"), [("as_tf32", True), ("round_to_tf32", False)])
+def test_float32_is_copied_as_it_is_if_it_is_stored_rounded(primitive, expected):
+    load = Load("x", axis_index(M) * 20 + axis_index(K), float32)
+    view = Apply(primitive, (load,), float32)
+    assert Operand(view, M, K).can_copy(along_k=True, lanes=4) is expected
+    assert not Operand(load, M, K).can_copy(along_k=True, lanes=4)
 
 
 @needs_compiler
