@@ -44,6 +44,7 @@ from lamina.engines.gpu.schedule import (
     TreeSchedule,
     WinogradSchedule,
     WrittenSchedule,
+    element_bytes_of,
 )
 from lamina.engines.gpu.single_steps import single_step, written_by
 from lamina.engines.gpu.winograd import convolution_of
@@ -184,7 +185,8 @@ def legal_matrices(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSc
         ((32, 48, 16), (1, 3), 4, False),
         ((64, 32, 48), (2, 2), 2, True),
     ]
-    by_warpgroups = [((64, 256, 64), (4, 1), 4, False), ((128, 64, 128), (8, 1), 3, True)]
+    row = 128 // element_bytes_of(one.matrix_kind)
+    by_warpgroups = [((64, 256, row), (4, 1), 4, False), ((128, 64, 2 * row), (8, 1), 3, True)]
     if rate_of(one, traits, by_warpgroups=True) is not None:
         choices = [*by_warpgroups, *choices]
     for choice in choices:

@@ -34,14 +34,15 @@ def body(
     width: int, type: str, across: tuple[bool, bool], begin: int = 0, mode: int = 1
 ) -> list[str]:
     """The parts of a kernel that stores the sums of the product that begins at some bytes."""
-    count = width // 2
+    count, k = width // 2, 8 if type == "tf32" else 16
     sums = ", ".join(f"f{number}" for number in range(count))
     panels = [PANEL if one else 16 for one in across]
     zeros = " ".join(f"mov.f32 f{number}, 0f00000000;" for number in range(count))
     named = f"""mov.b64 a, {descriptor(begin, panels[0], mode)};
         mov.b64 b, {descriptor(RIGHT + begin, panels[1], mode)};"""
-    product = f"""wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{type}.{type} {{{sums}}}, a, b,
-        1, 1, 1, {across[0]:d}, {across[1]:d};"""
+    turned = "" if type == "tf32" else f", {across[0]:d}, {across[1]:d}"
+    product = f"""wgmma.mma_async.sync.aligned.m64n{width}k{k}.f32.{type}.{type} {{{sums}}}, a, b,
+        1, 1, 1{turned};"""
     stores = " ".join(f"st.global.f32 [to+{4 * number}], f{number};" for number in range(count))
     stored = f"mad.wide.u32 to, i, {4 * count}, to; {stores}"
     first = f".reg .f32 f<{count}>; {COPY} {zeros} {named}"
@@ -58,30 +59,38 @@ def run(parts: list[str], tiles: np.ndarray, *, threads: int = 128, target: str 
 
 
 def stored(tiles: np.ndarray, matrix: np.ndarray, begin: int, *, across: bool) -> None:
-    """Writes the 16 bits of a matrix (m or n, k) in panels, from some bytes of the tiles on."""
+    """Writes the elements of a matrix (m or n, k) in panels, from some bytes of the tiles on."""
+    size = matrix.itemsize
     for (outer, k), bits in np.ndenumerate(matrix):
         row, place = (k, outer) if across else (outer, k)
-        linear = begin + place // 64 * PANEL + row * 128 + place % 64 * 2
-        tiles[(linear ^ (linear // 128 % 8) * 16) // 2] = bits
+        linear = begin + place * size // 128 * PANEL + row * 128 + place * size % 128
+        tiles.view(matrix.dtype)[(linear ^ (linear // 128 % 8) * 16) // size] = bits
 
 
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize(
-    ("left_across", "right_across", "step"),
-    [(False, False, 1), (False, True, 0), (True, False, 0), (True, True, 1)],
+    ("type", "left_across", "right_across", "step"),
+    [
+        *(("bf16", False, False, 1), ("bf16", False, True, 0), ("bf16", True, False, 0)),
+        *(("bf16", True, True, 1), ("f16", False, False, 0), ("f16", True, True, 0)),
+        ("tf32", False, False, 1),
+    ],
 )
-@pytest.mark.parametrize("type", ["bf16", "f16"])
-def test_matrices_in_panels_are_multiplied(width, left_across, right_across, step, type):
-    # The second 16 of K are 32 bytes further in a row, or 16 rows further.
+def test_matrices_in_panels_are_multiplied(width, type, left_across, right_across, step):
+    # The second few of K are 32 bytes further in a row, or 16 rows further.
     across = left_across, right_across
-    begin = step * (2048 if left_across else 32)
-    numbers = np.random.default_rng(width).integers(-8, 9, (64 + width, 16)).astype("f4")
-    bits = numbers.astype("f2").view("u2") if type == "f16" else numbers.view("u4") >> 16
+    begin, few = step * (2048 if left_across else 32), 8 if type == "tf32" else 16
+    numbers = np.random.default_rng(width).integers(-8, 9, (64 + width, few)).astype("f4")
+    bits = {
+        "f16": numbers.astype("f2").view("u2"),
+        "bf16": (numbers.view("u4") >> 16).astype("u2"),
+        "tf32": numbers.view("u4"),
+    }[type]
     tiles = np.zeros(BYTES // 2, "u2")
     for first, rows, at, turned in ((0, 64, 0, left_across), (64, width, RIGHT, right_across)):
-        padded = np.zeros((rows, 64), "u2")
-        padded[:, 16 * step : 16 * step + 16] = bits[first : first + rows]
-        stored(tiles, padded[:, :32], at, across=turned)
+        padded = np.zeros((rows, 2 * few), bits.dtype)
+        padded[:, few * step : few * step + few] = bits[first : first + rows]
+        stored(tiles, padded, at, across=turned)
     found = run(body(width, type, across, begin), tiles)[: 64 * width].reshape(128, width // 2)
     expected = numbers[:64] @ numbers[64:].T
     thread = np.arange(128)
@@ -114,14 +123,15 @@ FAULTS: list[tuple[dict[str, str], dict[str, Any], str]] = [
     ({}, {"threads": 64}, "an instruction of a warpgroup without some of its threads"),
     ({}, {"mode": 0}, "a descriptor of another layout"),
     ({}, {"begin": 1 << 16}, "of shared memory at"),
+    ({}, {"type": "tf32"}, "an operand of .tf32 that is not rounded to its bits"),
     ({}, {"target": "sm_90"}, "only sm_90a has it"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("replaced", "options", "text"), FAULTS)
 def test_what_is_undefined_is_a_fault(replaced, options, text):
-    begin, mode = options.pop("begin", 0), options.pop("mode", 1)
-    parts = body(64, "bf16", (False, False), begin, mode)
+    begin, mode, type = (options.pop(*one) for one in (("begin", 0), ("mode", 1), ("type", "bf16")))
+    parts = body(64, type, (False, False), begin, mode)
     assert set(replaced) <= set(parts)
     with pytest.raises(Fault) as caught:
         run([replaced.get(one, one) for one in parts], np.ones(BYTES // 2, "u2"), **options)

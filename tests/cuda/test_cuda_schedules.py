@@ -98,10 +98,7 @@ def test_the_decided_schedules_give_the_results_of_the_interpreter(case):
     check(case, "decided", 1e-4, (8, 0))
 
 
-BY_WARPGROUPS = (
-    *(one for one in CASES if one.name in FIRST and not one.name.endswith("tf32")),
-    *PANELS,
-)
+BY_WARPGROUPS = (*(one for one in CASES if one.name in FIRST), *PANELS)
 
 
 @pytest.mark.parametrize("case", BY_WARPGROUPS, ids=lambda case: case.name)

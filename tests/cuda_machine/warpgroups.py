@@ -18,6 +18,7 @@ import numpy as np
 
 from cuda_machine.blocks import Block, read_and_written, registers_in
 from cuda_machine.faults import Fault
+from cuda_machine.matrices import check_tf32
 from cuda_machine.syntax import Immediate, Instruction, Vector
 from cuda_machine.writer import Writer, helper, instruction, unknown
 
@@ -26,15 +27,16 @@ _THREADS: Final = np.arange(128)
 # The row of a thread's first sums, and their column among eight.
 _ROW: Final = _THREADS // 32 * 16 + _THREADS % 32 // 4
 _COLUMN: Final = _THREADS % 4 * 2
-_SHAPES: Final = "|".join(f"m64n{width}k16" for width in _WIDTHS)
 
 
-def _product(type: str) -> str:
-    return f"mma_async sync aligned {_SHAPES} f32 {type} {type}"
+def _product(type: str, k: int) -> str:
+    shapes = "|".join(f"m64n{width}k{k}" for width in _WIDTHS)
+    return f"mma_async sync aligned {shapes} f32 {type} {type}"
 
 
-@instruction("wgmma", forms=_product("bf16"), since=90)
-@instruction("wgmma", forms=_product("f16"), since=90)
+@instruction("wgmma", forms=_product("bf16", 16), since=90)
+@instruction("wgmma", forms=_product("f16", 16), since=90)
+@instruction("wgmma", forms=_product("tf32", 8), since=90)
 @instruction("wgmma", forms="fence|commit_group|wait_group sync aligned", since=90)
 def _wgmma(writer: Writer, one: Instruction) -> None:
     """Scales of operands are 1, and the product is added to the sums."""
@@ -53,6 +55,8 @@ def _wgmma(writer: Writer, one: Instruction) -> None:
             shape, _, type = one.modifiers[3:6]
             width = int(shape[4:].partition("k")[0])
             bits = [each.bits for each in numbers if isinstance(each, Immediate)]
+            # Only operands of 16 bits can be transposed.
+            bits += [0, 0] if type == "tf32" else []
             if len(sums) != width // 2 or len(bits) != 5 or bits[:3] != [1, 1, 1]:
                 unknown(one)
             descriptors = ", ".join(writer.array(each, "b64") for each in (left, right))
@@ -87,6 +91,11 @@ def warpgroups_multiplied(
         for descriptor, extent, turned in zip((left, right), (64, width), across, strict=True)
     ]
     found = m.products.begin(lanes, addresses, line)
+    if type == "tf32":
+        left_bits, right_bits = (
+            list(each.reshape(len(lanes), -1).view(np.uint32).T) for each in found
+        )
+        check_tf32(m, left_bits, right_bits, line, lanes)
     a, b = (_matrix(data, type, turned) for data, turned in zip(found, across, strict=True))
     each = np.stack(sums).reshape(width // 8, 2, 2, len(lanes), 128)
     total = np.empty((len(lanes), 64, width), np.float32)
@@ -96,7 +105,7 @@ def warpgroups_multiplied(
     ]  # fmt: skip
     for eight, half, odd, row, column in places:
         total[:, row, column] = each[eight, half, odd]
-    for k in range(16):
+    for k in range(a.shape[2]):
         total = total + a[:, :, None, k] * b[:, None, :, k]
     return [
         np.ascontiguousarray(total[:, row, column]).reshape(-1) for _, _, _, row, column in places
@@ -135,6 +144,8 @@ def _chunks(m: Any, descriptors: Any, extent: int, across: bool, line: int, idx:
 def _matrix(data: Any, type: str, across: bool) -> Any:
     """Bytes of chunks as float32: (warpgroups, m or n, k)."""
     bits = np.ascontiguousarray(data).reshape(len(data), -1).view(np.uint16)
+    if type == "tf32":
+        return bits.view(np.float32).reshape(len(data), -1, 8)
     if type == "bf16":
         numbers = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     else:

@@ -43,7 +43,7 @@ _STATIC_SHARED_BYTES = 48 << 10
 # They may free what commands still use: Nvidia does not document that they wait.
 _FREEING = ("cuMemFree", "cuMemFreeHost", "cuModuleUnload")
 # The multiply-adds of a multiprocessor in a clock by `wgmma`, by the data sheet of the H100.
-_WARPGROUP_MATRICES = {(9, 0): (("bfloat16", 2048), ("float16", 2048))}
+_WARPGROUP_MATRICES = {(9, 0): (("bfloat16", 2048), ("float16", 2048), ("tf32", 1024))}
 # The first compute capability whose kernels may begin before the one before them has ended.
 _OVERLAPPING = (9, 0)
 # The drivers whose contexts a thread has made current, the present one last.

@@ -5,7 +5,8 @@ buffer. A warp loads four matrices at once: 8 of m or n, and 16 bytes of K. Matr
 transposed if rows do not run along K; elements of TF32 are loaded one by one then. So each kind of
 tile is stored without exchanging elements.
 
-Warpgroups multiply tiles where they are. `WarpgroupWords` describes their panels.
+Warpgroups multiply tiles where they are. `WarpgroupWords` describes their panels. Rows of TF32 run
+along K: vectors that are read along m or n are written to several rows.
 """
 
 from __future__ import annotations
@@ -60,24 +61,29 @@ class MatrixOperand:
         words: MatrixWords,
         *,
         in_panels: bool,
+        along_k: bool,
     ) -> None:
         self._points, self._code = tiling.points, tiling.points.code
-        self._load, self._words, self._is_left = load, words, is_left
+        self._along_k, self._words, self._is_left = along_k, words, is_left
         self._element = memory_element(view.dtype)
         self._bytes = element_bytes
         # The k of a matrix.
         self._edge = _ROW_BYTES // self._bytes
-        row, self._rows = (tiling.tile_k, side.tile) if load.along_k else (side.tile, tiling.tile_k)
+        row, self._rows = (tiling.tile_k, side.tile) if along_k else (side.tile, tiling.tile_k)
         self._row = row + load.padding
         self.size = self._row * self._rows
         self._array = self._code.launched(self._element, begin)
-        self._vectors = TileVectors(tiling, side, view, copied_apart(row * self._bytes))
+        # Vectors that are written to several rows: a sector, then the next k, are in all banks.
+        self._is_turned = along_k and not load.along_k
+        near = ROWS // load.lanes if self._is_turned else None
+        apart = 1 if self._is_turned else copied_apart(row * self._bytes)
+        self._vectors = TileVectors(tiling, side, view, apart, near)
         self.loaded, self.is_asynchronous = self._vectors.loaded, load.is_asynchronous
         self._in_panels = in_panels
         if in_panels:
             self._row = _PANEL_BYTES // self._bytes
             address = self._code.offset(self._array, self._location(first, Index()), self._element)
-            size = _ROW_BYTES if load.along_k else self._rows * _PANEL_BYTES
+            size = _ROW_BYTES if along_k else self._rows * _PANEL_BYTES
             self._descriptor = self._code.call(words.warpgroups.described, I64, address, size)
         else:
             self._start = self._location(*self._matrices(tiling.item, first, is_left))
@@ -85,7 +91,7 @@ class MatrixOperand:
     def _location(self, outer: Index, k: Index) -> Value:
         """Where an element of a tile is in local memory."""
         points, code = self._points, self._code
-        row, at = (outer, k) if self._load.along_k else (k, outer)
+        row, at = (outer, k) if self._along_k else (k, outer)
         if not self._in_panels:
             return points.indices(row * self._row + at).start
         row_in_all = at // self._row * self._rows + row
@@ -102,12 +108,12 @@ class MatrixOperand:
         """
         lane = axis_index(item) % WARP
         row, number = lane % EDGE, lane // EDGE
-        if not self._load.along_k and self._bytes > HALF_BYTES:
+        if not self._along_k and self._bytes > HALF_BYTES:
             # The item loads its own element of each matrix.
             return first + lane // self._edge, lane % self._edge
         early, late = number % 2, number // 2
         outer, k = (early, late) if is_left else (late, early)
-        if self._load.along_k:
+        if self._along_k:
             return first + outer * EDGE + row, k * self._edge
         return first + outer * EDGE, k * self._edge + row
 
@@ -118,6 +124,10 @@ class MatrixOperand:
         code = self._code
         for number, value in enumerate(values):
             with self._vectors.owned(self._vectors.all[number]):
+                if self._is_turned and value.type.lanes:
+                    for lane in range(value.type.lanes):
+                        code.store(code.extract(value, lane), self._address(number, stage, lane))
+                    continue
                 bits = value.type.lanes * value.type.bytes
                 whole = self._row % max(value.type.lanes, 1) == 0
                 code.store(value, self._address(number, stage), bits if whole else 0)
@@ -134,10 +144,10 @@ class MatrixOperand:
                 copied = constant(True, I1) if inside is None else inside
                 code.call_void(self._words.copied, self._address(number, stage), source, copied)
 
-    def _address(self, number: int, stage: Value) -> Value:
-        """The address of a vector of the tile that begins at an element."""
+    def _address(self, number: int, stage: Value, row: int = 0) -> Value:
+        """The address of a vector of the tile that begins at an element; `row` rows further."""
         vector = self._vectors.all[number]
-        location = self._location(vector.outer, vector.k * self._vectors.k_lanes)
+        location = self._location(vector.outer + row, vector.k * self._vectors.k_lanes)
         start = self._code.add(stage, location)
         return self._code.offset(self._array, start, self._element)
 
@@ -145,7 +155,7 @@ class MatrixOperand:
 
     def matrices(self, stage: Value, number: int, k: int) -> Value:
         """Four matrices: the 16 m or n of a number among the warp's, and 32 bytes of K."""
-        code, along_k = self._code, self._load.along_k
+        code, along_k = self._code, self._along_k
         begin = code.add(stage, self._start)
         outer = number * STEP
         beyond = outer * self._row + k if along_k else k * self._row + outer
@@ -174,7 +184,7 @@ class MatrixOperand:
     def descriptor(self, stage: Value, k: int) -> Value:
         """The descriptor of the tile that begins at an element, from a k on."""
         code, row = self._code, self._row
-        beyond = k // row * row * self._rows + k % row if self._load.along_k else k * row
+        beyond = k // row * row * self._rows + k % row if self._along_k else k * row
         start = code.add(stage, self._points.position(beyond))
         units = code.binary("udiv", start, self._points.position(self._edge))
         if units.type != I64:

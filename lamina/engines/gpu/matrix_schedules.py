@@ -8,7 +8,7 @@ from itertools import product
 from lamina.engines.gpu.contraction_costs import rate_of
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.products import Operand, Product
-from lamina.engines.gpu.schedule import MatrixLoad, MatrixSchedule
+from lamina.engines.gpu.schedule import MatrixLoad, MatrixSchedule, element_bytes_of
 
 _VECTOR_BYTES = 16
 # The tiles that are compared: m and n, and the warps along each.
@@ -19,12 +19,12 @@ _TILES = (
 )
 # The stretches of K, and the tiles in local memory.
 _STRETCHES = ((32, 2), (32, 3), (32, 4), (64, 2), (64, 3), (16, 2))
-# The same for warpgroups: a row of a tile has 128 bytes at least.
+# The same for warpgroups: stretches of rows of 128 bytes.
 _WARPGROUP_TILES = (
     *((128, 256, 8, 1), (256, 128, 16, 1), (128, 128, 8, 1), (256, 64, 16, 1)),
     *((64, 256, 4, 1), (128, 64, 8, 1), (64, 128, 4, 1), (64, 64, 4, 1)),
 )
-_WARPGROUP_STRETCHES = ((64, 3), (64, 4), (64, 5), (128, 3))
+_WARPGROUP_STRETCHES = ((1, 3), (1, 4), (1, 5), (2, 3))
 
 # The most registers of a work item for tiles that are copied. With 128, some kernels need
 # more than the 255 that there are.
@@ -40,7 +40,9 @@ def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[Matrix
     own = one.exchanged if swapped else one
     choices = [(*one, False) for one in product(_TILES, _STRETCHES)]
     if rate_of(one, traits, by_warpgroups=True) is not None:
-        choices += [(*one, True) for one in product(_WARPGROUP_TILES, _WARPGROUP_STRETCHES)]
+        row = 128 // element_bytes_of(one.matrix_kind)
+        stretches = [(row * rows, stages) for rows, stages in _WARPGROUP_STRETCHES]
+        choices += [(*one, True) for one in product(_WARPGROUP_TILES, stretches)]
     for (tile_m, tile_n, *warps), (tile_k, stages), by_warpgroups in choices:
         if tile_m >= 2 * max(own.m, 16) or tile_n >= 2 * max(own.n, 16):
             continue

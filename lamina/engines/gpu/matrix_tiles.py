@@ -105,9 +105,10 @@ class _Matrices:
         first_m = self._first_m
         if schedule.by_warpgroups:
             first_m = axis_index(self._item) // WARPGROUP * (WARPGROUP // WARP * STEP)
-        for side, load, first in (
-            (self._left, schedule.left, first_m),
-            (self._right, schedule.right, self._first_n),
+        left_along_k, right_along_k = schedule.rows_along_k
+        for side, load, first, along_k in (
+            (self._left, schedule.left, first_m, left_along_k),
+            (self._right, schedule.right, self._first_n, right_along_k),
         ):
             found.append(
                 MatrixOperand(
@@ -115,6 +116,7 @@ class _Matrices:
                     *(schedule.element_bytes, begin, first),
                     *(side is self._left, self._words),
                     in_panels=schedule.by_warpgroups,
+                    along_k=along_k,
                 )
             )
             begin += tiles * found[-1].size
@@ -225,8 +227,9 @@ class _Matrices:
         """Begins the products of the tiles of a stage; the sums after them."""
         code, points, schedule = self._code, self._points, self._schedule
         words = self._words.warpgroups
+        left_along_k, right_along_k = schedule.rows_along_k
         multiplied = words.multiplied[schedule.kind].format(
-            left_across=not schedule.left.along_k, right_across=not schedule.right.along_k
+            left_across=not left_along_k, right_across=not right_along_k
         )
         begins = [code.multiply(stage, points.position(one.size)) for one in operands]
         total = code.call(words.begun, total.type, total)

@@ -248,7 +248,7 @@ class MatrixLoad:
 
     Attributes:
         along_k: whether rows in local memory run along K, as vectors do that are read from the
-            buffer; otherwise along m or n.
+            buffer; otherwise along m or n. Warpgroups multiply TF32 only in rows along K.
         lanes: of these vectors; 1 for scalars.
         padding: unused elements after each row; with them, rows that are read together are in
             different banks. 0 if warpgroups read it, for which chunks of rows are exchanged.
@@ -266,6 +266,11 @@ class MatrixLoad:
         along = f"along {'k' if self.along_k else 'the result'}"
         padded = f", padded by {self.padding}" if self.padding else ""
         return f"{vectors} {along}, {copied}{padded}"
+
+
+def element_bytes_of(kind: str | None) -> int:
+    """The bytes in local memory of an element that instructions on matrices multiply."""
+    return 4 if kind == "tf32" else HALF_BYTES
 
 
 @frozen_dataclass
@@ -313,7 +318,13 @@ class MatrixSchedule:
     @property
     def element_bytes(self) -> int:
         """The bytes of an element in local memory."""
-        return 4 if self.kind == "tf32" else HALF_BYTES
+        return element_bytes_of(self.kind)
+
+    @property
+    def rows_along_k(self) -> tuple[bool, bool]:
+        """Whether rows of the left and the right operand in local memory run along K."""
+        always = self.by_warpgroups and self.kind == "tf32"
+        return always or self.left.along_k, always or self.right.along_k
 
     @property
     def local_bytes(self) -> int:
