@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import run_program, training_step
+from test_cuda_schedules import SeparateKernels
 
 import lamina as lm
 from cuda_machine.engine import DoubledDevice, skip_without_nvrtc
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.cuda.build import programs_of
 from lamina.engines.gpu import kernels
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import GpuFamily
@@ -25,18 +27,9 @@ skip_without_nvrtc()
 DEVICES = {capability: DoubledDevice(capability) for capability in ((7, 5), (9, 0))}
 
 
-class Separate(GpuFamily):
-    """Kernels that are never joined."""
-
-    def write(self, program: Program, schedule: Any, *, separate: bool = False) -> Any:
-        return super().write(program, schedule, separate=True)
-
-
 def engine(kind: type[GpuFamily], capability: tuple[int, int]) -> GpuEngine:
     driver = DEVICES[capability].driver
-    return GpuEngine(
-        "cuda", lambda: driver, lambda _: kind(driver.traits, driver.words, kind.__name__)
-    )
+    return GpuEngine("cuda", lambda: driver, lambda _: kind(driver.traits, driver.words, "cuda"))
 
 
 def classifier() -> lm.Network:
@@ -47,11 +40,15 @@ def recurrent() -> lm.Network:
     return lm.Sequential(lm.Input(7, 4), lm.LSTM(6), lm.Flatten(), lm.Linear(3))
 
 
+def step_of(network: lm.Network, own: GpuEngine) -> Program:
+    graph = training_step(network, lm.CrossEntropy(), lm.SGD(0.05, momentum=0.9)).graph
+    return compile_graph(graph, batch=5, name="step", target=own.target)
+
+
 def check(network: lm.Network, capability: tuple[int, int]) -> int:
     """Requires the bits of separate kernels from a training step; returns its launches."""
-    graph = training_step(network, lm.CrossEntropy(), lm.SGD(0.05, momentum=0.9)).graph
-    own, separate = (engine(kind, capability) for kind in (GpuFamily, Separate))
-    program = compile_graph(graph, batch=5, name="step", target=own.target)
+    own, separate = (engine(kind, capability) for kind in (GpuFamily, SeparateKernels))
+    program = step_of(network, own)
     generator = np.random.default_rng(0)
     feeds = {
         one.name: generator.uniform(0.0, 1.0, one.shape).astype(one.dtype.numpy)
@@ -68,13 +65,21 @@ def check(network: lm.Network, capability: tuple[int, int]) -> int:
     return own.launch_count(program)
 
 
-@pytest.mark.parametrize("capability", DEVICES, ids=str)
-@pytest.mark.parametrize("network", [classifier, recurrent])
-def test_a_small_training_step_is_one_kernel_with_the_bits_of_separate_ones(
-    network, capability, monkeypatch
-):
-    monkeypatch.setenv("LAMINA_CACHE", "0")
+@pytest.mark.parametrize(
+    ("network", "capability"), [(classifier, (7, 5)), (recurrent, (9, 0))], ids=str
+)
+def test_a_small_training_step_is_one_kernel_with_the_bits_of_separate_ones(network, capability):
     assert check(network(), capability) == 1
+
+
+def test_a_kernel_is_compiled_with_its_own_phases_only():
+    own = engine(GpuFamily, (9, 0))
+    family, program = own.family, step_of(classifier(), own)
+    text = family.write(program, family.decide(program)).text
+    texts = programs_of(text)
+    (joined,) = (name for name in texts if "joined" in name)
+    assert texts[joined].count("_phase(") == text.count("_phase(") > 10
+    assert all("_phase(" not in one for name, one in texts.items() if name != joined)
 
 
 def test_launches_within_an_iteration_are_joined(monkeypatch):

@@ -14,10 +14,13 @@ from harness import run_program
 from cuda_machine.engine import skip_without_nvrtc
 from lamina import ops
 from lamina.base.shapes import int32
+from lamina.codegen.words import Words
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import GpuFamily
+from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, Schedule
 from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
@@ -43,11 +46,22 @@ EVERY = [
 ]
 
 
+class SeparateKernels(GpuFamily):
+    """Kernels alone; the conformance tests run them as phases of others, too."""
+
+    def __init__(self, traits: Traits, words: Words, engine: str) -> None:
+        super().__init__(traits, words, engine)
+        self.key += "separate"
+
+    def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
+        return super().write(program, schedule, separate=True)
+
+
 @cache
 def engine(capability: tuple[int, int] = (8, 0)) -> tuple[GpuEngine, CudaDouble]:
     """The engine on a device of that compute capability, and the double of its driver."""
     device = DoubledDevice(capability)
-    family = GpuFamily(device.driver.traits, device.driver.words, "cuda")
+    family = SeparateKernels(device.driver.traits, device.driver.words, "cuda")
     return GpuEngine("cuda", lambda: device.driver, lambda _: family), device.double
 
 

@@ -8,6 +8,7 @@ from functools import cache
 
 from lamina.base.cache import find, keep, key_of
 from lamina.base.garbage import without_collections
+from lamina.codegen.cuda_words import CUDA
 from lamina.engines.cuda.calls import Cuda, CudaError
 from lamina.engines.cuda.requirements import no_package, without_library
 from lamina.engines.gpu.driver import refused_kernel
@@ -19,6 +20,12 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 
 # The first line of a kernel, with its name.
 _KERNEL = re.compile(r'^extern "C" __global__ .*?\bvoid (\w+)\(', re.MULTILINE)
+# A function that is a phase of kernels, with its name; its declaration ends in the first line.
+assert CUDA.groups is not None
+_PHASE = re.compile(
+    re.escape(CUDA.groups.phase) + r" void (\w+)\([^\n]*(?:;\n|\{\n.*?^\}\n+)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 @without_collections
@@ -47,12 +54,20 @@ def build(api: Cuda, capability: tuple[int, int], text: str) -> dict[str, bytes]
 
 
 def programs_of(text: str) -> dict[str, str]:
-    """A text for each kernel of a text, by its name: it, after what stands before all."""
+    """A text for each kernel of a text, by its name: it, after what stands before all.
+
+    Of the phases that stand there, it has its own.
+    """
     kernels = [*_KERNEL.finditer(text)]
     begins = [one.start() for one in kernels]
     ends = [*begins[1:], len(text)]
+
+    def program(own: str) -> str:
+        head = _PHASE.sub(lambda one: one[0] if f"{one[1]}(" in own else "", text[: begins[0]])
+        return f"{head}{own.rstrip()}\n"
+
     return {
-        one[1]: f"{text[: begins[0]]}{text[begin:end].rstrip()}\n"
+        one[1]: program(text[begin:end])
         for one, begin, end in zip(kernels, begins, ends, strict=False)
     }
 

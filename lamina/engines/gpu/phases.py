@@ -23,9 +23,10 @@ from lamina.program.cost import Cost
 
 # The work items of a kernel with phases. A work item may then have 128 registers.
 ITEMS = 512
-# The clocks of a launch in a graph, if it begins before the one before it has ended: 0.6 us on an
-# H100, as `benchmarks/device_check.py` measures for empty kernels.
-LAUNCH = 1100
+# The clocks of a launch in a graph, if it begins before the one before it has ended. On an H100
+# `benchmarks/device_check.py` measures 0.6 us for an empty kernel, and 1.3 us for each kernel of
+# tiny-step, most of which wait for one or two loads.
+LAUNCH = 1700
 # The clocks of an operation that needs the result of the one before.
 _OPERATION = 8
 # The most buffers of a kernel, whose arguments may take 4 KiB.
