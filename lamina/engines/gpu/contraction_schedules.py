@@ -38,7 +38,9 @@ MOST_TILE_M, MOST_TILE_N = 4, 4
 VECTOR_BYTES = 16
 # The tiles that are compared: m, n, and a work item's block.
 TILES = (
-    *((128, 128, 8, 8), (128, 64, 8, 4), (64, 128, 4, 8), (64, 64, 8, 8), (64, 64, 4, 4)),
+    *((128, 128, 8, 8), (256, 64, 8, 8), (64, 256, 8, 8), (128, 64, 8, 8), (64, 128, 8, 8)),
+    *((256, 32, 8, 8), (32, 256, 8, 8), (128, 32, 8, 8), (32, 128, 8, 8), (64, 64, 8, 8)),
+    *((128, 64, 8, 4), (64, 128, 4, 8), (64, 64, 4, 4)),
     *((128, 32, 8, 4), (32, 128, 4, 8), (64, 32, 4, 4), (32, 64, 4, 4), (32, 32, 4, 4)),
     *((128, 16, 4, 4), (16, 128, 4, 4), (64, 16, 4, 4), (16, 64, 4, 4), (32, 32, 2, 4)),
     *((16, 32, 2, 4), (32, 16, 2, 4), (16, 16, 2, 4), (16, 16, 1, 4), (8, 32, 1, 4)),
@@ -46,8 +48,8 @@ TILES = (
 )
 # The shortest share of K that is worth a work group of its own, and the most shares.
 LEAST_SHARE, MOST_SHARES = 64, 128
-# The multiplications of a work item in a stretch of K; and how many of k are written out. AMD's
-# compiler keeps the operands of all that are written out in registers, until it spills them.
+# The most multiplications of a work item that are written out; and of how many of k. AMD's compiler
+# keeps the operands of all that are written out in registers, until it spills them.
 MOST_WRITTEN_OUT, UNROLLED = 512, 4
 # The fewest work items in a group: the width of a wavefront of AMD's older GPUs.
 LEAST_GROUP = 64
@@ -150,10 +152,10 @@ def _tiles(one: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
         tile_b = _power_below(LEAST_GROUP // group, own.batch) if group < LEAST_GROUP else 1
         stretches = ((8, 1), (8, 2), (16, 1), (16, 2), (32, 1))
         for (tile_k, buffers), halves in product(stretches, kept):
-            if item_m * item_n * tile_k > MOST_WRITTEN_OUT:
-                continue
             # PoCL 3.1 keeps wrong values over a loop between barriers, in some large kernels.
             unrolled = tile_k if traits.is_processor else UNROLLED
+            if item_m * item_n * unrolled > MOST_WRITTEN_OUT:
+                continue
             tiled = tiled_schedule(
                 *(own, (tile_b, tile_m, tile_n, tile_k), (item_m, item_n)),
                 *(buffers, unrolled, swapped, bits),
