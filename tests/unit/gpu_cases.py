@@ -275,6 +275,7 @@ PANELS = (
     Case("panels-bf16", ((72, 200), (200, 264)), ops.matmul, (bfloat16, bfloat16)),
     Case("panels-f16", ((200, 72), (264, 200)), _transposed, (float16, float16)),
     Case("panels-tf32", ((72, 200), (200, 264)), _tf32(ops.matmul)),
+    Case("panels-stored-tf32", ((200, 72), (264, 200)), _stored_tf32(_transposed), is_tf32=True),
 )
 # Large enough for the schedules of large GPUs.
 LARGE = (

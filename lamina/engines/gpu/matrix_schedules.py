@@ -102,6 +102,8 @@ def _load(side: Operand, traits: Traits, *, in_panels: bool) -> MatrixLoad:
     # Vectors of up to 16 bytes are read from buffers, and written to local memory.
     lanes = min(along_k if is_along_k else outer, _VECTOR_BYTES // side.loaded_bytes)
     copies = traits.copies_asynchronously and lanes * side.loaded_bytes == _VECTOR_BYTES
+    # Warpgroups multiply TF32 in rows along K.
+    copies = copies and (is_along_k or side.half is not None or not in_panels)
     # With it, rows that are read together are in different banks: eight of 16 bytes, or four of 32.
     padding = 0 if in_panels else 4 if is_along_k and side.half is None else 8
     return MatrixLoad(is_along_k, lanes, padding, copies and side.can_copy(is_along_k, lanes))
