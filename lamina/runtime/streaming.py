@@ -7,10 +7,12 @@ on the device: runs use one of them while the other one is filled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import final
 
 import numpy as np
 
+from lamina.base.copies import by_threads, stretches
 from lamina.base.shapes import Array
 from lamina.engines.engine import STAGES, Engine, Executable, Memory, Staging
 from lamina.errors import EngineError, InternalError
@@ -69,9 +71,13 @@ class Streamed:
         for name, target in stage.arrays.items():
             source = arrays[name]
             sizes[name] = len(examples) * source[:1].nbytes
-            own = target[: sizes[name]].view(source.dtype)
+            own = target[: sizes[name]].view(source.dtype).reshape(-1, *source.shape[1:])
             # The mode is the one in which NumPy writes to the result directly.
-            np.take(source, examples, axis=0, out=own.reshape(-1, *source.shape[1:]), mode="clip")
+            work = [
+                partial(np.take, source, examples[rows], axis=0, out=own[rows], mode="clip")
+                for rows in stretches(len(own), own[:1].nbytes)
+            ]
+            by_threads(work, sizes[name])
         stage.send(sizes)
 
     def run(self, executable: Executable, rows: Array, recorded: Sequence[str]) -> dict[str, Array]:

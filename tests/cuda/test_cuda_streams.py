@@ -15,6 +15,7 @@ import pytest
 
 import lamina as lm
 from cuda_machine.engine import skip_without_nvrtc
+from lamina.base import copies
 from lamina.engines.cuda import build, calls, devices
 from lamina.engines.cuda import engine as cuda_engine
 from lamina.engines.cuda.calls import CudaError
@@ -389,6 +390,37 @@ def test_predictions_have_larger_batches_on_a_gpu(use, counts, monkeypatch, limi
     monkeypatch.setattr(f"lamina.runtime.inference.{limit}", 16 * 20 * 4)
     assert np.abs(model.predict(x) - expected).max() < 1e-6
     assert counts["cuGraphLaunch"] == runs
+
+
+@in_all_orders
+def test_large_arrays_are_copied_in_pieces_while_the_host_copies_others(
+    use, order, monkeypatch, counts
+):
+    use(order=order)
+    expected = losses("interpreter", predicts=True)
+    monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
+    # A batch of 8 x 12 floats and 8 integers is in three pieces, and one.
+    monkeypatch.setattr(copies, "PIECE_BYTES", 128)
+    np.testing.assert_allclose(losses("cuda", predicts=True), expected, rtol=1e-4, atol=1e-5)
+    model = lm.Model(network(), engine="cuda", seed=3)
+    x, _ = data(40)
+    first = model.predict(x)
+    counts.clear()
+    again = model.predict(x)
+    assert again.tobytes() == first.tobytes()
+    assert counts["cuMemcpyHtoDAsync"] == 40 * 12 * 4 // 128
+    assert counts["cuMemcpyDtoHAsync"] == 40 * 4 * 4 // 128
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_inputs_in_any_layout_are_copied_in_pieces(use, monkeypatch, transposed):
+    use()
+    monkeypatch.setattr(copies, "PIECE_BYTES", 100)
+    x, _ = data(40)
+    given = np.asfortranarray(x) if transposed else x
+    model = lm.Model(network(), engine="cuda", seed=3)
+    expected = lm.Model(network(), engine="interpreter", seed=3).predict(x)
+    np.testing.assert_allclose(model.predict(given), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, monkeypatch):

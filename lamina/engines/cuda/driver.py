@@ -216,10 +216,16 @@ class _Queue:
             calls.cuMemcpyHtoDAsync(buffer.address, address, array.nbytes, self.handle)
             calls.cuStreamSynchronize(self.handle)
 
-    def send(self, buffer: _Buffer, array: Array) -> _Event:
+    def send(self, buffer: _Buffer, array: Array, offset: int = 0) -> _Event:
         with self._driver.current() as calls:
-            address = array.ctypes.data
-            calls.cuMemcpyHtoDAsync(buffer.address, address, array.nbytes, self.handle)
+            to, address = buffer.address + offset, array.ctypes.data
+            calls.cuMemcpyHtoDAsync(to, address, array.nbytes, self.handle)
+        return self.mark()
+
+    def fetch(self, array: Array, buffer: _Buffer, offset: int) -> _Event:
+        with self._driver.current() as calls:
+            address, of = array.ctypes.data, buffer.address + offset
+            calls.cuMemcpyDtoHAsync(address, of, array.nbytes, self.handle)
         return self.mark()
 
     def mark(self) -> _Event:

@@ -61,8 +61,8 @@ class Queue(Protocol):
         """Copies a contiguous array to a buffer after all commands so far, and waits for that."""
         ...
 
-    def send(self, buffer: Buffer, array: Array) -> Event:
-        """Enqueues a copy of a part of a `host_array` to a buffer; returns the end of it.
+    def send(self, buffer: Buffer, array: Array, offset: int = 0) -> Event:
+        """Enqueues a copy of a part of a `host_array` to an offset in a buffer; returns its end.
 
         Neither array nor result may be released before the copy is done; `wait` waits for that.
         """
@@ -74,6 +74,13 @@ class Queue(Protocol):
 
     def wait_for(self, events: Sequence[Event]) -> None:
         """Lets later commands wait on the device for events of another queue; does not wait."""
+        ...
+
+    def fetch(self, array: Array, buffer: Buffer, offset: int) -> Event:
+        """Enqueues a copy from an offset in a buffer to a part of a `host_array`; returns its end.
+
+        Nothing may be released before the copy is done.
+        """
         ...
 
     def read(self, array: Array, buffer: Buffer) -> None:

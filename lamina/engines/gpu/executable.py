@@ -11,9 +11,10 @@ import numpy as np
 from lamina.base.shapes import Array
 from lamina.engines.engine import STAGES, Memory
 from lamina.engines.gpu.arena import DeviceArena, arena_layout, upload_buffers, upload_name
+from lamina.engines.gpu.downloads import Downloads
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
 from lamina.engines.gpu.launches import Launch, Launches, Traits
-from lamina.engines.gpu.memory import DeviceMemory, device_memory, fill_from_buffer, read_buffer
+from lamina.engines.gpu.memory import DeviceMemory, device_memory
 from lamina.engines.gpu.runs import (
     Begin,
     DataSet,
@@ -86,7 +87,10 @@ class GpuProgram:
         self._changes_memories = not written.isdisjoint(self._outside)
         self._seconds = np.zeros(len(program.steps)) if timed else None
         self._order = _order_of(launches)
-        self._uploads = Uploads(driver, program.of_kind("input"))
+        self._uploads, self._downloads = (
+            Uploads(driver, program.of_kind("input")),
+            Downloads(driver),
+        )
         self._recording, self._scalars = Recording(driver), KeptScalars(driver)
         self._saved = Recording(driver)
         # On a device that counts the runs, the numbers of the run.
@@ -328,11 +332,12 @@ class GpuProgram:
 
     def output(self, name: str) -> Array:
         buffer = self._outputs[name]
-        source = self._buffers[buffer.name]
-        return read_buffer(self._driver, source, buffer.shape, buffer.dtype.numpy)
+        found = np.empty(buffer.shape, buffer.dtype.numpy)
+        self._downloads.fill(found, self._buffers[buffer.name])
+        return found
 
     def read_into(self, name: str, target: Array) -> None:
-        fill_from_buffer(self._driver, self._buffers[self._outputs[name].name], target)
+        self._downloads.fill(target, self._buffers[self._outputs[name].name])
 
     def bound(self) -> None:
         return None
@@ -358,7 +363,14 @@ class GpuProgram:
             own = (*self._constants.values(), *self._kept.values())
             self._constants, self._kept = {}, {}
             counter = () if self._counter is None else (self._counter,)
-            for memory in (*own, *counter, self._recording, self._saved, self._uploads):
+            for memory in (
+                *own,
+                *counter,
+                self._recording,
+                self._saved,
+                self._uploads,
+                self._downloads,
+            ):
                 memory.release()
 
 

@@ -6,12 +6,14 @@ them to upload buffers during the run before, and the run begins with copies on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import final
 
 import numpy as np
 
+from lamina.base.copies import by_threads, stretches
 from lamina.base.shapes import Array
 from lamina.engines.gpu.driver import Buffer, Driver, Event, Queue
 from lamina.engines.gpu.memory import DeviceMemory, HostBlock
@@ -89,11 +91,19 @@ class Uploads:
         while transfers:
             transfers.pop().wait()
         self._next = (self._next + 1) % self._count
+        work: list[Callable[[], None]] = []
+        sends: list[Callable[[], Event]] = []
         for start, (number, one) in zip(self._starts, self._inputs, strict=True):
-            piece = slot[start : start + one.bytes]
-            view = piece.view(one.dtype.numpy).reshape(one.shape)
-            np.copyto(view, arrays[number].reshape(one.shape), casting="no")
-            transfers.append(queue.send(targets[number], piece))
+            own = slot[start : start + one.bytes].view(one.dtype.numpy).reshape(one.shape)
+            source = arrays[number].reshape(one.shape)
+            if source.flags.c_contiguous:
+                own, source = own.reshape(-1), source.reshape(-1)
+            each = own[:1].nbytes
+            for rows in stretches(len(own), each):
+                work.append(partial(np.copyto, own[rows], source[rows], casting="no"))
+                sends.append(partial(queue.send, targets[number], own[rows], rows.start * each))
+        # The device copies the first pieces while the host still copies the others.
+        by_threads(work, self._size, lambda number: transfers.append(sends[number]()))
         return list(transfers)
 
     def release(self) -> None:

@@ -34,8 +34,8 @@ def _writing() -> Callable[..., int] | None:
     return function("clEnqueueWriteBuffer", ctypes.c_int, *types)
 
 
-def send(queue: cl.CommandQueue, buffer: cl.Buffer, array: Array) -> cl.Event:
-    """Enqueues a copy of a contiguous array to a buffer; does not keep the array.
+def send(queue: cl.CommandQueue, buffer: cl.Buffer, array: Array, offset: int) -> cl.Event:
+    """Enqueues a copy of a contiguous array to an offset in a buffer; does not keep the array.
 
     The array may be released only after the copy; an array that is memory of OpenCL is unmapped by
     a later command of the queue. pyopencl would keep the array, and wait for the copy when its
@@ -46,10 +46,10 @@ def send(queue: cl.CommandQueue, buffer: cl.Buffer, array: Array) -> cl.Event:
     """
     write = _writing()
     if write is None:
-        return cl.enqueue_copy(queue, buffer, array, is_blocking=False)
+        return cl.enqueue_copy(queue, buffer, array, dst_offset=offset, is_blocking=False)
     event = ctypes.c_void_p()
     code = write(
-        *(queue.int_ptr, buffer.int_ptr, 0, 0, array.nbytes, array.ctypes.data),
+        *(queue.int_ptr, buffer.int_ptr, 0, offset, array.nbytes, array.ctypes.data),
         *(0, None, ctypes.byref(event)),
     )
     require_success(code, "clEnqueueWriteBuffer")

@@ -94,8 +94,12 @@ class _Queue:
     def write(self, buffer: cl.Buffer, array: Array) -> None:
         cl.enqueue_copy(self.handle, buffer, array, is_blocking=True)
 
-    def send(self, buffer: cl.Buffer, array: Array) -> cl.Event:
-        return send(self.handle, buffer, array)
+    def send(self, buffer: cl.Buffer, array: Array, offset: int = 0) -> cl.Event:
+        return send(self.handle, buffer, array, offset)
+
+    def fetch(self, array: Array, buffer: cl.Buffer, offset: int) -> cl.Event:
+        copy = cl.enqueue_copy
+        return copy(self.handle, array, buffer, src_offset=offset, is_blocking=False)
 
     def mark(self) -> cl.Event:
         return cl.enqueue_marker(self.handle)

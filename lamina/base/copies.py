@@ -1,0 +1,58 @@
+"""Copies of large arrays by several threads: one thread moves a fraction of what memory can."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+
+from lamina.base.shielded import shielded
+
+# A thread copies so much at a time; starting it takes about as long as copying a tenth of it.
+PIECE_BYTES = 2 << 20
+# More of them than memory has channels gain nothing.
+_MOST_THREADS = 8
+
+
+def stretches(rows: int, row_bytes: int) -> Iterator[slice]:
+    """The rows of an array in pieces of about `PIECE_BYTES`."""
+    most = max(PIECE_BYTES // row_bytes, 1)
+    for start in range(0, rows, most):
+        yield slice(start, min(start + most, rows))
+
+
+def by_threads(
+    work: Sequence[Callable[[], object]],
+    size: int,
+    done: Callable[[int], object] = lambda number: None,
+) -> None:
+    """Does pieces of work that copy `size` bytes together, several at a time, and waits for all.
+
+    As soon as a piece and those before it are done, `done` is called with its number, by one
+    thread. No signal interrupts it: nothing is half copied when it ends. The first error of a piece
+    is raised after all have ended. The caller does small work itself.
+    """
+    if size > PIECE_BYTES:
+        shielded(lambda: _by_threads(work, done))
+        return
+    for number, one in enumerate(work):
+        one()
+        done(number)
+
+
+def _by_threads(work: Sequence[Callable[[], object]], done: Callable[[int], object]) -> None:
+    # A process that was forked has none of the threads.
+    threads = _threads(os.getpid())
+    begun = [threads.submit(one) for one in work]
+    try:
+        for number, one in enumerate(begun):
+            one.result()
+            done(number)
+    finally:
+        wait(begun)
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), f"copies of {process}")
