@@ -102,6 +102,17 @@ def test_memory_of_the_host_is_free_after_its_transfer(driver, send):
     assert read(driver, buffer) == [1, 2, 3, 4]
 
 
+@in_all_orders
+def test_parts_of_a_buffer_are_sent_and_fetched(use, order):
+    use(order=order)
+    driver = opened()
+    buffer, array = driver.allocate(16), host(driver)
+    driver.queue.send(buffer, array[:2], 4).wait()
+    driver.queue.fetch(array[2:], buffer, 8).wait()
+    assert array.tolist() == [1, 2, 2, 0]
+    assert read(driver, buffer) == [0, 1, 2, 0]
+
+
 def test_a_transfer_is_done_before_later_commands_of_its_queue(driver):
     buffer, array = driver.allocate(16), host(driver)
     transfer = driver.upload_queue.send(buffer, array)

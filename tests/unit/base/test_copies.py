@@ -28,16 +28,21 @@ def test_large_arrays_are_copied_by_other_threads(monkeypatch):
     monkeypatch.setattr(copies, "PIECE_BYTES", 1 << 10)
     source = np.arange(5000, dtype=np.int32)
     target = np.zeros_like(source)
-    threads, done = set[int](), list[int]()
+    threads, done = set[int](), list[tuple[int, bool]]()
+    parts = list(stretches(len(source), 4))
 
     def copy(rows: slice) -> None:
         threads.add(threading.get_ident())
+        time.sleep(0.01)
         np.copyto(target[rows], source[rows])
 
-    work = [partial(copy, rows) for rows in stretches(len(source), 4)]
-    by_threads(work, source.nbytes, done.append)
+    def note(number: int) -> None:
+        rows = parts[number]
+        done.append((number, bool((target[rows] == source[rows]).all())))
+
+    by_threads([partial(copy, rows) for rows in parts], source.nbytes, note)
     assert target.tolist() == source.tolist()
-    assert done == [*range(len(work))]
+    assert done == [(number, True) for number in range(len(parts))]
     assert threading.get_ident() not in threads
 
 

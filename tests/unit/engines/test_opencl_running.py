@@ -233,6 +233,11 @@ def test_an_array_is_sent_without_waiting_for_it(driver, monkeypatch, direct):
     found = np.zeros_like(array)
     driver.queue.read(found, buffer)
     np.testing.assert_array_equal(found, array)
+    # The second half, and back from where it is.
+    driver.queue.send(buffer, array[500:], 4 * 100).wait()
+    driver.queue.fetch(found[:300], buffer, 4 * 50).wait()
+    np.testing.assert_array_equal(found[:50], array[50:100])
+    np.testing.assert_array_equal(found[50:300], array[500:750])
 
 
 def test_an_array_that_is_larger_than_its_buffer_is_refused_by_the_driver(driver):
