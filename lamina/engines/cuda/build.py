@@ -45,9 +45,12 @@ def build(api: Cuda, capability: tuple[int, int], text: str) -> dict[str, bytes]
     missing = [name for name, code in found.items() if code is None]
     # The longest one would end last if it began last.
     missing.sort(key=lambda name: len(texts[name]), reverse=True)
+
+    def code_of(name: str) -> bytes:
+        return compiled(api, architecture, texts[name])
+
     with ThreadPoolExecutor() as pool:
-        codes = pool.map(lambda name: compiled(api, architecture, texts[name]), missing)
-        for name, code in zip(missing, codes, strict=True):
+        for name, code in zip(missing, pool.map(code_of, missing), strict=True):
             keep(keys[name], code)
             found[name] = code
     return {name: code for name, code in found.items() if code is not None}

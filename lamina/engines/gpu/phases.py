@@ -56,10 +56,11 @@ def extra_clocks(launch: Launch, decided: KernelSchedule, cost: Cost, rates: Rat
     if isinstance(decided, MatrixSchedule | TiledSchedule) or ITEMS % group:
         return None
     rounds = -(-launch.items // ITEMS)
-    # Groups on other compute units would do the other rounds, and a share of the work.
+    # Groups on other compute units would do the other rounds, and a share of the work. Some groups
+    # wait while others are busy.
     waiting = (rounds - 1) * (LOAD_LATENCY + _OPERATION * cost.operations / launch.items)
     busy = max(cost.operations / rates.lanes, cost.bytes / rates.cache_bytes)
-    return waiting + (busy if launch.items > group else 0.0)
+    return max(waiting, busy) if launch.items > group else 0.0
 
 
 def joined_launches(
