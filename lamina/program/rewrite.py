@@ -1,4 +1,4 @@
-"""Rewriting: replaces axes, buffers, locals or loads in steps, scalars and index expressions."""
+"""Rewriting: replaces axes, buffers and scalars in steps, scalars and index expressions."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Rewrite:
         start: takes the old name of a buffer, and returns the index of its first element in the
             new buffer. Without it, that index is 0.
         load: returns the scalar that replaces a load, whose index and bounds are rewritten before.
+        scalars: the scalars that replace others, wherever they occur.
 
     Example:
         >>> i, j = Axis("i", 12), Axis("j", 4)
@@ -55,13 +56,14 @@ class Rewrite:
         buffer: Callable[[str], str] = str,
         start: Callable[[str], Index] | None = None,
         load: Callable[[Load], Scalar] | None = None,
+        scalars: Mapping[Scalar, Scalar] | None = None,
     ) -> None:
         self._axes = axes or {}
         self._locals = locals or {}
         self._buffer = buffer
         self._start = start
         self._load = load
-        self._scalars: dict[Scalar, Scalar] = {}
+        self._scalars: dict[Scalar, Scalar] = {**(scalars or {})}
         # None for indices without replacements.
         self._indices: dict[Index, Index | None] = {}
 

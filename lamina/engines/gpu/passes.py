@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lamina.base.shapes import int64, size_of
 from lamina.codegen.axes import flattened
-from lamina.codegen.matrix import with_single_axes
+from lamina.codegen.matrix import half_of, with_single_axes
 from lamina.engines.gpu.packed_operands import packed_steps
 from lamina.engines.gpu.schedule import (
     KernelSchedule,
@@ -25,7 +25,7 @@ from lamina.engines.gpu.winograd import winograd_steps
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.index import Axis, axis_index, gathered_index, row_major
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Bound, Load, Local, Scalar, Within, postorder
+from lamina.program.scalar import Apply, Bound, Load, Local, Scalar, Within, operands_of, postorder
 from lamina.program.steps import (
     COMBINING,
     POSITIONAL,
@@ -100,13 +100,29 @@ def split_contraction(
 
 
 def without_epilogue(step: Contraction, workspaces: StepWorkspaces) -> tuple[Contraction, Loop]:
-    """A contraction that stores its sums only, and the loop that does its stores."""
+    """A contraction that stores its sums only, and the loop that does its stores.
+
+    The sums are stored rounded to the 16 bits of its operands if they are only used so.
+    """
     single = with_single_axes(step, "batch", "m", "n", "k")
     axes = (*single.batch, *single.m, *single.n)
-    store, load = workspaces.kept(axes, Local(step.result, step.dtype))
-    kept = Rewrite(locals={step.result: load})
+    value = _used_of_sum(single)
+    store, load = workspaces.kept(axes, value)
+    kept = Rewrite(scalars={value: load})
     sums = replace(single, name=f"{step.name}.sums", stores=(store,))
     return sums, Loop(step.name, axes, (Write((), kept.stores(single.stores)),))
+
+
+def _used_of_sum(step: Contraction) -> Scalar:
+    """The sum as the stores of a contraction use it: itself, or its cast to 16 bits."""
+    total, values = Local(step.result, step.dtype), [store.value for store in step.stores]
+    uses = [one for one in postorder(*values) if total in operands_of(one)]
+    half = half_of(step.left)
+    if len(uses) == 1 and total not in values and half is not None:
+        (use,) = uses
+        if use == Apply("cast", (total,), half.dtype):
+            return use
+    return total
 
 
 def _loop_passes(

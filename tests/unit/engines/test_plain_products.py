@@ -21,7 +21,7 @@ from lamina.graph import Tensor
 from lamina.ops.conversion import stored_as_tf32
 from lamina.program.index import Axis, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Bound, Literal, Load, Scalar
+from lamina.program.scalar import Apply, Bound, Literal, Load, Scalar, postorder
 from lamina.program.steps import Contraction, Store, stores_of
 
 TARGET = target_for(TRAITS, "test")
@@ -233,3 +233,32 @@ def test_the_sums_of_any_epilogue_are_a_plain_product():
     (store,) = stores_of(loop)
     assert str(store.value) == f"tanh({workspace.name}[7*m + n] + x2[n])"
     assert np.prod([axis.extent for axis in loop.axes]) == 42
+
+
+def rounded_then(after: Callable[[Tensor, Tensor], Tensor]) -> Contraction:
+    """A product of bfloat16 whose sums are rounded, then changed."""
+
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        total = ops.matmul(*(ops.cast(one, float32) for one in (x, y)))
+        return after(total, ops.cast(ops.cast(total, bfloat16), float32))
+
+    return step_of(product, A, B, dtypes=(bfloat16, bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("after", "dtype"),
+    [
+        (lambda total, rounded: ops.tanh(rounded) * rounded, bfloat16),
+        (lambda total, rounded: ops.tanh(rounded) * total, float32),
+    ],
+)
+def test_sums_that_are_only_used_rounded_are_stored_so(after, dtype):
+    step, workspaces = rounded_then(after), StepWorkspaces("step")
+    sums, loop = without_epilogue(step, workspaces)
+    (workspace,) = workspaces.made()
+    found = plain_product(sums)
+    assert found is not None
+    assert found.product.result.dtype == workspace.dtype.name == dtype.name
+    value = f"{workspace.name}[7*m + n]"
+    used = [one for one in postorder(stores_of(loop)[0].value) if isinstance(one, Load)]
+    assert [str(one) for one in used] == [value]
