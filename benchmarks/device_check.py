@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,8 +35,11 @@ DRIVERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-
 OPENCL = "libnvidia-opencl.so*"
 # The precisions of Lamina's models, as options.
 PRECISIONS = {"float32": (), "tf32": ("--precision=tf32",), "mixed": ("--dtype=mixed",)}
-# Workloads beside PyTorch, in the order of what they tell.
-TOLD = ("product-2000", "seed-step", "vgg", "transformer", "resnet-18", "mlp", "lstm", "tiny-step")
+# In the order of what they tell.
+WORKLOADS = (
+    *("product-2000", "seed-step", "vgg", "transformer", "resnet-18", "lstm", "mlp", "tiny-step"),
+    *("mobilenet-v2", "lenet", "softmax", "large-step"),
+)
 # A part that is interrupted has so many seconds to write what it knows.
 GRACE = 4.0
 # The file with the outcome of each test, which this module writes as a plugin of pytest.
@@ -81,14 +84,15 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
     def outcomes(name: str) -> dict[str, str]:
         return {OUTCOMES: str(out / f"{name}.txt")}
 
-    def bench(precision: str, *peers: str, names: Sequence[str] = TOLD) -> Part:
-        command = (python, "benchmarks/gpu.py", f"--engine={engine}", "--conformance=0", "--tune=2")
-        command += ("--rounds=2", "--seconds=0.1", "--limit=60", *PRECISIONS[precision])
-        command += tuple(f"--workload={name}" for name in names)
+    def bench(precision: str, seconds: float, *peers: str) -> Part:
+        command = (python, "benchmarks/gpu.py", f"--engine={engine}", "--conformance=0", "--tune=1")
+        command += ("--rounds=2", "--seconds=0.1", "--limit=40", *PRECISIONS[precision])
+        command += tuple(f"--workload={name}" for name in WORKLOADS)
         command += ("--machine", "--tiny") if machine else ()
         if kept := os.environ.get("LAMINA_CACHE"):
             command += (f"--cache={kept}",)
-        return Part((*command, f"--json={out}/{precision}.json", "--peers", *peers), 75)
+        command += (f"--json={out}/{precision}.json", f"--budget={seconds}", "--peers", *peers)
+        return Part(command, seconds + 15)
 
     on_opencl = {"OCL_ICD_VENDORS": opencl_driver()} if opencl_driver() else {}
     tool = ("compute-sanitizer", "--error-exitcode=9", "--print-limit=20", "--tool")
@@ -121,9 +125,9 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
     found |= {
         f"tuned-{name}": Part(ours("tuned", *options), 60) for name, options in PRECISIONS.items()
     }
-    found["bench-float32"] = bench("float32", "graph")
-    found["bench-mixed"] = bench("mixed", "autocast.graph", names=TOLD[:6])
-    found["bench-tf32"] = bench("tf32", "graph", names=TOLD[:4])
+    found["bench-float32"] = bench("float32", 60, "graph")
+    found["bench-mixed"] = bench("mixed", 45, "autocast.graph")
+    found["bench-tf32"] = bench("tf32", 30, "graph")
     sections = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "Occupancy")
     sections += ("WarpStateStats", "LaunchStats")
     counters = ("ncu", "--clock-control=none", "--cache-control=none", "--launch-count=60")
@@ -292,10 +296,9 @@ def programs_of(given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], A
         "BENCHMARK_TUNING": "0",
         "BENCHMARK_TINY": "1" if given.machine else "",
     }
-    from gpu_workloads import MEASURED
     from lamina_gpu import LaminaOnGpu
 
-    for name in given.workload or MEASURED:
+    for name in given.workload or WORKLOADS[:-1]:
         yield name, lambda one=name: LaminaOnGpu(SimpleNamespace(name=one), None)
 
 
