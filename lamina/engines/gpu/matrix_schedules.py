@@ -24,7 +24,7 @@ _WARPGROUP_TILES = (
     *((128, 256, 8, 1), (256, 128, 16, 1), (128, 128, 8, 1), (256, 64, 16, 1)),
     *((64, 256, 4, 1), (128, 64, 8, 1), (64, 128, 4, 1), (64, 64, 4, 1)),
 )
-_WARPGROUP_STRETCHES = ((1, 3), (1, 4), (1, 5), (2, 3))
+_WARPGROUP_STRETCHES = ((1, 3), (1, 4), (1, 6), (1, 8), (2, 3))
 
 # The most registers of a work item for tiles that are copied. With 128, some kernels need
 # more than the 255 that there are.
