@@ -12,11 +12,14 @@ from gpu_cases import trained_convolutions
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, float32
+from lamina.base.shapes import Array, bfloat16, float32
 from lamina.compiler.pipeline import compile_graph
+from lamina.engines.gpu.matrix_schedules import matrix_schedules
+from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import TiledSchedule
 from lamina.graph import Graph, leaf
 from lamina.program.program import Program
+from lamina.program.steps import Contraction
 from lamina.workloads import Stack, Workload, chosen
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
@@ -341,6 +344,26 @@ def test_no_kernel_of_tensor_cores_spills_registers(dtype, products):
     assert len(tensor) == 5
     assert [one.compiled.name for one in kernels if one.compiled.spills] == []
     assert max(one.compiled.registers for one in tensor) < 255
+
+
+@pytest.mark.usefixtures("compilers")
+@pytest.mark.parametrize("kind", ["bfloat16", "tf32"])
+def test_products_of_warpgroups_run_on_while_the_next_ones_begin(kind):
+    architecture = ARCHITECTURES["sm_90"]
+    round_ = ops.round_to_tf32 if kind == "tf32" else lambda x: ops.rounded(x, bfloat16)
+    x, weight = (leaf(name, "input", (1024, 1024), float32) for name in "xw")
+    graph = Graph((x, weight), (("y", ops.matmul(round_(x), ops.transpose(round_(weight)))),))
+    family = family_of(architecture)
+    program = compile_graph(graph, batch=1, name="test", target=family.target)
+    (number,) = (n for n, one in enumerate(program.steps) if isinstance(one, Contraction))
+    every = matrix_schedules(Product(program.steps[number]), 32, architecture.traits)
+    # The last one of each tile has the longest stretches, or the most.
+    tiles = {(one.tile_m, one.tile_n): one for one in every if one.by_warpgroups}
+    assert len(tiles) >= 6
+    for decided in tiles.values():
+        text = family.write(program, family.decide(program, {number: decided})).text
+        kernels = compilation_of(text, architecture).kernels
+        assert not any(one.spills or one.is_serialized for one in kernels), decided
 
 
 @pytest.mark.usefixtures("compilers")

@@ -101,7 +101,7 @@ def _kind(one: StepSchedule) -> tuple[object, ...]:
     if isinstance(one, TiledSchedule):
         return ("tiles", one.tile_m, one.tile_n)
     if isinstance(one, MatrixSchedule):
-        return ("matrices", one.tile_m, one.tile_n)
+        return ("matrices", one.by_warpgroups, one.tile_m, one.tile_n)
     if isinstance(one, TreeSchedule):
         return ("tree", one.along_k)
     return (type(one).__name__,)
