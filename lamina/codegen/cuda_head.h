@@ -146,6 +146,18 @@ INLINE void await_earlier_kernels() {
 #endif
 }
 
+// Warps, all 32 items of which are there
+
+template <int distance, typename T>
+INLINE T of_later_item(T value) {
+    const int N = sizeof(T) / 4;
+    Vector<U32, N> words = bits<Vector<U32, N>>(value);
+    EACH_LANE asm volatile("shfl.sync.down.b32 %0, %0, %1, 31, 0xffffffff;"
+                           : "+r"(words.lanes[k])
+                           : "n"(distance));
+    return bits<T>(words);
+}
+
 // Vectors that are aligned like one element
 
 template <typename T, int N>

@@ -76,6 +76,7 @@ CUDA = Words(
         barrier="__syncthreads()",
         # A barrier orders the accesses of a block to all memory.
         barrier_everywhere="__syncthreads()",
+        shifted="of_later_item<{distance}>",
     ),
     matrices=MatrixWords(
         loaded="load_matrices",

@@ -95,6 +95,9 @@ class GroupWords:
         barrier: a statement that waits for all items of the group; they then see each other's
             stores in local memory.
         barrier_everywhere: the same, for stores in buffers too.
+        shifted: the function that gives an item the value of a later item of its warp, for values
+            of 32 or 64 bits, if all items of all warps are there; field `distance`, of the items.
+            "" if the language has none.
     """
 
     kernel: str
@@ -109,6 +112,7 @@ class GroupWords:
     memory: str = ""
     phase: str = ""
     phase_barrier: str = ""
+    shifted: str = ""
 
 
 @frozen_dataclass

@@ -21,6 +21,7 @@ mad.wide.u32 at, i, 4, to;
 LOCAL = ".local .align 4 .b8 own[16]; mov.u64 l, own; "
 EXCHANGE = """st.shared.u32 [s], i; {} xor.b32 y, i, {}; mov.u32 x, kept; mad.lo.u32 y, y, 4, x;
     ld.shared.u32 x, [y]; st.global.u32 [at], x;"""
+SHIFT = "shfl.sync.down.b32 x, i, 3, 31, 0xffffffff;"
 MATRICES = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {x, y, n, i}, [kept];"
 READ_AND_WRITE = (
     "st.shared.u32 [s], i; bar.sync 0; ld.shared.u32 x, [kept]; {}st.shared.u32 [s], i;"
@@ -90,6 +91,8 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         "a divergent barrier: of 64 threads that have not exited, 57 wait in line 19: bar.sync 0, "
         "7 wait in line"
     )),
+    (DIVERGENT.format(SHIFT), {}, "a divergent barrier: of 64 threads"),
+    (f"setp.eq.u32 p, i, 9; @p exit; {SHIFT}", {}, "an instruction of a whole warp"),
     ("setp.eq.u32 p, i, 9; @p trap;", {}, (
         "a trap (kernel k, line 18 of the PTX: @p trap, block (0, 0, 0), thread (9, 0, 0))"
     )),
@@ -122,6 +125,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         ("atom.global.add.u32 x, [at], 1;", "unknown instruction"),
         ("bar.sync 1;", "unknown instruction"),
         ("bar.warp.sync 0xffffffff;", "unknown instruction"),
+        (SHIFT.replace("31", "15"), "unknown instruction"),
     )),
     ("ld.global.u32 x, [nowhere];", {}, "unknown variable nowhere"),
     ("add.u32 x, x, unknown;", {}, "unknown variable unknown"),
@@ -146,6 +150,7 @@ NUMBERS = np.arange(64)
          NUMBERS),
         (EXCHANGE.format("bar.sync 0;", 32), {}, NUMBERS ^ 32),
         (READ_AND_WRITE.format("bar.sync 0; "), {}, NUMBERS),
+        (f"{SHIFT} st.global.u32 [at], x;", {}, NUMBERS + 3 * (NUMBERS % 32 < 29)),
         # Bytes of a word are no race.
         ("mov.u32 s, kept; add.u32 s, s, i; st.shared.u8 [s], i;", {}, NUMBERS),
         (FIRST_WRITES, {"blocks": 2, "global_races": False}, NUMBERS),

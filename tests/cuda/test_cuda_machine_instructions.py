@@ -202,19 +202,8 @@ ROWS: list[tuple[str, tuple[Any, ...], float]] = [
 ]  # fmt: skip
 # Instructions whose forms have no rows.
 OTHERS = {
-    *(
-        "bar",
-        "barrier",
-        "cp",
-        "cvta",
-        "fence",
-        "griddepcontrol",
-        "ld",
-        "ldmatrix",
-        "mma",
-        "prefetch",
-    ),
-    *("st", "wgmma"),
+    *("bar", "barrier", "cp", "cvta", "fence", "griddepcontrol", "ld", "ldmatrix", "mma"),
+    *("prefetch", "shfl", "st", "wgmma"),
 }
 # The registers of floats that are stored as bits.
 _PACKED = {"bf16": "u16", "f16x2": "u32", "bf16x2": "u32"}

@@ -27,8 +27,9 @@ _WITHOUT_RESULT: Final = (
     "st", "bra", "brx", "bar", "barrier", "cp", "fence", "prefetch", "ret", "exit", "trap",
 )
 # fmt: on
-# PTX ISA: undefined unless all threads of the warp execute them (.aligned).
-_WHOLE_WARP: Final = ("mma", "ldmatrix", "wgmma")
+# PTX ISA: undefined unless all threads of the warp execute them: those that are .aligned, and
+# shfl.sync with all of them in its mask.
+_WHOLE_WARP: Final = ("mma", "ldmatrix", "shfl", "wgmma")
 
 # Repeated, it is NaN in floats of 16 and of 32 bits.
 _BITS = 0xFFA5

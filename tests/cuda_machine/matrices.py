@@ -54,6 +54,8 @@ _B16: Final = {
 # tf32: one element in each register.
 _A32: Final = {8: _fragment(4, lambda i: _GROUP + 8 * (i % 2), lambda i: _THREAD + 4 * (i // 2))}
 _B32: Final = {8: _fragment(2, lambda i: _THREAD + 4 * i, lambda i: _GROUP)}
+# PTX ISA, shfl.sync: segments of 32 lanes, and the mask of all of them.
+_EVERYONE: Final = (Immediate(31, "integer"), Immediate(0xFFFFFFFF, "integer"))
 _C: Final = _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2)
 
 
@@ -168,6 +170,22 @@ def matrix_rows(m: Any, addresses: Any, transposed: bool, line: int, idx: Any) -
             value = halves[0] | halves[1].astype(np.uint32) << np.uint32(16)
         results.append(value)
     return results
+
+
+@instruction("shfl", forms="sync down b32")
+def _shfl(writer: Writer, one: Instruction) -> None:
+    """From `distance` lanes above; the last lanes get their own values."""
+    result, value, distance, last, members = one.operands
+    if not isinstance(distance, Immediate) or (last, members) != _EVERYONE:
+        unknown(one)
+    writer.write(result, "b32", f"of_later_lanes({writer.array(value, 'b32')}, {distance.bits})")
+
+
+@helper
+def of_later_lanes(value: Any, distance: int) -> Any:
+    """For each lane of whole warps the value of a later one."""
+    warps = value.reshape(-1, 32)
+    return np.concatenate([warps[:, distance:], warps[:, 32 - distance :]], 1).reshape(-1)
 
 
 @instruction("bar", forms="sync")

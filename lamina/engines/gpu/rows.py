@@ -14,7 +14,7 @@ from lamina.codegen.reductions import combiner
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Value
 from lamina.engines.gpu.schedule import RowSchedule
-from lamina.engines.gpu.tree import fetched, kept_type, write_tree
+from lamina.engines.gpu.tree import Tree, kept_type
 from lamina.engines.gpu.work_item import ItemPoints, loop_of, work_group
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axis_index, unflatten
@@ -94,18 +94,14 @@ class _Rows:
             blocks = blocks_of(most) if combine.sums_floats else []
             carried = blocked.write(blocks, start, end, most, fresh)
         rows, items = self._rows.rows, self._rows.items
-        arrays = [code.local(kept_type(one).element, rows * items) for one in carried]
-        share = points.indices(self._share).start
-        row = points.indices(self._row).start
-        first = points.indices(self._share * rows + self._row).start
-        write_tree(
-            *(points, arrays, share, first, rows, items, carried),
+        tree = Tree(
+            *(points, self._share, self._row, items, rows, rows if self._rows.along_points else 1),
             lambda _, left, right: combine.merged(left, right),
         )
-        values = [
-            fetched(code, code.offset(array, row, kept_type(one).element), one.type)
-            for array, one in zip(arrays, carried, strict=True)
-        ]
+        arrays = [code.local(kept_type(one.type).element, tree.size) for one in carried]
+        tree.write(arrays, carried)
+        row = points.indices(self._row).start
+        values = tree.result(arrays, row, [one.type for one in carried])
         return combine.result(tuple(values))
 
     def _share_of(self, axis: Axis) -> tuple[Value, Value, int]:

@@ -48,7 +48,7 @@ class _Scan:
         code, points, scan = self._code, self._points, self._scan
         items = self._item.extent
         start = self._combine.start(0)
-        type = kept_type(start[0])
+        type = kept_type(start[0].type)
         # Two rows, because an item reads what another one overwrites.
         array = code.local(type.element, 2 * items)
         item = points.indices(axis_index(self._item)).start
@@ -84,7 +84,7 @@ class _Scan:
     ) -> tuple[Sequence[Value], int]:
         """The running values within the stretch, and the row of the array that has all of them."""
         code, points, items = self._code, self._points, self._item.extent
-        type = kept_type(value[0])
+        type = kept_type(value[0].type)
         distance, row = 1, 0
         keep(code, value[0], code.offset(array, item, type.element))
         code.barrier()

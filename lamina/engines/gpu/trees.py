@@ -19,7 +19,7 @@ from lamina.codegen.primitives import element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import TreeSchedule
-from lamina.engines.gpu.tree import write_tree
+from lamina.engines.gpu.tree import Tree
 from lamina.engines.gpu.work_item import (
     ItemPoints,
     clamped,
@@ -79,19 +79,20 @@ class _Tree:
         if self._k.extent:
             with ExitStack() as bound:
                 totals = self._summed(totals, bound)
+        near = 1 if tree.along_k else tree.results
+        combined = Tree(*(self._points, self._share, self._result, tree.items, tree.results, near))
         # One value of all items after the other, so that neighbours access neighbouring banks; and
         # an element more, so that the values of one item are in different banks.
-        apart, count = tree.group + 1, tree.results * block
+        apart, count = combined.size + 1, tree.results * block
         array = self._code.local(self._type.element, block * apart)
-        share = self._points.indices(self._share).start
-        first = self._points.indices(self._share * tree.results + self._result).start
-        arrays = [array] * block
-        write_tree(
-            *(self._points, arrays, share, first, tree.results, tree.items, totals), apart=apart
-        )
+        arrays = [
+            self._code.offset(array, number * apart, self._type.element) for number in range(block)
+        ]
+        combined.write(arrays, totals)
         for number in range(-(-count // tree.group)):
             at = self._item + number * tree.group
-            self._store(array, at, count if (number + 1) * tree.group > count else None)
+            end = count if (number + 1) * tree.group > count else None
+            self._store(combined, array, apart, at, end)
 
     # The work item's share of K
 
@@ -166,7 +167,7 @@ class _Tree:
 
     # Results
 
-    def _store(self, array: Value, at: Index, end: int | None) -> None:
+    def _store(self, combined: Tree, array: Value, apart: int, at: Index, end: int | None) -> None:
         """Stores the result of a number within the group; only those below the end exist."""
         points, step, tree = self._points, self._step, self._tree
         with ExitStack() as guards:
@@ -183,9 +184,9 @@ class _Tree:
                 m = guards.enter_context(inside(points, "m_inside", m, self._m.extent))
             if self._n.extent % tree.item_n:
                 n = guards.enter_context(inside(points, "n_inside", n, self._n.extent))
-            location = (row * tree.item_n + column) * (tree.group + 1) + result
-            address = self._code.offset(array, points.indices(location).start, self._type.element)
-            total = self._code.load(address, self._type)
+            location = (row * tree.item_n + column) * apart + result
+            first = points.indices(location).start
+            (total,) = combined.result([array], first, [self._type])
             with points.bound(Axis("stored", 1), points.position(0)):
                 points.define(step.result, total)
                 axes = {self._batch: batch, self._m: m, self._n: n}
