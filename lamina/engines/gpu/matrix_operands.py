@@ -132,16 +132,20 @@ class MatrixOperand:
                 whole = self._row % max(value.type.lanes, 1) == 0
                 code.store(value, self._address(number, stage), bits if whole else 0)
 
-    def copy(self, stretch: Index, stage: Value) -> None:
-        """Begins to copy the work item's vectors to the tile that begins at an element."""
+    def copy(self, stretch: Index, stage: Value, more: Value | None = None) -> None:
+        """Begins to copy the work item's vectors to the tile that begins at an element.
+
+        Without `more`, they are zeros.
+        """
         code = self._code
         for number, vector in enumerate(self._vectors.all):
             with self._vectors.owned(vector), self._vectors.at(vector, stretch) as (load, inside):
                 assert isinstance(load, Load)
                 source, within = self._points.address(load)
-                if within is not None:
-                    inside = within if inside is None else code.binary("and", inside, within)
-                copied = constant(True, I1) if inside is None else inside
+                copied = constant(True, I1)
+                for one in (more, inside, within):
+                    if one is not None:
+                        copied = one if copied.number else code.binary("and", copied, one)
                 code.call_void(self._words.copied, self._address(number, stage), source, copied)
 
     def _address(self, number: int, stage: Value, row: int = 0) -> Value:

@@ -52,6 +52,10 @@ def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[Matrix
             *(own, (tile_m, tile_n, tile_k), (warps[0], warps[1]), stages, swapped, bits, traits),
             by_warpgroups=by_warpgroups,
         )
+        # What is read to registers arrives before the products end; more tiles are of no use.
+        is_asynchronous = decided.left.is_asynchronous or decided.right.is_asynchronous
+        if stages > 2 and not is_asynchronous and not by_warpgroups:
+            continue
         if matrices_fit(decided, traits) and _held_registers(own, decided) <= _MOST_HELD:
             yield decided
 

@@ -131,13 +131,12 @@ class _Matrices:
             operands = self._operands(bound)
             is_asynchronous = any(one.is_asynchronous for one in operands)
             for stage in range(ahead):
-                stretch = Index(constant=min(stage, last))
-                for one in operands:
+                for one in operands if stage <= last else ():
                     begin = points.position(stage * one.size)
                     if one.is_asynchronous:
-                        one.copy(stretch, begin)
+                        one.copy(Index(stage), begin)
                     else:
-                        one.keep(one.loaded(stretch), begin)
+                        one.keep(one.loaded(Index(stage)), begin)
                 if is_asynchronous:
                     code.call_void(self._words.committed)
             following = Axis("following", self._stretch.extent)
@@ -149,8 +148,10 @@ class _Matrices:
                     code.call_void(together.visible)
                 # The tile is there for all items, and they are done with the one before.
                 code.barrier()
-                # After the last tile it is copied again, and not used.
+                # After the last tile, copies write zeros without reading anything; what goes through
+                # registers is read again. Neither is used.
                 later = code.add(opened.index, points.position(ahead))
+                more = code.compare("sle", later, points.position(last))
                 number = code.minimum(later, points.position(last))
                 target = code.binary("urem", later, points.position(stages))
                 present = code.binary("urem", opened.index, points.position(stages))
@@ -158,7 +159,7 @@ class _Matrices:
                 if self._schedule.by_warpgroups:
                     received = self._products_of_warpgroups(operands, present, *received)
                 with points.bound(following, number):
-                    read = self._begin(operands, axis_index(following), target)
+                    read = self._begin(operands, axis_index(following), target, more)
                 if not self._schedule.by_warpgroups:
                     received = self._products(operands, present, received)
                 for one, values in zip(operands, read, strict=True):
@@ -181,14 +182,17 @@ class _Matrices:
             return found
 
     def _begin(
-        self, operands: Sequence[MatrixOperand], stretch: Index, target: Value
+        self, operands: Sequence[MatrixOperand], stretch: Index, target: Value, more: Value
     ) -> list[Sequence[Value] | None]:
-        """Begins the copies to a tile; returns the vectors of those through registers."""
+        """Begins the copies to a tile; returns the vectors of those through registers.
+
+        Asynchronous ones are of zeros unless there is one `more` tile.
+        """
         code, points = self._code, self._points
         found: list[Sequence[Value] | None] = []
         for one in operands:
             if one.is_asynchronous:
-                one.copy(stretch, code.multiply(target, points.position(one.size)))
+                one.copy(stretch, code.multiply(target, points.position(one.size)), more)
             found.append(None if one.is_asynchronous else one.loaded(stretch))
         if any(one.is_asynchronous for one in operands):
             code.call_void(self._words.committed)
