@@ -148,8 +148,8 @@ class _Matrices:
                     code.call_void(together.visible)
                 # The tile is there for all items, and they are done with the one before.
                 code.barrier()
-                # After the last tile, copies write zeros without reading anything; what goes through
-                # registers is read again. Neither is used.
+                # After the last tile, copies write zeros without reading anything; what goes
+                # through registers is read again. Neither is used.
                 later = code.add(opened.index, points.position(ahead))
                 more = code.compare("sle", later, points.position(last))
                 number = code.minimum(later, points.position(last))
