@@ -41,6 +41,8 @@ from lamina.program.steps import Contraction
 _SECTOR = 8
 # The rows of a matrix that instructions on matrices read together.
 ROWS = 8
+# The most rows of tiles of a band.
+BAND = 8
 # A long K of a work group is summed in blocks of so many products.
 _BLOCK = 4096
 # (points, contraction over single axes, schedule, groups that count tiles of batch, m and n, item)
@@ -71,9 +73,24 @@ def write_in_tiles(
         for name, extent, tile in zip("bmn", extents, tiles, strict=True)
     ]
     item = Axis("item", schedule.group)
-    with work_group(module, name, signature, groups, item) as points:
+    batch, m, n = groups
+    rows = rows_of_band(m.extent, n.extent)
+    bands, in_band = Axis("band", m.extent // rows), Axis("m_in_band", rows)
+    with work_group(module, name, signature, (batch, bands, n, in_band), item) as points:
+        points.fix(m, points.indices(axis_index(bands) * rows + axis_index(in_band)).start)
         writer(points, step, schedule, groups, item).write()
     return math.prod(axis.extent for axis in groups) * schedule.group
+
+
+def rows_of_band(m_tiles: int, n_tiles: int) -> int:
+    """The rows of tiles that groups compute column by column; 1 if they go row by row.
+
+    Groups that run at the same time then share rows of the left operand and columns of the right
+    one in a cache: a long row of tiles would need nearly all columns.
+    """
+    if n_tiles <= BAND:
+        return 1
+    return next(rows for rows in range(BAND, 0, -1) if m_tiles % rows == 0)
 
 
 def write_over_tiles(

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 from alternatives import schedules_of
-from gpu_cases import CASES, LARGE, TRAITS, assert_close, compiled
+from gpu_cases import CASES, LARGE, TRAITS, Case, assert_close, compiled
 from harness import run_program
 from opencl_cases import for_gpus
 
+from lamina import ops
 from lamina.engines.engine import Engine
+from lamina.engines.gpu import tile_operands
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import target_for
@@ -65,6 +67,14 @@ def test_schedules_give_the_results_of_the_interpreter(case):
         found, _ = run_program(program, own, feeds, schedule=schedule)
         for name, value in expected.items():
             assert_close(found[name], value, 1e-4 if is_large else 2e-5, f"{name}\n{schedule}")
+
+
+def test_tiles_in_bands_give_the_results_of_the_interpreter(monkeypatch):
+    assert [tile_operands.rows_of_band(*one) for one in ((12, 9), (7, 99), (26, 50))] == [6, 7, 2]
+    assert tile_operands.rows_of_band(12, 8) == 1
+    monkeypatch.setattr(tile_operands, "BAND", 2)
+    banded = Case("matmul-banded", ((2, 32, 3), (2, 3, 90)), ops.matmul)
+    test_schedules_give_the_results_of_the_interpreter(banded)
 
 
 def under_oclgrind(names: Sequence[str]) -> subprocess.CompletedProcess[str]:
