@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -29,7 +30,7 @@ from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, Schedule
 from lamina.engines.gpu.single_steps import with_memories
 from lamina.engines.gpu.tuning import timed_candidates
-from lamina.errors import EngineError
+from lamina.errors import EngineError, InternalError
 from lamina.program.program import Program
 
 skip_without_nvrtc()
@@ -147,6 +148,7 @@ def test_a_candidate_that_the_library_refuses_is_not_chosen(device):
     family: Any = SimpleNamespace(
         candidates=lambda program: [library, own],
         text_of_candidate=str,
+        expected_seconds=device.family.expected_seconds,
         decide=device.family.decide,
         write=device.family.write,
     )
@@ -162,6 +164,36 @@ def test_a_candidate_that_the_library_refuses_is_not_chosen(device):
         str(library), None, "the CUDA driver failed at creating a program's kernels"
     )
     assert found[1].seconds == 1e-3
+
+
+def test_candidates_are_built_by_threads_once_each_and_those_that_are_refused_dropped(
+    device, monkeypatch
+):
+    program = with_memories(compiled(RELU, device.engine.target))
+    build, builders = device.driver.build, list[int]()
+
+    def building(text: str) -> Any:
+        builders.append(threading.get_ident())
+        if len(builders) == 2:
+            raise InternalError("NVRTC refuses a kernel")
+        return build(text)
+
+    monkeypatch.setattr(device.driver, "build", building)
+    texts = [str(one) for one in device.family.candidates(program)]
+
+    def timer(schedule: str, repeat: Callable[[], None], runs: int) -> float:
+        repeat()
+        return 1e-3
+
+    found, complete = timed_candidates(
+        program, device.family, lambda: device.driver, timer, math.inf
+    )
+    assert complete
+    assert len(builders) == len(found) == len(texts) > 2
+    assert threading.get_ident() not in builders
+    assert [one.schedule for one in found] == texts
+    assert [one.problem for one in found if one.problem] == ["NVRTC refuses a kernel"]
+    assert sum(one.seconds == 1e-3 for one in found) == len(texts) - 1
 
 
 def test_large_products_are_computed_by_the_library_by_default(device):

@@ -12,7 +12,7 @@ from lamina.base.shapes import Array
 from lamina.engines.engine import STAGES, Memory
 from lamina.engines.gpu.arena import DeviceArena, arena_layout, upload_buffers, upload_name
 from lamina.engines.gpu.downloads import Downloads
-from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence
+from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, Module
 from lamina.engines.gpu.launches import Launch, Launches, Traits
 from lamina.engines.gpu.memory import DeviceMemory, device_memory
 from lamina.engines.gpu.runs import (
@@ -39,7 +39,7 @@ class GpuProgram:
 
     The arena holds the temporaries, the inputs, and the workspaces whose contents need not stay
     from one run to the next. Programs that never run at the same time share it. Parameters and
-    states have other memories. Steps may be timed.
+    states have other memories. Steps may be timed. The kernels' `module` may be built already.
     """
 
     synchronous = False
@@ -52,6 +52,7 @@ class GpuProgram:
         arena: DeviceArena,
         *,
         timed: bool = False,
+        module: Module = None,
     ) -> None:
         driver = arena.driver
         self._program, self._launches, self._driver, self._arena = program, launches, driver, arena
@@ -65,7 +66,7 @@ class GpuProgram:
             advice="Take a smaller batch.",
         )
         self._outputs = {name: program.buffers[buffer] for name, buffer in program.outputs}
-        self._module = driver.build(launches.text)
+        self._module = driver.build(launches.text) if module is None else module
         self._outside = {
             buffer.name: device_memory(memories[buffer.name], driver)
             for kind in ("parameter", "state")

@@ -14,8 +14,10 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -25,9 +27,10 @@ from lamina.base.shapes import as_dtype
 from lamina.codegen.signatures import Signatures
 from lamina.engines.engine import Candidate, TunedStep
 from lamina.engines.gpu.arena import DeviceArena
-from lamina.engines.gpu.driver import Driver
+from lamina.engines.gpu.driver import Driver, Module
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.memory import DeviceMemory
 from lamina.engines.gpu.single_steps import Choices, lasting, single_step, with_memories, written_by
 from lamina.errors import EngineError, LaminaError
@@ -43,7 +46,7 @@ from lamina.program.target import Target
 PROCESSOR_SECONDS, GPU_SECONDS = 0.0, 10.0
 # Steps of one signature are tuned if they have at least this share of the program's expected time,
 # and each takes at least as long as so many launches.
-LEAST_SHARE, LEAST_LAUNCHES = 0.05, 4
+LEAST_SHARE, LEAST_LAUNCHES = 0.01, 4
 # The operations that a device does while it moves a byte, for that estimate.
 _OPERATIONS_PER_BYTE = 16
 # Another schedule is taken if it saves this share of the time: less may be noise.
@@ -62,6 +65,8 @@ _LEAST, _MOST, _DRAWN = 0.5, 1.5, 1 << 14
 # Returns the seconds of a run. It is given the text of a schedule, a function that runs the step
 # some times and waits, and this number.
 Timer = Callable[[str, Callable[[], None], int], float]
+# Returns the kernels of a candidate, and their module.
+Build = Callable[[], tuple[Launches, Module]]
 
 
 def wanted_seconds() -> float | None:
@@ -246,7 +251,13 @@ def timed_candidates(
     try:
         with _memories(program, opened()) as memories:
             try:
-                complete = trials.run(schedules, texts, memories, DeviceArena(opened), deadline)
+                with ThreadPoolExecutor() as threads:
+                    try:
+                        builds = trials.begin_builds(schedules, opened(), threads)
+                        arena = DeviceArena(opened)
+                        complete = trials.run(builds, texts, memories, arena, deadline)
+                    finally:
+                        threads.shutdown(wait=False, cancel_futures=True)
             finally:
                 trials.release()
     except EngineError as error:
@@ -272,9 +283,39 @@ class _Trials:
         self.seconds: dict[int, float] = {}
         self.problems: dict[int, str] = {}
 
+    def begin_builds(
+        self, schedules: Sequence[Any], driver: Driver, threads: ThreadPoolExecutor
+    ) -> list[Build]:
+        """Functions that return the kernels of schedules, and their module when it is built.
+
+        GPUs wait for compilers of the host, which has several cores. Those of processors would slow
+        down what is timed meanwhile.
+        """
+
+        def written(schedule: Any) -> Launches:
+            decided = self._family.decide(self._program, {0: schedule})
+            return self._family.write(self._program, decided)
+
+        def later(schedule: Any) -> tuple[Launches, Module]:
+            launches = written(schedule)
+            return launches, driver.build(launches.text)
+
+        def begun(schedule: Any) -> Build:
+            try:
+                launches = written(schedule)
+            except LaminaError:
+                # It is raised again.
+                return partial(later, schedule)
+            module = threads.submit(driver.build, launches.text)
+            return lambda: (launches, module.result())
+
+        if driver.traits.is_processor:
+            return [partial(later, one) for one in schedules]
+        return [begun(one) for one in schedules]
+
     def run(
         self,
-        schedules: Sequence[Any],
+        builds: Sequence[Build],
         texts: Sequence[str],
         memories: Mapping[str, DeviceMemory],
         arena: DeviceArena,
@@ -284,11 +325,10 @@ class _Trials:
         self._filled = [memories[name] for name in self._changing]
         bound = with_memories(self._program)
         begun = 0
-        while begun < len(schedules) and time.monotonic() < deadline:
+        while begun < len(builds) and time.monotonic() < deadline:
             try:
-                decided = self._family.decide(self._program, {0: schedules[begun]})
-                launches = self._family.write(self._program, decided)
-                executable = GpuProgram(bound, launches, memories, arena)
+                launches, module = builds[begun]()
+                executable = GpuProgram(bound, launches, memories, arena, module=module)
                 self._executables[begun] = executable
                 # Many drivers compile at the first launch.
                 executable.together(1)()
@@ -299,7 +339,7 @@ class _Trials:
                 self.problems[begun] = error.problem
             begun += 1
         self._compare(texts)
-        return begun == len(schedules)
+        return begun == len(builds)
 
     def _compare(self, texts: Sequence[str]) -> None:
         """Times the fast candidates alternately: a busy machine slows down all of them."""
