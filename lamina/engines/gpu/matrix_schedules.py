@@ -44,7 +44,8 @@ def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[Matrix
         stretches = [(row * rows, stages) for rows, stages in _WARPGROUP_STRETCHES]
         choices += [(*one, True) for one in product(_WARPGROUP_TILES, stretches)]
     for (tile_m, tile_n, *warps), (tile_k, stages), by_warpgroups in choices:
-        if tile_m >= 2 * max(own.m, 16) or tile_n >= 2 * max(own.n, 16):
+        least = 64 if by_warpgroups else 16
+        if tile_m >= 2 * max(own.m, least) or tile_n >= 2 * max(own.n, least):
             continue
         if tile_k > 16 and tile_k >= 2 * own.k:
             continue
