@@ -86,8 +86,10 @@ def test_copies_are_made_again_only_if_another_changed_parameters_or_the_arena(c
         assert [graphs() for _ in range(3)] == [2, 1, 1]
         change(model)
         assert [graphs(), graphs()] == [2, 1]
-        model.predict(X)
-        assert [graphs(), graphs()] == [2, 1]
+        # The first time the arena may become larger, but not later.
+        for _ in range(2):
+            model.predict(X)
+            assert [graphs(), graphs()] == [2, 1]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
