@@ -150,7 +150,6 @@ def test_a_candidate_that_the_library_refuses_is_not_chosen(device):
         text_of_candidate=str,
         expected_seconds=device.family.expected_seconds,
         decide=device.family.decide,
-        expected_seconds=device.family.expected_seconds,
         write=device.family.write,
     )
     device.library.failure = "call"
