@@ -23,7 +23,7 @@ from lamina.base.shapes import Array
 from lamina.engines.cuda import requirements
 from lamina.engines.cuda.calls import made_of
 from lamina.engines.cuda.driver import CudaDriver
-from lamina.engines.cuda.family import LEAST_EXTENT, is_large
+from lamina.engines.cuda.family import LEAST_K, LEAST_SIDE, is_large
 from lamina.engines.engine import Candidate
 from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.plain_products import plain_product
@@ -208,9 +208,11 @@ def test_large_products_are_computed_by_the_library_by_default(device):
     assert "the library's product" not in str(device.family.decide(small))
     assert isinstance(device.family.candidates(large)[0], LibrarySchedule)
     assert isinstance(device.family.candidates(small)[-1], LibrarySchedule)
-    narrow = product(4096, 4096, LEAST_EXTENT - 1)
-    assert not is_large(narrow.steps[0])
-    assert is_large(product(4096, 4096, LEAST_EXTENT).steps[0])
+    for m, n, k, less in ((LEAST_SIDE, 4096, 4096, 0), (4096, 4096, LEAST_K, 2)):
+        least = [m, n, k]
+        assert is_large(product(*least).steps[0])
+        least[less] -= 1
+        assert not is_large(product(*least).steps[0])
 
 
 def test_convolutions_are_no_candidates_for_the_library(device):

@@ -22,9 +22,10 @@ from lamina.program.steps import Contraction, Loop, Step
 SOURCES = Sources(
     "lamina.base", "lamina.program", "lamina.codegen", "lamina.engines.gpu", "lamina.engines.cuda"
 )
-# The least multiplications of a step, and the least M, N and K, for which cuBLASLt is expected to
-# be faster than our kernels. No GPU was measured for it: tuning decides on each device.
-LEAST_MULTIPLICATIONS, LEAST_EXTENT = 2**27, 128
+# The least multiplications of a step, the least M and N, and the least K, for which cuBLASLt is
+# expected to be faster than our kernels. With a small K, storing sums takes longer than computing
+# them, and our kernels have the epilogues within. Tuning decides on each device.
+LEAST_MULTIPLICATIONS, LEAST_SIDE, LEAST_K = 2**27, 32, 128
 
 
 @final
@@ -101,5 +102,5 @@ def is_large(step: Step) -> bool:
     if not isinstance(step, Contraction):
         return False
     batch, m, n, k = step.extents
-    is_wide = min(m, n, k) >= LEAST_EXTENT
+    is_wide = min(m, n) >= LEAST_SIDE and k >= LEAST_K
     return is_wide and batch * m * n * k >= LEAST_MULTIPLICATIONS
