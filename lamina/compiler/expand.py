@@ -8,9 +8,12 @@ from lamina.graph import Graph, Tensor, rebuild, rewrite
 from lamina.ops.lowering_rules import Decomposition
 
 
-def expand(graph: Graph) -> Graph:
-    """The graph without decomposable ops, applied recursively to the replacements."""
-    return rewrite(graph, _Expansion().rule)
+def expand(graph: Graph, *, chains: bool = False) -> Graph:
+    """The graph without decomposable ops, applied recursively to the replacements.
+
+    `chains` is that of the target.
+    """
+    return rewrite(graph, _Expansion(chains).rule)
 
 
 @final
@@ -20,7 +23,8 @@ class _Expansion:
     It is a class, because nested functions that call each other form reference cycles.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chains: bool) -> None:
+        self._chains = chains
         self._done: dict[Tensor, Tensor] = {}
 
     def rule(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
@@ -28,7 +32,10 @@ class _Expansion:
             self._done.setdefault(operand, operand)
         node = rebuild(node, operands)
         lowering = node.op.lowering
-        return self._expanded(lowering.build(node)) if isinstance(lowering, Decomposition) else node
+        if not isinstance(lowering, Decomposition):
+            return node
+        build = (self._chains and lowering.chained) or lowering.build
+        return self._expanded(build(node))
 
     def _expanded(self, node: Tensor) -> Tensor:
         # The original node's operands are expanded already. They are recognised by identity.

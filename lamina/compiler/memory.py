@@ -27,7 +27,16 @@ from lamina.errors import LargestBlockError
 from lamina.program.index import axes_of
 from lamina.program.program import Allocation, Buffer, Plan, Repeat
 from lamina.program.scalar import loads
-from lamina.program.steps import Contraction, Sort, Step, loads_of, reads_of, stores_of, writes_of
+from lamina.program.steps import (
+    Chain,
+    Contraction,
+    Sort,
+    Step,
+    loads_of,
+    reads_of,
+    stores_of,
+    writes_of,
+)
 
 # Buffers of at least this size start at cache lines. Smaller ones are aligned to their elements.
 CACHE_LINE_BYTES = 64
@@ -183,7 +192,7 @@ def _regions(
 def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetime]) -> list[str]:
     """The operands of a step whose memory the result may take over."""
     stores = [store for store in stores_of(step) if store.buffer == result.buffer.name]
-    if len(stores) != 1 or stores[0].accumulate:
+    if isinstance(step, Chain) or len(stores) != 1 or stores[0].accumulate:
         return []
     load_indices: dict[str, set[object]] = {}
     for load in loads_of(step):

@@ -7,9 +7,11 @@ tensors that it made are type-checked; at the end the program is checked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from lamina.base.garbage import without_collections
 from lamina.compiler.buffers import Buffers, readable_name
+from lamina.compiler.chains import join_chains
 from lamina.compiler.expand import expand
 from lamina.compiler.fusion.fuse import Fused, fuse
 from lamina.compiler.keep import keep
@@ -35,7 +37,7 @@ def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Pro
     """
     graph = bind_batch(graph, batch)
     verify(graph)
-    graph = optimised(graph, graph)
+    graph = optimised(graph, graph, chains=target.chains)
     rounded = with_rounded_operands(graph, target)
     verify(rounded.graph, graph)
     fused = fuse(rounded.graph, target, stored=rounded.stored)
@@ -45,12 +47,14 @@ def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Pro
     return program
 
 
-def optimised(graph: Graph, checked: Graph | None = None) -> Graph:
+def optimised(graph: Graph, checked: Graph | None = None, *, chains: bool = False) -> Graph:
     """The graph after the passes that come before fusion.
 
     Only tensors that a pass makes are type-checked, not those of a graph that was `checked`.
+    `chains` is that of the target; no steps of a recurrence become chains.
     """
-    for apply_pass in (widen, keep, expand, simplify, sink_transposes, simplify):
+    expanded = partial(expand, chains=chains)
+    for apply_pass in (widen, keep, expanded, simplify, sink_transposes, simplify):
         graph = apply_pass(graph)
         verify(graph, checked)
         checked = graph
@@ -75,7 +79,10 @@ def assemble(
         steps, repeats = sort_scatters(named.buffers, steps, repeats)
     outputs = tuple((name, named.buffer_of[tensor]) for name, tensor in fused.graph.outputs)
     # Copies stay until the next run.
-    lasting = [*(buffer for _, buffer in outputs), *(named.buffer_of[copy] for copy in copies)]
+    copied = [named.buffer_of[copy] for copy in copies]
+    lasting = [*(buffer for _, buffer in outputs), *copied]
+    if target.chains:
+        steps, repeats = join_chains(named.buffers, steps, repeats, lasting, copied)
     plan = plan_memory(
         *(named.buffers, steps, lasting, repeats),
         alignment=target.alignment_bytes,

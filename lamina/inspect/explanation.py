@@ -259,7 +259,7 @@ def _tried(step: TunedStep, over: str) -> Iterator[tuple[str, ...]]:
 def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:
     """Number, name, kind and extents of each step."""
     for number, step in enumerate(program.steps):
-        kind = "contraction" if isinstance(step, Contraction) else "loop"
+        kind = type(step).__name__.lower()
         if number < program.prepared:
             kind = "preparation"
         if isinstance(step, Contraction) and unrounded(step) is not None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -22,6 +23,7 @@ from lamina.ops.arguments import as_tensor, flag_of, read
 from lamina.ops.attention_blocks import attention_arguments, gradients_of, weighted_means
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.differentiate import gradients_of_built
+from lamina.ops.lowering_rules import Decomposition
 from lamina.ops.movement import expand_dims, reshape
 from lamina.ops.records import Gradients, Typed, make_op
 from lamina.program.tf32 import rounded_to_tf32
@@ -118,6 +120,14 @@ def _second_gradient(*given: Tensor, **attributes: Any) -> Gradients:
     attributes = {"blocks": 1, **attributes}
     return gradients_of_built(
         lambda replaced: _gradient_build(*replaced, **attributes), tuple(operands), upstream
+    )
+
+
+def _blocked(build: Callable[..., Tensor]) -> Decomposition:
+    """The lowering of an op. Where weights are not stored, one block has all queries."""
+    return Decomposition(
+        lambda node: build(*node.operands, **node.attributes),
+        lambda node: build(*node.operands, **{"blocks": 1, **node.attributes}),
     )
 
 
@@ -292,7 +302,7 @@ ATTENTION = make_op(
     _infer_attention,
     _gradient,
     _reference,
-    _build,
+    _blocked(_build),
     _SAMPLES,
     operands=(3, 6),
     attributes=_KINDS,
@@ -304,7 +314,7 @@ ATTENTION_GRADIENT = make_op(
     _infer_gradient,
     _second_gradient,
     _gradient_reference,
-    _gradient_build,
+    _blocked(_gradient_build),
     (
         *(_gradient_sample(sample, number % 3) for number, sample in enumerate(_SAMPLES)),
         _gradient_sample(_SAMPLES[6], 3),

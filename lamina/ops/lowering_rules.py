@@ -200,9 +200,11 @@ class Decomposition(LoweringRule):
     Attributes:
         build: a function of the node. It returns an equal tensor, made of other ops on the node's
             operands.
+        chained: the same for targets with `chains`; None if it is no different.
     """
 
     build: Callable[[Tensor], Tensor]
+    chained: Callable[[Tensor], Tensor] | None = None
 
 
 def is_expensive(node: Tensor) -> bool:

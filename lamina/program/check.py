@@ -17,6 +17,7 @@ from lamina.program.program import KINDS, Allocation, Program, Repeat
 from lamina.program.ranges import range_of
 from lamina.program.scalar import Load, Position, indices
 from lamina.program.steps import (
+    Chain,
     Contraction,
     Loop,
     SegmentSum,
@@ -152,6 +153,25 @@ def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
         for window in step.right_windows:
             check_window(window, step.right, (*batch, *n, *k), k, where)
         return
+    if isinstance(step, Chain):
+        outer, batch, k = (*around, *step.axes), (*around, *step.batch), step.k
+        for product in step.products:
+            _check_nest((*outer, *k, *product.axes), (), where)
+            _check_nest((*outer, *product.axes), indices(product.left), where)
+            _check_nest((*batch, *k, *product.axes), indices(product.right), where)
+        for stage in step.reductions:
+            if stage.axes not in ((), k):
+                raise InternalError(f"reduces over other axes than k: {stage}", where=where)
+            _check_nest((*outer, *stage.axes), indices(stage.value), where)
+        nests = [((), step.stores), *((one.n, one.stores) for one in step.sums)]
+        for axes, stores in nests:
+            values = indices(*(store.value for store in stores))
+            stored = [store.index for store in stores]
+            _check_nest((*outer, *axes), (*stored, *values), where)
+        for total in step.sums:
+            _check_nest((*outer, *k), indices(total.weight), where)
+            _check_nest((*batch, *k, *total.n), indices(total.right), where)
+        return
     for stage in step.stages:
         stored = [store.index for store in stage_stores(stage)]
         values = indices(*stage_values(stage))
@@ -208,6 +228,10 @@ def _check_stores(program: Program, step: Step, repeat: Repeat | None, where: st
     if isinstance(step, Contraction):
         outer = step.result_axes
         nests = [(outer, step.stores, False)]
+    elif isinstance(step, Chain):
+        outer = step.axes
+        sums = ((one.n, one.stores) for one in step.sums)
+        nests = [((*outer, *n), stores, False) for n, stores in (((), step.stores), *sums)]
     else:
         outer = step.axes
         nests = [

@@ -11,6 +11,7 @@ from lamina.program.index import Axis, Index, axes_of
 from lamina.program.program import Buffer
 from lamina.program.scalar import CONVERSIONS, Apply, Load, Scalar, postorder, varying
 from lamina.program.steps import (
+    Chain,
     Contraction,
     Reduce,
     Scan,
@@ -91,6 +92,21 @@ def _nests(
         yield (*outer, *step.k), (), (), 2
         yield outer, (), step.stores, 0
         return
+    if isinstance(step, Chain):
+        at_k = (*step.axes, *step.k)
+        for product in step.products:
+            yield (*step.axes, *product.axes), (product.left,), (), 0
+            yield (*step.batch, *step.k, *product.axes), (product.right,), (), 0
+            yield (*at_k, *product.axes), (), (), 2
+        for stage in step.reductions:
+            yield (*step.axes, *stage.axes), (stage.value,), (), int(bool(stage.axes))
+        yield at_k, tuple(one.weight for one in step.sums), (), 0
+        yield step.axes, (), step.stores, 0
+        for one in step.sums:
+            yield (*step.batch, *step.k, *one.n), (one.right,), (), 0
+            yield (*at_k, *one.n), (), (), 2
+            yield (*step.axes, *one.n), (), one.stores, 0
+        return
     for stage in step.stages:
         if isinstance(stage, Reduce):
             combining = int(bool(stage.axes) and stage.value.dtype.is_float)
@@ -124,9 +140,15 @@ def _bytes(elements: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
 def space_of(step: Step) -> str:
     """The extents of a step as text.
 
-    For a contraction "m x n x k", after its batch if it has one. For a loop its axes, then a colon
-    and the axes that it reduces or writes inside them.
+    For a contraction "m x n x k", after its batch if it has one. For a chain "m x k", and the
+    lengths of its products and sums. For a loop its axes, then a colon and the axes that it reduces
+    or writes inside them.
     """
+    if isinstance(step, Chain):
+        b, m, k = step.extents
+        lengths = [*(one.axes for one in step.products), *(one.n for one in step.sums)]
+        of_each = ", ".join(str(size_of([one.extent for one in axes])) for axes in lengths)
+        return f"{f'{b} of ' if b > 1 else ''}{m} x {k} : {of_each}"
     if isinstance(step, Contraction):
         b, m, n, k = step.extents
         return f"{f'{b} of ' if b > 1 else ''}{m} x {n} x {k}"

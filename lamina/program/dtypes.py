@@ -22,6 +22,7 @@ from lamina.program.scalar import (
 from lamina.program.steps import (
     COMBINERS,
     POSITIONAL,
+    Chain,
     Contraction,
     Reduce,
     Scan,
@@ -91,17 +92,35 @@ def check_scalars(step: Step, where: str) -> None:
     """Raises InternalError for a scalar of a wrong dtype, or one that is not defined."""
     checker = _Checker(where)
     if isinstance(step, Contraction):
-        checker.check(step.left, step.right)
-        left, right = step.left.dtype, step.right.dtype
-        if not left == right == step.dtype or step.dtype.is_half:
-            checker.refuse(f"{step.result} is {step.dtype}, but multiplies {left} by {right}")
+        checker.check_product(step.result, step.left, step.right, step.dtype)
         checker.define(step.result, step.dtype)
         checker.check_stores(step.stores)
+        return
+    if isinstance(step, Chain):
+        _check_chain(step, checker)
         return
     for stage in step.stages:
         checker.check(*stage_values(stage))
         checker.check_stage(stage)
         checker.check_stores(stage_stores(stage))
+
+
+def _check_chain(step: Chain, checker: _Checker) -> None:
+    """Stores know the reductions and their own sum, and nothing of a single k."""
+    at_rows = _Checker(checker.where)
+    for product in step.products:
+        checker.check_product(product.result, product.left, product.right, product.dtype)
+        checker.define(product.result, product.dtype)
+    for stage in step.reductions:
+        (checker if stage.axes else at_rows).check(stage.value)
+        checker.check_stage(stage)
+        at_rows.define(stage.local, stage.dtype)
+    for total in step.sums:
+        checker.check_product(total.result, total.weight, total.right, total.dtype)
+    at_rows.check_stores(step.stores)
+    for total in step.sums:
+        at_rows.define(total.result, total.dtype)
+        at_rows.check_stores(total.stores)
 
 
 @final
@@ -113,20 +132,26 @@ class _Checker:
     """
 
     def __init__(self, where: str) -> None:
-        self._where = where
+        self.where = where
         self._locals: dict[str, DType] = {}
         # Checked scalars. They stay valid, because locals stay defined.
         self._checked: set[Scalar] = set()
 
     def refuse(self, problem: str) -> None:
         """Raises the error for a problem in this step."""
-        raise InternalError(problem, where=self._where)
+        raise InternalError(problem, where=self.where)
 
     def define(self, local: str, dtype: DType) -> None:
         """Defines a local for the following scalars."""
         if local in self._locals:
             self.refuse(f"defines the local {local} twice")
         self._locals[local] = dtype
+
+    def check_product(self, result: str, left: Scalar, right: Scalar, dtype: DType) -> None:
+        """Checks the factors of a sum of products, and their dtypes."""
+        self.check(left, right)
+        if not left.dtype == right.dtype == dtype or dtype.is_half:
+            self.refuse(f"{result} is {dtype}, but multiplies {left.dtype} by {right.dtype}")
 
     def check_stores(self, stores: Sequence[Store]) -> None:
         """Checks the values of stores and the values gathered in their indices."""

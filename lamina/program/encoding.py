@@ -23,13 +23,26 @@ from lamina.program.check import verify
 from lamina.program.index import Axis, Gathered, Index, Quotient, Remainder
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Position, Within
-from lamina.program.steps import Contraction, Loop, Reduce, Scan, SegmentSum, Sort, Store, Write
+from lamina.program.steps import (
+    Chain,
+    Contraction,
+    InnerProduct,
+    Loop,
+    Reduce,
+    Scan,
+    SegmentSum,
+    Sort,
+    Store,
+    WeightedSum,
+    Write,
+)
 from lamina.program.windows import Sliding
 
 _RECORDS: tuple[type[Any], ...] = (
     *(Axis, Quotient, Remainder, Gathered, Index),
     *(Literal, Load, Local, Position, Within, Apply, Bound),
     *(Store, Reduce, Write, Scan, Sort, SegmentSum, Loop, Contraction, Sliding),
+    *(InnerProduct, WeightedSum, Chain),
     *(Buffer, Allocation, Plan, Repeat),
 )
 # The kinds of rows that are lists: tuples, element types by their names, records.

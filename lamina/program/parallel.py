@@ -14,6 +14,7 @@ from lamina.program.program import Program
 from lamina.program.ranges import range_of
 from lamina.program.scalar import Load, loads
 from lamina.program.steps import (
+    Chain,
     Contraction,
     Loop,
     Scan,
@@ -25,6 +26,7 @@ from lamina.program.steps import (
     inner_axes,
     stage_stores,
     stage_values,
+    stores_of,
 )
 
 # For each buffer: its address, the bytes of an element, and the number of elements.
@@ -97,6 +99,8 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
     step = program.steps[number]
     if isinstance(step, Contraction):
         return step.result_axes
+    if isinstance(step, Chain):
+        return step.axes
     repeat = program.repeated(number)
     repeated = None if repeat is None else repeat.axis
     memory = memory_of(program)
@@ -136,6 +140,11 @@ def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]
         yield loads(step.left, step.right), ()
         values = [store.value for store in step.stores]
         yield loads(*values, *gathering_positions(step.stores)), step.stores
+        return
+    if isinstance(step, Chain):
+        # Its points store at no particular time, so that they read nothing that one overwrites.
+        yield step.loads, ()
+        yield (), stores_of(step)
         return
     for stage in step.stages:
         stores = stage_stores(stage)

@@ -9,6 +9,7 @@ from typing import final
 from lamina.program.index import Atom, Axis, Index, Quotient, Remainder, gathered_index
 from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within, postorder
 from lamina.program.steps import (
+    Chain,
     Contraction,
     Loop,
     Reduce,
@@ -68,6 +69,8 @@ class Rewrite:
         self._indices: dict[Index, Index | None] = {}
 
     def step(self, step: Step) -> Step:
+        if isinstance(step, Chain):
+            return self.chain(step)
         return self.loop(step) if isinstance(step, Loop) else self.contraction(step)
 
     def loop(self, loop: Loop) -> Loop:
@@ -84,6 +87,28 @@ class Rewrite:
             stores=self.stores(step.stores),
             left_windows=kept(step.left_windows),
             right_windows=kept(step.right_windows),
+        )
+
+    def chain(self, chain: Chain) -> Chain:
+        return replace(
+            chain,
+            products=tuple(
+                replace(one, left=self.scalar(one.left), right=self.scalar(one.right))
+                for one in chain.products
+            ),
+            reductions=tuple(
+                replace(one, value=self.scalar(one.value)) for one in chain.reductions
+            ),
+            stores=self.stores(chain.stores),
+            sums=tuple(
+                replace(
+                    one,
+                    weight=self.scalar(one.weight),
+                    right=self.scalar(one.right),
+                    stores=self.stores(one.stores),
+                )
+                for one in chain.sums
+            ),
         )
 
     def stage(self, stage: Stage) -> Stage:

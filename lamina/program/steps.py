@@ -1,10 +1,10 @@
-"""The steps of a program: loop nests and contractions.
+"""The steps of a program: loop nests, contractions, and chains of contractions.
 
 A step states the values at each point of an iteration space and the elements in which they are
 stored. The engine chooses order, vectors and threads. Engines may rely on these rules:
 
-- The points of a loop's own axes, and of a contraction's batch, m and n axes, are independent:
-  they may be computed in any order and at the same time.
+- The points of a loop's own axes, of a contraction's batch, m and n axes, and of a chain's batch
+  and m axes, are independent: they may be computed in any order and at the same time.
 - Different points store in different elements. No element is stored twice, except by additions in
   order at one point.
 - The stages of one point run one after the other. The positions that a `Sort` stores, and the sums
@@ -339,7 +339,102 @@ class Contraction(_Cached):
         return "\n".join(lines + [f"  {line}" for line in _store_lines(self.stores)])
 
 
-Step = Loop | Contraction
+@frozen_dataclass
+class InnerProduct:
+    """A sum of products at each point of a chain: sum over its axes of left * right.
+
+    Attributes:
+        result: the name of the local that holds the sum.
+        axes: the axes that are summed over.
+        left: depends on the batch axes, m and these axes.
+        right: depends on the batch axes, k and these axes.
+        dtype: of the sum.
+    """
+
+    result: str
+    axes: tuple[Axis, ...]
+    left: Scalar
+    right: Scalar
+    dtype: DType
+
+
+@frozen_dataclass
+class WeightedSum:
+    """A sum over the k axes of a chain: sum over k of weight[b, m, k] * right[b, k, n].
+
+    Attributes:
+        result: the name of the local that holds the sum in the stores.
+        n: the axes along which each point of the batch and m has sums.
+        weight: is computed from the inner products and the reductions.
+        right: depends on the batch, k and n axes.
+        dtype: of the sum.
+        stores: at each (b, m, n), from the sum and the reductions.
+    """
+
+    result: str
+    n: tuple[Axis, ...]
+    weight: Scalar
+    right: Scalar
+    dtype: DType
+    stores: tuple[Store, ...]
+
+
+@frozen_dataclass
+class Chain(_Cached):
+    """Sums weighted by functions of products, at each (b, m): attention and its gradients.
+
+    The products, and the weights that are computed from them, are values at (b, m, k). They are
+    not stored as a whole.
+
+    Attributes:
+        name: for people; unique in its program.
+        batch, m, k: the axes; each of the three may be several or none.
+        products: the inner products at each (b, m, k).
+        reductions: over the k axes, or without axes, in order. The value of one at (b, m, k) is
+            computed from the products and from earlier reductions.
+        stores: at each (b, m), from the reductions.
+        sums: over the k axes.
+    """
+
+    name: str
+    batch: tuple[Axis, ...]
+    m: tuple[Axis, ...]
+    k: tuple[Axis, ...]
+    products: tuple[InnerProduct, ...]
+    reductions: tuple[Reduce, ...]
+    stores: tuple[Store, ...]
+    sums: tuple[WeightedSum, ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the points that are independent: batch and m."""
+        return (*self.batch, *self.m)
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """The sizes (b, m, k)."""
+        b, m, k = (size_of([one.extent for one in group]) for group in (self.batch, self.m, self.k))
+        return b, m, k
+
+    def __str__(self) -> str:
+        space = "; ".join(_over(group) for group in (self.batch, self.m) if group)
+        lines = [f"chain {self.name} over ({space}), {_over(self.k)}"]
+        lines += [
+            f"  {one.result} = sum({_over(one.axes)}) {one.left} * {one.right}"
+            for one in self.products
+        ]
+        lines += [f"  {one}" for one in (*self.reductions, *_store_lines(self.stores))]
+        for one in self.sums:
+            over = f"for {_over(one.n)}: " if one.n else ""
+            lines.append(f"  {over}{one.result} = sum({_over(self.k)}) {one.weight} * {one.right}")
+            lines += [f"    {line}" for line in _store_lines(one.stores)]
+        return "\n".join(lines)
+
+
+Step = Loop | Contraction | Chain
 
 
 def _store_lines(stores: tuple[Store, ...]) -> list[str]:
@@ -360,6 +455,8 @@ def stores_of(step: Step) -> tuple[Store, ...]:
     """Every store of a step; scans count as stores of their running value."""
     if isinstance(step, Contraction):
         return step.stores
+    if isinstance(step, Chain):
+        return (*step.stores, *(store for one in step.sums for store in one.stores))
     return tuple(store for stage in step.stages for store in stage_stores(stage))
 
 
@@ -369,6 +466,14 @@ def scalars_of(step: Step) -> Iterator[Scalar]:
         yield step.left
         yield step.right
         yield from (store.value for store in step.stores)
+        return
+    if isinstance(step, Chain):
+        for product in step.products:
+            yield from (product.left, product.right)
+        yield from (one.value for one in step.reductions)
+        for total in step.sums:
+            yield from (total.weight, total.right)
+        yield from (store.value for store in stores_of(step))
         return
     for stage in step.stages:
         yield from stage_values(stage)

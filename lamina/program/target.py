@@ -45,6 +45,8 @@ class Target:
             bits take longer.
         scatter: how a scatter adds up values. "in order": one worker adds one value after the
             other; "sorted": the indices are sorted, then one worker for each result adds.
+        chains: whether contractions between which only functions of single elements and reductions
+            of rows are computed become one step, a `Chain`, that stores nothing between them.
         alignment_bytes: the alignment of every temporary.
         largest_block_bytes: the most bytes of one allocation; None if there is no limit.
         operand_tile: the m or n for which a product converts an element of an operand once; None
@@ -55,6 +57,7 @@ class Target:
     launch_bytes: float
     narrow_positions: bool
     scatter: Literal["in order", "sorted"]
+    chains: bool = False
     alignment_bytes: int = 1
     largest_block_bytes: int | None = None
     operand_tile: int | None = None

@@ -10,6 +10,7 @@ from simd_alternatives import combinations
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.signatures import Signatures
+from lamina.engines.gpu.chain_schedules import tiled_chain
 from lamina.engines.gpu.contraction_costs import rate_of
 from lamina.engines.gpu.contraction_schedules import (
     LEAST_GROUP,
@@ -20,13 +21,13 @@ from lamina.engines.gpu.contraction_schedules import (
     vector_lanes,
     winograd_schedules,
 )
-from lamina.engines.gpu.decisions import decide, position_bits
+from lamina.engines.gpu.decisions import candidates, decide, position_bits
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import can_share_rows, merge_schedule, points_of, split_size
 from lamina.engines.gpu.matrix_schedules import matrices_fit, matrix_schedule
 from lamina.engines.gpu.packed_operands import OPERANDS, packed_steps
-from lamina.engines.gpu.passes import ordered
+from lamina.engines.gpu.passes import ordered, stored_steps
 from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import (
     ContractionSchedule,
@@ -41,6 +42,7 @@ from lamina.engines.gpu.schedule import (
     Schedule,
     SortSchedule,
     StepSchedule,
+    StoredSchedule,
     TreeSchedule,
     WinogradSchedule,
     WrittenSchedule,
@@ -50,7 +52,7 @@ from lamina.engines.gpu.single_steps import single_step, written_by
 from lamina.engines.gpu.winograd import convolution_of
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.program import Program
-from lamina.program.steps import Contraction, Loop, Reduce, Scan, Sort, Step, Write
+from lamina.program.steps import Chain, Contraction, Loop, Reduce, Scan, Sort, Step, Write
 from lamina.program.target import Target
 
 
@@ -66,7 +68,20 @@ def _legal(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]
     bits = position_bits(step, target)
     if isinstance(step, Contraction):
         return legal_contractions(step, bits, traits)
+    if isinstance(step, Chain):
+        return legal_chains(step, bits, target, traits)
     return legal_loops(step, bits, traits)
+
+
+def legal_chains(chain: Chain, bits: int, target: Target, traits: Traits) -> Iterator[StepSchedule]:
+    """Correct schedules with odd tiles, and the one that stores all products."""
+    for tile in ((8, 8, 2, 2), (6, 10, 3, 5), (16, 4, 1, 4), (4, 12, 4, 1)):
+        for own in (bits, 64):
+            tiled = tiled_chain(chain, tile, own, traits)
+            if tiled is not None:
+                yield tiled
+    steps = stored_steps(chain, StepWorkspaces(chain.name))
+    yield StoredSchedule(tuple(next(candidates(one, target, traits)) for one in steps))
 
 
 def candidate_schedules(program: Program, family: Family) -> Iterator[Any]:

@@ -12,6 +12,7 @@ RECOMPUTING = Target(
     launch_bytes=2.0**20,
     narrow_positions=True,
     scatter="sorted",
+    chains=True,
     alignment_bytes=128,
     largest_block_bytes=1 << 16,
 )
@@ -24,6 +25,7 @@ TARGETS = (RECOMPUTING, STORING)
 _COSTS = {
     "program.target.SIMPLE_COST": (0.001, 1.5),
     "program.target.EXPENSIVE_COST": (0.001, 1.5),
+    "compiler.chains.LEAST_LENGTH": (1, 128),
     "compiler.fusion.costs._PACKING_BYTES": (0.0, 4.0),
     "compiler.fusion.costs._CACHED_RATIO": (2, 1 << 20),
     "ops.attention_blocks.BLOCK_QUERIES": (2, 1),

@@ -15,6 +15,7 @@ from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
     HALF_BYTES,
     NARROW,
+    VECTOR_BYTES,
     ContractionSchedule,
     KernelSchedule,
     MatrixLoad,
@@ -34,8 +35,6 @@ from lamina.program.steps import Contraction
 
 # The largest register tile of a contraction without local memory.
 MOST_TILE_M, MOST_TILE_N = 4, 4
-# Vectors have up to 16 bytes, the widest access of GPUs.
-VECTOR_BYTES = 16
 # The tiles that are compared: m, n, and a work item's block.
 TILES = (
     *((128, 128, 8, 8), (256, 64, 8, 8), (64, 256, 8, 8), (128, 64, 8, 8), (64, 128, 8, 8)),
@@ -257,16 +256,17 @@ def tiled_schedule(
     """
     _, tile_m, tile_n, tile_k = tile
     left, right = (
-        _tile_load(side, outer, tile_k, one.element_bytes, halves=halves)
+        tile_load(side, outer, tile_k, one.element_bytes, halves=halves)
         for side, outer in ((one.left, tile_m), (one.right, tile_n))
     )
     width = VECTOR_BYTES // one.element_bytes
     return TiledSchedule(swapped, *tile, *block, left, right, buffers, unrolled, width, bits)
 
 
-def _tile_load(
-    side: Operand, tile: int, tile_k: int, element_bytes: int, *, halves: bool
+def tile_load(
+    side: Operand, tile: int, tile_k: int, element_bytes: int, *, halves: bool = False
 ) -> TileLoad:
+    """How a tile of an operand is copied along its longest runs."""
     outer, along_k = side.runs
     is_along_k = side.is_along_k
     is_half = halves and side.half is not None

@@ -11,23 +11,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from lamina.base.shapes import size_of
 from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.signatures import Signatures
+from lamina.engines.gpu.chain_rows import single_chain
+from lamina.engines.gpu.chain_schedules import chain_schedules
 from lamina.engines.gpu.contraction_schedules import contraction_schedules
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import loop_schedules
 from lamina.engines.gpu.schedule import (
     NARROW,
+    ChainSchedule,
+    LibrarySchedule,
     MatrixSchedule,
     PackedSchedule,
+    PartSchedule,
     PassesSchedule,
     Schedule,
     StepSchedule,
+    StoredSchedule,
     TiledSchedule,
     TreeSchedule,
 )
 from lamina.program.index import Axis, Gathered, Index
 from lamina.program.program import Program
 from lamina.program.scalar import Position, indices
-from lamina.program.steps import Contraction, Step, inner_axes, scalars_of, stores_of
+from lamina.program.steps import Chain, Contraction, Step, inner_axes, scalars_of, stores_of
 from lamina.program.target import Target
 
 # Of a step: the schedules that are expected to be the fastest, and the most that are tried if the
@@ -63,7 +69,16 @@ def candidates(step: Step, target: Target, traits: Traits) -> Iterator[StepSched
     bits = position_bits(step, target)
     if isinstance(step, Contraction):
         return contraction_schedules(step, bits, traits)
+    if isinstance(step, Chain):
+        return chain_schedules(step, bits, traits, lambda one: _of_part(one, target, traits))
     return loop_schedules(step, bits, traits)
+
+
+def _of_part(step: Step, target: Target, traits: Traits) -> PartSchedule:
+    """The schedule of a contraction or a loop that stores values of a chain."""
+    found = next(candidates(step, target, traits))
+    assert not isinstance(found, StoredSchedule | LibrarySchedule)
+    return found
 
 
 def promising(step: Step, target: Target, traits: Traits) -> Sequence[StepSchedule]:
@@ -104,6 +119,8 @@ def _kind(one: StepSchedule) -> tuple[object, ...]:
         return ("matrices", one.by_warpgroups, one.tile_m, one.tile_n)
     if isinstance(one, TreeSchedule):
         return ("tree", one.along_k)
+    if isinstance(one, ChainSchedule):
+        return ("chain", one.tile_m, one.tile_k)
     return (type(one).__name__,)
 
 
@@ -118,6 +135,10 @@ def _is_narrow(step: Step) -> bool:
         # Kernels count its results and its K, and read its operands over single axes.
         step = with_single_axes(step, "batch", "m", "n", "k")
         counted = [(*step.batch, *step.m, *step.n), step.k]
+    elif isinstance(step, Chain):
+        step = single_chain(step)
+        counted = [(*step.axes, *one.n) for one in step.sums]
+        counted += [step.k, *(one.axes for one in step.products)]
     else:
         counted = [(*step.axes, *inner_axes(stage)) for stage in step.stages]
     points = (size_of([max(axis.extent, 1) for axis in {*axes}]) for axes in counted)

@@ -63,6 +63,7 @@ def target_for(traits: Traits, engine: str) -> Target:
         launch_bytes=2.0**17,
         narrow_positions=True,
         scatter="sorted",
+        chains=not traits.is_processor,
         # Temporaries are sub-buffers of the arena's blocks.
         alignment_bytes=traits.alignment_bytes,
         largest_block_bytes=traits.largest_block_bytes,

@@ -14,6 +14,7 @@ from lamina.base.shapes import uint8
 from lamina.codegen.c import Function, Module
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
+from lamina.engines.gpu.chain_tiles import write_chain
 from lamina.engines.gpu.contractions import write_contraction
 from lamina.engines.gpu.gather import write_gather, write_recorder
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
@@ -25,13 +26,12 @@ from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.rows import write_rows
 from lamina.engines.gpu.scans import write_scan
 from lamina.engines.gpu.schedule import (
+    ChainSchedule,
     ContractionSchedule,
     KernelSchedule,
     LibrarySchedule,
     LoopSchedule,
     MatrixSchedule,
-    PackedSchedule,
-    PassesSchedule,
     RowSchedule,
     ScanSchedule,
     Schedule,
@@ -39,7 +39,6 @@ from lamina.engines.gpu.schedule import (
     StepSchedule,
     TiledSchedule,
     TreeSchedule,
-    WinogradSchedule,
 )
 from lamina.engines.gpu.sort import write_sort
 from lamina.engines.gpu.tiles import write_tiled
@@ -63,6 +62,7 @@ _WRITERS: dict[type, Callable[..., int]] = {
     TiledSchedule: write_tiled,
     TreeSchedule: write_tree_contraction,
     MatrixSchedule: write_matrices,
+    ChainSchedule: write_chain,
 }
 
 
@@ -129,7 +129,7 @@ class _Writer:
         """The launches that run a step."""
         if isinstance(decided, LibrarySchedule):
             return self._library(number, step, decided, iteration)
-        if not isinstance(decided, PassesSchedule | WinogradSchedule | PackedSchedule):
+        if isinstance(decided, KernelSchedule):
             return self._launches(number, f"step{number}", [step], decided, iteration, ())
         workspaces = StepWorkspaces(step.name)
         passes = passes_of(step, decided, workspaces)
@@ -186,7 +186,7 @@ class _Writer:
             self._signature_of[name] = signature
         name, items = self._written[signature]
         group = 0 if isinstance(decided, _ITEM_SCHEDULES) else decided.group
-        local = decided.local_bytes if isinstance(decided, MatrixSchedule) else 0
+        local = _launched_bytes(decided)
         return [Launch(name, used, items, number, group, local_bytes=local)] if items else []
 
     # Phases
@@ -248,6 +248,13 @@ class _Writer:
             write(self.module, f"{name}_phase", replace(signature, is_phase=True))
             self._phases[name] = self.module.functions[-1]
         return Phase(launch, self._phases[name], signature.iteration is not None)
+
+
+def _launched_bytes(decided: KernelSchedule) -> int:
+    """The bytes of local memory that the launches of a kernel add."""
+    if isinstance(decided, ChainSchedule):
+        return decided.local_bytes if decided.is_launched else 0
+    return decided.local_bytes if isinstance(decided, MatrixSchedule) else 0
 
 
 def workspaces_in_blocks(buffers: Sequence[Buffer], traits: Traits) -> dict[str, Workspace]:

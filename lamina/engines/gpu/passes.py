@@ -19,6 +19,7 @@ from lamina.engines.gpu.schedule import (
     PackedSchedule,
     Pass,
     PassesSchedule,
+    StoredSchedule,
     WinogradSchedule,
 )
 from lamina.engines.gpu.winograd import winograd_steps
@@ -29,6 +30,7 @@ from lamina.program.scalar import Apply, Bound, Load, Local, Scalar, Within, ope
 from lamina.program.steps import (
     COMBINING,
     POSITIONAL,
+    Chain,
     Contraction,
     Loop,
     Reduce,
@@ -44,12 +46,19 @@ from lamina.program.steps import (
 
 def passes_of(
     step: Step,
-    decided: PassesSchedule | WinogradSchedule | PackedSchedule,
+    decided: PassesSchedule | WinogradSchedule | PackedSchedule | StoredSchedule,
     workspaces: StepWorkspaces,
 ) -> Sequence[tuple[tuple[Step, ...], KernelSchedule]]:
     """A step as passes that run one after the other: the one or two steps of each kernel."""
     found: Iterable[tuple[tuple[Step, ...], KernelSchedule]]
-    if isinstance(decided, WinogradSchedule):
+    if isinstance(step, Chain) or isinstance(decided, StoredSchedule):
+        assert isinstance(step, Chain)
+        assert isinstance(decided, StoredSchedule)
+        found = []
+        for one, own in zip(stored_steps(step, workspaces), decided.steps, strict=True):
+            is_kernel = isinstance(own, KernelSchedule)
+            found += [((one,), own)] if is_kernel else passes_of(one, own, workspaces)
+    elif isinstance(decided, WinogradSchedule):
         assert isinstance(step, Contraction)
         steps = winograd_steps(step, workspaces)
         found = [((one,), own) for one, own in zip(steps, decided.kernels, strict=True)]
@@ -97,6 +106,45 @@ def split_contraction(
     )
     total = Reduce(step.result, "sum", (share,), load, step.dtype)
     return shares, Loop(step.name, (batch, m, n), (total, Write((), single.stores)))
+
+
+def stored_steps(chain: Chain, workspaces: StepWorkspaces) -> tuple[Step, ...]:
+    """A chain as contractions, and the loop between them, which keep values in workspaces."""
+    found: list[Step] = []
+    kept: dict[str, Scalar] = {}
+    for product in chain.products:
+        local = Local(product.result, product.dtype)
+        store, kept[product.result] = workspaces.kept((*chain.axes, *chain.k), local)
+        found.append(
+            Contraction(
+                *(f"{chain.name}.{product.result}", chain.batch, chain.m, chain.k, product.axes),
+                *(product.left, product.right, product.result, product.dtype, (store,)),
+            )
+        )
+    change = Rewrite(locals=kept)
+    stages: list[Stage] = [replace(one, value=change.scalar(one.value)) for one in chain.reductions]
+    stores = list(chain.stores)
+    rows: dict[str, Scalar] = {}
+    for one in chain.reductions:
+        if one.local in _locals_in(store.value for total in chain.sums for store in total.stores):
+            store, rows[one.local] = workspaces.kept(chain.axes, Local(one.local, one.dtype))
+            stores.append(store)
+    at_rows = Rewrite(locals=rows)
+    weights: list[Store] = []
+    ends: list[Step] = []
+    for total in chain.sums:
+        store, load = workspaces.kept((*chain.axes, *chain.k), change.scalar(total.weight))
+        weights.append(store)
+        ends.append(
+            Contraction(
+                *(f"{chain.name}.{total.result}", chain.batch, chain.m, total.n, chain.k),
+                *(load, total.right, total.result, total.dtype, at_rows.stores(total.stores)),
+            )
+        )
+    stages.append(Write(chain.k, tuple(weights)))
+    if stores:
+        stages.append(Write((), tuple(stores)))
+    return (*found, Loop(f"{chain.name}.weights", chain.axes, tuple(stages)), *ends)
 
 
 def without_epilogue(step: Contraction, workspaces: StepWorkspaces) -> tuple[Contraction, Loop]:
@@ -269,5 +317,8 @@ def leading_reductions(stages: Sequence[Stage]) -> list[Reduce]:
 
 
 def _locals_of(stages: Iterable[Stage]) -> set[str]:
-    values = [value for stage in stages for value in stage_values(stage)]
+    return _locals_in(value for stage in stages for value in stage_values(stage))
+
+
+def _locals_in(values: Iterable[Scalar]) -> set[str]:
     return {one.name for one in postorder(*values) if isinstance(one, Local)}

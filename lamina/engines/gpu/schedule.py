@@ -10,6 +10,8 @@ from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
 
 # Positions up to this fit into 32 bits, intermediate sums included.
 NARROW = 2**30
+# Vectors have up to 16 bytes, the widest access of GPUs.
+VECTOR_BYTES = 16
 # The bytes of a float of 16 bits.
 HALF_BYTES = 2
 # The work items that run an instruction on matrices together; and those of a warpgroup.
@@ -352,6 +354,54 @@ class MatrixSchedule:
         return "; ".join(lines)
 
 
+@frozen_dataclass
+class ChainSchedule:
+    """A work group computes the sums of a tile of rows of a chain, over tiles of columns.
+
+    Work items keep blocks of the products at a tile of rows and columns in registers, and blocks of
+    the sums. Weights pass through local memory.
+
+    Attributes:
+        tile_m, tile_k: the rows and columns of a tile.
+        item_m, item_k: a work item's block of products; they divide the tile. Its sums are in the
+            same rows.
+        lefts, rights: how the operands of each product are copied to local memory.
+        sums: how the right operand of each sum is copied.
+        width: the most lanes of vectors in local memory and registers; 1 for scalars.
+        local_bytes: of local memory.
+        is_launched: whether launches add the local memory; otherwise kernels declare it.
+        position_bits: the bits in which positions are computed.
+    """
+
+    tile_m: int
+    tile_k: int
+    item_m: int
+    item_k: int
+    lefts: tuple[TileLoad, ...]
+    rights: tuple[TileLoad, ...]
+    sums: tuple[TileLoad, ...]
+    width: int
+    local_bytes: int
+    is_launched: bool
+    position_bits: int
+
+    @property
+    def group(self) -> int:
+        return (self.tile_m // self.item_m) * (self.tile_k // self.item_k)
+
+    def __str__(self) -> str:
+        lines = (
+            f"tiles of {self.tile_m} x {self.tile_k} for each group of {self.group}",
+            f"a block of {self.item_m} x {self.item_k} for each work item",
+            *(f"left {one}" for one in self.lefts),
+            *(f"right {one}" for one in self.rights),
+            *(f"summed {one}" for one in self.sums),
+            f"{self.local_bytes} bytes of local memory",
+            f"vectors of {self.width}; positions of {self.position_bits} bits",
+        )
+        return "; ".join(lines)
+
+
 KernelSchedule = (
     LoopSchedule
     | RowSchedule
@@ -361,6 +411,7 @@ KernelSchedule = (
     | TiledSchedule
     | TreeSchedule
     | MatrixSchedule
+    | ChainSchedule
 )
 
 
@@ -440,8 +491,27 @@ class PackedSchedule:
         return f"{self.operand} packed: {self.packing}, then {self.products}"
 
 
+# Schedules of contractions and loops whose kernels are all written by us.
+PartSchedule = KernelSchedule | PassesSchedule | WinogradSchedule | PackedSchedule
+
+
+@frozen_dataclass
+class StoredSchedule:
+    """A chain whose products and weights are stored in workspaces, as several steps.
+
+    Attributes:
+        steps: of the contraction of each product, of the loop that reduces the rows and stores the
+            weights, and of the contraction of each sum.
+    """
+
+    steps: tuple[PartSchedule, ...]
+
+    def __str__(self) -> str:
+        return "products and weights stored: " + ", then ".join(map(str, self.steps))
+
+
 # Schedules of steps whose kernels are all written by us.
-WrittenSchedule = KernelSchedule | PassesSchedule | WinogradSchedule | PackedSchedule
+WrittenSchedule = PartSchedule | StoredSchedule
 
 
 @frozen_dataclass

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.c import Module
@@ -356,19 +357,77 @@ def _near(side: Side, k: Axis, stretch: int) -> int | None:
 
 
 @final
-class TileOperand:
-    """Copies the tiles of one operand; its elements have a type when they are multiplied."""
+class LocalTile:
+    """A tile in local memory: for each k a row along m or n.
 
-    def __init__(self, tiling: Tiling, side: Side, type: Type, buffers: int) -> None:
+    Args:
+        points: the kernel.
+        side: the side of the contraction.
+        tile_k: the extent of the tile along K.
+        type: of the elements in local memory.
+        array: in local memory.
+        half: the dtype of elements that are converted when they are multiplied; None for others.
+    """
+
+    def __init__(
+        self,
+        points: ItemPoints,
+        side: Side,
+        tile_k: int,
+        type: Type,
+        array: Value,
+        half: DType | None = None,
+    ) -> None:
+        self._points, self._code = points, points.code
+        self._side, self._tile_k, self._half = side, tile_k, half
+        self.type, self.array = type, array
+
+    def start(self, position: Index, half: Value | None = None) -> Value:
+        """Where the work item's block begins in local memory, in the `half` of two tiles."""
+        location = position * (self._tile_k * self._side.row) + self._side.in_tile(0)
+        value = self._points.indices(location).start
+        return value if half is None else self._code.add(half, value)
+
+    def vectors(self, start: Value, k: Value, following: int) -> list[Value]:
+        """The work item's block at one k, `following` locations after another one, in vectors."""
+        code, points, side = self._code, self._points, self._side
+        begin = code.add(start, code.multiply(k, points.position(side.row)))
+        lanes = side.width if side.width > 1 else 0
+        whole = side.row % side.width == 0
+        found: list[Value] = []
+        for number in range(side.block // side.width):
+            beyond = following * side.row + number * side.items * side.width
+            address = code.offset(self.array, begin, self.type.element)
+            address = code.offset(address, beyond, self.type.element)
+            align = lanes * self.type.bytes if whole else 0
+            loaded = code.load(address, self.type.wide(lanes), align)
+            found.append(loaded if self._half is None else to_float(code, loaded, self._half))
+        return found
+
+
+@final
+class TileOperand:
+    """Copies the tiles of one operand; its elements have a type when they are multiplied.
+
+    By default it has an array of its own for some tiles.
+    """
+
+    def __init__(
+        self, tiling: Tiling, side: Side, type: Type, buffers: int, array: Value | None = None
+    ) -> None:
         self._points, self._code = tiling.points, tiling.points.code
         self._side, self._tile_k = side, tiling.tile_k
         is_half = isinstance(side.load, TileLoad) and side.load.is_half
-        self._view = half_of(side.view) if is_half else None
-        self._type = type if self._view is None else Type(element(self._view.dtype))
+        view = half_of(side.view) if is_half else None
+        self._type = type if view is None else Type(element(view.dtype))
         self.size = tiling.batch.tile * tiling.tile_k * side.row
-        self._array = self._code.local(self._type.element, buffers * self.size)
+        if array is None:
+            array = self._code.local(self._type.element, buffers * self.size)
+        self._array = array
+        half = None if view is None else view.dtype
+        self.tile = LocalTile(tiling.points, side, tiling.tile_k, self._type, array, half)
         near = _near(side, tiling.k, tiling.tile_k)
-        self._vectors = TileVectors(tiling, side, self._view or side.view, near=near)
+        self._vectors = TileVectors(tiling, side, view or side.view, near=near)
         self.loaded = self._vectors.loaded
 
     def keep(self, values: Sequence[Value], start: Value | None) -> None:
@@ -393,26 +452,3 @@ class TileOperand:
         for lane in range(lanes):
             below = code.offset(address, lane * self._side.row, type.element)
             code.store(code.extract(value, lane), below)
-
-    def start(self, position: Index, half: Value | None) -> Value:
-        """Where the work item's block begins in local memory, in the `half` of two tiles."""
-        location = position * (self._tile_k * self._side.row) + self._side.in_tile(0)
-        value = self._points.indices(location).start
-        return value if half is None else self._code.add(half, value)
-
-    def vectors(self, start: Value, k: Value, following: int) -> list[Value]:
-        """The work item's block at one k, `following` locations after another one, in vectors."""
-        code, points, side = self._code, self._points, self._side
-        begin = code.add(start, code.multiply(k, points.position(side.row)))
-        lanes = side.width if side.width > 1 else 0
-        whole = side.row % side.width == 0
-        found: list[Value] = []
-        for number in range(side.block // side.width):
-            beyond = following * side.row + number * side.items * side.width
-            address = code.offset(self._array, begin, self._type.element)
-            address = code.offset(address, beyond, self._type.element)
-            align = lanes * self._type.bytes if whole else 0
-            loaded = code.load(address, self._type.wide(lanes), align)
-            half = self._view.dtype if self._view is not None else None
-            found.append(loaded if half is None else to_float(code, loaded, half))
-        return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import final
 
@@ -11,8 +11,8 @@ from lamina.engines.gpu.tile_operands import Batch, Side
 from lamina.engines.gpu.work_item import ItemPoints, inside
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Local
-from lamina.program.steps import Contraction
+from lamina.program.scalar import Local, Scalar
+from lamina.program.steps import Contraction, WeightedSum
 
 
 @final
@@ -20,9 +20,17 @@ class TileResults:
     """Writes the stores of a work item's block of sums, in vectors along n if they fit."""
 
     def __init__(
-        self, points: ItemPoints, step: Contraction, batch: Batch, left: Side, right: Side
+        self,
+        points: ItemPoints,
+        step: Contraction | WeightedSum,
+        batch: Batch,
+        left: Side,
+        right: Side,
+        locals: Sequence[Mapping[str, Scalar]] = (),
     ) -> None:
+        """Each row of the block may have further `locals`."""
         self._points, self._code, self._step = points, points.code, step
+        self._locals = locals
         self._batch, self._left, self._right = batch, left, right
         whole = right.axis.extent % right.width == 0
         self._lanes = right.width if whole else 1
@@ -55,7 +63,7 @@ class TileResults:
             for row, total in enumerate(totals):
                 number, lane = divmod(row, left.width)
                 with self._inside(left, left.in_tile(number) + lane, 1) as m:
-                    self._store(m, n, total)
+                    self._store(m, n, total, self._locals[row] if self._locals else {})
 
     @contextmanager
     def _inside(self, side: Side, in_tile: Index, lanes: int) -> Generator[Index]:
@@ -71,11 +79,12 @@ class TileResults:
         with inside(self._points, name, location // lanes, extent, reads=reads) as index:
             yield index * lanes
 
-    def _store(self, m: Index, n: Index, total: Value) -> None:
+    def _store(self, m: Index, n: Index, total: Value, locals: Mapping[str, Scalar]) -> None:
         points, step = self._points, self._step
         axes = {self._left.axis: m, self._right.axis: n}
         axes[self._batch.axis] = self._batch.first + self._batch.position
         # The sums of a block are different locals.
         name = f"{step.result}_{total.name}"
         points.define(name, total)
-        points.store_all(Rewrite(axes, {step.result: Local(name, step.dtype)}).stores(step.stores))
+        own = {**locals, step.result: Local(name, step.dtype)}
+        points.store_all(Rewrite(axes, own).stores(step.stores))

@@ -13,13 +13,14 @@ from contextlib import ExitStack
 from typing import final
 
 from lamina.codegen.builder import OpenLoop
-from lamina.codegen.c import Module
+from lamina.codegen.c import Function, Module
 from lamina.codegen.primitives import element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import TiledSchedule
 from lamina.engines.gpu.tile_operands import (
     Batch,
+    LocalTile,
     Side,
     TileOperand,
     Tiling,
@@ -140,39 +141,55 @@ class _Tiles:
         totals: Sequence[Value],
     ) -> Sequence[Value]:
         """The sums after the tiles in local memory, the halves of which begin there."""
-        code, points, tiled = self._code, self._points, self._tiled
+        tiles = [one.tile for one in operands]
         starts = [
-            one.start(self._batch.position, half)
-            for one, half in zip(operands, halves, strict=True)
+            one.start(self._batch.position, half) for one, half in zip(tiles, halves, strict=True)
         ]
-        if tiled.unrolled == tiled.tile_k:
-            for following in range(tiled.tile_k):
-                totals = self._multiplied(operands, starts, points.position(0), following, totals)
-            return totals
-        bounds = points.position(0), points.position(tiled.tile_k)
-        opened = code.begin_loop(*bounds, tiled.unrolled, totals, rolled=True)
-        received: Sequence[Value] = opened.carried
-        for following in range(tiled.unrolled):
-            received = self._multiplied(operands, starts, opened.index, following, received)
-        return code.end_loop(opened, received)
+        tiled = self._tiled
+        return write_products(self._points, tiles, starts, tiled.tile_k, tiled.unrolled, totals)
 
-    def _multiplied(
-        self,
-        operands: Sequence[TileOperand],
-        starts: Sequence[Value],
-        k: Value,
-        following: int,
-        totals: Sequence[Value],
-    ) -> Sequence[Value]:
-        code = self._code
-        left, right = (
-            one.vectors(start, k, following) for one, start in zip(operands, starts, strict=True)
-        )
-        lanes = right[0].type.lanes
-        scalars = [
-            code.extract(vector, lane) if vector.type.lanes else vector
-            for vector in left
-            for lane in range(vector.type.lanes or 1)
-        ]
-        pairs = ((code.splat(one, lanes), other) for one in scalars for other in right)
-        return with_products(code, totals, pairs)
+
+def write_products(
+    points: ItemPoints,
+    tiles: Sequence[LocalTile],
+    starts: Sequence[Value],
+    tile_k: int,
+    unrolled: int,
+    totals: Sequence[Value],
+) -> Sequence[Value]:
+    """The totals after the products of two tiles, in which the work item's blocks begin there.
+
+    `unrolled` divides the extent of the tiles along K.
+    """
+    code = points.code
+    if unrolled == tile_k:
+        for following in range(tile_k):
+            totals = _multiplied(code, tiles, starts, points.position(0), following, totals)
+        return totals
+    bounds = points.position(0), points.position(tile_k)
+    opened = code.begin_loop(*bounds, unrolled, totals, rolled=True)
+    received: Sequence[Value] = opened.carried
+    for following in range(unrolled):
+        received = _multiplied(code, tiles, starts, opened.index, following, received)
+    return code.end_loop(opened, received)
+
+
+def _multiplied(
+    code: Function,
+    tiles: Sequence[LocalTile],
+    starts: Sequence[Value],
+    k: Value,
+    following: int,
+    totals: Sequence[Value],
+) -> Sequence[Value]:
+    left, right = (
+        one.vectors(start, k, following) for one, start in zip(tiles, starts, strict=True)
+    )
+    lanes = right[0].type.lanes
+    scalars = [
+        code.extract(vector, lane) if vector.type.lanes else vector
+        for vector in left
+        for lane in range(vector.type.lanes or 1)
+    ]
+    pairs = ((code.splat(one, lanes), other) for one in scalars for other in right)
+    return with_products(code, totals, pairs)

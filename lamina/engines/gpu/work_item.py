@@ -14,9 +14,16 @@ from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import I32, I64, Type, Value, constant
-from lamina.engines.gpu.schedule import KernelSchedule, MatrixSchedule, RowSchedule, TiledSchedule
+from lamina.engines.gpu.chain_rows import single_chain
+from lamina.engines.gpu.schedule import (
+    ChainSchedule,
+    KernelSchedule,
+    MatrixSchedule,
+    RowSchedule,
+    TiledSchedule,
+)
 from lamina.program.index import Axis, Index, axis_index
-from lamina.program.steps import Contraction, Loop
+from lamina.program.steps import Chain, Contraction, Loop
 
 # The sums of a work item that take many registers. With fewer sums, work items take fewer registers
 # if ptxas decides, so more of them are resident.
@@ -33,6 +40,13 @@ def contraction_of(signature: StepSignature, *groups: str) -> Contraction:
     (step,) = signature.steps
     assert isinstance(step, Contraction)
     return with_single_axes(step, *groups)
+
+
+def chain_of(signature: StepSignature) -> Chain:
+    """The chain of a signature, with single axes."""
+    (step,) = signature.steps
+    assert isinstance(step, Chain)
+    return single_chain(step)
 
 
 def loop_of(signature: StepSignature) -> Loop:
@@ -80,7 +94,7 @@ def _takes_registers(decided: KernelSchedule) -> bool:
     """Whether work items keep many values, of which ptxas would spill some for more occupancy."""
     if isinstance(decided, TiledSchedule):
         return decided.item_m * decided.item_n >= _LARGE_BLOCK
-    return isinstance(decided, MatrixSchedule | RowSchedule)
+    return isinstance(decided, MatrixSchedule | RowSchedule | ChainSchedule)
 
 
 def _coordinates(

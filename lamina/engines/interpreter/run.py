@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Array, converted, size_of
+from lamina.base.shapes import Array, DType, converted, size_of
 from lamina.engines.interpreter.primitives import FUNCTIONS, REDUCTIONS
 from lamina.program.index import Axis, Index, Quotient, Remainder
 from lamina.program.scalar import (
@@ -34,6 +34,7 @@ from lamina.program.scalar import (
     postorder,
 )
 from lamina.program.steps import (
+    Chain,
     Contraction,
     Loop,
     Reduce,
@@ -107,11 +108,13 @@ def run_step(
     adversary: Adversary | None = None,
 ) -> None:
     """Runs one step, on a flat array for each buffer; an adversary makes the order adversarial."""
-    own = step.axes if isinstance(step, Loop) else step.result_axes
+    own = step.result_axes if isinstance(step, Contraction) else step.axes
     with np.errstate(all="ignore"):
         for worker in _points_of_workers(own, adversary):
             if isinstance(step, Loop):
                 _run_loop(step, buffers, iteration or {}, worker)
+            elif isinstance(step, Chain):
+                _run_chain(step, buffers, iteration or {}, worker.mask)
             else:
                 _run_contraction(step, buffers, iteration or {}, worker.mask)
 
@@ -155,18 +158,46 @@ def _run_loop(loop: Loop, buffers: Flat, iteration: Iteration, worker: _WorkerPo
 
 
 def _run_contraction(step: Contraction, buffers: Flat, iteration: Iteration, mask: Array) -> None:
-    b, m, n, k = step.extents
     left_points = _Points((*step.batch, *step.m, *step.k), buffers, {}, iteration)
     right_points = _Points((*step.batch, *step.k, *step.n), buffers, {}, iteration)
     left, right = left_points.everywhere(step.left), right_points.everywhere(step.right)
+    result = _product(left, right, (step.batch, step.m, step.n, step.k), step.dtype)
+    _store(step.stores, _Points(step.result_axes, buffers, {step.result: result}, iteration), mask)
+
+
+def _product(left: Array, right: Array, groups: Sequence[tuple[Axis, ...]], dtype: DType) -> Array:
+    """The sums over k of left[b, m, k] * right[b, k, n]; the groups are those of b, m, n and k."""
+    b, m, n, k = (size_of([axis.extent for axis in group]) for group in groups)
     left, right = left.reshape(b, m, k), right.reshape(b, k, n)
-    product = np.zeros((b, m, n), np.float64 if step.dtype.is_float else step.dtype.numpy)
+    product = np.zeros((b, m, n), np.float64 if dtype.is_float else dtype.numpy)
     for start in range(0, k, LONGEST_K):
         piece = slice(start, start + LONGEST_K)
         product += np.matmul(left[:, :, piece], right[:, piece])
-    axes = step.result_axes
-    result = product.reshape([axis.extent for axis in axes]).astype(step.dtype.numpy)
-    _store(step.stores, _Points(axes, buffers, {step.result: result}, iteration), mask)
+    extents = [axis.extent for group in groups[:3] for axis in group]
+    return product.reshape(extents).astype(dtype.numpy)
+
+
+def _run_chain(step: Chain, buffers: Flat, iteration: Iteration, mask: Array) -> None:
+    batch, m, k = step.batch, step.m, step.k
+    locals_: dict[str, Array] = {}
+
+    def points_over(*axes: Axis) -> _Points:
+        return _Points(axes, buffers, locals_, iteration)
+
+    for product in step.products:
+        left = points_over(*step.axes, *product.axes).everywhere(product.left)
+        right = points_over(*batch, *product.axes, *k).everywhere(product.right)
+        locals_[product.result] = _product(left, right, (batch, m, k, product.axes), product.dtype)
+    for stage in step.reductions:
+        points = points_over(*step.axes, *stage.axes)
+        locals_[stage.local] = _reduced(stage, points, len(step.axes))
+    _store(step.stores, points_over(*step.axes), mask)
+    for one in step.sums:
+        weights = points_over(*step.axes, *k).everywhere(one.weight)
+        right = points_over(*batch, *k, *one.n).everywhere(one.right)
+        locals_[one.result] = _product(weights, right, (batch, m, one.n, k), one.dtype)
+        own = mask.reshape(mask.shape + (1,) * len(one.n))
+        _store(one.stores, points_over(*step.axes, *one.n), own)
 
 
 def _reduced(stage: Reduce, points: _Points, outer: int) -> Array:

@@ -50,7 +50,10 @@ def candidates(step: Step, decided: StepSchedule, processor: Processor) -> tuple
 def _others(step: Step, decided: StepSchedule, processor: Processor) -> Iterator[StepSchedule]:
     if isinstance(step, Loop):
         yield from _of_loop(step, decided, processor)
-    elif isinstance(decided, GemmSchedule):
+        return
+    # The targets of processors form no chains.
+    assert isinstance(step, Contraction)
+    if isinstance(decided, GemmSchedule):
         yield from _of_matrix(step, decided, processor)
     elif isinstance(decided, WindowSchedule):
         yield from _of_windows(step, decided, processor)

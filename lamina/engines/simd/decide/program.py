@@ -28,7 +28,7 @@ from lamina.engines.simd.decide.work import SLICE_CYCLES, Work, sliced
 from lamina.engines.simd.processor import Processor
 from lamina.program.program import Program
 from lamina.program.scalar import Load, postorder
-from lamina.program.steps import Contraction, Loop, Step
+from lamina.program.steps import Chain, Contraction, Loop, Step
 
 
 def decide(
@@ -111,6 +111,8 @@ class _Deciding:
         rounded = isinstance(named, Contraction) and self._has_rounded_operand(named)
         key = step, prepacked, rounded
         if key not in self.known:
+            # The targets of processors form no chains.
+            assert not isinstance(step, Chain)
             self.known[key] = (
                 schedule_contraction(step, self.processor, prepacked=prepacked, rounded=rounded)
                 if isinstance(step, Contraction)

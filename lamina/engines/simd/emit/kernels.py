@@ -243,6 +243,7 @@ class _Writer:
             if isinstance(step, Loop):
                 assert isinstance(schedule, LoopSchedule)
                 return emit_loops(context, name, step, schedule)
+            assert isinstance(step, Contraction)
             column_sums = [
                 emit_nest(context, other, merged_axes(loop), nest)
                 for other, loop, nest in zip(others, sums, nests, strict=True)

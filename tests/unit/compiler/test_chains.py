@@ -1,0 +1,175 @@
+"""Chains: which contractions become one step, what it computes, and the memory that it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import run_program
+
+import lamina as lm
+from lamina import ops
+from lamina.base.shapes import float32
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines import DEFAULT_TARGET
+from lamina.engines.interpreter.engine import InterpreterEngine
+from lamina.errors import InternalError
+from lamina.graph import Graph, Tensor, leaf
+from lamina.ops.differentiate import gradients
+from lamina.program.check import verify
+from lamina.program.cost import cost_of, space_of
+from lamina.program.encoding import decode, encode
+from lamina.program.program import Program
+from lamina.program.scalar import Local
+from lamina.program.steps import Chain, Contraction
+
+CHAINED = replace(DEFAULT_TARGET, chains=True)
+
+
+def of(results: Sequence[Tensor], leaves: Sequence[Tensor], *, chains: bool = True) -> Program:
+    outputs = tuple((f"y{number}", one) for number, one in enumerate(results))
+    target = CHAINED if chains else DEFAULT_TARGET
+    return compile_graph(Graph(tuple(leaves), outputs), batch=1, name="test", target=target)
+
+
+def operands(length: int = 128, features: int = 8, heads: int = 2) -> list[Tensor]:
+    return [leaf(name, "input", (1, heads, length, features), float32) for name in "qkv"]
+
+
+def kinds(program: Program) -> list[str]:
+    return [type(step).__name__ for step in program.steps]
+
+
+def attention(length: int, *, chains: bool = True) -> Program:
+    leaves = operands(length)
+    result = ops.attention(*leaves)
+    results = [result, *gradients(ops.sum(result * result), leaves)]
+    return of(results, leaves, chains=chains)
+
+
+def test_attention_and_its_gradients_are_three_chains():
+    program = attention(128)
+    assert kinds(program) == ["Chain", "Loop", "Chain", "Chain"]
+    forward, _, of_queries, of_keys_and_values = program.steps
+    assert isinstance(forward, Chain)
+    assert isinstance(of_queries, Chain)
+    assert isinstance(of_keys_and_values, Chain)
+    assert [one.combine for one in forward.reductions if one.axes] == ["maximum", "sum"]
+    assert (len(of_queries.products), len(of_queries.sums)) == (2, 1)
+    assert (len(of_keys_and_values.products), len(of_keys_and_values.sums)) == (2, 2)
+    assert space_of(of_queries) == "2 of 128 x 128 : 8, 8, 8"
+
+
+@pytest.mark.parametrize("length", [512, 2048])
+def test_memory_is_linear_in_the_length(length):
+    half, whole = (attention(n).plan.arena_bytes for n in (length // 2, length))
+    assert whole <= 2 * half
+    assert 4 * whole < attention(length, chains=False).plan.arena_bytes
+
+
+def test_chains_compute_the_same_on_the_interpreter():
+    generator = np.random.default_rng(0)
+    feeds = {name: generator.normal(size=(1, 2, 128, 8)).astype("f4") for name in "qkv"}
+    engine = InterpreterEngine(poison=True)
+    found, expected = (
+        run_program(attention(128, chains=chains), engine, feeds)[0] for chains in (True, False)
+    )
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_text_of_a_chain_lists_products_reductions_and_sums():
+    leaves = operands()
+    lines = str(of([ops.attention(*leaves, causal=True)], leaves).steps[0]).splitlines()
+    assert lines[0] == "chain 0.transpose over (a0<2; a1<128), a2<128"
+    assert lines[1] == "  s0 = sum(d0<8) q[1024*a0 + 8*a1 + d0] * k[1024*a0 + 8*a2 + d0]"
+    assert lines[2].startswith("  r0 = maximum(a2<128) select(((a1) + 0) >= (a2), s0 * ")
+    assert lines[5].startswith("  for n0<8: sum0 = sum(a2<128) exp(")
+    assert len(lines) == 7
+
+
+def test_a_chain_survives_encoding():
+    program = attention(128)
+    assert decode(encode(program)).steps == program.steps
+
+
+def test_operations_of_a_chain_count_every_product():
+    program, other = attention(128), attention(128, chains=False)
+    counted, before = (
+        sum(cost_of(step, one.buffers).operations for step in one.steps) for one in (program, other)
+    )
+    # The gradients compute two of the seven products again.
+    assert before < counted < 1.5 * before
+
+
+# Graphs without chains: a result of the function is an output.
+UNCHAINED: dict[str, Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]] = {
+    "scores that are a result": lambda q, k, v: (
+        lambda scores: [scores, ops.matmul(ops.exp(scores), v)]
+    )(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))),
+    "scores that a reduction of columns reads": lambda q, k, v: (
+        lambda weights: [ops.sum(weights, 2), ops.matmul(weights, v)]
+    )(ops.exp(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))),
+}
+
+
+@pytest.mark.parametrize("name", UNCHAINED)
+def test_products_that_others_read_are_stored(name):
+    leaves = operands()
+    program = of(UNCHAINED[name](*leaves), leaves)
+    assert "Chain" not in kinds(program)
+    assert kinds(program).count("Contraction") == 2
+
+
+def test_products_without_a_reduction_are_chains_too():
+    q, k, v = operands()
+    weights = ops.tanh(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))
+    program = of([ops.matmul(weights, v)], [q, k, v])
+    assert kinds(program) == ["Chain"]
+
+
+def test_short_rows_and_long_sums_are_no_chains():
+    for length, features in ((64, 8), (128, 512)):
+        leaves = operands(length, features)
+        assert "Chain" not in kinds(of([ops.attention(*leaves)], leaves))
+
+
+def test_layers_with_weights_are_no_chains():
+    net = lm.Sequential(lm.Input(64), lm.Linear(256), lm.ReLU(), lm.Linear(64))
+    bill = net.plan(256, lm.MSE(), lm.SGD(0.1))
+    assert any(isinstance(step, Contraction) for step in bill.program.steps)
+    from lamina.learning.by_output import options_of
+    from lamina.step.planning import bill_of
+    from lamina.step.precision import Precision
+
+    options = options_of(lm.MSE(), lm.SGD(0.1), None, (), "test")
+    device = InterpreterEngine().device
+    program = bill_of(net, 256, options, Precision(float32, None), lambda: device, CHAINED).program
+    assert "Chain" not in kinds(program)
+
+
+def with_chain(program: Program, **changes: object) -> Program:
+    (chain, *others) = program.steps
+    assert isinstance(chain, Chain)
+    return replace(program, steps=(replace(chain, **changes), *others))
+
+
+def test_programs_with_impossible_chains_are_refused():
+    leaves = operands()
+    program = of([ops.attention(*leaves)], leaves)
+    (chain,) = program.steps
+    assert isinstance(chain, Chain)
+    (total,) = chain.sums
+    (store,) = total.stores
+    stored = replace(total, stores=(replace(store, value=Local("s0", float32)),))
+    with pytest.raises(InternalError, match="uses the local s0 before it is defined"):
+        verify(with_chain(program, sums=(stored,)))
+    (product,) = chain.products
+    swapped = replace(product, left=product.right)
+    with pytest.raises(InternalError, match="nothing iterates axis a2"):
+        verify(with_chain(program, products=(swapped,)))
+    other = replace(chain.reductions[0], axes=chain.m)
+    with pytest.raises(InternalError, match="reduces over other axes than k"):
+        verify(with_chain(program, reductions=(other, *chain.reductions[1:])))
