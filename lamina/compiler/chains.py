@@ -64,13 +64,13 @@ def join_chains(
     if not found:
         return list(steps), list(repeats)
     joined = {number for chain in found for number in chain.joined}
-    last = {chain.last: chain for chain in found}
+    placed = {chain.place: chain for chain in found}
     new: list[Step] = []
     starts: list[int] = []
     for number, step in enumerate(steps):
         starts.append(len(new))
-        if number in last:
-            new.append(last[number].step(f"{number}.{step.name.split('.', 1)[1]}"))
+        if number in placed:
+            new.append(placed[number].step(f"{number}.{step.name.split('.', 1)[1]}"))
         elif number not in joined:
             new.append(step)
     starts.append(len(new))
@@ -145,18 +145,21 @@ class _Part:
 
 @frozen_dataclass
 class _Joined:
-    """Parts that become one chain, and the numbers of all steps that vanish or move for it."""
+    """Parts that become one chain.
+
+    Attributes:
+        parts: in order.
+        place: the number of the step in whose place it runs: the last of its parts, or the first.
+        joined: the numbers of all steps that vanish or move for chains.
+    """
 
     parts: tuple[_Part, ...]
+    place: int
     joined: frozenset[int]
 
     @property
     def loops(self) -> frozenset[int]:
         return frozenset(part.loop for part in self.parts if part.loop is not None)
-
-    @property
-    def last(self) -> int:
-        return max(part.number for part in self.parts)
 
     def step(self, name: str) -> Chain:
         """The chain. The names of its locals depend on their order alone."""
@@ -227,11 +230,17 @@ class _Search:
         while parts:
             parts = self._acceptable(parts)
             groups = self._groups(parts)
+            places = {
+                number: group.place
+                for group in groups
+                for number in (*group.loops, *(part.number for part in group.parts))
+            }
             loops = Counter(loop for group in groups for loop in group.loops)
             refused = {
                 part.number
                 for group in groups
-                if not self._movable(group) or any(loops[loop] > 1 for loop in group.loops)
+                if not self._is_in_order(group, places)
+                or any(loops[one] > 1 for one in group.loops)
                 for part in group.parts
             }
             if not refused:
@@ -311,23 +320,34 @@ class _Search:
         return frozenset(store.buffer for one in own for store in one.stores)
 
     def _groups(self, parts: Sequence[_Part]) -> list[_Joined]:
-        """Parts over the same points that share products are one chain."""
-        groups: list[list[_Part]] = []
+        """Parts over the same points that share products are one chain, if they can be."""
+        makers = {number for part in parts for number in part.hidden.values()}
+        groups: list[_Joined] = []
         for part in parts:
-            for group in groups:
-                if all(map(part.fits, group)):
-                    group.append(part)
+            for number, group in enumerate(groups):
+                found = self._joined((*group.parts, part), makers)
+                if all(map(part.fits, group.parts)) and found is not None:
+                    groups[number] = found
                     break
             else:
-                groups.append([part])
-        makers = {number for part in parts for number in part.hidden.values()}
-        return [
-            _Joined(tuple(group), frozenset((*makers, *(part.number for part in group))))
-            for group in groups
-        ]
+                joined = frozenset((*makers, part.number))
+                groups.append(_Joined((part,), part.number, joined))
+        return groups
 
-    def _movable(self, group: _Joined) -> bool:
-        """Whether a chain's steps may run at its last one, and need no results of each other."""
+    def _joined(self, parts: tuple[_Part, ...], makers: set[int]) -> _Joined | None:
+        """Parts as one chain at the place of the last one, or of the first; None: neither is right."""
+        ends = [part.number for part in parts]
+        for place in (ends[-1], ends[0]):
+            found = _Joined(parts, place, frozenset((*makers, *ends)))
+            if self._is_in_order(found, {}):
+                return found
+        return None
+
+    def _is_in_order(self, group: _Joined, places: Mapping[int, int]) -> bool:
+        """Whether the steps of a chain may run at its place, and need no results of each other.
+
+        Other steps run at their `places`, by default at their numbers.
+        """
         ends = [part.number for part in group.parts]
         moved = dict.fromkeys((*ends, *group.loops), True)
         for part in group.parts:
@@ -337,8 +357,10 @@ class _Search:
         if any(written & self._reads[number] for number in moved):
             return False
         for number, stores in moved.items():
-            for other in range(number + 1, group.last + 1):
-                if other in moved:
+            for other in range(len(self._steps)):
+                place = places.get(other, other)
+                is_kept = (other < number) == (place < group.place)
+                if other in moved or is_kept:
                     continue
                 if self._writes[other] & self._reads[number]:
                     return False

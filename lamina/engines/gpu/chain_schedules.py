@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from lamina.engines.gpu.chain_rows import rows_of, single_chain, sum_tile, weight_load
 from lamina.engines.gpu.contraction_costs import (
     BARRIER,
-    CACHE_BYTES,
-    LANES,
+    INTEGER_LANES,
     LOAD_LATENCY,
-    LOCAL_BYTES,
     OPERATIONS_OF_LOAD,
     REGISTERS,
-    RESIDENT_ITEMS,
+    WAVEFRONT,
 )
 from lamina.engines.gpu.contraction_schedules import tile_load
 from lamina.engines.gpu.launches import Traits
@@ -70,6 +68,7 @@ def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     """The expected clocks of a schedule."""
     single = single_chain(chain)
     (b, m, k), bytes_ = single.extents, single.products[0].dtype.itemsize
+    rates = traits.rates
     products = [one.axes[0].extent for one in single.products]
     items_k = decided.tile_k // decided.item_k
     sums = [sum_tile(one.n[0].extent, decided.width, items_k) for one in single.sums]
@@ -82,17 +81,17 @@ def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     loads += [(n, one.lanes) for n, one in zip(sums, decided.sums, strict=True)]
     reads = decided.tile_k * sum(extent / lanes for extent, lanes in loads)
     # A wavefront that is not full takes as long as a full one.
-    unused = -(-group // LANES) * LANES / group
-    lanes = unused * (arithmetic + reads * OPERATIONS_OF_LOAD) / LANES
-    moved = copied * bytes_ / CACHE_BYTES
-    busy = max(lanes, unused * local * bytes_ / LOCAL_BYTES, moved)
+    unused = -(-group // WAVEFRONT) * WAVEFRONT / group
+    lanes = arithmetic / rates.lanes + reads * OPERATIONS_OF_LOAD / INTEGER_LANES
+    moved = copied * bytes_ / rates.cache_bytes
+    busy = max(unused * lanes, unused * local * bytes_ / rates.local_bytes, moved)
     kept = len(products) * decided.item_m * decided.item_k
     kept += decided.item_m * (sum(sums) // items_k)
     registers = (kept + decided.item_m + decided.item_k) * bytes_ // 4 + OTHER_REGISTERS
     if registers > MOST_REGISTERS:
         # Those that do not fit are in memory.
         busy *= 4
-    resident = min(RESIDENT_ITEMS, REGISTERS // registers) // group
+    resident = min(rates.resident_items, REGISTERS // registers) // group
     shared = traits.compute_unit_local_bytes or traits.local_bytes
     resident = max(min(resident, shared // decided.local_bytes), 1)
     tiles, groups = -(-k // decided.tile_k), b * -(-m // decided.tile_m)
