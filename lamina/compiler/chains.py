@@ -335,7 +335,7 @@ class _Search:
         return groups
 
     def _joined(self, parts: tuple[_Part, ...], makers: set[int]) -> _Joined | None:
-        """Parts as one chain at the place of the last one, or of the first; None: neither is right."""
+        """Parts as one chain at the place of the last one or the first; None: neither is right."""
         ends = [part.number for part in parts]
         for place in (ends[-1], ends[0]):
             found = _Joined(parts, place, frozenset((*makers, *ends)))
