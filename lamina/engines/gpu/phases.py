@@ -29,8 +29,9 @@ ITEMS = 512
 LAUNCH = 1700
 # The clocks of an operation that needs the result of the one before.
 _OPERATION = 8
-# The most buffers of a kernel, whose arguments may take 4 KiB.
-_MOST_BUFFERS = 400
+# The most buffers of a kernel, whose arguments may take 4 KiB, and the most phases: compilers take
+# long for a large kernel, while several small ones are compiled at a time.
+_MOST_BUFFERS, _MOST_PHASES = 400, 16
 
 
 @frozen_dataclass
@@ -111,9 +112,10 @@ class _Run:
         self._clocks, self._count = 0.0, 0
 
     def takes(self, first: int, last: int) -> bool:
-        """Whether further launches follow, and the kernel can have their buffers."""
+        """Whether further launches follow, and the kernel can have their phases and buffers."""
         row = self._launches[self._first : last]
-        return first == self._last and len(buffers_of(row)) <= _MOST_BUFFERS
+        fits = len(row) <= _MOST_PHASES and len(buffers_of(row)) <= _MOST_BUFFERS
+        return first == self._last and fits
 
     def add(self, first: int, last: int, clocks: float, loop: RepeatedLaunches | None) -> None:
         if not self._count:

@@ -33,6 +33,8 @@ def loop(first: int, last: int, count: int = 5) -> RepeatedLaunches:
         # Launches on both sides of the edge of a loop are not joined.
         ([NONE] * 6 + [MANY, NONE, NONE], [loop(2, 7)], [Joined(0, 2), Joined(2, 6), Joined(7, 9)]),
         ([NONE, None, NONE], [loop(0, 2)], []),
+        ([NONE] * 20, [], [Joined(0, 16), Joined(16, 20)]),
+        ([NONE] * 20, [loop(2, 20)], [Joined(0, 2), Joined(2, 20, (loop(2, 20),))]),
     ],
 )
 def test_neighbouring_small_launches_are_joined(extra, repeats, expected):
