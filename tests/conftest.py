@@ -5,14 +5,12 @@ Tests that take an engine run on the interpreter and on cpu; `pytest tests/confo
 finished when they pass.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,14 +24,13 @@ from targets import TARGETS, use_costs_of
 
 import lamina as lm
 from cuda_machine.engine import machine_without_gpu
-from lamina.base.shapes import DType, float32
+from lamina.base.shapes import float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.engine import Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
-from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.training import verification
 from lamina.training.interrupt import Interrupt
@@ -58,7 +55,7 @@ def _part(text: str) -> tuple[int, int]:
     return number, count
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption(
         "--engine",
         default="",
@@ -94,7 +91,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Gives these tests, and processes that they start, a program cache of their own.
 
     Raises:
@@ -124,7 +121,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--engine: {error}") from None
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
+def pytest_report_header(config):
     """Which device the conformance tests run on: a GPU, or the machine that runs PTX."""
     engine = config.getoption("--engine")
     if not engine:
@@ -132,7 +129,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"{engine}: {open_engine(engine.removesuffix(GPU_KERNELS)).device.description}"]
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+def pytest_generate_tests(metafunc):
     """Tests that take an engine run on the one from `--engine`, or on the interpreter and cpu."""
     if "engine_name" in metafunc.fixturenames:
         chosen = str(metafunc.config.getoption("--engine"))
@@ -143,7 +140,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("engine_name", names, scope="session")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+def pytest_itemcollected(item):
     """Marks the tests that take an engine, and those on OpenCL as sampled."""
     if _engine_of(item):
         item.add_marker("engine")
@@ -151,7 +148,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("sampled")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Deselects the tests that are not in the part of `--part`."""
     _mark_further_cases(config, items)
     chosen: list[pytest.Item] = []
@@ -167,7 +164,7 @@ BY_DEFAULT = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
+def pytest_configure_node(node):
     """Says to a process of xdist how the run was begun."""
     node.workerinput["by_default"] = node.config.stash[BY_DEFAULT]
 
@@ -211,7 +208,7 @@ def _engine_of(item: pytest.Item) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+def pytest_runtest_call(item):
     """Tests of float64, or of long loops, are skipped on devices that cannot run them."""
     try:
         with _machine_faults(item):
@@ -238,7 +235,7 @@ def _machine_faults(item: pytest.Item) -> Generator[None]:
 
 
 @pytest.fixture(autouse=True)
-def costs_of_the_target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def costs_of_the_target(request, monkeypatch):
     """A test with a `target` of `conformance/targets.py` compiles with its costs."""
     callspec = getattr(request.node, "callspec", None)
     target = callspec.params.get("target") if callspec is not None else None
@@ -247,7 +244,7 @@ def costs_of_the_target(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 
 
 @pytest.fixture(scope="session")
-def engine(engine_name: str) -> Engine:
+def engine(engine_name):
     """An engine; the interpreter fills its arena with NaN first, so that unwritten reads show."""
     if engine_name == "interpreter":
         return InterpreterEngine(poison=True)
@@ -270,20 +267,20 @@ def _with_gpu_kernels(name: str) -> Engine:
 
 
 @pytest.fixture(autouse=True)
-def no_earlier_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_earlier_ctrl_c(monkeypatch):
     """Within a second after it has ended the fit of another test, Ctrl-C would raise."""
     monkeypatch.setattr(Interrupt, "_last_said", -math.inf)
 
 
 @pytest.fixture
-def quick_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_verification(monkeypatch):
     """`verify` omits engines that take seconds to compile."""
     found = [one for one in devices() if one.engine in ("cpu", "interpreter")]
     monkeypatch.setattr(verification, "devices", lambda: found)
 
 
 @pytest.fixture(scope="session")
-def opencl_name() -> str:
+def opencl_name():
     """The name of an OpenCL device that works; without one, tests that need it are skipped."""
     found = [one for one in devices() if one.engine.startswith("opencl")]
     usable = [one.engine for one in found if not one.problem]
@@ -293,18 +290,10 @@ def opencl_name() -> str:
 
 
 @pytest.fixture(scope="session")
-def training_program() -> Callable[..., Program]:
+def training_program():
     """Compiles the training step of a network, or of layers in a row."""
 
-    def make(
-        layers: Sequence[Any] | lm.Network,
-        loss: Any,
-        optimizer: Any,
-        batch: int = 16,
-        *,
-        dtype: DType = float32,
-        **options: Any,
-    ) -> Program:
+    def make(layers, loss, optimizer, batch=16, *, dtype=float32, **options):
         network = layers if isinstance(layers, lm.Network) else lm.Sequential(*layers)
         made = training_step(network, loss, optimizer, dtype=dtype, **options)
         return compile_graph(made.graph, batch=batch, name="training", target=DEFAULT_TARGET)

@@ -12,8 +12,6 @@ is kept. Tiles are memory: 64 bytes of configuration, then eight tiles of 16 row
 tiles have rows of 64 bytes here; some have fewer than 16 rows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

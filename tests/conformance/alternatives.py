@@ -1,7 +1,5 @@
 """Other correct schedules of programs than those that an engine chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

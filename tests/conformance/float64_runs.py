@@ -1,7 +1,5 @@
 """What tests of mixed precision compare with: the same computation in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -4,8 +4,6 @@
 program for each would take. The tolerances are those of each graph alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 

@@ -4,8 +4,6 @@ A layer stands between two products, as in most networks: what it gets and what 
 activations, and so are their gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Losses at the ends of their ranges: what the limits of their formulas give."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ Every tensor is computed while the graph grows, so that numbers stay finite and 
 and errors are not enlarged beyond what the comparison allows for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ There are a few for each step, odd on purpose: every algorithm that can compute 
 tiles, uneven chunks and splits, packed and direct operands, narrow vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

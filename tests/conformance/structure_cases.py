@@ -3,8 +3,6 @@
 The conformance tests run them on every engine, and tests marked `torch` compare them with PyTorch.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Targets and costs that lead to other decisions than the default target's."""
 
-from __future__ import annotations
-
 import pytest
 
 from lamina.program.target import Target

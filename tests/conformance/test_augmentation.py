@@ -1,7 +1,5 @@
 """Layers that change training images at random: the same images on every engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

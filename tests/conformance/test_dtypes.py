@@ -3,8 +3,6 @@
 Generated: an op that takes a dtype is run with it. The other tests draw floats.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

@@ -1,13 +1,10 @@
 """Ops on tensors without elements, on the engine under test: results, gradients and refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import Leaves
 
 from lamina import ops
 from lamina.base.shapes import float32
@@ -61,7 +58,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], Any]] = {
 
 
 def test_without_elements(check_cases):
-    def build(name: str, leaves: Leaves) -> list[Tensor]:
+    def build(name, leaves):
         function, shapes, expected = CASES[name]
         first = len(leaves.tensors)
         operands = [leaves.add(np.ones(shape, np.float32)) for shape in shapes]

@@ -1,7 +1,5 @@
 """Engines beyond single results: memory, repeated runs, runs over a data set."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

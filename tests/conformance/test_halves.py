@@ -3,11 +3,8 @@
 `test_ops.py` tests that all ops take them.
 """
 
-from __future__ import annotations
-
 import random
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +19,7 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, DType, as_dtype, bfloat16, converted, float16, float32, static
 from lamina.engines.engine import Engine
-from lamina.graph import LEAF, Tensor, bind_batch, evaluate
-from lamina.program.program import Program
+from lamina.graph import LEAF, bind_batch, evaluate
 from lamina.step.precision import Rounding
 from lamina.step.rounding import with_rounded_products
 
@@ -163,13 +159,13 @@ def test_a_random_graph_with_rounded_products(seed, rounding, engine):
 )
 @pytest.mark.sampled
 def test_windows_with_rounded_products(graphs, first, half, engine, check_cases):
-    def schedule(program: Program) -> list[Any]:
+    def schedule(program):
         # One of them, as all take long. The unit tests of windows, pairs, AMX and GPUs run all
         # schedules of fewer products.
         found = [*schedules_of(engine, program)] if graphs is WindowedGraph else []
         return random.Random(first).sample(found, min(len(found), 1))
 
-    def build(seed: int, leaves: Leaves) -> list[Tensor]:
+    def build(seed, leaves):
         graph = with_rounded_products(graphs(seed, leaves).graph, half)
         return [tensor for _, tensor in graph.outputs]
 

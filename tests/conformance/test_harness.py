@@ -1,19 +1,14 @@
 """Checks of many cases in one program: a failure names its case, and devices may lack some."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from harness import LACKS, Build, Leaves, check_cases, run_program
 
 from lamina import ops
-from lamina.base.shapes import Array, float64
+from lamina.base.shapes import float64
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.graph import Tensor
-from lamina.program.program import Program
 
 
 def squares(size: int, dtype: str = "float32") -> tuple[str, Build]:
@@ -31,8 +26,8 @@ class Faulty(InterpreterEngine):
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Faulty:
-    def run(program: Program, engine: Faulty, *rest: Any) -> tuple[dict[str, Array], object]:
+def engine(monkeypatch):
+    def run(program, engine, *rest):
         engine.runs += 1
         if any(buffer.dtype == float64 for buffer in program.buffers.values()):
             raise EngineError(LACKS[0])

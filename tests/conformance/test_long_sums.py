@@ -3,8 +3,6 @@
 Added to one running total, hundreds of thousands of terms lose three or four digits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import islice
 from typing import Any

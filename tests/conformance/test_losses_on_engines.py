@@ -1,7 +1,5 @@
 """Every loss on the engine under test: weighted value, gradient, and statistics of metrics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -110,7 +108,7 @@ def test_a_prediction_of_nan_gives_a_loss_of_nan(name):
 @pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_a_loss_of_16_bits_is_computed_in_float32(name, half):
-    def rounded(x: Array) -> Array:
+    def rounded(x):
         return converted(converted(x, half.numpy), float32.numpy) if x.dtype.kind == "f" else x
 
     loss, predictions, target = CASES[name]
@@ -120,7 +118,7 @@ def test_a_loss_of_16_bits_is_computed_in_float32(name, half):
 
 
 def test_weighted_losses_and_gradients_agree_with_numpy(check_cases):
-    def build(name: str, leaves: Leaves) -> list[Tensor]:
+    def build(name, leaves):
         x, y = applied(CASES[name], leaves)
         weights = leaves.add(np.random.default_rng(1).random(7).astype("float32"))
         value = called(CASES[name][0], x, y, weights)
@@ -130,7 +128,7 @@ def test_weighted_losses_and_gradients_agree_with_numpy(check_cases):
 
 
 def test_limits_agree_with_numpy(check_cases):
-    def build(name: str, leaves: Leaves) -> list[Tensor]:
+    def build(name, leaves):
         x, y = applied(LIMITS[name][:3], leaves)
         value = called(LIMITS[name][0], x, y)
         return [value, *gradients(ops.sum(value), x)]
@@ -156,7 +154,7 @@ METRICS: dict[str, tuple[Any, Array, Array]] = {
 
 
 def test_weighted_statistics_agree_with_numpy(check_cases):
-    def build(name: str, leaves: Leaves) -> list[Tensor]:
+    def build(name, leaves):
         metric, prediction, target = METRICS[name]
         x, y = leaves.add(prediction), leaves.add(np.asarray(target, target.dtype))
         weights = leaves.add(np.random.default_rng(1).random(7).astype("float32"))

@@ -21,8 +21,6 @@ roundings are allowed:
   element may be off by `FACTOR` times the root mean square of its changes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -3,8 +3,6 @@
 A failure names its seed and shows the graph; `random_graph(seed)` builds it again.
 """
 
-from __future__ import annotations
-
 import pytest
 from harness import check
 from random_graphs import random_graph

@@ -1,7 +1,5 @@
 """Layers whose results are computed again for the gradient: the same numbers on every engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rounding on engines: each primitive rounds to nearest; only `multiply_add` may round once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from harness import Leaves, run

@@ -5,9 +5,7 @@ The target decides between the two, so both are run here on the interpreter, whi
 sorted scatters in all other conformance tests.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -161,9 +159,7 @@ def test_recurrences_scatter_to_the_same_bits():
     start, xs = leaves.add(numbers(7)), leaves.add(numbers(5, 12))
     at = leaves.add(random_indices(60, 7).reshape(5, 12))
 
-    def step(
-        states: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    def step(states, elements, constants):
         values, indices = elements
         return [states[0] * 0.5 + ops.scatter_add(values, indices, 7)], []
 

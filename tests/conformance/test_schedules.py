@@ -6,8 +6,6 @@ a program has another alternative for each of its steps, so that all samples of 
 schedules as the step with the most alternatives.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

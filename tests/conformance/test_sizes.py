@@ -5,8 +5,6 @@ blocks of long reductions) are compared with the oracle here: random extents aro
 vectors, operands through every kind of view, epilogues, sums of stored results.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -122,7 +120,7 @@ LARGE_K += ((37, 200, 2048),)
 
 @DTYPES
 def test_products_with_a_large_k_equal_their_evaluation(dtype, check_cases):
-    def build(size: tuple[int, int, int], leaves: Leaves) -> list[Tensor]:
+    def build(size, leaves):
         m, n, k = size
         generator = np.random.default_rng(k)
         a, b, c, d = (
@@ -144,7 +142,7 @@ PRODUCTS = (
 @DTYPES
 @pytest.mark.parametrize("transposed", ["", "left", "right"])
 def test_every_product_counts(transposed, dtype, check_cases):
-    def build(size: tuple[int, int, int], leaves: Leaves) -> list[Tensor]:
+    def build(size, leaves):
         m, n, k = size
         generator = np.random.default_rng(m)
         a, b = (whole_numbers(generator, dtype, *shape) for shape in ((m, k), (k, n)))
@@ -164,7 +162,7 @@ SUMS = ((1,), (19,), (7, 33), (33, 7), (5, 3, 65), (70_001,), (66_000, 3), (5, 7
 
 @DTYPES
 def test_every_number_of_a_sum_counts(dtype, check_cases):
-    def build(shape: tuple[int, ...], leaves: Leaves) -> list[Tensor]:
+    def build(shape, leaves):
         x = leaves.add(whole_numbers(np.random.default_rng(len(shape)), dtype, *shape))
         return [ops.sum(x), ops.sum(x, 0), ops.sum(x, -1), ops.sum(x * x), ops.cumsum(x, -1)]
 
@@ -173,7 +171,7 @@ def test_every_number_of_a_sum_counts(dtype, check_cases):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
 def test_argmax_and_argmin_return_the_first_of_equal_extremes(dtype, check_cases):
-    def build(shape: tuple[int, ...], leaves: Leaves) -> list[Tensor]:
+    def build(shape, leaves):
         low = 0 if dtype == "uint8" else -2
         values = np.random.default_rng(0).integers(low, 3, shape)
         x, constant = leaves.add(values.astype(dtype)), leaves.add(np.ones(shape, dtype))
@@ -189,7 +187,7 @@ def test_argmax_and_argmin_return_the_first_of_equal_extremes(dtype, check_cases
 
 @DTYPES
 def test_long_reductions_equal_their_evaluation(dtype, check_cases):
-    def build(shape: tuple[int, ...], leaves: Leaves) -> list[Tensor]:
+    def build(shape, leaves):
         generator = np.random.default_rng(len(shape))
         x = leaves.add(generator.uniform(-1, 1, shape).astype(dtype.numpy))
         return [
@@ -231,7 +229,7 @@ def test_random_numbers_are_subtracted_from_a_sum(dtype, check_cases):
     did not if terms were read from memory, or added instead of subtracted.
     """
 
-    def build(extent: int, leaves: Leaves) -> list[Tensor]:
+    def build(extent, leaves):
         seed, step = (leaves.add(np.array(3)) for _ in range(2))
         return [ops.sum(ops.neg(ops.uniform((extent,), seed, step, 1, dtype)))]
 

@@ -3,10 +3,7 @@
 The compiled program is compared with `graph.evaluate`, within the tolerances that `harness` states.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +33,7 @@ SPECIAL = [-np.nan, np.nan, 1.0, -0.0, np.inf, 0.0, -np.inf, 1.0, -1e-40, np.nan
 def test_a_sort_of_special_numbers_is_stable(check_cases):
     limits = np.array([-(2**31), 2**31 - 1, 0, -1, 2**31 - 1, -(2**31), 7, 7, 0, -5], np.int32)
 
-    def build(dtype: str, leaves: Leaves) -> list[Tensor]:
+    def build(dtype, leaves):
         array: Array = np.array(SPECIAL, np.float64) if dtype.startswith("float") else limits
         x = leaves.add(np.tile(np.concatenate([array, array[::-1]]).astype(dtype), (3, 1)))
         return [ops.argsort(x, 1, descending) for descending in (False, True)]
@@ -45,7 +42,7 @@ def test_a_sort_of_special_numbers_is_stable(check_cases):
 
 
 def test_padding_of_a_small_product_counts_as_zero(check_cases):
-    def build(rows: int, leaves: Leaves) -> list[Tensor]:
+    def build(rows, leaves):
         x = leaves.add(np.arange(1, rows + 1, dtype=np.float32)[:, None])
         padded = [ops.pad(x, ((0, 0), widths)) for widths in ((0, 1), (1, 0), (2, 3))]
         weights = [np.arange(2.0 * y.shape[1]).reshape(-1, 2).astype(np.float32) for y in padded]
@@ -55,7 +52,7 @@ def test_padding_of_a_small_product_counts_as_zero(check_cases):
 
 
 def test_a_sort_of_any_length(check_cases):
-    def build(extent: int, leaves: Leaves) -> list[Tensor]:
+    def build(extent, leaves):
         generator = np.random.default_rng(extent)
         few = leaves.add(generator.integers(0, 9, (2, extent)))
         many = leaves.add(generator.normal(size=(extent, 3)).astype(np.float32))
@@ -86,7 +83,7 @@ def test_a_sort_and_a_solution_within_a_recurrence(engine):
     first = leaves.add(generator.normal(size=(2, 3, 3)).astype(np.float32))
     by_time = leaves.add(generator.normal(size=(4, 2, 3, 3)).astype(np.float32))
 
-    def step(states: Any, elements: Any, constants: Any) -> Any:
+    def step(states, elements, constants):
         matrix = elements[0] + 4 * np.eye(3, dtype=np.float32)
         found = ops.sort(ops.solve(matrix, states[0]), 1)
         return [found], [ops.argsort(found, 2)]

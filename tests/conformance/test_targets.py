@@ -3,8 +3,6 @@
 They run on the interpreter, which runs programs for any target.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

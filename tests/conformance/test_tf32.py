@@ -3,8 +3,6 @@
 `test_mixed_float64.py` compares them with float64.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

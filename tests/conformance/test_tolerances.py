@@ -1,7 +1,5 @@
 """Tolerances of conformance tests: wrong results fail; sums in any order pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,18 +3,14 @@
 `test_cpu_windowed.py` checks that the cpu engine uses all of its algorithms for these.
 """
 
-from __future__ import annotations
-
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
-from harness import Leaves, tens
+from harness import tens
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
-from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 
 
@@ -56,11 +52,11 @@ CONVOLUTIONS: tuple[tuple[int, int, int, int, int, int, tuple[int, ...]], ...] =
 def test_every_element_of_a_window_counts(dtype, masked, check_cases):
     """Sums of small whole numbers are exact in every order, also by Winograd's algorithm."""
 
-    def build(row: tuple[Any, ...], leaves: Leaves) -> list[Tensor]:
+    def build(row, leaves):
         channels, outputs, size, stride, dilation, groups, extents = row
         generator = np.random.default_rng(channels)
 
-        def numbers(*shape: int) -> np.ndarray:
+        def numbers(*shape):
             return generator.integers(-3, 4, shape).astype(dtype)
 
         rank, padding = len(extents), (size // 2, size // 2)
@@ -84,7 +80,7 @@ def test_every_element_of_a_window_counts(dtype, masked, check_cases):
 def test_every_weight_of_a_window_counts(dtype, check_cases):
     """Parameters, which are constant over many runs, may be prepacked."""
 
-    def build(row: tuple[tuple[int, int], int], leaves: Leaves) -> list[Tensor]:
+    def build(row, leaves):
         (channels, outputs), size = row
         generator = np.random.default_rng(channels)
         x, again = (

@@ -4,8 +4,6 @@
 should cancel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,7 +79,7 @@ def test_weights_of_zero_channels_do_not_change(engine_name, optimizer):
     x = images(8, 16, 8, 8)
     x[:, ::3] = 0
 
-    def change(parameters: dict[str, Array]) -> None:
+    def change(parameters):
         # Filters whose results are negative before ReLU.
         parameters["1.bias"][4:8] = -100
 
@@ -98,7 +96,7 @@ def test_weights_followed_by_zero_weights_only_do_not_change(engine_name):
     x = images(8, 16, 16, 16)
     x[:, :, 7:] = 0
 
-    def change(parameters: dict[str, Array]) -> None:
+    def change(parameters):
         # All kernel rows but the last are zero: row 6 of the loss depends on the row below only.
         parameters["2.weight"][:, :, :2] = 0
 

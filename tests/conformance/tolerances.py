@@ -21,8 +21,6 @@ changes. So tolerances follow from shapes and values, on any machine: where only
 involved, all bits must be equal, and zeros must be zeros.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,7 +85,7 @@ class Expected:
     outputs: Mapping[str, tuple[Array, Array]]
     leaves: Mapping[str, tuple[Array, Array]]
 
-    def __or__(self, other: Expected) -> Expected:
+    def __or__(self, other: "Expected") -> "Expected":
         """The results of two graphs."""
         return Expected({**self.outputs, **other.outputs}, {**self.leaves, **other.leaves})
 

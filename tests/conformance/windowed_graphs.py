@@ -4,8 +4,6 @@ A graph is a convolution, a transposed convolution, or an einsum over windows. I
 through every kind of view, its result has an epilogue, and its gradients are outputs as well.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

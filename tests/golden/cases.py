@@ -5,8 +5,6 @@ once for PyTorch. `torch` is an argument of PyTorch's functions, so that the tab
 it. Weights and batches come from the counter of `lamina.program.philox`, which never changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

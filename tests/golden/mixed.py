@@ -11,8 +11,6 @@ its logarithms with a standard error. With more seeds than the tests take:
     python tests/golden/mixed.py 32    # needs PyTorch; prints the ratios
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import warnings

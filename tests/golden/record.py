@@ -10,8 +10,6 @@ Read the difference (`git diff tests/golden`) before it is committed: it is the 
 refactoring changed nothing, or shows the effect of an improvement.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ mean ratio must not exceed 1 by more than chance explains: two standard errors. 
 installed, it is compared itself too.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 After an intended change: `python tests/golden/record.py texts`, and read the difference.
 """
 
-from __future__ import annotations
-
 import pytest
 from texts import FOLDER, TEXTS
 

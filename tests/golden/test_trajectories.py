@@ -4,8 +4,6 @@ The same comparison is made twice: with trajectories recorded from PyTorch (by `
 needs no PyTorch, and with PyTorch itself where it is installed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from cases import (

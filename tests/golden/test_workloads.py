@@ -3,8 +3,6 @@
 After an intended change: `python tests/golden/record.py workloads`, and read the difference.
 """
 
-from __future__ import annotations
-
 import pytest
 from workloads import BITS, FIGURES, SCHEDULES, VECTORS, WORKLOADS, bits, figures, runs_here
 from workloads import schedules as schedules_of

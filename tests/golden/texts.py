@@ -1,7 +1,5 @@
 """Graphs and programs of small networks, the public names, and what parameters take, as text."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -6,8 +6,6 @@ the bits of outputs and parameters after some training steps of smaller networks
 layers, for a processor that has the instructions of this one and the sizes of the made-up one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

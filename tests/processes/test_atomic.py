@@ -1,7 +1,5 @@
 """Files are written whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -9,7 +7,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from error_texts import error_text, refused
@@ -58,7 +55,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, f
 
 
 def test_an_interruption_removes_the_temporary_file(tmp_path, monkeypatch):
-    def interrupt(_: int) -> None:
+    def interrupt(_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupt)
@@ -109,11 +106,11 @@ def test_contents_are_synced_before_the_rename_and_the_folder_after_it(tmp_path,
     events: list[str] = []
     fsync, replace = os.fsync, os.replace
 
-    def record_fsync(descriptor: int) -> None:
+    def record_fsync(descriptor):
         events.append("fsync folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "fsync")
         fsync(descriptor)
 
-    def record_replace(path: str, target: str, **folders: Any) -> None:
+    def record_replace(path, target, **folders):
         events.append("rename")
         replace(path, target, **folders)
 
@@ -146,7 +143,7 @@ def test_temporary_files_of_a_running_writer_are_kept(tmp_path, monkeypatch):
     fsync, begun, go_on = os.fsync, threading.Event(), threading.Event()
     first = threading.Thread(target=lambda: write_atomically(tmp_path / "first", b"first"))
 
-    def wait(descriptor: int) -> None:
+    def wait(descriptor):
         if threading.current_thread() is first:
             begun.set()
             go_on.wait(60)
@@ -166,7 +163,7 @@ def test_a_temporary_file_removed_by_another_process_is_written_again(tmp_path, 
     """As another machine may do, which does not see our locks."""
     fsync, removed = os.fsync, []
 
-    def remove(descriptor: int) -> None:
+    def remove(descriptor):
         for path in tmp_path.glob(".lamina-*"):
             if not removed:
                 removed.append(path)
@@ -215,7 +212,7 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
 def test_writers_and_sweepers_at_the_same_time_leave_whole_files(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda _: None)  # the test does not wait for the disk
 
-    def write(number: int) -> None:
+    def write(number):
         write_whole(str(tmp_path / str(number % 4)), bytes([number]) * 10_000)
         sweep(str(tmp_path))
 

@@ -1,17 +1,15 @@
 """The commands in `benchmarks/`: options, processes, arithmetic; that for GPUs runs without one."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json
 import stat
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,7 +48,7 @@ FAKE_COLD = "import json, os\nprint('a line of a library')\nprint(json.dumps(dic
 
 
 @pytest.fixture(scope="module")
-def modules() -> Generator[Any]:
+def modules():
     """The modules of `benchmarks/` by name; `harness` is also one of the conformance tests."""
     if not BENCHMARKS.exists():
         pytest.skip("the benchmarks are not in this copy")
@@ -315,16 +313,11 @@ def test_host_time_is_measured_for_training_steps_and_launches_on_opencl(opencl_
 
 
 @pytest.fixture
-def trains(
-    modules: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Callable[..., str]:
+def trains(modules, tmp_path, monkeypatch, capsys):
     """Runs the command on one batch of the embedded digits; returns what it printed."""
     write_idx_folder(tmp_path, scale=3)
 
-    def run_command(*arguments: str) -> str:
+    def run_command(*arguments):
         fixed = ["--data", str(tmp_path), "--results", str(tmp_path / "results"), "--epochs", "1"]
         monkeypatch.setattr(sys, "argv", ["accuracy.py", *fixed, "--limit", "100", *arguments])
         modules.accuracy.main()
@@ -471,7 +464,7 @@ def test_a_framework_takes_the_gpu_of_lamina(modules):
 def test_the_output_of_failing_conformance_tests_is_returned(modules, monkeypatch):
     gpu, commands = modules.gpu, list[list[str]]()
 
-    def fails(command: list[str], **_: Any) -> Any:
+    def fails(command, **_):
         commands.append(command)
         return SimpleNamespace(returncode=1, stdout="FAILED test_sum\n", stderr="")
 
@@ -487,7 +480,7 @@ def test_the_output_of_failing_conformance_tests_is_returned(modules, monkeypatc
 
 
 @pytest.fixture
-def doubled(modules: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def doubled(modules, monkeypatch):
     """The command, whose device and peers are doubles."""
     gpu, worker = modules.gpu, SimpleNamespace(versions={"engine": "cuda:0"})
     monkeypatch.setattr(gpu, "start", lambda *_: ({gpu.OURS: worker}, {}))
@@ -517,7 +510,7 @@ def test_the_command_fails_at_its_end_if_lamina_failed(doubled, monkeypatch):
 def test_the_report_has_all_workloads_that_were_done(doubled, tmp_path, monkeypatch):
     peers = {"peers": {}, "problems": {}, "best": None}
 
-    def ends(workload: Any, *_: Any) -> dict[str, Any]:
+    def ends(workload, *_):
         if workload.name == "mlp":
             raise KeyboardInterrupt
         return {"calls": peers, "resident": peers}
@@ -723,7 +716,7 @@ def test_pytorch_on_a_device_computes_what_lamina_computes(modules, tmp_path, mo
 
 
 @pytest.fixture
-def on_device(modules: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def on_device(modules, monkeypatch):
     """PyTorch's worker, imported in this process."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -763,7 +756,7 @@ def test_autocast_does_not_see_binary_cross_entropy(on_device, modules, tmp_path
     seen: list[tuple[bool, Any]] = []
     computed = torch.nn.functional.binary_cross_entropy
 
-    def noted(outputs: Any, *arguments: Any, **named: Any) -> Any:
+    def noted(outputs, *arguments, **named):
         seen.append((torch.is_autocast_enabled("cpu"), outputs.dtype))
         return computed(outputs, *arguments, **named)
 

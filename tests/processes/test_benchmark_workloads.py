@@ -1,7 +1,5 @@
 """The workloads and `lamina bench`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line: what each command prints and writes, and one clear message for each error."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -25,9 +23,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_with_two_files_and_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _in_a_folder_with_two_files_and_a_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     write("digits.py", DIGITS)
@@ -509,7 +505,7 @@ def test_a_file_that_is_no_model_is_refused():
 
 
 def test_an_os_error_is_one_line_and_an_error_of_lamina_itself_is_not_hidden(monkeypatch):
-    def full(*_: object) -> None:
+    def full(*_):
         raise OSError(28, "No space left on device", "plan.png")
 
     monkeypatch.setattr("lamina.inspect.bill.MemoryBill.plot", full)

@@ -1,7 +1,5 @@
 """The cpu engine in processes: forks, exits, signals, and code in little room."""
 
-from __future__ import annotations
-
 import os
 import sys
 

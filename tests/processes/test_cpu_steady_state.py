@@ -1,7 +1,5 @@
 """Compiled programs allocate nothing: counted over 10,000 training steps and predictions."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

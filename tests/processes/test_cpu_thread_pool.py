@@ -1,12 +1,9 @@
 """The threads of the cpu engine: claims, the native loop, forks and the end of the process."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -42,7 +39,7 @@ def asleep(pool: ThreadPool, thread: int) -> bool:
 
 
 @pytest.fixture
-def own_pool() -> Iterator[ThreadPool]:
+def own_pool():
     """A pool of the test's own, shut down at the end."""
     pool = ThreadPool()
     yield pool
@@ -80,7 +77,7 @@ def test_threads_can_sleep_on_a_condition_variable(monkeypatch):
 
 
 @pytest.fixture
-def calm_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPool]:
+def calm_pool(monkeypatch):
     """A pool whose helpers ignore that they are preempted."""
     monkeypatch.setattr(pools, "GAP_SECONDS", 1000.0)
     monkeypatch.setattr(pools, "AWAKE_SECONDS", 1000.0)
@@ -201,7 +198,7 @@ def test_several_python_threads_run_jobs(monkeypatch):
     monkeypatch.setattr(pools, "pool", lambda: pool)
     jobs = [Counting(2 + number % 2, 50) for number in range(6)]
 
-    def work(counting: Counting) -> None:
+    def work(counting):
         for _ in range(20):
             counting.job.run()
 
@@ -215,7 +212,7 @@ def test_several_python_threads_run_jobs(monkeypatch):
 def test_without_helpers_the_calling_thread_does_everything(own_pool, monkeypatch):
     start = threading.Thread.start
 
-    def fail(thread: threading.Thread) -> None:
+    def fail(thread):
         raise RuntimeError("can't start new thread")
 
     counting = Counting(4, 50)

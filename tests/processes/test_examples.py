@@ -1,7 +1,5 @@
 """Each example runs and reaches the results that it claims."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import re
@@ -25,7 +23,7 @@ def run(capsys, tmp_path, monkeypatch):
     """Runs an example in an empty folder; returns its output."""
     monkeypatch.chdir(tmp_path)
 
-    def run_example(name: str, *arguments: object) -> str:
+    def run_example(name, *arguments):
         main = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"]
         main([str(argument) for argument in arguments])
         return capsys.readouterr().out

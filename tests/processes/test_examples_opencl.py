@@ -4,8 +4,6 @@ Initial weights, shuffles and dropout masks are the same bits; the losses are th
 same but for rounding, which grows with each training step.
 """
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Callable
 from contextlib import suppress
@@ -113,7 +111,7 @@ def test_an_example_trains_the_same_on_cpu_and_opencl(path, opencl_name, tmp_pat
 
 
 def test_the_demo_trains_the_same_on_cpu_and_opencl(opencl_name, tmp_path):
-    def demo(name: str) -> None:
+    def demo(name):
         options = ["demo", "--engine", name, "--out", str(tmp_path / "demo")]
         result = CliRunner().invoke(command_line, options)
         assert isinstance(result.exception, EnoughSteps)

@@ -1,10 +1,7 @@
 """The rules of the house: retired words are found in prose and in names, and long things too."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fresh_python import run_python
@@ -16,7 +13,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def rules(monkeypatch: pytest.MonkeyPatch) -> Any:
+def rules(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     return importlib.import_module("house_rules")
 

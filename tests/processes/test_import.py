@@ -3,8 +3,6 @@
 Modules and compiled texts are counted, not seconds; `benchmarks/import_time.py` has those.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """The tables of faults that tests should find fit the sources."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

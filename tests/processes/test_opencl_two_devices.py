@@ -1,7 +1,5 @@
 """Two OpenCL devices in one process: models on both at the same time, and copies between them."""
 
-from __future__ import annotations
-
 import pytest
 from fresh_python import run_python
 

@@ -1,7 +1,5 @@
 """A layer and an op are added to a copy of the checkout by the steps of CONTRIBUTING.md."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Work in a thread that no signal interrupts; exceptions of handlers are raised after it."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -10,7 +8,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from types import FrameType
 
 import pytest
 from error_texts import error_text
@@ -48,16 +45,16 @@ def test_work_is_over_or_not_begun_wherever_a_handler_raises():
     own = {ShieldedThread.call.__code__, ShieldedThread._finish.__code__}
     begun, over = 0, 0
 
-    def work() -> None:
+    def work():
         nonlocal begun, over
         begun += 1
         time.sleep(0.001)
         over += 1
 
-    def interrupted_at(instruction: int) -> bool:
+    def interrupted_at(instruction):
         instructions = count()
 
-        def trace(frame: FrameType, event: str, _: object) -> object:
+        def trace(frame, event, _):
             frame.f_trace_opcodes = frame.f_code in own
             if event == "opcode" and next(instructions) == instruction:
                 raise Alarm
@@ -118,7 +115,7 @@ def test_the_collector_is_off_in_the_shielded_thread():
 
 
 def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch):
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("lamina.base.shielded.start_new_thread", fail)

@@ -1,7 +1,5 @@
 """Signals at any moment: nothing is freed twice, and training steps are completed."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -39,7 +37,7 @@ posix_only = pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX's s
 
 
 @pytest.fixture
-def pressing() -> Iterator[Callable[[], None]]:
+def pressing():
     """Presses Ctrl-C, with Python's own handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: os.kill(os.getpid(), signal.SIGINT)
@@ -82,7 +80,7 @@ def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch):
     plain = kind.__call__
     callers: set[str] = set()
 
-    def noted(self: Any, *arguments: Any) -> Any:
+    def noted(self, *arguments):
         callers.add(threading.current_thread().name)
         return plain(self, *arguments)
 
@@ -128,7 +126,7 @@ def test_an_interrupted_training_step_of_the_interpreter_is_completed(monkeypatc
         training.step(X, X)
     plain, calls = interpreter.run_step, [0]
 
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments):
         plain(*arguments)
         calls[0] += 1
         if calls[0] == 2:
@@ -157,7 +155,7 @@ def test_a_handler_sees_the_parameters_before_a_change_or_after_it():
     seen: list[dict[str, Any]] = []
     handler = signal.signal(signal.SIGUSR1, lambda *_: seen.append(model.parameters()))
 
-    def send() -> None:
+    def send():
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0.02)
 
@@ -189,7 +187,7 @@ def test_weights_are_packed_again_after_an_interrupted_change():
     model.predict(x)
     weights = np.zeros((64, 64), "float32")
 
-    def interrupted(target: Any, source: Any, casting: str) -> None:
+    def interrupted(target, source, casting):
         target[...] = source
         raise KeyboardInterrupt
 
@@ -235,7 +233,7 @@ def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(monkeypatch):
     job = job_of(2)
     found: list[int] = []
 
-    def start(self: Job, *, alone: bool) -> None:
+    def start(self, *, alone):
         found.append(self._words[jobs.FIRST_RUN])
         self._words[jobs.RUN] = found[-1] + 1
         self._words[jobs.ELAPSED] += 1000
@@ -252,7 +250,7 @@ def test_ctrl_c_while_a_helper_starts_leaves_no_two_helpers_with_one_number(monk
     pool = ThreadPool()
     numbers: list[int] = []
 
-    def start(self: threading.Thread) -> None:
+    def start(self):
         numbers.append(int(self.name.removeprefix("lamina-")))
         pressing()
 
@@ -272,7 +270,7 @@ def test_programs_move_to_another_arena_together(pressing):
     class Tenant:
         block: Any = None
 
-        def move_to(self, block: Any) -> None:
+        def move_to(self, block):
             pressing()
             self.block = block
 
@@ -285,7 +283,7 @@ def test_programs_move_to_another_arena_together(pressing):
 
 
 def test_ctrl_c_is_raised_at_the_end_unless_it_is_handled(pressing):
-    def hold() -> None:
+    def hold():
         with held_interrupts() as interrupt:
             assert not interrupt.handle()
             pressing()
@@ -302,7 +300,7 @@ def test_ctrl_c_is_raised_at_the_end_unless_it_is_handled(pressing):
 def test_the_previous_handler_is_restored_after_an_interrupted_restore(pressing, monkeypatch):
     seen: list[int] = []
 
-    def own(number: int, _: Any) -> None:
+    def own(number, _):
         seen.append(number)
 
     signal.signal(signal.SIGINT, own)
@@ -387,13 +385,13 @@ def test_callbacks_end_before_ctrl_c_raises(pressing):
     seen: list[str] = []
 
     class Seen(lm.Callback):
-        def epoch_begins(self, fit: Any) -> None:
+        def epoch_begins(self, fit):
             pressing()
 
-        def fit_ends(self, fit: Any) -> None:
+        def fit_ends(self, fit):
             seen.append(f"ends {len(fit.history)} {fit.history.interrupted}")
 
-        def fit_fails(self, fit: Any, error: BaseException) -> None:
+        def fit_fails(self, fit, error):
             seen.append("fails")
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,7 +1,5 @@
 """The options of the tests themselves."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

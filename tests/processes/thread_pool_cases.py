@@ -1,7 +1,5 @@
 """Helpers of the tests of the thread pool."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ for scalars, and writes its results to an address of its own; so do structures: 
 calls, and loads of some lanes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

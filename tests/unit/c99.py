@@ -4,8 +4,6 @@ It has no vectors, no functions for bit casts, and two names for each function o
 sets the number of the work item before a call.
 """
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

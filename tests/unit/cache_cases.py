@@ -1,7 +1,5 @@
 """Helpers of the tests of the cache."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

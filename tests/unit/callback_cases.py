@@ -1,7 +1,5 @@
 """A small fit, and callbacks that tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

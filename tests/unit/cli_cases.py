@@ -1,7 +1,5 @@
 """Helpers of the tests of the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Made-up processors, and equal bits with every number of threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Valid calls of public classes: those of the examples in their docstrings."""
 
-from __future__ import annotations
-
 import contextlib
 import doctest
 import inspect

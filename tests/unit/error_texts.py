@@ -1,7 +1,5 @@
 """The texts of errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

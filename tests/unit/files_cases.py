@@ -1,7 +1,5 @@
 """Helpers of the tests of model files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

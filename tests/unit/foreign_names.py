@@ -1,7 +1,5 @@
 """The public names of PyTorch and Keras 3, and what names of theirs are called here."""
 
-from __future__ import annotations
-
 from lamina.foreign import spellings_by_owner
 
 # By the module or class that lacks the names.

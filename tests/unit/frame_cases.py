@@ -1,7 +1,5 @@
 """A table as frames of several packages."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Graphs of odd and tiny shapes for the tests of kernels for GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

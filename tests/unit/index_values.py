@@ -1,7 +1,5 @@
 """The values of index expressions, by the definition of their atoms."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 

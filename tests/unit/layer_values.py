@@ -1,7 +1,5 @@
 """The value of a layer on arrays, or its gradient, by the oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LLVM's text without the names of functions, for comparisons."""
 
-from __future__ import annotations
-
 import re
 
 

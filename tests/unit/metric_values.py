@@ -1,7 +1,5 @@
 """The value of a metric over batches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Source lines of errors, for tests."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

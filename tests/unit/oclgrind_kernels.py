@@ -9,8 +9,6 @@ is work for. With `all-at-once`, calls that depend on each other are side by sid
 that oclgrind must find something.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Failures and kernels of OpenCL devices; tests that import this are skipped without pyopencl."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

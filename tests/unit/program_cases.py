@@ -1,7 +1,5 @@
 """Programs of small graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lamina.compiler.pipeline import compile_graph

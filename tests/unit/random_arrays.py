@@ -1,7 +1,5 @@
 """Random arrays from a fixed seed."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lamina.base.shapes import Array

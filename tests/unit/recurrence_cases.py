@@ -1,7 +1,5 @@
 """Helpers of the tests of recurrences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

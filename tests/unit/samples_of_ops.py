@@ -1,7 +1,5 @@
 """Tests with all samples of an op in one."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -31,7 +29,7 @@ def for_each_op(
             "name",
             [pytest.param(one, marks=[pytest.mark.sampled] * (one in sampled)) for one in samples],
         )
-        def test(name: str) -> None:
+        def test(name):
             for case in samples[name]:
                 try:
                     check(*case.values)

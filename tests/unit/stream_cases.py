@@ -1,7 +1,5 @@
 """Helpers of the tests of streams."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@
 for the type checker, and calls of `import_module`.
 """
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from collections.abc import Iterator

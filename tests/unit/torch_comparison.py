@@ -6,8 +6,6 @@ inference mode, and runs on every engine. The cases stand in test_layers_torch*.
 layers in each; to add a layer, add its cases to the table there.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

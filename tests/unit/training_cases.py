@@ -1,7 +1,5 @@
 """A small network and data, and helpers of the tests of trainings and fits."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Compiled programs on disk: found again, never trusted if damaged or another user's."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random
@@ -37,7 +35,7 @@ _folder = pytest.fixture(autouse=True, name="cache_folder")(cache_of_its_own)
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path, monkeypatch):
     """A package that can be imported; it is named after its folder."""
     monkeypatch.syspath_prepend(str(tmp_path))
     package = tmp_path / tmp_path.name

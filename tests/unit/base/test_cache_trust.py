@@ -1,7 +1,5 @@
 """Whom the cache trusts: folders and entries that others could change are not used."""
 
-from __future__ import annotations
-
 import os
 import stat
 import struct
@@ -85,7 +83,7 @@ class Owned:
 
 
 @pytest.fixture
-def owned(monkeypatch: pytest.MonkeyPatch) -> Owned:
+def owned(monkeypatch):
     return Owned(monkeypatch)
 
 
@@ -149,7 +147,7 @@ def test_a_folder_that_an_access_control_list_opens_to_others_is_not_used(
 ):
     """The mode shows what it gives to them as the group's."""
 
-    def entry(tag: int, rights: int, who: int = 2**32 - 1) -> bytes:
+    def entry(tag, rights, who=2**32 - 1):
         return struct.pack("<HHI", tag, rights, who)
 
     monkeypatch.setattr(folders, "_is_own_group", lambda _: True)
@@ -219,7 +217,7 @@ def test_a_folder_exchanged_after_its_check_is_still_read(tmp_path, monkeypatch)
     cached("k", Maker())
     read = cache._read
 
-    def exchanged(*arguments: Any) -> bytes | None:
+    def exchanged(*arguments):
         mine.rename(theirs)
         mine.symlink_to(tmp_path)
         return read(*arguments)
@@ -271,7 +269,7 @@ def test_a_path_to_a_file_turns_the_cache_off(tmp_path, monkeypatch, caplog):
 
 
 def test_a_full_disk_does_no_harm(cache_folder, monkeypatch):
-    def full(*_: Any, **__: Any) -> None:
+    def full(*_, **__):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(folders.os, "replace", full)
@@ -282,7 +280,7 @@ def test_a_full_disk_does_no_harm(cache_folder, monkeypatch):
 
 @posix
 def test_no_descriptor_is_left_open(tmp_path, monkeypatch):
-    def open_ones() -> int:
+    def open_ones():
         return len(os.listdir("/dev/fd"))
 
     (tmp_path / "link").symlink_to(tmp_path)

@@ -1,7 +1,5 @@
 """Copies by several threads: each piece is copied, and nothing is half copied at the end."""
 
-from __future__ import annotations
-
 import _thread
 import threading
 import time
@@ -31,12 +29,12 @@ def test_large_arrays_are_copied_by_other_threads(monkeypatch):
     threads, done = set[int](), list[tuple[int, bool]]()
     parts = list(stretches(len(source), 4))
 
-    def copy(rows: slice) -> None:
+    def copy(rows):
         threads.add(threading.get_ident())
         time.sleep(0.01)
         np.copyto(target[rows], source[rows])
 
-    def note(number: int) -> None:
+    def note(number):
         rows = parts[number]
         done.append((number, bool((target[rows] == source[rows]).all())))
 
@@ -61,7 +59,7 @@ def test_a_small_array_is_copied_by_the_caller():
 def test_an_error_is_raised_when_all_pieces_have_ended():
     ended = list[int]()
 
-    def work(number: int) -> None:
+    def work(number):
         if number == 0:
             raise ValueError("no such piece")
         time.sleep(0.01)
@@ -75,7 +73,7 @@ def test_an_error_is_raised_when_all_pieces_have_ended():
 def test_a_signal_does_not_end_a_copy_half_way():
     ended = list[int]()
 
-    def work(number: int) -> None:
+    def work(number):
         _thread.interrupt_main()
         time.sleep(0.01)
         ended.append(number)

@@ -1,7 +1,5 @@
 """The text of errors: where, problem, facts, advice."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

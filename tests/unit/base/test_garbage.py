@@ -1,12 +1,9 @@
 """Pauses of Python's garbage collector: nested, in several threads, interrupted, forked."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
 import threading
-from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,7 +13,7 @@ from lamina.base.garbage import Pause, without_collections
 
 
 @pytest.fixture(autouse=True)
-def collecting() -> Generator[None]:
+def collecting():
     assert gc.isenabled()
     yield
     # The collector is on again after every test.
@@ -38,7 +35,7 @@ def test_the_last_pause_that_ends_or_is_deleted_lets_garbage_be_collected():
 
 
 def test_an_interrupted_end_of_a_pause_is_completed_by_the_next_pause(monkeypatch):
-    def interrupt(_: Pause) -> None:
+    def interrupt(_):
         raise KeyboardInterrupt
 
     pause = Pause()
@@ -62,7 +59,7 @@ def test_a_collector_that_is_off_stays_off():
 
 def test_functions_that_fail_end_their_pause():
     @without_collections
-    def fail(number: int) -> int:
+    def fail(number):
         assert not gc.isenabled()
         return 1 // number
 
@@ -75,7 +72,7 @@ def test_functions_that_fail_end_their_pause():
 def test_threads_may_pause_the_collector_at_once():
     together = threading.Barrier(8)
 
-    def work(_: int) -> list[bool]:
+    def work(_):
         together.wait()
         found: list[bool] = []
         for _ in range(2000):
@@ -95,7 +92,7 @@ def test_threads_may_pause_the_collector_at_once():
 def test_a_forked_child_has_only_the_pauses_of_its_thread():
     paused, over = threading.Event(), threading.Event()
 
-    def work() -> None:
+    def work():
         pause = Pause()
         paused.set()
         over.wait()
@@ -117,7 +114,7 @@ def test_a_forked_child_has_only_the_pauses_of_its_thread():
 def test_the_collector_is_paused_while_a_training_step_is_compiled():
     found: list[bool] = []
 
-    def loss(prediction: lm.Tensor, _target: lm.Tensor) -> lm.Tensor:
+    def loss(prediction, _target):
         found.append(gc.isenabled())
         return lm.ops.mean(prediction * prediction)
 
@@ -128,7 +125,7 @@ def test_the_collector_is_paused_while_a_training_step_is_compiled():
 
 
 def test_compiling_leaves_little_for_the_collector():
-    def garbage(layers: int) -> int:
+    def garbage(layers):
         blocks = [x for _ in range(layers) for x in (lm.Linear(4), lm.ReLU())]
         network = lm.Sequential(lm.Input(4), *blocks, lm.Linear(2))
         gc.collect()

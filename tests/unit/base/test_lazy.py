@@ -1,7 +1,5 @@
 """Packages whose names are loaded when they are first used."""
 
-from __future__ import annotations
-
 import ast
 import compileall
 import importlib
@@ -174,7 +172,7 @@ own = 5
 
 
 @pytest.fixture
-def parcel(tmp_path: Path) -> Path:
+def parcel(tmp_path):
     """A folder with a package."""
     package = tmp_path / "parcel"
     package.mkdir()

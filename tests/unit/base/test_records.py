@@ -1,7 +1,5 @@
 """Frozen dataclasses whose methods are compiled when they are first used."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect
@@ -191,7 +189,7 @@ def test_a_subclass_may_be_a_frozen_dataclass_or_no_dataclass():
         z: int = 3
 
     class Plain(Ours):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__(5)
             self.own = 6
 
@@ -227,7 +225,7 @@ def test_threads_that_come_at_once_find_the_same_class():
         cls = plain(frozen_dataclass)
         barrier = threading.Barrier(4)
 
-        def make(_: int, cls: Any = cls, barrier: Any = barrier) -> Any:
+        def make(_, cls=cls, barrier=barrier):
             barrier.wait()
             return cls(1), hash(cls(1)), cls(1) == cls(1)
 

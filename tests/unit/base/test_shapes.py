@@ -1,7 +1,5 @@
 """Shapes: dtypes, sizes that depend on the batch, and NumPy's rule of broadcasting."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable

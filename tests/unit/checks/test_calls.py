@@ -1,7 +1,5 @@
 """Options and calls that other frameworks have: the advice says what to write; NumPy's numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from collections.abc import Callable
@@ -263,10 +261,10 @@ def test_keyword_only_options_given_by_position_are_asked_for_by_name():
 
 def test_a_layer_that_takes_any_options_has_no_unknown_ones():
     class Open(lm.Layer):
-        def __init__(self, size: int, **options: object) -> None:
+        def __init__(self, size, **options):
             del size, options
 
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return x
 
     Open(3, units=4)
@@ -280,10 +278,10 @@ def test_a_type_error_from_within_is_passed_on():
     class Broken(lm.Layer):
         size: int
 
-        def __post_init__(self) -> None:
+        def __post_init__(self):
             raise TypeError("from within")
 
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return x
 
     with pytest.raises(TypeError, match="from within"):
@@ -312,7 +310,7 @@ def test_fields_and_arguments_of_a_users_class_are_not_checked_but_inherited_one
         flag: bool = False
 
     class Squares(lm.Linear):
-        def __init__(self, features: str) -> None:
+        def __init__(self, features):
             super().__init__(int(features) ** 2)
 
     assert Narrow(3, flag="text").bias == "yes"
@@ -397,7 +395,7 @@ def test_named_tuples_stay_named_and_truth_values_are_no_numbers():
     class Bounded(lm.Layer):
         limits: Range
 
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return x
 
     assert Bounded(Range(np.float32(0), 1.0)).limits.high == 1.0
@@ -420,9 +418,9 @@ def test_a_model_takes_numbers_of_numpy(tmp_path):
 
 
 def test_functions_of_other_frameworks_are_refused_before_training():
-    def old(epoch: int, logs: object) -> None: ...
+    def old(epoch, logs): ...
 
-    def accuracy_score(truth: Any, prediction: Any) -> float:
+    def accuracy_score(truth, prediction):
         raise AssertionError("it is refused before it is called")
 
     before = MODEL.parameters()["1.weight"].copy()

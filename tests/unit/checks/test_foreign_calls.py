@@ -1,7 +1,5 @@
 """Calls of PyTorch and Keras have the right meaning, or are errors with the right spelling."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re
@@ -126,7 +124,7 @@ def test_the_recorded_names_are_those_of_pytorch():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     nn, scheduler = torch.nn, torch.optim.lr_scheduler
 
-    def classes(package: Any, base: type) -> list[str]:
+    def classes(package, base):
         found = {n: one for n, one in vars(package).items() if inspect.isclass(one) and n[0] != "_"}
         return sorted(n for n, one in found.items() if issubclass(one, base))
 

@@ -1,7 +1,5 @@
 """Names of other frameworks: each is refused with its name in Lamina."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import pickle
@@ -86,7 +84,7 @@ MODEL = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
 
 
 @pytest.fixture(scope="module")
-def instances() -> dict[str, Any]:
+def instances():
     """An object of each class."""
     training = MODEL.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=2)
     return {
@@ -148,7 +146,7 @@ def test_the_order_of_widths_is_that_of_pytorch():
 def test_a_user_s_layer_has_the_same_advice_and_its_own_errors():
     class Broken(lm.Linear):
         @property
-        def size(self) -> int:
+        def size(self):
             raise AttributeError("no size yet")
 
     assert "A layer holds no numbers" in error_text(AttributeError, getattr, Broken(3), "weight")

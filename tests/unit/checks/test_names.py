@@ -1,7 +1,5 @@
 """Names of layers, inputs and networks, and loading parameters by them."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass
 
@@ -72,7 +70,7 @@ def test_layers_inside_a_layer_may_have_names():
     class Twice(lm.Layer):
         second: str = "b"
 
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return lm.Linear(3, name=self.second)(lm.Linear(3, name="a")(x))
 
     net = lm.Sequential(lm.Input(3), Twice(name="twice"))
@@ -82,7 +80,7 @@ def test_layers_inside_a_layer_may_have_names():
 
 
 def test_two_layers_of_one_name():
-    def make() -> lm.Network:
+    def make():
         return lm.Sequential(lm.Input(3), lm.Linear(4, name="a"), lm.Linear(4, name="a"))
 
     text = error_text(DefinitionError, make)

@@ -9,8 +9,6 @@ that names the parameter or the callable; no other error, and no silent acceptan
 accepted calls are used.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import math
@@ -66,7 +64,7 @@ class ForeignTensor:
     def __len__(self) -> int:
         return 2
 
-    def detach(self) -> ForeignTensor:
+    def detach(self) -> "ForeignTensor":
         return self
 
     def __repr__(self) -> str:

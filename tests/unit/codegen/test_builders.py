@@ -4,8 +4,6 @@
 OpenCL C if there is a device, and in C99, a language without vectors, if there is a compiler.
 """
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from c99 import C99, library_of
 from error_texts import error_text
 from gpu_cases import run_kernel
 
-from lamina.base.shapes import Array, float32, int64
+from lamina.base.shapes import float32, int64
 from lamina.codegen import c, llvm
 from lamina.codegen.c import Module
 from lamina.codegen.points import Points
@@ -36,7 +34,7 @@ CASES = [*SCALARS, *cases_of(4), *cases_of(16)]
 
 
 @pytest.fixture(scope="module")
-def by_llvm() -> dict[str, Array]:
+def by_llvm():
     processor = host()
     module = llvm.Module(fused=processor.fused)
     code = module.function("cases", (("table", POINTER),), internal=False)
@@ -53,7 +51,7 @@ def by_llvm() -> dict[str, Array]:
 
 
 @pytest.fixture(scope="module")
-def by_opencl(opencl_name: str) -> dict[str, Array]:
+def by_opencl(opencl_name):
     """The results of a kernel on the first device of OpenCL."""
     module, raw = c.Module(OPENCL, fused=True), room_for(CASES)
     write_kernel(module, CASES)
@@ -62,7 +60,7 @@ def by_opencl(opencl_name: str) -> dict[str, Array]:
 
 
 @pytest.fixture(scope="module")
-def by_c99(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+def by_c99(tmp_path_factory):
     """The results of a function in C99, which has no vectors."""
     module = c.Module(C99, fused=True)
     write_kernel(module, SCALARS)
@@ -135,7 +133,7 @@ def test_loops_that_carry_floats_keep_their_order(type, expected):
 
 
 def test_a_vector_of_several_registers_is_carried_whole():
-    def instructions(lanes: int) -> int:
+    def instructions(lanes):
         type, module = Type("float", lanes), llvm.Module(fused=True)
         code = module.function("sums", (("x", POINTER), ("n", I64), ("y", POINTER)), internal=False)
         x, n, y = code.parameters

@@ -1,7 +1,5 @@
 """Functions that differ only in numbers: which are shared, their text, their results."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,7 +66,7 @@ def test_shared_functions_compute_what_each_did(opencl_name):
 
 
 def test_equal_numbers_are_one_parameter_and_few_may_differ():
-    def moved(code: Function, numbers: Sequence[int]) -> Value:
+    def moved(code, numbers):
         (x,) = code.parameters
         loaded = [code.load(code.offset(x, number, "float"), FLOAT) for number in numbers]
         total = loaded[0]

@@ -1,7 +1,5 @@
 """Emulated instructions on bfloat16 do what their definition says, bit for bit."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 
@@ -21,7 +19,7 @@ SUBNORMAL = [bits | sign for bits in (0x1, 0x7F) for sign in (0, 0x8000)]
 
 
 @pytest.fixture
-def processor(monkeypatch: pytest.MonkeyPatch) -> HostProcessor:
+def processor(monkeypatch):
     emulate(monkeypatch, "avx512")
     return host()
 

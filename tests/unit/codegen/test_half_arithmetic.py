@@ -1,7 +1,5 @@
 """Operations on float32 that operations on float16 replace: which ones, and that no bit changes."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Vectors of any number of lanes in OpenCL C: as several values of the sizes that it has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -53,7 +51,7 @@ def result_of(
 def test_instructions_work_on_all_lanes(opencl_name, lanes):
     x = np.arange(lanes, dtype="float32") - 3
 
-    def write(code: PieceFunction, vector: Value) -> Value:
+    def write(code, vector):
         doubled = code.add(vector, vector)
         below = code.compare("olt", doubled, constant(0, doubled.type))
         loop = code.begin_loop(0, 3, carried=[doubled])
@@ -68,7 +66,7 @@ def test_instructions_work_on_all_lanes(opencl_name, lanes):
 def test_lanes_move_between_pieces(opencl_name, lanes):
     x = np.arange(lanes, dtype="float32")
 
-    def write(code: PieceFunction, vector: Value) -> Value:
+    def write(code, vector):
         backwards = code.shuffle(vector, None, range(lanes - 1, -1, -1))
         both = code.shuffle(backwards, vector, range(0, 2 * lanes, 2))
         made = undefined(both.type)
@@ -85,7 +83,7 @@ def test_lanes_move_between_pieces(opencl_name, lanes):
 def test_conditions_become_bits_and_bits_become_conditions(opencl_name, lanes):
     is_set = np.arange(lanes) % 3 == 1
 
-    def write(code: PieceFunction, vector: Value) -> Value:
+    def write(code, vector):
         bits = code.bits(code.compare("ogt", vector, constant(0, vector.type)), "i32")
         numbers = constants([float(lane) for lane in range(lanes)], "float")
         return code.select(code.lanes_of(bits << 1, lanes), numbers, constant(-1, vector.type))

@@ -4,8 +4,6 @@ Depth is tested with little of Python's stack left: a function that calls itself
 then fails at a few hundred levels. Linear time is tested by counting calls.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import itertools
@@ -14,7 +12,6 @@ import pickle
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from types import FrameType
 
 import numpy as np
 import pytest
@@ -217,8 +214,8 @@ def test_the_work_of_compiling_grows_with_the_number_of_layers(build, monkeypatc
     # The search for a better plan has a bound of its own.
     monkeypatch.setattr(memory, "SEARCH_ROUNDS", 0)
 
-    def work(layers: int) -> int:
-        def compiled() -> None:
+    def work(layers):
+        def compiled():
             model = lm.Model(build(layers), engine="interpreter")
             loss, optimizer = lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9)
             with model.training(loss=loss, optimizer=optimizer, batch_size=4) as training:
@@ -239,15 +236,15 @@ def test_comparing_steps_takes_linear_time(build, monkeypatch):
     watched = {f"{name}.py" for name in (*watched, "workspaces", "native_program")}
     count = 0
 
-    def local(_frame: object, event: str, _argument: object) -> object:
+    def local(_frame, event, _argument):
         nonlocal count
         count += event == "line"
         return local
 
-    def traced(frame: FrameType, _event: str, _argument: object) -> object:
+    def traced(frame, _event, _argument):
         return local if os.path.basename(frame.f_code.co_filename) in watched else None
 
-    def lines(levels: int) -> int:
+    def lines(levels):
         nonlocal count
         count, before = 0, sys.gettrace()
         sys.settrace(traced)
@@ -268,7 +265,7 @@ def test_comparing_steps_takes_linear_time(build, monkeypatch):
 def test_paths_between_groups_are_found_while_groups_are_joined():
     random = np.random.default_rng(1)
 
-    def reaches(predecessors: dict[int, set[int]], start: int, end: int) -> bool:
+    def reaches(predecessors, start, end):
         """Whether there is a path through another group."""
         seen, pending = set[int](), list(predecessors[end] - {start})
         while pending:

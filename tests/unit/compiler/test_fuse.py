@@ -1,7 +1,5 @@
 """Fusion and simplification: which tensors share a step, which are stored, which are dropped."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
@@ -250,7 +248,7 @@ def test_a_cast_to_fewer_bytes_is_stored_instead_of_its_operand():
 
 
 def test_a_cast_is_stored_in_addition_to_its_operand_if_enough_steps_read_it():
-    def two(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
+    def two(wide, narrow):
         return [wide, ops.cumsum(narrow, 0), ops.cumsum(narrow * 2, 0)]
 
     chosen, always = narrowings(two)
@@ -259,7 +257,7 @@ def test_a_cast_is_stored_in_addition_to_its_operand_if_enough_steps_read_it():
 
 
 def test_a_cast_is_not_stored_for_a_step_that_also_reads_its_operand():
-    def rounded(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
+    def rounded(wide, narrow):
         return [ops.cumsum(wide - ops.cast(narrow, "float64"), 0)]
 
     chosen, always = narrowings(rounded)
@@ -274,7 +272,7 @@ def test_a_cast_is_not_stored_if_that_moves_as_many_bytes_and_needs_more_memory(
 
 
 def test_a_cast_is_stored_if_only_the_step_of_its_operand_reads_the_operand():
-    def normalised(wide: Tensor, narrow: Tensor) -> Sequence[Tensor]:
+    def normalised(wide, narrow):
         return [ops.mean(wide * wide), ops.cumsum(narrow, 0)]
 
     chosen, always = narrowings(normalised)

@@ -1,7 +1,5 @@
 """Layouts: transposes sink until no step only moves numbers, and windows are never stored."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The plan of the arena: no overlap, little waste, results in place, blocks within a limit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

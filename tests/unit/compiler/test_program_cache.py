@@ -1,10 +1,7 @@
 """The program cache: programs on disk are found by all that they were compiled from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,18 +17,17 @@ from lamina.compiler.program_cache import compile_cached
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import OPS, Graph, Op, apply, leaf
 from lamina.learning.protocols import TrainingOptions
-from lamina.program.program import Program
 from lamina.program.target import Target
 from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 
 @pytest.fixture
-def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def compiled(tmp_path, monkeypatch):
     """An empty cache; the names of the programs that are compiled."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     names: list[str] = []
 
-    def counted(graph: Graph, *, batch: int, name: str, target: Target) -> Program:
+    def counted(graph, *, batch, name, target):
         names.append(name)
         return compile_graph(graph, batch=batch, name=name, target=target)
 
@@ -187,7 +183,7 @@ NONSENSE = {
 def test_an_entry_that_is_no_program_is_made_anew(content, compiled, tmp_path, monkeypatch):
     kept: list[str] = []
 
-    def noted(key: str, data: bytes) -> None:
+    def noted(key, data):
         kept.append(key)
         cache.keep(key, data)
 

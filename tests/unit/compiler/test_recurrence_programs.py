@@ -1,8 +1,5 @@
 """Recurrences as programs: one loop, few steps, and refused calls."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +52,7 @@ def test_long_sequences_make_no_larger_programs():
 
 
 def test_within_an_iteration_temporaries_share_memory():
-    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+    def step(states, elements, constants):
         x = states[0]
         for weight in constants:
             x = ops.tanh(x @ weight + elements[0])
@@ -101,7 +98,7 @@ def test_the_functions_of_gates_are_computed_once(kind, functions):
     program = training_program(10, kind=kind)
     forward, backward = (program.steps[repeat.first : repeat.last] for repeat in program.repeats)
 
-    def expensive_functions(steps: Sequence[Any]) -> int:
+    def expensive_functions(steps):
         scalars = postorder(*(scalar for step in steps for scalar in scalars_of(step)))
         return sum(isinstance(x, Apply) and x.primitive in EXPENSIVE for x in scalars)
 
@@ -132,7 +129,7 @@ BATCH, FEATURES = 4, 32
     ],
 )
 def test_large_tensors_and_those_equal_in_every_iteration_are_not_kept(step, numbers):
-    def arena_bytes(length: int) -> int:
+    def arena_bytes(length):
         x = Leaves()
         weight = x.add(FEATURES, FEATURES, role="parameter")
         elements = x.add(length, BATCH, FEATURES)
@@ -148,14 +145,14 @@ def test_unused_results_do_not_change_the_program():
     leaves = Leaves()
     plain = lstm(leaves)[0]
 
-    def kept(node: Tensor) -> Tensor:
+    def kept(node):
         body: Graph = node.attributes["body"]
         products = [x for x in topological(body.roots) if x.op.name == "matmul"]
         outputs = (*body.outputs, *((f"kept{n}", x) for n, x in enumerate(products)))
         attributes = {**node.attributes, "body": Graph(body.inputs, outputs)}
         return apply(node.op, *node.operands, **attributes)
 
-    def program(states: Tensor) -> str:
+    def program(states):
         slopes = gradients(ops.sum(states), leaves.tensors)
         return str(program_of([states, *slopes]))
 

@@ -1,7 +1,5 @@
 """Operands of products that are stored rounded: which, where, and that results stay the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -74,7 +72,7 @@ def trained(network: lm.Network, **precision: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def interpreter(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def interpreter(monkeypatch):
     """The options of the interpreter, which multiplies TF32 and exposes faults of programs."""
     monkeypatch.setattr(
         InterpreterEngine, "device", replace(InterpreterEngine().device, has_tf32=True)
@@ -163,7 +161,7 @@ def test_a_computed_tensor_is_stored_in_float32_only_if_something_reads_that():
     hidden = ops.tanh(ops.matmul(x, weights[0]))
     products = [ops.matmul(hidden, weights[1])]
 
-    def stored(outputs: list[Tensor]) -> int:
+    def stored(outputs):
         program = program_of("TF32", outputs)
         results = {buffer for _, buffer in program.outputs}
         return len({one.name for one in program.of_kind("temporary")} - results)

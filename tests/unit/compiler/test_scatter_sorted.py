@@ -1,7 +1,5 @@
 """Sorts and segment sums: rules of the check, text, cost and memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Targets: effects on programs, the targets of engines, and keys of cached programs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -81,7 +79,7 @@ def test_attention_is_divided_into_blocks(monkeypatch):
     y = ops.attention(*leaves)
     slopes = gradients(y * y, leaves)
 
-    def blocks(outputs: Sequence[Tensor], each: int, most: int = 8) -> int:
+    def blocks(outputs, each, most=8):
         monkeypatch.setattr("lamina.ops.attention_blocks.BLOCK_QUERIES", each)
         monkeypatch.setattr("lamina.ops.attention_blocks.MOST_BLOCKS", most)
         return contractions(of(outputs, leaves))
@@ -112,7 +110,7 @@ def functions_backwards(program: Program) -> int:
 
 
 def test_recurrences_keep_tensors_that_are_expensive(monkeypatch):
-    def kept() -> tuple[int, int]:
+    def kept():
         short, long = (of(*lstm(length)) for length in (10, 110))
         return functions_backwards(long), (long.plan.arena_bytes - short.plan.arena_bytes) // 100
 
@@ -132,7 +130,7 @@ def test_expensive_functions_of_several_users_are_stored_and_cheap_ones_computed
     y = ops.tanh(x)
     outputs = [ops.cumsum(y, 0), ops.cumsum(ops.flip(y), 0)]
 
-    def temporaries() -> int:
+    def temporaries():
         return len(of(outputs, leaves).of_kind("temporary"))
 
     stored = temporaries()
@@ -141,7 +139,7 @@ def test_expensive_functions_of_several_users_are_stored_and_cheap_ones_computed
 
 
 @pytest.fixture
-def recomputing(monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
+def recomputing(monkeypatch):
     return interpreter_for(RECOMPUTING, monkeypatch)
 
 
@@ -206,7 +204,7 @@ def test_models_and_trainings_compile_for_the_target_of_their_engine(engine, rec
     net = network()
     wanted = RECOMPUTING if engine == "interpreter" else DEFAULT_TARGET
 
-    def expected(batch: int) -> object:
+    def expected(batch):
         graph = inference_graph(BatchSpecs(net, float32)).graph
         return compile_graph(graph, batch=batch, name="test", target=wanted).plan
 

@@ -1,17 +1,13 @@
 """Packages that the tests of data use where they are installed."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 
 @pytest.fixture
-def pandas() -> Any:
+def pandas():
     return pytest.importorskip("pandas", reason="pandas is not installed")
 
 
 @pytest.fixture
-def polars() -> Any:
+def polars():
     return pytest.importorskip("polars", reason="Polars is not installed")

@@ -1,7 +1,5 @@
 """`Dataset`: refused data, splits and batches."""
 
-from __future__ import annotations
-
 import re
 from array import array
 from collections.abc import Callable
@@ -243,7 +241,7 @@ def test_data_sets_pairs_and_arrays_are_data_sets():
 
 
 def test_classes_are_counted_by_the_largest_label():
-    def classes(targets: Any) -> int:
+    def classes(targets):
         return Dataset(np.zeros((3, 1)), targets).classes
 
     assert classes(np.array([0, 6, 2])) == 7

@@ -1,7 +1,5 @@
 """Data frames and tables: how words, gaps and columns of all kinds are coded."""
 
-from __future__ import annotations
-
 import datetime
 import io
 from functools import partial

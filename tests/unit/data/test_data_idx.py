@@ -1,7 +1,5 @@
 """IDX files: every element type is read, and every damaged file gives a clear error."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct
@@ -189,7 +187,7 @@ def test_a_thousand_damaged_files_give_an_array_or_a_clear_error(tmp_path, monke
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     generator = np.random.default_rng(1)
     for part, count in (("train", 6), ("t10k", 4)):
         images = generator.integers(0, 256, (count, 28, 28), np.uint8)

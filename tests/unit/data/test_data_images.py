@@ -1,7 +1,5 @@
 """Folders of pictures: which are read, their classes, and what is refused."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,7 +89,7 @@ HOW: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "progress": Fal
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> Path:
+def folders(tmp_path):
     """Pictures for training of three classes, and for testing of two of them."""
     for number, name in enumerate("abc"):
         save(tmp_path / "train" / name / "1.png", GREY + number)

@@ -1,7 +1,5 @@
 """The notation of tables in files: delimiters, decimal marks, marks between thousands, quotes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import warnings

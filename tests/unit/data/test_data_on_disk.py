@@ -1,11 +1,8 @@
 """Data that stays in its file: memory maps, and files that are read in chunks."""
 
-from __future__ import annotations
-
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,17 +17,17 @@ from lamina.errors import DataError, DTypeError, FileFormatError
 
 
 @pytest.fixture
-def npy(tmp_path: Path) -> tuple[Path, Path]:
+def npy(tmp_path):
     np.save(tmp_path / "x.npy", TRAIN.inputs)
     np.save(tmp_path / "y.npy", TRAIN.targets)
     return tmp_path / "x.npy", tmp_path / "y.npy"
 
 
 @pytest.fixture
-def hdf5(tmp_path: Path) -> Any:
+def hdf5(tmp_path):
     h5py = pytest.importorskip("h5py")
 
-    def write(**options: Any) -> Path:
+    def write(**options):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file.create_dataset("x", data=TRAIN.inputs, **options)
             file.create_dataset("y", data=TRAIN.targets)
@@ -136,7 +133,7 @@ def test_npy_is_read_in_chunks(npy):
 def test_chunks_are_shuffled_anew_in_each_epoch(npy):
     source = in_chunks(npy[0], examples=10)
 
-    def order(epoch: int, skip: int = 0) -> list[bytes]:
+    def order(epoch, skip=0):
         return [x.tobytes() for x, _ in source(epoch, skip, 7)]
 
     assert sorted(order(0)) == sorted(order(1)) == sorted(order(2))

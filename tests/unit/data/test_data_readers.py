@@ -1,7 +1,5 @@
 """`load`: every format, recognised by contents or suffix, and errors for unsuitable files."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os
@@ -127,7 +125,7 @@ def test_damaged_archives_give_clear_errors(tmp_path):
 
 
 @pytest.fixture
-def h5py() -> Any:
+def h5py():
     return pytest.importorskip("h5py", reason="h5py is not installed")
 
 

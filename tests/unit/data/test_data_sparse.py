@@ -1,7 +1,5 @@
 """Sparse matrices as inputs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -41,7 +39,7 @@ def test_few_rows_are_dense_at_a_time():
     matrix = scipy_sparse.random_array((100_000, 2_000), density=1e-4, dtype="float32", rng=0)
 
     class Noted(type(matrix.tocsr())):  # type: ignore[misc]
-        def toarray(self, *arguments: Any, **options: Any) -> Any:
+        def toarray(self, *arguments, **options):
             made.append(self.shape)
             return super().toarray(*arguments, **options)
 
@@ -139,7 +137,7 @@ def test_sparse_floats_are_converted():
 
 
 def test_faults_of_sparse_matrices_are_named():
-    def fault(*arrays: Any, **options: Any) -> str:
+    def fault(*arrays, **options):
         return error_text((DataError, DTypeError), lm.data.Dataset, *arrays, **options)
 
     text = "  inputs   90 examples, float32[90, 4]\n  targets  5 examples, int64[5]\n"

@@ -1,7 +1,5 @@
 """Files of tables with words, dates and gaps, in Python and on the command line."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -170,7 +168,7 @@ def test_whole_targets_that_are_not_exact_are_no_classes(tmp_path):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,7 +1,5 @@
 """Models that take tables: the coding is theirs, and stored with them."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from typing import Any
@@ -226,7 +224,7 @@ def test_a_fit_that_changes_nothing_keeps_the_coding(tmp_path):
         assert model.coding is coding
 
     class Saves(lm.Callback):
-        def fit_begins(self, fit: Any) -> None:
+        def fit_begins(self, fit):
             fit.model.save(tmp_path / "model")
             fit.stop()
 

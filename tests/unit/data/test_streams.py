@@ -1,7 +1,5 @@
 """Streams: batches of a source, read by a thread while the device computes."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os
@@ -10,7 +8,6 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,6 @@ from lamina.data.positions import WindowOrder
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.runtime import streaming
-from lamina.training.callbacks.callback import RunningFit
 
 
 def expected(epochs: list[list[np.ndarray[Any, Any]]], engine: str = "cpu") -> dict[str, Any]:
@@ -46,7 +42,7 @@ IN_ORDER = in_batches(np.arange(90))
 
 
 @pytest.fixture(autouse=True)
-def no_reader_stays() -> Iterator[None]:
+def no_reader_stays():
     yield
     gc.collect()
     names = [thread.name for thread in threading.enumerate()]
@@ -139,7 +135,7 @@ def test_several_inputs_are_read():
 
 
 def test_a_run_continues_after_the_training_steps_done():
-    def losses(*counts: int) -> list[float]:
+    def losses(*counts):
         stream = Stream(batches_of(TRAIN, 20), window=30)
         with training(lm.Model(network(), seed=3), BATCH) as running:
             return [float(loss) for count in counts for loss in running.run(stream, count, seed=5)]
@@ -176,8 +172,8 @@ def test_an_epoch_has_the_batches_of_its_source(source, how, rows):
 def test_a_source_is_opened_once_for_each_epoch_with_its_number():
     opened: list[tuple[str, int]] = []
 
-    def source(name: str) -> Any:
-        def batches(epoch: int) -> Iterator[Any]:
+    def source(name):
+        def batches(epoch):
             opened.append((name, epoch))
             return batches_of(TRAIN, 20)()
 
@@ -221,7 +217,7 @@ def test_the_orders_of_a_window_are_permutations_that_differ():
 
 
 def test_errors_of_the_source_arrive_with_their_traceback():
-    def broken() -> Iterator[Any]:
+    def broken():
         yield TRAIN.inputs, TRAIN.targets
         raise ZeroDivisionError("in the middle")
 
@@ -334,7 +330,7 @@ def test_what_is_no_source_is_refused():
 def test_the_source_is_closed_in_its_thread():
     threads: list[Any] = []
 
-    def noted() -> Iterator[Any]:
+    def noted():
         threads.append(threading.current_thread())
         try:
             yield from itertools.cycle(PAIRS)
@@ -374,12 +370,12 @@ def test_a_source_that_blocks_keeps_no_fit(blocked, ending, monkeypatch):
     waited: list[float] = []
 
     class Begins(lm.Callback):
-        def fit_begins(self, fit: RunningFit) -> None:
+        def fit_begins(self, fit):
             if ending == "a time limit":
                 fit.stop(after=0.3)
             begun.set()
 
-    def source(blocks: bool, readings: list[int]) -> Iterator[Any]:
+    def source(blocks, readings):
         if blocks and not readings.pop():
             begun.wait(60)
             if ending == "Ctrl-C" and unpressed.acquire(blocking=False):
@@ -387,11 +383,11 @@ def test_a_source_that_blocks_keeps_no_fit(blocked, ending, monkeypatch):
             released.wait(60)
         yield from batches_of(TRAIN, BATCH)()
 
-    def trains() -> Iterator[Any]:
+    def trains():
         yield TRAIN.inputs[:BATCH], TRAIN.targets[:BATCH]
         yield from source(blocked in ("training", "both"), [0])
 
-    def join(thread: threading.Thread, timeout: float | None = None) -> None:
+    def join(thread, timeout=None):
         short = thread.name == "lamina reader" and timeout is not None
         plain(thread, 0.5 if short else timeout)
         if short and thread.is_alive():

@@ -1,7 +1,5 @@
 """Streams without an end: how many batches are read, and when they are handed out."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,7 +75,7 @@ def test_a_fit_that_continues_reads_what_its_steps_need(tmp_path):
 
 
 @pytest.fixture
-def go_on() -> Iterator[threading.Event]:
+def go_on():
     """An event for which a source waits; it is set at the end."""
     event = threading.Event()
     yield event
@@ -85,7 +83,7 @@ def go_on() -> Iterator[threading.Event]:
 
 
 def test_whole_batches_are_handed_out_while_the_source_is_read(go_on):
-    def slow() -> Iterator[Any]:
+    def slow():
         yield TRAIN.inputs[:20]
         go_on.wait(PATIENCE)
         yield TRAIN.inputs[20:30]
@@ -105,7 +103,7 @@ def test_whole_batches_are_handed_out_while_the_source_is_read(go_on):
 def test_chunks_grow_while_nobody_waits(go_on):
     read = threading.Event()
 
-    def source() -> Iterator[Any]:
+    def source():
         for _ in range(1000):
             yield TRAIN.inputs[:BATCH]
         read.set()
@@ -121,7 +119,7 @@ def test_chunks_grow_while_nobody_waits(go_on):
 
 @pytest.mark.parametrize("waits", [False, True], ids=["busy", "waits"])
 def test_the_batches_before_an_error_are_handed_out(monkeypatch, waits):
-    def broken() -> Iterator[Any]:
+    def broken():
         yield from batches_of(TRAIN, 10)()
         raise ZeroDivisionError
 

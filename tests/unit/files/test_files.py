@@ -1,7 +1,5 @@
 """Model files: everything comes back, damage is noticed, nothing from a file is run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -176,7 +174,7 @@ def test_trained_parameters_and_states_are_loaded_from_a_safetensors_file(tmp_pa
 
 
 def test_loading_runs_no_initializer(tmp_path, monkeypatch):
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise AssertionError("an initializer was run")
 
     lm.Model(chain(lm.Linear(2, weight_init=Ramp(0.5)))).save(tmp_path / "model")
@@ -185,7 +183,7 @@ def test_loading_runs_no_initializer(tmp_path, monkeypatch):
 
 
 def test_networks_that_are_no_plain_data_cannot_be_saved(tmp_path):
-    def fault(*layers: lm.Layer) -> str:
+    def fault(*layers):
         return error_text(DefinitionError, lm.Model(chain(*layers)).save, tmp_path / "model")
 
     assert fault(lm.Linear(2, weight_regularizer=lambda w: ops.sum(w * w))) == (
@@ -196,14 +194,14 @@ def test_networks_that_are_no_plain_data_cannot_be_saved(tmp_path):
     )
 
     class Plain(lm.Layer):
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return x
 
     @dataclass(frozen=True)
     class Outer(lm.Layer):
         inner: lm.Layer
 
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return self.inner.forward(scope, x)
 
     assert "inner cannot be saved" in fault(Outer(Plain()))
@@ -219,7 +217,7 @@ def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch):
     lm.Model(chain(lm.Linear(2))).save(path)
     before = path.read_bytes()
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)

@@ -1,7 +1,5 @@
 """Damaged and hostile model files: each is an error, none runs code or wastes memory."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct
@@ -25,7 +23,7 @@ from tools.attack_definitions import attack
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Array]]:
+def whole(tmp_path_factory):
     """The bytes of a small model file, and the parameters in it."""
     path = tmp_path_factory.mktemp("whole") / "model"
     model = lm.Model(chain(lm.Linear(3), lm.Tanh(), lambda x: x * normal(3), lm.Linear(2)))

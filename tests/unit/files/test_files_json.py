@@ -3,8 +3,6 @@
 The checksums of these files are valid.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,7 +87,7 @@ def test_the_definition_of_a_network(every, tmp_path):
     path = tmp_path / "model"
     lm.Model(functional()).save(path)
 
-    def use(path: Path) -> None:
+    def use(path):
         try:
             lm.load(path).network.trace(dtype=float32, training=False)
         except LaminaError as error:
@@ -103,7 +101,7 @@ def test_the_coding_of_a_table(every, tmp_path):
     coding = table_model(tmp_path / "model")
     rows = {name: values for name, values in FRAME.items() if name != "y"}
 
-    def use(path: Path) -> None:
+    def use(path):
         lm.load(path, engine="interpreter").predict(rows)
 
     assert not faults(tmp_path / "model", "coding", coding, every, use)

@@ -1,7 +1,5 @@
 """Weights of PyTorch's modules in models of Lamina."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -202,7 +200,7 @@ def test_an_array_of_another_shape_in_load_parameters():
 
 
 def test_arrays_that_are_left_over_or_missing():
-    def fault(net: lm.Network, arrays: Any = TWO_LINEAR, **how: Any) -> str:
+    def fault(net, arrays=TWO_LINEAR, **how):
         return error_text(DefinitionError, lm.from_torch, net, arrays, **how)
 
     assert fault(lm.Sequential(lm.Input(4), lm.Linear(5))) == (

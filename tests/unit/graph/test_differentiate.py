@@ -1,7 +1,5 @@
 """Derivatives of graphs: values, seeds, derivatives of derivatives, and ops without derivatives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from error_texts import error_text, refused

@@ -1,7 +1,5 @@
 """Graphs: their text, their type check, their value, their batch, and how they are rewritten."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

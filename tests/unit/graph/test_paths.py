@@ -1,7 +1,5 @@
 """Patterns of names: optimizers for some parameters, and parameters that are not trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -66,10 +64,10 @@ def test_paths_within_paths_and_averages_are_resolved():
 
 def test_an_optimizer_that_is_no_subclass_is_accepted():
     class Bare:
-        def slots(self) -> dict[str, float]:
+        def slots(self):
             return {}
 
-        def update(self, parameter: Any, gradient: Any, slots: Any, step: Any) -> Any:
+        def update(self, parameter, gradient, slots, step):
             return parameter - gradient * 0.1, {}
 
     found = after(3, lm.ByPath({"4.*": Bare()}, default=Bare()))

@@ -1,7 +1,5 @@
 """The methods of tensors are the functions of `lamina.ops`."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from functools import partial

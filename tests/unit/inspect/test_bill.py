@@ -1,7 +1,5 @@
 """The memory bill: bytes by hand count, bounds, the largest batch; nothing is allocated."""
 
-from __future__ import annotations
-
 import math
 import re
 import tracemalloc
@@ -55,7 +53,7 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def bill(name: str, batch: int = 32) -> lm.bill.MemoryBill:
+def bill(name: str, batch: int = 32):
     return NETWORKS[name].plan(batch, lm.CrossEntropy(), lm.Adam(1e-3))
 
 

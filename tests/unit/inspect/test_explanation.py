@@ -1,9 +1,6 @@
 """Explanations and profiles: costs counted by hand, tables, listings, errors."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,7 +153,7 @@ def test_integer_inputs_without_data_and_a_loss_without_an_optimizer_are_refused
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
+def file(tmp_path):
     path = tmp_path / "net.py"
     path.write_text(
         "import lamina as lm\n"

@@ -1,7 +1,5 @@
 """`verify`: sound networks pass, a wrong gradient is named."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +10,6 @@ from error_texts import error_text
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array
 from lamina.engines.engine import Device
 from lamina.errors import DataError, DefinitionError, ShapeError
 from lamina.graph import OPS, Op, Tensor, apply
@@ -20,7 +17,7 @@ from lamina.training import verification
 
 
 @pytest.fixture(autouse=True)
-def quick_engines(request: pytest.FixtureRequest) -> None:
+def quick_engines(request):
     """Only engines that compile quickly, except in tests named `every_engine`."""
     if "every_engine" not in request.node.name:
         request.getfixturevalue("quick_verification")
@@ -72,7 +69,7 @@ def test_an_engine_that_does_not_update_a_parameter_is_found(monkeypatch):
     network = lm.Sequential(lm.Input(8), *layers, lm.Linear(4))
     steps = verification._changes
 
-    def spoilt(*arguments: Any) -> dict[str, tuple[Array, Array]]:
+    def spoilt(*arguments):
         found = steps(*arguments)
         if arguments[3] == "cpu":
             start, change = found["1.weight"]

@@ -1,7 +1,5 @@
 """Activations: values, first and second derivatives against NumPy and PyTorch, at kinks too."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Gradients through layers: derivatives of any order as outputs of networks, and their training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +80,7 @@ def test_every_layer_has_gradients_that_are_trained(name, training):
     names = [leaf.attributes["name"] for leaf in parameters]
     along = {n: generator.normal(size=values[n].shape) for n in names if n in values}
 
-    def total_at(step: float) -> float:
+    def total_at(step):
         moved = {n: values[n] + step * direction for n, direction in along.items()}
         return float(evaluate(graph, {**values, **moved})[0]["total"])
 

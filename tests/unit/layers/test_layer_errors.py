@@ -4,8 +4,6 @@ Wrong types and ranges of single options are tested for all layers by what their
 `tests/golden/parameters.txt`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers: values and derivatives against NumPy and PyTorch, shapes, and the text of errors."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json

@@ -3,8 +3,6 @@
 Values and gradients are compared with PyTorch's in test_layers_torch_attention.py.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

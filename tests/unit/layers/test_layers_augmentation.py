@@ -3,8 +3,6 @@
 The oracle runs with seed 1 and step 2, and each draw of a layer has the next stream.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Their values and gradients are compared with PyTorch's in test_layers_torch*.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

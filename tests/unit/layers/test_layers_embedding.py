@@ -4,8 +4,6 @@ Values and gradients of `Embedding` and `OneHot` are compared with PyTorch's in
 test_layers_torch.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +39,7 @@ def test_rows_above_a_norm_are_scaled_to_it(layer):
 
 
 def test_rows_start_with_the_initializer_but_for_the_padding():
-    def table(*sizes: int, **options: Any) -> np.ndarray:
+    def table(*sizes, **options):
         net = lm.Sequential(lm.Input(4, dtype="int64"), lm.Embedding(*sizes, **options))
         return lm.Model(net).parameters()["1.weight"]
 

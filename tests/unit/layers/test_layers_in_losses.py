@@ -1,7 +1,5 @@
 """Layers that are applied outside of networks: in losses, metrics, regularizers and clipping."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +44,7 @@ def test_a_loss_of_layers_trains_like_one_of_ops(engine, micro_batch):
 
 
 def test_layers_are_applied_in_losses_and_metrics_of_an_evaluation():
-    def rectified(y: Tensor, t: Tensor) -> Tensor:
+    def rectified(y, t):
         return with_layer(y, t)
 
     model = lm.Model(network(), seed=0)
@@ -62,7 +60,7 @@ def test_a_distance_of_triplets_is_a_layer():
     triplets = lm.Network(inputs, [body(x) for x in inputs])
     arrays = tuple(normal(16, 3, seed=seed) for seed in range(3))
 
-    def fitted(loss: Any) -> Sequence[float]:
+    def fitted(loss):
         how = {"optimizer": lm.SGD(0.1), "epochs": 3, "batch_size": 8, "progress": False}
         return lm.Model(triplets, seed=0).fit(lm.data.Dataset(arrays), loss=loss, **how)["loss"]
 
@@ -72,10 +70,10 @@ def test_a_distance_of_triplets_is_a_layer():
 
 
 def test_layers_are_applied_to_parameters_and_gradients():
-    def regularized(function: Any) -> Sequence[float]:
+    def regularized(function):
         return losses_of(network(weight_regularizer=lambda w: 0.01 * ops.sum(function(w))))
 
-    def clipped(function: Any) -> Sequence[float]:
+    def clipped(function):
         return losses_of(network(), clip=lambda flows: [function(flow) for flow in flows])
 
     assert regularized(lm.ReLU()) == regularized(ops.relu)
@@ -83,7 +81,7 @@ def test_layers_are_applied_to_parameters_and_gradients():
 
 
 def test_a_rate_is_computed_by_layers():
-    def rate(step: Tensor) -> Tensor:
+    def rate(step):
         return 0.5 * lm.Tanh()(ops.cast(step, "float32") + 1.0)
 
     model = lm.Model(network(), seed=0)
@@ -101,7 +99,7 @@ def ops_loss(y: Tensor, t: Tensor) -> Tensor:
 
 
 def test_a_random_layer_in_a_loss_draws_numbers_in_training_and_none_in_evaluation():
-    def noisy(y: Tensor, t: Tensor) -> Tensor:
+    def noisy(y, t):
         return ops.mean(lm.Dropout(0.5)(y - t) ** 2)
 
     model = lm.Model(network(), seed=0)
@@ -119,7 +117,7 @@ def test_a_layer_with_parameters_belongs_into_the_network():
     x, t = lm.Input(3), lm.Input(2)
     compared = lm.Network([x, t], [judge(network()(x)), judge(t)])
 
-    def loss(outputs: Sequence[Tensor], _: object) -> Tensor:
+    def loss(outputs, _):
         return ops.mean((outputs[0] - outputs[1]) ** 2)
 
     model = lm.Model(compared, seed=0)

@@ -3,8 +3,6 @@
 Their values and gradients are compared with PyTorch's in test_layers_torch_normalization.py.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -73,7 +71,7 @@ def test_inference_fuses_normalisation_into_the_product_before_it(before, size):
     alone = lm.Sequential(lm.Input(*size), before, lm.ReLU())
     channels = before(lm.Input(*size)).shape[1]
 
-    def large_steps(network: lm.Network) -> int:
+    def large_steps(network):
         steps = network.plan(16).program.steps
         stores = [store for step in steps for store in stores_of(step)]
         buffers = network.plan(16).program.buffers

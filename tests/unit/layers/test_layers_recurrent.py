@@ -3,8 +3,6 @@
 Values and gradients are compared with PyTorch's in test_layers_torch_recurrent.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -88,7 +86,7 @@ def test_dropout_does_nothing_in_inference_nor_after_the_last_layer():
 
 
 def test_a_summary_counts_every_iteration_of_a_layer():
-    def flops(length: int) -> int:
+    def flops(length):
         net = lm.Sequential(lm.Input(length, INPUTS), lm.LSTM(16), lm.LSTM(8, returns="last"))
         return int(str(net).splitlines()[-1].split()[-1].replace(",", ""))
 

@@ -1,7 +1,5 @@
 """Weight tying: one weight in two layers; values, gradients, files, and errors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, cast
 

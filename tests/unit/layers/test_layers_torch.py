@@ -3,8 +3,6 @@
 Other families have files of their own, test_layers_torch_*.py.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

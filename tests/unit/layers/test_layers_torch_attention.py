@@ -1,7 +1,5 @@
 """Attention and the blocks of transformers against PyTorch: values and gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Normalisation against PyTorch: values, gradients, running averages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +9,6 @@ from torch_comparison import (
     Case,
     Mine,
     Theirs,
-    Values,
     changed,
     comparison,
     inputs_of,
@@ -114,7 +111,7 @@ def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(case,
     upstream = normal(mine.output_shape, float32, 1)
     expected, expected_states = exact.trained([a.astype(float) for a in x], upstream.astype(float))
 
-    def errors(found: tuple[Values, Values]) -> dict[str, float]:
+    def errors(found):
         pairs = ((found[0], expected), (found[1], expected_states))
         return {
             name: float(np.abs(values[name] - wanted[name]).max())

@@ -1,7 +1,5 @@
 """Recurrent layers against PyTorch: values and gradients."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping

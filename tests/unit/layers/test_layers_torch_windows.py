@@ -1,7 +1,5 @@
 """Convolutions and pooling against PyTorch: values and gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

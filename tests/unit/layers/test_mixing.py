@@ -1,7 +1,5 @@
 """Layers that mix the examples of a batch: values, the distribution of shares, and the loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,7 @@ from random_arrays import normal64
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, Shape, float64, int64
-from lamina.graph import Graph, Tensor, bind_batch, constant, evaluate
+from lamina.graph import Graph, bind_batch, constant, evaluate
 from lamina.layers.layer import Layer
 from lamina.layers.mixing import beta_quantiles
 from lamina.learning.protocols import TrainingOptions
@@ -144,7 +142,7 @@ def test_the_loss_takes_both_targets_by_their_shares(loss, classes):
 
 
 def test_targets_keep_the_weights_of_their_examples():
-    def weighted(x: Array, target: Array, weights: Array, *layers: Layer) -> float:
+    def weighted(x, target, weights, *layers):
         network = lm.Sequential(lm.Input(3), *layers, lm.Identity())
         specs = [(lm.Input(3).shape[:1], int64)], [(lm.Input(3).shape[:1], float64)]
         batch = BatchSpecs(network, float64, targets=specs[0], weights=specs[1])
@@ -166,7 +164,7 @@ def test_targets_keep_the_weights_of_their_examples():
 
 
 def test_several_targets_are_mixed_together():
-    def loss(outputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
+    def loss(outputs, targets):
         return sum((ops.mean(ops.abs(a - b)) for a, b in zip(outputs, targets, strict=True)), 0.0)
 
     x = lm.Input(4)
@@ -181,7 +179,7 @@ def test_several_targets_are_mixed_together():
     share = share_of(lm.Mixup(), 4)
     mixed = share * data + (1 - share) * np.roll(data, 1, 0)
 
-    def value(shift: int) -> float:
+    def value(shift):
         targets = np.roll(first, shift, 0), np.roll(second, shift, 0)
         return float(np.abs(mixed - targets[0]).mean() + np.abs(2 * mixed - targets[1]).mean())
 
@@ -191,10 +189,10 @@ def test_several_targets_are_mixed_together():
 def test_a_loss_without_targets_is_as_it_was():
     @dataclass(frozen=True)
     class Size:
-        def target(self, prediction: Tensor) -> None:
+        def target(self, prediction):
             return None
 
-        def __call__(self, prediction: Tensor, target: None) -> Tensor:
+        def __call__(self, prediction, target):
             return ops.mean(prediction * prediction)
 
     network = lm.Sequential(lm.Input(4), lm.Mixup())

@@ -1,7 +1,5 @@
 """What lies after the end of a sequence changes neither results nor gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

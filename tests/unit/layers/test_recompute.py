@@ -1,7 +1,5 @@
 """Recompute: layers whose results are computed again in the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +64,7 @@ def test_convolutions_with_normalization_take_less_memory_too():
 
 
 def test_a_block_of_blocks_keeps_less_than_the_blocks():
-    def deep(wrap: Callable[..., Any]) -> lm.Network:
+    def deep(wrap):
         layers: list[Any] = [lm.Input(64)]
         for _ in range(6):
             inner = [

@@ -1,7 +1,5 @@
 """Layers with several results: `forward` returns a tuple of tensors."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import dataclass

@@ -1,8 +1,5 @@
 """Tracing: how often the `forward` of layers runs."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +11,7 @@ calls: list[bool] = []
 
 
 @pytest.fixture(autouse=True)
-def no_calls() -> Iterator[None]:
+def no_calls():
     calls.clear()
     yield
     calls.clear()
@@ -58,14 +55,14 @@ def test_another_float_type_is_traced_anew_and_kept():
 def test_layers_within_layers_run_once_for_each_mode():
     @dataclass(frozen=True)
     class Inner(lm.Layer):
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return Counted()(x)
 
     @dataclass(frozen=True)
     class Outer(lm.Layer):
         inner: Inner
 
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return self.inner(x) + 1.0
 
     net = lm.Sequential(lm.Input(3), Outer(Inner()))

@@ -1,7 +1,5 @@
 """Averages of parameters: formulas, PyTorch's results, state, checkpoints and history."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

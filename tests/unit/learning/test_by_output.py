@@ -1,7 +1,5 @@
 """A loss and metrics for each output of a network, by name or in order."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any
@@ -62,7 +60,7 @@ def test_factors_scale_the_losses_in_the_total_only():
 
 
 def test_a_fit_is_that_of_the_sum_as_a_function():
-    def total(outputs: Any, targets: Any) -> lm.Tensor:
+    def total(outputs, targets):
         return 0.25 * lm.MSE()(outputs[0], targets[0]) + lm.CrossEntropy()(outputs[1], targets[1])
 
     one, other = model(), model()
@@ -88,7 +86,7 @@ def test_an_output_without_a_loss_is_not_trained_and_has_no_target():
 def test_metrics_are_given_by_output_too():
     own = model()
 
-    def distance(prediction: lm.Tensor, target: lm.Tensor) -> lm.Tensor:
+    def distance(prediction, target):
         return ops.sum(abs(prediction - target), 1)
 
     history = own.fit(

@@ -1,7 +1,5 @@
 """Numbers of optimizers, schedules, clipping and penalties are inputs of the program."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math
@@ -169,10 +167,10 @@ def test_a_fit_with_other_numbers_compiles_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     compiled: list[str] = []
 
-    def counted(module: Any, name: str) -> None:
+    def counted(module, name):
         function = getattr(module, name)
 
-        def call(*values: Any, **options: Any) -> Any:
+        def call(*values, **options):
             compiled.append(name)
             return function(*values, **options)
 
@@ -182,7 +180,7 @@ def test_a_fit_with_other_numbers_compiles_nothing(monkeypatch, tmp_path):
     counted(llvm, "assemble")
     x, y = np.ones((12, 3), "float32"), np.arange(12) % 2
 
-    def loss(number: float) -> float:
+    def loss(number):
         net = lm.Sequential(lm.Input(3), lm.Linear(2, weight_regularizer=lm.L1(number)))
         optimizer = lm.EMA(
             lm.ByPath(

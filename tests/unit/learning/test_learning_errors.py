@@ -4,8 +4,6 @@ Wrong types and ranges of single options are tested for all by what their kinds 
 `tests/golden/parameters.txt`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

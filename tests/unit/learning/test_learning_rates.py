@@ -1,7 +1,5 @@
 """Schedules: formulas, the same on the device and for plots."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Warnings about losses and metrics whose prediction is certainly of a wrong kind."""
 
-from __future__ import annotations
-
 import linecache
 import warnings
 from collections.abc import Callable

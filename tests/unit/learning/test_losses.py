@@ -1,7 +1,5 @@
 """Losses: values and gradients against NumPy and PyTorch, and the text of errors."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -343,7 +341,7 @@ def test_targets_that_index_in_a_function_of_the_user_are_checked(function, as_m
 
 
 def test_computed_indices_of_targets_are_not_checked():
-    def loss(prediction: Any, target: Any) -> Any:
+    def loss(prediction, target):
         return _by_op(prediction, ops.clip(target, 0, 2))
 
     model = lamina.Model(lamina.Sequential(lm.Input(2), lm.Linear(3)), seed=0)

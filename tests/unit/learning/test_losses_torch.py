@@ -4,8 +4,6 @@ Values and sizes of gradients are also recorded, for where there is no PyTorch:
 `python tests/golden/record.py losses`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Metrics against NumPy, over several batches, and the text of errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -268,10 +266,10 @@ def test_a_users_metric_has_the_name_of_its_class():
 
 
 def test_functions_and_losses_are_metrics():
-    def largest(prediction: lamina.Tensor, target: lamina.Tensor) -> lamina.Tensor:
+    def largest(prediction, target):
         return lamina.ops.max(abs(prediction - target), 1)
 
-    def bias(prediction: lamina.Tensor, target: lamina.Tensor) -> lamina.Tensor:
+    def bias(prediction, target):
         return lamina.ops.mean(prediction - target)
 
     net = lamina.Sequential(lamina.Input(3), lamina.Linear(2))

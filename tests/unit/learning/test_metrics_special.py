@@ -1,7 +1,5 @@
 """Metrics of several labels at once, and metrics of NaN, infinity and nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

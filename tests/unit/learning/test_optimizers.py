@@ -1,7 +1,5 @@
 """Optimizers and clipping against PyTorch and written-out formulas."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
@@ -244,7 +242,7 @@ def test_lbfgs_minimises_a_quadratic_form():
     factors = np.linspace(1.0, 30.0, 12).reshape(3, 4)
     x, y = np.zeros((1, 1)), np.zeros((1, 3, 4))
 
-    def loss(prediction: Tensor, target: Tensor) -> Tensor:
+    def loss(prediction, target):
         return ops.sum((prediction - target) * (prediction - target) * factors)
 
     model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(12), lm.Reshape(3, 4)), dtype="float64")
@@ -267,9 +265,7 @@ def joined_model() -> lm.Model:
     return lm.Model(network, dtype="float64", seed=0)
 
 
-def joined_training(
-    optimizer: Any, model: lm.Model | None = None, **options: Any
-) -> lm.training.Training:
+def joined_training(optimizer: Any, model: lm.Model | None = None, **options: Any):
     model = model or joined_model()
     return model.training(loss=lm.MSE(), optimizer=optimizer, batch_size=8, **options)
 

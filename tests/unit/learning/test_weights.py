@@ -1,7 +1,5 @@
 """Weights of examples and classes: in losses, metrics, fits, evaluations and training steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks: definition, numbers of layers, and text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,7 +93,7 @@ def test_a_layer_that_is_applied_twice_shares_its_parameters():
 def test_the_penalty_of_a_shared_or_an_inner_layer_is_counted_once():
     @dataclass(frozen=True)
     class Own(lm.Layer):
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return lm.Linear(3, weight_regularizer=lm.L1(0.5))(x)
 
     for layer in (lm.Linear(3, weight_regularizer=lm.L2(1.0)), Own()):

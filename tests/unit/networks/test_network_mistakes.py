@@ -1,7 +1,5 @@
 """Mistakes in a network are refused where they are written, with the path and the user's line."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ready networks: published numbers of parameters, shapes, a few training steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -405,7 +403,7 @@ def test_a_deep_network_agrees_with_pytorch(name):
     x = np.random.default_rng(0).normal(size=(4, *model.network.inputs[0].shape[1:]))
     y = np.array([1, 7, 7, 0])
 
-    def in_order(values: dict[str, Array]) -> list[str]:
+    def in_order(values):
         """The names in the order in which the layers were made."""
         network = model.network
         paths = [network.path(node) for node in network.nodes]

@@ -4,8 +4,6 @@ Each public function has a right call, made from its annotations. Each of its ar
 by wrong values, one at a time.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -310,11 +308,11 @@ def test_numbers_of_numpy_count_as_whole_numbers():
 
 def test_tensors_of_other_libraries_are_constants():
     class Foreign:
-        def __array__(self, *_: Any, **__: Any) -> Array:
+        def __array__(self, *_, **__):
             return np.arange(4.0)
 
     class Elsewhere:
-        def __array__(self, *_: Any, **__: Any) -> Array:
+        def __array__(self, *_, **__):
             raise TypeError("can't convert device tensor")
 
     compare([ops.mul(X, Foreign())], InterpreterEngine())

@@ -3,8 +3,6 @@
 Values, gradients and second derivatives are tested from the samples of the op's record.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -106,7 +104,7 @@ def same(found: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -
 
 
 def test_long_sequences_are_split_into_a_few_blocks_on_the_cpu():
-    def blocks_of(length: int, causal: bool = False) -> int:
+    def blocks_of(length, causal=False):
         given = operands(*[(1, 1, length, 4)] * 3)
         node = ops.attention(*given, causal=causal)
         return attention_arguments(node.operands, node.attributes).block_count
@@ -148,7 +146,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square(causal):
 
 
 def test_queries_look_only_at_blocks_of_keys_that_they_may_see():
-    def work(causal: bool) -> int:
+    def work(causal):
         program = compiled(1, 1, 1024, 16, causal=causal, with_gradients=False)
         steps = (step for step in program.steps if isinstance(step, Contraction))
         return sum(int(np.prod(step.extents)) for step in steps)

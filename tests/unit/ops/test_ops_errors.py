@@ -1,7 +1,5 @@
 """What functions of `lamina.ops` refuse: each error states the expected and the found value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Squares, sums and what a gradient multiplies are float32 inside, so that they ne
 lose digits. Generated from the calls of `test_ops_arguments`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 The conformance tests compare the lowering of each op.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Movement with open dimensions, padding and indexing as in NumPy."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

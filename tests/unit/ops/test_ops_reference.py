@@ -1,7 +1,5 @@
 """Every op's reference, shape rule and gradient, from the samples in its record."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

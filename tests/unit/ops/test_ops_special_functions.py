@@ -1,7 +1,5 @@
 """Functions of gamma and erf against math, and Fourier transforms against NumPy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
@@ -108,7 +106,7 @@ def test_fourier_transforms_are_numpys(count):
     numbers = pairs[..., 0] + 1j * pairs[..., 1]
     half = count // 2 + 1
 
-    def same(found: Array, exact: Array) -> None:
+    def same(found, exact):
         as_pairs = np.stack([exact.real, exact.imag], -1) if np.iscomplexobj(exact) else exact
         np.testing.assert_allclose(found, as_pairs, atol=6e-7 * np.max(np.abs(exact)))
 
@@ -131,7 +129,7 @@ def test_bincount_counts_numbers_within_its_size():
     found = computed(lambda t, w: ops.bincount(t, 5, w), x, weights)
     np.testing.assert_array_equal(found, [0.5, 0, 16, 3, 0])
 
-    def gradient(t: lm.Tensor, w: lm.Tensor) -> lm.Tensor:
+    def gradient(t, w):
         return lm.gradients(ops.bincount(t, 4, w)[3], [w])[0]
 
     np.testing.assert_array_equal(computed(gradient, x, weights), [[0, 1, 1], [0, 0, 0]])

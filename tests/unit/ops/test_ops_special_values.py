@@ -1,7 +1,5 @@
 """Zeros, ties, infinities and NaN: values and gradients are those of PyTorch."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -212,14 +210,14 @@ def test_gradients_of_powers_at_zero():
     base, exponent = np.zeros(4), np.array([0.0, 1.0, 2.0, 3.0])
     assert slopes(ops.pow, base, exponent) == [[0, 1, 0, 0], [0, 0, 0, 0]]
 
-    def second(a: Tensor, b: Tensor) -> Tensor:
+    def second(a, b):
         return gradients(ops.pow(a, b), [a])[0]
 
     assert slopes(second, base, exponent)[0] == [0, 0, 2, 0]
 
 
 def test_gradient_of_the_gradient_of_a_product_with_zeros():
-    def second(x: Tensor) -> Tensor:
+    def second(x):
         return gradients(ops.prod(x), [x])[0]
 
     # The sum over j of the products without i and j.
@@ -228,7 +226,7 @@ def test_gradient_of_the_gradient_of_a_product_with_zeros():
 
 
 def test_sums_of_exponentials_do_not_overflow():
-    def logsumexp(*row: float) -> float:
+    def logsumexp(*row):
         return float(value(ops.logsumexp, np.array(row)))
 
     assert logsumexp(-INF, -INF) == -INF
@@ -244,7 +242,7 @@ def test_sums_of_exponentials_do_not_overflow():
 def test_gradient_of_a_sum_of_exponentials_with_infinities():
     """It is the limit: infinite elements share the gradient. With NaN it is NaN."""
 
-    def logsumexp(x: Tensor) -> Tensor:
+    def logsumexp(x):
         return ops.logsumexp(x, 0)
 
     assert slopes(logsumexp, [1.0, INF, 2.0]) == [[0, 1, 0]]

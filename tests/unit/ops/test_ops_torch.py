@@ -1,7 +1,5 @@
 """Functions of ops against PyTorch, in float64: values, gradients and second derivatives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The random number generator and the distributions made of it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 Each loop of the table is compared with its unrolled form, and so are its gradients, of all results
 at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -325,10 +323,10 @@ def test_second_derivatives_equal_those_of_the_unrolled_iterations(loop, target)
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_truncated_derivatives_are_those_of_iterations_with_stopped_gradients(reverse):
-    def step(state: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    def step(state, x, weight):
         return ops.tanh(state @ weight + x) * state
 
-    def one_by_one(initial: Tensor, sequence: Tensor, weight: Tensor) -> Tensor:
+    def one_by_one(initial, sequence, weight):
         states, times = [initial], range(LENGTH)
         for iteration, time in enumerate(reversed(times) if reverse else times):
             begins = iteration and iteration % 2 == 0

@@ -1,7 +1,5 @@
 """top_k: few elements are selected, many are sorted, and the results are the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

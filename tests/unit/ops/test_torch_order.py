@@ -1,7 +1,5 @@
 """Weights of PyTorch's modules: numbers in names are the order of layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Programs as bytes: decoding returns an equal program, and refuses damaged bytes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,7 +55,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 
 
 @pytest.fixture(params=PROGRAMS)
-def program(request: pytest.FixtureRequest) -> Program:
+def program(request):
     return PROGRAMS[request.param]()
 
 

@@ -1,7 +1,5 @@
 """Index expressions equal integer arithmetic at every point; their ranges contain all values."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Points of a step are independent: the check finds dependent ones, and results show them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -162,7 +160,7 @@ def test_rows_of_other_iterations_may_be_read_by_contractions_with_guards():
         "0.initial", (INNER,), (Write((), (Store("h", axis_index(INNER), load("x", Index())),)),)
     )
 
-    def repeated(later: int) -> Program:
+    def repeated(later):
         stores = (Store("h", row + later + axis_index(INNER), Local("sum", float32)),)
         step = Contraction(
             *("1.step", (), (INNER,), (), (wide,)),

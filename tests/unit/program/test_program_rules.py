@@ -1,7 +1,5 @@
 """The check of a program enforces the rules of steps, dtypes and locals."""
 
-from __future__ import annotations
-
 import pytest
 from error_texts import problem_of
 

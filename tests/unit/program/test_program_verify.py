@@ -1,7 +1,5 @@
 """The check of a program names the fault and its step or buffer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Contractions have the windows of convolutions and of their gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Rewriting replaces axes, buffers, locals and loads everywhere, and keeps everything else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from lamina.base.shapes import float32, int64
@@ -65,7 +63,7 @@ def test_deep_scalars_are_rewritten():
 def test_buffers_are_renamed_in_the_order_of_the_text():
     asked: list[str] = []
 
-    def renamed(name: str) -> str:
+    def renamed(name):
         asked.append(name)
         return name.upper()
 

@@ -1,9 +1,6 @@
 """Tables and pictures show the given values; pictures are written whole or not at all."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +33,7 @@ STEPS = ("matmul", "relu", "loss", "d_matmul")
 
 
 @pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list:
+def figures(monkeypatch):
     """The figures that are saved."""
     from matplotlib.figure import Figure
 
@@ -52,7 +49,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
+def path(tmp_path):
     """The file of a picture; if it was written, it is a whole one in the end."""
     yield tmp_path / "picture.png"
     for file in tmp_path.iterdir():
@@ -293,7 +290,7 @@ def test_the_suffix_chooses_the_format_of_a_picture(tmp_path):
 def test_a_picture_that_cannot_be_written_leaves_the_old_one(path, monkeypatch):
     path.write_bytes(b"old")
 
-    def full(_: int) -> None:
+    def full(_):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("os.fsync", full)

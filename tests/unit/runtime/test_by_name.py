@@ -1,7 +1,5 @@
 """Arrays that are given by the names of inputs and outputs."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -79,7 +77,7 @@ FORMS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
 def test_data_by_name_gives_the_results_of_arrays_in_order(engine):
-    def results(data: Any, inputs: Any) -> tuple[Any, list[float], Any]:
+    def results(data, inputs):
         own, how = model(engine), {"batch_size": 8, "shuffle": False, **HOW}
         history = own.fit(data, validation=data, epochs=2, **how)
         scores = own.evaluate(data, LOSS, {"label": lm.Accuracy()})
@@ -167,7 +165,7 @@ def test_the_target_of_a_single_loss_has_the_name_of_the_output():
     plain = lm.Model(lm.Network(x, lm.Linear(3)(x)), engine="interpreter")
     plain.evaluate(({"x": BOX}, {"output0": LABEL}), lm.CrossEntropy())
 
-    def joint(outputs: Any, targets: Any) -> lm.Tensor:
+    def joint(outputs, targets):
         first = lm.CrossEntropy()(outputs[0], targets[0])
         return first + lm.MSE()(outputs[1], targets[1])
 
@@ -264,7 +262,7 @@ def test_unknown_and_missing_inputs_and_targets_are_refused():
 
 
 def test_names_for_targets_without_names_are_refused():
-    def first(outputs: Any, target: Any) -> lm.Tensor:
+    def first(outputs, target):
         return lm.CrossEntropy()(outputs[0], target)
 
     text = (

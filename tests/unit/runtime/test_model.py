@@ -1,7 +1,5 @@
 """The model: predictions, parameters, evaluation, precision, seeds."""
 
-from __future__ import annotations
-
 import copy
 import linecache
 import pickle
@@ -43,7 +41,7 @@ def test_any_number_of_examples_can_be_predicted(count):
 def test_predictions_run_in_batches_whose_tensors_are_not_too_large(monkeypatch):
     batches: list[int] = []
 
-    def recorded(graph: Any, batch: int, *others: Any, **how: Any) -> Any:
+    def recorded(graph, batch, *others, **how):
         batches.append(batch)
         return compile_for_batch(graph, batch, *others, **how)
 

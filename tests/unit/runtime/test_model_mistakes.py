@@ -1,7 +1,5 @@
 """Wrong calls of a model are refused before anything changes; copies during a training."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re
@@ -197,7 +195,7 @@ def test_copies_during_a_training_are_made_between_two_training_steps():
     data = np.ones((8, 4), "float32"), np.ones((8, 256 * heads), "float32")
     part = model.part(model.network)
 
-    def loss(prediction: Any, _: Any) -> Any:
+    def loss(prediction, _):
         return lm.ops.sum(prediction) / 8
 
     copies: list[Callable[[], lm.Model]] = [
@@ -212,7 +210,7 @@ def test_copies_during_a_training_are_made_between_two_training_steps():
     found: set[float] = set()
     with model.training(loss, lm.SGD(1.0), batch_size=8) as training:
 
-        def train() -> None:
+        def train():
             while not ended:
                 training.run(data, 20)
 

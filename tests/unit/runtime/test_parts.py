@@ -1,7 +1,5 @@
 """Models of several networks on the same parameters, and two that are trained alternately."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import threading
@@ -212,7 +210,7 @@ def test_the_whole_waits_while_a_part_is_in_use():
     part = whole.part(decoder)
     asked, answered = threading.Event(), threading.Event()
 
-    def ask() -> None:
+    def ask():
         asked.set()
         whole.parameters()
         answered.set()

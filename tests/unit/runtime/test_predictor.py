@@ -1,7 +1,5 @@
 """Predictors: values, padding, errors, threads, and what a call allocates."""
 
-from __future__ import annotations
-
 import copy
 import threading
 import tracemalloc
@@ -28,11 +26,11 @@ from lamina.runtime import compile_for_batch
 
 
 @pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def batches(monkeypatch):
     """The batch sizes for which predictors compile programs."""
     found: list[int] = []
 
-    def recorded(graph: Any, batch: int, *others: Any, **how: Any) -> Any:
+    def recorded(graph, batch, *others, **how):
         found.append(batch)
         return compile_for_batch(graph, batch, *others, **how)
 
@@ -113,7 +111,7 @@ def test_batches_are_not_padded_if_the_network_mixes_their_examples(layer, batch
 def test_random_layers_do_not_look_like_mixed_examples(batches):
     @dataclass(frozen=True)
     class Noise(lm.Layer):
-        def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+        def forward(self, scope, x):
             return x + scope.normal(x.shape)
 
     model, x = lm.Model(lm.Sequential(lm.Input(3), Noise())), normal(2, 3)
@@ -215,7 +213,7 @@ def test_threads_with_their_own_predictors_see_whole_sets_of_parameters():
         model.set_parameters(values)
         expected.append(model.predict(x))
 
-    def work(number: int) -> None:
+    def work(number):
         predict, out = model.predictor(), np.empty((1, 1), "float32")
         for _ in range(150 if number == 0 else 0):
             for values in sets:
@@ -233,7 +231,7 @@ def test_one_predictor_may_be_called_by_several_threads():
     rows = [normal(1, 4) + n for n in range(4)]
     expected = [predict(row) for row in rows]
 
-    def work(number: int) -> None:
+    def work(number):
         for _ in range(500):
             np.testing.assert_array_equal(predict(rows[number]), expected[number])
 

@@ -1,7 +1,5 @@
 """Data sets that do not fit into the memory of a device."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,20 +25,20 @@ Call = Callable[..., Any]
 
 
 @pytest.fixture
-def engine(opencl_name: str) -> Any:
+def engine(opencl_name):
     return open_engine(opencl_name)
 
 
 @pytest.fixture
-def driver(engine: Any) -> Any:
+def driver(engine):
     return engine.arena().driver
 
 
 @pytest.fixture
-def chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def chunks(monkeypatch):
     """Streams every data set, in chunks of so many batches of the tests."""
 
-    def stream(count: int) -> None:
+    def stream(count):
         monkeypatch.setattr(GpuEngine, "shared", lambda *_: None)
         monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
         monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
@@ -51,14 +49,14 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.fixture
-def calls(driver: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def calls(driver, monkeypatch):
     """The calls of both queues."""
     found: list[str] = []
     queues = {"": driver.queue, "upload ": driver.upload_queue}
     for name in ("send", "finish", "write", "read", "run"):
         function = getattr(type(driver.queue), name)
 
-        def counted(queue: Any, *given: Any, own: Call = function, name: str = name) -> Any:
+        def counted(queue, *given, own=function, name=name):
             found.extend(f"{kind}{name}" for kind, one in queues.items() if one is queue)
             return own(queue, *given)
 
@@ -127,13 +125,13 @@ def test_the_queue_of_kernels_waits_for_the_copies_of_each_chunk(
     kind = type(driver.queue)
     send, wait_for = kind.send, kind.wait_for
 
-    def noted(queue: Any, *given: Any) -> Any:
+    def noted(queue, *given):
         transfer = send(queue, *given)
         if queue is driver.upload_queue:
             sent.append(transfer)
         return transfer
 
-    def waits(queue: Any, transfers: Any) -> None:
+    def waits(queue, transfers):
         assert queue is driver.queue
         waited.extend(transfers)
         wait_for(queue, transfers)
@@ -153,11 +151,11 @@ def test_a_data_set_that_takes_most_of_the_memory_is_streamed(opencl_name, drive
     gc.collect()
     before = driver.allocated.bytes
 
-    def run() -> tuple[Any, int]:
+    def run():
         model = lm.Model(lm.Sequential(lm.Input(250), *layers), engine=opencl_name, seed=3)
         most: list[int] = []
 
-        def note(_: History) -> None:
+        def note(_):
             most.append(driver.allocated.bytes)
 
         history = fit(model, examples, loss=lm.MSE(), batch_size=50, callbacks=[note], epochs=1)
@@ -209,7 +207,7 @@ def test_memory_for_two_chunks_that_is_missing_is_an_error(
     before = driver.allocated.bytes
     allocated: list[int] = []
 
-    def limited(size: int, own: Call = driver.host_array) -> Any:
+    def limited(size, own=driver.host_array):
         allocated.append(size)
         if len(allocated) == 3:
             with driver.errors("testing"):
@@ -241,7 +239,7 @@ def test_engines_without_memory_of_their_own_copy_no_data_set(name):
 
 
 @pytest.fixture
-def sharing(driver: Any) -> None:
+def sharing(driver):
     if not driver._handle.host_unified_memory:
         pytest.skip(f"{driver.record.description} has memory of its own")
 
@@ -262,7 +260,7 @@ def test_a_device_that_shares_the_memory_of_the_computer_copies_no_data_set(
     written: list[int] = []
     write = type(driver.queue).write
 
-    def counted(queue: Any, buffer: Any, array: Any) -> None:
+    def counted(queue, buffer, array):
         written.append(array.nbytes)
         write(queue, buffer, array)
 
@@ -270,7 +268,7 @@ def test_a_device_that_shares_the_memory_of_the_computer_copies_no_data_set(
     x, y = aligned(normal(500, 4)), aligned(np.arange(500) % 3)
     x.flags.writeable = False
 
-    def bytes_of(examples: Any) -> tuple[int, dict[str, Any]]:
+    def bytes_of(examples):
         model = lm.Model(network(), engine=opencl_name, seed=3)
         written.clear()
         fit(model, examples, epochs=1, batch_size=50, progress=False)

@@ -1,7 +1,5 @@
 """Gradient accumulation: batches that are divided into micro-batches."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -86,7 +84,7 @@ def test_each_micro_batch_draws_random_numbers_of_its_own():
     """With the same numbers, both halves of a batch of equal examples would have one loss."""
     x = np.ones((1, 50), "float32")
 
-    def spread(outputs: Any, _: Any) -> Any:
+    def spread(outputs, _):
         # The sum of the kept elements, which differs from mask to mask.
         return lm.ops.mean(outputs * lm.ops.constant(np.arange(50, dtype="float32")))
 
@@ -170,7 +168,7 @@ def test_an_error_within_a_batch_leaves_no_sums(monkeypatch):
                 compiled = training._program(2)
                 run = compiled.executable.run
 
-                def failing(inputs: Any, runs: Any = runs, run: Any = run) -> None:
+                def failing(inputs, runs=runs, run=run):
                     if next(runs) == 2:
                         raise KeyboardInterrupt
                     run(inputs)
@@ -243,7 +241,7 @@ def test_weights_count_in_a_divided_batch_as_in_the_whole_one(name, micro):
 def test_a_stream_with_weights_is_divided_as_its_data_set(classes):
     weights = np.linspace(0.0, 2.0, len(X), dtype="float32")
 
-    def batches() -> Any:
+    def batches():
         for start in range(0, len(X), 7):
             rows = slice(start, start + 7)
             yield {"x": X[rows], "y": Y[rows], "weights": weights[rows]}

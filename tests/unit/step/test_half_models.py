@@ -1,7 +1,5 @@
 """Narrow types in daily use: data, files, and models wholly in 16 bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes
@@ -55,7 +53,7 @@ def numbers(dtype: str, *shape: int) -> Any:
 def test_data_of_narrow_types_is_used_as_the_same_numbers(dtype, precision, engine):
     x, y, labels = numbers(dtype, 30, 4), numbers(dtype, 30, 3), np.arange(30) % 3
 
-    def results(x: Any, y: Any, labels: Any) -> tuple[Any, ...]:
+    def results(x, y, labels):
         model = lm.Model(network(), engine=engine, seed=1, dtype=precision)
         how: Any = {"loss": HOW["loss"], "optimizer": lm.SGD(1e-3), "batch_size": 8}
         history = model.fit((x, labels), validation=(x, labels), **how)
@@ -74,7 +72,7 @@ def test_streamed_examples_in_16_bits_give_the_same_bits(opencl_name, monkeypatc
 
     x, y = examples()
 
-    def trained() -> dict[str, Array]:
+    def trained():
         model = lm.Model(classifier(), engine=opencl_name, dtype="mixed-bfloat16")
         model.fit((halved(x, "bfloat16"), y), epochs=2, **HOW)
         return model.parameters()

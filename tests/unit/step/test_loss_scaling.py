@@ -1,7 +1,5 @@
 """Loss scaling in mixed precision with float16: overflow, skipped training steps, the scale."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -49,7 +47,7 @@ def test_loss_scaling_survives_overflow(engine_name):
 
 
 def test_an_epoch_of_skipped_steps_at_the_least_scale_is_an_error():
-    def huge(scores: Any, target: Any) -> Any:
+    def huge(scores, target):
         return LOSS(scores, target) * 1e9
 
     model = lm.Model(classifier(), dtype="mixed-float16")

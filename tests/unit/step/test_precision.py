@@ -1,9 +1,6 @@
 """Mixed precision: what is rounded, and what stays in float32."""
 
-from __future__ import annotations
-
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -139,7 +136,7 @@ def test_computed_constants_of_recurrences_are_rounded_on_all_devices(is_compute
     weight = leaf("w", "parameter", (4, 4), float32)
     first, elements = (leaf(name, "input", (3, 4), float32) for name in ("first", "elements"))
 
-    def step(states: Any, _: Any, constants: Any) -> Any:
+    def step(states, _, constants):
         return [ops.tanh(ops.matmul(states[0], constants[0]))], []
 
     constant = ops.tanh(weight) if is_computed else weight
@@ -342,7 +339,7 @@ def test_parameters_are_rounded_if_the_device_multiplies_such_floats(half, multi
 
 
 def test_a_device_is_not_asked_in_vain():
-    def fails() -> Device:
+    def fails():
         raise AssertionError
 
     assert precision_of("mixed-float16", fails) == Precision(float32, float16)

@@ -1,10 +1,8 @@
 """Products in TF32: the rounding itself, where it is in programs, and how users ask for it."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,7 +23,7 @@ from lamina.engines.cuda.devices import _device
 from lamina.engines.engine import Device
 from lamina.errors import DefinitionError, DTypeError, FileFormatError
 from lamina.files.model_file import ModelFile, read_model, write_model
-from lamina.graph import Graph, Tensor, leaf
+from lamina.graph import Graph, leaf
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.scalar import Apply, postorder
@@ -43,7 +41,7 @@ def device(*, has_tf32: bool | None) -> Device:
 
 
 @pytest.fixture
-def tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def tensor_cores(monkeypatch):
     """The cpu engine says that it multiplies TF32, so the pass is run."""
     monkeypatch.setattr(CpuEngine, "device", device(has_tf32=True))
 
@@ -186,7 +184,7 @@ def test_roundings_move_out_of_windows():
 
 
 def test_what_is_rounded_depthwise_or_of_another_dtype_is_not_rounded():
-    def roundings(leaves: Sequence[Tensor], *outputs: Tensor) -> int:
+    def roundings(leaves, *outputs):
         graph = Graph((*leaves,), tuple((f"y{n}", one) for n, one in enumerate(outputs)))
         return sum(map(roundings_in, program_of(with_tf32_products(graph)).steps))
 
@@ -207,7 +205,7 @@ def test_what_is_rounded_depthwise_or_of_another_dtype_is_not_rounded():
 def test_a_contraction_is_in_tf32_if_both_operands_are_rounded(rounded):
     operands = {name: leaf(name, "input", (8, 8), float32) for name in ("left", "right")}
 
-    def step_of(rounded: tuple[str, ...]) -> Step:
+    def step_of(rounded):
         given = [ops.round_to_tf32(x) if n in rounded else x for n, x in operands.items()]
         return program_of(Graph((*operands.values(),), (("y", ops.matmul(*given)),))).steps[0]
 
@@ -229,7 +227,7 @@ def data() -> tuple[Array, Array]:
 
 
 def test_only_devices_that_multiply_tf32_round_if_they_are_asked_to():
-    def fails() -> Device:
+    def fails():
         raise AssertionError
 
     precision = precision_of("float32", fails, "tf32")
@@ -248,7 +246,7 @@ def test_nvidia_gpus_multiply_tf32_since_compute_capability_8(capability, has):
     attributes = dict(zip(("MAJOR", "MINOR"), capability, strict=True))
 
     class Attributes:
-        def __getattr__(self, name: str) -> int:
+        def __getattr__(self, name):
             return attributes.get(name.rpartition("_")[2], 0)
 
     driver = SimpleNamespace(
@@ -373,7 +371,7 @@ def test_a_checkpoint_of_an_earlier_version_is_of_float32(tmp_path):
 
 
 @pytest.fixture
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
 

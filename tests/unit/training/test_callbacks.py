@@ -1,7 +1,5 @@
 """Callbacks: hooks, stopping, learning rates that are set, logs; and fits that are resumed."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -40,7 +38,7 @@ def test_a_hook_sees_an_error_and_the_restored_model():
     before = bits(model)
 
     class Restored(lm.Callback):
-        def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+        def fit_fails(self, fit, error):
             seen.calls.append(str(bits(fit.model) == before))
 
     with pytest.raises(NonFiniteError):
@@ -83,10 +81,10 @@ def test_a_callback_ends_the_fit(callback, epochs):
 @pytest.mark.parametrize("value", [1, 12, "text", [0], np.ones(2), 0, ""])
 def test_only_true_ends_a_fit(value):
     class Returns(lm.Callback):
-        def epoch_ends(self, fit: RunningFit) -> Any:
+        def epoch_ends(self, fit):
             return value
 
-    def returns(history: Any) -> Any:
+    def returns(history):
         return value
 
     for callback, name in ((Returns(), "Returns"), (returns, "returns")):
@@ -219,7 +217,7 @@ def test_the_best_and_the_last_models_are_saved(tmp_path):
     kept: list[bytes] = []
 
     class Keep(lm.Callback):
-        def epoch_ends(self, fit: RunningFit) -> None:
+        def epoch_ends(self, fit):
             kept.append(bits(fit.model))
 
     saving = lm.callbacks.SaveModels(tmp_path / "models", keep=2)
@@ -280,16 +278,16 @@ def test_tensorboard_has_each_epoch_at_once_and_once(tmp_path, after):
     folder, checkpoint = tmp_path / "events", tmp_path / "checkpoint"
 
     class Killed(lm.Callback):
-        def epoch_ends(self, fit: RunningFit) -> None:
+        def epoch_ends(self, fit):
             assert [step for step, _ in events(folder)["loss"]] == [*range(1, fit.epoch + 1)]
             if fit.epoch == 2 and after == "the event":
                 raise SystemExit
 
-        def epoch_begins(self, fit: RunningFit) -> None:
+        def epoch_begins(self, fit):
             if fit.epoch == 3:
                 raise SystemExit
 
-        def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+        def fit_fails(self, fit, error):
             writer._writer = None  # a killed process closes no file
 
     writer = lm.callbacks.TensorBoard(folder)
@@ -328,7 +326,7 @@ class Interrupted(lm.Callback):
 def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(
     tmp_path, after, monkeypatch
 ):
-    def run(name: str, more: list[lm.Callback], resume: bool = False) -> Any:
+    def run(name, more, resume=False):
         model, callbacks = lm.Model(network(), seed=1), lm.callbacks
         how = {"epochs": 9, "checkpoint": tmp_path / f"{name}.safetensors", "resume": resume}
         usual = [

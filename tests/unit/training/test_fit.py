@@ -1,7 +1,5 @@
 """Fitting: validation, callbacks, losses that overflow, what is refused; and the history."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -58,7 +56,7 @@ def test_validation_is_measured_after_each_epoch_and_changes_nothing():
     model, other = lm.Model(network()), lm.Model(network())
     seen: list[dict[str, Any]] = []
 
-    def measure(_: History) -> None:
+    def measure(_):
         seen.append(model.evaluate(TEST, lm.CrossEntropy(), [lm.Accuracy()]))
 
     history = fit(model, validation=TEST, metrics=[lm.Accuracy()], callbacks=[measure])
@@ -281,7 +279,7 @@ LABELS = np.arange(6) % 3
 
 
 @pytest.fixture(scope="module")
-def history() -> History:
+def history():
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine="interpreter")
     options = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "metrics": [lm.Accuracy()]}
     return model.fit((POINTS, LABELS), validation=(POINTS, LABELS), epochs=1, **options)

@@ -1,7 +1,5 @@
 """Checkpoints of fits, and Ctrl-C: finished epochs are kept and resumed with the same bits."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -36,7 +34,7 @@ Uninterrupted = tuple[dict[str, Array], dict[str, list[float]]]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted() -> Uninterrupted:
+def uninterrupted():
     """Parameters and history after five epochs."""
     model = lm.Model(network())
     history = fit(model, epochs=5, validation=TEST)
@@ -128,7 +126,7 @@ def test_a_checkpoint_is_a_model_of_its_epoch_and_resuming_a_fit_that_is_done_do
 ):
     path, model = tmp_path / "checkpoint", lm.Model(network())
 
-    def compare(_: History) -> None:
+    def compare(_):
         assert same(lm.load(path).parameters(), model.parameters())
 
     # Without a file it begins at the start.
@@ -193,7 +191,7 @@ def test_resuming_from_a_file_that_is_no_checkpoint_is_refused(tmp_path):
 class Restored(lm.callbacks.Callback):
     """Raises an error with a cause when it is restored."""
 
-    def __init__(self, error: lm.LaminaError) -> None:
+    def __init__(self, error: lm.errors.LaminaError) -> None:
         self.error = error
 
     def state(self) -> dict[str, Any]:
@@ -238,7 +236,7 @@ def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch):
     done: list[int] = []
     whole = Training._run_batches
 
-    def counting(self: Training, resident: Any, batches: Any) -> Any:
+    def counting(self, resident, batches):
         if len(done) == 3:
             press()
         recorded = whole(self, resident, batches)

@@ -1,7 +1,5 @@
 """Callbacks that watch a measure: stopping, reduced rates, the best epoch; limits of time."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -21,7 +19,7 @@ def test_early_stopping_waits_and_restores_the_best_epoch():
     kept: list[bytes] = []
 
     class Keep(lm.Callback):
-        def epoch_ends(self, fit: RunningFit) -> None:
+        def epoch_ends(self, fit):
             kept.append(bits(fit.model))
 
     model = lm.Model(network(), seed=1)
@@ -53,12 +51,12 @@ def test_the_best_epoch_comes_back_however_the_fit_ends(end, error):
     kept: list[bytes] = []
 
     class Ends(lm.Callback):
-        def epoch_begins(self, fit: RunningFit) -> None:
+        def epoch_begins(self, fit):
             kept.append(bits(fit.model))
             if fit.epoch == 4:
                 end(fit)
 
-        def fit_fails(self, fit: RunningFit, error: BaseException) -> None:
+        def fit_fails(self, fit, error):
             raise RuntimeError("also this one")
 
     model = lm.Model(network(), seed=1)

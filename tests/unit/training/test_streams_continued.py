@@ -1,7 +1,5 @@
 """Streams and data sets are continued within an epoch, with the same bits."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -163,14 +161,14 @@ def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(name, drop_last, tmp
     written: list[Path] = []
     write = checkpoints.write_model
 
-    def kept(path: Any, file: Any) -> None:
+    def kept(path, file):
         written.append(tmp_path / str(len(written)))
         write(written[-1], file)
 
     monkeypatch.setattr(training, "PIECE_SECONDS", 0.0)  # each training step is a piece
     monkeypatch.setattr(checkpoints, "write_model", kept)
 
-    def result(**how: Any) -> tuple[dict[str, Any], History]:
+    def result(**how):
         epochs = 1 if name == "iterator" else 2
         how |= {"epochs": epochs, "drop_last": drop_last, "metrics": [], "validation": None}
         return fitted(CONTINUED[name], callbacks=[Halving()], **how)
@@ -223,7 +221,7 @@ def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(name
 def test_a_shuffling_loader_of_pytorch_continues_in_its_order(tmp_path):
     torch = pytest.importorskip("torch")
 
-    def make() -> Any:
+    def make():
         pairs = torch.utils.data.TensorDataset(
             torch.tensor(TRAIN.inputs), torch.tensor(TRAIN.targets)
         )
@@ -248,7 +246,7 @@ def test_a_source_with_a_state_reads_nothing_again(tmp_path):
 
 def test_a_state_that_is_not_plain_data_is_refused(tmp_path):
     class Odd(Stateful):
-        def state_dict(self) -> Any:
+        def state_dict(self):
             return {"next": object()}
 
     text = fault(Odd(), DataError, checkpoint=tmp_path / "checkpoint")

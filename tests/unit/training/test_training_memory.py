@@ -1,7 +1,5 @@
 """Memory, threads and state of trainings."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import threading
@@ -68,14 +66,14 @@ def test_many_batch_sizes_are_a_warning_with_advice_that_trains_the_same_in_one_
 class CountingMemory:
     """A memory that counts its bytes in its engine."""
 
-    def __init__(self, engine: CountingEngine, memory: Any) -> None:
+    def __init__(self, engine: "CountingEngine", memory: Any) -> None:
         self.engine, self.memory, self.bytes = engine, memory, memory.array.nbytes
         engine.bytes += self.bytes
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.memory, name)
 
-    def copy_from(self, source: CountingMemory) -> None:
+    def copy_from(self, source: "CountingMemory") -> None:
         self.memory.copy_from(source.memory)
 
     def release(self) -> None:
@@ -92,7 +90,7 @@ class CountingExecutable:
 
     synchronous = False
 
-    def __init__(self, engine: CountingEngine, executable: Any, inputs: int) -> None:
+    def __init__(self, engine: "CountingEngine", executable: Any, inputs: int) -> None:
         self.engine, self.executable, self.inputs = engine, executable, inputs
         engine.bytes += inputs
 
@@ -178,7 +176,7 @@ HOW: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "b
 
 
 @pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
+def counting(monkeypatch):
     """The engine of all models that a test makes."""
     engine = CountingEngine()
     for opener in ("lamina.model.open_engine", "lamina.runtime.function.open_engine"):
@@ -268,7 +266,7 @@ def test_a_loss_on_a_device_is_kept_before_it_is_overwritten(afterwards, countin
 
 
 def test_steps_and_predictions_allocate_nothing_and_a_run_for_its_data_set_only(counting):
-    def made(work: Callable[[], object], times: int = 1) -> tuple[int, int]:
+    def made(work, times=1):
         """The allocations and compilations of repeated calls after the first one."""
         work()
         before = counting.allocations, counting.compilations
@@ -308,7 +306,7 @@ def test_threads_with_one_model_or_function_get_their_own_results():
     expected = [model.predict(x) for x in inputs]
     double = lm.compile(inputs=[x], outputs=[x * 2.0])
 
-    def work(number: int) -> None:
+    def work(number):
         for size in range(1, 12):
             assert model.predict(normal(size + number, 4)).shape[0] == size + number
         for _ in range(1000):
@@ -328,7 +326,7 @@ def test_predictions_during_a_training_never_see_a_partial_update():
     y = np.tile(normal(16, 1), (1, 300))
     stop = threading.Event()
 
-    def work(number: int) -> None:
+    def work(number):
         if number == 0:
             with training(model, loss=lm.MSE(), optimizer=lm.SGD(0.01), batch_size=16) as trainer:
                 for _ in range(1000):
@@ -433,7 +431,7 @@ def test_many_epochs_of_a_small_data_set_are_one_call(monkeypatch):
         executable = one._program(4).executable
         run_many = executable.run_many
 
-        def counted(resident: Any, rows: Array, names: Any) -> Any:
+        def counted(resident, rows, names):
             calls.append(len(rows))
             return run_many(resident, rows, names)
 

@@ -1,7 +1,5 @@
 """Training: steps and runs, bits, memory, release, and calls refused before anything changes."""
 
-from __future__ import annotations
-
 import copy
 import math
 import numbers
@@ -40,7 +38,7 @@ def test_a_run_gives_the_same_bits_as_single_training_steps():
 
 
 def test_dropout_differs_from_step_to_step_and_is_decided_by_the_seed():
-    def losses(seed: int) -> list[float]:
+    def losses(seed):
         with training(lm.Model(network()), optimizer=lm.SGD(1e-30), seed=seed) as trainer:
             return [float(trainer.step(X, Y)) for _ in range(2)]
 
@@ -185,7 +183,7 @@ def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_training
 
 
 def test_a_loss_that_cannot_be_trained_is_refused():
-    def fault(loss: Any) -> str:
+    def fault(loss):
         return error_text(LaminaError, lambda: training(lm.Model(network()), loss=loss))
 
     assert fault(lambda p, t: p - t) == (
