@@ -244,6 +244,7 @@ def print_limits(found: dict[str, dict[str, Any]]) -> None:
             print(f"  product of matrices {width} x {width}, {name}: {one['gflops']:.4g} GFLOP/s")
             continue
         print(f"  {one['gflops']:.4g} GFLOP/s, {one['gigabytes_per_second']:.4g} GB/s")
+        print(f"  {one['cached_gigabytes_per_second']:.4g} GB/s: copies of 4 MiB, with launches")
         print(f"  ({one['how']})")
         for key, text in (
             ("launch_seconds", "an empty kernel, launched alone, until it is done"),

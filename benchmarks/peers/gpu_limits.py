@@ -7,21 +7,25 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lamina.codegen.values import FLOAT
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu import peaks, tuning
 from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.kernels import module_for
+from lamina.engines.gpu.memory import Block
 from lamina.step.precision import precision_of
 
 # The launches of a sequence, and how often each is timed.
 LAUNCHES, TIMES = 100, 50
+# Of an array that stays in the cache that all compute units share, together with its copy.
+CACHED_BYTES = 4 << 20
 
 
 def small_measurements() -> None:
     """Makes the measuring kernels, and tuning, small enough for a machine without a GPU."""
-    global LAUNCHES, TIMES
-    LAUNCHES, TIMES = 4, 2
+    global LAUNCHES, TIMES, CACHED_BYTES
+    LAUNCHES, TIMES, CACHED_BYTES = 4, 2, 1 << 12
     peaks._ITEMS_PER_COMPUTE_UNIT, peaks._CALLS = 64, 2
     peaks._MOST_BYTES, peaks._LEAST_SECONDS = 1 << 16, 0.0
     # No step of a small workload takes as long as some launches. Those that take a tenth of the
@@ -43,8 +47,27 @@ def limits(engine_name: str, dtype: str) -> dict[str, Any]:
     return {
         "gflops": found.operations / 1e9,
         "gigabytes_per_second": found.bytes / 1e9,
+        "cached_gigabytes_per_second": cached_bytes_a_second(engine._driver) / 1e9,
         "how": "multiply-adds of float32 in registers by all work items; a copy in the memory",
     } | launch_seconds(engine._driver)
+
+
+def cached_bytes_a_second(driver: Driver) -> float:
+    """The bytes that copies of a small array move, launches included."""
+    type = FLOAT.wide(4)
+    items = CACHED_BYTES // 16
+    module = module_for(driver.traits, driver.words)
+    peaks._write_copy(module, type, items)
+    blocks = [Block(driver, CACHED_BYTES) for _ in range(2)]
+    buffers = [one.buffer for one in blocks]
+    with driver.errors("measuring"):
+        built = driver.build(module.text())
+        kernel = driver.kernel(built, "copy", buffers, items, numbered=False)
+        many = driver.sequence([(kernel, None)] * LAUNCHES)
+        seconds = _median(driver, lambda: driver.queue.run(many)) / LAUNCHES
+    for one in blocks:
+        one.release()
+    return 2 * CACHED_BYTES / seconds
 
 
 def launch_seconds(driver: Driver) -> dict[str, float]:

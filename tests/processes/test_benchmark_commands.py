@@ -422,7 +422,8 @@ def test_the_command_for_gpus_runs_to_its_end_without_one(tmp_path):
         assert found["problems"] == {}
         assert found["ratios"]["cupy"] > 0
     assert report["workloads"]["seed-step"]["calls"]["peers"]["lamina"]["bytes"] > 0
-    for name in ("gflops", "gigabytes_per_second", "launch_seconds", "sequence_seconds"):
+    rates = ("gflops", "gigabytes_per_second", "cached_gigabytes_per_second")
+    for name in (*rates, "launch_seconds", "sequence_seconds"):
         assert report["limits"]["lamina"][name] > 0
     # CuPy's formulas compute the same.
     assert all(found["calls"]["differing"] == [] for found in report["workloads"].values())
