@@ -102,7 +102,7 @@ def _device(api: Cuda, number: int, version: int, missing: Sequence[str]) -> Fou
             shares_memory=bool(attribute(api, handle, "INTEGRATED")),
         )
     except CudaError as error:
-        remedy = "Restart the machine, or reset the device: nvidia-smi --gpu-reset."
+        remedy = "Restart the machine."
         record = Device(engine, "", None, f"the driver fails: {error}", remedy)
         return Found(record, None, (0, 0))
     return Found(record, handle, capability)
