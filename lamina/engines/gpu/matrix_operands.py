@@ -79,6 +79,7 @@ class MatrixOperand:
         apart = 1 if self._is_turned else copied_apart(row * self._bytes)
         self._vectors = TileVectors(tiling, side, view, apart, near)
         self.loaded, self.is_asynchronous = self._vectors.loaded, load.is_asynchronous
+        self.count = len(self._vectors.all)
         self._in_panels = in_panels
         if in_panels:
             self._row = _PANEL_BYTES // self._bytes

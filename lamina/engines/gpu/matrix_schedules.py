@@ -55,7 +55,7 @@ def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[Matrix
         )
         # What is read to registers arrives before the products end; more tiles are of no use.
         is_asynchronous = decided.left.is_asynchronous or decided.right.is_asynchronous
-        if stages > 2 and not is_asynchronous and not by_warpgroups:
+        if stages > 2 + by_warpgroups and not is_asynchronous:
             continue
         if matrices_fit(decided, traits) and _held_registers(own, decided) <= _MOST_HELD:
             yield decided

@@ -6,7 +6,8 @@ multiplication and written after it. One barrier for each stretch suffices: a ti
 stretch after it was multiplied.
 
 Warpgroups multiply asynchronously: the products of a stretch end while the next ones are computed.
-So a tile is replaced two stretches after they have begun.
+So a tile is replaced two stretches after they have begun. Vectors in registers are written one
+stretch after they were read, since nobody waits for products meanwhile.
 """
 
 from __future__ import annotations
@@ -140,6 +141,11 @@ class _Matrices:
                 if is_asynchronous:
                     code.call_void(self._words.committed)
             following = Axis("following", self._stretch.extent)
+            through_registers = [one for one in operands if not one.is_asynchronous]
+            held: list[Value] = []
+            if self._schedule.by_warpgroups:
+                for one in through_registers:
+                    held += one.loaded(Index(min(ahead, last)))
 
             def body(opened: OpenLoop) -> Sequence[Value]:
                 if is_asynchronous:
@@ -155,48 +161,62 @@ class _Matrices:
                 number = code.minimum(later, points.position(last))
                 target = code.binary("urem", later, points.position(stages))
                 present = code.binary("urem", opened.index, points.position(stages))
-                received: Sequence[Value] = opened.carried
                 if self._schedule.by_warpgroups:
-                    received = self._products_of_warpgroups(operands, present, *received)
-                with points.bound(following, number):
-                    read = self._begin(operands, axis_index(following), target, more)
-                if not self._schedule.by_warpgroups:
-                    received = self._products(operands, present, received)
-                for one, values in zip(operands, read, strict=True):
-                    if values is not None:
-                        one.keep(values, code.multiply(target, points.position(one.size)))
-                if self._schedule.by_warpgroups:
+                    total, *read = opened.carried
+                    received = self._products_of_warpgroups(operands, present, total)
+                    self._keep(through_registers, read, target)
+                    with points.bound(following, number):
+                        self._copy(operands, axis_index(following), target, more)
+                    number = code.minimum(
+                        code.add(later, points.position(1)), points.position(last)
+                    )
+                    with points.bound(following, number):
+                        for one in through_registers:
+                            received += one.loaded(axis_index(following))
                     code.call_void(together.ended)
+                    return received
+                with points.bound(following, number):
+                    self._copy(operands, axis_index(following), target, more)
+                    read = [
+                        value
+                        for one in through_registers
+                        for value in one.loaded(axis_index(following))
+                    ]
+                received = self._products(operands, present, opened.carried)
+                self._keep(through_registers, read, target)
                 return received
 
             # Nothing can be done with sums while products of warpgroups go on.
             found = write_over_tiles(
-                *(points, self._stretch, self._schedule.tile_k, totals, body),
+                *(points, self._stretch, self._schedule.tile_k, [*totals, *held], body),
                 in_blocks=not self._schedule.by_warpgroups,
             )
             if is_asynchronous:
                 # Copies must end before their group does.
                 code.call_void(self._words.awaited.format(number=0))
             if self._schedule.by_warpgroups:
-                found = [code.call(together.finished, one.type, one) for one in found]
+                found = [code.call(together.finished, found[0].type, found[0])]
             return found
 
-    def _begin(
+    def _copy(
         self, operands: Sequence[MatrixOperand], stretch: Index, target: Value, more: Value
-    ) -> list[Sequence[Value] | None]:
-        """Begins the copies to a tile; returns the vectors of those through registers.
-
-        Asynchronous ones are of zeros unless there is one `more` tile.
-        """
+    ) -> None:
+        """Begins the asynchronous copies to a tile: of zeros unless there is one `more` tile."""
         code, points = self._code, self._points
-        found: list[Sequence[Value] | None] = []
-        for one in operands:
-            if one.is_asynchronous:
-                one.copy(stretch, code.multiply(target, points.position(one.size)), more)
-            found.append(None if one.is_asynchronous else one.loaded(stretch))
-        if any(one.is_asynchronous for one in operands):
+        copied = [one for one in operands if one.is_asynchronous]
+        for one in copied:
+            one.copy(stretch, code.multiply(target, points.position(one.size)), more)
+        if copied:
             code.call_void(self._words.committed)
-        return found
+
+    def _keep(
+        self, operands: Sequence[MatrixOperand], values: Sequence[Value], target: Value
+    ) -> None:
+        """Writes the vectors of operands, one after the other, to a tile."""
+        code, points = self._code, self._points
+        for one in operands:
+            own, values = values[: one.count], values[one.count :]
+            one.keep(own, code.multiply(target, points.position(one.size)))
 
     def _products(
         self, operands: Sequence[MatrixOperand], stage: Value, totals: Sequence[Value]
@@ -227,7 +247,7 @@ class _Matrices:
 
     def _products_of_warpgroups(
         self, operands: Sequence[MatrixOperand], stage: Value, total: Value
-    ) -> Sequence[Value]:
+    ) -> list[Value]:
         """Begins the products of the tiles of a stage; the sums after them."""
         code, points, schedule = self._code, self._points, self._schedule
         words = self._words.warpgroups
