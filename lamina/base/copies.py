@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 
+from lamina.base.cores import usable_cores
 from lamina.base.shielded import shielded
 
 # A thread copies so much at a time; starting it takes about as long as copying a tenth of it.
@@ -55,4 +56,4 @@ def _by_threads(work: Sequence[Callable[[], object]], done: Callable[[int], obje
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), f"copies of {process}")
+    return ThreadPoolExecutor(min(_MOST_THREADS, usable_cores()), f"copies of {process}")

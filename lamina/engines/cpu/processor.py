@@ -6,6 +6,7 @@ import os
 import platform
 from pathlib import Path
 
+from lamina.base.cores import usable_cores
 from lamina.base.records import frozen_dataclass
 from lamina.engines.cpu import llvm, tile_permission
 from lamina.engines.simd.processor import Processor
@@ -131,11 +132,7 @@ def _threads() -> int:
                 advice="Threads wait for each other on futexes or POSIX condition variables.",
             )
         return int(wanted)
-    if not _CAN_WAIT:
-        return 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cores() if _CAN_WAIT else 1
 
 
 def _caches() -> tuple[int, int, int]:
