@@ -242,6 +242,15 @@ class Function(Expressions):
         self._new_block("}")
         self._new_block()
 
+    @contextmanager
+    def otherwise(self) -> Generator[None]:
+        """Begins code that is run if the condition of the `when` that ends here does not hold."""
+        self._new_block("else {")
+        self._new_block()
+        yield
+        self._new_block("}")
+        self._new_block()
+
     def begin_loop(
         self,
         start: Integer,

@@ -18,7 +18,7 @@ from lamina.codegen.values import I32, I64, Value, constant
 from lamina.engines.gpu.contraction_costs import BARRIER, LOAD_LATENCY
 from lamina.engines.gpu.launches import Launch, LaunchedCall, RepeatedLaunches
 from lamina.engines.gpu.rates import Rates
-from lamina.engines.gpu.schedule import KernelSchedule, MatrixSchedule, TiledSchedule
+from lamina.engines.gpu.schedule import WARP, KernelSchedule, MatrixSchedule, TiledSchedule
 from lamina.program.cost import Cost
 
 # The work items of a kernel with phases. A work item may then have 128 registers.
@@ -31,7 +31,7 @@ LAUNCH = 1700
 _OPERATION = 8
 # The most buffers of a kernel, whose arguments may take 4 KiB, and the most phases: compilers take
 # long for a large kernel, while several small ones are compiled at a time.
-_MOST_BUFFERS, _MOST_PHASES = 400, 16
+_MOST_BUFFERS, _MOST_PHASES = 400, 24
 
 
 @frozen_dataclass
@@ -54,7 +54,9 @@ def extra_clocks(launch: Launch, decided: KernelSchedule, cost: Cost, rates: Rat
     `cost` is that of its step, `rates` are those of the device.
     """
     group = max(launch.group, 1)
-    if isinstance(decided, MatrixSchedule | TiledSchedule) or ITEMS % group:
+    # Barriers of work items in one warp that are in different places are legal, but slow.
+    splits_warps = bool(launch.group) and bool(group % WARP) and bool(launch.items % WARP)
+    if isinstance(decided, MatrixSchedule | TiledSchedule) or ITEMS % group or splits_warps:
         return None
     rounds = -(-launch.items // ITEMS)
     # Groups on other compute units would do the other rounds, and a share of the work. Some groups
@@ -220,7 +222,8 @@ class _Writer:
         local_bytes = -(-function.local_bytes // 16) * 16
         parts = min(ITEMS // group, groups)
         if local_bytes:
-            parts = min(parts, max(self._most // local_bytes, 1))
+            warp = max(WARP // group, 1)
+            parts = min(parts, max(self._most // local_bytes // warp, 1) * warp)
         self.local_bytes = max(self.local_bytes, parts * local_bytes)
         part = code.binary("udiv", self._item, constant(group, I64))
         item = code.binary("urem", self._item, constant(group, I64))
@@ -238,7 +241,7 @@ class _Writer:
             given = (self._buffers[name] for name in launch.buffers)
             code.call_void(function.name, *given, *numbers, number, item, local)
         if barriers:
-            with code.when(code.compare("uge", number, end)):
+            with code.otherwise():
                 waiting = code.begin_loop(0, barriers, rolled=True)
                 code.phase_barrier()
                 code.end_loop(waiting)

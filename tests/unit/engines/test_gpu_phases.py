@@ -33,8 +33,8 @@ def loop(first: int, last: int, count: int = 5) -> RepeatedLaunches:
         # Launches on both sides of the edge of a loop are not joined.
         ([NONE] * 6 + [MANY, NONE, NONE], [loop(2, 7)], [Joined(0, 2), Joined(2, 6), Joined(7, 9)]),
         ([NONE, None, NONE], [loop(0, 2)], []),
-        ([NONE] * 20, [], [Joined(0, 16), Joined(16, 20)]),
-        ([NONE] * 20, [loop(2, 20)], [Joined(0, 2), Joined(2, 20, (loop(2, 20),))]),
+        ([NONE] * 30, [], [Joined(0, 24), Joined(24, 30)]),
+        ([NONE] * 30, [loop(2, 30)], [Joined(0, 2), Joined(2, 30, (loop(2, 30),))]),
     ],
 )
 def test_neighbouring_small_launches_are_joined(extra, repeats, expected):
@@ -61,6 +61,9 @@ TILE = object.__new__(MatrixSchedule)
         (ITEMS, 16, ROW, Cost(6400, 0, 0), 100.0),
         (ITEMS, 16, ROW, Cost(0, 640, 0), 10.0),
         (2 * ITEMS, 16, ROW, Cost(0, 0, 0), 500.0),
+        (96, 16, ROW, Cost(0, 0, 0), 0.0),
+        # Half a warp would have no work.
+        (80, 16, ROW, Cost(0, 0, 0), None),
         (48, 48, ROW, Cost(0, 0, 0), None),
         (64, 64, TILE, Cost(0, 0, 0), None),
     ],
