@@ -12,8 +12,9 @@ from training_cases import same
 import lamina as lm
 from lamina.base.shapes import Array
 from lamina.engines.cuda import family
-from lamina.engines.gpu import gpus
+from lamina.engines.gpu import gpus, kernels
 from lamina.engines.gpu.executable import GpuProgram
+from lamina.engines.gpu.launches import Gather
 
 PRECISIONS = [{"precision": "tf32"}, {"dtype": "mixed-bfloat16"}, {"dtype": "mixed-float16"}]
 X = np.random.default_rng(1).normal(size=(11, 9)).astype("float32")
@@ -34,8 +35,8 @@ def device(use: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return use()
 
 
-def made(**precision: Any) -> lm.Model:
-    network = lm.Sequential(lm.Input(9), lm.Linear(8), lm.Tanh(), lm.Linear(5))
+def made(features: int = 9, **precision: Any) -> lm.Model:
+    network = lm.Sequential(lm.Input(features), lm.Linear(8), lm.Tanh(), lm.Linear(5))
     return lm.Model(network, "cuda", **precision)
 
 
@@ -70,6 +71,33 @@ def test_copies_follow_parameters_whoever_changes_them(monkeypatch, precision):
 
     monkeypatch.setattr(GpuProgram, "_pack_changed", pack_always)
     assert same(found, used(**precision))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("features", [9, 8])
+def test_inputs_are_rounded_while_they_are_gathered(monkeypatch, tmp_path, precision, features):
+    """If their step has a kernel of its own."""
+    monkeypatch.setattr(kernels, "joined_launches", lambda *of: [])
+    write, rounded = kernels.write_gather, list[str]()
+
+    def noted(*of: Any, **options: Any) -> Gather | None:
+        found = write(*of, **options)
+        rounded.extend(() if found is None else found.rounded)
+        return found
+
+    monkeypatch.setattr(kernels, "write_gather", noted)
+
+    def losses(cache: str) -> Array:
+        monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / cache))
+        model = made(features, **precision)
+        return np.array(model.fit((X[:, :features], Y), epochs=3, **HOW)["loss"])
+
+    found = losses("rounding")
+    # Of the programs for whole batches, and for the last one.
+    assert rounded == ["input0", "input0"]
+    monkeypatch.setattr(kernels, "rounding_steps", lambda program: {})
+    assert np.array_equal(found, losses("copying"))
+    assert len(rounded) == 2
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -310,10 +310,20 @@ class GpuProgram:
         counter.write(np.zeros(2, np.int32))
         begin = next((begin for known, begin in self._counted if known == data), None)
         if begin is None:
-            program = self._ordered if self._seconds is None else None
+            program = self._gathered() if self._seconds is None else None
             begin = counted_runs(*given, counter.buffer, program, self._run)
             self._counted = [*self._counted, (data, begin)][-STAGES:]
         return begin
+
+    def _gathered(self) -> list[tuple[Kernel, int | None]]:
+        """The launches of the program after those steps that gathering its inputs does."""
+        gather, launches = self._launches.gather, self._launches.launches
+        done = () if gather is None else gather.steps
+        return [
+            one
+            for (number, _), one in zip(self._order, self._ordered, strict=True)
+            if launches[number].step not in done
+        ]
 
     def _run_pieces(self, count: int, begin: Begin) -> None:
         # Signals are handled between the pieces.

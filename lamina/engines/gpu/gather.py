@@ -1,6 +1,7 @@
 """Kernels around the runs of a program over a data set: a work item copies words.
 
-The first one gathers the examples of a batch. On a device that counts the runs, the last one
+The first one gathers the examples of a batch. It rounds an input that the program only reads to
+round it, so that the input itself is not written. On a device that counts the runs, the last one
 records the outputs. There a buffer has the number of the present run twice: the first kernel reads
 it and sets the copy, which the last kernel reads before it sets the number of the next run. So no
 work item overwrites what others of its kernel read.
@@ -8,72 +9,171 @@ work item overwrites what others of its kernel read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import float32, size_of
 from lamina.codegen.c import Function, Module
+from lamina.codegen.primitives import conversion, memory_element
 from lamina.codegen.values import I32, I64, Type, Value, constant
 from lamina.engines.gpu.launches import Gather, Recorder
 from lamina.engines.gpu.schedule import NARROW
-from lamina.program.program import Program
+from lamina.program.program import Buffer, Program
+from lamina.program.scalar import CONVERSIONS, Apply, Load
+from lamina.program.steps import Loop, Step, Store, Write, reads_of
 
 
-def write_gather(module: Module, program: Program, *, counted: bool) -> Gather | None:
+def rounding_steps(program: Program) -> dict[str, int]:
+    """The inputs that a program only reads to round them, and the step that does it.
+
+    The memory of the rounded elements is not used before that step.
+    """
+    found: dict[str, int] = {}
+    for one in program.of_kind("input"):
+        readers = [n for n, step in enumerate(program.steps) if one.name in reads_of(step)]
+        if len(readers) == 1 and program.repeated(readers[0]) is None:
+            store = _rounding_store(program.steps[readers[0]], one)
+            if store is not None and _is_unused(program, store.buffer, readers[0]):
+                found[one.name] = readers[0]
+    return found
+
+
+def _rounding_store(step: Step, input: Buffer) -> Store | None:
+    """The store of a step that rounds all elements of an input, and does nothing else."""
+    if not isinstance(step, Loop) or len(step.stages) != 1 or not isinstance(step.stages[0], Write):
+        return None
+    (write,) = step.stages
+    assert isinstance(write, Write)
+    (store, *others) = write.stores
+    axes = (*step.axes, *write.axes)
+    is_all = not others and size_of([axis.extent for axis in axes]) == input.size
+    if not is_all or store.accumulate or not isinstance(store.value, Apply):
+        return None
+    is_same = store.value.operands == (Load(input.name, store.index, float32),)
+    return store if is_same and store.value.primitive in CONVERSIONS else None
+
+
+def _is_unused(program: Program, buffer: str, step: int) -> bool:
+    """Whether a buffer is a temporary whose memory is used in no step before a step."""
+    positions, plan = program.plan.positions(), program.plan.allocations
+    (own,) = [one for one in plan if one.buffer == buffer] or [None]
+    if own is None:
+        return False
+    begin = positions[buffer]
+    return not any(
+        one.first < step
+        and one is not own
+        and positions[one.buffer] < begin + own.bytes
+        and begin < positions[one.buffer] + one.bytes
+        for one in plan
+    )
+
+
+@frozen_dataclass
+class _Words:
+    """The words of an example: how they are read and stored, and their number.
+
+    Attributes:
+        store: of the step that rounds them; None if they are copied.
+    """
+
+    read: Type
+    stored: Type
+    count: int
+    store: Store | None = None
+
+
+def _words_of(program: Program, input: Buffer, rounding: Mapping[str, int]) -> _Words:
+    """The words of an example of an input: vectors if they are rounded."""
+    if input.name not in rounding:
+        element, count = _words(input.bytes // input.shape[0])
+        return _Words(element, element, count)
+    store = _rounding_store(program.steps[rounding[input.name]], input)
+    assert store is not None
+    count = input.size // input.shape[0]
+    lanes = next(lanes for lanes in (4, 2, 0) if not lanes or count % lanes == 0)
+    read, stored = (
+        Type(memory_element(one)).wide(lanes) for one in (input.dtype, store.value.dtype)
+    )
+    return _Words(read, stored, count // max(lanes, 1), store)
+
+
+def write_gather(
+    module: Module, program: Program, rounding: Mapping[str, int], *, counted: bool
+) -> Gather | None:
     """Writes the kernel of the inputs that have examples with elements; None if there are none.
 
-    If `counted`, the number of the run is in a buffer, and there always is a kernel.
+    Inputs in `rounding` are rounded as these steps do. If `counted`, the number of the run is in a
+    buffer, and there always is a kernel.
     """
     # An input without axes has no examples: its program is not run over data sets.
     inputs = [one for one in program.of_kind("input") if one.shape and one.bytes]
     if not inputs and not counted:
         return None
     # Examples are whole, aligned words.
-    words = [_words(one.bytes // one.shape[0]) for one in inputs]
+    words = [_words_of(program, one, rounding) for one in inputs]
     buffers = [
-        (f"{kind}{number}", element.element)
-        for number, (element, _) in enumerate(words)
-        for kind in ("examples", "batch")
+        (f"{kind}{number}", type.element)
+        for number, one in enumerate(words)
+        for kind, type in (("examples", one.read), ("batch", one.stored))
     ]
     buffers += [("rows", "i64"), *([("runs", "i32")] if counted else [])]
     code = module.kernel("gather", buffers, [] if counted else [("run", I32)])
     *copied, rows, given = code.parameters
     item = code.item()
     run = code.load(given, I32) if counted else given
-    for number, (one, (element, count)) in enumerate(zip(inputs, words, strict=True)):
+    for number, (one, own) in enumerate(zip(inputs, words, strict=True)):
         source, target = copied[2 * number : 2 * number + 2]
-        with code.when(code.compare("ult", item, constant(one.shape[0] * count, I64))):
-            _gather(code, one.shape[0], element, count, (source, target, rows), item, run)
+        with code.when(code.compare("ult", item, constant(one.shape[0] * own.count, I64))):
+            _gather(code, one.shape[0], own, (source, target, rows), item, run)
     if counted:
         _count(code, item, run, _at(code, given, constant(1, I64), I32))
     most = max(
-        (one.shape[0] * count for one, (_, count) in zip(inputs, words, strict=True)), default=1
+        (one.shape[0] * own.count for one, own in zip(inputs, words, strict=True)), default=1
     )
-    return Gather(code.name, tuple(one.name for one in inputs), most)
+    names = tuple(one.name for one in inputs)
+    rounded = {
+        name: own.store.buffer
+        for name, own in zip(names, words, strict=True)
+        if own.store is not None
+    }
+    return Gather(code.name, names, most, rounded, tuple(rounding[name] for name in rounded))
 
 
 def _gather(
     code: Function,
     batch: int,
-    element: Type,
-    words: int,
+    own: _Words,
     buffers: tuple[Value, Value, Value],
     item: Value,
     run: Value,
 ) -> None:
-    """Copies a word of an example to an input."""
+    """Copies a word of an example to an input, or rounds it."""
     examples, target, rows = buffers
+    words = own.count
     position = I32 if batch * words <= NARROW else I64
 
     def wide(value: Value) -> Value:
         return value if position == I64 else code.convert("zext", value, "i64")
 
-    own = item if position == I64 else code.convert("trunc", item, "i32")
-    example, word = own, constant(0, position)
+    number = item if position == I64 else code.convert("trunc", item, "i32")
+    example, word = number, constant(0, position)
     if words > 1:
-        example = code.binary("udiv", own, constant(words, position))
-        word = code.binary("urem", own, constant(words, position))
+        example = code.binary("udiv", number, constant(words, position))
+        word = code.binary("urem", number, constant(words, position))
     first = code.multiply(code.convert("zext", run, "i64"), constant(batch, I64))
     row = code.load(_at(code, rows, code.add(first, wide(example)), I64), I64)
     source = code.add(code.multiply(row, constant(words, I64)), wide(word))
-    value = code.load(_at(code, examples, source, element), element)
-    code.store(value, _at(code, target, item, element))
+    value = code.load(_at(code, examples, source, own.read), own.read, _vector_bytes(own.read))
+    if own.store is not None:
+        assert isinstance(own.store.value, Apply)
+        value = conversion(code, own.store.value, value)
+    code.store(value, _at(code, target, item, own.stored), _vector_bytes(own.stored))
+
+
+def _vector_bytes(type: Type) -> int:
+    """The alignment of a vector: its size; 0 for a single word, which has its own."""
+    return type.lanes * type.bytes
 
 
 def _words(size: int) -> tuple[Type, int]:
@@ -83,6 +183,9 @@ def _words(size: int) -> tuple[Type, int]:
 
 
 def _at(code: Function, buffer: Value, index: Value, type: Type) -> Value:
+    """The address of a word or vector of a number."""
+    if type.lanes:
+        index = code.multiply(index, constant(type.lanes, index.type))
     return code.offset(buffer, index, type.element)
 
 

@@ -16,7 +16,7 @@ from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
 from lamina.engines.gpu.chain_tiles import write_chain
 from lamina.engines.gpu.contractions import write_contraction
-from lamina.engines.gpu.gather import write_gather, write_recorder
+from lamina.engines.gpu.gather import rounding_steps, write_gather, write_recorder
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.gpu.loops import write_loop
 from lamina.engines.gpu.matrix_tiles import write_matrices
@@ -85,10 +85,20 @@ def write_kernels(
         (load if number < program.prepared else launches).extend(own)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(RepeatedLaunches(first, len(launches), repeat.axis.extent))
+    # Steps that only round an input are done while it is gathered, unless they are timed.
+    rounding = rounding_steps(program) if traits.counts_runs and not separate else {}
+    alone = {
+        number: [one for one in launches if one.step == number] for number in rounding.values()
+    }
     if words.groups is not None and words.groups.phase and not separate:
         launches, repeats = writer.joined(program, launches, repeats)
         writer.module.keep_kernels({one.kernel for one in (*load, *launches)})
-    gather = write_gather(writer.module, program, counted=traits.counts_runs)
+    rounding = {
+        name: number
+        for name, number in rounding.items()
+        if [one for one in launches if one.step == number] == alone[number]
+    }
+    gather = write_gather(writer.module, program, rounding, counted=traits.counts_runs)
     recorder = write_recorder(writer.module, program) if traits.counts_runs else None
     return Launches(
         *(writer.module.text(), tuple(launches), tuple(repeats), gather, writer.workspaces),

@@ -168,11 +168,16 @@ class Gather:
         kernel: the name of its function in the text.
         inputs: the buffers of the program.
         items: the number of work items that have work.
+        rounded: for inputs that it also rounds, the buffers of the rounded elements. These inputs
+            are not written.
+        steps: the numbers of the steps that it does thereby; runs over a data set omit them.
     """
 
     kernel: str
     inputs: tuple[str, ...]
     items: int
+    rounded: Mapping[str, str] = field(default_factory=dict[str, str])
+    steps: tuple[int, ...] = ()
 
 
 @frozen_dataclass

@@ -105,7 +105,9 @@ def _gather_kernel(
     gather = launches.gather
     if data.rows is None or gather is None:
         return None
-    pairs = [one for name in gather.inputs for one in (data.examples[name], buffers[name])]
+    pairs: list[Buffer] = []
+    for name in gather.inputs:
+        pairs += (data.examples[name], buffers[gather.rounded.get(name, name)])
     given = (*pairs, data.rows, *(() if counter is None else (counter,)))
     numbered = counter is None
     return driver.kernel(module, gather.kernel, given, gather.items, numbered=numbered)

@@ -57,7 +57,7 @@ def launches_of(
     load = [writer.launch(one, written.load) for one in plan.launches(written.load, ())]
     count = max((len(one.buffers) for one in (*launches, *load)), default=0)
     module = written.module.inner
-    gather = write_gather(module, program, counted=False)
+    gather = write_gather(module, program, {}, counted=False)
     writer.write_kernel(module, count)
     return Launches(
         module.text(),

@@ -12,6 +12,7 @@ from lamina import ops
 from lamina.base.shapes import bfloat16, float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
+from lamina.engines.gpu.gather import rounding_steps
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor, leaf
@@ -192,6 +193,26 @@ def test_an_operand_is_stored_only_if_that_costs_less(rounding):
 def test_an_operand_without_elements_is_not_stored(rounding):
     x, weight = given("x", "input", SIZE, 0), given("weight", "parameter", 0, SIZE)
     assert program_of(rounding, [ops.matmul(x, weight)]).prepared == 0
+
+
+# Inputs that are rounded while they are gathered --------------------------------------------------
+
+
+def test_only_inputs_that_are_only_rounded_are_rounded_while_they_are_gathered():
+    x, y, weight = given("x", "input"), given("y", "input"), given("weight", "parameter")
+    outputs = [ops.matmul(x, weight), ops.matmul(y, weight), ops.sum(y, 0)]
+    program = program_of("bfloat16", outputs)
+    ((name, number),) = rounding_steps(program).items()
+    assert (name, reads_of(program.steps[number])) == ("x", {"x"})
+    # Before that step, no other buffer may have the memory.
+    (rounded,) = writes_of(program.steps[number])
+    (own,) = [one for one in program.plan.allocations if one.buffer == rounded]
+    earlier = replace(own, buffer="earlier", first=0, last=number - 1, offset=own.offset + 8)
+    plan = replace(program.plan, allocations=(earlier, *program.plan.allocations))
+    assert rounding_steps(replace(program, plan=plan)) == {}
+    later = replace(earlier, first=number + 1, last=number + 1)
+    plan = replace(program.plan, allocations=(later, *program.plan.allocations))
+    assert rounding_steps(replace(program, plan=plan)) == {"x": number}
 
 
 # Faults of programs that prepare copies -----------------------------------------------------------
