@@ -45,7 +45,8 @@ class MatrixOperand:
     """Copies the tiles of one operand, and loads its matrices.
 
     Its view is the operand as it is kept in local memory, where its tiles begin at some bytes. The
-    warp's rows of a tile begin at `first`.
+    rows of a tile that are the warp's, or the warpgroup's, begin at `first`. A tile is `in_panels`
+    for warpgroups; its rows run `along_k`, or along m or n.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class MatrixOperand:
         row, at = (outer, k) if self._along_k else (k, outer)
         if not self._in_panels:
             return points.indices(row * self._row + at).start
+        # Rows of the panel before come first. Chunks of a row are exchanged.
         row_in_all = at // self._row * self._rows + row
         place, chunk = row_in_all * self._row + at % self._edge, at % self._row // self._edge
         begin, number, exchanged = (points.indices(one).start for one in (place, chunk, row % ROWS))

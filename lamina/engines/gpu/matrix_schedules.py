@@ -95,9 +95,9 @@ def matrix_schedule(
     of m, n and k, and each of the warps along m and n has multiples of 16.
     """
     assert one.matrix_kind is not None
-    loads = (_load(side, traits, in_panels=by_warpgroups) for side in (one.left, one.right))
+    left, right = (_load(side, traits, in_panels=by_warpgroups) for side in (one.left, one.right))
     return MatrixSchedule(
-        *(one.matrix_kind, swapped, *tile, *warps, by_warpgroups, *loads, stages, bits)
+        *(one.matrix_kind, swapped, *tile, *warps, by_warpgroups, left, right, stages, bits)
     )
 
 
