@@ -1,7 +1,7 @@
 """Compiles CUDA C++ for Nvidia's GPUs without a GPU, and reads what the compilers say.
 
 NVRTC compiles it to PTX; ptxas, of the package nvidia-cuda-nvcc, compiles PTX to machine code and
-counts registers and spills.
+counts registers and spills; nvdisasm prints that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from lamina.engines.cuda.calls import Cuda, made_of
 from lamina.engines.cuda.requirements import cublaslt_library, packages
 from lamina.errors import EngineError
 
+# Instructions of tensor cores in machine code.
+_TENSOR = re.compile(r"\b(HMMA|HGMMA)\b")
 _HOW = "pip install '.[cuda-compiler]'"
 
 
@@ -62,11 +64,14 @@ class Compilation:
     Attributes:
         ptx: by NVRTC.
         kernels: what ptxas says of them.
+        loops: by kernel, the instructions of its shortest loop with some of tensor cores, in
+            machine code, and how many these are.
         nvrtc_seconds, ptxas_seconds: how long they took.
     """
 
     ptx: str
     kernels: tuple[Compiled, ...]
+    loops: Mapping[str, tuple[int, int]]
     nvrtc_seconds: float
     ptxas_seconds: float
 
@@ -80,7 +85,8 @@ def missing() -> str:
     # The package raises different exceptions if the library is missing.
     except Exception as error:
         return f"NVRTC cannot be loaded: {error}. Install it: {_HOW}"
-    return "" if ptxas() is not None else f"ptxas is not installed. Install it: {_HOW}"
+    lacking = [name for name in ("ptxas", "nvdisasm") if program(name) is None]
+    return f"{lacking[0]} is not installed. Install it: {_HOW}" if lacking else ""
 
 
 @cache
@@ -94,14 +100,14 @@ def _nvrtc() -> Cuda:
 
 
 @cache
-def ptxas() -> Path | None:
-    """The program ptxas, in a folder of Nvidia's namespace package, `nvidia/cu13/bin`."""
+def program(name: str) -> Path | None:
+    """A program in a folder of Nvidia's namespace package, `nvidia/cu13/bin`."""
     try:
         folders = importlib.import_module("nvidia").__path__
     except ImportError:
         return None
-    found = (one for folder in folders for one in sorted(Path(folder).glob("cu*/bin/ptxas*")))
-    return next((one for one in found if one.stem == "ptxas"), None)
+    found = (one for folder in folders for one in sorted(Path(folder).glob(f"cu*/bin/{name}*")))
+    return next((one for one in found if one.stem == name), None)
 
 
 def compilation_of(text: str, architecture: Architecture) -> Compilation:
@@ -122,30 +128,48 @@ def compilation_of(text: str, architecture: Architecture) -> Compilation:
     # NVRTC ends it with a zero, as strings of C end.
     ptx = code.rstrip(b"\0").decode()
     middle = time.perf_counter()
-    log = _log_of(ptx, name)
-    end = time.perf_counter()
-    return Compilation(ptx, tuple(kernels_in(log)), middle - begin, end - middle)
-
-
-def _log_of(ptx: str, architecture: str) -> str:
-    """What ptxas says."""
-    program = ptxas()
-    assert program is not None
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernels.ptx"
+        source, binary = Path(folder) / "kernels.ptx", Path(folder) / "kernels.cubin"
         source.write_text(ptx, encoding="utf-8")
-        command = [
-            str(program),
-            "-v",
-            f"-arch={architecture}",
-            "-o",
-            f"{source}.cubin",
-            str(source),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True)
+        log = _said("ptxas", "-v", f"-arch={name}", "-o", str(binary), str(source))
+        end = time.perf_counter()
+        loops = dict(loops_in(_said("nvdisasm", "-c", str(binary))))
+    return Compilation(ptx, tuple(kernels_in(log)), loops, middle - begin, end - middle)
+
+
+def _said(name: str, *arguments: str) -> str:
+    """What a program prints."""
+    path = program(name)
+    assert path is not None
+    done = subprocess.run([str(path), *arguments], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit((done.stderr + done.stdout)[:4000])
     return done.stderr + done.stdout
+
+
+def loops_in(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Of each kernel with some: the shortest loop with instructions of tensor cores.
+
+    Args:
+        text: the output of `nvdisasm -c`.
+    """
+    _, *found = re.split(r"\.section\s+\.text\.(\w+)", text)
+    for name, body in zip(found[::2], found[1::2], strict=True):
+        labels: dict[str, int] = {}
+        lines: list[str] = []
+        loops: list[tuple[int, int]] = []
+        for label, line in re.findall(r"^(\.L_x_\d+):|^\s*/\*[0-9a-f]+\*/\s+(.*?);", body, re.M):
+            if label:
+                labels[label] = len(lines)
+                continue
+            lines.append(line)
+            target = re.search(r"BRA.*?(\.L_x_\d+)", line)
+            if target and target[1] in labels:
+                loop = lines[labels[target[1]] :]
+                loops.append((len(loop), sum(bool(_TENSOR.search(one)) for one in loop)))
+        loops = [one for one in loops if one[1]]
+        if loops:
+            yield name, min(loops)
 
 
 def kernels_in(log: str) -> Iterator[Compiled]:

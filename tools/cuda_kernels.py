@@ -72,6 +72,7 @@ class Kernel:
         group: the number of its work items in a group.
         groups: the number of groups.
         launched_bytes: the shared memory of a group that a launch adds.
+        loop: the instructions of its loop with tensor cores, and how many are of these.
     """
 
     compiled: Compiled
@@ -79,6 +80,7 @@ class Kernel:
     group: int
     groups: int
     launched_bytes: int
+    loop: tuple[int, int] | None
 
     @property
     def shared_bytes(self) -> int:
@@ -122,8 +124,11 @@ class Written:
         }
         if gather := self.launches.gather:
             sizes[gather.kernel] = gather.items, GROUP, 0
+        loops = self.compilation.loops
         return {
-            name: Kernel(compiled[name], texts[name], group, -(-items // group), local)
+            name: Kernel(
+                *(compiled[name], texts[name], group, -(-items // group), local), loops.get(name)
+            )
             for name, (items, group, local) in sizes.items()
         }
 
@@ -193,6 +198,9 @@ def text_of(kernel: Kernel, architecture: Architecture) -> Iterator[str]:
         f"have 128 bits, {tensor} of {multiplications} multiply-adds are of tensor cores"
         + (f", {others} other accesses that no model counts" if others else "")
     )
+    if kernel.loop is not None:
+        instructions, of_tensor_cores = kernel.loop
+        yield f"SASS: a loop of {instructions} instructions, {of_tensor_cores} of tensor cores"
     shared, sectors = kernel.traffic("shared", "global")
     yield f"model: {_traffic(shared, 'wavefronts of shared memory')}"
     yield f"model: {_traffic(sectors, 'sectors of global memory')}"

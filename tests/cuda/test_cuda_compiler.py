@@ -416,6 +416,30 @@ def test_products_in_tf32_are_instructions_of_tensor_cores():
     (workload,) = chosen(["mlp"])
     kernels = cuda_kernels.written_for(workload, "float32", A100, "tf32").kernels.values()
     assert any(one.text.tensor_instructions()[0] for one in kernels)
+    assert [one.loop for one in kernels if one.loop] != []
+
+
+SASS = """
+	.section	.text.tiles,"ax",@progbits
+.L_x_1:
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_2:
+        /*0010*/                   LDSM.16.M88.4 R4, [R2] ;
+        /*0020*/                   HMMA.16816.F32.BF16 R8, R4, R6, R8 ;
+        /*0030*/              @!P0 BRA `(.L_x_2) ;
+        /*0040*/               @P1 BRA `(.L_x_1) ;
+        /*0050*/                   BRA `(.L_x_3) ;
+.L_x_3:
+        /*0060*/                   EXIT ;
+	.section	.text.plain,"ax",@progbits
+.L_x_4:
+        /*0000*/                   FFMA R0, R0, R0, R0 ;
+        /*0010*/                   BRA `(.L_x_4);
+"""
+
+
+def test_loops_of_machine_code_are_read():
+    assert dict(cuda_compiler.loops_in(SASS)) == {"tiles": (3, 1)}
 
 
 def test_architectures_that_do_not_multiply_a_dtype_are_left_out():
