@@ -17,7 +17,7 @@ Operations have LLVM's names; these sets are closed:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
@@ -249,6 +249,13 @@ class Builder(ABC):
     @abstractmethod
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """An intrinsic whose operands and result have one type."""
+
+    def applied(self, function: Callable[..., Value], *operands: Value) -> Value:
+        """The result of a function that writes instructions.
+
+        Its operands and its result have one type. A language may write the function once.
+        """
+        return function(self, *operands)
 
     @abstractmethod
     def call(self, name: str, type: Type, *operands: Integer) -> Value:

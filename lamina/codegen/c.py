@@ -7,7 +7,7 @@ Conditions of vectors are integers of 32 bits, all bits set or none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import final
 
@@ -145,6 +145,17 @@ class Module(Types, builder.Module):
         """Removes the kernels with other names."""
         self.functions = [one for one in self.functions if one.is_called or one.name in names]
 
+    def inlined(self, function: Callable[..., Value], type: Type, count: int) -> str:
+        """Writes a function of some operands of one type, once; returns its name."""
+        name = f"{function.__name__}_{type.suffix}"
+        if not self.has(name):
+            parameters = [(f"x{number}", type) for number in range(count)]
+            words = tuple(f"{self.type(type)} {label}" for label, _ in parameters)
+            head = Head(self.words.inlined, self.type(type), name, words)
+            code = self._added(Function(self, parameters, head, is_called=True))
+            code.finish(function(code, *code.parameters))
+        return name
+
     def _added(self, function: Function) -> Function:
         self.functions.append(function)
         self.names.add(function.name)
@@ -225,6 +236,12 @@ class Function(Expressions):
     @property
     def module(self) -> Module:
         return self._module
+
+    def applied(self, function: Callable[..., Value], *operands: Value) -> Value:
+        if not self.module.words.inlined:
+            return super().applied(function, *operands)
+        type = operands[0].type
+        return self.call(self.module.inlined(function, type, len(operands)), type, *operands)
 
     # Structure
 

@@ -15,6 +15,7 @@ from lamina.codegen.words import (
 
 _KINDS = "bfloat16", "float16", "tf32"
 _HEAD = files("lamina.codegen").joinpath("cuda_head.h").read_text(encoding="utf-8")
+_INLINED = "static __device__ __forceinline__"
 
 CUDA = Words(
     language="CUDA C++",
@@ -69,7 +70,7 @@ CUDA = Words(
         launched="{element} *{name} = ({element} *)({memory} + {offset})",
         memory="launched_memory",
         # It is always inlined, because kernels that call functions need a stack.
-        phase="static __device__ __forceinline__",
+        phase=_INLINED,
         # Those of the items of a warp need not be the same instruction.
         phase_barrier="__barrier_sync(0)",
         address="{element} *",
@@ -98,5 +99,6 @@ CUDA = Words(
         ),
     ),
     begun="await_earlier_kernels",
+    inlined=_INLINED,
     bfloat16="to_bfloat16",
 )

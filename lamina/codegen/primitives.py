@@ -117,7 +117,7 @@ def _intrinsic(name: str, code: Builder, dtype: DType, *operands: Value) -> Valu
 
 def _function(emit: Callable[..., Value], code: Builder, dtype: DType, *operands: Value) -> Value:
     """A function that is the same for all dtypes."""
-    return emit(code, *operands)
+    return code.applied(emit, *operands)
 
 
 def _extreme(relation: str, code: Builder, dtype: DType, left: Value, right: Value) -> Value:

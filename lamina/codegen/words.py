@@ -217,6 +217,8 @@ class Words:
         groups: how groups of work items are written; None if the language has none.
         matrices: how warps multiply matrices; None if the language cannot do that.
         begun: the function that kernels call first; "" if there is none.
+        inlined: the qualifiers of a function that is always inlined; "" if the language has none.
+            Mathematical functions are then written once in a text.
     """
 
     language: str
@@ -244,6 +246,7 @@ class Words:
     matrices: MatrixWords | None = None
     begun: str = ""
     bfloat16: str = ""
+    inlined: str = ""
 
 
 OPENCL = Words(

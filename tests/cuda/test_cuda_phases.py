@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from test_cuda_schedules import SeparateKernels
 
 import lamina as lm
 from cuda_machine.engine import DoubledDevice, skip_without_nvrtc
+from lamina.codegen.cuda_words import CUDA
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.cuda.build import programs_of
 from lamina.engines.gpu import kernels
@@ -82,6 +84,24 @@ def test_a_kernel_is_compiled_with_its_own_phases_only():
     (joined,) = (name for name in texts if "joined" in name)
     assert texts[joined].count("_phase(") == text.count("_phase(") > 10
     assert all("_phase(" not in one for name, one in texts.items() if name != joined)
+
+
+def test_functions_are_written_once_and_only_for_kernels_that_call_them():
+    own = engine(SeparateKernels, (9, 0))
+    layers = lm.Linear(33), lm.GELU(), lm.Linear(9), lm.Tanh(), lm.Linear(33), lm.GELU()
+    program = step_of(lm.Sequential(lm.Input(20), *layers, lm.Linear(10)), own)
+    text = own.family.write(program, own.family.decide(program), separate=True).text
+    begins = re.escape(CUDA.inlined) + r" \S.* (\w+)\([^;]*\) \{$"
+    names = re.findall(rf"^{begins}", text, re.MULTILINE)
+    assert len({*names}) == len(names) >= 4
+    called = 0
+    for one in programs_of(text).values():
+        # Functions whose calls stand in other functions are none of these.
+        body = one[one.index(CUDA.kernel.split("__")[0] + "__global__") :]
+        expected = [name for name in names if f"{name}(" in body]
+        assert re.findall(rf"^{begins}", one, re.MULTILINE) == expected
+        called += len(expected)
+    assert called > len(names)
 
 
 def test_launches_within_an_iteration_are_joined(monkeypatch):

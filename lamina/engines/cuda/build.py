@@ -20,10 +20,9 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 
 # The first line of a kernel, with its name.
 _KERNEL = re.compile(r'^extern "C" __global__ .*?\bvoid (\w+)\(', re.MULTILINE)
-# A function that is a phase of kernels, with its name; its declaration ends in the first line.
-assert CUDA.groups is not None
-_PHASE = re.compile(
-    re.escape(CUDA.groups.phase) + r" void (\w+)\([^\n]*(?:;\n|\{\n.*?^\}\n+)",
+# A function that kernels call, with its name, or its declaration. The head of texts has others.
+_CALLED = re.compile(
+    rf"^{re.escape(CUDA.inlined)} [^\n]*?(\w+)\([^\n]*(?:;\n|\{{\n.*?^\}}\n+)",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -59,15 +58,23 @@ def build(api: Cuda, capability: tuple[int, int], text: str) -> dict[str, bytes]
 def programs_of(text: str) -> dict[str, str]:
     """A text for each kernel of a text, by its name: it, after what stands before all.
 
-    Of the phases that stand there, it has its own.
+    Of the functions that stand there for kernels, it has those that it calls, directly or not.
     """
     kernels = [*_KERNEL.finditer(text)]
     begins = [one.start() for one in kernels]
     ends = [*begins[1:], len(text)]
+    head = text[: begins[0]] if begins else ""
+    called = {one[1]: one[0] for one in _CALLED.finditer(head)}
 
     def program(own: str) -> str:
-        head = _PHASE.sub(lambda one: one[0] if f"{one[1]}(" in own else "", text[: begins[0]])
-        return f"{head}{own.rstrip()}\n"
+        needed, left = set[str](), [own]
+        while left:
+            one = left.pop()
+            found = {name for name in called.keys() - needed if f"{name}(" in one}
+            needed.update(found)
+            left += (called[name] for name in found)
+        kept = _CALLED.sub(lambda one: one[0] if one[1] in needed else "", head)
+        return f"{kept}{own.rstrip()}\n"
 
     return {
         one[1]: program(text[begin:end])
