@@ -10,7 +10,7 @@ from simd_alternatives import combinations
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.signatures import Signatures
-from lamina.engines.gpu.chain_schedules import tiled_chain
+from lamina.engines.gpu.chain_schedules import matrix_chain, tiled_chain
 from lamina.engines.gpu.contraction_costs import rate_of
 from lamina.engines.gpu.contraction_schedules import (
     LEAST_GROUP,
@@ -80,6 +80,10 @@ def legal_chains(chain: Chain, bits: int, target: Target, traits: Traits) -> Ite
             tiled = tiled_chain(chain, tile, own, traits)
             if tiled is not None:
                 yield tiled
+    for tile in ((16, 16, 1), (32, 48, 2), (64, 16, 2)):
+        matrix = matrix_chain(chain, tile, bits, traits)
+        if matrix is not None:
+            yield matrix
     steps = stored_steps(chain, StepWorkspaces(chain.name))
     yield StoredSchedule(tuple(next(candidates(one, target, traits)) for one in steps))
 

@@ -222,6 +222,11 @@ def sum_tile(extent: int, width: int, items: int) -> int:
     return -(-extent // (vectors * items)) * vectors * items
 
 
+def whole_steps(extent: int, step: int) -> int:
+    """The least multiple of a step that is not smaller than an extent."""
+    return -(-extent // step) * step
+
+
 def weight_load(dtype: DType) -> TileLoad:
     """How weights are kept in local memory: rows are padded, so that columns are in banks apart."""
     return TileLoad(False, 1, VECTOR_BYTES // dtype.itemsize)

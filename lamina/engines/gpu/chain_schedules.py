@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from lamina.engines.gpu.chain_rows import rows_of, single_chain, sum_tile, weight_load
+from lamina.codegen.matrix import half_of
+from lamina.engines.gpu.chain_rows import rows_of, single_chain, sum_tile, weight_load, whole_steps
 from lamina.engines.gpu.contraction_costs import (
     BARRIER,
     INTEGER_LANES,
@@ -15,30 +17,41 @@ from lamina.engines.gpu.contraction_costs import (
 )
 from lamina.engines.gpu.contraction_schedules import tile_load
 from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.matrix_schedules import matrix_load
 from lamina.engines.gpu.passes import stored_steps
 from lamina.engines.gpu.products import Operand
 from lamina.engines.gpu.schedule import (
+    STEP,
     VECTOR_BYTES,
+    WARP,
     ChainSchedule,
-    MatrixSchedule,
+    MatrixChainSchedule,
+    MatrixLoad,
     PartSchedule,
     StepSchedule,
     StoredSchedule,
     TileLoad,
 )
 from lamina.engines.gpu.workspaces import StepWorkspaces
+from lamina.program.index import Axis
+from lamina.program.scalar import Apply, Scalar
 from lamina.program.steps import Chain, Step
+from lamina.program.tf32 import ROUNDED
 
 # The tiles that are compared: rows, columns, and a work item's block.
 TILES = (
     *((64, 64, 8, 4), (64, 64, 4, 4), (64, 32, 4, 4), (32, 64, 4, 4), (128, 32, 8, 4)),
     *((32, 32, 4, 4), (32, 32, 2, 4), (32, 16, 2, 2), (16, 16, 1, 4)),
 )
+# The same for instructions on matrices: rows, columns, and warps.
+MATRIX_TILES = ((128, 64, 8), (64, 64, 4), (64, 32, 4), (32, 64, 2), (32, 32, 2), (16, 64, 1))
 # The longest columns whose products may be stored.
 LONGEST_STORED = 256
 # The operations that compute a weight; the registers of a work item besides its blocks, and the
 # most that it can have.
-OPERATIONS_OF_WEIGHT, OTHER_REGISTERS, MOST_REGISTERS = 30, 64, 255
+OPERATIONS_OF_WEIGHT, OTHER_REGISTERS, MOST_REGISTERS = 30, 75, 255
+# The registers that take as long as all arithmetic if they are in memory.
+SPILL = 8
 # Local memory is divided into pieces of so many bytes.
 _PIECE = 16
 
@@ -53,22 +66,21 @@ def chain_schedules(
     `decide` gives the best schedule of the steps that store the chain's products and weights.
     """
     tiled = [tiled_chain(chain, tile, bits, traits) for tile in TILES]
-    costs = {one: _cost(chain, one, traits) for one in tiled if one is not None}
-    ranked: list[StepSchedule] = sorted(costs, key=lambda one: costs[one])
+    costs: dict[StepSchedule, float] = {
+        one: _cost(chain, one, traits) for one in tiled if one is not None
+    }
+    matrices = [matrix_chain(chain, tile, bits, traits) for tile in MATRIX_TILES]
+    costs |= {one: _matrix_cost(chain, one, traits) for one in matrices if one is not None}
+    yield from sorted(costs, key=lambda one: costs[one])
     if not costs or chain.extents[2] <= LONGEST_STORED:
         steps = stored_steps(chain, StepWorkspaces(chain.name))
-        stored = StoredSchedule(tuple(decide(one) for one in steps))
-        # Kernels of chains have no instructions on matrices.
-        has_matrices = any(isinstance(one, MatrixSchedule) for one in stored.steps)
-        ranked.insert(0 if has_matrices else len(ranked), stored)
-    yield from ranked
+        yield StoredSchedule(tuple(decide(one) for one in steps))
 
 
 def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     """The expected clocks of a schedule."""
     single = single_chain(chain)
-    (b, m, k), bytes_ = single.extents, single.products[0].dtype.itemsize
-    rates = traits.rates
+    bytes_, rates = single.products[0].dtype.itemsize, traits.rates
     products = [one.axes[0].extent for one in single.products]
     items_k = decided.tile_k // decided.item_k
     sums = [sum_tile(one.n[0].extent, decided.width, items_k) for one in single.sums]
@@ -88,15 +100,50 @@ def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     kept = len(products) * decided.item_m * decided.item_k
     kept += decided.item_m * (sum(sums) // items_k)
     registers = (kept + decided.item_m + decided.item_k) * bytes_ // 4 + OTHER_REGISTERS
-    if registers > MOST_REGISTERS:
-        # Those that do not fit are in memory.
-        busy *= 4
-    resident = min(rates.resident_items, REGISTERS // registers) // group
+    return _in_rounds(single, decided, busy, registers, traits)
+
+
+def _matrix_cost(chain: Chain, decided: MatrixChainSchedule, traits: Traits) -> float:
+    """The expected clocks of a schedule with instructions on matrices."""
+    single, rates = single_chain(chain), traits.rates
+    products = [whole_steps(one.axes[0].extent, decided.step_k) for one in single.products]
+    sums = [whole_steps(one.n[0].extent, STEP) for one in single.sums]
+    points, bytes_ = decided.tile_m * decided.tile_k, decided.element_bytes
+    arithmetic = points * sum((*products, *sums)) / dict(traits.matrices)[decided.kind]
+    other = points * len(sums) * OPERATIONS_OF_WEIGHT / rates.lanes
+    loads = [(d, one.lanes) for d, one in zip(products, decided.rights, strict=True)]
+    loads += [(n, one.lanes) for n, one in zip(sums, decided.sums, strict=True)]
+    reads = decided.tile_k * sum(extent / lanes for extent, lanes in loads)
+    other += reads * OPERATIONS_OF_LOAD / INTEGER_LANES
+    # Each warp reads all columns, and its rows.
+    copied = decided.tile_k * sum((*products, *sums))
+    local = copied * (decided.warps + 1) + decided.tile_m * sum(products)
+    local += 2 * points * len(sums)
+    moved = copied * bytes_ / rates.cache_bytes
+    busy = arithmetic + max(other, local * bytes_ / rates.local_bytes, moved)
+    # Products, the weights that are computed from them, and sums.
+    values = 2 * decided.tile_k * len(products) + sum(sums)
+    registers = decided.warp_m * values // WARP + OTHER_REGISTERS
+    return _in_rounds(single, decided, busy, registers, traits)
+
+
+def _in_rounds(
+    single: Chain,
+    decided: ChainSchedule | MatrixChainSchedule,
+    busy: float,
+    registers: int,
+    traits: Traits,
+) -> float:
+    """The clocks of all groups, each of which is busy for some clocks at a tile of columns."""
+    b, m, k = single.extents
+    # Those that do not fit are in memory.
+    busy *= 1 + max(registers - MOST_REGISTERS, 0) / SPILL
+    resident = min(traits.rates.resident_items, REGISTERS // registers) // decided.group
     shared = traits.compute_unit_local_bytes or traits.local_bytes
     resident = max(min(resident, shared // decided.local_bytes), 1)
     tiles, groups = -(-k // decided.tile_k), b * -(-m // decided.tile_m)
     resident = min(resident, -(-groups // traits.compute_units))
-    waits = len(products) + len(sums)
+    waits = len(single.products) + len(single.sums)
     waiting = waits * (LOAD_LATENCY + 2 * BARRIER) / resident
     rounds = -(-groups // traits.compute_units)
     return rounds * tiles * (busy + waiting)
@@ -145,6 +192,57 @@ def tiled_chain(
         return None
     loads_ = tuple(lefts), tuple(rights), tuple(sums)
     return ChainSchedule(*tile, *loads_, width, kept, is_launched, bits)
+
+
+def matrix_chain(
+    chain: Chain, tile: tuple[int, int, int], bits: int, traits: Traits
+) -> MatrixChainSchedule | None:
+    """The schedule with tiles of rows, columns, and some warps; None if it is not possible."""
+    single, (tile_m, tile_k, warps) = single_chain(chain), tile
+    kind = _kind(single)
+    if kind not in dict(traits.matrices) or not all(single.extents):
+        return None
+    if single.reductions and rows_of(single) is None:
+        return None
+    (m,), (k,) = single.m, single.k
+
+    def load(view: Scalar, outer: Axis, inner: Axis) -> MatrixLoad:
+        return replace(matrix_load(Operand(view, outer, inner), traits), is_asynchronous=False)
+
+    lengths = [one.axes[0] for one in single.products]
+    lefts = tuple(load(one.left, m, d) for one, d in zip(single.products, lengths, strict=True))
+    rights = tuple(load(one.right, k, d) for one, d in zip(single.products, lengths, strict=True))
+    sums = tuple(load(one.right, one.n[0], k) for one in single.sums)
+    weights = MatrixLoad(True, 1, 4 if kind == "tf32" else 8, False)
+    empty = MatrixChainSchedule(
+        *(kind, tile_m, tile_k, warps, lefts, rights, sums, weights, 0, 0, bits)
+    )
+    inner = [whole_steps(d.extent, empty.step_k) for d in lengths]
+    counts = [one.size(tile_k, d) for one, d in zip(rights, inner, strict=True)]
+    counts += [
+        one.size(whole_steps(total.n[0].extent, STEP), tile_k)
+        for one, total in zip(sums, single.sums, strict=True)
+    ]
+    kept = [one.size(tile_m, d) for one, d in zip(lefts, inner, strict=True)]
+    kept += [max(counts), weights.size(tile_m, tile_k)]
+    local = sum(_pieces(count, empty.element_bytes) for count in kept)
+    if single.reductions:
+        local += _pieces(STEP // 4 * tile_m, single.products[0].dtype.itemsize)
+    decided = replace(empty, right_count=max(counts), local_bytes=local)
+    fits_ = local <= traits.launched_local_bytes and decided.group <= traits.largest_group
+    return decided if fits_ else None
+
+
+def _kind(single: Chain) -> str:
+    """The elements that instructions on matrices multiply; "" if there are no such ones."""
+    views = [side for one in single.products for side in (one.left, one.right)]
+    views += [side for one in single.sums for side in (one.weight, one.right)]
+    kinds: set[str] = set()
+    for view in views:
+        half = half_of(view)
+        is_rounded = isinstance(view, Apply) and view.primitive in ROUNDED
+        kinds.add("tf32" if is_rounded else half.dtype.name if half is not None else "")
+    return kinds.pop() if len(kinds) == 1 else ""
 
 
 def _pieces(count: int, element_bytes: int) -> int:

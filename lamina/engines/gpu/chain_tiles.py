@@ -16,14 +16,15 @@ from typing import final
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import bool_
 from lamina.codegen.c import Module
-from lamina.codegen.primitives import EMITTERS, element
+from lamina.codegen.primitives import EMITTERS
 from lamina.codegen.signatures import Signature
-from lamina.codegen.values import Type, Value, constant
-from lamina.engines.gpu.chain_rows import columns_of, rows_of, sum_tile, weight_load
-from lamina.engines.gpu.schedule import ChainSchedule, TileLoad
-from lamina.engines.gpu.tile_operands import Batch, LocalTile, Side, TileOperand, Tiling
+from lamina.codegen.values import Value, constant
+from lamina.engines.gpu.chain_items import Column, Grid, ItemParts, Parts, Totals
+from lamina.engines.gpu.chain_matrices import WarpParts
+from lamina.engines.gpu.chain_rows import columns_of, rows_of
+from lamina.engines.gpu.schedule import ChainSchedule, MatrixChainSchedule
+from lamina.engines.gpu.tile_operands import Batch
 from lamina.engines.gpu.tile_results import TileResults
-from lamina.engines.gpu.tiles import write_products
 from lamina.engines.gpu.work_item import (
     ItemPoints,
     chain_of,
@@ -35,13 +36,12 @@ from lamina.engines.gpu.work_item import (
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Local, Scalar
-from lamina.program.steps import Chain, Reduce, WeightedSum
-
-# The most multiplications along K that are written out.
-_UNROLLED = 4
+from lamina.program.steps import Chain, Reduce
 
 
-def write_chain(module: Module, name: str, signature: Signature[ChainSchedule]) -> int:
+def write_chain(
+    module: Module, name: str, signature: Signature[ChainSchedule | MatrixChainSchedule]
+) -> int:
     """Writes the kernel; returns the number of its work items."""
     decided, chain = signature.decided, chain_of(signature)
     (batch,), (m,) = chain.batch, chain.m
@@ -54,28 +54,6 @@ def write_chain(module: Module, name: str, signature: Signature[ChainSchedule]) 
     return math.prod(axis.extent for axis in groups) * decided.group
 
 
-@frozen_dataclass
-class _Column:
-    """A vector of columns of the work item's block.
-
-    Attributes:
-        in_tile: its location in the tile.
-        k: its location along K, with the lanes' axis.
-        is_inside: whether it is before the end; None if all are.
-        number, lane: of the vector of the block, and of its lane if it is a single column.
-    """
-
-    in_tile: Index
-    k: Index
-    is_inside: Value | None
-    number: int
-    lane: int | None
-
-
-# The sums of the work item's block: those of each row one after the other.
-_Totals = Sequence[Value]
-
-
 @final
 class _Chain:
     """Writes the kernel of a chain over single axes."""
@@ -84,114 +62,58 @@ class _Chain:
         self,
         points: ItemPoints,
         chain: Chain,
-        decided: ChainSchedule,
+        decided: ChainSchedule | MatrixChainSchedule,
         groups: Sequence[Axis],
         item: Axis,
     ) -> None:
         self._points, self._code = points, points.code
-        self._chain, self._decided, self._item = chain, decided, item
+        self._chain, self._decided = chain, decided
         (batch,), (self._m,), (self._k,) = chain.batch, chain.m, chain.k
         self._dtype = chain.products[0].dtype
-        self._type = Type(element(self._dtype))
         self._batch = Batch(batch, groups[0], 1, Index())
         self._m_tiles = groups[1]
         self._tiles = Axis("k_tile", -(-self._k.extent // decided.tile_k))
-        self._items_k = decided.tile_k // decided.item_k
-        self._items_m = decided.tile_m // decided.item_m
-        at = axis_index(item)
-        self._row_position, self._column_position = at // self._items_k, at % self._items_k
+        grid = Grid(points, chain, self._batch, self._m_tiles, self._tiles, item)
+        if isinstance(decided, ChainSchedule):
+            self._parts: Parts = ItemParts(grid, decided)
+        else:
+            self._parts = WarpParts(grid, decided)
         self._rows = rows_of(chain)
-        self._used = 0
-        width = math.gcd(decided.width, decided.item_k)
+        width = self._parts.columns.width
         self._lanes = width if self._k.extent % width == 0 else 1
         self._lane = Axis("lane", self._lanes)
         self._names = 0
         # For each row of the block, its index.
         self._m_indices: list[Index] = []
-
-    # Local memory
-
-    def _array(self, count: int) -> Value:
-        """A further array in local memory."""
-        decided, bytes_ = self._decided, count * self._type.bytes
-        begin, self._used = self._used, self._used + -(-bytes_ // 16) * 16
-        assert self._used <= decided.local_bytes
-        if decided.is_launched:
-            return self._code.launched(self._type.element, begin)
-        return self._code.local(self._type.element, count)
-
-    def _tiling(self, k: Axis, extent: int, bound: ExitStack) -> Tiling:
-        group = self._decided.group
-        return Tiling(self._points, self._batch, k, extent, group, self._item, bound)
-
-    def _row_side(self, view: Scalar, load: TileLoad) -> Side:
-        decided = self._decided
-        return Side(
-            *(view, self._m, self._m_tiles, decided.tile_m, load, decided.item_m, self._items_m),
-            *(self._row_position, math.gcd(decided.width, decided.item_m)),
-        )
-
-    def _column_side(self, view: Scalar, load: TileLoad) -> Side:
-        decided = self._decided
-        return Side(
-            *(view, self._k, self._tiles, decided.tile_k, load, decided.item_k, self._items_k),
-            *(self._column_position, math.gcd(decided.width, decided.item_k)),
-        )
-
-    def _sum_side(self, one: WeightedSum, load: TileLoad) -> Side:
-        (n,), decided = one.n, self._decided
-        tile = sum_tile(n.extent, decided.width, self._items_k)
-        block = tile // self._items_k
-        return Side(
-            *(one.right, n, Axis("n_tile", 1), tile, load, block, self._items_k),
-            *(self._column_position, math.gcd(decided.width, block)),
-        )
-
-    # The kernel
+        self._exchanged: Value | None = None
 
     def write(self) -> None:
-        points, chain, decided = self._points, self._chain, self._decided
         with ExitStack() as bound:
             self._bind_rows(bound)
-            lefts: list[LocalTile] = []
-            for product, load in zip(chain.products, decided.lefts, strict=True):
-                (d,) = product.axes
-                side = self._row_side(product.left, load)
-                tiling = self._tiling(d, d.extent, bound)
-                array = self._array(d.extent * side.row)
-                operand = TileOperand(tiling, side, self._type, 1, array)
-                operand.keep(operand.loaded(Index()), None)
-                lefts.append(operand.tile)
-            sides = [
-                self._sum_side(one, load)
-                for one, load in zip(chain.sums, decided.sums, strict=True)
-            ]
-            sizes = [side.row * decided.tile_k for side in sides]
-            for product, load in zip(chain.products, decided.rights, strict=True):
-                sizes.append(product.axes[0].extent * self._column_side(product.right, load).row)
-            # One operand of columns after the other is here.
-            self._right = self._array(max(sizes))
-            side = self._row_side(chain.sums[0].weight, weight_load(self._dtype))
-            weights = self._array(decided.tile_k * side.row)
-            self._weights = LocalTile(points, side, decided.tile_k, self._type, weights)
-            self._weight_row = side.row
-            self._exchanged = self._array(self._items_k * decided.tile_m) if self._rows else None
-            found = self._over_columns(lefts, sides)
-            self._store(found, sides)
-        assert self._used == decided.local_bytes
+            self._parts.begin(bound)
+            if self._rows is not None:
+                items = self._parts.columns.items
+                self._exchanged = self._parts.exchange(items * self._decided.tile_m)
+            self._store(self._over_columns())
 
     def _bind_rows(self, bound: ExitStack) -> None:
-        decided = self._decided
-        side = self._row_side(self._chain.sums[0].weight, weight_load(self._dtype))
-        for row in range(decided.item_m):
-            number, lane = divmod(row, side.width)
-            location = axis_index(self._m_tiles) * decided.tile_m + side.in_tile(number) + lane
+        side = self._parts.rows
+        for row in range(side.block):
+            location = self._row_in_all(row)
             if side.is_ragged:
                 axis = Axis(f"row{row}", self._m.extent)
                 location = clamped(self._points, axis, location, bound)
             self._m_indices.append(location)
 
-    def _over_columns(self, lefts: Sequence[LocalTile], sides: Sequence[Side]) -> _Carried:
+    def _row_in_tile(self, row: int) -> Index:
+        """The location in the tile of a row of the block."""
+        number, lane = divmod(row, self._parts.rows.width)
+        return self._parts.rows.in_tile(number) + lane
+
+    def _row_in_all(self, row: int) -> Index:
+        return axis_index(self._m_tiles) * self._decided.tile_m + self._row_in_tile(row)
+
+    def _over_columns(self) -> _Carried:
         points, code = self._points, self._code
         first, after = columns_of(
             self._chain, self._decided.tile_m, self._decided.tile_k, self._m_tiles
@@ -201,33 +123,27 @@ class _Chain:
         if after is not None:
             end = code.minimum(points.indices(after).start, end)
         start = points.indices(first).start
-        carried = self._fresh(sides)
+        carried = self._fresh()
         opened = code.begin_loop(start, end, 1, carried.values, most=extent, rolled=True)
         with points.bound(self._tiles, opened.index, before=opened.before):
-            received = self._at_tile(lefts, sides, carried.with_values(opened.carried))
+            received = self._at_tile(carried.with_values(opened.carried))
             return carried.with_values(code.end_loop(opened, received.values))
 
-    def _fresh(self, sides: Sequence[Side]) -> _Carried:
-        rows = self._decided.item_m
-        zero = constant(0, self._type)
+    def _fresh(self) -> _Carried:
+        parts = self._parts
+        rows, zero = parts.rows.block, constant(0, parts.type)
         largest: list[Value] = []
         sums: list[list[Value]] = []
         if self._rows is not None:
-            largest = [constant(-math.inf, self._type)] * rows
+            largest = [constant(-math.inf, parts.type)] * rows
             sums = [[zero] * rows for _ in self._rows.sums]
-        totals = [
-            [constant(0, self._type.wide(side.width if side.width > 1 else 0))]
-            * (rows * side.block // side.width)
-            for side in sides
-        ]
+        totals = [parts.zeros(side) for side in parts.sums]
         return _Carried(tuple(largest), tuple(map(tuple, sums)), tuple(map(tuple, totals)))
 
-    def _at_tile(
-        self, lefts: Sequence[LocalTile], sides: Sequence[Side], carried: _Carried
-    ) -> _Carried:
+    def _at_tile(self, carried: _Carried) -> _Carried:
         """The carried values after a tile of columns."""
-        points, code, chain, decided = self._points, self._code, self._chain, self._decided
-        products = [self._product(number, left) for number, left in enumerate(lefts)]
+        points, code, parts = self._points, self._code, self._parts
+        products = [parts.product(number) for number in range(len(self._chain.products))]
         with ExitStack() as bound:
             if self._lanes > 1:
                 first = points.position(0)
@@ -237,7 +153,7 @@ class _Chain:
             columns = list(self._columns(bound))
             names = self._named(products, columns)
             largest, sums, scales = carried.largest, carried.sums, None
-            locals_: list[Mapping[str, Scalar]] = [{}] * decided.item_m
+            locals_: list[Mapping[str, Scalar]] = [{}] * parts.rows.block
             if self._rows is not None:
                 largest, scales, locals_ = self._advanced(names, columns, carried.largest)
                 sums = tuple(
@@ -245,47 +161,25 @@ class _Chain:
                     for one, own in zip(self._rows.sums, carried.sums, strict=True)
                 )
             weights = [
-                self._at_points(one.weight, 0.0, names, columns, locals_) for one in chain.sums
+                self._at_points(parts.weight(number), 0, names, columns, locals_)
+                for number in range(len(self._chain.sums))
             ]
         totals: list[Sequence[Value]] = []
-        for one, side, values, own in zip(chain.sums, sides, weights, carried.totals, strict=True):
+        for number, (side, own) in enumerate(zip(parts.sums, carried.totals, strict=True)):
+            scaled: Sequence[Value] = own
             if scales is not None:
                 vectors = side.block // side.width
-                own = [
-                    code.multiply(total, code.splat(scales[number // vectors], total.type.lanes))
-                    for number, total in enumerate(own)
+                scaled = [
+                    code.multiply(total, code.splat(scales[place // vectors], total.type.lanes))
+                    for place, total in enumerate(own)
                 ]
-            totals.append(self._summed(one, side, values, columns, own))
+            totals.append(parts.summed(number, weights[number], columns, scaled))
         return _Carried(tuple(largest), tuple(map(tuple, sums)), tuple(map(tuple, totals)))
 
-    def _product(self, number: int, left: LocalTile) -> _Totals:
-        """The products of the work item's block."""
-        code, decided = self._code, self._decided
-        product, load = self._chain.products[number], decided.rights[number]
-        (d,) = product.axes
-        side = self._column_side(product.right, load)
-        with ExitStack() as bound:
-            tiling = self._tiling(d, d.extent, bound)
-            operand = TileOperand(tiling, side, self._type, 1, self._right)
-            values = operand.loaded(Index())
-            # All items are done with what was there.
-            code.barrier()
-            operand.keep(values, None)
-        code.barrier()
-        lanes = side.width if side.width > 1 else 0
-        count = decided.item_m * decided.item_k // side.width
-        zeros = [constant(0, self._type.wide(lanes))] * count
-        return self._multiplied((left, operand.tile), d.extent, zeros)
-
-    def _multiplied(self, tiles: Sequence[LocalTile], extent: int, totals: _Totals) -> _Totals:
-        starts = [one.start(Index()) for one in tiles]
-        unrolled = math.gcd(extent, _UNROLLED)
-        return write_products(self._points, tiles, starts, extent, unrolled, totals)
-
-    def _columns(self, bound: ExitStack) -> Iterator[_Column]:
+    def _columns(self, bound: ExitStack) -> Iterator[Column]:
         """The vectors of the block's columns; inside, their locations have values."""
         points, decided, lanes = self._points, self._decided, self._lanes
-        side = self._column_side(self._chain.products[0].right, decided.rights[0])
+        side = self._parts.columns
         singles = side.width // lanes
         for vector in range(side.block // side.width):
             for lane in range(singles):
@@ -296,7 +190,7 @@ class _Chain:
                     axis = Axis(f"column{vector}_{lane}", self._k.extent // lanes)
                     is_inside, location = clamped_inside(points, axis, location, bound)
                 k = location * lanes + (axis_index(self._lane) if lanes > 1 else 0)
-                yield _Column(in_tile, k, is_inside, vector, lane if singles > 1 else None)
+                yield Column(in_tile, k, is_inside, vector, lane if singles > 1 else None)
 
     def _local(self, value: Value, stem: str) -> Local:
         """A local of a value."""
@@ -306,13 +200,12 @@ class _Chain:
         return Local(name, self._dtype)
 
     def _named(
-        self, products: Sequence[_Totals], columns: Sequence[_Column]
+        self, products: Sequence[Totals], columns: Sequence[Column]
     ) -> list[list[dict[str, Scalar]]]:
         """For each row and column, the locals of the products."""
-        decided = self._decided
         vectors = len({one.number for one in columns})
         found: list[list[dict[str, Scalar]]] = []
-        for row in range(decided.item_m):
+        for row in range(self._parts.rows.block):
             found.append([])
             for column in columns:
                 own: dict[str, Scalar] = {}
@@ -329,7 +222,7 @@ class _Chain:
         scalar: Scalar,
         beyond: float,
         names: Sequence[Sequence[Mapping[str, Scalar]]],
-        columns: Sequence[_Column],
+        columns: Sequence[Column],
         locals_: Sequence[Mapping[str, Scalar]],
     ) -> list[list[Value]]:
         """The scalar at each row and column; columns beyond the end have another value."""
@@ -362,21 +255,20 @@ class _Chain:
 
     def _shared(self, combine: str, values: Sequence[Value]) -> list[Value]:
         """The values of the rows, combined over the work items that share them, in order."""
-        points, code, decided = self._points, self._code, self._decided
+        points, code, parts = self._points, self._code, self._parts
         assert self._exchanged is not None
-        side = self._row_side(self._chain.sums[0].weight, weight_load(self._dtype))
-        rows = [side.in_tile(row // side.width) + row % side.width for row in range(decided.item_m)]
-        element_ = self._type.element
-        for row, value in zip(rows, values, strict=True):
-            at = points.indices(self._column_position * decided.tile_m + row).start
+        tile_m, element_ = self._decided.tile_m, parts.type.element
+        for row, value in enumerate(values):
+            at = points.indices(parts.position * tile_m + self._row_in_tile(row)).start
             code.store(value, code.offset(self._exchanged, at, element_))
         code.barrier()
         found: list[Value] = []
-        for row in rows:
-            at = code.offset(self._exchanged, points.indices(row).start, element_)
+        for row in range(len(values)):
+            start = points.indices(self._row_in_tile(row)).start
+            at = code.offset(self._exchanged, start, element_)
             shares = [
-                code.load(code.offset(at, number * decided.tile_m, element_), self._type)
-                for number in range(self._items_k)
+                code.load(code.offset(at, number * tile_m, element_), parts.type)
+                for number in range(parts.columns.items)
             ]
             found.append(self._combined(combine, shares))
         return found
@@ -384,7 +276,7 @@ class _Chain:
     def _advanced(
         self,
         names: Sequence[Sequence[Mapping[str, Scalar]]],
-        columns: Sequence[_Column],
+        columns: Sequence[Column],
         largest: Sequence[Value],
     ) -> tuple[Sequence[Value], list[Value], list[Mapping[str, Scalar]]]:
         """The largest values so far, the factors of earlier sums, and the locals of each row."""
@@ -418,7 +310,7 @@ class _Chain:
         scales: Sequence[Value],
         totals: Sequence[Value],
         names: Sequence[Sequence[Mapping[str, Scalar]]],
-        columns: Sequence[_Column],
+        columns: Sequence[Column],
         locals_: Sequence[Mapping[str, Scalar]],
     ) -> tuple[Value, ...]:
         """The work item's sums of a reduction after its columns."""
@@ -429,40 +321,11 @@ class _Chain:
             for total, scale, row in zip(totals, scales, values, strict=True)
         )
 
-    def _summed(
-        self,
-        one: WeightedSum,
-        side: Side,
-        weights: Sequence[Sequence[Value]],
-        columns: Sequence[_Column],
-        totals: _Totals,
-    ) -> _Totals:
-        """The totals of a sum after the columns of a tile."""
-        code, points, decided = self._code, self._points, self._decided
-        with ExitStack() as bound:
-            tiling = self._tiling(self._k, decided.tile_k, bound)
-            operand = TileOperand(tiling, side, self._type, 1, self._right)
-            values = operand.loaded(axis_index(self._tiles))
-            code.barrier()
-            operand.keep(values, None)
-        rows = self._row_side(one.weight, weight_load(self._dtype))
-        element_ = self._type.element
-        for row, own in enumerate(weights):
-            in_rows = rows.in_tile(row // rows.width) + row % rows.width
-            for column, value in zip(columns, own, strict=True):
-                at = points.indices(column.in_tile * self._weight_row + in_rows).start
-                address = code.offset(self._weights.array, at, element_)
-                for lane in range(value.type.lanes or 1):
-                    scalar = code.extract(value, lane) if value.type.lanes else value
-                    code.store(scalar, code.offset(address, lane * self._weight_row, element_))
-        code.barrier()
-        return self._multiplied((self._weights, operand.tile), decided.tile_k, totals)
-
     # Results
 
-    def _store(self, carried: _Carried, sides: Sequence[Side]) -> None:
-        points, code, chain = self._points, self._code, self._chain
-        locals_: list[dict[str, Scalar]] = [{} for _ in range(self._decided.item_m)]
+    def _store(self, carried: _Carried) -> None:
+        points, code, chain, parts = self._points, self._code, self._chain, self._parts
+        locals_: list[dict[str, Scalar]] = [{} for _ in range(parts.rows.block)]
         if self._rows is not None:
             name = self._rows.maximum.local
             for row, value in enumerate(carried.largest):
@@ -474,29 +337,24 @@ class _Chain:
                     locals_[row][one.local] = self._local(value, one.local)
         if chain.stores:
             # One of the items that share rows stores what belongs to them.
-            first = code.compare(
-                "eq", points.indices(self._column_position).start, points.position(0)
-            )
+            first = code.compare("eq", points.indices(parts.position).start, points.position(0))
             point = Axis("first", 1)
             with code.when(first) as before, points.bound(point, points.position(0), before=before):
                 self._store_rows(locals_)
-        row_side = self._row_side(chain.sums[0].weight, weight_load(self._dtype))
-        for one, side, totals in zip(chain.sums, sides, carried.totals, strict=True):
-            TileResults(points, one, self._batch, row_side, side, locals_).write(totals)
+        for one, side, totals in zip(chain.sums, parts.sums, carried.totals, strict=True):
+            TileResults(points, one, self._batch, parts.rows, side, locals_).write(totals)
 
     def _store_rows(self, locals_: Sequence[Mapping[str, Scalar]]) -> None:
-        points, chain, decided = self._points, self._chain, self._decided
-        side = self._row_side(chain.sums[0].weight, weight_load(self._dtype))
+        points = self._points
         for row, own in enumerate(locals_):
-            number, lane = divmod(row, side.width)
-            location = axis_index(self._m_tiles) * decided.tile_m + side.in_tile(number) + lane
+            location = self._row_in_all(row)
             with ExitStack() as within:
-                if side.is_ragged:
+                if self._parts.rows.is_ragged:
                     location = within.enter_context(
                         inside(points, "m_inside", location, self._m.extent)
                     )
                 axes = {self._m: location, self._batch.axis: self._batch.first}
-                points.store_all(Rewrite(axes, own).stores(chain.stores))
+                points.store_all(Rewrite(axes, own).stores(self._chain.stores))
 
 
 @frozen_dataclass

@@ -31,6 +31,7 @@ from lamina.engines.gpu.schedule import (
     KernelSchedule,
     LibrarySchedule,
     LoopSchedule,
+    MatrixChainSchedule,
     MatrixSchedule,
     RowSchedule,
     ScanSchedule,
@@ -63,6 +64,7 @@ _WRITERS: dict[type, Callable[..., int]] = {
     TreeSchedule: write_tree_contraction,
     MatrixSchedule: write_matrices,
     ChainSchedule: write_chain,
+    MatrixChainSchedule: write_chain,
 }
 
 
@@ -264,7 +266,8 @@ def _launched_bytes(decided: KernelSchedule) -> int:
     """The bytes of local memory that the launches of a kernel add."""
     if isinstance(decided, ChainSchedule):
         return decided.local_bytes if decided.is_launched else 0
-    return decided.local_bytes if isinstance(decided, MatrixSchedule) else 0
+    is_launched = isinstance(decided, MatrixSchedule | MatrixChainSchedule)
+    return decided.local_bytes if is_launched else 0
 
 
 def workspaces_in_blocks(buffers: Sequence[Buffer], traits: Traits) -> dict[str, Workspace]:

@@ -17,13 +17,13 @@ from typing import final
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.values import I1, I32, I64, Value, constant, undefined
 from lamina.codegen.words import MatrixWords
-from lamina.engines.gpu.schedule import HALF_BYTES, WARP, MatrixLoad
+from lamina.engines.gpu.schedule import HALF_BYTES, STEP, WARP, MatrixLoad
 from lamina.engines.gpu.tile_operands import ROWS, Side, TileVectors, Tiling
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Load, Scalar
 
-# The m or n of a matrix, and those of a left operand that an instruction multiplies.
-EDGE, STEP = 8, 16
+# The m or n of a matrix.
+EDGE = 8
 _ROW_BYTES = 16
 # The bytes of a row of a panel.
 _PANEL_BYTES = 128
@@ -135,6 +135,11 @@ class MatrixOperand:
                 whole = self._row % max(value.type.lanes, 1) == 0
                 code.store(value, self._address(number, stage), bits if whole else 0)
 
+    def put(self, value: Value, outer: Index, k: Index) -> None:
+        """Writes a vector along K to the first tile."""
+        address = self._code.offset(self._array, self._location(outer, k), self._element)
+        self._code.store(value, address, value.type.lanes * value.type.bytes)
+
     def copy(self, stretch: Index, stage: Value, more: Value | None = None) -> None:
         """Begins to copy the work item's vectors to the tile that begins at an element.
 
@@ -159,6 +164,11 @@ class MatrixOperand:
         return self._code.offset(self._array, start, self._element)
 
     # To registers
+
+    @property
+    def k_distance(self) -> int:
+        """The distance in local memory between elements that are neighbours along K."""
+        return 1 if self._along_k else self._row
 
     def matrices(self, stage: Value, number: int, k: int) -> Value:
         """Four matrices: the 16 m or n of a number among the warp's, and 32 bytes of K."""

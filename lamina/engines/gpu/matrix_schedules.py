@@ -96,13 +96,16 @@ def matrix_schedule(
     of m, n and k, and each of the warps along m and n has multiples of 16.
     """
     assert one.matrix_kind is not None
-    left, right = (_load(side, traits, in_panels=by_warpgroups) for side in (one.left, one.right))
+    left, right = (
+        matrix_load(side, traits, in_panels=by_warpgroups) for side in (one.left, one.right)
+    )
     return MatrixSchedule(
         *(one.matrix_kind, swapped, *tile, *warps, by_warpgroups, left, right, stages, bits)
     )
 
 
-def _load(side: Operand, traits: Traits, *, in_panels: bool) -> MatrixLoad:
+def matrix_load(side: Operand, traits: Traits, *, in_panels: bool = False) -> MatrixLoad:
+    """How a tile of an operand is copied along its longest runs."""
     outer, along_k = side.runs
     is_along_k = side.is_along_k
     # Vectors of up to 16 bytes are read from buffers, and written to local memory.

@@ -21,8 +21,8 @@ from lamina.codegen.c import Module
 from lamina.codegen.matrix import multiplied_of
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import FLOAT, Value, constant
-from lamina.engines.gpu.matrix_operands import EDGE, STEP, MatrixOperand
-from lamina.engines.gpu.schedule import WARP, WARPGROUP, MatrixSchedule
+from lamina.engines.gpu.matrix_operands import EDGE, MatrixOperand
+from lamina.engines.gpu.schedule import STEP, WARP, WARPGROUP, MatrixSchedule
 from lamina.engines.gpu.tile_operands import Batch, Side, Tiling, write_in_tiles, write_over_tiles
 from lamina.engines.gpu.tile_results import TileResults
 from lamina.engines.gpu.work_item import ItemPoints

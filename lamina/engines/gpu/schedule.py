@@ -14,6 +14,8 @@ NARROW = 2**30
 VECTOR_BYTES = 16
 # The bytes of a float of 16 bits.
 HALF_BYTES = 2
+# The m or n of the operands that an instruction on matrices multiplies.
+STEP = 16
 # The work items that run an instruction on matrices together; and those of a warpgroup.
 WARP, WARPGROUP = 32, 128
 
@@ -262,6 +264,11 @@ class MatrixLoad:
     padding: int
     is_asynchronous: bool
 
+    def size(self, outer: int, k: int) -> int:
+        """The elements in local memory of a tile of an extent along m or n, and along K."""
+        rows, row = (outer, k) if self.along_k else (k, outer)
+        return rows * (row + self.padding)
+
     def __str__(self) -> str:
         vectors = f"vectors of {self.lanes}" if self.lanes > 1 else "elements"
         copied = "copied asynchronously" if self.is_asynchronous else "copied"
@@ -402,6 +409,65 @@ class ChainSchedule:
         return "; ".join(lines)
 
 
+@frozen_dataclass
+class MatrixChainSchedule:
+    """As `ChainSchedule`, by instructions on matrices. Each warp has some of the rows.
+
+    Attributes:
+        kind: the elements of all operands, as of a `MatrixSchedule`.
+        tile_m, tile_k: the rows and columns of a tile.
+        warps: the warps of a group, which share its rows; each has a multiple of 16.
+        lefts, rights: how the operands of each product are copied to local memory.
+        sums: how the right operand of each sum is copied.
+        weights: how weights are kept in local memory: their rows run along K.
+        right_count: the elements in local memory of the largest right operand.
+        local_bytes: of local memory.
+        position_bits: the bits in which positions are computed.
+    """
+
+    kind: str
+    tile_m: int
+    tile_k: int
+    warps: int
+    lefts: tuple[MatrixLoad, ...]
+    rights: tuple[MatrixLoad, ...]
+    sums: tuple[MatrixLoad, ...]
+    weights: MatrixLoad
+    right_count: int
+    local_bytes: int
+    position_bits: int
+
+    @property
+    def group(self) -> int:
+        return WARP * self.warps
+
+    @property
+    def warp_m(self) -> int:
+        """The rows of a warp."""
+        return self.tile_m // self.warps
+
+    @property
+    def element_bytes(self) -> int:
+        """The bytes of an element in local memory."""
+        return 4 if self.kind == "tf32" else HALF_BYTES
+
+    @property
+    def step_k(self) -> int:
+        """The K of an instruction."""
+        return 2 * VECTOR_BYTES // self.element_bytes
+
+    def __str__(self) -> str:
+        lines = (
+            f"matrices of {self.kind}",
+            f"tiles of {self.tile_m} x {self.tile_k} for each group of {self.group}",
+            *(f"left {one}" for one in self.lefts),
+            *(f"right {one}" for one in self.rights),
+            *(f"summed {one}" for one in self.sums),
+            f"{self.local_bytes} bytes of local memory; positions of {self.position_bits} bits",
+        )
+        return "; ".join(lines)
+
+
 KernelSchedule = (
     LoopSchedule
     | RowSchedule
@@ -412,6 +478,7 @@ KernelSchedule = (
     | TreeSchedule
     | MatrixSchedule
     | ChainSchedule
+    | MatrixChainSchedule
 )
 
 

@@ -18,6 +18,7 @@ from lamina.engines.gpu.chain_rows import single_chain
 from lamina.engines.gpu.schedule import (
     ChainSchedule,
     KernelSchedule,
+    MatrixChainSchedule,
     MatrixSchedule,
     RowSchedule,
     TiledSchedule,
@@ -94,7 +95,7 @@ def _takes_registers(decided: KernelSchedule) -> bool:
     """Whether work items keep many values, of which ptxas would spill some for more occupancy."""
     if isinstance(decided, TiledSchedule):
         return decided.item_m * decided.item_n >= _LARGE_BLOCK
-    return isinstance(decided, MatrixSchedule | RowSchedule | ChainSchedule)
+    return isinstance(decided, MatrixSchedule | RowSchedule | ChainSchedule | MatrixChainSchedule)
 
 
 def _coordinates(
