@@ -18,7 +18,14 @@ from lamina.codegen.values import I32, I64, Value, constant
 from lamina.engines.gpu.contraction_costs import BARRIER, LOAD_LATENCY
 from lamina.engines.gpu.launches import Launch, LaunchedCall, RepeatedLaunches
 from lamina.engines.gpu.rates import Rates
-from lamina.engines.gpu.schedule import WARP, KernelSchedule, MatrixSchedule, TiledSchedule
+from lamina.engines.gpu.schedule import (
+    WARP,
+    ChainSchedule,
+    KernelSchedule,
+    MatrixChainSchedule,
+    MatrixSchedule,
+    TiledSchedule,
+)
 from lamina.program.cost import Cost
 
 # The work items of a kernel with phases. A work item may then have 128 registers.
@@ -32,6 +39,8 @@ _OPERATION = 8
 # The most buffers of a kernel, whose arguments may take 4 KiB, and the most phases: compilers take
 # long for a large kernel, while several small ones are compiled at a time.
 _MOST_BUFFERS, _MOST_PHASES = 400, 24
+# Kernels whose work items need more registers and local memory than those of phases have.
+_WITH_TILES = (MatrixSchedule, TiledSchedule, ChainSchedule, MatrixChainSchedule)
 
 
 @frozen_dataclass
@@ -56,7 +65,7 @@ def extra_clocks(launch: Launch, decided: KernelSchedule, cost: Cost, rates: Rat
     group = max(launch.group, 1)
     # Barriers of work items in one warp that are in different places are legal, but slow.
     splits_warps = bool(launch.group) and bool(group % WARP) and bool(launch.items % WARP)
-    if isinstance(decided, MatrixSchedule | TiledSchedule) or ITEMS % group or splits_warps:
+    if isinstance(decided, _WITH_TILES) or ITEMS % group or splits_warps:
         return None
     rounds = -(-launch.items // ITEMS)
     # Groups on other compute units would do the other rounds, and a share of the work. Some groups

@@ -449,7 +449,7 @@ class MatrixChainSchedule:
     @property
     def element_bytes(self) -> int:
         """The bytes of an element in local memory."""
-        return 4 if self.kind == "tf32" else HALF_BYTES
+        return element_bytes_of(self.kind)
 
     @property
     def step_k(self) -> int:
