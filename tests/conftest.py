@@ -141,11 +141,13 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_itemcollected(item):
-    """Marks the tests that take an engine, and those on OpenCL as sampled."""
+    """Marks the tests that take an engine or PyTorch, and those on OpenCL as sampled."""
     if _engine_of(item):
         item.add_marker("engine")
-    if "opencl_name" in getattr(item, "fixturenames", ()):  # drivers take long to compile
-        item.add_marker("sampled")
+    # Drivers of OpenCL take long to compile.
+    for fixture, mark in (("torch", "torch"), ("opencl_name", "sampled")):
+        if fixture in getattr(item, "fixturenames", ()):
+            item.add_marker(mark)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -287,6 +289,12 @@ def opencl_name():
     if not usable:
         pytest.skip("no OpenCL device, or no pyopencl: see lamina devices")
     return usable[0]
+
+
+@pytest.fixture(scope="session")
+def torch():
+    """PyTorch; without it, tests that take it are skipped."""
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The check of many cases in one program, which knows the option `--case`."""
+"""Leaves of a graph, and the check of many cases in a program, which knows the option `--case`."""
 
 from functools import partial
 
@@ -19,3 +19,8 @@ def check_cases(engine, pytestconfig):
         harness.check_cases(cases, engine, only=pytestconfig.getoption("--case"), **how)
 
     return check
+
+
+@pytest.fixture
+def leaves():
+    return harness.Leaves()

@@ -127,10 +127,8 @@ LAYERS: dict[str, LayerCase] = {
     "LayerNorm": _features(lm.LayerNorm()),
     "RMSNorm": _features(lm.RMSNorm()),
     # Pooling
-    "AvgPool1d": _sequence(lm.AvgPool1d(3, stride=2)),
     "AvgPool2d": _image(lm.AvgPool2d(2)),
     "AvgPool3d": _volume(lm.AvgPool3d(2)),
-    "LPPool1d": _sequence(lm.LPPool1d(3)),
     "LPPool2d": _image(lm.LPPool2d(2)),
     "LPPool3d": _volume(lm.LPPool3d(2)),
     "MaxPool1d": _sequence(lm.MaxPool1d(3, stride=2), steps=True),
@@ -142,24 +140,16 @@ LAYERS: dict[str, LayerCase] = {
     "GlobalAvgPool": _image(lm.GlobalAvgPool()),
     "GlobalMaxPool": _image(lm.GlobalMaxPool(), steps=True),
     # Activations
-    "CELU": _steps(lm.CELU()),
-    "ELU": _steps(lm.ELU()),
-    "GLU": _features(lm.GLU()),
-    "Hardshrink": _steps(lm.Hardshrink()),
-    "Hardsigmoid": _steps(lm.Hardsigmoid()),
-    "Hardswish": _steps(lm.Hardswish()),
-    "Hardtanh": _steps(lm.Hardtanh()),
-    "LeakyReLU": _steps(lm.LeakyReLU()),
+    **{
+        name: _steps(getattr(lm, name)())
+        for name in (
+            *("CELU", "ELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU"),
+            *("ReLU", "ReLU6", "RReLU", "SELU", "Softshrink"),
+        )
+    },
     "PReLU": _steps(lm.PReLU(per_channel=True)),
-    "ReLU": _steps(lm.ReLU()),
-    "ReLU6": _steps(lm.ReLU6()),
-    "RReLU": _steps(lm.RReLU()),
-    "SELU": _steps(lm.SELU()),
-    "Softshrink": _steps(lm.Softshrink()),
     "Threshold": _steps(lm.Threshold(0.1, -0.5)),
     # Random layers
-    "AlphaDropout": _features(lm.AlphaDropout(0.4)),
-    "GaussianSample": LayerCase(lm.GaussianSample(), (FEATURES, FEATURES)),
     "SpatialDropout": _image(lm.SpatialDropout(0.4)),
     # Augmentation
     "RandomFlip": _image(lm.RandomFlip()),
@@ -177,14 +167,8 @@ LAYERS: dict[str, LayerCase] = {
     "Mixup": _features(lm.Mixup()),
     "CutMix": _image(lm.CutMix()),
     # Images, shapes and joins
-    "Crop": _image(lm.Crop(1)),
     "Pad": _image(lm.Pad(1, mode="reflect")),
-    "PixelShuffle": _image(lm.PixelShuffle(2)),
-    "PixelUnshuffle": _image(lm.PixelUnshuffle(2)),
     "Upsample": _image(lm.Upsample(scale=2, mode="bilinear")),
-    "ChannelShuffle": _image(lm.ChannelShuffle(2)),
-    "Identity": _features(lm.Identity()),
-    "Flatten": _image(lm.Flatten()),
     "Rescale": _features(lm.Rescale(2.5, offset=-0.3)),
     "Reshape": _image(lm.Reshape(-1, 6)),
 }

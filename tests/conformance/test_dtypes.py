@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from harness import Leaves, check, values_of
+from harness import check, values_of
 
 from lamina import ops
 from lamina.base.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, float32
@@ -61,8 +61,7 @@ OPS = [op for op in ops.ALL if next(typed(op), None)]
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_op_with_every_type_of_integers(op, engine):
-    leaves = Leaves()
+def test_op_with_every_type_of_integers(op, engine, leaves):
     results: list[Tensor] = []
     made_of: Counter[tuple[DType, ...]] = Counter()
     for sample, dtypes in typed(op):

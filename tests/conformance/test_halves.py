@@ -94,8 +94,7 @@ def test_integers_are_rounded_once_to_16_bits(half, engine):
 
 
 @HALVES
-def test_halves_are_moved_without_a_change(half, engine):
-    leaves = Leaves()
+def test_halves_are_moved_without_a_change(half, engine, leaves):
     x = leaves.add(every_half(half)[:0x7F00].reshape(254, 128))
     chosen = leaves.add(np.arange(128) % 3 == 0)
     outputs = [

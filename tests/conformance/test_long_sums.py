@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from alternatives import schedules_of
-from harness import Leaves, run, run_program
+from harness import run, run_program
 
 from lamina import ops
 from lamina.compiler.pipeline import compile_graph
@@ -62,9 +62,8 @@ ONE_IN = 4
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", LONG_PRODUCTS)
-def test_long_products_keep_their_digits_with_other_schedules(name, engine):
+def test_long_products_keep_their_digits_with_other_schedules(name, engine, leaves):
     build, left, right, terms = LONG_PRODUCTS[name]
-    leaves = Leaves()
     operands = [leaves.add(np.full(shape, FACTOR, "float32")) for shape in (left, right)]
     graph = leaves.graph([build(*operands)])
     program = compile_graph(graph, batch=1, name="test", target=engine.target)
@@ -74,8 +73,7 @@ def test_long_products_keep_their_digits_with_other_schedules(name, engine):
         np.testing.assert_allclose(outputs["y0"], exact, PRODUCT, err_msg=str(schedule))
 
 
-def test_long_sums_keep_their_digits(engine):
-    leaves = Leaves()
+def test_long_sums_keep_their_digits(engine, leaves):
     graph = leaves.graph(
         [
             build(leaves.add(np.full(shape, VALUE, "float32")))

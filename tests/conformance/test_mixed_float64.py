@@ -150,8 +150,9 @@ DIFFERENTIABLE = [name for name in WITHOUT_PRODUCTS if Samples(FLOATS[name]).gra
 
 
 @pytest.mark.parametrize("name", WITHOUT_PRODUCTS)
-def test_results_are_rounded_once_where_they_are_multiplied_and_gradients_are_not(name, engine):
-    leaves = Leaves()
+def test_results_are_rounded_once_where_they_are_multiplied_and_gradients_are_not(
+    name, engine, leaves
+):
     results, slopes = Samples(FLOATS[name], leaves), Samples(FLOATS[name], leaves)
     numbers = leaves.add(np.array([1.0, -2.0], "float32"))
     multiplied = [ops.outer(ops.reshape(y, (-1,)), numbers) for _, y in results.results]
@@ -211,9 +212,9 @@ def test_ops_that_round_several_tensors(name, rounding, engine):
 
 @EACH_ROUNDING
 @pytest.mark.parametrize("terms", [8, 128, 2048])
-def test_the_error_of_a_product_is_that_of_its_operands(terms, rounding, engine):
+def test_the_error_of_a_product_is_that_of_its_operands(terms, rounding, engine, leaves):
     """However many terms are summed, and not less: the operands are rounded."""
-    generator, leaves = np.random.default_rng(0), Leaves()
+    generator = np.random.default_rng(0)
     x = leaves.add(generator.normal(size=(16, terms)).astype("float32"))
     y = leaves.add(generator.normal(size=(terms, 24)).astype("float32"))
     graph = leaves.graph([ops.matmul(x, y)])

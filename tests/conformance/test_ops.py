@@ -257,8 +257,7 @@ def test_op_and_gradient(op, setting, check_cases):
 # Special cases ------------------------------------------------------------------------------------
 
 
-def test_position_of_the_only_element_is_0(engine):
-    leaves = Leaves()
+def test_position_of_the_only_element_is_0(engine, leaves):
     x = leaves.add(np.array([[5.5], [-3.0]]))
     outputs = [ops.argmax(x, 1), ops.argmin(ops.transpose(x), 0), ops.argmax(x, 1, keepdims=True)]
     check(leaves.graph(outputs), engine, leaves.feeds)

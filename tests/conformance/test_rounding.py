@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from harness import Leaves, run
+from harness import run
 
 from lamina import ops
 from lamina.base.shapes import Array
@@ -20,9 +20,8 @@ DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
 @DTYPES
-def test_products_are_rounded_before_they_are_added(dtype, engine):
+def test_products_are_rounded_before_they_are_added(dtype, engine, leaves):
     x, y = numbers(dtype, 0), numbers(dtype, 1)
-    leaves = Leaves()
     a, b, c = (leaves.add(array) for array in (x, y, x * y))
     # With one rounding, the rounding error of the product would remain.
     graph = leaves.graph([a * b - c, ops.neg(c) + b * a])
@@ -31,9 +30,8 @@ def test_products_are_rounded_before_they_are_added(dtype, engine):
 
 
 @DTYPES
-def test_basic_operations_give_the_nearest_number(dtype, engine):
+def test_basic_operations_give_the_nearest_number(dtype, engine, leaves):
     x, y = numbers(dtype, 2), numbers(dtype, 3)
-    leaves = Leaves()
     a, b = leaves.add(x), leaves.add(y)
     one = np.ones((), dtype)
     expected = ((a + b, x + y), (a - b, x - y), (a * b, x * y), (a / b, x / y))
@@ -44,14 +42,13 @@ def test_basic_operations_give_the_nearest_number(dtype, engine):
 
 
 @DTYPES
-def test_multiply_add_rounds_once_or_twice(dtype, engine):
+def test_multiply_add_rounds_once_or_twice(dtype, engine, leaves):
     # Whole numbers of half the bits: their products are exact as Python ints.
     generator = np.random.default_rng(4)
     half = 12 if dtype == "float32" else 26
     x, y = (generator.integers(2**half, 2 ** (half + 1), 1000) for _ in range(2))
     exact = x.astype(object) * y
     rounded = (x * y).astype(dtype)
-    leaves = Leaves()
     a, b = leaves.add(x.astype(dtype)), leaves.add(y.astype(dtype))
     graph = leaves.graph([ops.multiply_add(a, b, leaves.add(-rounded))])
     found = run(graph, engine, leaves.feeds)["y0"]

@@ -73,8 +73,7 @@ def numbers(*shape: int) -> Array:
 
 
 @pytest.mark.parametrize("indices", [np.int32, np.int64, np.uint8])
-def test_sums_are_added_in_the_same_order(indices):
-    leaves = Leaves()
+def test_sums_are_added_in_the_same_order(indices, leaves):
     values = leaves.add(numbers(3, 40, 5, 2))
     at = leaves.add(random_indices(200, 9).reshape(40, 5).astype(indices))
     graph = leaves.graph([ops.scatter_add(values, at, 9, 1)])
@@ -88,8 +87,7 @@ def test_sums_are_added_in_the_same_order(indices):
     assert total.axes[-1].extent == 2
 
 
-def test_signed_zeros_infinities_and_nan_scatter_to_the_same_bits():
-    leaves = Leaves()
+def test_signed_zeros_infinities_and_nan_scatter_to_the_same_bits(leaves):
     values = leaves.add(np.array([-0.0, -0.0, np.nan, np.inf, -np.inf, -0.0, 1e38], "f4"))
     at = leaves.add(np.array([0, 0, 1, 2, 3, 4, 5]))
     same_bits(leaves.graph([ops.scatter_add(values, at, 7)]), leaves.feeds)
@@ -133,8 +131,7 @@ def test_sums_of_zeros_have_the_sign_of_the_oracle(kind, target):
     assert found["y0"].tobytes() == expected.tobytes()
 
 
-def test_indices_are_sorted_once_for_all_values_that_share_them():
-    leaves = Leaves()
+def test_indices_are_sorted_once_for_all_values_that_share_them(leaves):
     values = leaves.add(numbers(30, 8))
     shared = ops.scatter_add(values, leaves.add(random_indices(30, 5)), 5)
     own = ops.scatter_along_axis(values, leaves.add(random_indices(240, 5).reshape(30, 8)), 5, 0)
@@ -143,8 +140,7 @@ def test_indices_are_sorted_once_for_all_values_that_share_them():
     assert sorted(shapes) == [(8, 30), (30,)]
 
 
-def test_updates_scatter_to_the_same_bits():
-    leaves = Leaves()
+def test_updates_scatter_to_the_same_bits(leaves):
     table = leaves.add(numbers(6, 4), "parameter", "table")
     x = leaves.add(numbers(20, 4))
     at = leaves.add(random_indices(20, 6))
@@ -154,8 +150,7 @@ def test_updates_scatter_to_the_same_bits():
     same_bits(graph, leaves.feeds, runs=3)
 
 
-def test_recurrences_scatter_to_the_same_bits():
-    leaves = Leaves()
+def test_recurrences_scatter_to_the_same_bits(leaves):
     start, xs = leaves.add(numbers(7)), leaves.add(numbers(5, 12))
     at = leaves.add(random_indices(60, 7).reshape(5, 12))
 

@@ -205,14 +205,12 @@ def test_long_reductions_equal_their_evaluation(dtype, check_cases):
     check_cases(((70_001,), (66_000, 3), (5, 70_000), (64, 33, 65)), build)
 
 
-def test_reductions_keep_nan(engine):
-    leaves = Leaves()
+def test_reductions_keep_nan(engine, leaves):
     x = leaves.add(np.where(np.arange(70_001) == 69_999, np.float32(math.nan), np.float32(0)))
     check(leaves.graph([ops.sum(x), ops.max(x), ops.min(x)]), engine, leaves.feeds)
 
 
-def test_paddings_of_one_axis_have_their_own_bounds(engine):
-    leaves = Leaves()
+def test_paddings_of_one_axis_have_their_own_bounds(engine, leaves):
     padded: list[Tensor] = []
     for rows, before in ((3, 0), (5, 0), (5, 3), (20, 1)):
         x = leaves.add(np.arange(1, rows * 37 + 1, dtype="float32").reshape(rows, 37))

@@ -66,9 +66,8 @@ def test_a_sort_of_any_length(check_cases):
     check_cases((2, 7, 8, 9, 17, 33, 100, 1025, 5000), build)
 
 
-def test_of_equal_indices_the_last_value_is_put(engine):
+def test_of_equal_indices_the_last_value_is_put(engine, leaves):
     generator = np.random.default_rng(0)
-    leaves = Leaves()
     x = leaves.add(generator.normal(size=(5, 3)).astype(np.float32))
     values = leaves.add(generator.normal(size=(40, 2)).astype(np.float32))
     indices = leaves.add(generator.integers(-1, 7, (40, 2)))
@@ -77,9 +76,8 @@ def test_of_equal_indices_the_last_value_is_put(engine):
     check(leaves.graph([result, *found]), engine, leaves.feeds)
 
 
-def test_a_sort_and_a_solution_within_a_recurrence(engine):
+def test_a_sort_and_a_solution_within_a_recurrence(engine, leaves):
     generator = np.random.default_rng(0)
-    leaves = Leaves()
     first = leaves.add(generator.normal(size=(2, 3, 3)).astype(np.float32))
     by_time = leaves.add(generator.normal(size=(4, 2, 3, 3)).astype(np.float32))
 

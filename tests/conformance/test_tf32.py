@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from alternatives import schedules_of
-from harness import Leaves, check, run
+from harness import check, run
 from test_mixed_float64 import FLOATS, LINEAR, Samples, outputs_of
 
 from lamina import ops
@@ -29,10 +29,9 @@ def every_exponent() -> Array:
 
 
 @pytest.mark.parametrize("extent", [1, 65])
-def test_every_engine_rounds_to_the_same_bits(extent, engine):
+def test_every_engine_rounds_to_the_same_bits(extent, engine, leaves):
     """In scalars and in vectors."""
     x = every_exponent().reshape(-1, extent)
-    leaves = Leaves()
     graph = leaves.graph([ops.round_to_tf32(leaves.add(x))])
     found = run(graph, engine, leaves.feeds)["y0"]
     wanted = rounded_to_tf32(x)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from harness import Leaves, compare
+from harness import compare
 from tolerances import expected_of
 
 from lamina import ops
@@ -38,8 +38,7 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [1.0, 1e-6, 1e6])
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_results_do_not_pass_however_small_they_are(kind, size, dtype):
-    leaves = Leaves()
+def test_wrong_results_do_not_pass_however_small_they_are(kind, size, dtype, leaves):
     values = np.random.default_rng(0).uniform(-1, 1, (6, 90)) * size
     graph = leaves.graph([KINDS[kind](leaves.add(values.astype(dtype)))])
     expected, allowed = expected_of(graph, leaves.feeds).outputs["y0"]
@@ -55,8 +54,7 @@ def test_wrong_results_do_not_pass_however_small_they_are(kind, size, dtype):
             compare("wrong", wrong, expected, allowed)
 
 
-def test_exactly_rounded_ops_have_no_tolerance():
-    leaves = Leaves()
+def test_exactly_rounded_ops_have_no_tolerance(leaves):
     x = leaves.add(np.random.default_rng(0).uniform(-1, 1, (5, 7)).astype("float32"))
     exact = {
         "products": x * 3 + x,
@@ -82,8 +80,7 @@ def _by_lanes(terms: Array) -> Array:
 @pytest.mark.parametrize("order", [_one_by_one, _by_lanes], ids=["one by one", "by lanes"])
 @pytest.mark.parametrize("high", [1.0, -1.0], ids=["one sign", "both signs"])
 @pytest.mark.parametrize("terms", [16, 160, 1600])
-def test_sums_in_any_order_pass(terms, high, order):
-    leaves = Leaves()
+def test_sums_in_any_order_pass(terms, high, order, leaves):
     values = np.random.default_rng(terms).uniform(-1, high, (terms, 500)).astype("float32")
     total = ops.sum(leaves.add(np.abs(values) if high < 0 else values), 0)
     # The subtraction enlarges the relative error of the sum, as most of it cancels.
@@ -96,8 +93,7 @@ def test_sums_in_any_order_pass(terms, high, order):
         compare(name, value, *expected[name])
 
 
-def test_errors_of_updates_add_up_over_runs():
-    leaves = Leaves()
+def test_errors_of_updates_add_up_over_runs(leaves):
     x = leaves.add(np.random.default_rng(0).uniform(-1, 1, (3, 9)).astype("float32"), "parameter")
     graph = Graph((), (("y0", ops.sum(x)),), ((x, x + ops.tanh(x)),))
     once, twice = (expected_of(graph, leaves.feeds, runs).leaves["x0"][1] for runs in (1, 2))

@@ -54,10 +54,9 @@ def test_deviations_are_at_most_those_of_recorded_trainings(name, dtype, leaves)
     check(found, **json.loads(RECORDED.read_text())[name])
 
 
-@pytest.mark.torch
+@pytest.mark.usefixtures("torch")
 @ALL
 def test_deviations_are_at_most_those_of_pytorch(name):
-    pytest.importorskip("torch", reason="PyTorch is not installed")
     other = [torch_deviation(name, seed) for seed in range(SEEDS)]
     check(deviations(name, "mixed-bfloat16"), _losses(other), _parameters(other))
 

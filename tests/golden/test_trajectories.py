@@ -36,10 +36,9 @@ def test_training_follows_the_recorded_trajectory(case, engine_name):
     check(lamina_trajectory(case, engine_name), expected)
 
 
-@pytest.mark.torch
+@pytest.mark.usefixtures("torch")
 @ALL_CASES
 def test_training_follows_pytorch(case, engine_name):
-    pytest.importorskip("torch", reason="PyTorch is not installed")
     check(lamina_trajectory(case, engine_name), torch_trajectory(case))
 
 

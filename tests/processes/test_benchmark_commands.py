@@ -708,23 +708,20 @@ def test_the_formulas_run_on_arrays_of_a_device(modules, name, tmp_path, monkeyp
     check_peer(modules, "cupy", name, tmp_path)
 
 
-@pytest.mark.torch
+@pytest.mark.usefixtures("torch")
 def test_pytorch_on_a_device_computes_what_lamina_computes(modules, tmp_path, monkeypatch):
-    pytest.importorskip("torch", reason="PyTorch is not installed")
     monkeypatch.setenv("BENCHMARK_DEVICE", "cpu")
     monkeypatch.setenv("BENCHMARK_TINY", "1")
     check_peer(modules, "pytorch", "mlp", tmp_path)
 
 
 @pytest.fixture
-def on_device(modules, monkeypatch):
+def on_device(modules, monkeypatch, torch):
     """PyTorch's worker, imported in this process."""
-    pytest.importorskip("torch", reason="PyTorch is not installed")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return importlib.import_module("pytorch_gpu")
 
 
-@pytest.mark.torch
 def test_pytorch_takes_the_gpu_of_lamina(on_device, monkeypatch):
     cuda = on_device.torch.cuda
     names = ["NVIDIA A10", "NVIDIA L4"]
@@ -737,7 +734,6 @@ def test_pytorch_takes_the_gpu_of_lamina(on_device, monkeypatch):
     assert on_device.versions("cuda:1")["compute capability"] == "8.9"
 
 
-@pytest.mark.torch
 def test_bytes_of_pytorch_are_those_of_the_workload(on_device, monkeypatch):
     cuda, freed = on_device.torch.cuda, []
     monkeypatch.setattr(cuda, "max_memory_allocated", lambda device: 1000)
@@ -750,7 +746,6 @@ def test_bytes_of_pytorch_are_those_of_the_workload(on_device, monkeypatch):
     assert freed == [True]
 
 
-@pytest.mark.torch
 def test_autocast_does_not_see_binary_cross_entropy(on_device, modules, tmp_path, monkeypatch):
     torch = on_device.torch
     worker = importlib.import_module("worker")
@@ -771,7 +766,6 @@ def test_autocast_does_not_see_binary_cross_entropy(on_device, modules, tmp_path
     assert seen == [(False, torch.float32)]
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("name", ["resnet-18", "mobilenet-v2", "transformer"])
 @pytest.mark.parametrize("tiny", [False, True])
 def test_pytorch_has_the_parameters_of_ready_networks(on_device, modules, name, tiny):
@@ -784,7 +778,6 @@ def test_pytorch_has_the_parameters_of_ready_networks(on_device, modules, name, 
     assert [tuple(one.shape) for one in in_order()] == [one.shape for one in own]
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("name", ["seed-forward", "tiny-run", "vgg", "lstm", "transformer"])
 def test_calls_as_graphs_compute_what_calls_compute(on_device, modules, name, mixed, tmp_path):
@@ -846,7 +839,6 @@ class FakeCuda:
                     raise RuntimeError("a capture that failed cannot end")
 
 
-@pytest.mark.torch
 def test_a_capture_follows_warm_ups_on_its_own_stream(on_device, monkeypatch):
     cuda = FakeCuda()
     monkeypatch.setattr(on_device.torch, "cuda", cuda)
@@ -859,7 +851,6 @@ def test_a_capture_follows_warm_ups_on_its_own_stream(on_device, monkeypatch):
     ]
 
 
-@pytest.mark.torch
 def test_a_failed_capture_tells_its_first_error(on_device, monkeypatch):
     cuda = FakeCuda(fails=True)
     monkeypatch.setattr(on_device.torch, "cuda", cuda)
@@ -868,7 +859,6 @@ def test_a_failed_capture_tells_its_first_error(on_device, monkeypatch):
     assert text == "the reason"
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("mode", [None, "reduce-overhead", "max-autotune-no-cudagraphs"])
 def test_calls_of_cuda_graphs_are_told_apart_by_marks(on_device, monkeypatch, mode):
     pytorch, done = importlib.import_module("pytorch"), list[str]()
@@ -884,7 +874,6 @@ def test_calls_of_cuda_graphs_are_told_apart_by_marks(on_device, monkeypatch, mo
     assert done == [*marks, f"{mode} 1", *marks, f"{mode} 2"]
 
 
-@pytest.mark.torch
 def test_words_that_name_peers_are_known(on_device, modules):
     known = {"eager", "compile", "autocast", "graph", *on_device.MODES}
     for peers in modules.gpu.PEERS.values():

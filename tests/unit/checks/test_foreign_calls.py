@@ -119,9 +119,7 @@ def test_a_call_in_advice_is_one_that_lamina_takes(option, value):
             eval(f"one{found[2]}", {"one": one})
 
 
-@pytest.mark.torch
-def test_the_recorded_names_are_those_of_pytorch():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_the_recorded_names_are_those_of_pytorch(torch):
     nn, scheduler = torch.nn, torch.optim.lr_scheduler
 
     def classes(package, base):

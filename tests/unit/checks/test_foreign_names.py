@@ -127,9 +127,7 @@ def test_a_name_of_another_framework_is_refused_with_the_name_here(owner, name, 
     assert text in error_text(AttributeError, getattr, owner, name)
 
 
-@pytest.mark.torch
-def test_the_order_of_widths_is_that_of_pytorch():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_the_order_of_widths_is_that_of_pytorch(torch):
     names = {"left": 1, "right": 2, "top": 3, "bottom": 4, "front": 5, "back": 6, "value": 7.0}
     for rank in (1, 2, 3):
         for kind in ("ConstantPad", "ReflectionPad", "ReplicationPad"):
@@ -210,9 +208,7 @@ def test_an_argument_of_another_framework(argument, one, advice):
     assert error.facts[1][1].startswith(("torch.", "keras."))
 
 
-@pytest.mark.torch
-def test_functions_and_modules_of_pytorch_do_not_take_tensors():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_functions_and_modules_of_pytorch_do_not_take_tensors(torch):
     x = lm.Input(3)
     for call, advice in (
         (torch.relu, "Here it is lm.ops.relu."),
@@ -227,9 +223,7 @@ def test_functions_and_modules_of_pytorch_do_not_take_tensors():
         assert caught.value.advice == advice
 
 
-@pytest.mark.torch
-def test_operators_of_pytorchs_arrays_make_tensors():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_operators_of_pytorchs_arrays_make_tensors(torch):
     x, ones = lm.Input(3), torch.ones(3)
     for made in (ones + x, ones - x, ones * x, ones / x, x + ones, ones > x, ones**x):
         assert isinstance(made, lm.Tensor)

@@ -193,9 +193,7 @@ def test_a_tensor_as_data_is_refused():
     )
 
 
-@pytest.mark.torch
-def test_tensors_of_pytorch_become_arrays():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_tensors_of_pytorch_become_arrays(torch):
     data = Dataset(torch.zeros(2, 3, requires_grad=True), torch.tensor([1, 0]))
     assert repr(data) == "2 examples: x f32[3], y i64[]"
     half = torch.tensor([[0.5, 3.140625]], requires_grad=True).bfloat16()
@@ -203,7 +201,6 @@ def test_tensors_of_pytorch_become_arrays():
     assert Dataset(half).inputs.tolist() == [[0.5, 3.140625]]
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("make", "advice"),
     [
@@ -217,8 +214,7 @@ def test_tensors_of_pytorch_become_arrays():
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
-def test_tensors_of_pytorch_without_an_array_have_advice_that_works(make, advice):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_tensors_of_pytorch_without_an_array_have_advice_that_works(make, advice, torch):
     tensor = eval(f"torch.{make}", {"torch": torch})
     error = refused(DataError, lambda: Dataset(tensor))
     assert error.problem == "the inputs cannot be converted to an array"

@@ -236,12 +236,11 @@ def test_a_fit_that_changes_nothing_keeps_the_coding(tmp_path):
         assert lm.load(tmp_path / "model").coding == finite.coding
 
 
-def test_a_fit_on_arrays_keeps_the_coding(tmp_path):
+def test_a_fit_on_arrays_keeps_the_coding(path):
     data = from_frame({"a": [1.0, 2.0], "y": [0.5, 1.5]}, "y")
     model, arrays = trained(data), (data.inputs, data.targets)
     model.fit(arrays, **HOW)
     assert model.coding is data.coding
-    path = tmp_path / "checkpoint"
     model.fit([arrays], checkpoint=path, **HOW)
     assert lm.load(path).coding == data.coding
     fresh = lm.Model(model.network)
@@ -344,10 +343,10 @@ def test_an_equal_coding_of_another_table_is_taken():
     model.fit(again, **HOW)
 
 
-def test_a_second_fit_with_another_coding_warns(tmp_path):
+def test_a_second_fit_with_another_coding_warns(path):
     data = from_frame(TOWNS, "y")
     other = from_frame({**TOWNS, "town": ["Ulm", "Aalen", "Ulm"]}, "y")
-    model, path = trained(data), tmp_path / "checkpoint"
+    model = trained(data)
     with pytest.warns(LaminaWarning) as caught:
         model.fit(other, **HOW)
     (warning,) = caught

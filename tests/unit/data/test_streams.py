@@ -85,10 +85,8 @@ def test_all_sources_are_read_in_batches_of_the_fit(source):
     assert model.evaluate(source, lm.CrossEntropy(), [lm.Accuracy()]) == whole
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("workers", [0, 2])
-def test_data_loaders_of_pytorch_are_read(workers):
-    torch = pytest.importorskip("torch")
+def test_data_loaders_of_pytorch_are_read(workers, torch):
     pairs = torch.utils.data.TensorDataset(torch.tensor(TRAIN.inputs), torch.tensor(TRAIN.targets))
     loader = torch.utils.data.DataLoader(pairs, batch_size=20, num_workers=workers)
     parameters, _ = trained(loader, epochs=2)

@@ -64,8 +64,7 @@ def test_an_evaluation_and_a_run_read_what_their_steps_need():
     assert source.read == 4 + 6
 
 
-def test_a_fit_that_continues_reads_what_its_steps_need(tmp_path):
-    path = tmp_path / "checkpoint"
+def test_a_fit_that_continues_reads_what_its_steps_need(path):
     how: Any = {"epochs": 2, "checkpoint": path, "checkpoint_steps": 1}
     with failing(6):
         trained(Stream(Endless(), steps_per_epoch=5), **how)
@@ -148,8 +147,8 @@ def at_random(seed: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("name", ["function", "window", "state", "steps_per_epoch"])
-def test_a_fit_continues_with_other_chunks(name, tmp_path, monkeypatch):
-    make, path = CONTINUED[name], tmp_path / "checkpoint"
+def test_a_fit_continues_with_other_chunks(name, monkeypatch, path):
+    make = CONTINUED[name]
     never, always = lambda: False, lambda: True
     hand_out(monkeypatch, never)
     expected = fitted(make)
@@ -163,9 +162,9 @@ def test_a_fit_continues_with_other_chunks(name, tmp_path, monkeypatch):
         assert expected[1].values == found[1].values
 
 
-def test_a_stream_is_continued_with_a_smaller_buffer(tmp_path):
+def test_a_stream_is_continued_with_a_smaller_buffer(path):
     source, how = batches_of(TRAIN, 7), {"epochs": 2}
-    whole, path = trained(source, **how), tmp_path / "checkpoint"
+    whole = trained(source, **how)
     with failing(20):
         trained(source, checkpoint=path, checkpoint_steps=1, **how)
     found = trained(Stream(source, buffer_bytes=1), checkpoint=path, resume=True, **how)

@@ -280,10 +280,8 @@ def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_its_weights(
     )
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("zipped", [True, False])
-def test_files_that_pytorch_writes_are_recognised(zipped, tmp_path):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_files_that_pytorch_writes_are_recognised(zipped, tmp_path, torch):
     path = tmp_path / "weights.pt"
     state = torch.nn.Linear(3, 2).state_dict()
     torch.save(state, path, _use_new_zipfile_serialization=zipped)

@@ -145,8 +145,7 @@ def resumed(path: Path, **how: Any) -> None:
 
 @pytest.mark.sampled
 @EVERY
-def test_the_notes_of_a_checkpoint(every, tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint"
+def test_the_notes_of_a_checkpoint(every, monkeypatch, path):
     monkeypatch.setattr(training, "PIECE_SECONDS", 0.0)  # each training step is a piece
     with failing(5):
         resumed(path, epochs=2, checkpoint_steps=1)
@@ -165,8 +164,7 @@ def test_every_value_in_the_state_of_a_callback_has_a_kind():
             assert state.keys() == cls.state_kinds.keys(), name
 
 
-def test_an_unfinished_epoch_with_other_metrics(tmp_path):
-    path = tmp_path / "checkpoint"
+def test_an_unfinished_epoch_with_other_metrics(path):
     with failing(1):
         resumed(path, epochs=1, checkpoint_steps=1)
     assert error_text(DefinitionError, resumed, path, epochs=1, metrics=[lm.Accuracy()]) == (

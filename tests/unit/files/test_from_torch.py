@@ -385,10 +385,8 @@ MODULES: dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], tuple[i
 }
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("name", MODULES)
-def test_predictions_are_those_of_the_module(name):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_predictions_are_those_of_the_module(name, torch):
     make, network, shape = MODULES[name]
     torch.manual_seed(0)
     module = make(torch.nn)
@@ -403,18 +401,14 @@ def test_predictions_are_those_of_the_module(name):
     np.testing.assert_allclose(model.predict(x.numpy()), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.torch
-def test_a_state_dict_in_bfloat16():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_a_state_dict_in_bfloat16(torch):
     module = torch.nn.Linear(4, 3).to(torch.bfloat16)
     model = lm.from_torch(lm.Sequential(lm.Input(4), lm.Linear(3)), module.state_dict(), show=False)
     expected = module.weight.float().detach().numpy()
     np.testing.assert_array_equal(model.parameters()["1.weight"], expected)
 
 
-@pytest.mark.torch
-def test_the_keys_and_values_of_another_size():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_the_keys_and_values_of_another_size(torch):
     module = torch.nn.MultiheadAttention(8, 2, kdim=6, vdim=4, batch_first=True)
     q, k, v = torch.randn(2, 5, 8), torch.randn(2, 3, 6), torch.randn(2, 3, 4)
     inputs = [lm.Input(5, 8), lm.Input(3, 6), lm.Input(3, 4)]

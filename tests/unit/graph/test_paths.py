@@ -110,8 +110,7 @@ FROZEN = [
 
 
 @pytest.mark.parametrize(("frozen", "names"), FROZEN)
-def test_frozen_parameters_keep_their_bits_and_have_no_state(frozen, names):
-    model = lm.Model(network())
+def test_frozen_parameters_keep_their_bits_and_have_no_state(frozen, names, model):
     before = model.parameters()
     with model.training(LOSS, lm.AdamW(0.1), 8, frozen=frozen) as training:
         owners = {name.split("/")[0] for name in training.state()} - {"step", "seed"}
@@ -139,8 +138,8 @@ def test_gradients_of_frozen_parameters_are_not_computed():
     assert contractions(["*.weight"]) == (3, 2 * (first + last - weights) + scalars)
 
 
-def test_a_fit_with_frozen_parameters_is_resumed_with_the_same_bits(tmp_path):
-    path, whole, rest = tmp_path / "checkpoint", lm.Model(network()), lm.Model(network())
+def test_a_fit_with_frozen_parameters_is_resumed_with_the_same_bits(path):
+    whole, rest = lm.Model(network()), lm.Model(network())
     how: dict[str, Any] = {"frozen": ["1.*"], "clip": lm.ClipGlobalNorm(0.1)}
     before = whole.parameters()
     fit(whole, **how)
@@ -152,8 +151,7 @@ def test_a_fit_with_frozen_parameters_is_resumed_with_the_same_bits(tmp_path):
     assert still == ["1.weight", "1.bias"]
 
 
-def test_resuming_with_other_frozen_parameters_is_refused(tmp_path):
-    path = tmp_path / "checkpoint"
+def test_resuming_with_other_frozen_parameters_is_refused(path):
     fit(lm.Model(network()), optimizer=lm.SGD(0.1), checkpoint=path, frozen=["1.*"])
     with pytest.raises(DefinitionError) as error:
         fit(lm.Model(network()), optimizer=lm.SGD(0.1), checkpoint=path, resume=True)
@@ -178,8 +176,7 @@ def test_states_of_a_frozen_layer_still_move():
 
 
 @pytest.mark.sampled
-def test_explanations_and_profiles_leave_out_gradients_of_frozen_parameters():
-    model = lm.Model(network())
+def test_explanations_and_profiles_leave_out_gradients_of_frozen_parameters(model):
     explained = [model.explain(8, LOSS, lm.Adam(), frozen=frozen) for frozen in ([], ["1.*"])]
     assert len(explained[1].costs) < len(explained[0].costs)
     profile = model.profile(8, LOSS, lm.Adam(), frozen=["1.*"], data=TRAIN, seconds=0.01)

@@ -109,10 +109,8 @@ TAKEN = ("axis", "slope", "alpha", "approximate", "beta", "low", "high", "thresh
 OTHER_SECOND = ("ELU", "SELU", "CELU")
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("layer", [layer for layer, _ in ACTIVATIONS], ids=repr)
-def test_activation_agrees_with_pytorch_at_kinks(layer):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_activation_agrees_with_pytorch_at_kinks(layer, torch):
     name = type(layer).__name__
     # The softplus of PyTorch is the identity above 20.
     tolerance = 5e-9 if name == "Softplus" else 1e-12

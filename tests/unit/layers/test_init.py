@@ -90,9 +90,7 @@ def test_deviation_follows_from_the_fans(initializer, deviation):
     assert (0.99 < np.abs(values).max() / (math.sqrt(3) * deviation) <= 1) == is_uniform
 
 
-@pytest.mark.torch
-def test_gains_are_those_of_pytorch():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_gains_are_those_of_pytorch(torch):
     standard = init.Normal()((3, 4), 1, 2)
     for word in ("linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"):
         gain = torch.nn.init.calculate_gain(word, 0.3 if word == "leaky_relu" else None)

@@ -208,11 +208,9 @@ def test_alpha_dropout_keeps_mean_and_variance(whole):
     np.testing.assert_array_equal(run(layer, x), x)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_alpha_dropout_gives_the_two_values_of_pytorch(probability, whole):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_alpha_dropout_gives_the_two_values_of_pytorch(probability, whole, torch):
     torch.manual_seed(0)
     x = np.full((400, 50, 2), 0.7)
     kind = torch.nn.FeatureAlphaDropout if whole else torch.nn.AlphaDropout
@@ -319,9 +317,7 @@ def test_the_page_of_layers_lists_every_layer_with_its_options():
                 assert field.default is (None if optional else dataclasses.MISSING), name
 
 
-@pytest.mark.torch
-def test_the_page_of_layers_names_existing_layers_of_pytorch():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_the_page_of_layers_names_existing_layers_of_pytorch(torch):
     for name, _, _, theirs in rows_of_the_page():
         for path in re.findall(r"`(?:torch\.)?(nn\.[\w.]+|cat|amax)", theirs):
             assert operator.attrgetter(path)(torch), name

@@ -48,8 +48,7 @@ def test_swa_is_the_mean_of_the_sampled_parameters(start, every):
         np.testing.assert_allclose(average, expected, rtol=1e-12)
 
 
-def test_averaged_parameters_follow_the_formula():
-    model = lm.Model(network())
+def test_averaged_parameters_follow_the_formula(model):
     with trainer(model, lm.EMA(lm.Adam(0.1), decay=0.5)) as training:
         assert training.has_averages
         assert same(training.averaged_parameters(), model.parameters())
@@ -66,8 +65,7 @@ def test_averaged_parameters_follow_the_formula():
     assert same(model.parameters(), averaged)
 
 
-def test_parameters_without_an_average_are_read_as_they_are():
-    model = lm.Model(network())
+def test_parameters_without_an_average_are_read_as_they_are(model):
     optimizer = lm.ByPath({"1.*": lm.EMA(lm.SGD(0.1))}, default=lm.SGD(0.1))
     with trainer(model, optimizer) as training:
         training.run(TRAIN, steps=3)
@@ -108,8 +106,8 @@ def test_averages_count_as_state_in_the_memory_bill():
     assert len(averaged.program.steps) - len(plain.program.steps) <= 1
 
 
-def test_the_history_of_a_fit_has_the_averages():
-    model, other = lm.Model(network()), lm.Model(network())
+def test_the_history_of_a_fit_has_the_averages(model):
+    other = lm.Model(network())
     seen: list[dict[str, Array]] = []
     optimizer = lm.EMA(lm.Adam(0.01), decay=0.9)
     history = fit(
@@ -125,19 +123,17 @@ def test_the_history_of_a_fit_has_the_averages():
 
 
 @pytest.mark.parametrize("kind", [lm.EMA, lambda one: lm.SWA(one, start=5, every=3)])
-def test_averages_are_resumed_with_the_same_bits(tmp_path, kind):
-    path, optimizer = tmp_path / "checkpoint", kind(lm.Adam(0.01))
+def test_averages_are_resumed_with_the_same_bits(kind, model, path):
+    optimizer = kind(lm.Adam(0.01))
     whole = fit(lm.Model(network()), optimizer=optimizer)
     fit(lm.Model(network()), optimizer=optimizer, epochs=1, checkpoint=path)
-    model = lm.Model(network())
     rest = fit(model, optimizer=optimizer, checkpoint=path, resume=True)
     assert same(rest.averaged_parameters, whole.averaged_parameters)
     again = fit(model, optimizer=optimizer, checkpoint=path, resume=True)
     assert same(again.averaged_parameters, whole.averaged_parameters)
 
 
-def test_averages_of_another_optimizer_are_not_resumed(tmp_path):
-    path = tmp_path / "checkpoint"
+def test_averages_of_another_optimizer_are_not_resumed(path):
     fit(lm.Model(network()), optimizer=lm.EMA(lm.Adam(0.01)), checkpoint=path)
     with pytest.raises(DefinitionError) as error:
         fit(lm.Model(network()), optimizer=lm.EMA(lm.AdamW()), checkpoint=path, resume=True)

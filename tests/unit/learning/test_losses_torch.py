@@ -288,12 +288,9 @@ SEQUENCES = np.array([[1, 1, 2], [1, -1, -1], [-1, -1, -1], [3, 2, 3], [2, 2, 2]
 TARGET_LENGTHS = (SEQUENCES >= 0).sum(1)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("lengths", [(7, 7, 7, 7, 7), (7, 5, 4, 6, 4), (5, 1, 0, 3, 5)])
-def test_ctc_agrees_with_pytorch(reduction, lengths):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
+def test_ctc_agrees_with_pytorch(reduction, lengths, torch):
     # Repeated labels, an empty target, and targets that are too long for the prediction.
     x = torch.tensor(TIMES, requires_grad=True)
     expected = torch.nn.functional.ctc_loss(
@@ -317,14 +314,12 @@ def test_ctc_agrees_with_pytorch(reduction, lengths):
         np.testing.assert_allclose(results[1], slopes, rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("labels", "count", "blank", "reduction"),
     [(SEQUENCES, 4, 0, "none"), (np.array([[0, 1, 2]] * 5), 7, 3, "mean")],
     ids=["too few times", "another blank"],
 )
-def test_ctc_without_zero_infinity_agrees_with_pytorch(labels, count, blank, reduction):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_ctc_without_zero_infinity_agrees_with_pytorch(labels, count, blank, reduction, torch):
     expected = torch.nn.functional.ctc_loss(
         torch.tensor(TIMES).log_softmax(-1).transpose(0, 1),
         torch.tensor(np.maximum(labels, 1 - blank // 3)),
@@ -344,9 +339,7 @@ def test_ctc_without_zero_infinity_agrees_with_pytorch(labels, count, blank, red
 # Weights of examples ------------------------------------------------------------------------------
 
 
-@pytest.mark.torch
-def test_weighted_means_divide_by_the_weights_of_examples_and_classes():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_weighted_means_divide_by_the_weights_of_examples_and_classes(torch):
     weights, w = generator.random(6), torch.tensor(WEIGHTS, dtype=torch.float64)
     x = torch.tensor(X, requires_grad=True)
     each = torch.nn.functional.cross_entropy(x, torch.tensor(LABELS), weight=w, reduction="none")

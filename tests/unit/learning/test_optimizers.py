@@ -152,11 +152,9 @@ def in_pytorch(optimizer: Any) -> tuple[str, dict[str, Any]]:
     return name, options | {renamed.get(one, one): value for one, value in own.items()}
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("optimizer", OF_PYTORCH, ids=repr)
 @pytest.mark.parametrize("dtype", [float64, float32], ids=str)
-def test_optimizer_agrees_with_pytorch(optimizer, dtype):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_optimizer_agrees_with_pytorch(optimizer, dtype, torch):
     name, options = in_pytorch(optimizer)
     # With a divisor near 0, a zero gradient in float32 leaves nothing but rounding.
     gradients = GRADIENTS if dtype == float64 else GRADIENTS[:4]

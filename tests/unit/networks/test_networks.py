@@ -390,11 +390,9 @@ RATE = 0.01
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.parametrize("name", TWINS)
-def test_a_deep_network_agrees_with_pytorch(name):
+def test_a_deep_network_agrees_with_pytorch(name, torch):
     """Scores in both modes, gradients, and running averages, with PyTorch's weights."""
-    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     # Several threads only wait for each other where the machine is busy.
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -140,10 +140,8 @@ def gradients_in_torch(torch: Any, y: Any, x: Sequence[Any]) -> Any:
     return torch.autograd.grad(y, x, create_graph=True, materialize_grads=True)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("name", CASES)
-def test_values_and_gradients_at_edges_agree_with_torch(name):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_values_and_gradients_at_edges_agree_with_torch(name, torch):
     ours, theirs, operands = CASES[name]
     for arrays in operands:
         tensors = [torch.tensor(a, requires_grad=True) for a in arrays]
@@ -159,10 +157,8 @@ def test_values_and_gradients_at_edges_agree_with_torch(name):
 WHOLE = ("remainder", "fmod", "floor_divide", "pow", "bitwise_and", "bitwise_or", "bitwise_xor")
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("name", [*WHOLE, "left_shift", "right_shift"])
-def test_integers_agree_with_torch(name):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_integers_agree_with_torch(name, torch):
     theirs = getattr(torch, name if name in WHOLE else f"bitwise_{name}")
     for dtype in ("uint8", "int32", "int64"):
         limits = np.iinfo(dtype)
@@ -179,10 +175,8 @@ def test_integers_agree_with_torch(name):
         np.testing.assert_array_equal(found, expected, err_msg=dtype, strict=True)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("name", ["floor_divide", "isnan", "isinf", "isfinite", "logical_xor"])
-def test_values_without_gradients_agree_with_torch(name):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_values_without_gradients_agree_with_torch(name, torch):
     arrays = (np.array(EDGE),)
     if name in ("floor_divide", "logical_xor"):
         arrays = tuple(grid.ravel() for grid in np.meshgrid(EDGE, EDGE))

@@ -12,8 +12,6 @@ from lamina.base.shapes import Array, as_dtype
 from lamina.graph import Graph, Tensor, evaluate, leaf
 from lamina.ops.differentiate import gradients
 
-pytestmark = pytest.mark.torch
-
 
 def computed(leaves: Sequence[Tensor], arrays: Sequence[Array], outputs: list[Tensor]) -> Any:
     graph = Graph(tuple(leaves), tuple((str(n), y) for n, y in enumerate(outputs)))
@@ -35,8 +33,7 @@ def agree(ours: Sequence[Array], theirs: Sequence[Any]) -> None:
     [case for kind in CASES.values() for case in kind if case.theirs is not None],
     ids=lambda case: case.name,
 )
-def test_a_function_and_its_derivatives_are_those_of_pytorch(case):
-    torch = pytest.importorskip("torch")
+def test_a_function_and_its_derivatives_are_those_of_pytorch(case, torch):
     assert case.theirs is not None
     arrays = case.arrays()
     leaves = [
@@ -58,8 +55,7 @@ def test_a_function_and_its_derivatives_are_those_of_pytorch(case):
 
 
 @pytest.mark.parametrize("descending", [False, True])
-def test_the_order_of_nan_and_of_equal_elements_is_that_of_pytorch(descending):
-    torch = pytest.importorskip("torch")
+def test_the_order_of_nan_and_of_equal_elements_is_that_of_pytorch(descending, torch):
     array = np.array([1, np.nan, 0, -0.0, np.inf, -np.inf, 1, 0, np.nan, -2.0])
     x = leaf("x0", "input", array.shape, as_dtype("float64"))
     results = [ops.sort(x, 0, descending), ops.argsort(x, 0, descending), ops.median(x, 0)]

@@ -22,6 +22,11 @@ def network() -> lm.Network:
     return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
 
 
+@pytest.fixture
+def model():
+    return lm.Model(network())
+
+
 def forward(p: dict[str, Array], x: Array) -> Array:
     return np.tanh(x @ p["1.weight"].T + p["1.bias"]) @ p["3.weight"].T + p["3.bias"]
 
@@ -30,8 +35,7 @@ def forward(p: dict[str, Array], x: Array) -> Array:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 255, 4095, 4096, 4097, 9000])
-def test_any_number_of_examples_can_be_predicted(count):
-    model = lm.Model(network())
+def test_any_number_of_examples_can_be_predicted(count, model):
     x = normal(count, 4)
     found = model.predict(x)
     assert found.shape == (count, 3)
@@ -55,8 +59,7 @@ def test_predictions_run_in_batches_whose_tensors_are_not_too_large(monkeypatch)
     np.testing.assert_allclose(found, single, rtol=1e-4, atol=1e-5)
 
 
-def test_no_examples_have_no_predictions():
-    model = lm.Model(network())
+def test_no_examples_have_no_predictions(model):
     expected = model.predict(normal(1, 4))
     found = model.predict(normal(0, 4))
     assert found.shape == (0, *expected.shape[1:])
@@ -73,14 +76,14 @@ def test_no_examples_have_no_predictions():
         *(lambda x: x.astype(x.dtype.newbyteorder()), lambda x: lm.data.Dataset(x, np.zeros(6))),
     ],
 )
-def test_arrays_may_be_lists_and_have_any_order(given):
-    model, x = lm.Model(network()), given(normal(6, 4))
+def test_arrays_may_be_lists_and_have_any_order(given, model):
+    x = given(normal(6, 4))
     plain = x.inputs if isinstance(x, lm.data.Dataset) else np.array(x, "float32", order="C")
     np.testing.assert_array_equal(model.predict(x), model.predict(plain))
 
 
-def test_inputs_are_not_changed_and_predictions_are_copies():
-    model, x = lm.Model(network()), normal(6, 4)
+def test_inputs_are_not_changed_and_predictions_are_copies(model):
+    x = normal(6, 4)
     before, first = x.copy(), model.predict(x)
     kept = first.copy()
     model.predict(-x)
@@ -101,8 +104,7 @@ def test_several_inputs_and_outputs_are_tuples():
 @pytest.mark.parametrize(
     "dtype", ["uint8", "int8", "int16", "uint16", "float16", "int32", "int64", "bool"]
 )
-def test_integers_are_converted_on_the_device(dtype):
-    model = lm.Model(network())
+def test_integers_are_converted_on_the_device(dtype, model):
     x = np.random.default_rng(0).integers(0, 2, (6, 4)).astype(dtype)
     np.testing.assert_array_equal(model.predict(x), model.predict(x.astype("float32")))
     (compiled,) = [
@@ -154,8 +156,7 @@ def test_a_missing_axis_of_features_is_recognised():
         call(x[:, None])
 
 
-def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_line():
-    model = lm.Model(network())
+def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_line(model):
     x = normal(6, 4).astype("float64")
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
@@ -215,16 +216,15 @@ def test_inputs_and_outputs_that_do_not_fit_together_are_refused():
 # Parameters ---------------------------------------------------------------------------------------
 
 
-def test_parameters_come_in_the_order_of_the_layers_and_are_copies():
-    model = lm.Model(network())
+def test_parameters_come_in_the_order_of_the_layers_and_are_copies(model):
     before = model.parameters()
     assert list(before) == ["1.weight", "1.bias", "3.weight", "3.bias"]
     model.parameters()["1.weight"][:] = 0
     assert same(model.parameters(), before)
 
 
-def test_parameters_that_are_set_are_copied_and_used_at_once():
-    model, x = lm.Model(network()), normal(3, 4)
+def test_parameters_that_are_set_are_copied_and_used_at_once(model):
+    x = normal(3, 4)
     before, bias = model.parameters(), np.arange(5)
     model.predict(x)
     model.set_parameters({"1.bias": bias})
@@ -259,9 +259,8 @@ WRONG: dict[str, tuple[dict[str, Any], type[LaminaError], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_parameters_change_nothing(name):
+def test_wrong_parameters_change_nothing(name, model):
     wrong, kind, text = WRONG[name]
-    model = lm.Model(network())
     before, values = model.parameters(), {"1.bias": np.ones(5, "float32"), **wrong}
     assert text in error_text(kind, model.set_parameters, values)
     assert same(model.parameters(), before)
@@ -276,10 +275,8 @@ def test_parameters_without_names_are_refused():
     )
 
 
-@pytest.mark.torch
-def test_tensors_of_pytorch_are_parameters():
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    model, linear = lm.Model(network()), torch.nn.Linear(4, 5)
+def test_tensors_of_pytorch_are_parameters(torch, model):
+    linear = torch.nn.Linear(4, 5)
     model.set_parameters({"1.weight": linear.weight, "1.bias": linear.state_dict()["bias"]})
     np.testing.assert_array_equal(model.parameters()["1.weight"], linear.weight.detach().numpy())
     halves = linear.weight.bfloat16()
@@ -325,8 +322,7 @@ def test_the_smallest_and_the_largest_seed_are_valid(seed):
 
 @pytest.mark.parametrize("batch_size", [1, 7, 32, 100, 256])
 @pytest.mark.parametrize("count", [1, 50, 100])
-def test_evaluation_is_the_mean_over_all_examples(count, batch_size):
-    model = lm.Model(network())
+def test_evaluation_is_the_mean_over_all_examples(count, batch_size, model):
     x, y = normal(count, 4), np.random.default_rng(1).integers(0, 3, count)
     found = model.evaluate((x, y), lm.CrossEntropy(), [lm.Accuracy()], batch_size)
     scores = forward(model.parameters(), x).astype("float64")
@@ -353,8 +349,7 @@ def test_evaluation_leaves_penalties_out_and_changes_nothing():
     assert same(model.parameters(), before)
 
 
-def test_evaluation_returns_the_array_of_a_metric():
-    model = lm.Model(network())
+def test_evaluation_returns_the_array_of_a_metric(model):
     x, y = normal(50, 4), np.random.default_rng(1).integers(0, 3, 50)
     found = model.evaluate((x, y), lm.CrossEntropy(), [lm.ConfusionMatrix()], 7)
     expected = np.zeros((3, 3))
@@ -384,8 +379,7 @@ def test_a_network_that_mixes_examples_sees_the_given_examples_only():
 
 
 @pytest.mark.sampled
-def test_programs_for_many_batch_sizes_are_not_all_kept():
-    model = lm.Model(network())
+def test_programs_for_many_batch_sizes_are_not_all_kept(model):
     for count in range(1, 40):
         assert model.predict(normal(count, 4)).shape == (count, 3)
     assert len(model._inference._programs._programs) == 16
@@ -394,8 +388,8 @@ def test_programs_for_many_batch_sizes_are_not_all_kept():
 # Copies and constants -----------------------------------------------------------------------------
 
 
-def test_a_copied_and_a_pickled_model_predict_the_same_and_share_no_parameters():
-    model, x = lm.Model(network()), normal(5, 4)
+def test_a_copied_and_a_pickled_model_predict_the_same_and_share_no_parameters(model):
+    x = normal(5, 4)
     expected = model.predict(x)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert other.predict(x).tobytes() == expected.tobytes()

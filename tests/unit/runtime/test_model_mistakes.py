@@ -155,8 +155,7 @@ def test_lists_are_accepted_as_data_and_not_rounded(dtype):
     assert error.advice.startswith("Several inputs make a tuple: (a, b).")
 
 
-def test_tensors_as_data_are_refused():
-    model = lm.Model(network())
+def test_tensors_as_data_are_refused(model):
     x = lm.Input(4)
     for call in (model.predict, lambda x: model.set_parameters({"1.weight": x})):
         error = refused(DefinitionError, call, x)

@@ -119,8 +119,7 @@ def test_random_layers_do_not_look_like_mixed_examples(batches):
     assert batches == [4]
 
 
-def test_other_dtypes_are_converted():
-    model = lm.Model(network())
+def test_other_dtypes_are_converted(model):
     predict = model.predictor(2)
     whole = np.arange(8, dtype="uint8").reshape(2, 4)
     expected = predict(whole.astype("float32"))
@@ -238,8 +237,7 @@ def test_one_predictor_may_be_called_by_several_threads():
     in_threads(work)
 
 
-def test_a_change_that_was_interrupted_does_not_stop_predictions():
-    model = lm.Model(network())
+def test_a_change_that_was_interrupted_does_not_stop_predictions(model):
     predict, x = model.predictor(1), normal(1, 4)
     expected = predict(x)
     bound = predict._bound
@@ -287,8 +285,7 @@ def test_batches_and_networks_that_cannot_be_predicted_are_refused():
     assert "an output whose first axis is not the batch cannot be predicted" in text
 
 
-def test_a_predictor_is_not_copied_and_is_refused_after_its_release():
-    model = lm.Model(network())
+def test_a_predictor_is_not_copied_and_is_refused_after_its_release(model):
     predict = model.predictor()
     assert error_text(DefinitionError, copy.copy, predict) == (
         "in Predictor: a predictor cannot be copied or pickled\n"

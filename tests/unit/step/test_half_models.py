@@ -311,9 +311,8 @@ def test_indices_of_every_integer_type(engine, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "uint16"])
-def test_a_training_is_compiled_for_the_type_of_its_data(dtype):
+def test_a_training_is_compiled_for_the_type_of_its_data(dtype, model):
     sample = Dataset(numbers(dtype, 8, 4), np.zeros(8, "uint16"))
-    model = lm.Model(network())
     with model.training(lm.CrossEntropy(), lm.SGD(0.1), 8, data=sample) as training:
         buffers = training.bill.program.of_kind("input")
         found = {buffer.name: buffer.dtype.name for buffer in buffers}

@@ -440,8 +440,7 @@ CONVERT = "Convert it to one of these, and back in restore()."
         (np.array(["a"]), "ndarray in state()['own']", CONVERT),
     ],
 )
-def test_a_state_that_a_file_cannot_hold_names_the_callback(own, found, advice, tmp_path):
-    path = tmp_path / "checkpoint"
+def test_a_state_that_a_file_cannot_hold_names_the_callback(own, found, advice, path):
     assert error_text(DefinitionError, fit, [Averages(own)], checkpoint=path) == (
         "the state of the callback Averages cannot be stored in a checkpoint\n"
         "  expected  numbers, text, None, arrays of numbers, and lists and dicts of them\n"

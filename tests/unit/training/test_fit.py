@@ -52,8 +52,8 @@ def test_a_batch_size_above_the_number_of_examples_takes_them_all_and_a_seed_ord
     assert fit(lm.Model(network()), seed=1)["loss"] != fit(lm.Model(network()), seed=2)["loss"]
 
 
-def test_validation_is_measured_after_each_epoch_and_changes_nothing():
-    model, other = lm.Model(network()), lm.Model(network())
+def test_validation_is_measured_after_each_epoch_and_changes_nothing(model):
+    other = lm.Model(network())
     seen: list[dict[str, Any]] = []
 
     def measure(_):
@@ -189,9 +189,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[LaminaError], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_wrong_data_and_options_are_refused_before_the_first_training_step(name):
+def test_wrong_data_and_options_are_refused_before_the_first_training_step(name, model):
     train, how, kind, text = REFUSED[name]
-    model = lm.Model(network())
     before = model.parameters()
     assert text in error_text(kind, lambda: fit(model, train, **how))
     assert same(model.parameters(), before)
@@ -223,10 +222,9 @@ def test_a_data_set_with_a_dtype_is_converted_without_a_warning():
     assert "the array inputs has numbers that float32 cannot hold" in text
 
 
-def test_a_nan_in_the_data_is_found_when_the_loss_becomes_nan():
+def test_a_nan_in_the_data_is_found_when_the_loss_becomes_nan(model):
     x = TRAIN.input_arrays[0].copy()
     x[31, 2] = np.nan
-    model = lm.Model(network())
     before = model.parameters()
     text = error_text(NonFiniteError, lambda: fit(model, (x, TRAIN.targets)))
     assert text.startswith("in fit: the loss became nan in training step")
@@ -256,8 +254,7 @@ FAULT = "input 0 is not finite at example 17, column 2"
         ((TEST.inputs, TEST.targets, np.zeros(23, "float32")), f": {NO_FAULT}"),
     ],
 )
-def test_a_loss_of_validation_data_that_is_not_finite_is_said(examined, said):
-    model = lm.Model(network())
+def test_a_loss_of_validation_data_that_is_not_finite_is_said(examined, said, model):
     with pytest.warns(LaminaWarning) as caught:
         history = fit(model, validation=examined)
     assert len(history) == 3

@@ -96,10 +96,10 @@ RESUMED: dict[str, tuple[Callable[[], lm.Model], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name, tmp_path):
+def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name, path):
     make, how = RESUMED[name]
     how = {**how, "validation": TEST}
-    whole, again, path = make(), make(), tmp_path / "checkpoint"
+    whole, again = make(), make()
     history = fit(whole, epochs=4, **how)
     fit(make(), epochs=1, checkpoint=path, **how)
     assert fit(again, epochs=4, checkpoint=path, resume=True, **how).values == history.values
@@ -111,9 +111,8 @@ def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name, tmp_path):
 
 @pytest.mark.parametrize("step", [7, 8, 10, 20, 29])
 def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
-    step, tmp_path, monkeypatch, uninterrupted
+    step, monkeypatch, uninterrupted, path
 ):
-    path = tmp_path / "checkpoint"
     with monkeypatch.context() as patch:
         at_step(patch, step, lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -121,10 +120,8 @@ def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
     resume(path, uninterrupted)
 
 
-def test_a_checkpoint_is_a_model_of_its_epoch_and_resuming_a_fit_that_is_done_does_nothing(
-    tmp_path,
-):
-    path, model = tmp_path / "checkpoint", lm.Model(network())
+def test_a_checkpoint_is_a_model_of_its_epoch_and_resuming_a_fit_that_is_done_does_nothing(path):
+    model = lm.Model(network())
 
     def compare(_):
         assert same(lm.load(path).parameters(), model.parameters())
@@ -162,8 +159,8 @@ OTHERS: dict[str, tuple[lm.Model, dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_checkpoint_of_another_fit_is_refused_and_the_model_kept(name, tmp_path):
-    path, (model, how, texts) = tmp_path / "checkpoint", OTHERS[name]
+def test_a_checkpoint_of_another_fit_is_refused_and_the_model_kept(name, path):
+    model, how, texts = OTHERS[name]
     fit(lm.Model(network()), epochs=1, checkpoint=path)
     contents, before = path.read_bytes(), model.parameters()
     text = error_text(DefinitionError, lambda: fit(model, checkpoint=path, resume=True, **how))
@@ -202,8 +199,7 @@ class Restored(lm.callbacks.Callback):
             raise self.error from ValueError("noticed first")
 
 
-def test_errors_of_a_checkpoint_name_the_file_and_have_no_cause_but_those_of_callbacks(tmp_path):
-    path = tmp_path / "checkpoint"
+def test_errors_of_a_checkpoint_name_the_file_and_have_no_cause_but_those_of_callbacks(path):
     fit(lm.Model(network()), epochs=1, checkpoint=path, callbacks=[Restored(DataError("mine"))])
     for error, where in ((FileFormatError("damaged"), str(path)), (DataError("mine"), "")):
         how: Any = {"checkpoint": path, "resume": True, "callbacks": [Restored(error)]}
@@ -214,8 +210,10 @@ def test_errors_of_a_checkpoint_name_the_file_and_have_no_cause_but_those_of_cal
         assert found.__suppress_context__
 
 
-def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_training_step(tmp_path):
-    path, model = tmp_path / "absent" / "checkpoint", lm.Model(network())
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_training_step(
+    tmp_path, model
+):
+    path = tmp_path / "absent" / "checkpoint"
     before = model.parameters()
     text = error_text(DataError, lambda: fit(model, checkpoint=path))
     assert "could not be written" in text
@@ -252,8 +250,8 @@ def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch):
     assert same(fitted.parameters(), run.parameters())
 
 
-def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch_and_a_second_one_at_once():
-    before, model = signal.getsignal(signal.SIGINT), lm.Model(network())
+def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch_and_a_second_one_at_once(model):
+    before = signal.getsignal(signal.SIGINT)
     history = fit(model, epochs=1000, callbacks=[lambda h: press() if len(h) == 2 else None])
     assert history.interrupted
     assert len(history) == 2
@@ -261,10 +259,7 @@ def test_ctrl_c_from_a_callback_ends_the_fit_after_its_epoch_and_a_second_one_at
     refused(KeyboardInterrupt, lambda: fit(model, callbacks=[lambda _: (press(), press())[0]]))
 
 
-def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(
-    tmp_path, monkeypatch, uninterrupted
-):
-    path = tmp_path / "checkpoint"
+def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(monkeypatch, uninterrupted, path):
     with monkeypatch.context() as patch:
         at_step(patch, 16, press)
         fit(lm.Model(network()), epochs=5, validation=TEST, checkpoint=path)
@@ -273,9 +268,9 @@ def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_fit_interrupted_in_its_first_epoch_begins_again_with_its_first_parameters(
-    resume, tmp_path, monkeypatch, uninterrupted
+    resume, monkeypatch, uninterrupted, path
 ):
-    path, model = tmp_path / "checkpoint", lm.Model(network())
+    model = lm.Model(network())
     first = model.parameters()
     with monkeypatch.context() as patch:
         at_step(patch, 3, press)
@@ -290,8 +285,7 @@ def test_a_fit_interrupted_in_its_first_epoch_begins_again_with_its_first_parame
     assert history.values == uninterrupted[1]
 
 
-def test_a_checkpoint_of_an_earlier_fit_stays_until_an_epoch_is_done(tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint"
+def test_a_checkpoint_of_an_earlier_fit_stays_until_an_epoch_is_done(monkeypatch, path):
     fit(lm.Model(network()), checkpoint=path)
     before = path.read_bytes()
     at_step(monkeypatch, 3, press)
@@ -307,8 +301,7 @@ def test_a_fit_works_in_a_thread():
     assert len(found[0]) == 3
 
 
-def test_ctrl_c_in_a_run_leaves_whole_training_steps(monkeypatch):
-    model = lm.Model(network())
+def test_ctrl_c_in_a_run_leaves_whole_training_steps(monkeypatch, model):
     at_step(monkeypatch, 3, press)
     with model.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
         with pytest.raises(KeyboardInterrupt):

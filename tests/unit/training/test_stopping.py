@@ -139,14 +139,12 @@ def test_reduce_on_plateau_lowers_the_rate(how, values, rates):
     assert history["rate"] == pytest.approx(rates)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     "how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"threshold": 0}, {"least_rate": 0.04}]
 )
 @pytest.mark.parametrize("monitor", ["validation_loss", "accuracy"])
 @pytest.mark.parametrize("given", [PLATEAU, FINITE_LATE])
-def test_reduce_on_plateau_decides_as_pytorch(given, monitor, how):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def test_reduce_on_plateau_decides_as_pytorch(given, monitor, how, torch):
     values = given if monitor == "validation_loss" else [9 - value for value in given]
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     names = {"least_rate": "min_lr"}

@@ -180,8 +180,7 @@ def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(name, drop_last, tmp
         assert part.values == history.values, path.name
 
 
-def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(tmp_path):
-    path = tmp_path / "checkpoint"
+def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(path):
     falling = lm.Adam(lm.schedules.Linear(0.02, 12))
     how: Any = {"epochs": 4, "optimizer": falling, "record": ["rate"]}
     with failing(7):
@@ -199,8 +198,7 @@ def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(tmp_path):
         for n in (*FEW[:2], *FEW[3:4], "state")
     ],
 )
-def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(name, tmp_path):
-    path = tmp_path / "checkpoint"
+def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(name, path):
     code = f"""
         import os, signal, sys
         sys.path[:0] = {[str(ROOT), *map(str, Path(__file__).parents[:2])]!r}
@@ -217,10 +215,7 @@ def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(name
     assert whole[1].values == part[1].values
 
 
-@pytest.mark.torch
-def test_a_shuffling_loader_of_pytorch_continues_in_its_order(tmp_path):
-    torch = pytest.importorskip("torch")
-
+def test_a_shuffling_loader_of_pytorch_continues_in_its_order(torch, path):
     def make():
         pairs = torch.utils.data.TensorDataset(
             torch.tensor(TRAIN.inputs), torch.tensor(TRAIN.targets)
@@ -228,15 +223,13 @@ def test_a_shuffling_loader_of_pytorch_continues_in_its_order(tmp_path):
         generator = torch.Generator().manual_seed(4)
         return torch.utils.data.DataLoader(pairs, 6, shuffle=True, generator=generator)
 
-    path = tmp_path / "checkpoint"
     with failing(7):
         fitted(make, checkpoint=path, checkpoint_steps=1)
     whole, part = fitted(make), fitted(make, checkpoint=path, resume=True)
     assert same(whole[0], part[0])
 
 
-def test_a_source_with_a_state_reads_nothing_again(tmp_path):
-    path = tmp_path / "checkpoint"
+def test_a_source_with_a_state_reads_nothing_again(path):
     with failing(2):
         trained(Stream(Stateful(), window=5), checkpoint=path, checkpoint_steps=1, epochs=1)
     source = Stateful()

@@ -184,8 +184,7 @@ def counting(monkeypatch):
     return engine
 
 
-def test_a_model_holds_its_parameters_and_a_training_the_bytes_of_its_bill(counting):
-    model = lm.Model(network())
+def test_a_model_holds_its_parameters_and_a_training_the_bytes_of_its_bill(counting, model):
     assert counting.held == 4 * (40 + 27)
     with training(model) as trainer:
         assert counting.held == trainer.bill.peak_bytes - trainer.bill.constant_bytes
@@ -254,10 +253,9 @@ AFTERWARDS: dict[str, Callable[[lm.Model, Any], object]] = {
 
 
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
-def test_a_loss_on_a_device_is_kept_before_it_is_overwritten(afterwards, counting):
+def test_a_loss_on_a_device_is_kept_before_it_is_overwritten(afterwards, counting, model):
     expected = losses_of(float)
     counting.inner = InterpreterEngine(poison=True)
-    model = lm.Model(network())
     model.predict(X)
     with training(model) as trainer:
         held = trainer.step(normal(8, 4, seed=0), labels(8))
@@ -265,7 +263,7 @@ def test_a_loss_on_a_device_is_kept_before_it_is_overwritten(afterwards, countin
         assert float(held) == expected[0]
 
 
-def test_steps_and_predictions_allocate_nothing_and_a_run_for_its_data_set_only(counting):
+def test_steps_and_predictions_allocate_nothing_and_a_run_for_its_data_set_only(counting, model):
     def made(work, times=1):
         """The allocations and compilations of repeated calls after the first one."""
         work()
@@ -274,15 +272,13 @@ def test_steps_and_predictions_allocate_nothing_and_a_run_for_its_data_set_only(
             work()
         return counting.allocations - before[0], counting.compilations - before[1]
 
-    model = lm.Model(network())
     with training(model) as trainer:
         assert made(lambda: trainer.step(X, Y), 100) == (0, 0)
         assert made(lambda: trainer.run(TRAIN, steps=7)) == (2, 0)
     assert made(lambda: model.predict(X), 10) == (0, 0)
 
 
-def test_a_released_training_frees_its_arena():
-    model = lm.Model(network())
+def test_a_released_training_frees_its_arena(model):
     with training(model, batch_size=200_000) as trainer:  # all caches are filled from here on
         needed = trainer.bill.program.plan.arena_bytes
     assert needed > 10_000_000
@@ -300,8 +296,8 @@ def test_a_released_training_frees_its_arena():
 # Threads ------------------------------------------------------------------------------------------
 
 
-def test_threads_with_one_model_or_function_get_their_own_results():
-    model, x = lm.Model(network()), lm.Input()
+def test_threads_with_one_model_or_function_get_their_own_results(model):
+    x = lm.Input()
     inputs = [normal(5, 4, seed=number) for number in range(4)]
     expected = [model.predict(x) for x in inputs]
     double = lm.compile(inputs=[x], outputs=[x * 2.0])
@@ -366,8 +362,7 @@ def test_a_function_is_copied_and_pickled_and_keeps_programs_for_some_sizes_only
 # State --------------------------------------------------------------------------------------------
 
 
-def test_a_training_continues_from_a_restored_state():
-    model = lm.Model(network())
+def test_a_training_continues_from_a_restored_state(model):
     with training(model) as trainer:
         trainer.run(TRAIN, steps=2)
         trainer.run(TRAIN, steps=3)
@@ -386,8 +381,7 @@ def test_a_training_continues_from_a_restored_state():
     assert same(again.parameters(), parameters)
 
 
-def test_a_state_is_a_copy_and_one_that_does_not_fit_is_refused_and_changes_nothing():
-    model = lm.Model(network())
+def test_a_state_is_a_copy_and_one_that_does_not_fit_is_refused_and_changes_nothing(model):
     with training(model, optimizer=lm.SGD(0.1, momentum=0.9)) as one, training(model) as other:
         state = other.state()
         kept = {name: value.copy() for name, value in state.items()}

@@ -91,8 +91,8 @@ def test_a_loss_is_a_number_like_floats():
         loss + "a"
 
 
-def test_a_smaller_batch_is_trained_on():
-    model, exact = lm.Model(network()), lm.Model(network())
+def test_a_smaller_batch_is_trained_on(model):
+    exact = lm.Model(network())
     with training(model, batch_size=8) as one, training(exact, batch_size=3) as other:
         x, y = normal(3, 4), labels(3)
         assert float(one.step(x, y)) == float(other.step(x, y))
@@ -110,8 +110,7 @@ def test_every_example_of_an_epoch_is_in_one_batch_in_an_order_of_its_own():
     assert (whole != other).any()
 
 
-def test_a_run_does_so_many_training_steps():
-    model = lm.Model(network())
+def test_a_run_does_so_many_training_steps(model):
     before = model.parameters()
     with training(model) as trainer:
         assert trainer.run(TRAIN, steps=0).shape == (0,)
@@ -162,9 +161,8 @@ REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_wrong_batches_are_refused_before_anything_changes(name):
+def test_wrong_batches_are_refused_before_anything_changes(name, model):
     x, y, error, text = REFUSED[name]
-    model = lm.Model(network())
     with training(model) as trainer:
         trainer.step(X, Y)
         before, state = model.parameters(), trainer.state()
@@ -173,8 +171,7 @@ def test_wrong_batches_are_refused_before_anything_changes(name):
         assert same(trainer.state(), state)
 
 
-def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_training_step():
-    model = lm.Model(network())
+def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_training_step(model):
     before = model.parameters()
     wrong = Dataset(normal(50, 4), np.array([0] * 49 + [3]))
     with training(model) as trainer, pytest.raises(DataError, match="3 at example 49"):
@@ -220,8 +217,7 @@ def test_a_loss_may_do_without_targets():
     assert error.facts == (("expected", "0"), ("found", "1"))
 
 
-def test_two_trainings_can_be_attached_to_one_model():
-    model = lm.Model(network())
+def test_two_trainings_can_be_attached_to_one_model(model):
     with training(model) as one, training(model, optimizer=lm.SGD(0.1)) as other:
         one.step(X, Y)
         between = model.parameters()
@@ -230,8 +226,7 @@ def test_two_trainings_can_be_attached_to_one_model():
         assert (one.steps_done, other.steps_done) == (1, 1)
 
 
-def test_a_training_shares_the_parameters_with_its_model():
-    model = lm.Model(network())
+def test_a_training_shares_the_parameters_with_its_model(model):
     with training(model, loss=lm.MSE()) as trainer:
         model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
         y = normal(8, 3)
