@@ -4,6 +4,8 @@ Each loop of the table is compared with its unrolled form, and so are its gradie
 at once."""
 
 from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,18 +38,33 @@ from lamina.graph import Graph, Tensor, evaluate
 Loop = Callable[[Leaves], Tensors]
 
 
-def convolutional(x: Leaves) -> Tensors:
-    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
-        given = ops.concat([elements[0], states[0]], 1)
-        total = ops.conv(given, constants[0], (1, 1), ((1, 1), (1, 1)), (1, 1)) + constants[1]
-        let_in, keep, new, let_out = ops.split(total, 4, 1)
-        cell = ops.sigmoid(keep) * states[1] + ops.sigmoid(let_in) * ops.tanh(new)
-        return [ops.sigmoid(let_out) * ops.tanh(cell), cell], []
+def of_step(operands: Callable[[Leaves], Sequence[Tensors]]) -> Callable[[Any], Loop]:
+    """Loops over a step, from its first states, sequences and constants; gives all results."""
 
-    first = ops.full((2, 2, 5, 4), 0.0, x.dtype)
-    constants = [x.add(8, 5, 3, 3), x.add(8, 1, 1)]
-    states, _ = ops.recurrence(step, [first, first], [x.add(3, 2, 3, 5, 4)], constants)
-    return states
+    def make(step: Any) -> Loop:
+        @wraps(step)
+        def loop(x: Leaves) -> Tensors:
+            states, further = ops.recurrence(step, *operands(x))
+            return [*states, *further]
+
+        return loop
+
+    return make
+
+
+@of_step(
+    lambda x: (
+        [ops.full((2, 2, 5, 4), 0.0, x.dtype)] * 2,
+        [x.add(3, 2, 3, 5, 4)],
+        [x.add(8, 5, 3, 3), x.add(8, 1, 1)],
+    )
+)
+def convolutional(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+    given = ops.concat([elements[0], states[0]], 1)
+    total = ops.conv(given, constants[0], (1, 1), ((1, 1), (1, 1)), (1, 1)) + constants[1]
+    let_in, keep, new, let_out = ops.split(total, 4, 1)
+    cell = ops.sigmoid(keep) * states[1] + ops.sigmoid(let_in) * ops.tanh(new)
+    return [ops.sigmoid(let_out) * ops.tanh(cell), cell], []
 
 
 def tanh_step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
@@ -99,110 +116,73 @@ def counting(x: Leaves) -> Tensors:
     return [total, *further, count, ops.cast(odd, "int64")]
 
 
-def exchanging(x: Leaves) -> Tensors:
+@of_step(lambda x: ([x.add(3), x.add(3), x.add(3)], [x.add(LENGTH, 3)]))
+def exchanging(states: Tensors, elements: Tensors, _: Tensors) -> Step:
     """States that exchange their values, and one that becomes an element."""
-
-    def step(states: Tensors, elements: Tensors, _: Tensors) -> Step:
-        return [states[1], states[2], elements[0]], [states[0], states[0], elements[0]]
-
-    initial = [x.add(3), x.add(3), x.add(3)]
-    states, further = ops.recurrence(step, initial, [x.add(LENGTH, 3)])
-    return [*states, *further]
+    return [states[1], states[2], elements[0]], [states[0], states[0], elements[0]]
 
 
-def replaced(x: Leaves) -> Tensors:
+@of_step(lambda x: ([x.add(3), x.add(3)], [x.add(4, 3)], [x.add(3)]))
+def replaced(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
     """States that become a constant, and a number."""
-
-    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
-        one = ops.full((3,), 2.0, x.dtype)
-        return [constants[0], one], [states[0] * states[1] * elements[0]]
-
-    states, further = ops.recurrence(step, [x.add(3), x.add(3)], [x.add(4, 3)], [x.add(3)])
-    return [*states, *further]
+    number = ops.full((3,), 2.0, states[0].dtype)
+    return [constants[0], number], [states[0] * states[1] * elements[0]]
 
 
-def attending(x: Leaves) -> Tensors:
+INDICES = np.array([[0, 2, 1, 1], [3, 3, 0, 2], [1, 2, 3, 0]])
+
+
+@of_step(lambda x: ([x.add(2, 4)], [x.add(3, 2, 4), x.of(INDICES)], [x.add(5, 4)]))
+def attending(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
     """Reductions, gathers and scatters inside an iteration."""
-
-    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
-        (memory,) = constants
-        weights = ops.softmax(states[0] @ ops.transpose(memory), -1)
-        read = weights @ memory
-        spread = ops.scatter_add(read, elements[1], 4, 1)
-        return [ops.tanh(spread + elements[0])], [ops.cumsum(weights, 1), ops.max(read, 1)]
-
-    indices = x.of(np.array([[0, 2, 1, 1], [3, 3, 0, 2], [1, 2, 3, 0]]))
-    sequences = [x.add(3, 2, 4), indices]
-    states, further = ops.recurrence(step, [x.add(2, 4)], sequences, [x.add(5, 4)])
-    return [*states, *further]
+    (memory,) = constants
+    weights = ops.softmax(states[0] @ ops.transpose(memory), -1)
+    read = weights @ memory
+    spread = ops.scatter_add(read, elements[1], 4, 1)
+    return [ops.tanh(spread + elements[0])], [ops.cumsum(weights, 1), ops.max(read, 1)]
 
 
-def of_numbers(x: Leaves) -> Tensors:
-    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
-        return [states[0] * constants[0] + elements[0]], []
-
-    states, _ = ops.recurrence(step, [x.add()], [x.add(LENGTH)], [x.add()])
-    return states
+@of_step(lambda x: ([x.add()], [x.add(LENGTH)], [x.add()]))
+def of_numbers(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+    return [states[0] * constants[0] + elements[0]], []
 
 
-def random(x: Leaves) -> Tensors:
+@of_step(lambda x: ([x.add(4)], [ops.arange(LENGTH)], [x.of(np.asarray(3))]))
+def random(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
     """Random numbers that are new in each iteration."""
-    seed = x.of(np.asarray(3))
-
-    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
-        kept = ops.uniform((4,), constants[0], elements[0], 0, x.dtype) < 0.5
-        return [ops.where(kept, states[0] * 1.5, states[0] - 1)], []
-
-    states, _ = ops.recurrence(step, [x.add(4)], [ops.arange(LENGTH)], [seed])
-    return states
+    kept = ops.uniform((4,), constants[0], elements[0], 0, states[0].dtype) < 0.5
+    return [ops.where(kept, states[0] * 1.5, states[0] - 1)], []
 
 
-def of_two_dtypes(x: Leaves) -> Tensors:
-    def step(states: Tensors, elements: Tensors, _: Tensors) -> Step:
-        double = ops.sin(states[1]) * elements[0]
-        return [states[0] + ops.cast(double, "float32"), double], []
-
-    first = x.of(np.array([0.5, -0.25], "float32"))
-    second = x.of(np.array([0.5, 0.75]))
-    states, _ = ops.recurrence(step, [first, second], [x.of(np.ones((3, 2)) * 0.7)])
-    return states
+SINGLE, DOUBLE = np.array([0.5, -0.25], "float32"), np.array([0.5, 0.75])
 
 
-def in_a_step(x: Leaves) -> Tensors:
+@of_step(lambda x: ([x.of(SINGLE), x.of(DOUBLE)], [x.of(np.ones((3, 2)) * 0.7)]))
+def of_two_dtypes(states: Tensors, elements: Tensors, _: Tensors) -> Step:
+    double = ops.sin(states[1]) * elements[0]
+    return [states[0] + ops.cast(double, "float32"), double], []
+
+
+@of_step(lambda x: ([x.add(2, 3)], [x.add(3, 2, 3)], [x.add(3, 3), x.add(3, 3)]))
+def in_a_step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
     """A recurrence inside an iteration of another, with weights of its own."""
-
-    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
-        rows = ops.stack([elements[0], elements[0] * 2], 0)
-        inner, _ = ops.recurrence(tanh_step, [states[0]], [rows], constants[:1])
-        return [inner[0][-1] @ constants[1]], [ops.sum(inner[0], 0)]
-
-    weights = [x.add(3, 3), x.add(3, 3)]
-    states, further = ops.recurrence(step, [x.add(2, 3)], [x.add(3, 2, 3)], weights)
-    return [*states, *further]
+    rows = ops.stack([elements[0], elements[0] * 2], 0)
+    inner, _ = ops.recurrence(tanh_step, [states[0]], [rows], constants[:1])
+    return [inner[0][-1] @ constants[1]], [ops.sum(inner[0], 0)]
 
 
-def on_changed_constants(x: Leaves) -> Tensors:
+@of_step(lambda x: ([x.add(2, 3)], [x.add(LENGTH, 2, 3)], [x.add(3, 3), x.add(3, 3)]))
+def on_changed_constants(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
     """Weights that an iteration changes before it uses them."""
-
-    def step(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
-        weight, mask = constants
-        return [ops.tanh(states[0] @ (weight * mask) + elements[0] @ (weight @ mask))], []
-
-    states, _ = ops.recurrence(
-        step, [x.add(2, 3)], [x.add(LENGTH, 2, 3)], [x.add(3, 3), x.add(3, 3)]
-    )
-    return states
+    weight, mask = constants
+    return [ops.tanh(states[0] @ (weight * mask) + elements[0] @ (weight @ mask))], []
 
 
-def twins(x: Leaves) -> Tensors:
+@of_step(lambda x: ([x.add(3), x.add(3)], [x.add(4, 3)]))
+def twins(states: Tensors, elements: Tensors, _: Tensors) -> Step:
     """States and results that are the same tensor."""
-
-    def step(states: Tensors, elements: Tensors, _: Tensors) -> Step:
-        new = ops.tanh(states[0] + states[1] * elements[0])
-        return [new, new], [new, ops.tanh(states[0] + states[1] * elements[0])]
-
-    states, further = ops.recurrence(step, [x.add(3), x.add(3)], [x.add(4, 3)])
-    return [*states, *further]
+    new = ops.tanh(states[0] + states[1] * elements[0])
+    return [new, new], [new, ops.tanh(states[0] + states[1] * elements[0])]
 
 
 def stored_sequence(x: Leaves) -> Tensors:
