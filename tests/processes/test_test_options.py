@@ -1,5 +1,6 @@
-"""The options of the tests themselves."""
+"""The options of the tests, and the tables of faults that tests must find."""
 
+import importlib
 import os
 from pathlib import Path
 
@@ -63,3 +64,17 @@ def test_the_first_case_of_each_test_runs_by_default_and_all_of_a_path():
     every, by_default = collected(path), collected("-o", f"testpaths={path}")
     first = {name.partition("[")[0]: name for name in reversed(every)}
     assert set(first.values()) <= set(by_default) < set(every)
+
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+@pytest.mark.parametrize(
+    "table", sorted((TOOLS / "mutations").glob("*.toml")), ids=lambda p: p.stem
+)
+def test_every_fault_of_a_table_fits_the_sources(table, monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    faults = importlib.import_module("mutations").faults_of(table)
+    assert len(faults) >= 10
+    assert {fault.name: fault.problem() for fault in faults if fault.problem()} == {}
+    assert len({fault.name for fault in faults}) == len(faults)
