@@ -25,6 +25,7 @@ from lamina.engines.cuda.calls import made_of
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.cuda.family import LEAST_K, LEAST_SIDE, is_large
 from lamina.engines.engine import Candidate
+from lamina.engines.gpu import tuning
 from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, Schedule
@@ -194,6 +195,37 @@ def test_candidates_are_built_by_threads_once_each_and_those_that_are_refused_dr
     assert [one.schedule for one in found] == texts
     assert [one.problem for one in found if one.problem] == ["NVRTC refuses a kernel"]
     assert sum(one.seconds == 1e-3 for one in found) == len(texts) - 1
+
+
+def test_candidates_of_the_next_steps_are_built_while_those_of_a_step_are_timed(
+    device, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(tuning, "LEAST_LAUNCHES", 0)
+    case = Case(
+        "twice", ((6, 5), (5, 7), (7, 3)), lambda x, w, v: ops.matmul(ops.relu(ops.matmul(x, w)), v)
+    )
+    program = compiled(case, device.engine.target)
+    begun, timed = list[int](), list[int]()
+    begin = tuning.begun_candidates
+    monkeypatch.setattr(
+        tuning, "begun_candidates", lambda *given: (begun.append(len(timed)), begin(*given))[1]
+    )
+
+    def timer(schedule: str, repeat: Callable[[], None], runs: int) -> float:
+        timed.append(runs)
+        return 1e-3
+
+    tuner = tuning.Tuner(lambda: device.driver, device.family, timer)
+    tuned = tuner.tune(program)
+    assert len(tuned) == 2
+    # Both were begun before any was timed.
+    assert begun == [0, 0]
+    assert timed
+    # A later process finds them, and begins none.
+    assert tuning.Tuner(lambda: device.driver, device.family, timer).tune(program) == tuned
+    assert begun == [0, 0]
 
 
 def test_large_products_are_computed_by_the_library_by_default(device):

@@ -12,13 +12,13 @@ import json
 import math
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -49,6 +49,8 @@ PROCESSOR_SECONDS, GPU_SECONDS = 0.0, 10.0
 LEAST_SHARE, LEAST_LAUNCHES = 0.01, 4
 # The operations that a device does while it moves a byte, for that estimate.
 _OPERATIONS_PER_BYTE = 16
+# The candidates of so many further steps are built while those of a step are timed.
+STEPS_AHEAD = 2
 # Another schedule is taken if it saves this share of the time: less may be noise.
 LEAST_GAIN = 0.1
 # A candidate that takes so many times as long as the fastest one is not timed again.
@@ -65,6 +67,7 @@ _LEAST, _MOST, _DRAWN = 0.5, 1.5, 1 << 14
 # Returns the seconds of a run. It is given the text of a schedule, a function that runs the step
 # some times and waits, and this number.
 Timer = Callable[[str, Callable[[], None], int], float]
+Item = TypeVar("Item")
 # Returns the kernels of a candidate, and their module.
 Build = Callable[[], tuple[Launches, Module]]
 
@@ -147,14 +150,23 @@ class Tuner:
         """The considerable steps with several candidates. None is begun after some seconds."""
         deadline = time.monotonic() + seconds
         signatures, written = Signatures(program), written_by(program)
+        considerable = _considerable(program, signatures, written, self._family.target)
         found: list[TunedStep] = []
-        for numbers in _considerable(program, signatures, written, self._family.target):
-            if time.monotonic() >= deadline:
-                break
-            one = single_step(program, numbers[0], signatures, written)
-            candidates, chosen = self._tuned(one, deadline)
-            if len(candidates) > 1:
-                found.append(TunedStep(numbers, candidates, chosen))
+        with _building() as threads:
+            begun = (
+                (
+                    numbers,
+                    self._begun(single_step(program, numbers[0], signatures, written), threads),
+                )
+                for numbers in considerable
+            )
+            ahead = 0 if self._driver.traits.is_processor else STEPS_AHEAD
+            for numbers, tuned in _ahead(begun, ahead):
+                if time.monotonic() >= deadline:
+                    break
+                candidates, chosen = tuned(deadline)
+                if len(candidates) > 1:
+                    found.append(TunedStep(numbers, candidates, chosen))
         return tuple(found)
 
     # Entries on disk
@@ -177,20 +189,38 @@ class Tuner:
 
     # A step
 
-    def _tuned(self, one: Program, deadline: float) -> tuple[tuple[Candidate, ...], int]:
-        """The candidates for the only step of a program, and the number of the chosen one."""
+    def _begun(
+        self, one: Program, threads: ThreadPoolExecutor
+    ) -> Callable[[float], tuple[tuple[Candidate, ...], int]]:
+        """A function of a deadline that tunes the only step of a program.
+
+        It returns the candidates, and the number of the chosen one.
+        """
         entry = find(self._key("step", one)) if self._family.sources.checksum else None
         if entry is not None:
-            rows, chosen = json.loads(entry)
-            return tuple(Candidate(*row) for row in rows), chosen
-        candidates, complete = timed_candidates(
-            one, self._family, self._opened, self._timer, deadline
-        )
-        chosen = _best(candidates)
-        if complete and self._family.sources.checksum:
-            rows = [astuple(each) for each in candidates]
-            self._keep("step", one, json.dumps((rows, chosen)))
-        return candidates, chosen
+            rows, known = json.loads(entry)
+            return lambda deadline: (tuple(Candidate(*row) for row in rows), known)
+        timed = begun_candidates(one, self._family, self._opened, threads)
+
+        def tuned(deadline: float) -> tuple[tuple[Candidate, ...], int]:
+            candidates, complete = timed(self._timer, deadline)
+            chosen = _best(candidates)
+            if complete and self._family.sources.checksum:
+                rows = [astuple(each) for each in candidates]
+                self._keep("step", one, json.dumps((rows, chosen)))
+            return candidates, chosen
+
+        return tuned
+
+
+def _ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
+    """Items of which so many further ones have been made."""
+    made: deque[Item] = deque()
+    for item in items:
+        made.append(item)
+        if len(made) > count:
+            yield made.popleft()
+    yield from made
 
 
 def _best(candidates: Sequence[Candidate]) -> int:
@@ -243,75 +273,96 @@ def timed_candidates(
 
     Candidates that fail have no time, and neither have those that were not begun.
     """
+    with _building() as threads:
+        return begun_candidates(program, family, opened, threads)(timer, deadline)
+
+
+@contextmanager
+def _building() -> Generator[ThreadPoolExecutor]:
+    """Threads that build candidates; those that nobody needs any more are not begun."""
+    with ThreadPoolExecutor() as threads:
+        try:
+            yield threads
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def begun_candidates(
+    program: Program, family: Family, opened: Callable[[], Driver], threads: ThreadPoolExecutor
+) -> Callable[[Timer, float], tuple[tuple[Candidate, ...], bool]]:
+    """A function that does what `timed_candidates` does; threads build the candidates already."""
     schedules = family.candidates(program)
     texts = [family.text_of_candidate(one) for one in schedules]
     if len(schedules) < 2:
-        return tuple(Candidate(text, None) for text in texts), True
-    trials = _Trials(program, family, timer)
-    try:
-        with _memories(program, opened()) as memories:
-            try:
-                with ThreadPoolExecutor() as threads:
-                    try:
-                        builds = trials.begin_builds(schedules, opened(), threads)
-                        arena = DeviceArena(opened)
-                        complete = trials.run(builds, texts, memories, arena, deadline)
-                    finally:
-                        threads.shutdown(wait=False, cancel_futures=True)
-            finally:
-                trials.release()
-    except EngineError as error:
-        # The memory of the step itself does not fit.
-        return tuple(Candidate(text, None, error.problem) for text in texts), False
-    expected = family.expected_seconds(program, schedules)
-    found = (
-        Candidate(text, trials.seconds.get(number), trials.problems.get(number, ""), modelled)
-        for number, (text, modelled) in enumerate(zip(texts, expected, strict=True))
-    )
-    return tuple(found), complete
+        return lambda timer, deadline: (tuple(Candidate(text, None) for text in texts), True)
+    builds = _begin_builds(program, family, schedules, opened(), threads)
+
+    def timed(timer: Timer, deadline: float) -> tuple[tuple[Candidate, ...], bool]:
+        trials = _Trials(program, timer)
+        try:
+            with _memories(program, opened()) as memories:
+                try:
+                    complete = trials.run(builds, texts, memories, DeviceArena(opened), deadline)
+                finally:
+                    trials.release()
+        except EngineError as error:
+            # The memory of the step itself does not fit.
+            return tuple(Candidate(text, None, error.problem) for text in texts), False
+        expected = family.expected_seconds(program, schedules)
+        found = (
+            Candidate(text, trials.seconds.get(number), trials.problems.get(number, ""), modelled)
+            for number, (text, modelled) in enumerate(zip(texts, expected, strict=True))
+        )
+        return tuple(found), complete
+
+    return timed
+
+
+def _begin_builds(
+    program: Program,
+    family: Family,
+    schedules: Sequence[Any],
+    driver: Driver,
+    threads: ThreadPoolExecutor,
+) -> list[Build]:
+    """Functions that return the kernels of schedules, and their module when it is built.
+
+    GPUs wait for compilers of the host, which has several cores. Those of processors would slow
+    down what is timed meanwhile.
+    """
+
+    def written(schedule: Any) -> Launches:
+        return family.write(program, family.decide(program, {0: schedule}))
+
+    def later(schedule: Any) -> tuple[Launches, Module]:
+        launches = written(schedule)
+        return launches, driver.build(launches.text)
+
+    def begun(schedule: Any) -> Build:
+        try:
+            launches = written(schedule)
+        except LaminaError:
+            # It is raised again.
+            return partial(later, schedule)
+        module = threads.submit(driver.build, launches.text)
+        return lambda: (launches, module.result())
+
+    if driver.traits.is_processor:
+        return [partial(later, one) for one in schedules]
+    return [begun(one) for one in schedules]
 
 
 @final
 class _Trials:
     """Runs of candidates on a device: their seconds, and the problems of those that fail."""
 
-    def __init__(self, program: Program, family: Family, timer: Timer) -> None:
-        self._program, self._family, self._timer = program, family, timer
+    def __init__(self, program: Program, timer: Timer) -> None:
+        self._program, self._timer = program, timer
         (step,) = program.steps
         self._changing = reads_of(step) & writes_of(step)
         self._executables: dict[int, GpuProgram] = {}
         self.seconds: dict[int, float] = {}
         self.problems: dict[int, str] = {}
-
-    def begin_builds(
-        self, schedules: Sequence[Any], driver: Driver, threads: ThreadPoolExecutor
-    ) -> list[Build]:
-        """Functions that return the kernels of schedules, and their module when it is built.
-
-        GPUs wait for compilers of the host, which has several cores. Those of processors would slow
-        down what is timed meanwhile.
-        """
-
-        def written(schedule: Any) -> Launches:
-            decided = self._family.decide(self._program, {0: schedule})
-            return self._family.write(self._program, decided)
-
-        def later(schedule: Any) -> tuple[Launches, Module]:
-            launches = written(schedule)
-            return launches, driver.build(launches.text)
-
-        def begun(schedule: Any) -> Build:
-            try:
-                launches = written(schedule)
-            except LaminaError:
-                # It is raised again.
-                return partial(later, schedule)
-            module = threads.submit(driver.build, launches.text)
-            return lambda: (launches, module.result())
-
-        if driver.traits.is_processor:
-            return [partial(later, one) for one in schedules]
-        return [begun(one) for one in schedules]
 
     def run(
         self,
