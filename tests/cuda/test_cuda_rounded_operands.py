@@ -36,7 +36,7 @@ def device(use: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def made(features: int = 9, **precision: Any) -> lm.Model:
-    network = lm.Sequential(lm.Input(features), lm.Linear(8), lm.Tanh(), lm.Linear(5))
+    network = lm.Sequential(lm.Input(features), lm.Linear(8), lm.ReLU(), lm.Linear(5))
     return lm.Model(network, "cuda", **precision)
 
 

@@ -26,7 +26,17 @@ from lamina.engines.gpu.winograd import winograd_steps
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.index import Axis, axis_index, gathered_index, row_major
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Bound, Load, Local, Scalar, Within, operands_of, postorder
+from lamina.program.scalar import (
+    Apply,
+    Bound,
+    Literal,
+    Load,
+    Local,
+    Scalar,
+    Within,
+    operands_of,
+    postorder,
+)
 from lamina.program.steps import (
     COMBINING,
     POSITIONAL,
@@ -153,12 +163,31 @@ def without_epilogue(step: Contraction, workspaces: StepWorkspaces) -> tuple[Con
     The sums are stored rounded to the 16 bits of its operands if they are only used so.
     """
     single = with_single_axes(step, "batch", "m", "n", "k")
+    single = replace(single, stores=tuple(map(_rounded_before_selection, single.stores)))
     axes = (*single.batch, *single.m, *single.n)
     value = _used_of_sum(single)
     store, load = workspaces.kept(axes, value)
     kept = Rewrite(scalars={value: load})
     sums = replace(single, name=f"{step.name}.sums", stores=(store,))
     return sums, Loop(step.name, axes, (Write((), kept.stores(single.stores)),))
+
+
+def _rounded_before_selection(store: Store) -> Store:
+    """The same store, of a selection of rounded numbers instead of a rounded selection."""
+    value = store.value
+    if not isinstance(value, Apply) or value.primitive != "cast" or not value.dtype.is_half:
+        return store
+    (selected,) = value.operands
+    if not isinstance(selected, Apply) or selected.primitive != "select":
+        return store
+    condition, *others = selected.operands
+    rounded = (
+        Literal(one.value, value.dtype)
+        if isinstance(one, Literal)
+        else Apply("cast", (one,), value.dtype)
+        for one in others
+    )
+    return replace(store, value=Apply("select", (condition, *rounded), value.dtype))
 
 
 def _used_of_sum(step: Contraction) -> Scalar:

@@ -235,6 +235,21 @@ def test_the_sums_of_any_epilogue_are_a_plain_product():
     assert np.prod([axis.extent for axis in loop.axes]) == 42
 
 
+def test_sums_are_stored_rounded_if_a_selection_of_them_is():
+    def product(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        total = ops.matmul(*(ops.cast(one, float32) for one in (x, y)))
+        return ops.cast(ops.where(z <= 0.0, 0.0, total), bfloat16)
+
+    step = step_of(product, A, B, (6, 7), dtypes=(bfloat16, bfloat16, float32))
+    sums, loop = without_epilogue(step, StepWorkspaces("step"))
+    found = plain_product(sums)
+    assert found is not None
+    assert found.product.result.dtype == "bfloat16"
+    (store,) = stores_of(loop)
+    value = f"{found.result}[7*m + n]"
+    assert str(store.value) == f"select(x2[7*m + n] <= 0.0, 0, {value})"
+
+
 def rounded_then(after: Callable[[Tensor, Tensor], Tensor]) -> Contraction:
     """A product of bfloat16 whose sums are rounded, then changed."""
 
