@@ -123,6 +123,10 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
         for name, options in PRECISIONS.items()
     }
     found |= {
+        f"steps-{name}": Part(ours("steps", *options), 45, still)
+        for name, options in PRECISIONS.items()
+    }
+    found |= {
         f"tuned-{name}": Part(ours("tuned", *options), 60) for name, options in PRECISIONS.items()
     }
     found["bench-float32"] = bench("float32", 60, "graph")
@@ -342,6 +346,24 @@ def kernels(given: argparse.Namespace, found: Found) -> None:
         found.tried(name, lambda one=make: measured(one))
 
 
+def steps(given: argparse.Namespace, found: Found) -> None:
+    """Seconds of each step of a program alone, by events of the device around it."""
+
+    def measured(make: Callable[[], Any]) -> dict[str, Any]:
+        peer = make()
+        runner, batch = peer._runner, peer._workload.batch
+        if runner._training is None:
+            profile = runner._model.profile(batch, data=runner._x[:batch], seconds=0.1)
+        else:
+            profile = runner._training.profile(runner._x[:batch], runner._y[:batch], 0.1)
+        peer.release()
+        print(profile)
+        return profile.record()
+
+    for name, make in programs_of(given):
+        found.tried(name, lambda one=make: measured(one))
+
+
 def timeline(run: Callable[[], Any], runs: int) -> list[dict[str, Any]]:
     """The kernels of a run: name, launches, microseconds alone, gaps before them, registers.
 
@@ -406,12 +428,12 @@ def host(given: argparse.Namespace, found: Found) -> None:
 
 
 def tuned(given: argparse.Namespace, found: Found) -> None:
-    """The time of each schedule of the steps that take longest, for some seconds a workload."""
-    from lamina.engines.discovery import open_engine
-    from lamina.engines.gpu import tuning
+    """The times of the schedules of the steps that take longest, for some seconds a workload.
 
-    # Also steps that take a small share of a large network's time.
-    tuning.LEAST_SHARE = 0.01
+    Each is with the time that the cost model expects.
+    """
+    from lamina.engines.discovery import open_engine
+
     tuner = open_engine(given.engine)._tuner
 
     def measured(make: Callable[[], Any]) -> list[dict[str, Any]]:
@@ -419,7 +441,7 @@ def tuned(given: argparse.Namespace, found: Found) -> None:
         rows: list[dict[str, Any]] = []
         for program in peer._programs():
             for one in tuner._tried(program.program, 1.0 if given.machine else 25.0):
-                times = [(each.seconds, each.schedule) for each in one.candidates]
+                times = [(each.seconds, each.expected, each.schedule) for each in one.candidates]
                 rows.append({"steps": one.steps, "chosen": one.chosen, "candidates": times})
         peer.release()
         return rows
@@ -435,6 +457,7 @@ OWN = {
     "schedules": schedules,
     "compile": compile_all,
     "kernels": kernels,
+    "steps": steps,
     "host": host,
 }
 
