@@ -27,6 +27,9 @@ from lamina.engines.gpu.schedule import (
 OPERATIONS_OF_LOAD, INTEGER_LANES = 12, 64
 # The latency of a load from memory.
 LOAD_LATENCY = 500
+# The latency of copies of whole tiles that all compute units begin at the same time: on an H100, a
+# stretch takes 1200 to 2400 clocks if only the next one is copied meanwhile.
+COPY_LATENCY = 1500
 # The latency of a barrier, with what is read and written around it.
 BARRIER = 60
 # The work items that older GPUs run in step.
@@ -166,7 +169,7 @@ def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: 
     barriers = stretches * BARRIER
     if decided.by_warpgroups:
         # Products go on meanwhile.
-        latency = max(latency - busy, LOAD_LATENCY)
+        latency = max(stretches / decided.ahead * COPY_LATENCY - busy, 0) + COPY_LATENCY
         barriers = 0
     return rounds * (busy + (latency + barriers) / resident)
 
