@@ -94,18 +94,6 @@ def test_lists_are_kept_as_tuples():
     assert lm.AdaptiveMaxPool([2, 1]) == lm.AdaptiveMaxPool((2, 1))
 
 
-def test_average_pooling_divides_by_the_number_of_counted_elements():
-    x = np.ones((1, 1, 5))
-    without = lm.AvgPool1d(3, stride=2, padding=1, ceil_mode=True, count_padding=False)
-    np.testing.assert_allclose(predicted(without, x), [[[1, 1, 1]]])
-    np.testing.assert_allclose(
-        predicted(lm.AvgPool1d(3, stride=2, padding=1), x)[0, 0], [2 / 3, 1, 2 / 3]
-    )
-    # Elements beyond the padding never count.
-    x = np.ones((1, 1, 4))
-    np.testing.assert_allclose(predicted(lm.AvgPool1d(3, stride=3, ceil_mode=True), x), [[[1, 1]]])
-
-
 def test_windows_have_the_elements_at_stride_and_dilation():
     x = np.arange(1.0, 8.0)
     shown = evaluated(x, lambda x: windows(x, [0], [Window(3, 2, 2, 1, 1)]))
@@ -162,21 +150,6 @@ def test_elements_are_repeated_and_removed(layer, x, expected):
     found = predicted(layer, x)
     assert found.dtype == x.dtype
     np.testing.assert_array_equal(found, expected)
-
-
-def test_bilinear_upsampling_keeps_linear_images_linear():
-    row = np.arange(4.0)
-    x = np.broadcast_to(row, (1, 1, 3, 4)).copy()
-    y = predicted(lm.Upsample(scale=3, mode="bilinear", align_corners=True), x)
-    np.testing.assert_allclose(y[0, 0], np.broadcast_to(np.linspace(0, 3, 12), (9, 12)))
-    y = predicted(lm.Upsample(scale=(1, 2), mode="bilinear"), x)
-    np.testing.assert_allclose(y[0, 0, 0], [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3])
-
-
-def test_unshuffling_undoes_shuffling():
-    x = normal64(2, 18, 4, 5)
-    net = lm.Sequential(lm.Input(18, 4, 5), lm.PixelShuffle(3), lm.PixelUnshuffle(3))
-    np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])

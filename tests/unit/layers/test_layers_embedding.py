@@ -101,14 +101,6 @@ def test_a_mask_chooses_the_indices_that_count(mode, padding):
         np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_weights_of_a_bag_multiply_its_rows():
-    model = bag_of("sum", lm.Input(3))
-    (table,) = model.parameters().values()
-    weights = np.random.default_rng(1).normal(size=(3, 3)).astype("float32")
-    expected = np.einsum("bl,blf->bf", weights, table[BAGS])
-    np.testing.assert_allclose(model.predict((BAGS, weights)), expected, rtol=1e-5, atol=1e-6)
-
-
 USES: dict[str, Callable[[lm.Model, np.ndarray, np.ndarray], Any]] = {
     "predict": lambda model, x, y: model.predict(x),
     "evaluate": lambda model, x, y: model.evaluate((x, y), loss=LOSS),

@@ -31,23 +31,6 @@ def fitted(engine: str = "cpu", epochs: int = 2, **options: Any) -> lm.Model:
     return model
 
 
-def test_running_averages_are_those_of_the_batches():
-    x, y = examples(16)
-    model = lm.Model(
-        lm.Sequential(lm.Input(3), lm.BatchNorm(momentum=0.25), lm.Linear(2)), dtype="float64"
-    )
-    np.testing.assert_array_equal(model.states()["1.running_mean"], np.zeros(3))
-    np.testing.assert_array_equal(model.states()["1.running_variance"], np.ones(3))
-    mean, variance = np.zeros(3), np.ones(3)
-    with model.training(loss=MSE, optimizer=SGD, batch_size=8) as training:
-        for part in (slice(8), slice(8, 16), slice(8)):
-            training.step(x[part], y[part])
-            mean = 0.75 * mean + 0.25 * x[part].mean(0)
-            variance = 0.75 * variance + 0.25 * x[part].var(0, ddof=1)
-    np.testing.assert_allclose(model.states()["1.running_mean"], mean, rtol=1e-12)
-    np.testing.assert_allclose(model.states()["1.running_variance"], variance, rtol=1e-12)
-
-
 def test_inference_uses_running_averages_and_leaves_them_alone():
     x = examples()[0]
     model = lm.Model(lm.Sequential(lm.Input(3), lm.BatchNorm()), dtype="float64")

@@ -43,20 +43,6 @@ def test_the_last_state_of_an_empty_sequence_is_zero(kind):
     np.testing.assert_array_equal(found, np.zeros((BATCH, 8)))
 
 
-@KINDS
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_sequence_in_two_halves_gives_the_result_of_the_whole(kind, layers):
-    layer, x = kind(4, layers=layers, returns="states"), lm.Input(4, INPUTS)
-    first, *middle = layer(x[:, :2])
-    second, *end = layer(x[:, 2:], *middle)
-    halves = lm.Model(lm.Network(x, [lm.concat([first, second]), *end]), seed=1)
-    whole = halves.part(lm.Network(x, layer(x)))
-    found, expected = halves.predict(sequences()[:, :4]), whole.predict(sequences()[:, :4])
-    assert len(found) == len(expected) == (3 if kind is lm.LSTM else 2)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
-
-
 def handed_on(probability: float, training: bool, layers: int = 2) -> np.ndarray:
     """The outputs, for weights with which the first layer gives ones and the others copy."""
     layer = lm.RNN(50, layers=layers, dropout=probability, activation="relu")
