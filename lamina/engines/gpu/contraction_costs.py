@@ -46,8 +46,8 @@ def contraction_cost(
     """The expected clocks of a schedule."""
     if isinstance(decided, PassesSchedule):
         (only,) = decided.passes
-        results = one.batch * one.m * one.n * only.splits
-        moved = 2 * results * one.element_bytes / bytes_in_a_clock(traits)
+        moved = 2 * only.splits * one.element_bytes + one.wasted_bytes[1]
+        moved *= one.batch * one.m * one.n / bytes_in_a_clock(traits)
         return _kernel_cost(one, only.kernels[0], traits, only.splits) + moved + traits.rates.launch
     return _kernel_cost(one, decided, traits, 1)
 
@@ -124,7 +124,7 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
         if load.is_half and not _multiplies(side, traits):
             arithmetic += read / rates.lanes
     arithmetic += loads * OPERATIONS_OF_LOAD / INTEGER_LANES
-    stored = results * one.element_bytes / rates.memory_bytes
+    stored = results * _stored_bytes(one, splits) / rates.memory_bytes
     # A wavefront that is not full takes as long as a full one.
     unused = math.ceil(tiled.group / WAVEFRONT) * WAVEFRONT / tiled.group
     busy = max(unused * arithmetic, unused * local, moved / rates.cache_bytes) + stored
@@ -158,7 +158,7 @@ def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: 
         readers = math.ceil(warps / 4) if decided.by_warpgroups else warps
         local += count * (readers + 1) * decided.element_bytes / rates.local_bytes
     other = loads * OPERATIONS_OF_LOAD / INTEGER_LANES
-    stored = results * one.element_bytes / rates.memory_bytes
+    stored = results * _stored_bytes(one, splits) / rates.memory_bytes
     busy = max(arithmetic, other, local, moved / rates.cache_bytes) + stored
     rounds = math.ceil(groups / traits.compute_units)
     registers = results // decided.group + 64
@@ -190,6 +190,11 @@ def rate_of(one: Product, traits: Traits, *, by_warpgroups: bool = False) -> int
     """The multiply-adds of a compute unit in a clock, if it multiplies matrices of the operands."""
     rates = traits.warpgroup_matrices if by_warpgroups else traits.matrices
     return dict(rates).get(one.matrix_kind or "")
+
+
+def _stored_bytes(one: Product, splits: int) -> float:
+    """The bytes that are moved for a result at the end; shares are stored as neighbours."""
+    return one.element_bytes + (one.wasted_bytes[0] if splits == 1 else 0)
 
 
 def _moved_bytes(side: Operand, *, along_k: bool) -> float:

@@ -9,7 +9,7 @@ from lamina.base.shapes import size_of
 from lamina.codegen.axes import flattened, merged_axes
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.passes import leading_reductions, ordered, split_loop
-from lamina.engines.gpu.products import contiguous, index_run
+from lamina.engines.gpu.products import SMALL, contiguous, index_run
 from lamina.engines.gpu.schedule import (
     NARROW,
     KernelSchedule,
@@ -39,8 +39,6 @@ from lamina.program.steps import (
 LONG_SORT, RUN = 4096, 256
 # An axis of this length is scanned in blocks if there are few points.
 LONG_SCAN = 1 << 14
-# Operands of fewer elements than this stay in the first cache.
-SMALL = 1 << 13
 # The lanes of vectors of points.
 POINT_LANES = 4
 # The work items of a compute unit with which it is well occupied, and the most that are worth a

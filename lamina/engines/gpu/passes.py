@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lamina.base.shapes import int64, size_of
-from lamina.codegen.axes import flattened
+from lamina.codegen.axes import flattened, stride_along
 from lamina.codegen.matrix import half_of, with_single_axes
 from lamina.engines.gpu.packed_operands import packed_steps
+from lamina.engines.gpu.products import SECTOR, scatters_along_n
 from lamina.engines.gpu.schedule import (
     KernelSchedule,
     PackedSchedule,
@@ -24,7 +26,7 @@ from lamina.engines.gpu.schedule import (
 )
 from lamina.engines.gpu.winograd import winograd_steps
 from lamina.engines.gpu.workspaces import StepWorkspaces
-from lamina.program.index import Axis, axis_index, gathered_index, row_major
+from lamina.program.index import Axis, Index, axis_index, gathered_index, row_major
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import (
     Apply,
@@ -115,7 +117,34 @@ def split_contraction(
         (store,),
     )
     total = Reduce(step.result, "sum", (share,), load, step.dtype)
-    return shares, Loop(step.name, (batch, m, n), (total, Write((), single.stores)))
+    return shares, _over_results(step, single, (total, Write((), step.stores)))
+
+
+def _over_results(step: Contraction, single: Contraction, stages: Sequence[Stage]) -> Loop:
+    """The loop over the results of a contraction, which `single` has on single axes.
+
+    If the stores scatter neighbours along n, the loop is in the order of the stores, except that it
+    takes whole sectors of the workspace: both memories are accessed in pieces.
+    """
+    axes = (*step.batch, *step.m, *step.n)
+    sectors: dict[Axis, Index] = {}
+    if scatters_along_n(step):
+        last = step.n[-1]
+        outer, lane = Axis(f"{last.name}_sector", last.extent // SECTOR), Axis(last.name, SECTOR)
+        sectors[last] = axis_index(outer) * SECTOR + axis_index(lane)
+        others = sorted(axes[:-1], key=partial(stride_along, step.stores[0].index), reverse=True)
+        axes = (outer, *others, lane)
+    change = Rewrite(sectors)
+    of_single = Rewrite(
+        {
+            one: change.index(row_major(several))
+            for one, several in zip(
+                (*single.batch, *single.m, *single.n), (step.batch, step.m, step.n), strict=True
+            )
+        }
+        | sectors
+    )
+    return Loop(step.name, axes, tuple(of_single.stage(one) for one in stages))
 
 
 def stored_steps(chain: Chain, workspaces: StepWorkspaces) -> tuple[Step, ...]:
@@ -162,14 +191,14 @@ def without_epilogue(step: Contraction, workspaces: StepWorkspaces) -> tuple[Con
 
     The sums are stored rounded to the 16 bits of its operands if they are only used so.
     """
+    step = replace(step, stores=tuple(map(_rounded_before_selection, step.stores)))
     single = with_single_axes(step, "batch", "m", "n", "k")
-    single = replace(single, stores=tuple(map(_rounded_before_selection, single.stores)))
     axes = (*single.batch, *single.m, *single.n)
     value = _used_of_sum(single)
     store, load = workspaces.kept(axes, value)
     kept = Rewrite(scalars={value: load})
     sums = replace(single, name=f"{step.name}.sums", stores=(store,))
-    return sums, Loop(step.name, axes, (Write((), kept.stores(single.stores)),))
+    return sums, _over_results(step, single, (Write((), kept.stores(step.stores)),))
 
 
 def _rounded_before_selection(store: Store) -> Store:

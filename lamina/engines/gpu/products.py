@@ -15,6 +15,10 @@ from lamina.program.steps import Contraction
 from lamina.program.tf32 import unrounded
 from lamina.program.windows import loaded
 
+# The elements of float32 in a sector, the smallest piece of memory that is read or written.
+SECTOR = 8
+# Loads from fewer elements stay in the first cache.
+SMALL = 1 << 13
 # The longest run of neighbours that is looked for.
 _LONGEST_RUN = 32
 
@@ -76,6 +80,7 @@ class Product:
         self.step = with_single_axes(step, "batch", "m", "n", "k")
         self.batch, self.m, self.n, self.k = self.step.extents
         self.element_bytes = step.dtype.itemsize
+        self._scatters = scatters_along_n(step)
         (m,), (n,), (k,) = self.step.m, self.step.n, self.step.k
         self.left, self.right = Operand(self.step.left, m, k), Operand(self.step.right, n, k)
 
@@ -105,6 +110,39 @@ class Product:
             min((index_run(index, m) for index in stored), default=1),
             min((index_run(index, n) for index in stored), default=1),
         )
+
+    @cached_property
+    def wasted_bytes(self) -> tuple[float, float]:
+        """The bytes that are moved for a result beside those that its stores and loads need.
+
+        They are the rest of sectors: of a kernel that multiplies, and of a loop over the results.
+        """
+        values = [load for store in self.step.stores for load in loads(store.value)]
+        indices = [store.index for store in self.step.stores]
+        indices += [load.index for load in values if load.index.bounds[1] >= SMALL]
+        axes = (*self.step.m, *self.step.n)
+        runs = [
+            max(SECTOR if stride_along(one, axis) == 1 else index_run(one, axis) for axis in axes)
+            for one in indices
+        ]
+
+        def wasted(run: int) -> float:
+            return self.element_bytes * max(SECTOR / run - 1, 0)
+
+        multiplying = sum(map(wasted, runs))
+        # A warp takes a sector of the sums, and four neighbours in memory.
+        return multiplying, wasted(4) * len(runs) if self._scatters else multiplying
+
+
+def scatters_along_n(step: Contraction) -> bool:
+    """Whether the stores have neighbours along n apart, but those along another axis together."""
+    others = [axis for axis in (*step.batch, *step.m, *step.n[:-1]) if axis.extent > 1]
+    indices = {store.index for store in step.stores}
+    if len(indices) != 1 or not others or not step.n or step.n[-1].extent % SECTOR:
+        return False
+    (index,) = indices
+    strides = [stride_along(index, axis) for axis in (*others, step.n[-1])]
+    return None not in strides and strides[-1] != 1 and 1 in strides
 
 
 def run_along(view: Scalar, axis: Axis) -> int:

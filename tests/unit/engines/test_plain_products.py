@@ -19,9 +19,9 @@ from lamina.engines.gpu.plain_products import PlainProduct, plain_product
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.graph import Tensor
 from lamina.ops.conversion import stored_as_tf32
-from lamina.program.index import Axis, axis_index
+from lamina.program.index import Axis, axis_index, row_major
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Bound, Literal, Load, Scalar, postorder
+from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Scalar, postorder
 from lamina.program.steps import Contraction, Store, stores_of
 
 TARGET = target_for(TRAITS, "test")
@@ -231,7 +231,7 @@ def test_the_sums_of_any_epilogue_are_a_plain_product():
     assert found is not None
     assert (found.result, workspace.size) == (workspace.name, 42)
     (store,) = stores_of(loop)
-    assert str(store.value) == f"tanh({workspace.name}[7*m + n] + x2[n])"
+    assert str(store.value) == f"tanh({workspace.name}[7*i0 + i1] + x2[i1])"
     assert np.prod([axis.extent for axis in loop.axes]) == 42
 
 
@@ -246,8 +246,25 @@ def test_sums_are_stored_rounded_if_a_selection_of_them_is():
     assert found is not None
     assert found.product.result.dtype == "bfloat16"
     (store,) = stores_of(loop)
-    value = f"{found.result}[7*m + n]"
-    assert str(store.value) == f"select(x2[7*m + n] <= 0.0, 0, {value})"
+    value = f"{found.result}[7*i0 + i1]"
+    assert str(store.value) == f"select(x2[7*i0 + i1] <= 0.0, 0, {value})"
+
+
+def test_scattered_stores_are_made_in_their_order_in_sectors_of_the_sums():
+    """As gradients of a convolution's weights, whose neighbours along m and n lie apart."""
+    i, j, n, k = (Axis(name, size) for name, size in (("i", 3), ("j", 4), ("n", 16), ("k", 5)))
+    index = axis_index(n) * 12 + axis_index(j) * 3 + axis_index(i)
+    left, right = Load("x", row_major((i, j, k)), float32), Load("z", row_major((n, k)), float32)
+    store = Store("y", index, Local("sum", float32))
+    step = Contraction("step", (), (i, j), (n,), (k,), left, right, "sum", float32, (store,))
+    workspaces = StepWorkspaces("step")
+    _, loop = without_epilogue(step, workspaces)
+    assert [(axis.name, axis.extent) for axis in loop.axes] == [
+        *(("n_sector", 2), ("j", 4), ("i", 3), ("n", 8))
+    ]
+    (store,) = stores_of(loop)
+    assert str(store.index) == "i + 3*j + 12*n + 96*n_sector"
+    assert str(store.value) == "workspace 0 of step[64*i + 16*j + n + 8*n_sector]"
 
 
 def rounded_then(after: Callable[[Tensor, Tensor], Tensor]) -> Contraction:
@@ -274,6 +291,6 @@ def test_sums_that_are_only_used_rounded_are_stored_so(after, dtype):
     found = plain_product(sums)
     assert found is not None
     assert found.product.result.dtype == workspace.dtype.name == dtype.name
-    value = f"{workspace.name}[7*m + n]"
+    value = f"{workspace.name}[7*i0 + i1]"
     used = [one for one in postorder(stores_of(loop)[0].value) if isinstance(one, Load)]
     assert [str(one) for one in used] == [value]
