@@ -153,7 +153,7 @@ def _images() -> Iterator[Case]:
 CASES = [
     *(
         Case(lm.Linear(3, bias=bias), nn("Linear", 5, 3, bias), [shape])
-        for shape, bias in (((4, 5), True), ((2, 3, 5), False))
+        for shape, bias in (((4, 5), True), ((2, 3, 5), False), ((2, 3, 4, 5), True))
     ),
     *(*_activations(), *_embeddings(), *_bags(), *_pairs(), *_shapes(), *_upsamples(), *_images()),
 ]
