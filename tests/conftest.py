@@ -28,7 +28,7 @@ from lamina.base.shapes import float32
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.discovery import devices, open_engine
-from lamina.engines.engine import Engine
+from lamina.engines.engine import Device, Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.program.target import Target
@@ -289,6 +289,13 @@ def opencl_name():
     if not usable:
         pytest.skip("no OpenCL device, or no pyopencl: see lamina devices")
     return usable[0]
+
+
+@pytest.fixture
+def tensor_cores(monkeypatch):
+    """The cpu engine says that it multiplies TF32, so operands of products are rounded."""
+    device = Device("cpu", "a device with tensor cores", None, has_tf32=True)
+    monkeypatch.setattr("lamina.engines.cpu.engine.CpuEngine.device", device)
 
 
 @pytest.fixture(scope="session")

@@ -74,9 +74,15 @@ def test_plan_prints_the_bill_of_a_training_step_or_of_inference():
     assert "sums of gradients" in output
     text = "import lamina as lm\nnet = lm.Sequential(lm.Input(2), lm.Linear(3))\n"
     assert succeed("plan", write("net.py", text)).output == f"{bill(text, 32)}\n"
-    half = write("half.py", DIGITS + "dtype = 'mixed-float16'\n")
-    for options, dtype in (((), "mixed-float16"), (("--dtype", "float32"), "float32")):
-        assert succeed("plan", half, *options).output == f"{bill(DIGITS, 100, *how, dtype=dtype)}\n"
+
+
+@pytest.mark.usefixtures("tensor_cores")
+@pytest.mark.parametrize(("name", "value"), [("dtype", "mixed-float16"), ("precision", "tf32")])
+def test_an_option_overrides_the_precision_of_the_file(name, value):
+    path, how = write("own.py", f"{DIGITS}{name} = {value!r}\n"), (lm.CrossEntropy(), lm.Adam(1e-2))
+    for options, own in (((), value), ((f"--{name}", "float32"), "float32")):
+        output = succeed("plan", path, *options).output
+        assert output == f"{bill(DIGITS, 100, *how, **{name: own})}\n"
 
 
 def test_plan_lists_buffers_counts_data_finds_the_largest_batch_and_draws():
@@ -357,6 +363,27 @@ def test_an_unknown_precision_is_refused_with_the_right_spelling(command):
     )
 
 
+@pytest.mark.sampled
+@pytest.mark.usefixtures("tensor_cores")
+def test_commands_take_tf32():
+    tf32 = ("--precision", "tf32")
+    assert "contraction in TF32" in succeed("explain", "digits.py", *tf32).output
+    succeed("profile", "digits.py", "--seconds", "0.01", *tf32)
+    succeed("train", "digits.py", "--data", "digits", "--epochs", 1, *tf32)
+    assert "(TF32 products)" in repr(lm.load("digits.safetensors"))
+    predict = ("predict", "digits.safetensors", "--data", "digits", "--precision")
+    assert succeed(*predict, "tf32").output != succeed(*predict, "float32").output
+    bench = ("bench", "--workload", "tiny-step", "--seconds", "0.01", "--json", "bench.json")
+    assert "in float32 (TF32 products) on cpu" in succeed(*bench, *tf32).output
+    assert json.loads(Path("bench.json").read_text())["precision"] == "tf32"
+    assert fail("plan", "digits.py", "--precision", "high") == (
+        "DefinitionError in --precision: precision must be 'float32' or 'tf32'\n"
+        "  expected  'float32' or 'tf32'\n"
+        "  found     'high'\n"
+        "  Write precision='tf32'.\n"
+    )
+
+
 def test_mixed_on_a_device_without_instructions_names_the_alternative():
     if any(one.has_bfloat16 or one.has_float16 for one in lm.devices() if one.engine == "cpu"):
         pytest.skip("this processor has instructions for floats of 16 bits")
@@ -423,6 +450,14 @@ WRONG_FILES = [
     ("check", TABLE + "optimiser = lm.Adam(1)\n", "...the name optimiser is not read"),
     ("check", TABLE + "epoch = 3\n", "...found     epoch = 3...Name it epochs; if it is something"),
     ("plan", TABLE + "dtype = 16\n", "DTypeError in wrong.py, dtype: the parameters of a model"),
+    (
+        *("plan", TABLE + "precision = True\n"),
+        "DefinitionError in wrong.py: precision must be 'float32' or 'tf32'...To allow TF32",
+    ),
+    (
+        *("plan", TABLE + "dtype, precision = 'mixed-bfloat16', 'tf32'\n"),
+        "...only products of float32 are rounded to TF32",
+    ),
     ("plan", TABLE + "def loss(y, t):\n    return y.nothing\n", "AttributeError in wrong.py:7: "),
     ("check", "a = 1\nnet = = 2\n", "SyntaxError in wrong.py:2: invalid syntax\n    net = = 2\n"),
     ("check", "a\0b", "SyntaxError in wrong.py: this is not a Python file: "),

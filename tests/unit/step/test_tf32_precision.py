@@ -1,7 +1,5 @@
 """Products in TF32: the rounding itself, where it is in programs, and how users ask for it."""
 
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from cli_cases import DIGITS, fail, namespace, succeed, write
 from error_texts import error_text, refused
 from training_cases import same
 
@@ -38,12 +35,6 @@ LOSS, OPTIMIZER = lm.CrossEntropy(), lm.SGD(0.1)
 
 def device(*, has_tf32: bool | None) -> Device:
     return Device("cpu", "a device with tensor cores", None, has_tf32=has_tf32)
-
-
-@pytest.fixture
-def tensor_cores(monkeypatch):
-    """The cpu engine says that it multiplies TF32, so the pass is run."""
-    monkeypatch.setattr(CpuEngine, "device", device(has_tf32=True))
 
 
 # The rounding -------------------------------------------------------------------------------------
@@ -365,53 +356,3 @@ def test_a_checkpoint_of_an_earlier_version_is_of_float32(tmp_path):
     lm.Model(classifier()).fit(data(), epochs=2, resume=True, **how)
     tf32 = lm.Model(classifier(), precision="tf32")
     refused(DefinitionError, tf32.fit, data(), epochs=3, resume=True, **how)
-
-
-# The command line ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-
-@pytest.mark.usefixtures("_in_an_empty_folder", "tensor_cores")
-def test_the_file_may_ask_for_tf32_and_the_option_overrides_it():
-    path = write("digits.py", DIGITS + "precision = 'tf32'\n")
-    net, loss = namespace(DIGITS)["net"], lm.CrossEntropy()
-    for options, precision in (((), "tf32"), (("--precision", "float32"), "float32")):
-        bill = net.plan(100, loss, lm.Adam(1e-2), precision=precision)
-        assert succeed("plan", path, *options).output == f"{bill}\n"
-
-
-@pytest.mark.sampled
-@pytest.mark.usefixtures("_in_an_empty_folder", "tensor_cores")
-def test_commands_take_the_option():
-    path = write("digits.py", DIGITS)
-    tf32 = ("--precision", "tf32")
-    assert "contraction in TF32" in succeed("explain", path, *tf32).output
-    succeed("profile", path, "--seconds", "0.01", *tf32)
-    succeed("train", path, "--data", "digits", "--epochs", 1, *tf32)
-    assert "(TF32 products)" in repr(lm.load("digits.safetensors"))
-    predict = ("predict", "digits.safetensors", "--data", "digits", "--precision")
-    assert succeed(*predict, "tf32").output != succeed(*predict, "float32").output
-    bench = ("bench", "--workload", "tiny-step", "--seconds", "0.01", "--json", "bench.json")
-    assert "in float32 (TF32 products) on cpu" in succeed(*bench, *tf32).output
-    assert json.loads(Path("bench.json").read_text())["precision"] == "tf32"
-
-
-@pytest.mark.usefixtures("_in_an_empty_folder")
-def test_wrong_precisions_are_refused_on_the_command_line():
-    path = write("digits.py", DIGITS)
-    assert fail("plan", path, "--precision", "high") == (
-        "DefinitionError in --precision: precision must be 'float32' or 'tf32'\n"
-        "  expected  'float32' or 'tf32'\n"
-        "  found     'high'\n"
-        "  Write precision='tf32'.\n"
-    )
-    message = fail("plan", write("wrong.py", DIGITS + "precision = True\n"))
-    assert message.startswith("DefinitionError in wrong.py: precision must be 'float32' or 'tf32'")
-    assert "To allow TF32, write precision='tf32'." in message
-    message = fail("plan", path, "--precision", "tf32", "--dtype", "mixed-bfloat16")
-    assert "only products of float32 are rounded to TF32" in message
