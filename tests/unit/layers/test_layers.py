@@ -17,11 +17,10 @@ from random_arrays import normal64
 
 import lamina
 from lamina import layers as lm
-from lamina.base.shapes import BATCH, float32, float64
-from lamina.errors import DefinitionError
+from lamina.base.shapes import BATCH, float32
 from lamina.files.decode import decode
 from lamina.files.encode import encode
-from lamina.graph import Graph, bind_batch, evaluate, leaf
+from lamina.graph import Graph, bind_batch, evaluate
 from lamina.layers import init
 from lamina.layers.layer import Layer
 from lamina.ops.differentiate import gradients
@@ -235,25 +234,6 @@ def test_a_tensor_of_zeros_has_the_similarity_zero_and_finite_gradients():
     assert run(lm.CosineSimilarity(), zeros, ones) == 0
     slope = run(lm.CosineSimilarity(), zeros, ones, upstream=np.ones(1))
     assert np.isfinite(slope).all()
-
-
-# Regularizers -------------------------------------------------------------------------------------
-
-
-def test_regularizers_have_the_gradients_of_their_formulas():
-    values = normal64(3, 4)
-    w = leaf("w", "parameter", values.shape, float64)
-    for regularizer, value, slope in (
-        (lm.L1(0.3), 0.3 * np.abs(values).sum(), 0.3 * np.sign(values)),
-        (lm.L2(0.3), 0.15 * (values**2).sum(), 0.3 * values),
-    ):
-        penalty = regularizer(w)
-        (gradient,) = gradients(penalty, [w])
-        found, _ = evaluate(Graph((), (("value", penalty), ("slope", gradient))), {"w": values})
-        np.testing.assert_allclose(found["value"], value, rtol=1e-12)
-        np.testing.assert_allclose(found["slope"], slope, rtol=1e-12)
-    with pytest.raises(DefinitionError, match="strength must be a number of at least 0"):
-        lm.L2(-1.0)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -31,20 +31,6 @@ def fitted(engine: str = "cpu", epochs: int = 2, **options: Any) -> lm.Model:
     return model
 
 
-def test_inference_uses_running_averages_and_leaves_them_alone():
-    x = examples()[0]
-    model = lm.Model(lm.Sequential(lm.Input(3), lm.BatchNorm()), dtype="float64")
-    mean, variance = np.array([1.0, 2.0, 3.0]), np.array([4.0, 0.25, 1.0])
-    model.set_parameters({"1.running_mean": mean, "1.running_variance": variance})
-    before = model.states()
-    expected = (x - mean) / np.sqrt(variance + 1e-5)
-    np.testing.assert_allclose(model.predict(x), expected, rtol=1e-12)
-    np.testing.assert_allclose(model.predict(x[:1]), expected[:1], rtol=1e-12)
-    model.evaluate((x, x), loss=MSE)
-    for name, value in model.states().items():
-        np.testing.assert_array_equal(value, before[name])
-
-
 @pytest.mark.parametrize(
     ("before", "size"),
     [(lm.Conv2d(8, 3), (4, 9, 9)), (lm.Conv2d(8, 3, groups=8), (8, 9, 9)), (lm.Linear(32), (20,))],

@@ -222,13 +222,6 @@ def ctc_losses(prediction: np.ndarray, labels: np.ndarray, **options: Any) -> np
     return lamina.compile([x, y], value, engine="interpreter")(prediction, labels)[0]
 
 
-def test_ctc_of_one_time_is_the_cross_entropy_of_its_label():
-    shares = np.log(np.random.default_rng(0).dirichlet(np.ones(4), (6, 1)))
-    labels = np.array([1, 3, 1, 1, 2, 3])
-    found = ctc_losses(shares, labels[:, None], reduction="none")
-    np.testing.assert_allclose(found, -shares[np.arange(6), 0, labels], rtol=1e-12)
-
-
 def test_ctc_adds_up_all_alignments():
     # Labels a, a need a blank between them: in four times there are 5 alignments of probability
     # 1/3 each time: a-a., a-.a and the like.
