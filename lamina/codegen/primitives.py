@@ -272,6 +272,10 @@ def _philox(block: Value, seed: Value, step: Value, stream: Value) -> list[Value
     return counter
 
 
+def _unchanged(code: Builder, dtype: DType, value: Value) -> Value:
+    return value
+
+
 # Every primitive of lamina.program.scalar except "cast". Emitters of comparisons get the dtype of
 # the operands, all others the dtype of the result.
 EMITTERS: Mapping[str, Emitter] = {
@@ -312,7 +316,7 @@ EMITTERS: Mapping[str, Emitter] = {
     "shift_left": partial(_shifted, "shl"),
     "shift_right": _shift_right,
     "round_to_tf32": _rounded_to_tf32,
-    "as_tf32": lambda code, dtype, value: value,
+    "as_tf32": _unchanged,
     "sort_key": _sort_key,
 }
 COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from lamina.base.shapes import int64, size_of
 from lamina.codegen.axes import flattened, stride_along
@@ -132,7 +131,8 @@ def _over_results(step: Contraction, single: Contraction, stages: Sequence[Stage
         last = step.n[-1]
         outer, lane = Axis(f"{last.name}_sector", last.extent // SECTOR), Axis(last.name, SECTOR)
         sectors[last] = axis_index(outer) * SECTOR + axis_index(lane)
-        others = sorted(axes[:-1], key=partial(stride_along, step.stores[0].index), reverse=True)
+        index = step.stores[0].index
+        others = sorted(axes[:-1], key=lambda axis: -(stride_along(index, axis) or 0))
         axes = (outer, *others, lane)
     change = Rewrite(sectors)
     of_single = Rewrite(
