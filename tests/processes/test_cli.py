@@ -384,14 +384,6 @@ def test_commands_take_tf32():
     )
 
 
-def test_mixed_on_a_device_without_instructions_names_the_alternative():
-    if any(one.has_bfloat16 or one.has_float16 for one in lm.devices() if one.engine == "cpu"):
-        pytest.skip("this processor has instructions for floats of 16 bits")
-    message = fail("plan", "digits.py", "--dtype", "mixed")
-    assert "EngineError in cpu: this device does not compute with floats of 16 bits" in message
-    assert "dtype='mixed-bfloat16' stores activations" in message
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_outputs_in_16_bits_are_written_with_all_digits(dtype):
     inputs = a_table()[:, :2].astype("float32")

@@ -92,15 +92,6 @@ def inputs_of(network: lm.Network) -> tuple[Array, ...]:
 NETWORKS: dict[str, Callable[[], lm.Network]] = {
     "an input": lambda: chain(),
     "linear": lambda: chain(lm.Linear(3), lm.Linear(2, bias=False)),
-    "activations": lambda: chain(
-        *(lm.ELU(alpha=0.5), lm.GELU(), lm.SELU(), lm.SiLU(), lm.LeakyReLU(slope=0.1), lm.ReLU()),
-        *(lm.Hardtanh(), lm.Sigmoid(), lm.Softplus(), lm.Tanh(), lm.Softmax(), lm.LogSoftmax()),
-    ),
-    "rectifiers": lambda: chain(
-        *(lm.PReLU(slope=0.3), lm.RReLU(), lm.Threshold(-2.0, -1.0), lm.CELU(alpha=0.5)),
-        *(lm.Hardshrink(threshold=0.1), lm.Softshrink(threshold=0.1), lm.Hardswish()),
-    ),
-    "shapes": lambda: chain(lm.Reshape(2, -1), lm.Flatten(), lm.Rescale(2.0), lm.Dropout(0.25)),
     "initializers": lambda: chain(
         lm.Linear(3, weight_init=lm.init.Orthogonal(), bias_init=lm.init.Constant(0.5)),
         lm.Linear(

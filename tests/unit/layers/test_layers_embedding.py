@@ -71,14 +71,6 @@ def test_a_regularizer_of_the_table_is_added_to_the_loss():
     assert float(loss) == pytest.approx(0.25 * 6 * 4)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
-def test_indices_may_have_any_integer_type(dtype):
-    net = lm.Sequential(lm.Input(4, dtype=dtype), lm.Embedding(7, 3))
-    model = lm.Model(net)
-    x = sequences()[0].astype(dtype)
-    np.testing.assert_array_equal(model.predict(x), model.parameters()["1.weight"][x])
-
-
 BAGS = np.array([[1, 2, 3], [4, 4, 0], [5, 1, 2]])
 COUNTED = np.array([[True, True, False], [True, True, True], [False, False, False]])
 
