@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 import traceback
-import warnings
 from typing import Any
 
 import numpy as np
@@ -450,12 +449,10 @@ def test_a_stream_is_copied_to_the_device_in_chunks(opencl_name, monkeypatch, co
     refused(ZeroDivisionError, trained, broken, opencl_name)
 
 
-def test_floats_of_a_stream_that_are_converted_are_reported_once():
+def test_floats_of_a_stream_that_are_converted_are_reported_once(recwarn):
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
     batches = [(np.ones((8, 2)), np.ones((8, 1)))] * 5
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fit(model, batches, loss=lm.MSE(), epochs=2)
-    texts = [str(warning.message).partition(" from ")[0] for warning in caught]
+    fit(model, batches, loss=lm.MSE(), epochs=2)
+    texts = [str(warning.message).partition(" from ")[0] for warning in recwarn.list]
     assert texts == ["input 0 is converted", "target 0 is converted"]
-    assert {os.path.basename(warning.filename) for warning in caught} == {"training_cases.py"}
+    assert {os.path.basename(warning.filename) for warning in recwarn.list} == {"training_cases.py"}

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -196,21 +195,19 @@ def test_wrong_data_and_options_are_refused_before_the_first_training_step(name,
     assert same(model.parameters(), before)
 
 
-def test_data_in_double_precision_is_converted_with_a_warning_at_the_caller_s_line():
+def test_data_in_double_precision_is_converted_with_a_warning_at_the_caller_s_line(recwarn):
     found: list[dict[str, np.ndarray]] = []
     for dtype in ("float32", "float64"):
         model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(1)))
-        with warnings.catch_warnings(record=True) as shown:
-            warnings.simplefilter("always")
-            fit(model, (X.astype(dtype), X[:, :1].astype(dtype)), loss=lm.MSE())
+        fit(model, (X.astype(dtype), X[:, :1].astype(dtype)), loss=lm.MSE())
         found.append(model.parameters())
     assert same(*found)
-    assert [str(one.message).partition(". ")[0] for one in shown] == [
+    assert [str(one.message).partition(". ")[0] for one in recwarn.list] == [
         "input 0 is converted from float64 to float32",
         "target 0 is converted from float64 to float32",
     ]
-    assert {one.filename for one in shown} == {fit.__code__.co_filename}
-    assert {one.category for one in shown} == {LaminaWarning}
+    assert {one.filename for one in recwarn.list} == {fit.__code__.co_filename}
+    assert {one.category for one in recwarn.list} == {LaminaWarning}
 
 
 def test_a_data_set_with_a_dtype_is_converted_without_a_warning():
