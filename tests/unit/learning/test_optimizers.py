@@ -261,13 +261,9 @@ def test_lbfgs_minimises_a_quadratic_form():
     assert np.abs(model.parameters()["1.bias"] - before).max() < 1e-6
 
 
-def joined_model() -> lm.Model:
+def joined_training(optimizer: Any, **options: Any) -> Any:
     network = lm.Sequential(lm.Input(3), lm.Linear(4), lm.Tanh(), lm.Linear(2))
-    return lm.Model(network, dtype="float64", seed=0)
-
-
-def joined_training(optimizer: Any, model: lm.Model | None = None, **options: Any):
-    model = model or joined_model()
+    model = lm.Model(network, dtype="float64", seed=0)
     return model.training(loss=lm.MSE(), optimizer=optimizer, batch_size=8, **options)
 
 
@@ -295,20 +291,6 @@ def test_lbfgs_for_some_parameters_leaves_the_others_to_theirs():
     assert shapes["joined1/change"] == (8,)
     assert shapes["3.bias/momentum"] == (2,)
     assert "1.weight/momentum" not in shapes
-
-
-def test_a_restored_lbfgs_goes_on_with_the_same_bits():
-    whole, halved = joined_model(), joined_model()
-    training = joined_training(lm.LBFGS(history=3), whole)
-    losses = [float(training.step(X, Y)) for _ in range(6)]
-    first = joined_training(lm.LBFGS(history=3), halved)
-    for _ in range(3):
-        first.step(X, Y)
-    second = joined_training(lm.LBFGS(history=3), halved)
-    second.restore(first.state())
-    assert [float(second.step(X, Y)) for _ in range(3)] == losses[3:]
-    for name, array in whole.parameters().items():
-        np.testing.assert_array_equal(halved.parameters()[name], array)
 
 
 @pytest.mark.sampled

@@ -78,6 +78,7 @@ RESUMED: dict[str, tuple[Callable[[], lm.Model], dict[str, Any]]] = {
     "classes of the user": (with_classes_of_the_user, {}),
     "a part": (decoder, {}),
     "optimizers by path": (chain, {"optimizer": BY_PATH}),
+    "states of all parameters": (chain, {"optimizer": lm.LBFGS(0.1, history=3)}),
     "micro-batches": (lambda: chain(lm.Dropout(0.5)), {"micro_batch": 5}),
     **{
         dtype: (lambda dtype=dtype: chain(lm.BatchNorm(), lm.Dropout(0.2), dtype=dtype), {})
