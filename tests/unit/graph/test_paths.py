@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from test_fit import TRAIN, fit, network, same
+from test_fit import TRAIN, fit, network
 from test_network import Centred
 
 import lamina as lm
@@ -136,26 +136,6 @@ def test_gradients_of_frozen_parameters_are_not_computed():
     assert contractions(["1.*"]) == (3, 2 * last + scalars)
     assert contractions(["3.*"]) == (4, 2 * first + scalars)
     assert contractions(["*.weight"]) == (3, 2 * (first + last - weights) + scalars)
-
-
-def test_a_fit_with_frozen_parameters_is_resumed_with_the_same_bits(path):
-    whole, rest = lm.Model(network()), lm.Model(network())
-    how: dict[str, Any] = {"frozen": ["1.*"], "clip": lm.ClipGlobalNorm(0.1)}
-    before = whole.parameters()
-    fit(whole, **how)
-    fit(lm.Model(network()), epochs=1, checkpoint=path, **how)
-    fit(rest, checkpoint=path, resume=True, **how)
-    found = whole.parameters()
-    assert same(rest.parameters(), found)
-    still = [name for name in before if (before[name] == found[name]).all()]
-    assert still == ["1.weight", "1.bias"]
-
-
-def test_resuming_with_other_frozen_parameters_is_refused(path):
-    fit(lm.Model(network()), optimizer=lm.SGD(0.1), checkpoint=path, frozen=["1.*"])
-    with pytest.raises(DefinitionError) as error:
-        fit(lm.Model(network()), optimizer=lm.SGD(0.1), checkpoint=path, resume=True)
-    assert "frozen  ['1.*'] in the file, [] here" in str(error.value)
 
 
 def test_a_frozen_penalty_stays_in_the_loss():

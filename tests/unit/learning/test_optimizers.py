@@ -445,21 +445,3 @@ def test_the_history_of_a_fit_has_the_averages(model):
     assert same(history.averaged_parameters, seen[-1])
     assert same(model.parameters(), other.parameters())
     assert fit(lm.Model(network())).averaged_parameters == {}
-
-
-@pytest.mark.parametrize("kind", [lm.EMA, lambda one: lm.SWA(one, start=5, every=3)])
-def test_averages_are_resumed_with_the_same_bits(kind, model, path):
-    optimizer = kind(lm.Adam(0.01))
-    whole = fit(lm.Model(network()), optimizer=optimizer)
-    fit(lm.Model(network()), optimizer=optimizer, epochs=1, checkpoint=path)
-    rest = fit(model, optimizer=optimizer, checkpoint=path, resume=True)
-    assert same(rest.averaged_parameters, whole.averaged_parameters)
-    again = fit(model, optimizer=optimizer, checkpoint=path, resume=True)
-    assert same(again.averaged_parameters, whole.averaged_parameters)
-
-
-def test_averages_of_another_optimizer_are_not_resumed(path):
-    fit(lm.Model(network()), optimizer=lm.EMA(lm.Adam(0.01)), checkpoint=path)
-    with pytest.raises(DefinitionError) as error:
-        fit(lm.Model(network()), optimizer=lm.EMA(lm.AdamW()), checkpoint=path, resume=True)
-    assert "EMA(Adam) in the file, EMA(AdamW) here" in str(error.value)

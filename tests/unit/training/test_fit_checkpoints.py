@@ -79,6 +79,11 @@ RESUMED: dict[str, tuple[Callable[[], lm.Model], dict[str, Any]]] = {
     "a part": (decoder, {}),
     "optimizers by path": (chain, {"optimizer": BY_PATH}),
     "states of all parameters": (chain, {"optimizer": lm.LBFGS(0.1, history=3)}),
+    "frozen parameters": (chain, {"frozen": ["1.*"], "clip": lm.ClipGlobalNorm(0.1)}),
+    **{
+        repr(averaged): (chain, {"optimizer": averaged})
+        for averaged in (lm.EMA(lm.Adam(0.01)), lm.SWA(lm.Adam(0.01), start=5, every=3))
+    },
     "micro-batches": (lambda: chain(lm.Dropout(0.5)), {"micro_batch": 5}),
     **{
         dtype: (lambda dtype=dtype: chain(lm.BatchNorm(), lm.Dropout(0.2), dtype=dtype), {})
@@ -103,7 +108,9 @@ def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name, path):
     whole, again = make(), make()
     history = fit(whole, epochs=4, **how)
     fit(make(), epochs=1, checkpoint=path, **how)
-    assert fit(again, epochs=4, checkpoint=path, resume=True, **how).values == history.values
+    resumed = fit(again, epochs=4, checkpoint=path, resume=True, **how)
+    assert resumed.values == history.values
+    assert same(resumed.averaged_parameters, history.averaged_parameters)
     assert same(again.parameters() | again.states(), whole.parameters() | whole.states())
     if name == "skipped steps":
         assert history["skipped_steps"][:1] == [4]
@@ -141,6 +148,11 @@ OTHERS: dict[str, tuple[lm.Model, dict[str, Any], list[str]]] = {
         *(lm.Model(network()), {"optimizer": BY_PATH}),
         ["Adam in the file, ByPath(SGD, Adam) here"],
     ),
+    "EMA(AdamW)": (
+        *(lm.Model(network()), {"optimizer": lm.EMA(lm.AdamW())}),
+        ["Adam in the file, EMA(AdamW) here"],
+    ),
+    "frozen": (lm.Model(network()), {"frozen": ["1.*"]}, ["[] in the file, ['1.*'] here"]),
     "batch_size": (lm.Model(network()), {"batch_size": 10}, ["8 in the file, 10 here"]),
     "seed": (lm.Model(network()), {"seed": 3}, ["0 in the file, 3 here"]),
     "micro_batch": (lm.Model(network()), {"micro_batch": 4}, ["None in the file, 4 here"]),
