@@ -80,10 +80,8 @@ RESUMED: dict[str, tuple[Callable[[], lm.Model], dict[str, Any]]] = {
     "optimizers by path": (chain, {"optimizer": BY_PATH}),
     "states of all parameters": (chain, {"optimizer": lm.LBFGS(0.1, history=3)}),
     "frozen parameters": (chain, {"frozen": ["1.*"], "clip": lm.ClipGlobalNorm(0.1)}),
-    **{
-        repr(averaged): (chain, {"optimizer": averaged})
-        for averaged in (lm.EMA(lm.Adam(0.01)), lm.SWA(lm.Adam(0.01), start=5, every=3))
-    },
+    "EMA": (chain, {"optimizer": lm.EMA(lm.Adam(0.01))}),
+    "SWA": (chain, {"optimizer": lm.SWA(lm.Adam(0.01), start=5, every=3)}),
     "micro-batches": (lambda: chain(lm.Dropout(0.5)), {"micro_batch": 5}),
     **{
         dtype: (lambda dtype=dtype: chain(lm.BatchNorm(), lm.Dropout(0.2), dtype=dtype), {})
