@@ -19,6 +19,7 @@ from lamina.codegen.c_text import Types, indented, stored_as
 from lamina.codegen.iterations import Iterations
 from lamina.codegen.values import (
     I1,
+    I32,
     I64,
     NUMBERS,
     POINTER,
@@ -111,7 +112,11 @@ class Module(Types, builder.Module):
         `group` work items; 0 if it may have any size. With `many_registers` these keep many values
         in registers.
         """
-        words = [f"{self.pointer(element)}{label}" for label, element in buffers]
+        addresses = [(self.pointer(element), label) for label, element in buffers]
+        is_placed = bool(self.words.placed)
+        words = [f"{address}{label}{'_block' * is_placed}" for address, label in addresses]
+        offset = self.type(I32)
+        words += [f"{offset} {label}_offset" for _, label in addresses if is_placed]
         words += [f"{self.type(type)} {label}" for label, type in numbers]
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers]
         kernel = self.words.kernel
@@ -123,6 +128,8 @@ class Module(Types, builder.Module):
         head = Head(qualifiers, result, name, tuple(words))
         made = Function(self, parameters, head, is_called=False)
         made.elements.update({label: stored_as(element) for label, element in buffers})
+        for address, label in addresses if is_placed else ():
+            made.declare_placed(address, label)
         if self.words.begun:
             made.call_void(self.words.begun)
         return self._added(made)
@@ -244,6 +251,10 @@ class Function(Expressions):
         return self.call(self.module.inlined(function, type, len(operands)), type, *operands)
 
     # Structure
+
+    def declare_placed(self, address: str, name: str) -> None:
+        """Declares the address of a kernel's buffer, of a type of the language, in its block."""
+        self._line(self.module.words.placed.format(address=address, name=name))
 
     def _new_block(self, *lines: str) -> BasicBlock:
         self.block = BasicBlock("", list(lines))

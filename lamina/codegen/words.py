@@ -192,6 +192,10 @@ class Words:
         apart: further qualifiers of such a function if it works on memory, for compilers that take
             long and inline large functions everywhere; functions that differ only in numbers are
             then written once.
+        placed: the declaration of the address of a kernel's buffer in its block, for languages
+            whose kernels take no addresses; fields `address`, its type, and `name`. The kernel
+            takes the block `{name}_block`, and after all blocks the offset `{name}_offset`, in
+            units of `OFFSET_BYTES`. "" if a kernel takes the address itself.
         address: the type of an address in a buffer, with a star or blank at its end; field
             `element`, the type of the buffer's elements.
         item: the number of the work item, of 64 bits.
@@ -247,7 +251,11 @@ class Words:
     begun: str = ""
     bfloat16: str = ""
     inlined: str = ""
+    placed: str = ""
 
+
+# The unit of a buffer's offset in its block: the largest vector of OpenCL.
+OFFSET_BYTES = 128
 
 OPENCL = Words(
     language="OpenCL C",
@@ -257,6 +265,8 @@ OPENCL = Words(
     kernel="__kernel void",
     function="static",
     apart="",
+    placed="{address}const {name} = "
+    f"({{address}})((__global uchar *){{name}}_block + (ulong){{name}}_offset * {OFFSET_BYTES})",
     address="__global {element} *",
     item="(ulong)get_global_id(0)",
     numbers="__constant ulong *",

@@ -206,7 +206,7 @@ def test_a_sequence_keeps_its_buffers(driver):
 
 
 def test_a_part_of_a_buffer_keeps_the_whole(driver):
-    part = driver.sub_buffer(driver.allocate(32), 16, 16)
+    part = driver.part(driver.allocate(32), 16)
     gc.collect()
     driver.queue.write(part, np.arange(4, dtype=np.int32))
     assert read(driver, part) == [0, 1, 2, 3]

@@ -96,7 +96,9 @@ def outputs_of(program: Program, launches: Launches, feeds: dict[str, Array]) ->
             cl.enqueue_copy(queue, buffers[name], np.ascontiguousarray(value))
     for launch in (*launches.load, *launches.launches):
         kernel = cl.Kernel(module, launch.kernel)
-        arguments = [*map(buffers.get, launch.buffers), *map(np.int32, launch.numbers)]
+        numbers = (*(0 for _ in launch.buffers), *launch.numbers)
+        # Each buffer begins its block.
+        arguments = [*map(buffers.get, launch.buffers), *map(np.int32, numbers)]
         for number, one in enumerate(arguments):
             kernel.set_arg(number, one)
         group = launch.group or 8

@@ -1,5 +1,6 @@
 """Failures and kernels of OpenCL devices; tests that import this are skipped without pyopencl."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,24 @@ def failure(status: str, routine: str, kind: Any = cl.RuntimeError) -> Exception
 def for_gpus(driver: Any) -> GpuFamily:
     """The kernels for GPUs, also for a processor."""
     return GpuFamily(driver.traits, driver.words, driver.record.engine)
+
+
+def with_offsets(text: str) -> str:
+    """The text of kernels that are written by hand; they also take the offsets of their buffers."""
+
+    def replaced(found: re.Match[str]) -> str:
+        parameters = found[2].split(", ")
+        buffers = [one.rpartition(" ") for one in parameters if "*" in one]
+        numbers = [one for one in parameters if "*" not in one]
+        words = [f"{type} {name}_block" for type, _, name in buffers]
+        words += [f"uint {name}_offset" for _, _, name in buffers]
+        declared = "".join(
+            f"\n    {type} {name} = ({type})((global uchar*){name}_block + 128ul * {name}_offset);"
+            for type, _, name in buffers
+        )
+        return f"kernel void {found[1]}({', '.join((*words, *numbers))}) {{{declared}"
+
+    return re.sub(r"\bkernel void (\w+)\((.*)\) {", replaced, text)
 
 
 def refusing(status: str, routine: str, kind: Any = cl.RuntimeError) -> Callable[..., Any]:

@@ -353,7 +353,7 @@ class CudaDriver:
     def shared_buffer(self, array: Array) -> None:
         return None
 
-    def sub_buffer(self, buffer: _Buffer, offset: int, size: int) -> _Buffer:
+    def part(self, buffer: _Buffer, offset: int) -> _Buffer:
         return _Buffer(buffer.address + offset, buffer)
 
     def release(self, buffer: _Buffer) -> None:

@@ -3,8 +3,8 @@
 A driver opens one device, and returns its own handles of buffers, modules, kernels and sequences.
 The engine only passes these objects on. None stands for a buffer without bytes.
 
-Ownership: each handle is released when its last reference is gone. A sub-buffer keeps the
-whole buffer, a kernel its module and its buffers, a sequence its kernels.
+Ownership: each handle is released when its last reference is gone. A part of a buffer keeps the
+whole, a kernel its module and its buffers, a sequence its kernels.
 
 Threads: any thread may call; threads that launch the same kernel do so one at a time.
 
@@ -145,8 +145,8 @@ class Driver(Protocol):
         """
         ...
 
-    def sub_buffer(self, buffer: Buffer, offset: int, size: int) -> Buffer:
-        """A range of a buffer as a buffer; its offset is a multiple of the device's alignment."""
+    def part(self, buffer: Buffer, offset: int) -> Buffer:
+        """The bytes of a buffer from an offset on, a multiple of the device's alignment."""
         ...
 
     def release(self, buffer: Buffer) -> None:

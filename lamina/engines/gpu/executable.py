@@ -126,14 +126,12 @@ class GpuProgram:
         self._loaded = -1
         driver, locations = self._driver, self._layout.locations
         with driver.errors("creating a program's kernels"):
-            # Program buffers at one location are one buffer of the driver.
-            found = {
-                (block, offset, size): driver.sub_buffer(blocks[block], offset, size)
-                for block, offset, size in set(locations.values())
-            }
             # Buffers without elements stay None.
             self._buffers = dict.fromkeys(("", *self._program.buffers))
-            self._buffers |= {name: found[location] for name, location in locations.items()}
+            self._buffers |= {
+                name: driver.part(blocks[block], offset)
+                for name, (block, offset, _) in locations.items()
+            }
             memories = self._outside | self._constants | self._kept
             self._buffers |= {name: memory.buffer for name, memory in memories.items()}
             names = [one.name for one in self._program.of_kind("input")]

@@ -34,9 +34,7 @@ def finite_check(driver: Driver, memories: Sequence[DeviceMemory]) -> Callable[[
             size = dtype.itemsize
             for start in range(0, memory.bytes, _MOST * size):
                 length = min(_MOST * size, memory.bytes - start)
-                values = memory.buffer
-                if length < memory.bytes:
-                    values = driver.sub_buffer(values, start, length)
+                values = driver.part(memory.buffer, start)
                 count, name = length // size, f"finite_{dtype.name}"
                 buffers = (values, found.buffer)
                 kernel = driver.kernel(built, name, buffers, count, numbered=True)

@@ -64,7 +64,7 @@ def target_for(traits: Traits, engine: str) -> Target:
         narrow_positions=True,
         scatter="sorted",
         chains=not traits.is_processor,
-        # Temporaries are sub-buffers of the arena's blocks.
+        # Temporaries are parts of the arena's blocks.
         alignment_bytes=traits.alignment_bytes,
         largest_block_bytes=traits.largest_block_bytes,
         # That of the largest tiles of instructions on matrices. Other products are limited by

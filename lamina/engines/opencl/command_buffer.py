@@ -34,7 +34,9 @@ _FLAGS, _IS_ENQUEUED_AGAIN = 0x1293, 1
 
 @frozen_dataclass
 class Kernel:
-    """A kernel that has its arguments: buffers, then numbers, and one that launches set.
+    """A kernel that has its arguments: blocks, then numbers, and one that launches set.
+
+    The numbers begin with the offsets of its buffers in the blocks.
 
     Its size is the number of work items, including those without work.
     """
@@ -42,15 +44,18 @@ class Kernel:
     handle: cl.Kernel
     size: tuple[int]
     group: tuple[int]
-    buffers: tuple[cl.Buffer | None, ...]
+    blocks: tuple[cl.Buffer | None, ...]
     numbers: tuple[int, ...]
 
     def number_setter(self, number: int) -> Callable[[], object]:
         """A call that sets the argument that differs between launches."""
-        # The function below the public `set_arg`, which takes 50 times as long for a number.
-        own: Any = self.handle
-        position = len(self.buffers) + len(self.numbers)
-        return partial(own._set_arg_buf, position, np.int32(number))
+        return argument_setter(self.handle, len(self.blocks) + len(self.numbers), number)
+
+
+def argument_setter(kernel: Any, position: int, number: int) -> Callable[[], object]:
+    """A call that sets an argument of a kernel, an int."""
+    # The function below the public `set_arg`, which takes 50 times as long for a number.
+    return partial(kernel._set_arg_buf, position, np.int32(number))
 
 
 @final
@@ -121,9 +126,9 @@ class CommandBuffers:
         if own is None:
             raise failed(status.value, "clCreateKernel")
         made.when_released(self._release_kernel, own)
-        buffers = [None if one is None else one.int_ptr for one in kernel.buffers]
+        blocks = [None if one is None else one.int_ptr for one in kernel.blocks]
         numbers = (*kernel.numbers, number)
-        arguments = (*map(ctypes.c_void_p, buffers), *map(ctypes.c_int32, numbers))
+        arguments = (*map(ctypes.c_void_p, blocks), *map(ctypes.c_int32, numbers))
         for position, one in enumerate(arguments):
             code = self._set_argument(own, position, ctypes.sizeof(one), ctypes.byref(one))
             require_success(code, "clSetKernelArg")

@@ -16,13 +16,13 @@ import pyopencl as cl
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
-from lamina.codegen.words import NATIVE_HALF, OPENCL
+from lamina.codegen.words import NATIVE_HALF, OFFSET_BYTES, OPENCL
 from lamina.engines import machine_memory
 from lamina.engines.gpu.driver import Allocated, driver_failure
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.rates import Rates, rates_of_nvidia
 from lamina.engines.opencl.build import build, loaded_again
-from lamina.engines.opencl.command_buffer import Kernel, command_buffers
+from lamina.engines.opencl.command_buffer import Kernel, argument_setter, command_buffers
 from lamina.engines.opencl.devices import Found, has_float16, own_process, status_text
 from lamina.engines.opencl.direct import send
 from lamina.engines.opencl.verdicts import (
@@ -42,6 +42,17 @@ _GROUP = 64
 
 # Arrays of the host are used where they are if they are aligned for every element of a kernel.
 _SHARED_ALIGNMENT = 16
+
+
+@frozen_dataclass
+class Buffer:
+    """The bytes of a block from an offset on.
+
+    It is no sub-buffer of OpenCL: Nvidia's driver 580 crashes when sub-buffers are released.
+    """
+
+    block: cl.Buffer
+    offset: int = 0
 
 
 _Launches = tuple[tuple[Kernel, int | None], ...]
@@ -84,22 +95,24 @@ class _Queue:
     def run(self, sequence: _Sequence) -> None:
         sequence.run()
 
-    def copy(self, target: cl.Buffer, offset: int, source: cl.Buffer, size: int) -> None:
-        cl.enqueue_copy(self.handle, target, source, byte_count=size, dst_offset=offset)
+    def copy(self, target: Buffer, offset: int, source: Buffer, size: int) -> None:
+        places = {"dst_offset": target.offset + offset, "src_offset": source.offset}
+        cl.enqueue_copy(self.handle, target.block, source.block, byte_count=size, **places)
 
-    def fill(self, buffer: cl.Buffer, size: int) -> None:
-        """Fills a buffer with zeros, and waits."""
-        cl.enqueue_fill_buffer(self.handle, buffer, np.zeros(1, "uint8"), 0, size).wait()
+    def fill(self, block: cl.Buffer, size: int) -> None:
+        """Fills a block with zeros, and waits."""
+        cl.enqueue_fill_buffer(self.handle, block, np.zeros(1, "uint8"), 0, size).wait()
 
-    def write(self, buffer: cl.Buffer, array: Array) -> None:
-        cl.enqueue_copy(self.handle, buffer, array, is_blocking=True)
+    def write(self, buffer: Buffer, array: Array) -> None:
+        offset = buffer.offset
+        cl.enqueue_copy(self.handle, buffer.block, array, dst_offset=offset, is_blocking=True)
 
-    def send(self, buffer: cl.Buffer, array: Array, offset: int = 0) -> cl.Event:
-        return send(self.handle, buffer, array, offset)
+    def send(self, buffer: Buffer, array: Array, offset: int = 0) -> cl.Event:
+        return send(self.handle, buffer.block, array, buffer.offset + offset)
 
-    def fetch(self, array: Array, buffer: cl.Buffer, offset: int) -> cl.Event:
-        copy = cl.enqueue_copy
-        return copy(self.handle, array, buffer, src_offset=offset, is_blocking=False)
+    def fetch(self, array: Array, buffer: Buffer, offset: int) -> cl.Event:
+        copy, start = cl.enqueue_copy, buffer.offset + offset
+        return copy(self.handle, array, buffer.block, src_offset=start, is_blocking=False)
 
     def mark(self) -> cl.Event:
         return cl.enqueue_marker(self.handle)
@@ -107,8 +120,9 @@ class _Queue:
     def wait_for(self, events: Sequence[cl.Event]) -> None:
         cl.enqueue_barrier(self.handle, wait_for=events)
 
-    def read(self, array: Array, buffer: cl.Buffer) -> None:
-        cl.enqueue_copy(self.handle, array, buffer, is_blocking=True)
+    def read(self, array: Array, buffer: Buffer) -> None:
+        offset = buffer.offset
+        cl.enqueue_copy(self.handle, array, buffer.block, src_offset=offset, is_blocking=True)
 
     def flush(self) -> None:
         self.handle.flush()
@@ -179,11 +193,11 @@ class OpenClDriver:
             left = min(left, of_machine)
         return max(left, 0)
 
-    def allocate(self, size: int) -> cl.Buffer:
-        buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
-        # Drivers allocate at the first use of a buffer, so a lack of memory is an error here.
-        self.queue.fill(buffer, size)
-        return buffer
+    def allocate(self, size: int) -> Buffer:
+        block = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
+        # Drivers allocate at the first use of a block, so a lack of memory is an error here.
+        self.queue.fill(block, size)
+        return Buffer(block)
 
     def host_array(self, size: int) -> Array:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
@@ -193,17 +207,19 @@ class OpenClDriver:
         array, _ = cl.enqueue_map_buffer(self.queue.handle, buffer, written, 0, (size,), bytes)
         return array
 
-    def shared_buffer(self, array: Array) -> cl.Buffer | None:
+    def shared_buffer(self, array: Array) -> Buffer | None:
         if not self._handle.host_unified_memory or array.ctypes.data % _SHARED_ALIGNMENT:
             return None
         flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
-        return cl.Buffer(self._context, flags, hostbuf=array)
+        return Buffer(cl.Buffer(self._context, flags, hostbuf=array))
 
-    def sub_buffer(self, buffer: cl.Buffer, offset: int, size: int) -> cl.Buffer:
-        return buffer.get_sub_region(offset, size)
+    def part(self, buffer: Buffer, offset: int) -> Buffer:
+        # Kernels would otherwise read other bytes than copies do.
+        assert not offset % OFFSET_BYTES
+        return Buffer(buffer.block, buffer.offset + offset)
 
-    def release(self, buffer: cl.Buffer) -> None:
-        buffer.release()
+    def release(self, buffer: Buffer) -> None:
+        buffer.block.release()
 
     def build(self, text: str) -> cl.Program:
         with self.errors("building a program"):
@@ -222,7 +238,7 @@ class OpenClDriver:
         self,
         module: cl.Program,
         name: str,
-        buffers: Sequence[cl.Buffer | None],
+        buffers: Sequence[Buffer | None],
         items: int,
         *,
         numbers: Sequence[int] = (),
@@ -232,15 +248,21 @@ class OpenClDriver:
     ) -> Kernel:
         assert not local_bytes
         handle = cl.Kernel(module, name)
-        for position, one in enumerate((*buffers, *map(np.int32, numbers))):
+        blocks = tuple(None if one is None else one.block for one in buffers)
+        # A null pointer has the offset 0.
+        offsets = (0 if one is None else one.offset // OFFSET_BYTES for one in buffers)
+        numbers = (*offsets, *numbers)
+        for position, one in enumerate(blocks):
             handle.set_arg(position, one)
+        for position, number in enumerate(numbers, len(blocks)):
+            argument_setter(handle, position, number)()
         if not group:
             most: int = handle.get_work_group_info(
                 cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle
             )
             group = min(_GROUP, most)
         size = -(-items // group) * group
-        return Kernel(handle, (size,), (group,), tuple(buffers), tuple(numbers))
+        return Kernel(handle, (size,), (group,), blocks, numbers)
 
     def sequence(self, launches: Sequence[tuple[Kernel, int | None]]) -> _Sequence:
         row = tuple(launches)
@@ -296,8 +318,9 @@ def _traits(handle: cl.Device) -> Traits:
         compute_units=handle.max_compute_units,
         fused=bool(handle.single_fp_config & kinds.FMA),
         exact_division=bool(handle.single_fp_config & kinds.CORRECTLY_ROUNDED_DIVIDE_SQRT),
-        alignment_bytes=handle.mem_base_addr_align // 8,
-        largest_block_bytes=handle.max_mem_alloc_size,
+        alignment_bytes=OFFSET_BYTES,
+        # Offsets are passed to kernels as ints.
+        largest_block_bytes=min(handle.max_mem_alloc_size, OFFSET_BYTES << 31),
         local_bytes=handle.local_mem_size,
         largest_group=handle.max_work_group_size,
         uploads_during_runs=not (is_processor or handle.host_unified_memory),

@@ -25,8 +25,9 @@ from lamina.program.program import Program
 _LAUNCH_CYCLES = 80_000
 # The work items of a call for each thread: threads that are interrupted do fewer of them.
 _ITEMS_PER_THREAD = 4
-# The most buffers of a launch. OpenCL guarantees 1024 bytes for the arguments of a kernel.
-_MOST_BUFFERS = 100
+# The most buffers of a launch: addresses of 8 bytes and offsets of 4. OpenCL guarantees 1024 bytes
+# for the arguments of a kernel.
+_MOST_BUFFERS = 80
 
 
 @frozen_dataclass

@@ -14,7 +14,7 @@ import pyopencl as cl
 
 from lamina.base.shapes import Array
 from lamina.engines.opencl.devices import Found
-from lamina.engines.opencl.driver import OpenClDriver
+from lamina.engines.opencl.driver import Buffer, OpenClDriver
 from lamina.engines.opencl.selftest_kernels import COUNT, Check, Kernel, halves_for, program_for
 from lamina.engines.opencl.verdicts import BINARIES, RECORDED, TIMERS, Fault, Verdict, remember
 from lamina.errors import EngineError, InternalError
@@ -23,7 +23,7 @@ _ROUNDS = 8
 # A launch takes at least this share of the time that the host sees, which includes making a queue.
 _LEAST_SHARE = 1e-3
 _ORDER = Fault("commands of a queue run in another order")
-_SUB_BUFFERS = Fault("a sub-buffer is at another location of its buffer")
+_PARTS = Fault("a part of a block is at another location of it")
 
 
 def run_selftest(found: Found) -> Verdict:
@@ -68,7 +68,7 @@ def _results(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> Array:
     return result
 
 
-def _bound(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> tuple[Any, cl.Buffer]:
+def _bound(driver: OpenClDriver, module: cl.Program, kernel: Kernel) -> tuple[Any, Buffer]:
     """The driver's kernel with its inputs, and the buffer of its results."""
     inputs = [driver.allocate(array.nbytes) for array in kernel.inputs]
     for buffer, array in zip(inputs, kernel.inputs, strict=True):
@@ -93,7 +93,7 @@ def _failed(checks: Sequence[Check], result: Array) -> Iterator[Fault]:
 
 
 def _faults_of_queue(driver: OpenClDriver, module: cl.Program) -> Iterator[Fault]:
-    """Faults of commands that follow each other, and of buffers in buffers."""
+    """Faults of commands that follow each other, and of parts of blocks."""
     size, offset = 4 * COUNT, driver.traits.alignment_bytes
     start = np.arange(COUNT, dtype="uint32")
     with driver.errors("the self-test of commands"):
@@ -108,16 +108,17 @@ def _faults_of_queue(driver: OpenClDriver, module: cl.Program) -> Iterator[Fault
         queue.read(found, one)
         if (found != expected).any():
             yield _ORDER
-        whole = driver.allocate(size + 2 * offset)
-        inner = driver.sub_buffer(whole, offset, size)
-        queue.write(one, start)
-        queue.launch(driver.kernel(module, "update", [one, inner], COUNT, numbered=True), 1)
-        content = np.zeros(size + 2 * offset, "uint8")
+        # A kernel reads one part and writes the next, and a copy of that follows.
+        content = np.zeros(2 * offset + 3 * size, "uint8")
+        whole = driver.allocate(content.nbytes)
+        parts = [driver.part(whole, offset + number * size) for number in range(3)]
+        queue.write(parts[0], start)
+        queue.launch(driver.kernel(module, "update", parts[:2], COUNT, numbered=True), 1)
+        queue.copy(parts[2], 0, parts[1], size)
         queue.read(content, whole)
-    around = np.zeros(offset, "uint8")
-    written = (start * 3 + 1).view("uint8")
-    if (content != np.concatenate([around, written, around])).any():
-        yield _SUB_BUFFERS
+    around, written = np.zeros(offset, "uint8"), (start * 3 + 1).view("uint8")
+    if (content != np.concatenate([around, start.view("uint8"), written, written, around])).any():
+        yield _PARTS
 
 
 def _faults_of_halves(driver: OpenClDriver) -> Iterator[Fault]:

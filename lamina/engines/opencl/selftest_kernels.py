@@ -16,7 +16,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import FLOAT, I64, Type, Value, constant
-from lamina.codegen.words import NATIVE_HALF, OPENCL, OPENCL_PROCESSOR, Words
+from lamina.codegen.words import NATIVE_HALF, OFFSET_BYTES, OPENCL, OPENCL_PROCESSOR, Words
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.opencl.verdicts import (
     HALF_FUNCTIONS,
@@ -76,6 +76,7 @@ def program_for(traits: Traits) -> tuple[str, tuple[Kernel, ...]]:
     text = _TEXT
     in_order = "\n".join(OPENCL.in_order)
     words = {"COUNT": COUNT, "GROUP": GROUP, "TERMS": _TERMS, "IN_ORDER": in_order}
+    words["OFFSET_BYTES"] = OFFSET_BYTES
     for name, value in words.items():
         text = text.replace(name, str(value))
     if traits.largest_group >= GROUP:
@@ -320,9 +321,10 @@ def _floats() -> Array:
 
 # Plain kernels ------------------------------------------------------------------------------------
 
+# After their buffers they take the offset of each in its block. It is 0, but in `update`.
 _TEXT = """
 __kernel void plain(__global const int *ints, __global const float *special,
-                    __global ulong *results) {
+                    __global ulong *results, uint a, uint b, uint c) {
     const size_t i = get_global_id(0);
     results[i] = (long)ints[i] >= 1L;
     results[COUNT + i] = convert_uint4_sat((float4)(special[i])).x;
@@ -340,7 +342,7 @@ static float term(uint j, ulong key) {
 
 // One work item, so that compilers may vectorize the loops.
 __kernel void loops(__global const ulong *keys, __global const uint *lengths,
-                    __global uint *results) {
+                    __global uint *results, uint a, uint b, uint c) {
     if (get_global_id(0) < 1) {
         const ulong key = keys[0];
         float plain = 0.0f;
@@ -365,7 +367,7 @@ __kernel void loops(__global const ulong *keys, __global const uint *lengths,
 }
 
 // Vectors at addresses of their elements, and an array of a work item.
-__kernel void memory(__global const uint *x, __global uint *results) {
+__kernel void memory(__global const uint *x, __global uint *results, uint a, uint b) {
     const uint i = (uint)get_global_id(0);
     uint own[16];
     for (uint j = 0; j < 16; ++j)
@@ -378,7 +380,7 @@ __kernel void memory(__global const uint *x, __global uint *results) {
 }
 
 // Local memory, with a barrier before each read of another work item's words.
-__kernel void groups(__global const uint *x, __global uint *results) {
+__kernel void groups(__global const uint *x, __global uint *results, uint a, uint b) {
     __local uint shared[GROUP];
     const size_t i = get_global_id(0);
     const uint own = (uint)get_local_id(0);
@@ -394,7 +396,10 @@ __kernel void groups(__global const uint *x, __global uint *results) {
     results[COUNT + i] = shared[0];
 }
 
-__kernel void update(__global const uint *x, __global uint *results, int number) {
+__kernel void update(__global const uint *x_block, __global uint *results_block,
+                     uint x_offset, uint results_offset, int number) {
+    __global const uint *x = x_block + x_offset * (OFFSET_BYTES / sizeof(uint));
+    __global uint *results = results_block + results_offset * (OFFSET_BYTES / sizeof(uint));
     const size_t i = get_global_id(0);
     results[i] = x[i] * 3 + (uint)number;
 }

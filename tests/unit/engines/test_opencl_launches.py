@@ -91,7 +91,7 @@ def test_all_launches_have_the_arguments_of_the_one_kernel():
     launches = launches_of(PRODUCTS)
     (head,) = (line for line in launches.text.splitlines() if line.startswith("__kernel void run("))
     for launch in launches.launches:
-        assert len(launch.buffers) + len(launch.numbers) == head.count(",") + 1
+        assert 2 * len(launch.buffers) + len(launch.numbers) == head.count(",") + 1
         used = {name for call in launch.calls for name in call.buffers}
         assert used == set(launch.buffers) - {"", "own"}
 

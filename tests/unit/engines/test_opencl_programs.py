@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from error_texts import error_text
 from gpu_cases import TRAITS
-from opencl_cases import refusing
+from opencl_cases import cl, refusing, with_offsets
 
 from lamina.base.shapes import float32
 from lamina.engines.discovery import open_engine
@@ -29,7 +29,7 @@ from lamina.program.scalar import Literal
 from lamina.program.steps import Loop, Store, Write
 
 # t = 2 x + c, in a repeated step and through s; y = t + p; p += 1.
-TEXT = """
+TEXT = with_offsets("""
 kernel void take(global const float* data, global float* x, global const long* rows, int run) {
     size_t n = get_global_id(0);
     if (n < 6) x[n] = data[2 * rows[3 * run + n / 2] + n % 2];
@@ -50,7 +50,7 @@ kernel void last(global float* y, global const float* t, global float* p) {
         p[n] += 1.0f;
     }
 }
-"""
+""")
 LAUNCHES = Launches(
     TEXT,
     (
@@ -155,6 +155,27 @@ def test_programs_share_an_arena_and_are_moved_when_it_changes(engine):
     assert arena.bytes == 0
     for one in (memory, other, last):
         one.release()
+
+
+def test_programs_of_different_sizes_share_a_block_without_sub_buffers(engine, monkeypatch):
+    calls: list[Any] = []
+    monkeypatch.setattr(cl.Buffer, "get_sub_region", lambda *given: calls.append(given))
+    arena = engine.arena()
+    pairs = [made(engine, arena, of=program(size)) for size in (280, 5000)]
+    used = [[one._buffers[name] for name in "xsty"] for one, _ in pairs]
+    assert len({part.block.int_ptr for row in used for part in row}) == 1
+    assert [[part.offset for part in row] for row in used] == [
+        [384, 256, 0, 128],
+        [5120, 256, 0, 128],
+    ]
+    for run in range(3):
+        for executable, _ in pairs:
+            executable.run([X + run, EMPTY])
+            np.testing.assert_array_equal(executable.output("result"), expected(X + run, run))
+    for executable, memory in pairs:
+        executable.release()
+        memory.release()
+    assert calls == []
 
 
 def test_programs_continue_when_the_arena_of_another_one_cannot_be_allocated(engine, monkeypatch):
@@ -313,7 +334,7 @@ def test_kernels_that_the_compiler_refuses_are_shown(engine):
 
 def test_a_listing_shows_the_launches_of_a_step_and_their_kernels(engine, monkeypatch):
     monkeypatch.setattr(type(engine), "_launches", lambda *_: LAUNCHES)
-    assert engine.listing(program(), 1, "opencl") == (
+    assert engine.listing(program(), 1, "opencl") == with_offsets(
         "// step 1: keep(t, s, empty), 6 work items\n"
         "kernel void keep(global float* t, global const float* s, global const float* nothing) {\n"
         "    size_t n = get_global_id(0);\n"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from opencl_cases import cl, refusing
+from opencl_cases import cl, refusing, with_offsets
 from random_arrays import normal
 from test_opencl_programs import DATA, EMPTY, LAUNCHES, C, X, expected, made
 
@@ -72,10 +72,10 @@ def test_a_run_is_one_call_of_the_driver(engine, recorder, on_call):
 
 
 def test_signals_are_handled_between_runs(any_engine):
-    text = """
+    text = with_offsets("""
     kernel void begin(global float* p) { if (get_global_id(0) == 0) p[0] += 1.0f; }
     kernel void end(global float* p) { if (get_global_id(0) == 0) p[1] += 1.0f; }
-    """
+    """)
     middle = LAUNCHES.launches[0]
     launches = (Launch("begin", ("p",), 1, 0), middle, Launch("end", ("p",), 1, 2))
     repeated = Launches(
@@ -197,7 +197,7 @@ def test_a_driver_that_keeps_released_programs_has_no_command_buffers(
 def test_finish_waits_for_commands_that_were_flushed(driver, monkeypatch):
     # Mesa's does not wait for them.
     monkeypatch.setattr(cl.CommandQueue, "finish", lambda _: None)
-    text = """__kernel void mix_up(__global uint *x) {
+    text = """__kernel void mix_up(__global uint *x, uint x_offset) {
         uint own = x[get_global_id(0)];
         for (uint round = 0; round < 20000; ++round)
             own = own * 1664525u + 1013904223u;
@@ -336,7 +336,7 @@ def test_memory_of_runs_over_a_data_set_is_allocated_once(engine, driver):
 
 
 def test_operands_are_packed_again_when_memories_change(engine):
-    text = """
+    text = with_offsets("""
     kernel void pack(global float* kept, global const float* p, global int* count) {
         size_t n = get_global_id(0);
         if (n < 3) kept[n] = 10.0f * p[n];
@@ -346,7 +346,7 @@ def test_operands_are_packed_again_when_memories_change(engine):
         size_t n = get_global_id(0);
         if (n < 6) y[n] = kept[n % 3];
     }
-    """
+    """)
     launches = Launches(
         LAUNCHES.text + text,
         (Launch("use", ("y", "kept"), 6, 0),),

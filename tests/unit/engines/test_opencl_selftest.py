@@ -135,12 +135,12 @@ def test_a_wrong_kernel_fails(driver, monkeypatch, text, instead, what):
     assert any(fault.what.startswith(what) for fault in faults(driver))
 
 
-def test_commands_in_another_order_and_misplaced_sub_buffers_are_found(driver, monkeypatch):
+def test_commands_in_another_order_and_misplaced_parts_of_blocks_are_found(driver, monkeypatch):
     monkeypatch.setattr(type(driver.queue), "copy", lambda *_: None)
-    monkeypatch.setattr(driver, "sub_buffer", lambda whole, _, size: whole)
+    monkeypatch.setattr(driver, "part", lambda whole, _: whole)
     assert refused(driver) == [
         "commands of a queue run in another order",
-        "a sub-buffer is at another location of its buffer",
+        "a part of a block is at another location of it",
     ]
 
 
