@@ -96,8 +96,9 @@ class _Queue:
         sequence.run()
 
     def copy(self, target: Buffer, offset: int, source: Buffer, size: int) -> None:
-        places = {"dst_offset": target.offset + offset, "src_offset": source.offset}
-        cl.enqueue_copy(self.handle, target.block, source.block, byte_count=size, **places)
+        copy, first, start = cl.enqueue_copy, source.offset, target.offset + offset
+        blocks = target.block, source.block
+        copy(self.handle, *blocks, byte_count=size, src_offset=first, dst_offset=start)
 
     def fill(self, block: cl.Buffer, size: int) -> None:
         """Fills a block with zeros, and waits."""
