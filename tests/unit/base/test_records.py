@@ -1,5 +1,8 @@
 """Frozen dataclasses whose methods are compiled when they are first used."""
 
+# As in the package: annotations are text, which the compiled methods keep.
+from __future__ import annotations
+
 import copy
 import dataclasses
 import inspect
