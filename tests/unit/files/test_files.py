@@ -1,5 +1,8 @@
 """Model files: everything comes back, damage is noticed, nothing from a file is run."""
 
+# Annotations of users' layers and initializers may be text.
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
