@@ -1,6 +1,7 @@
 """Copies by several threads: each piece is copied, and nothing is half copied at the end."""
 
 import _thread
+import signal
 import threading
 import time
 from functools import partial
@@ -79,6 +80,11 @@ def test_a_signal_does_not_end_a_copy_half_way():
         ended.append(number)
 
     done = list[int]()
-    with pytest.raises(KeyboardInterrupt):
-        by_threads([partial(work, number) for number in range(6)], 2 * PIECE_BYTES, done.append)
+    # A shell makes commands in the background ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            by_threads([partial(work, number) for number in range(6)], 2 * PIECE_BYTES, done.append)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert sorted(ended) == done == [*range(6)]
