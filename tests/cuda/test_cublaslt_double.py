@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+
 from cuda_machine.cublaslt_descriptors import ATTRIBUTES, Description, Layout, Preference
 from cuda_machine.cublaslt_double import HEURISTIC_RESULT
 from cuda_machine.engine import DoubledDevice
 from lamina.base.shapes import Array
 from lamina.engines.cuda.cublaslt_functions import FUNCTIONS
-
-pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 
 # The attributes of each kind of descriptor, and the function that sets them.
 SET = {

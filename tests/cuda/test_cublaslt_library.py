@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+
 from cuda_machine import cublaslt_descriptors as double
 from cuda_machine.cublaslt_double import HEURISTIC_RESULT, CublasLtDouble
 from lamina.engines.cuda import cublaslt_functions as lt
