@@ -15,7 +15,7 @@ from lamina.codegen.matrix import multiplied_of
 from lamina.codegen.values import FLOAT, Value
 from lamina.engines.gpu.chain_items import Column, Grid, Parts, Totals
 from lamina.engines.gpu.chain_rows import whole_steps
-from lamina.engines.gpu.matrix_operands import EDGE, MatrixOperand
+from lamina.engines.gpu.matrix_operands import EDGE, MatrixOperand, products_of_warps
 from lamina.engines.gpu.schedule import STEP, VECTOR_BYTES, WARP, MatrixChainSchedule, MatrixLoad
 from lamina.engines.gpu.tile_operands import Side
 from lamina.errors import InternalError
@@ -175,20 +175,9 @@ class WarpParts(Parts):
         begins = [code.multiply(first, points.position(one.k_distance)) for one in (left, right)]
         rows = self.rows.block // 2
         columns = len(blocks) // rows // 2
-        for k in range(0, extent, self._decided.step_k):
-            lefts = [left.matrices(begins[0], row, k) for row in range(rows)]
-            rights = [right.matrices(begins[1], number, k) for number in range(columns)]
-            pairs = [
-                (code.extract(one, 2 * half), code.extract(one, 2 * half + 1))
-                for one in rights
-                for half in range(2)
-            ]
-            operations = [(one, pair) for one in lefts for pair in pairs]
-            blocks = [
-                code.call(multiplied, block.type, one, *pair, block)
-                for block, (one, pair) in zip(blocks, operations, strict=True)
-            ]
-        return blocks
+        return products_of_warps(
+            code, multiplied, (left, right), begins, (rows, columns), extent, blocks
+        )
 
     def weight(self, number: int) -> Scalar:
         return multiplied_of(self._grid.chain.sums[number].weight)

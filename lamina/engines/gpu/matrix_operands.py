@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from lamina.codegen.c import Function
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.values import I1, I32, I64, Value, constant, undefined
 from lamina.codegen.words import MatrixWords
@@ -70,6 +71,8 @@ class MatrixOperand:
         self._bytes = element_bytes
         # The k of a matrix.
         self._edge = _ROW_BYTES // self._bytes
+        # The K of an instruction.
+        self.step_k = 2 * self._edge
         row, self._rows = (tiling.tile_k, side.tile) if along_k else (side.tile, tiling.tile_k)
         self._row = row + load.padding
         self.size = self._row * self._rows
@@ -207,3 +210,35 @@ class MatrixOperand:
         if units.type != I64:
             units = code.convert("zext", units, "i64")
         return code.add(self._descriptor, units)
+
+
+def products_of_warps(
+    code: Function,
+    multiplied: str,
+    operands: Sequence[MatrixOperand],
+    begins: Sequence[Value],
+    counts: tuple[int, int],
+    extent: int,
+    totals: Sequence[Value],
+) -> Sequence[Value]:
+    """The sums of a warp's blocks of 16 rows and 8 columns after an extent of K.
+
+    `multiplied` is the instruction's function; `begins` is where each operand begins, `counts` the
+    steps of its m or n.
+    """
+    for k in range(0, extent, operands[0].step_k):
+        lefts, rights = (
+            [one.matrices(begin, number, k) for number in range(count)]
+            for one, begin, count in zip(operands, begins, counts, strict=True)
+        )
+        pairs = [
+            (code.extract(right, 2 * half), code.extract(right, 2 * half + 1))
+            for right in rights
+            for half in range(2)
+        ]
+        operations = [(left, pair) for left in lefts for pair in pairs]
+        totals = [
+            code.call(multiplied, total.type, left, *pair, total)
+            for total, (left, pair) in zip(totals, operations, strict=True)
+        ]
+    return totals

@@ -21,7 +21,7 @@ from lamina.codegen.c import Module
 from lamina.codegen.matrix import multiplied_of
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import FLOAT, Value, constant
-from lamina.engines.gpu.matrix_operands import EDGE, MatrixOperand
+from lamina.engines.gpu.matrix_operands import EDGE, MatrixOperand, products_of_warps
 from lamina.engines.gpu.schedule import STEP, WARP, WARPGROUP, MatrixSchedule
 from lamina.engines.gpu.tile_operands import Batch, Side, Tiling, write_in_tiles, write_over_tiles
 from lamina.engines.gpu.tile_results import TileResults
@@ -225,25 +225,10 @@ class _Matrices:
         code, points = self._code, self._points
         multiplied = self._words.multiplied[self._schedule.kind]
         begins = [code.multiply(stage, points.position(one.size)) for one in operands]
-        # Two matrices of 16 bytes each.
-        for k in range(0, self._schedule.tile_k, 32 // self._schedule.element_bytes):
-            lefts, rights = (
-                [one.matrices(begin, number, k) for number in range(count // STEP)]
-                for one, begin, count in zip(
-                    operands, begins, (self._warp_m, self._warp_n), strict=True
-                )
-            )
-            pairs = [
-                (code.extract(right, 2 * half), code.extract(right, 2 * half + 1))
-                for right in rights
-                for half in range(2)
-            ]
-            operations = [(left, pair) for left in lefts for pair in pairs]
-            totals = [
-                code.call(multiplied, total.type, left, *pair, total)
-                for total, (left, pair) in zip(totals, operations, strict=True)
-            ]
-        return totals
+        return products_of_warps(
+            *(code, multiplied, operands, begins),
+            *((self._warp_m // STEP, self._warp_n // STEP), self._schedule.tile_k, totals),
+        )
 
     def _products_of_warpgroups(
         self, operands: Sequence[MatrixOperand], stage: Value, total: Value
