@@ -190,8 +190,9 @@ def first(given: argparse.Namespace, found: Found) -> None:
     from lamina.engines.discovery import open_engine
 
     engine, small = given.engine, given.machine
-    listed = lambda: [(one.engine, one.problem or one.description) for one in lm.devices()]  # noqa: E731
-    found.tried("devices", listed)
+    found.tried(
+        "devices", lambda: [(one.engine, one.problem or one.description) for one in lm.devices()]
+    )
     if not found.tried(OPENED, lambda: str(open_engine(engine).device)):
         return
     driver = open_engine(engine)._driver
