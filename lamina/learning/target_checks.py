@@ -211,7 +211,10 @@ def _are_signs(array: Array) -> bool:
 
 def check_probabilities(loss: object, array: Array) -> None:
     """Raises DataError for targets outside 0 to 1."""
-    if array.size <= FEW_ELEMENTS:
+    if array.size == 1:
+        # A training step of a small network on one example is not much longer than this check.
+        fits = 0 <= array.item() <= 1
+    elif array.size <= FEW_ELEMENTS:
         fits = all(0 <= value <= 1 for value in array.ravel().tolist())
     else:
         fits = bool(array.min() >= 0 and array.max() <= 1)
