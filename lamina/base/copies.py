@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
+from typing import TYPE_CHECKING
 
 from lamina.base.cores import usable_cores
 from lamina.base.shielded import shielded
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 # A thread copies so much at a time; starting it takes about as long as copying a tenth of it.
 PIECE_BYTES = 2 << 20
@@ -43,6 +46,8 @@ def by_threads(
 
 
 def _by_threads(work: Sequence[Callable[[], object]], done: Callable[[int], object]) -> None:
+    from concurrent.futures import wait
+
     # A process that was forked has none of the threads.
     threads = _threads(os.getpid())
     begun = [threads.submit(one) for one in work]
@@ -56,4 +61,7 @@ def _by_threads(work: Sequence[Callable[[], object]], done: Callable[[int], obje
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
+    # It takes 10 ms to import, which a first training need not wait for.
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(min(_MOST_THREADS, usable_cores()), f"copies of {process}")
