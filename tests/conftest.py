@@ -179,15 +179,15 @@ def _is_by_default(config: pytest.Config) -> bool:
 
 
 def _mark_further_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """In runs of everything, all cases of a test but the first are sampled."""
-    if not config.stash[BY_DEFAULT]:
-        return
+    """Marks all cases of a test but the first; in runs of everything they are sampled."""
     seen: set[str] = set()
     for item in items:
         name = f"{item.nodeid.partition('[')[0]} {_engine_of(item)}"
         is_exempt = "conformance" in item.path.parts or item.get_closest_marker("each_case")
         if name in seen and not is_exempt:
-            item.add_marker("sampled")
+            item.add_marker("further")
+            if config.stash[BY_DEFAULT]:
+                item.add_marker("sampled")
         seen.add(name)
 
 
