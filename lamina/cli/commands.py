@@ -310,20 +310,19 @@ def predict(
     """Run a model file on data."""
     from lamina.cli.data import csv_text, load_data, table_inputs, write_outputs
     from lamina.cli.definition import read_layers
-    from lamina.data.read_table import table_format
+    from lamina.data.read_table import is_table
 
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")
     users = read_layers(layers) if layers else ()
     loaded = lm.load(model, engine=engine, dtype=dtype, precision=precision, layers=users)
     inputs: Any
-    table = table_format(Path(data))
-    if table is None:
+    if not is_table(Path(data)):
         inputs = load_data(data, targets).inputs
     elif loaded.coding is not None and loaded.coding.columns:
         inputs = loaded.coding.inputs(data)
     else:
-        inputs = table_inputs(loaded, table, data, targets)
+        inputs = table_inputs(loaded, data, targets)
     outputs: Any = loaded.predict(inputs)
     listed: list[Array] = [outputs] if len(loaded.network.outputs) == 1 else list(outputs)
     if out is None:

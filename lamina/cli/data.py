@@ -14,9 +14,8 @@ import numpy as np
 import lamina as lm
 from lamina.base.shapes import Array
 from lamina.data import Coding, Dataset
-from lamina.data.csv_text import NotNumbers
+from lamina.data.csv_text import NotNumbers, read_csv, read_numbers
 from lamina.data.idx import is_mnist_folder
-from lamina.data.read_table import TableFormat
 from lamina.errors import DataError
 from lamina.files.atomic import write_atomically
 
@@ -65,15 +64,15 @@ def first_examples(
     return loaded.subset(0, min(count, len(loaded)))
 
 
-def table_inputs(model: lm.Model, table: TableFormat, data: str, targets: str | None) -> Array:
+def table_inputs(model: lm.Model, data: str, targets: str | None) -> Array:
     """The inputs of a model that was trained on numbers, in a table.
 
     Without `targets`, the last column is dropped if the model has one feature fewer.
     """
     try:
         if targets is not None:
-            return table.inputs(Path(data), _column(targets))[0]
-        numbers = table.numbers(Path(data))
+            return read_csv(Path(data), _column(targets))[0]
+        numbers = read_numbers(Path(data))
     except NotNumbers as error:
         raise DataError(
             f"{error.problem}, and the model was trained on numbers",

@@ -14,12 +14,12 @@ from lamina.checks.kinds import AnyOf, FilePath, Flag, OrNone, Whole
 from lamina.data.archives import read_hdf5, read_npy, read_npz
 from lamina.data.coding import Words, coded, dataset_of_pictures, target_column, targets_of
 from lamina.data.columns import Decimal, Delimiter, Kinds
-from lamina.data.csv_text import DELIMITERS, NotNumbers, column_number, reading_table
+from lamina.data.csv_text import DELIMITERS, NotNumbers, column_number, read_csv, reading_table
 from lamina.data.dataset import Dataset, Floats
 from lamina.data.from_frame import Gaps
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
 from lamina.data.on_disk import MAPPED_BYTES, mapped_hdf5, mapped_npy
-from lamina.data.read_table import TABLE_FORMATS, TableFormat
+from lamina.data.read_table import TABLE_SUFFIXES, read_columns
 from lamina.data.untrusted import PathLike, reading
 from lamina.errors import DataError, FileFormatError
 
@@ -32,9 +32,10 @@ _SIGNATURES = (
     (GZIP_MAGIC, "idx"),
 )
 _IDX = b"\0\0"
-_TABLES = {name: table.suffixes for name, table in TABLE_FORMATS.items()}
-_ARRAYS = {"npy": (".npy",), "npz": (".npz",), "hdf5": (".h5", ".hdf5"), "idx": (".idx", ".gz")}
-SUFFIXES = {suffix: kind for kind, suffixes in (_ARRAYS | _TABLES).items() for suffix in suffixes}
+SUFFIXES = {
+    **{".npy": "npy", ".npz": "npz", ".h5": "hdf5", ".hdf5": "hdf5", ".idx": "idx", ".gz": "idx"},
+    **dict.fromkeys(TABLE_SUFFIXES, "csv"),
+}
 _LONGEST_SIGNATURE = 8
 _TABLE_DEFAULTS: Mapping[str, Any] = {
     "words": "one-hot",
@@ -97,9 +98,8 @@ def load(
     options = zip(_TABLE_DEFAULTS, given, strict=True)
     asked = {name: value for name, value in options if value != _TABLE_DEFAULTS[name]}
     with reading(source, "a data set"):
-        table = None if on_disk or source.is_dir() else TABLE_FORMATS.get(_kind(source))
-        if table is not None:
-            return _read_table(table, source, targets, dtype, asked)
+        if not on_disk and not source.is_dir() and _kind(source) == "csv":
+            return _read_table(source, targets, dtype, asked)
         if asked:
             name, value = next(iter(asked.items()))
             usual = f"{name}={_TABLE_DEFAULTS[name]!r}"
@@ -123,24 +123,20 @@ def load(
 
 
 def _read_table(
-    table: TableFormat,
-    path: Path,
-    targets: PathLike | int | None,
-    dtype: Floats | None,
-    options: Mapping[str, Any],
+    path: Path, targets: PathLike | int | None, dtype: Floats | None, options: Mapping[str, Any]
 ) -> Dataset:
     """A table of numbers, or of columns that are coded."""
     name = os.fspath(targets) if isinstance(targets, os.PathLike) else targets
     with reading_table(path):
         if not options:
             try:
-                inputs, target, values = table.inputs(path, name)
+                inputs, target, values = read_csv(path, name)
                 outputs = targets_of(target_column(target, values, None), values)
                 return Dataset(inputs, outputs, dtype=dtype)
             except NotNumbers:
                 pass
         delimiters, decimal = options.get("delimiter", DELIMITERS), options.get("decimal")
-        file = table.columns(path, options.get("kinds", {}), None, delimiters, decimal)
+        file = read_columns(path, options.get("kinds", {}), None, delimiters, decimal)
         names = list(file.columns)
         how: dict[str, Any] = {**options, "delimiter": file.delimiter, "decimal": file.decimal}
         dataset = coded(file.columns, names[column_number(name, names)], **how)

@@ -1,20 +1,18 @@
-"""`read_table`, and the formats of files of tables.
-
-A further format is a further row of `TABLE_FORMATS`. `load`, the coding of a model and the command
-line read tables by these rows. If the contents tell the format, `load.py` has its first bytes.
-"""
+"""`read_table`, and the typed columns of files of tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks import checked
 from lamina.data.columns import Decimal, Delimiter, Kinds, decimal_mark, of_cells
-from lamina.data.csv_text import DELIMITERS, read_csv, read_numbers, read_texts, reading_table
+from lamina.data.csv_text import DELIMITERS, read_texts, reading_table
 from lamina.data.untrusted import PathLike
+
+TABLE_SUFFIXES = (".csv", ".tsv")
 
 
 @checked
@@ -59,17 +57,7 @@ def read_columns(
     delimiters: str = DELIMITERS,
     decimal: str | None = None,
 ) -> FileColumns:
-    """The columns of a file; `other` is the kind of columns that `kinds` does not name.
-
-    A file without the suffix of a table is read as text.
-    """
-    table = table_format(path) or _CSV
-    return table.columns(path, kinds, other, delimiters, decimal)
-
-
-def _columns_of_text(
-    path: Path, kinds: Mapping[str, str], other: str | None, delimiters: str, decimal: str | None
-) -> FileColumns:
+    """The columns of a file; `other` is the kind of columns that `kinds` does not name."""
     with reading_table(path):
         texts = read_texts(path, delimiters, decimal)
         cells = {name: (column, kinds.get(name, other)) for name, column in texts.columns.items()}
@@ -83,29 +71,6 @@ def _columns_of_text(
         return FileColumns(columns, texts.delimiter, decimal)
 
 
-@frozen_dataclass
-class TableFormat:
-    """A format of files of tables: its suffixes, and its readers.
-
-    Attributes:
-        suffixes: the endings of the names of its files, in lower case.
-        columns: reads words, dates and gaps as well; the arguments are those of `read_columns`.
-        inputs: reads inputs, the name of the column of targets, and targets, of a table of numbers
-            alone. Raises `NotNumbers` for any other.
-        numbers: reads all columns of such a table.
-    """
-
-    suffixes: tuple[str, ...]
-    columns: Callable[[Path, Mapping[str, str], str | None, str, str | None], FileColumns]
-    inputs: Callable[[Path, str | int | None], tuple[Array, str, Array]]
-    numbers: Callable[[Path], Array]
-
-
-_CSV = TableFormat((".csv", ".tsv"), _columns_of_text, read_csv, read_numbers)
-TABLE_FORMATS = {"csv": _CSV}
-
-
-def table_format(path: Path) -> TableFormat | None:
-    """The format of a file by its suffix; None if that is not a table's."""
-    suffix = path.suffix.lower()
-    return next((table for table in TABLE_FORMATS.values() if suffix in table.suffixes), None)
+def is_table(path: Path) -> bool:
+    """Whether a file is a table, by its suffix."""
+    return path.suffix.lower() in TABLE_SUFFIXES
