@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
 from typing import final
@@ -100,8 +100,8 @@ class Reader:
         keeps_states: bool = False,
         is_over: bool = False,
     ) -> None:
-        self._seed = seed if seed is None or stream.seed is None else stream.seed
-        self._stream, self.start = stream, position or Position()
+        self.seed = seed if seed is None or stream.seed is None else stream.seed
+        self.stream, self.start = stream, position or Position()
         self.buffer_bytes = stream.buffer_bytes
         self._resumes = resumes
         self._keeps_states, self._is_over = keeps_states, is_over
@@ -209,19 +209,15 @@ class Reader:
         if self._is_over:
             position, self._resumes = Position(max(0, position.epoch - 1)), False
         while plan is None or (left != 0 and (plan.epochs is None or position.epoch < plan.epochs)):
-            batches = EpochBatches(
-                self._stream.source,
-                position,
-                self._seed,
-                resumes=self._resumes,
-                keeps_states=self._keeps_states,
-            )
+            how = {"resumes": self._resumes, "keeps_states": self._keeps_states}
+            batches = EpochBatches(self.stream.source, position, self.seed, **how)
             try:
                 first = batches.first()
                 if plan is None:
                     plan = self._plan_for(first)
                     left = plan.steps
-                left = self._read_epoch(batches, position, plan, left)
+                if left != 0:
+                    left = _Blocks(self, batches, position, plan, left).read()
             finally:
                 batches.close()
             position, self._resumes = Position(position.epoch + 1), False
@@ -235,41 +231,6 @@ class Reader:
                 self._require_open()
                 self._changed.wait(_PAUSE_SECONDS)
             return self._plan
-
-    def _read_epoch(
-        self, batches: EpochBatches, position: Position, plan: Plan, steps: int | None
-    ) -> int | None:
-        """Reads an epoch, but at most so many batches; returns how many of these are left."""
-        if steps == 0:
-            return 0
-        window = 0 if self._seed is None else self._stream.window
-        # Without a window, the examples that are used are the first ones after the position.
-        skip = position.examples + (0 if window else position.used)
-        examples = EpochExamples(batches, plan.convert, skip, plan.examples)
-        if self._stream.regroup:
-            order = WindowOrder(window, self._seed or 0, position.epoch) if window else None
-            return _Blocks(self, order, examples, position, plan, steps).read()
-        return self._read_as_given(examples, position, plan, steps)
-
-    def _read_as_given(
-        self, examples: EpochExamples, position: Position, plan: Plan, steps: int | None
-    ) -> int | None:
-        number = 0
-        while steps != 0 and (size := examples.left()) > 0:
-            slot = self.slot(examples, size)
-            starts = ((number, examples.position(position.epoch, 0)),)
-            examples.fill(self.slots[slot], 0, size)
-            rows = np.arange(size, dtype=np.int64).reshape(1, size)
-            groups = () if plan.drop_last and size < plan.batch_size else (rows,)
-            self.give(Chunk(self.filled(slot, size), groups, slot, number, starts, ends=False))
-            number += size
-            steps = steps_left(steps, groups)
-        if steps == 0:
-            return 0
-        slot = self.slot(examples, 0)
-        last = ((number, examples.position(position.epoch, 0)),)
-        self.give(Chunk(self.filled(slot, 0), (), slot, number, last, ends=True))
-        return steps
 
     def slot(self, like: EpochExamples, count: int) -> int:
         """The number of a slot that is free, with room for so many examples."""
@@ -334,34 +295,34 @@ def _room(count: int, like: Array) -> Array:
     return block[start : start + size].view(like.dtype).reshape(shape)
 
 
-def steps_left(steps: int | None, groups: Sequence[Array]) -> int | None:
-    """The batches that are left of so many; None if their number is not known."""
-    return None if steps is None else max(0, steps - sum(map(len, groups)))
-
-
 @final
 class _Blocks:
     """Makes chunks of an epoch: blocks of examples, each in an order of its own.
 
     The examples that do not fill a batch are moved to the next chunk. With a window, a block is
     what the window's rule says. Without one it has the examples that are read until the caller
-    waits for them, at least a batch, and at most a chunk: the batches are the same.
+    waits for them, at least a batch, and at most a chunk: the batches are the same. Batches that
+    are taken as they are (`regroups` is False) are a block each.
     """
 
     def __init__(
         self,
         reader: Reader,
-        order: WindowOrder | None,
-        examples: EpochExamples,
+        batches: EpochBatches,
         position: Position,
         plan: Plan,
         steps: int | None,
     ) -> None:
-        self._reader, self._examples, self._plan = reader, examples, plan
+        self._reader, self._plan, self._steps = reader, plan, steps
         self._epoch, self._block = position.epoch, position.block
-        self._order, self._steps = order, steps
-        # The examples of the first block that were used before.
-        self._used = 0 if order is None else position.used
+        seed, self._regroups = reader.seed, reader.stream.regroup
+        window = 0 if seed is None else reader.stream.window
+        self._order = WindowOrder(window, seed or 0, position.epoch) if window else None
+        # The examples of the first block that were used before. Without a window, they are the
+        # first ones after the position.
+        self._used, first = (position.used, 0) if window else (0, position.used)
+        skip = position.examples + first
+        self._examples = EpochExamples(batches, plan.convert, skip, plan.examples)
         self._carried: list[Array] = []
         # The number in the epoch of the next example, after those before the first block.
         self._number = 0
@@ -392,19 +353,23 @@ class _Blocks:
             added, taken = self._fill(slot, count, length)
         else:
             added, taken = examples.fill(target, count, length), False
-        ends = added < length and not taken
+        # A batch as it is has no examples only at the end.
+        ends = (added < length or not length) and not taken
         chunk, rest = self._chunk(slot, count, added, ends=ends)
         self._carried = [array[rest] for array in target] if rest.size and not ends else []
         if not taken:
             self._reader.give(chunk)
         self._number += sum(rows.size for rows in chunk.groups)
-        self._steps = steps_left(self._steps, chunk.groups)
+        if self._steps is not None:
+            self._steps = max(0, self._steps - sum(map(len, chunk.groups)))
         self._block, self._used = self._block + 1, 0
         return ends
 
     def _length(self, carried: int) -> int:
         if self._order is not None:
             return self._order.length(self._block)
+        if not self._regroups:
+            return self._examples.left()
         batch = self._plan.batch_size
         most = min(_CHUNK_BYTES, self._reader.buffer_bytes // _LEAST_SLOTS)
         batches = max(1, most // max(1, self._examples.each_bytes * batch))
@@ -444,7 +409,8 @@ class _Blocks:
 
     def _chunk(self, slot: int, carried: int, added: int, *, ends: bool) -> tuple[Chunk, Array]:
         """A chunk of a slot, and the examples that are in none of its batches."""
-        before, size = np.arange(carried, dtype=np.int64), self._plan.batch_size
+        before = np.arange(carried, dtype=np.int64)
+        size = self._plan.batch_size if self._regroups else max(added, 1)
         if self._order is None or not added:
             order = np.arange(added, dtype=np.int64)
         else:
@@ -454,6 +420,8 @@ class _Blocks:
         groups, rest = [rows[:batched].reshape(-1, size)] if batched else [], rows[batched:]
         if ends and rest.size and not self._plan.drop_last:
             groups.append(rest.reshape(1, -1))
+        if not self._regroups and self._plan.drop_last and added < self._plan.batch_size:
+            groups = []
         arrays = self._reader.filled(slot, carried + added)
         starts = tuple(self._starts)
         return Chunk(arrays, tuple(groups), slot, self._number, starts, ends), rest

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -145,17 +146,15 @@ class Coding:
         Raises:
             DataError: as for `inputs`, and for targets that are missing or unknown.
         """
-        if not self.columns:
-            with errors_at("Coding"):
-                return dataset_of_pictures(frame, self)
         target = () if self.target is None else (self.target,)
         with errors_at("Coding"):
+            if not self.columns:
+                return dataset_of_pictures(frame, self)
             return _dataset(self, _table(self, frame, (*self.columns, *target)))
 
     def notes(self) -> dict[str, Any]:
         """It as plain data, for a file."""
-        target = None if self.target is None else dict(vars(self.target))
-        return {**vars(self), "columns": [dict(vars(c)) for c in self.columns], "target": target}
+        return asdict(self)
 
     @staticmethod
     def of(notes: Mapping[str, Any]) -> Coding:
@@ -183,69 +182,51 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:30]) + ", ..." * (len(names) > 30)
 
 
-def _difference(coding: Coding, other: Coding) -> tuple[str, str] | None:
-    """How a coding differs: what is expected, and what is found; None if they are equal.
-
-    Targets are compared if both have one.
-    """
-    names, others = [[column.name for column in c.columns] for c in (coding, other)]
-    if names != others:
-        return _first_difference("columns", names, others)
-    for name in ("words", "indices_first"):
-        values = [getattr(c, name) for c in (coding, other)]
-        if values[0] != values[1]:
-            return f"{name}={values[0]!r}", f"{name}={values[1]!r}"
-    pairs = list(zip(coding.columns, other.columns, strict=True))
-    if coding.target is not None and other.target is not None:
-        pairs.append((coding.target, other.target))
-    for column, another in pairs:
-        for differing, value in vars(column).items():
-            other_value = vars(another)[differing]
-            if differing == "words" and value != other_value:
-                return _first_difference(f"words of {column.name!r}", value, other_value)
-            if value != other_value:
-                is_name = differing == "name"
-                label = "name of the target" if is_name else f"{differing} of {column.name!r}"
-                return f"{label}: {value}", f"{label}: {other_value}"
-    return None
+def _parts(coding: Coding, with_target: bool) -> Iterator[tuple[str, Any]]:
+    """All that decides the numbers that a coding makes, each with a label."""
+    yield "columns: ", tuple(column.name for column in coding.columns)
+    yield "words=", repr(coding.words)
+    yield "indices_first=", repr(coding.indices_first)
+    for column in filter(None, (*coding.columns, coding.target if with_target else None)):
+        for name, value in vars(column).items():
+            yield f"{name} of {'the target' if name == 'name' else repr(column.name)}: ", value
 
 
-def _first_difference(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
-    """How many names there are, and the first that is not the same."""
-    pairs = enumerate(zip(names, others, strict=False))
-    position = next((n for n, (a, b) in pairs if a != b), min(len(names), len(others)))
-
-    def text(listed: Sequence[str]) -> str:
-        first = f"; number {position} is {listed[position]!r}" if position < len(listed) else ""
-        return f"{what}: {len(listed):,}{first}"
-
-    return text(names), text(others)
-
-
-def _alike(coding: Coding) -> str:
-    tables = ("tables", "model.coding.dataset('test.csv'), train.coding.dataset(frame)")
-    folders = ("folders", "model.coding.dataset('test'), train.coding.dataset('test')")
-    what, calls = tables if coding.columns else folders
-    return (
-        f"Words, classes and scales would get other numbers than in training. Code further {what} "
-        f"as the training data: {calls}; or load all examples and divide them afterwards: "
-        "data.split(0.8)."
-    )
+def _text(value: Any, other: Any) -> str:
+    """A part that differs from another one; of names the number, and the first that differs."""
+    if not isinstance(value, tuple):
+        return str(value)
+    names = cast(tuple[str, ...], value)
+    position = next(n for n, (a, b) in enumerate(zip_longest(names, other)) if a != b)
+    first = f"; number {position} is {names[position]!r}" if position < len(names) else ""
+    return f"{len(names):,}{first}"
 
 
 def require_equal(coding: Coding, other: Coding, *, is_training: bool = False) -> None:
     """Raises DataError if data is not coded as the model needs it; in training only warns."""
-    different = _difference(coding, other)
+    # Targets are compared if both have one.
+    parts = [_parts(c, bool(coding.target and other.target)) for c in (coding, other)]
+    pairs = zip(*parts, strict=False)
+    different = next(((label, a, b) for (label, a), (_, b) in pairs if a != b), None)
     if different is None:
         return
-    expected, found = different
+    label, a, b = different
+    expected, found = label + _text(a, b), label + _text(b, a)
     problem = f"the {'table' if coding.columns else 'folder'} is coded otherwise than the "
+    what, calls = "tables", ("'test.csv'", "frame")
+    if not coding.columns:
+        what, calls = "folders", ("'test'", "'test'")
+    advice = (
+        f"Words, classes and scales would get other numbers than in training. Code further {what} "
+        f"as the training data: model.coding.dataset({calls[0]}), train.coding.dataset({calls[1]}); or "
+        "load all examples and divide them afterwards: data.split(0.8)."
+    )
     if not is_training:
         facts = (("expected", expected), ("found", found))
-        raise DataError(f"{problem}training data", facts=facts, advice=_alike(coding))
+        raise DataError(f"{problem}training data", facts=facts, advice=advice)
     warn(
         f"{problem}data on which the model was trained before: expected {expected}, found {found}. "
-        f"{_alike(coding)}"
+        f"{advice}"
     )
 
 
@@ -292,26 +273,12 @@ def coded(
 
 
 def _dataset(coding: Coding, table: Mapping[str, Array]) -> Dataset:
-    inputs, target = _inputs(coding, table), coding.target
-    if target is None:
-        return Dataset(inputs, coding=coding)
-    if target.name not in table:
-        raise DataError(
-            "the column of targets is missing",
-            facts=(("expected", target.name), ("found", ", ".join(table))),
-            advice="coding.inputs(frame) needs no targets.",
-        )
-    return Dataset(inputs, targets_of(target, table[target.name]), coding=coding)
+    target = coding.target
+    targets = None if target is None else targets_of(target, table[target.name])
+    return Dataset(_inputs(coding, table), targets, coding=coding)
 
 
 def _inputs(coding: Coding, table: Mapping[str, Array]) -> Arrays:
-    absent = [column.name for column in coding.columns if column.name not in table]
-    if absent:
-        raise DataError(
-            "columns are missing",
-            facts=(("missing", ", ".join(absent)), ("found", ", ".join(table) or "none")),
-            advice="Give a table with the columns with which the model was trained.",
-        )
     features: list[Array] = []
     indices: list[Array] = []
     for column in coding.columns:
@@ -333,16 +300,39 @@ def _inputs(coding: Coding, table: Mapping[str, Array]) -> Arrays:
 
 def _table(coding: Coding, frame: Any, columns: tuple[Column, ...]) -> Mapping[str, Array]:
     """The columns of a frame or file; of a file these columns as their kinds say."""
+    rows: list[Any] = cast(list[Any], frame) if isinstance(frame, list) else [frame]
+    names = [column.name for column in columns]
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        _require_columns(coding, names, rows[0])
+        known = [columns_in(row, names) for row in rows]
+        return columns_of(known if isinstance(frame, list) else known[0])
     if isinstance(frame, str | os.PathLike) and os.fspath(cast(Any, frame)):
         path, kinds = Path(cast(Any, frame)), {column.name: column.kind for column in columns}
         delimiters = (coding.delimiter or "") + DELIMITERS
-        return read_columns(path, kinds, "word", delimiters, coding.decimal).columns
-    names = [column.name for column in columns]
-    if isinstance(frame, Mapping):
-        return columns_of(columns_in(cast(Mapping[Any, Any], frame), names))
-    if isinstance(frame, list) and all(isinstance(row, Mapping) for row in cast(list[Any], frame)):
-        return columns_of([columns_in(row, names) for row in cast(list[Any], frame)])
-    return columns_of(frame)
+        table = read_columns(path, kinds, "word", delimiters, coding.decimal).columns
+    else:
+        table = columns_of(frame)
+    _require_columns(coding, names, table)
+    return table
+
+
+def _require_columns(coding: Coding, names: Sequence[str], given: Collection[Any]) -> None:
+    """Requires columns of these names, in a table that has the given ones."""
+    absent = [name for name in names if name not in map(str, given)]
+    inputs = [column.name for column in coding.columns if column.name in absent]
+    found = ", ".join(map(str, given)) or "none"
+    if inputs:
+        raise DataError(
+            "columns are missing",
+            facts=(("missing", ", ".join(inputs)), ("found", found)),
+            advice="Give a table with the columns with which the model was trained.",
+        )
+    if absent:
+        raise DataError(
+            "the column of targets is missing",
+            facts=(("expected", absent[0]), ("found", found)),
+            advice="coding.inputs(frame) needs no targets.",
+        )
 
 
 def _known_kind(name: str, values: Array, kind: str | None) -> Array:
