@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterable
 from functools import cached_property
 from importlib import import_module
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any, final
 
@@ -156,12 +157,24 @@ class _Lazy(ModuleType):
 
     def _submodule(self, name: str) -> ModuleType:
         whole = f"{self.__name__}.{name}"
-        if not name.startswith("_"):
-            try:
-                return import_module(whole)
-            except ModuleNotFoundError as error:
-                if error.name != whole:
-                    raise
+        if not name.startswith("_") and PathFinder.find_spec(whole, self.__path__):
+            return import_module(whole)
         from lamina.errors import UnknownAttribute  # only errors need it
 
         raise UnknownAttribute(self, name)
+
+
+class _Advice:
+    """Gives advice on a module that a package lacks: `import lamina.nn`, `from lamina import nn`."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Python asks it last, for modules that nothing else finds."""
+        package, _, lacking = name.rpartition(".")
+        if isinstance(sys.modules.get(package), _Lazy):
+            from lamina.foreign import unknown_attribute
+
+            raise ModuleNotFoundError(unknown_attribute(sys.modules[package], lacking))
+
+
+sys.meta_path.append(_Advice)

@@ -263,8 +263,10 @@ class Interface:
             advice = advice_on_option(callee, unknown, values, options)
         elif not problem.startswith("missing"):
             positional = values[1:] if method else values
-            by_name = [p.name for p in parameters if p.kind == p.KEYWORD_ONLY]
-            lacking = next((n for n in by_name if n not in options and n != "name"), "")
+            surplus = values[len(self.positional) :][:1]
+            by_name = {p.name for p in parameters if p.kind == p.KEYWORD_ONLY} - {"name", *options}
+            taking = (n for n in callee.accepted if all(callee.accepts(n, v) for v in surplus))
+            lacking = next((name for name in taking if name in by_name), "")
             are_data = [
                 isinstance(one, list | dict) or hasattr(one, "__array__") for one in positional
             ]

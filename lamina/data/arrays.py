@@ -81,6 +81,8 @@ def to_array(value: Any, problem: str) -> Array:
     except Exception as error:  # another library may raise any exception
         if getattr(value, "requires_grad", False):
             return to_array(value.detach(), problem)
+        if hasattr(value, "is_conj") and (value.is_conj() or value.is_neg()):  # computed when read
+            return to_array(value.resolve_conj().resolve_neg(), problem)
         advice = "Check that all examples have the same shape."
         if type(value).__module__.startswith("polars"):
             advice = "Cast it first: series.cast(polars.Float64)."

@@ -36,6 +36,7 @@ from lamina.data.dataset_arrays import (
     type_text,
 )
 from lamina.errors import DataError, Named
+from lamina.foreign import spelling
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox_in_64_bits
 
 Floats = Annotated[DTypeLike, ElementType(("float",))]
@@ -435,24 +436,24 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
         return Dataset(inputs, targets, weights=weights[0] if weights else None)
     other = cast(Any, value)
     is_plain = isinstance(other, str | bytes | list | tuple | Mapping) or has_columns(other)
+    advice = "Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple, ((a, b), y), or a "
+    advice += "dict by their names, ({'image': a, 'age': b}, y)."
+    if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not is_plain:
+        # An object with examples by number, as PyTorch's data sets.
+        advice = (
+            "It gives one example at a time; a loader makes batches of it, which fit takes: "
+            "torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)."
+        )
+    elif isinstance(given, float):  # a share
+        advice = spelling(["(validation)"], "validation_split")
     raise DataError(
         "this is not a data set",
         facts=(
             ("expected", "a Dataset, a pair (x, y) of arrays, or an array"),
             ("found", type_text(value)),
         ),
-        advice=_ONE_BY_ONE
-        if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not is_plain
-        else "Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple, ((a, b), y), or a "
-        "dict by their names, ({'image': a, 'age': b}, y).",
+        advice=advice,
     )
-
-
-# For objects with examples by number, as PyTorch's data sets.
-_ONE_BY_ONE = (
-    "It gives one example at a time; a loader makes batches of it, which fit takes: "
-    "torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)."
-)
 
 
 Data = Annotated[Dataset | tuple[Any, Any] | tuple[Any, Any, Any], ReadBy(as_dataset)]

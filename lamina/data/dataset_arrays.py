@@ -164,6 +164,8 @@ def _dtype_advice(array: Array) -> str:
     dtype = array.dtype
     if dtype.kind == "f":
         return "Convert first: array.astype('float32')."
+    if dtype.kind == "c":
+        return "Complex numbers are two arrays: array.real and array.imag."
     if dtype.kind in "iu":
         return "Convert first: array.astype('int32') or array.astype('int64')."
     words = dtype.kind == "O" and any(isinstance(value, str) for value in array.flat)
