@@ -165,7 +165,7 @@ class _Lazy(ModuleType):
 
 
 class _Advice:
-    """Gives advice on a module that a package lacks: `import lamina.nn`, `from lamina import nn`."""
+    """Advice on a module that a package lacks: `import lamina.nn`, `from lamina import nn`."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:

@@ -31,6 +31,7 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get
 import numpy as np
 
 from lamina.base.records import cached_property, frozen_dataclass
+from lamina.checks.foreign_calls import advice_on_call, advice_on_option
 from lamina.checks.kinds import (
     FilePath,
     Flag,
@@ -49,7 +50,6 @@ from lamina.checks.kinds import (
 from lamina.checks.origin import Origin, located, source_line
 from lamina.errors import DefinitionError, LaminaError
 from lamina.foreign import spelling
-from lamina.foreign.calls import Callee, advice_on_call, advice_on_option
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -177,7 +177,7 @@ class Interface:
                 by_name = {name: self._read(name, value) for name, value in options.items()}
             except DefinitionError as error:
                 if not error.advice:
-                    error.advice = advice_on_call(self._callee(), values, options)
+                    error.advice = advice_on_call(self, values, options)
                 raise
             return function(*by_position, **by_name)
         misfit = self.misfit(values, options)
@@ -203,7 +203,7 @@ class Interface:
         return tuple(one.name for one in parameters if one.kind == one.POSITIONAL_OR_KEYWORD)
 
     @cached_property
-    def _required(self) -> frozenset[str]:
+    def required(self) -> frozenset[str]:
         parameters = self.signature.parameters.values()
         return frozenset(one.name for one in parameters if one.default is one.empty)
 
@@ -221,7 +221,7 @@ class Interface:
         if not self._usual or len(values) > len(self.positional):
             return False
         given = {*self.positional[: len(values)], *options}
-        are_known = given <= self.signature.parameters.keys() and self._required <= given
+        are_known = given <= self.signature.parameters.keys() and self.required <= given
         return are_known and len(given) == len(values) + len(options)
 
     def _read(self, name: str, value: Any) -> Any:
@@ -253,54 +253,51 @@ class Interface:
         ]
         bare = self.signature.replace(parameters=parameters, return_annotation=empty)
         facts = (("expected", f"{self.name}{bare}"),)
-        callee = self._callee()
         takes_any = any(parameter.kind == _ANY for parameter in parameters)
-        others = (name for name in options if name not in callee.accepted)
+        others = (name for name in options if name not in self.accepted)
         advice, unknown = "", "" if takes_any else next(others, "")
         if unknown:
             problem = f"there is no option {unknown!r}"
             facts += (("found", f"{unknown}={shown(options[unknown])}"),)
-            advice = advice_on_option(callee, unknown, values, options)
+            advice = advice_on_option(self, unknown, values, options)
         elif not problem.startswith("missing"):
             positional = values[1:] if method else values
-            surplus = values[len(self.positional) :][:1]
-            by_name = {p.name for p in parameters if p.kind == p.KEYWORD_ONLY} - {"name", *options}
-            taking = (n for n in callee.accepted if all(callee.accepts(n, v) for v in surplus))
-            lacking = next((name for name in taking if name in by_name), "")
             are_data = [
-                isinstance(one, list | dict) or hasattr(one, "__array__") for one in positional
+                isinstance(one, list | dict) or hasattr(one, "__array__") for one in positional[:2]
             ]
-            if len(positional) > 1 and all(are_data[:2]):
-                advice = spelling([f"({option})" for option in callee.accepted], "targets")
+            if len(are_data) > 1 and all(are_data):
+                advice = spelling([f"({option})" for option in self.accepted], "targets")
             if not advice and problem.startswith("too many positional"):
                 if self.owner is not None:
-                    facts += (("found", self._text(values, options)),)
-                advice = advice_on_call(callee, values, options)
+                    facts += (("found", self.text(values, options)),)
+                advice = advice_on_call(self, values, options)
                 if len(positional) > 1 and all(isinstance(value, int) for value in positional[1:]):
                     advice = advice or spelling([f"{self.name}()"], "2,3")
-                if lacking and not advice:
+                surplus, given = values[len(self.positional)], ("name", *options)
+                by_name = (p.name for p in parameters if p.kind == p.KEYWORD_ONLY)
+                taking = (n for n in by_name if n not in given and self.accepts(n, surplus))
+                if not advice and (lacking := next(taking, "")):
                     advice = f"Give it by name: {lacking}=..."
         where = str(Origin(self.name, source_line()))
         return DefinitionError(problem, facts=facts, where=where, advice=advice)
 
-    def _callee(self) -> Callee:
-        """This interface, as advice on its calls sees it."""
+    @cached_property
+    def accepted(self) -> tuple[str, ...]:
+        """The parameters that take one value each."""
         several = (inspect.Parameter.VAR_POSITIONAL, _ANY)
         parameters = self.signature.parameters.items()
-        accepted = tuple(n for n, p in parameters if p.kind not in several and n not in _OWNERS)
+        return tuple(n for n, p in parameters if p.kind not in several and n not in _OWNERS)
 
-        def accepts(option: str, value: Any) -> bool:
-            try:
-                if option in self.kinds:
-                    self.kinds[option].read(value)
-            except (Misfit, LaminaError):
-                return False
-            return option in accepted
+    def accepts(self, option: str, value: Any) -> bool:
+        """Whether it takes a value for an option."""
+        try:
+            if option in self.kinds:
+                self.kinds[option].read(value)
+        except (Misfit, LaminaError):
+            return False
+        return option in self.accepted
 
-        fields = (self.name, self.owner, accepted, self.positional, self._required)
-        return Callee(*fields, accepts, self._text)
-
-    def _text(self, values: Sequence[Any], options: Mapping[str, Any]) -> str:
+    def text(self, values: Sequence[Any], options: Mapping[str, Any]) -> str:
         texts = [*map(_shown, values), *(f"{name}={_shown(v)}" for name, v in options.items())]
         return f"{self.name}({', '.join(texts)})"
 

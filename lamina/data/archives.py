@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -16,7 +16,7 @@ from lamina.base.disk import open_regular
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
 from lamina.data.dataset import NAME_PAIRS
-from lamina.data.untrusted import RESTORE, ByteStream, read_at_most, reading, require_plausible
+from lamina.data.untrusted import RESTORE, read_at_most, reading, require_plausible
 from lamina.errors import DataError, DTypeError, FileFormatError, missing_extra
 
 
@@ -169,7 +169,7 @@ def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array
     payload = size_of(shape) * dtype.itemsize
     content = bytearray()
     if 0 <= payload <= available:
-        content = read_at_most(cast(ByteStream, stream), payload + 1)
+        content = read_at_most(stream.read, payload + 1)
     if len(content) != payload:
         raise FileFormatError(
             f"{name} does not match its header",

@@ -218,8 +218,9 @@ def require_equal(coding: Coding, other: Coding, *, is_training: bool = False) -
         what, calls = "folders", ("'test'", "'test'")
     advice = (
         f"Words, classes and scales would get other numbers than in training. Code further {what} "
-        f"as the training data: model.coding.dataset({calls[0]}), train.coding.dataset({calls[1]}); or "
-        "load all examples and divide them afterwards: data.split(0.8)."
+        f"as the training data: model.coding.dataset({calls[0]}), "
+        f"train.coding.dataset({calls[1]}); or load all examples and divide them afterwards: "
+        "data.split(0.8)."
     )
     if not is_training:
         facts = (("expected", expected), ("found", found))

@@ -59,21 +59,13 @@ def _delimiter(value: Any) -> str:
 # The notation of a file, where it shall not be found.
 Delimiter = Annotated[str | None, OrNone(ReadBy(_delimiter))]
 Decimal = Annotated[str | None, OrNone(Word(tuple(".,")))]
-
-
-def in_row(row: int) -> str:
-    """The position of a row that is counted from 0."""
-    return f"in row {row}"
+# The position of a row that is counted from 0.
+in_row = "in row {}".format
 
 
 def kind_of(values: Array) -> str:
     """`"number"`, `"date"` or `"word"`."""
     return {"O": "word", "M": "date"}.get(values.dtype.kind, "number")
-
-
-def stored_kind(kind: str | None) -> str | None:
-    """The kind of the values of a column; classes are numbers."""
-    return "number" if kind == "class" else kind
 
 
 def missing(values: Array) -> Array:
@@ -105,7 +97,7 @@ def require_float32(
 
 def as_kind(name: str, values: Array, kind: str, learned: Collection[str] | None = None) -> Array:
     """The values of a column as values of a kind; `learned` are the words of the training data."""
-    present, kind = kind_of(values), stored_kind(kind) or ""
+    present, kind = kind_of(values), "number" if kind == "class" else kind
     if present == kind:
         return values
     if missing(values).all():
@@ -231,7 +223,7 @@ def of_cells(
         where: a function that describes the position of a cell, `"in line 3"`.
         decimal: the decimal mark, as for `number_in`.
     """
-    kind, kinds = stored_kind(kind), _NOTATIONS[decimal]
+    kind, kinds = "number" if kind == "class" else kind, _notations(decimal)
     if kind == "word":
         return np.array([cell or None for cell in cells], object)
     # Dates and words are often repeated: each is looked at once.
@@ -270,7 +262,7 @@ def _found_kind(
 ) -> str:
     """The kind of the cells that are not missing; `counts` says how often each is there."""
     total = counts.total()
-    for kind, notation in _NOTATIONS[decimal].items():
+    for kind, notation in _notations(decimal).items():
         fitting = sum(count for cell, count in counts.items() if notation.fits(cell))
         if total and fitting == total:
             return kind
@@ -297,7 +289,7 @@ def _quoted(name: str) -> str:
     return name if name.isidentifier() else repr(name)
 
 
-def number_in(text: str, decimal: str | None = None) -> float:
+def number_in(text: str, decimal: str | None = None) -> float | None:
     """The number in a cell; only with a known decimal mark it may have marks between thousands."""
     plain = text
     if decimal == ",":
@@ -309,7 +301,7 @@ def number_in(text: str, decimal: str | None = None) -> float:
         except ValueError:
             pass
     if decimal is None or not _GROUPED[decimal].fullmatch(text):
-        raise ValueError(text)
+        return None
     kept = [mark for mark in text if mark in _SIGNED_DIGITS or mark == decimal]
     return float("".join(kept).replace(",", "."))
 
@@ -326,12 +318,8 @@ _MAY_BE_GROUPED = re.compile(rf",|[{_SPACES}]\d{{3}}|\.\d{{3}}\.", re.ASCII)
 
 
 def is_number(text: str, decimal: str | None = None) -> bool:
-    """Whether a cell is a number with this decimal mark; the arguments of `number_in`."""
-    try:
-        number_in(text, decimal)
-    except ValueError:
-        return False
-    return True
+    """Whether a cell is a number with this decimal mark."""
+    return number_in(text, decimal) is not None
 
 
 def decimal_mark(columns: Mapping[str, Sequence[str]]) -> str | None:
@@ -421,12 +409,9 @@ class _Notation:
 
 
 _DATES = _Notation(_is_date, lambda cell: np.datetime64(cell, "us"), "NaT", "datetime64[us]")
-_NAN = ("nan", "float64")
-# By decimal marks.
-_NOTATIONS: dict[str | None, dict[str, _Notation]] = {
-    d: {
-        "number": _Notation(partial(is_number, decimal=d), partial(number_in, decimal=d), *_NAN),
-        "date": _DATES,
-    }
-    for d in (None, ".", ",")
-}
+
+
+def _notations(decimal: str | None) -> dict[str, _Notation]:
+    """The notations of numbers with a decimal mark, and of dates."""
+    fits, read = partial(is_number, decimal=decimal), partial(number_in, decimal=decimal)
+    return {"number": _Notation(fits, read, "nan", "float64"), "date": _DATES}

@@ -25,14 +25,12 @@ from lamina.data.arrays import (
 )
 from lamina.data.dataset_arrays import (
     Arrays,
-    arrays_of,
     as_tuple,
-    check_array,
     example_text,
     full_text,
-    in_dtype,
     map_arrays,
     named_arrays,
+    read_arrays,
     type_text,
 )
 from lamina.errors import DataError, Named
@@ -45,7 +43,6 @@ Batch = tuple[Any, ...]
 
 # The names of inputs and targets that are recognised, in pairs.
 NAME_PAIRS = (("x", "y"), ("inputs", "targets"), ("images", "labels"))
-_ROLES = ("inputs", "targets", "weights")
 # Random keys are drawn for so many examples at a time, because the generator needs scratch memory.
 _PIECE = 1 << 18
 _32 = np.uint64(32)
@@ -141,16 +138,11 @@ class Dataset(Named, metaclass=Called):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "column_names", _columns_of(self.inputs))
-        for role in _ROLES:
-            object.__setattr__(self, role, arrays_of(role, getattr(self, role)))
-        for name, value in self._named_arrays():
-            check_array(name, value)
-        if self.dtype is not None:
-            for role in _ROLES:
-                arrays = in_dtype(role, getattr(self, role), as_dtype(self.dtype))
-                object.__setattr__(self, role, arrays)
-        named = self._named_arrays()
-        (first_name, first), *others = named
+        dtype = None if self.dtype is None else as_dtype(self.dtype)
+        for role in ("inputs", "targets", "weights"):
+            if (value := getattr(self, role)) is not None or role == "inputs":
+                object.__setattr__(self, role, read_arrays(role, value, dtype))
+        (first_name, first), *others = self._named_arrays()
         for name, value in others:
             if value.shape[0] != first.shape[0]:
                 raise DataError(

@@ -63,11 +63,15 @@ def named_arrays(role: str, arrays: Arrays) -> list[tuple[str, Array]]:
     return named
 
 
-def arrays_of(role: str, value: Any) -> Any:
-    """Lists and array-likes as arrays, also in tuples and dicts; any other value unchanged."""
+def read_arrays(role: str, value: Any, dtype: DType | None) -> Any:
+    """Inputs, targets or weights as arrays that a data set takes; floats in a dtype, if any."""
     if isinstance(value, tuple) or is_named(value):
-        return map_arrays(value, lambda index, item: _as_array(f"{role}{index}", item))
-    return _as_array(role, value)
+        value = map_arrays(value, lambda index, item: _as_array(f"{role}{index}", item))
+    else:
+        value = _as_array(role, value)
+    for name, array in named_arrays(role, value):
+        _check_array(name, array)
+    return value if dtype is None else _in_dtype(role, value, dtype)
 
 
 def _as_array(name: str, value: Any) -> Any:
@@ -76,15 +80,12 @@ def _as_array(name: str, value: Any) -> Any:
         return value
     if is_sparse(value):
         return value.tocsr()
-    convertible = isinstance(value, list) or is_buffer(value)
-    return (
-        listed(value, f"the {name} cannot be converted to an array")
-        if convertible
-        else cast(Any, value)
-    )
+    if isinstance(value, list) or is_buffer(value):
+        return listed(value, f"the {name} cannot be converted to an array")
+    return value
 
 
-def in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
+def _in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
     """The arrays; arrays of floats in this dtype."""
 
     def one(index: str, array: Array | None) -> Array | None:
@@ -96,7 +97,7 @@ def in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
     return map_arrays(arrays, one)
 
 
-def check_array(name: str, value: object) -> None:
+def _check_array(name: str, value: object) -> None:
     """Raises DataError or DTypeError for what a data set does not take."""
     if is_sparse(value):
         _check_sparse(name, cast(Array, value))

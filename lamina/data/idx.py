@@ -128,7 +128,7 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compres
     # One byte more than declared: it must not exist, and reading up to the end makes gzip verify
     # its checksum.
     try:
-        content = read_at_most(stream, payload + 1)
+        content = read_at_most(stream.read, payload + 1)
     except EOFError:
         raise fault(True) from None
     if len(content) != payload:
@@ -143,7 +143,7 @@ def _read_header(
     stream: BinaryIO | gzip.GzipFile,
 ) -> tuple[np.dtype[np.generic], tuple[int, ...], int]:
     """The element type, the shape, and the size of the header in bytes."""
-    magic = bytes(read_at_most(stream, 4))
+    magic = bytes(read_at_most(stream.read, 4))
     codes = ", ".join(f"{code:02x}" for code in _TYPES)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
         raise FileFormatError(
@@ -161,7 +161,7 @@ def _read_header(
             facts=(("expected", f"1 to {_LARGEST_RANK}"), ("found", str(rank))),
             advice=RESTORE,
         )
-    encoded = read_at_most(stream, 4 * rank)
+    encoded = read_at_most(stream.read, 4 * rank)
     if len(encoded) < 4 * rank:
         raise FileFormatError(
             "the file ends within its header",

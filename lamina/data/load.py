@@ -32,10 +32,9 @@ _SIGNATURES = (
     (GZIP_MAGIC, "idx"),
 )
 _IDX = b"\0\0"
-SUFFIXES = {
-    **{".npy": "npy", ".npz": "npz", ".h5": "hdf5", ".hdf5": "hdf5", ".idx": "idx", ".gz": "idx"},
-    **dict.fromkeys(TABLE_SUFFIXES, "csv"),
-}
+_ARRAYS = {"npy": (".npy",), "npz": (".npz",), "hdf5": (".h5", ".hdf5"), "idx": (".idx", ".gz")}
+SUFFIXES = {suffix: kind for kind, suffixes in _ARRAYS.items() for suffix in suffixes}
+SUFFIXES |= dict.fromkeys(TABLE_SUFFIXES, "csv")
 _LONGEST_SIGNATURE = 8
 _TABLE_DEFAULTS: Mapping[str, Any] = {
     "words": "one-hot",

@@ -27,6 +27,7 @@ from lamina.data.arrays import (
     to_array,
 )
 from lamina.data.dataset import NAME_PAIRS, Batch, Dataset, as_dataset
+from lamina.data.dataset_arrays import as_tuple
 from lamina.errors import DataError
 
 if TYPE_CHECKING:
@@ -279,11 +280,8 @@ def _are_rows(value: object, coding: Coding) -> bool:
     return bool(rows) and all(fits)
 
 
-def _has_sparse(inputs: object) -> bool:
-    if is_named(inputs):
-        inputs = tuple(cast(Mapping[str, object], inputs).values())
-    several = cast(tuple[object, ...], inputs) if isinstance(inputs, tuple) else (inputs,)
-    return any(map(is_sparse, several))
+def _has_sparse(inputs: Any) -> bool:
+    return is_sparse(inputs) or any(map(is_sparse, as_tuple(inputs)))
 
 
 def is_stream(value: Any) -> bool:

@@ -7,10 +7,9 @@ refused before anything is read if a file of this length cannot hold so much.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from lamina.errors import DataError, FileFormatError, LaminaError, LaminaWarning
 
@@ -24,14 +23,6 @@ _SLACK_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 
 RESTORE = "Fetch or write the file again; it was changed or truncated."
-
-
-class ByteStream(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
-        ...
 
 
 @contextmanager
@@ -82,12 +73,9 @@ def require_plausible(declared_bytes: int, stored_bytes: int, what: str) -> None
         )
 
 
-def read_at_most(stream: ByteStream, count: int) -> bytearray:
+def read_at_most(read: Callable[[int], bytes], count: int) -> bytearray:
     """The next `count` bytes, or all up to the end; memory grows with the bytes that arrive."""
     result = bytearray()
-    while len(result) < count:
-        chunk = stream.read(min(_CHUNK_BYTES, count - len(result)))
-        if not chunk:
-            break
+    while len(result) < count and (chunk := read(min(_CHUNK_BYTES, count - len(result)))):
         result += chunk
     return result

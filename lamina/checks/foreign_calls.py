@@ -8,28 +8,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lamina.foreign import nearest, spelling, spellings, spellings_by_owner
+
+if TYPE_CHECKING:
+    from lamina.checks.calls import Interface
 
 # Where parameters are listed that Lamina does not need: those of any call, and of the signatures.
 _EVERYWHERE, _HERE = "left-out-everywhere", "left-out"
 
 
-class Callee(NamedTuple):
-    """A class or function of Lamina, as far as advice on its calls depends on it."""
-
-    name: str
-    owner: type | None
-    accepted: Sequence[str]
-    positional: Sequence[str]
-    required: Collection[str]
-    accepts: Callable[[str, Any], bool]
-    text: Callable[[Sequence[Any], Mapping[str, Any]], str]
-
-
 def advice_on_option(
-    callee: Callee, unknown: str, values: Sequence[Any], options: Mapping[str, Any]
+    callee: Interface, unknown: str, values: Sequence[Any], options: Mapping[str, Any]
 ) -> str:
     """The advice for an unknown option.
 
@@ -47,7 +38,7 @@ def advice_on_option(
     return spelling(owners, unknown) or f"Did you mean {near}?" * bool(near)
 
 
-def advice_on_call(callee: Callee, values: Sequence[Any], options: Mapping[str, Any]) -> str:
+def advice_on_call(callee: Interface, values: Sequence[Any], options: Mapping[str, Any]) -> str:
     """The advice for arguments that a class does not take; "" if they are in no known spelling."""
     if callee.owner is None:
         return ""
@@ -115,7 +106,7 @@ def _names(signature: str) -> tuple[list[str], int]:
     return [*required.split(), *others.rstrip("]").split()], len(required.split())
 
 
-def _options_here(callee: Callee, name: str) -> list[str]:
+def _options_here(callee: Interface, name: str) -> list[str]:
     """The options of a callable that have another name in other frameworks."""
     if (callee.name, name) in _CONVERTED:  # it has another value too
         return []
@@ -124,7 +115,7 @@ def _options_here(callee: Callee, name: str) -> list[str]:
     return [option for option in callee.accepted if option in " ".join(every).split()]
 
 
-def _on_value(callee: Callee, name: str, value: Any) -> str:
+def _on_value(callee: Interface, name: str, value: Any) -> str:
     """What an argument with this value is here: an option with its value, or a sentence."""
     keys = (f"{name}={one}" for one in (repr(value), type(value).__name__, "*"))
     return next(filter(None, (spelling([f"{callee.name}()", "()"], key) for key in keys)), "")
@@ -133,7 +124,7 @@ def _on_value(callee: Callee, name: str, value: Any) -> str:
 class _Translation:
     """The translation of a call by one signature of another framework."""
 
-    def __init__(self, callee: Callee, signature: str) -> None:
+    def __init__(self, callee: Interface, signature: str) -> None:
         self._callee = callee
         self._names, self._required = _names(signature)
 
