@@ -108,12 +108,10 @@ def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, ...
         if len(arrays) == 1 and all(name not in arrays for _, name in NAME_PAIRS):
             return tuple(arrays)
     pairs = ", ".join(f"{inputs}/{outputs}" for inputs, outputs in NAME_PAIRS)
+    expected = pairs if targets is None else f"{targets} and one array of inputs"
     raise DataError(
         "the names of the arrays do not tell inputs from targets",
-        facts=(
-            ("expected", pairs if targets is None else f"{targets} and one array of inputs"),
-            ("found", ", ".join(sorted(arrays)) or "no arrays"),
-        ),
+        facts=(("expected", expected), ("found", ", ".join(sorted(arrays)) or "no arrays")),
         advice="Name the targets, load(path, targets='name'), or save the arrays as x and y.",
     )
 
@@ -171,12 +169,10 @@ def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array
     if 0 <= payload <= available:
         content = read_at_most(stream.read, payload + 1)
     if len(content) != payload:
+        declared = f"{dtype.name}{shape_text(shape)}, {payload:,} bytes"
         raise FileFormatError(
             f"{name} does not match its header",
-            facts=(
-                ("declared", f"{dtype.name}{shape_text(shape)}, {payload:,} bytes"),
-                ("found", f"{available:,} bytes with the header"),
-            ),
+            facts=(("declared", declared), ("found", f"{available:,} bytes with the header")),
             advice=RESTORE,
         )
     array = np.frombuffer(content, dtype)

@@ -113,12 +113,10 @@ def _of_frame(frame: Any, array: Array) -> Array:
         return array
     if array.ndim == 2 and all(isinstance(value, Real | np.bool_) for value in array.flat):
         return array.astype(np.float64)
+    found = type(frame).__name__
     raise DataError(
         "the columns of a data frame are not coded",
-        facts=(
-            ("expected", "arrays, or a data frame of numbers without gaps"),
-            ("found", type(frame).__name__),
-        ),
+        facts=(("expected", "arrays, or a data frame of numbers without gaps"), ("found", found)),
         advice="Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
         "model.coding.dataset(frame), or model.coding.inputs(frame) without targets.",
     )
@@ -318,12 +316,10 @@ def _require_range(array: Array, target: DType, name: str) -> None:
         return
     least, most = int(array.min()), int(array.max())
     if least < limits.min or most > limits.max:
+        found = str(least if least < limits.min else most)
         raise DataError(
             f"{name} has numbers that {target.name} cannot hold",
-            facts=(
-                ("expected", f"{limits.min} to {limits.max}"),
-                ("found", str(least if least < limits.min else most)),
-            ),
+            facts=(("expected", f"{limits.min} to {limits.max}"), ("found", found)),
             where=name,
             advice="Scale them, or give the input another dtype: lm.Input(..., dtype='int64').",
         )

@@ -486,12 +486,10 @@ def targets_of(column: Column, values: Array) -> Array:
         codes = _codes(column, targets) - 1
         if codes.min() < 0:
             example = int(codes.argmin())
+            found = f"{targets[example]!r} in row {example}"
             raise DataError(
                 f"a target is not one of the known words of {column.name!r}",
-                facts=(
-                    ("expected", ", ".join(column.words)),
-                    ("found", f"{targets[example]!r} in row {example}"),
-                ),
+                facts=(("expected", ", ".join(column.words)), ("found", found)),
                 advice="Make the coding of a table that has all classes.",
             )
         return codes

@@ -176,12 +176,10 @@ def _read_layout(
     # Cells at the end of all rows that have neither names nor values are no columns.
     names = (names or list(map(str, range(len(row)))))[:used]
     if len(names) < least:
+        expected = f"{_LEAST[least]} or more, divided by {_DIVIDERS}"
         raise FileFormatError(
             "the first line is not a row of a table",
-            facts=(
-                ("expected", f"{_LEAST[least]} or more, divided by {_DIVIDERS}"),
-                ("found", repr(delimiter.join(row)[:60])),
-            ),
+            facts=(("expected", expected), ("found", repr(delimiter.join(row)[:60]))),
             advice="Check that this is the right file, and that it begins with the header or data. "
             "Cells may also be divided by another character: load(path, delimiter=' '). "
             "lm.data.read_table(path) reads a file of one column.",
@@ -337,12 +335,10 @@ def column_number(targets: str | int | None, names: Sequence[str]) -> int:
     if targets in names:
         return list(names).index(cast(str, targets))
     headed = names[0] != "0"
+    found = ", ".join(names) if headed else f"{len(names)} columns without names"
     raise DataError(
         f"there is no column {targets!r}",
-        facts=(
-            ("expected", f"0 to {len(names) - 1}, or a name"),
-            ("found", ", ".join(names) if headed else f"{len(names)} columns without names"),
-        ),
+        facts=(("expected", f"0 to {len(names) - 1}, or a name"), ("found", found)),
         advice="Give the name of the column of targets in the header, or its number.",
     )
 

@@ -52,12 +52,10 @@ def _positions(value: Any) -> Array:
     problem = "the positions of examples must be a row of integers"
     positions = to_array(value, problem)
     if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
+        found = f"{positions.dtype}{shape_text(positions.shape)}"
         raise DataError(
             problem,
-            facts=(
-                ("expected", "i64[any number from 1]"),
-                ("found", f"{positions.dtype}{shape_text(positions.shape)}"),
-            ),
+            facts=(("expected", "i64[any number from 1]"), ("found", found)),
             advice="numpy.flatnonzero(mask) makes positions of a mask.",
         )
     return positions
@@ -220,12 +218,10 @@ class Dataset(Named, metaclass=Called):
         smallest = int(targets.min())
         if smallest < 0:
             position = int(np.argmin(targets.reshape(len(self), -1).min(axis=1)))
+            expected = "integers from 0"
             raise DataError(
                 "a class label is negative",
-                facts=(
-                    ("expected", "integers from 0"),
-                    ("found", f"{smallest} in example {position}"),
-                ),
+                facts=(("expected", expected), ("found", f"{smallest} in example {position}")),
                 advice="Number the classes from 0, or remove the examples that have no class.",
             )
         return int(targets.max()) + 1
@@ -271,12 +267,10 @@ class Dataset(Named, metaclass=Called):
         positions = np.asarray(indices)
         low, high = int(positions.min()), int(positions.max())
         if low < 0 or high >= len(self):
+            found = str(low if low < 0 else high)
             raise DataError(
                 "a position is outside the data set",
-                facts=(
-                    ("expected", f"0 to {len(self) - 1}"),
-                    ("found", str(low if low < 0 else high)),
-                ),
+                facts=(("expected", f"0 to {len(self) - 1}"), ("found", found)),
                 advice="Positions count from 0; negative ones do not count from the end.",
             )
         return self._select(positions)
@@ -292,12 +286,10 @@ class Dataset(Named, metaclass=Called):
         """
         end = len(self) if stop is None else stop
         if not 0 <= start < end <= len(self):
+            found = f"start {start}, stop {end}"
             raise DataError(
                 "there is no such range of examples in the data set",
-                facts=(
-                    ("expected", f"0 <= start < stop <= {len(self)}"),
-                    ("found", f"start {start}, stop {end}"),
-                ),
+                facts=(("expected", f"0 <= start < stop <= {len(self)}"), ("found", found)),
                 advice="Choose a range that contains at least one example.",
             )
         return self._select(slice(start, end))
@@ -356,13 +348,11 @@ class Dataset(Named, metaclass=Called):
             DataError: at the call, if the batch size is below 1, or if no batch would be left.
         """
         if batch_size < 1 or (drop_last and batch_size > len(self)):
+            expected = f"1 to {len(self)}" if drop_last else "1 or more"
             raise DataError(
                 "the batch size does not fit the data set",
                 where="Dataset.batches",
-                facts=(
-                    ("expected", f"1 to {len(self)}" if drop_last else "1 or more"),
-                    ("found", str(batch_size)),
-                ),
+                facts=(("expected", expected), ("found", str(batch_size))),
                 advice="With drop_last=True and a batch larger than the data set, no batch is left."
                 if batch_size > 0
                 else "Choose a batch size of at least 1.",
@@ -438,12 +428,10 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
         )
     elif isinstance(given, float):  # a share
         advice = spelling(["(validation)"], "validation_split")
+    found = type_text(value)
     raise DataError(
         "this is not a data set",
-        facts=(
-            ("expected", "a Dataset, a pair (x, y) of arrays, or an array"),
-            ("found", type_text(value)),
-        ),
+        facts=(("expected", "a Dataset, a pair (x, y) of arrays, or an array"), ("found", found)),
         advice=advice,
     )
 

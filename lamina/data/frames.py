@@ -168,12 +168,10 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
         _require_distinct(list(getattr(frame, "column_names", frame.columns)))
         raise
     except TypeError:
+        expected = "a data frame of pandas, Polars, PyArrow, columns by name, or rows"
         raise DataError(
             "this is not a data frame",
-            facts=(
-                ("expected", "a data frame of pandas, Polars, PyArrow, columns by name, or rows"),
-                ("found", type(frame).__name__),
-            ),
+            facts=(("expected", expected), ("found", type(frame).__name__)),
             advice=next((text for name, text in _ADVICE.items() if hasattr(frame, name)), _USUAL),
         ) from None
     return {str(name): _of_series(narwhals, str(name), table[name]) for name in table.columns}

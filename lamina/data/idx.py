@@ -146,12 +146,10 @@ def _read_header(
     magic = bytes(read_at_most(stream.read, 4))
     codes = ", ".join(f"{code:02x}" for code in _TYPES)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
+        expected = f"00 00, an element type ({codes}), the number of axes"
         raise FileFormatError(
             "the file does not begin like an IDX file",
-            facts=(
-                ("expected", f"00 00, an element type ({codes}), the number of axes"),
-                ("found", magic.hex(" ") or "an empty file"),
-            ),
+            facts=(("expected", expected), ("found", magic.hex(" ") or "an empty file")),
             advice="Check that this is the right file; if it is, fetch it again.",
         )
     rank = magic[3]
@@ -163,12 +161,10 @@ def _read_header(
         )
     encoded = read_at_most(stream.read, 4 * rank)
     if len(encoded) < 4 * rank:
+        found = f"{4 + len(encoded)} bytes"
         raise FileFormatError(
             "the file ends within its header",
-            facts=(
-                ("expected", f"{4 + 4 * rank} bytes of header"),
-                ("found", f"{4 + len(encoded)} bytes"),
-            ),
+            facts=(("expected", f"{4 + 4 * rank} bytes of header"), ("found", found)),
             advice=RESTORE,
         )
     shape: tuple[int, ...] = struct.unpack(f">{rank}I", encoded)

@@ -124,12 +124,10 @@ def _read_picture(
             mode = _CONVERSIONS[image.mode]
             shape = (1 if mode == "L" else 3, image.height, image.width)
             if like is not None and shape != like[1]:
+                found = _describe(shape)
                 raise DataError(
                     "the pictures differ in size or colour",
-                    facts=(
-                        ("expected", f"{_describe(like[1])} as in {like[0]}"),
-                        ("found", _describe(shape)),
-                    ),
+                    facts=(("expected", f"{_describe(like[1])} as in {like[0]}"), ("found", found)),
                     advice="Bring all pictures to one size, and all to grey or all to colour.",
                 )
             pixels = np.asarray(image.convert(mode), np.uint8)

@@ -52,12 +52,10 @@ def _source(value: Any) -> Any:
         if not hasattr(source, "__iter__"):
             _named_arguments(source)
         return source
+    expected = "a generator function, a data loader, or a list of batches"
     raise DataError(
         "this is not a source of batches",
-        facts=(
-            ("expected", "a generator function, a data loader, or a list of batches"),
-            ("found", shown(value)),
-        ),
+        facts=(("expected", expected), ("found", shown(value))),
         advice="A source gives batches (x, y) each time it is iterated, or called.",
     )
 
@@ -260,12 +258,10 @@ def _no_names(value: Any, coding: Coding) -> DataError:
     names = [repr(column.name) for column in coding.columns]
     more = ", ..." if len(names) > 2 else ""
     row = ", ".join(f"{name}: value" for name in names[:2])
+    found = f"a {type(value).__name__} of {len(value)} values"
     return DataError(
         "a row of a table has no names of columns",
-        facts=(
-            ("expected", f"a dict {{{row}{more}}}, or a data frame"),
-            ("found", f"a {type(value).__name__} of {len(value)} values"),
-        ),
+        facts=(("expected", f"a dict {{{row}{more}}}, or a data frame"), ("found", found)),
         where="predict",
         advice=f"A row by its names: model.predict({{{row}{more}}}). A row of a frame as a frame: "
         "frame.iloc[[0]].",
@@ -350,12 +346,10 @@ def _named_batch(batch: Mapping[str, Any]) -> Dataset:
     if not any(targets in batch for _, targets in NAME_PAIRS):
         return Dataset(batch)
     pairs = ", ".join(f"{inputs}/{targets}" for inputs, targets in NAME_PAIRS)
+    expected = f"{pairs}; and {_WEIGHTS}, if the examples have any"
     raise DataError(
         "the names in a batch do not tell inputs from targets",
-        facts=(
-            ("expected", f"{pairs}; and {_WEIGHTS}, if the examples have any"),
-            ("found", ", ".join(map(str, batch)) or "no names"),
-        ),
+        facts=(("expected", expected), ("found", ", ".join(map(str, batch)) or "no names")),
         advice="Give pairs: ({'a': batch['a'], 'b': batch['b']}, batch['c']) for batch in loader.",
     )
 

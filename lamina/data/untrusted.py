@@ -63,12 +63,10 @@ def require_plausible(declared_bytes: int, stored_bytes: int, what: str) -> None
     """Refuses a declared size that compression cannot have reduced to the stored size."""
     largest = _LARGEST_EXPANSION * stored_bytes + _SLACK_BYTES
     if declared_bytes > largest:
+        stored = f"{stored_bytes:,} bytes, which expand to {largest:,} at most"
         raise FileFormatError(
             f"the header of {what} declares more than the file can hold",
-            facts=(
-                ("declared", f"{declared_bytes:,} bytes"),
-                ("stored", f"{stored_bytes:,} bytes, which expand to {largest:,} at most"),
-            ),
+            facts=(("declared", f"{declared_bytes:,} bytes"), ("stored", stored)),
             advice=RESTORE,
         )
 

@@ -160,12 +160,10 @@ class _Encoder:
             return {"network": self._definition(value, value.nodes)}
         if dataclasses.is_dataclass(value) and not isinstance(value, Layer | type):
             return self._record(value, where)
+        expected = "numbers, text, tuples, layers, networks, or records of them"
         raise DefinitionError(
             f"{where} cannot be saved",
-            facts=(
-                ("expected", "numbers, text, tuples, layers, networks, or records of them"),
-                ("found", type(value).__name__),
-            ),
+            facts=(("expected", expected), ("found", type(value).__name__)),
             advice="Keep layer fields plain: a file holds data, never code.",
         )
 

@@ -120,12 +120,10 @@ def _require_no_pickle(data: bytes) -> None:
     """Raises FileFormatError for a file of PyTorch: a zip archive with a pickle, or a pickle."""
     zipped = data.startswith(b"PK") and b"data.pkl" in data
     if zipped or _PICKLE.match(data):
+        found = "a zip archive with a pickle" if zipped else "a pickle"
         raise FileFormatError(
             "this is a file of PyTorch, or another pickle",
-            facts=(
-                ("expected", "a model file, as Model.save writes it"),
-                ("found", "a zip archive with a pickle" if zipped else "a pickle"),
-            ),
+            facts=(("expected", "a model file, as Model.save writes it"), ("found", found)),
             advice="Pickles are not read, because they may run code. Write the network in Lamina, "
             "and give it the weights: "
             "lm.from_torch(net, torch.load(path, weights_only=True)).",
@@ -211,12 +209,10 @@ def _assemble(
             # Earlier files have counters as floats.
             value = values[name] = converted(value, expected.numpy)
         if value is None or value.shape != shape or value.dtype != expected.numpy:
+            found = "nothing" if value is None else f"{value.dtype}{value.shape}"
             raise FileFormatError(
                 f"the tensor {name!r} does not fit the network",
-                facts=(
-                    ("expected", shape_text(shape, expected)),
-                    ("found", "nothing" if value is None else f"{value.dtype}{value.shape}"),
-                ),
+                facts=(("expected", shape_text(shape, expected)), ("found", found)),
                 advice=ADVICE,
             )
     values = {name: values[name] for name in variables}

@@ -277,12 +277,10 @@ class _Pairing:
         self._require_no_alphabet()
         if self._left:
             patterns = dict.fromkeys([*self._skip, *map(_whole_module, self._left)])
+            paired = f"{len(self._pairs)} parameters and states"
             raise DefinitionError(
                 "some arrays belong to no layer of the network",
-                facts=(
-                    ("paired", f"{len(self._pairs)} parameters and states"),
-                    ("left over", _some(self._left)),
-                ),
+                facts=(("paired", paired), ("left over", _some(self._left))),
                 where="from_torch",
                 advice="print(network) shows its layers. If it needs no more arrays, leave these "
                 f"out: skip={list(patterns)}.",
@@ -397,12 +395,10 @@ class _Pairing:
     ) -> None:
         module = source.rpartition(".")[0]
         if source not in self._arrays:
+            found = _some(n for n in self._arrays if n.startswith(module))
             raise DefinitionError(
                 f"there is no array for {variable.name!r}",
-                facts=(
-                    ("expected", source),
-                    ("found", _some(n for n in self._arrays if n.startswith(module))),
-                ),
+                facts=(("expected", source), ("found", found)),
                 where="from_torch",
                 advice=self._advice(layer, module),
             )
