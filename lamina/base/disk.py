@@ -85,24 +85,18 @@ def check_folder(directory: str) -> None:
     name, file = _new_in(directory, None)
     file.close()
     with suppress(FileNotFoundError):
-        _remove(os.path.join(directory, name), None)
+        os.unlink(os.path.join(directory, name))
 
 
 def sweep(folder: str | int) -> None:
     """Removes the unfinished files of ended writers from a folder, a path or a descriptor."""
-    if sys.platform == "win32":
-        # On Windows an open file cannot be removed: no lock is needed.
-        remove = _remove
-    else:
-        remove = _remove_if_abandoned
     opened = folder if isinstance(folder, int) else None
     start = folder if isinstance(folder, str) else ""
     with suppress(OSError), os.scandir(folder) as entries:
-        names = [entry.name for entry in entries]
-        for name in names:
+        for name in [entry.name for entry in entries]:
             if name.startswith(PREFIX) and name.endswith(SUFFIX):
                 with suppress(OSError):
-                    remove(os.path.join(start, name), opened)
+                    _remove_if_abandoned(os.path.join(start, name), opened)
 
 
 def new_unfinished(
@@ -119,7 +113,7 @@ def new_unfinished(
             file.close()
         except BaseException:
             with suppress(OSError):
-                _remove(path, folder)
+                os.unlink(path, dir_fd=folder)
             raise
     raise _removed()
 
@@ -149,7 +143,7 @@ def _written(path: str, content: Content, permissions: int | None) -> bool:
         return False
     except BaseException:
         with suppress(OSError):
-            _remove(unfinished, None)
+            os.unlink(unfinished)
         raise
     finally:
         file.close()
@@ -190,6 +184,7 @@ def _is_named(descriptor: int, path: str, folder: int | None) -> bool:
 def _remove_if_abandoned(path: str, folder: int | None) -> None:
     """Removes an unfinished file; raises OSError if a writer has locked it."""
     if sys.platform == "win32":
+        os.unlink(path)  # an open file cannot be removed: no lock is needed
         return
     flags = os.O_RDWR | _NO_FOLLOW | _NONBLOCKING | _CLOSE_ON_EXEC
     descriptor = os.open(path, flags, dir_fd=folder)
@@ -198,13 +193,9 @@ def _remove_if_abandoned(path: str, folder: int | None) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # It may be finished by now: the locked file then has its final name.
             if _is_named(descriptor, path, folder):
-                _remove(path, folder)
+                os.unlink(path, dir_fd=folder)
     finally:
         os.close(descriptor)
-
-
-def _remove(path: str, folder: int | None) -> None:
-    os.unlink(path, dir_fd=folder)
 
 
 def _make_name_durable(directory: str) -> None:

@@ -424,15 +424,12 @@ class Row(Kind):
             elif entries is None and hasattr(value, "__array__"):
                 advice = "Give it as a list: {name}=array.tolist()."
             enough = f", at least {self.least}" if self.least else ""
-            raise Misfit(
-                f"a list of {self._what()}{enough}", f"{{name}}={self.example}", advice=advice
-            )
+            what = "numbers" if isinstance(self.kind, Whole | Number | Extent) else "elements"
+            if isinstance(self.kind, Instance):
+                what = f"{self.kind.cls.__name__.lower()}s"
+            example = f"{{name}}={self.example}"
+            raise Misfit(f"a list of {what}{enough}", example, advice=advice)
         return read_each(self.kind, entries, operands)
-
-    def _what(self) -> str:
-        if isinstance(self.kind, Instance):
-            return f"{self.kind.cls.__name__.lower()}s"
-        return "numbers" if isinstance(self.kind, Whole | Number | Extent) else "elements"
 
 
 def read_each(kind: Kind, values: tuple[Any, ...], operands: Operands = ()) -> tuple[Any, ...]:

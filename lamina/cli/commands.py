@@ -310,7 +310,7 @@ def predict(
     """Run a model file on data."""
     from lamina.cli.data import csv_text, load_data, table_inputs, write_outputs
     from lamina.cli.definition import read_layers
-    from lamina.data.read_table import is_table
+    from lamina.data.csv_text import is_table
 
     if out is not None and out.suffix not in (".npy", ".npz", ".csv"):
         raise click.UsageError(f"--out ends in .npy, .npz or .csv, not {out.suffix!r}.")

@@ -130,12 +130,7 @@ def _read_npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
 
 @frozen_dataclass
 class NpyLayout:
-    """The header of an array in npy format.
-
-    Attributes:
-        column_major: whether its first axis is contiguous.
-        offset: the position of its first element in the file or stream.
-    """
+    """The header of an array in npy format; `offset` is the position of its first element."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

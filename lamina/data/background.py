@@ -349,10 +349,7 @@ class _Blocks:
         self._starts.append((self._number + count, position))
         while len(self._starts) > 1 and self._starts[1][0] <= self._number:
             self._starts.popleft()
-        if self._order is None:
-            added, taken = self._fill(slot, count, length)
-        else:
-            added, taken = examples.fill(target, count, length), False
+        added, taken = self._fill(slot, count, length)
         # A batch as it is has no examples only at the end.
         ends = (added < length or not length) and not taken
         chunk, rest = self._chunk(slot, count, added, ends=ends)
@@ -381,7 +378,7 @@ class _Blocks:
         """Copies the next examples; returns their number, and whether the caller took the chunk."""
         added, target = 0, self._reader.slots[slot]
         while added < length:
-            has_batch = carried + added >= self._plan.batch_size
+            has_batch = self._order is None and carried + added >= self._plan.batch_size
             if has_batch and self._examples.must_read and self._is_taken(slot, carried, added):
                 return added, True
             some = self._examples.copy(target, carried + added, length - added)

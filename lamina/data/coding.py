@@ -30,11 +30,10 @@ from lamina.data.columns import (
     missing,
     require_float32,
 )
-from lamina.data.csv_text import DELIMITERS
+from lamina.data.csv_text import DELIMITERS, read_columns
 from lamina.data.dataset import Arrays, Dataset
 from lamina.data.frames import columns_of
 from lamina.data.images import read_image_folder
-from lamina.data.read_table import read_columns
 from lamina.data.untrusted import reading
 from lamina.errors import DataError, errors_at
 

@@ -1,4 +1,7 @@
-"""Tables as text, `.csv`: cells that are divided by commas, semicolons, tabs or bars."""
+"""Tables as text, `.csv`: cells that are divided by commas, semicolons, tabs or bars.
+
+Read `read_table` first, which returns columns; `read_csv` reads tables of numbers alone.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,24 @@ import numpy as np
 from lamina.base.disk import open_regular
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
+from lamina.checks import checked
 from lamina.checks.origin import warn
-from lamina.data.columns import GAPS, LARGEST, doubt_index, is_number, require_float32
-from lamina.data.untrusted import reading
+from lamina.data.columns import (
+    GAPS,
+    LARGEST,
+    Decimal,
+    Delimiter,
+    Kinds,
+    decimal_mark,
+    doubt_index,
+    is_number,
+    of_cells,
+    require_float32,
+)
+from lamina.data.untrusted import PathLike, reading
 from lamina.errors import DataError, FileFormatError
 
+TABLE_SUFFIXES = (".csv", ".tsv")
 # Where several divide all rows alike, the first does: commas are the most usual within cells.
 DELIMITERS = "\t;|,"
 # The delimiter is found in so many characters, and empty cells at the end in so many rows.
@@ -51,6 +67,32 @@ _QUOTES = {
         "Close the quote that makes it, or allow it: csv.field_size_limit(10**9), from Python.",
     ),
 }
+
+
+@checked
+def read_table(
+    path: PathLike, *, kinds: Kinds = None, delimiter: Delimiter = None, decimal: Decimal = None
+) -> dict[str, Array]:
+    """The columns of a `.csv` file by name, with words, dates and gaps; pandas is not needed.
+
+    A column is of numbers or of dates (2024-12-31, perhaps with a time) if all its entries are,
+    otherwise of words. If nine in ten are numbers or dates, but not all, the others are taken for
+    mistakes. Entries that are empty, NA, N/A, n/a, #N/A, <NA>, NULL, null, NaN or nan are missing.
+    Without a header, the columns are named "0", "1", ...
+
+    Args:
+        path: the file, UTF-8.
+        kinds: `"number"`, `"date"` or `"word"` for columns that shall not be recognised. In a
+            column of words, only empty entries are missing.
+        delimiter: the character between the entries of a row; by default the comma, semicolon, tab
+            or bar that divides all rows alike.
+        decimal: the decimal mark, `"."` or `","`; by default found in the columns of numbers.
+
+    Raises:
+        DataError, FileFormatError: if the file is missing, has no rows, or uneven ones, or an entry
+            is not of the kind of its column, or a quote is not closed.
+    """
+    return read_columns(Path(path), kinds or {}, None, delimiter or DELIMITERS, decimal).columns
 
 
 class NotNumbers(FileFormatError):
@@ -114,6 +156,41 @@ def read_texts(path: Path, delimiters: str = DELIMITERS, decimal: str | None = N
     if not lines:
         raise _no_rows()
     return Texts(dict(zip(layout.names, columns, strict=True)), lines, layout.delimiter)
+
+
+@frozen_dataclass
+class FileColumns:
+    """The columns of a file; `decimal` is None if no number has a decimal mark."""
+
+    columns: dict[str, Array]
+    delimiter: str
+    decimal: str | None
+
+
+def read_columns(
+    path: Path,
+    kinds: Mapping[str, str],
+    other: str | None = None,
+    delimiters: str = DELIMITERS,
+    decimal: str | None = None,
+) -> FileColumns:
+    """The columns of a file; `other` is the kind of columns that `kinds` does not name."""
+    with reading_table(path):
+        texts = read_texts(path, delimiters, decimal)
+        cells = {name: (column, kinds.get(name, other)) for name, column in texts.columns.items()}
+        if decimal is None:
+            kinds_of_numbers = (None, "number", "class")
+            decimal = decimal_mark({n: c for n, (c, k) in cells.items() if k in kinds_of_numbers})
+        columns = {
+            name: of_cells(name, column, kind, texts.where, decimal)
+            for name, (column, kind) in cells.items()
+        }
+        return FileColumns(columns, texts.delimiter, decimal)
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table, by its suffix."""
+    return path.suffix.lower() in TABLE_SUFFIXES
 
 
 @contextmanager

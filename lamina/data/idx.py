@@ -67,6 +67,22 @@ def mnist(folder: PathLike) -> tuple[Dataset, Dataset]:
     return _images_and_labels(root, "train"), _images_and_labels(root, "t10k")
 
 
+def digits() -> Dataset:
+    """1,797 handwritten digits shipped with the package: a first training needs no download.
+
+    They are uint8 images of shape (1, 8, 8) with values from 0 to 16, and int64 labels: the test
+    part of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (UCI Machine
+    Learning Repository, 1998, https://doi.org/10.24432/C50P49), licence CC BY 4.0; see the file
+    NOTICE in this folder. `tools/make_digits.py` made the two IDX files.
+
+    >>> digits()
+    1797 examples: x u8[1, 8, 8], y i64[]
+    """
+    folder = Path(__file__).parent
+    images, labels = (folder / f"digits-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1"))
+    return Dataset(as_images(read_idx(images)), as_labels(read_idx(labels)))
+
+
 def is_mnist_folder(folder: Path) -> bool:
     """Whether a folder holds the files that `mnist` reads."""
     return _find(folder, "train-images-idx3-ubyte") is not None
@@ -103,10 +119,8 @@ def _images_and_labels(folder: Path, prefix: str) -> Dataset:
 
 
 def _find(folder: Path, stem: str) -> Path | None:
-    for name in (f"{stem}.gz", stem):
-        if (folder / name).is_file():
-            return folder / name
-    return None
+    paths = (folder / f"{stem}.gz", folder / stem)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compressed: bool) -> Array:

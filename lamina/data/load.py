@@ -14,12 +14,19 @@ from lamina.checks.kinds import AnyOf, FilePath, Flag, OrNone, Whole
 from lamina.data.archives import read_hdf5, read_npy, read_npz
 from lamina.data.coding import Words, coded, dataset_of_pictures, target_column, targets_of
 from lamina.data.columns import Decimal, Delimiter, Kinds
-from lamina.data.csv_text import DELIMITERS, NotNumbers, column_number, read_csv, reading_table
+from lamina.data.csv_text import (
+    DELIMITERS,
+    TABLE_SUFFIXES,
+    NotNumbers,
+    column_number,
+    read_columns,
+    read_csv,
+    reading_table,
+)
 from lamina.data.dataset import Dataset, Floats
 from lamina.data.from_frame import Gaps
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
 from lamina.data.on_disk import MAPPED_BYTES, mapped_hdf5, mapped_npy
-from lamina.data.read_table import TABLE_SUFFIXES, read_columns
 from lamina.data.untrusted import PathLike, reading
 from lamina.errors import DataError, FileFormatError
 

@@ -80,13 +80,6 @@ class EpochExamples:
         read = self._batches.read - (1 if len(self.arrays[0]) else 0)
         return Position(epoch, read, self._used, block, used, self._state)
 
-    def fill(self, targets: Sequence[Array], start: int, count: int) -> int:
-        """Copies the next examples; returns their number, which is smaller at the end."""
-        done = 0
-        while done < count and self.left():
-            done += self.copy(targets, start + done, count - done)
-        return done
-
     def copy(self, targets: Sequence[Array], start: int, count: int) -> int:
         """Copies at most `count` examples of the present batch; returns their number."""
         some = min(self.left(), count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from lamina.base.disk import Content, check_folder, sweep, write_whole
@@ -27,7 +28,10 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
     # First, because leftover temporary files may fill the disk.
     sweep(str(target.parent))
     try:
-        write_whole(str(target), data, permissions=_permissions(target))
+        permissions = None
+        with suppress(FileNotFoundError):
+            permissions = target.stat().st_mode & 0o7777
+        write_whole(str(target), data, permissions)
     except OSError as error:
         size = f"{memoryview(data).nbytes:,} bytes"
         raise _not_written(error, path, target, ("writing", size)) from error
@@ -42,14 +46,6 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         check_folder(str(target.parent))
     except OSError as error:
         raise _not_written(error, path, target) from error
-
-
-def _permissions(target: Path) -> int | None:
-    """The permissions of the file that is replaced; None for a new file."""
-    try:
-        return target.stat().st_mode & 0o7777
-    except FileNotFoundError:
-        return None
 
 
 def _not_written(

@@ -115,13 +115,7 @@ Patterns = Annotated[Sequence[str], Row(Text(), example="['fc.*']")]
 
 @frozen_dataclass
 class Pair:
-    """A parameter or state of a network, and the array that it takes.
-
-    Attributes:
-        name: the name in the network.
-        source: the name of the array.
-        third: the number of the third of the array's rows; None for the whole array.
-    """
+    """A parameter or state of a network, and the array that it takes: all rows, or one third."""
 
     name: str
     source: str

@@ -122,15 +122,12 @@ class Sources:
 
     def __init__(self, *packages: str) -> None:
         self.packages = packages
-        self._status = _status_of(*packages)
         self.checksum = sources_checksum(*packages)
 
     @cached_property
     def are_unchanged(self) -> bool:
         """Whether modules imported later are of the same version; checked once."""
-        # Files with the same status need not be read.
-        same = bool(self._status) and _status_of(*self.packages) == self._status
-        return same or sources_checksum(*self.packages) == self.checksum
+        return sources_checksum(*self.packages) == self.checksum
 
 
 def sources_checksum(*packages: str) -> str:
@@ -145,21 +142,6 @@ def sources_checksum(*packages: str) -> str:
     for name, content in sorted(modules):
         digest.update(name.encode() + content)
     return digest.hexdigest() if modules else ""
-
-
-def _status_of(*packages: str) -> list[tuple[str, int, int, int]]:
-    """The status of these packages' files, which changes with them; empty if it is unknown."""
-    modules: list[tuple[str, int, int, int]] = []
-    for package in packages:
-        folder = _folder_of(package)
-        if not isinstance(folder, Path):
-            return []
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if _is_module(entry.name):
-                    name, status = f"{package}/{entry.name}", entry.stat()
-                    modules.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
-    return sorted(modules)
 
 
 def _is_module(name: str) -> bool:

@@ -90,10 +90,7 @@ class Folder:
 
     def touch(self, name: str, file: int) -> None:
         """Marks an open file as used now."""
-        if os.utime in os.supports_fd:
-            os.utime(file)
-        else:
-            os.utime(self._at(name))
+        os.utime(file if os.utime in os.supports_fd else self._at(name))
 
     def remove(self, name: str) -> None:
         os.unlink(self._at(name), dir_fd=self._descriptor)
