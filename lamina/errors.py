@@ -10,6 +10,7 @@ All derive from `LaminaError`. This is the layout of a message:
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -131,6 +132,14 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
         f"{purpose} needs the package {package}, which is not installed",
         advice=f'Install it with: pip install "lamina[{extra}]"',
     )
+
+
+def imported_extra(module: str, extra: str, purpose: str, package: str = "") -> Any:
+    """A module of an optional package; raises MissingExtraError if that is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise missing_extra(package or module, extra, purpose) from error
 
 
 class UnknownAttribute(AttributeError):

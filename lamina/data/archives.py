@@ -17,7 +17,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
 from lamina.data.dataset import NAME_PAIRS
 from lamina.data.untrusted import RESTORE, read_at_most, reading, require_plausible
-from lamina.errors import DataError, DTypeError, FileFormatError, missing_extra
+from lamina.errors import DataError, DTypeError, FileFormatError, imported_extra
 
 
 def read_npy(path: Path) -> Array:
@@ -59,10 +59,7 @@ def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
 @contextmanager
 def open_hdf5(path: Path) -> Generator[Any]:
     """An HDF5 file; raises MissingExtraError if h5py is not installed."""
-    try:
-        h5py: Any = importlib.import_module("h5py")
-    except ImportError as error:
-        raise missing_extra("h5py", "data", f"reading {path.name}") from error
+    h5py = imported_extra("h5py", "data", f"reading {path.name}")
     # h5py opens the file itself, by name; open_regular only checks that it is a regular file.
     with open_regular(path), h5py.File(path, "r") as file:
         yield file

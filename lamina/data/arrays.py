@@ -348,12 +348,8 @@ def are_indices(array: Array, count: int) -> bool:
         return True
     # Read as unsigned, a negative number is larger than any index.
     unsigned = array.view(f"u{array.itemsize}") if array.dtype.kind == "i" else array
-    return _largest(unsigned) < count
-
-
-def _largest(array: Array) -> int:
     if array.size == 1:
-        return array.item()
+        return unsigned.item() < count
     if array.size <= FEW_ELEMENTS:
-        return max(array.ravel().tolist())
-    return int(np.maximum.reduce(array, axis=None))
+        return max(unsigned.ravel().tolist()) < count
+    return int(np.maximum.reduce(unsigned, axis=None)) < count

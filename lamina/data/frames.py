@@ -5,7 +5,6 @@ Data frames of pandas, Polars, PyArrow and others are read through the package n
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -17,7 +16,7 @@ import numpy as np
 from lamina.base.shapes import Array, is_masked_array
 from lamina.data.arrays import has_columns, is_row, is_rows, to_array
 from lamina.data.columns import category
-from lamina.errors import DataError, missing_extra
+from lamina.errors import DataError, imported_extra
 
 
 def columns_of(frame: Any) -> dict[str, Array]:
@@ -156,10 +155,7 @@ def _of_data_frame(frame: Any) -> dict[str, Array]:
     if not all(isinstance(name, str) for name in names):
         frame = frame.copy(deep=False)
         frame.columns = list(map(str, names))
-    try:
-        narwhals: Any = importlib.import_module("narwhals")
-    except ImportError as error:
-        raise missing_extra("narwhals", "data", "reading a data frame") from error
+    narwhals = imported_extra("narwhals", "data", "reading a data frame")
     try:
         table = narwhals.from_native(frame, eager_only=True)
         _require_distinct(table.columns)

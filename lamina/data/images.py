@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 import warnings
@@ -16,7 +15,7 @@ import numpy as np
 from lamina.base.disk import open_regular
 from lamina.base.shapes import Array
 from lamina.data.untrusted import reading
-from lamina.errors import DataError, missing_extra
+from lamina.errors import DataError, imported_extra
 
 _SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
@@ -69,11 +68,10 @@ def read_image_folder(
             where=str(folder),
         )
     files = [(path, classes.index(name)) for name, paths in pictures.items() for path in paths]
-    try:
-        image_module: Any = importlib.import_module("PIL.Image")
-        operations: Any = importlib.import_module("PIL.ImageOps")
-    except ImportError as error:
-        raise missing_extra("pillow", "data", "reading pictures") from error
+    image_module, operations = (
+        imported_extra(f"PIL.{name}", "data", "reading pictures", "pillow")
+        for name in ("Image", "ImageOps")
+    )
     read = partial(_read_picture, image_module, operations.exif_transpose)
     first = read(files[0][0], None)
     images = np.empty((len(files), *first.shape), np.uint8)

@@ -258,7 +258,7 @@ class _Pairing:
             # Numbers mean the same here and there if they find a module for each layer.
             if name and all(map(self._has_module, group)):
                 for layer in group:
-                    self._take_module(layer, self._around + layer.prefix)
+                    self._take(layer, self._around + layer.prefix)
         # In order: within the innermost names first; at last the layers without a name.
         innermost = sorted(filter(None, groups), key=lambda name: -name.count("."))
         for name in (*innermost, ""):
@@ -266,7 +266,7 @@ class _Pairing:
             for layer in groups[name] if name else layers:
                 is_paired = layer.variables[0][0].name in self._pairs
                 if not is_paired and (not name or any(x.startswith(within) for x in self._left)):
-                    self._take_module(layer, self._next_module(layer, within))
+                    self._take(layer, self._next_module(layer, within))
         self._require_same_order()
         self._require_no_alphabet()
         if self._left:
@@ -367,12 +367,10 @@ class _Pairing:
                     "Otherwise give module.state_dict(), in the order of PyTorch.",
                 )
 
-    def _take_module(self, layer: _Layer, module: str) -> None:
-        """Pairs a layer with a module that has no entry in `names`."""
-        self._modules.append((layer, module))
-        self._take(layer, module)
-
     def _take(self, layer: _Layer, module: str) -> None:
+        """Pairs a layer with a module."""
+        if layer.prefix not in self._names:
+            self._modules.append((layer, module))
         for variable, suffix, third in layer.variables:
             source = f"{module}.{suffix}" if module else suffix
             if third is not None and source not in self._arrays:
