@@ -43,14 +43,8 @@ _ARRAYS = {"npy": (".npy",), "npz": (".npz",), "hdf5": (".h5", ".hdf5"), "idx": 
 SUFFIXES = {suffix: kind for kind, suffixes in _ARRAYS.items() for suffix in suffixes}
 SUFFIXES |= dict.fromkeys(TABLE_SUFFIXES, "csv")
 _LONGEST_SIGNATURE = 8
-_TABLE_DEFAULTS: Mapping[str, Any] = {
-    "words": "one-hot",
-    "gaps": "error",
-    "standardise": False,
-    "kinds": None,
-    "delimiter": None,
-    "decimal": None,
-}
+# The defaults of options of tables that are not None.
+_USUAL = {"words": "one-hot", "gaps": "error", "standardise": False}
 _FORMATS = ".npz, .npy, .h5, IDX (also .gz), .csv, or a folder of pictures"
 
 
@@ -100,15 +94,15 @@ def load(
         MissingExtraError: if h5py or Pillow is needed and not installed.
     """
     source = Path(path)
-    given = (words, gaps, standardise, kinds or None, delimiter, decimal)
-    options = zip(_TABLE_DEFAULTS, given, strict=True)
-    asked = {name: value for name, value in options if value != _TABLE_DEFAULTS[name]}
+    options: dict[str, Any] = {"words": words, "gaps": gaps, "standardise": standardise}
+    options |= {"kinds": kinds or None, "delimiter": delimiter, "decimal": decimal}
+    asked = {name: value for name, value in options.items() if value != _USUAL.get(name)}
     with reading(source, "a data set"):
         if not on_disk and not source.is_dir() and _kind(source) == "csv":
             return _read_table(source, targets, dtype, asked)
         if asked:
             name, value = next(iter(asked.items()))
-            usual = f"{name}={_TABLE_DEFAULTS[name]!r}"
+            usual = f"{name}={_USUAL.get(name)!r}"
             raise DataError(
                 f"{name} is for tables, and this is no table",
                 facts=(("expected", usual), ("found", f"{name}={value!r}")),

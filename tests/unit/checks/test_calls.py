@@ -75,6 +75,7 @@ ONE_SCALE = (
     "The scale is one number. Normalise channels before training, or with arrays of the shape "
     "[channels, 1, 1]: (x - mean) / deviation."
 )
+SPLIT = "Split the data set first: train, validation = lm.data.Dataset(x, y).split(0.9)."
 OF_ONE_LOSS = (
     "For several outputs each loss has its own: "
     "loss=[lm.CrossEntropy(class_weights=[1.0, 2.5]), lm.MSE()]."
@@ -106,6 +107,12 @@ OF_ONE_LOSS = (
         (call(fit, lm.data.Dataset((X, Y))), INPUTS),
         (call(step, (X, Y)), INPUTS),
         (call(lm.Rescale, [1.0, 2.0]), ONE_SCALE),
+        (call(fit, validation=0.2), SPLIT),
+        (call(fit, validation_split=0.2), SPLIT),
+        (
+            call(fit, verbose=0),
+            "Here it is progress=False for verbose=0, and progress=True for 1 a",
+        ),
         (call(fit, class_weights={"classes": {1: 2.0}}), OF_ONE_LOSS),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
@@ -252,8 +259,10 @@ def test_keyword_only_options_given_by_position_are_asked_for_by_name():
         (text_of(fit, data, optimizer, loss=loss), "optimizer"),
         (text_of(fit, data, data, loss=loss, optimizer=optimizer), "validation"),
         (text_of(training, loss, optimizer, 8, [lm.Accuracy()]), "metrics"),
+        (text_of(lm.data.Dataset, X, Y, np.ones(16)), "weights"),
     ):
         assert text.endswith(f"Give it by name: {name}=...")
+    assert text_of(lm.Accuracy, 0.5).endswith("  found     Accuracy(0.5)")  # which none takes
     text = text_of(fit, data, loss=loss)
     assert "missing a required argument: 'optimizer'" in text
     assert "pair" not in text

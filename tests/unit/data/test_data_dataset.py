@@ -199,6 +199,10 @@ def test_tensors_of_pytorch_become_arrays(torch):
     half = torch.tensor([[0.5, 3.140625]], requires_grad=True).bfloat16()
     assert repr(Dataset(half)) == "1 example: x f32[2]"
     assert Dataset(half).inputs.tolist() == [[0.5, 3.140625]]
+    conjugated = torch.tensor([1 + 2j]).conj()
+    advice = refused(DTypeError, lambda: Dataset(conjugated)).advice
+    assert advice == "Complex numbers are two arrays: array.real and array.imag."
+    assert Dataset((conjugated.real, conjugated.imag)).inputs[1].tolist() == [-2]
 
 
 @pytest.mark.parametrize(

@@ -129,12 +129,13 @@ def test_faults_of_tables_are_named():
 
 def test_columns_of_further_tables_that_do_not_fit_are_named():
     coding = from_frame(by_name(TABLE), target="rent").coding
-    assert fault(coding.inputs, {"size": [1.0], "town": ["Ulm"]}) == (
-        "in Coding: columns are missing\n"
-        "  missing  rooms, new, built\n"
-        "  found    size, town\n"
-        "  Give a table with the columns with which the model was trained."
-    )
+    for row in ({"size": [1.0], "Town": ["Ulm"]}, [{"size": 1.0, "Town": "Ulm"}]):
+        assert fault(coding.inputs, row) == (
+            "in Coding: columns are missing\n"
+            "  missing  rooms, town, new, built\n"
+            "  found    size, Town\n"
+            "  Give a table with the columns with which the model was trained."
+        )
     assert fault(coding.inputs, by_name({**TABLE, "size": ["1"] * 29 + ["x"]})) == (
         "in Coding: the column 'size' is of another kind\n"
         "  expected  numbers\n"

@@ -301,4 +301,5 @@ def test_a_users_class_must_be_passed_and_is_never_taken_for_a_class_of_lamina(t
         lm.Model(chain(layer)).save(tmp_path / "model")
         error = refused(tmp_path / "model")
         assert error.problem == f"the network contains a {name}, which is not a layer of Lamina"
+        assert error.facts == (("layers given", "none"),)
         assert error.advice == f"If it is your own, pass its class: lm.load(path, layers=[{name}])."

@@ -310,6 +310,7 @@ NO_NUMBERS: list[Any] = [
     "weights",
     of_torch(lambda torch: torch.zeros(2, 2, device="meta")),
     of_torch(lambda torch: torch.ones(2, 2, dtype=torch.complex64)),
+    of_torch(lambda torch: torch.ones(2, 2, dtype=torch.complex64).conj()),
     of_torch(lambda torch: torch.ones(2, 2).to_sparse()),
 ]
 
