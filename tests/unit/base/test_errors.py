@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from lamina import errors
-from lamina.errors import LaminaError, ShapeError, missing_extra
+from lamina.errors import LaminaError
 
 KINDS = [
     value
@@ -33,16 +33,3 @@ def test_the_location_can_be_added_later_and_the_innermost_is_kept():
     error = LaminaError("it is wrong")
     assert error.at("net/1:Add") is error
     assert error.at("far").where == "net/1:Add"
-
-
-def test_problem_facts_advice_and_location_are_attributes():
-    error = ShapeError("no fit", facts=(("left", "[2]"),), advice="Reshape.", where="here")
-    attributes = (error.problem, error.facts, error.advice, error.where)
-    assert attributes == ("no fit", (("left", "[2]"),), "Reshape.", "here")
-
-
-def test_a_missing_package_comes_with_the_command_that_installs_it():
-    assert str(missing_extra("h5py", "data", "reading train.h5")) == (
-        "reading train.h5 needs the package h5py, which is not installed\n"
-        '  Install it with: pip install "lamina[data]"'
-    )

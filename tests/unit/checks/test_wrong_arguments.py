@@ -78,29 +78,20 @@ class NearTensor(ForeignTensor):
         return np.array([1.0, 2.0])
 
 
-VALUES: dict[str, Any] = {
-    "None": None,
+# Some by their texts, others by names.
+TEXTS = ("None", "-1", "0", "1", "1.5", "True", "np.True_", "()", "(1.0,)", "{}", "np.int64(1)")
+VALUES: dict[str, Any] = {text: eval(text) for text in TEXTS} | {
+    "[1, 2]": [1, 2],
     "text": "a",
     "empty": "",
-    "-1": -1,
-    "0": 0,
-    "1": 1,
-    "1.5": 1.5,
     "half": np.float32(0.5),
     "nan": math.nan,
     "inf": math.inf,
-    "True": True,
-    "np.True_": np.True_,
-    "()": (),
-    "(1.0,)": (1.0,),
-    "[1, 2]": [1, 2],
-    "{}": {},
     "object": object(),
     "lambda": lambda *_, **__: None,
     "class": dict,
     "vector": np.array([1.0, 2.0]),
     "matrix": np.array([[1.0, 2.0], [3.0, 4.0]]),
-    "np.int64(1)": np.int64(1),
     "huge": 10**30,
     "foreign": ForeignTensor(),
     "near": NearTensor(),
@@ -136,15 +127,11 @@ NUMBERS = some("()", "(1.0,)", "[1, 2]", "vector", "near")
 
 # By the parameter's name: parameters without a kind, and those that take less than it reads.
 USUAL: dict[str, Accepted] = {
-    "clip": OPTIONAL,
-    "engine": NOTHING,
+    **dict.fromkeys(("engine", "loss", "network", "optimizer"), NOTHING),
+    **dict.fromkeys(("clip", "weights"), OPTIONAL),
     "frozen": some("()"),
-    "loss": NOTHING,
     "metrics": some("()", "{}"),
     "name": OPTIONAL | some("text"),
-    "network": NOTHING,
-    "optimizer": NOTHING,
-    "weights": OPTIONAL,
 }
 
 
@@ -154,7 +141,8 @@ class Row:
 
     Attributes:
         valid: arguments of a valid call; a `Made` is made anew for each call.
-        accepts: by parameter, where it differs from `USUAL` and from what its kind reads.
+        accepts: by parameter, or several in one text, where it differs from `USUAL` and from what
+            its kind reads.
         use: a function of the result, which uses it.
         call: the callable, if neither the public name itself nor a method of `OBJECTS`.
         words: names in errors that may replace the parameter or the callable.
@@ -281,11 +269,7 @@ ROWS |= {
     ),
     "ops.Window": Row(
         {"size": 3},
-        {
-            **dict.fromkeys(("size", "stride", "dilation"), COUNT),
-            **dict.fromkeys(("before", "after"), FROM_ZERO),
-            "ceil": FLAG,
-        },
+        {"size stride dilation": COUNT, "before after": FROM_ZERO, "ceil": FLAG},
         lambda window: ops.window_max(lm.Input(4, 8), [window]),
     ),
     "ByOutput": Row(
@@ -297,7 +281,7 @@ ROWS |= {
     ),
     "Loss.__call__": Row(
         {"prediction": A_PREDICTION, "target": A_PREDICTION},
-        {"prediction": NOTHING, "target": NOTHING},
+        {"prediction target": NOTHING},
         call=lm.MSE(),
         words=("MSE",),
     ),
@@ -359,15 +343,13 @@ ROWS |= {
     "Input": Row({"shape": 3}),
     "concat": Row({"tensors": [INPUT, lm.Input(2)]}, {"tensors": NOTHING}),
     "Recompute": Row(
-        {"layers": lm.Linear(2)},
-        {"layers": NOTHING, "unknown": NOTHING},
-        lambda it: it(lm.Input(3)),
+        {"layers": lm.Linear(2)}, {"layers unknown": NOTHING}, lambda it: it(lm.Input(3))
     ),
     "Recompute.__call__": Row(
         {"operands": A_PREDICTION}, call=lm.Recompute(lm.Linear(2)), words=("Linear",)
     ),
     "Sequential": Row({"layers": INPUT}, {"layers": NOTHING}),
-    "Network": Row({"inputs": INPUT, "outputs": OUTPUT}, {"inputs": NOTHING, "outputs": NOTHING}),
+    "Network": Row({"inputs": INPUT, "outputs": OUTPUT}, {"inputs outputs": NOTHING}),
     "Layer.__call__": Row(
         {"operands": A_PREDICTION}, {"named": NOTHING}, call=lm.Linear(2), words=("Linear",)
     ),
@@ -408,33 +390,23 @@ def fitted(**options: Any) -> Any:
 PARAMETERS = Made(lambda: model().parameters())
 # There are two classes of 0 and 1 in targets of floats.
 OF_CLASSES = {"class_weights": OPTIONAL | (NUMBERS - some("()", "(1.0,)"))}
-DATA = {"train": NOTHING, "data": NOTHING, "validation": OPTIONAL}
+DATA = {"train data": NOTHING, "validation": OPTIONAL}
 BATCH = {"x": NOTHING, "y": some("matrix"), "weights": OPTIONAL | some("()")}
 OF_A_BATCH = ("input 0", "target 0", "number of inputs", "number of targets", "in targets")
 NO_BATCHES = ("the data has none", "number of targets", "the function does not return batches")
 ROWS |= {
-    "Model": Row(
-        {"network": NET, "engine": "interpreter"}, {"dtype": NOTHING, "precision": NOTHING}
-    ),
+    "Model": Row({"network": NET, "engine": "interpreter"}, {"dtype precision": NOTHING}),
     "Model.__call__": Row(),
-    "Model.predict": Row(
-        {"inputs": X}, {"inputs": NOTHING, "others": NOTHING, "options": NOTHING}, words=NO_BATCHES
-    ),
+    "Model.predict": Row({"inputs": X}, {"inputs others options": NOTHING}, words=NO_BATCHES),
     "Model.evaluate": Row({"data": (X, Y), "loss": lm.MSE()}, DATA, words=NO_BATCHES),
     "Model.training": Row(
-        {**STEP, "batch_size": 2},
-        {**DATA, **OF_CLASSES, "data": OPTIONAL},
-        lambda made: made.release(),
+        {**STEP, "batch_size": 2}, {"data": OPTIONAL, **OF_CLASSES}, lambda made: made.release()
     ),
     "Model.fit": Row(
         {"train": (X, Y), **STEP, "batch_size": 4},
-        {
-            **DATA,
-            **OF_CLASSES,
-            "checkpoint_steps": OPTIONAL,
-            "callbacks": some("()"),
-            "resume": NOTHING,
-        },
+        DATA
+        | OF_CLASSES
+        | {"checkpoint_steps": OPTIONAL, "callbacks": some("()"), "resume": NOTHING},
         call=fitted,
         words=NO_BATCHES,
     ),
@@ -458,8 +430,7 @@ ROWS |= {
         {"path": NOTHING},
     ),
     "compile": Row(
-        {"inputs": INPUT, "outputs": SQUARE, "engine": "interpreter"},
-        {"inputs": NOTHING, "outputs": NOTHING},
+        {"inputs": INPUT, "outputs": SQUARE, "engine": "interpreter"}, {"inputs outputs": NOTHING}
     ),
     "Function.__call__": Row(
         {"arrays": np.ones((2, 3), "float32")}, {"arrays": NOTHING}, words=("input 0",)
@@ -495,10 +466,7 @@ ROWS_OF_NUMBERS = some("[1, 2]", "vector", "matrix", "near")
 ROWS |= {
     "data.Dataset": Row(
         {"inputs": np.ones(2)},
-        {
-            "inputs": ROWS_OF_NUMBERS,
-            **dict.fromkeys(("targets", "weights"), OPTIONAL | ROWS_OF_NUMBERS),
-        },
+        {"inputs": ROWS_OF_NUMBERS, "targets weights": OPTIONAL | ROWS_OF_NUMBERS},
     ),
     "Dataset.from_arrays": Row(
         {"inputs": np.ones(2)},
@@ -526,10 +494,7 @@ ROWS |= {
     ),
     "data.load": Row(
         {"path": "x.npy"},
-        {
-            **dict.fromkeys(("path", "gaps", "standardise"), NOTHING),
-            **dict.fromkeys(("targets", "delimiter"), OPTIONAL),
-        },
+        {"path gaps standardise": NOTHING, "targets delimiter": OPTIONAL},
         words=("in a:",),
     ),
     "History.add": Row(
@@ -808,7 +773,8 @@ def read_by(kind: Kind) -> Accepted:
 
 def stated(name: str, parameter: str) -> Accepted | None:
     """The values that a parameter takes by the table, or by its name; None: those of its kind."""
-    return row_of(name).accepts.get(parameter, USUAL.get(parameter))
+    accepts = row_of(name).accepts.items()
+    return next((a for names, a in accepts if parameter in names.split()), USUAL.get(parameter))
 
 
 # What kinds read: one of each class, and each range that many parameters have.

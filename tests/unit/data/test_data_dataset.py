@@ -12,6 +12,7 @@ import pytest
 from error_texts import error_text, refused
 
 import lamina as lm
+from lamina.base.shapes import PUBLIC_DTYPES
 from lamina.data import Dataset, as_dataset
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
 
@@ -75,19 +76,8 @@ def test_buffers_are_arrays_without_a_copy():
     assert data.inputs.tolist() == [1, 2]
     buffer[0] = 7
     assert data.inputs.tolist() == [7, 2]
-    for name in [
-        "float16",
-        "float32",
-        "float64",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "bool",
-    ]:
-        inputs = np.ones((3, 2), name)
+    for dtype in PUBLIC_DTYPES.values():
+        inputs = np.ones((3, 2), dtype.numpy)
         assert Dataset(inputs).inputs is inputs
 
 
