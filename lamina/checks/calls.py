@@ -192,9 +192,45 @@ class Interface:
         """The error for a wrong number or wrong names of arguments; None if they fit."""
         try:
             self.signature.bind(*values, **options)
+            return None
         except TypeError as error:
-            return self._misfit(str(error), values, options)
-        return None
+            problem = str(error)
+        empty = inspect.Parameter.empty
+        method = not _OWNERS.isdisjoint(self.signature.parameters)
+        parameters = [
+            parameter.replace(default=empty, annotation=empty)
+            for parameter in self.signature.parameters.values()
+            if parameter.name not in _OWNERS
+        ]
+        bare = self.signature.replace(parameters=parameters, return_annotation=empty)
+        facts = (("expected", f"{self.name}{bare}"),)
+        takes_any = any(parameter.kind == _ANY for parameter in parameters)
+        others = (name for name in options if name not in self.accepted)
+        advice, unknown = "", "" if takes_any else next(others, "")
+        if unknown:
+            problem = f"there is no option {unknown!r}"
+            facts += (("found", f"{unknown}={shown(options[unknown])}"),)
+            advice = advice_on_option(self, unknown, values, options)
+        elif not problem.startswith("missing"):
+            positional = values[1:] if method else values
+            are_data = [
+                isinstance(one, list | dict) or hasattr(one, "__array__") for one in positional[:2]
+            ]
+            if len(are_data) > 1 and all(are_data):
+                advice = spelling([f"({option})" for option in self.accepted], "targets")
+            if not advice and problem.startswith("too many positional"):
+                if self.owner is not None:
+                    facts += (("found", self.text(values, options)),)
+                advice = advice_on_call(self, values, options)
+                if len(positional) > 1 and all(isinstance(value, int) for value in positional[1:]):
+                    advice = advice or spelling([f"{self.name}()"], "2,3")
+                surplus, given = values[len(self.positional)], ("name", *options)
+                by_name = (p.name for p in parameters if p.kind == p.KEYWORD_ONLY)
+                taking = (n for n in by_name if n not in given and self.accepts(n, surplus))
+                if not advice and (lacking := next(taking, "")):
+                    advice = f"Give it by name: {lacking}=..."
+        where = str(Origin(self.name, source_line()))
+        return DefinitionError(problem, facts=facts, where=where, advice=advice)
 
     @cached_property
     def positional(self) -> tuple[str, ...]:
@@ -240,46 +276,6 @@ class Interface:
             raise refused(misfit, name, value, self.name) from None
         except LaminaError as error:
             raise error.at(str(Origin(f"{self.name}, {name}", source_line()))) from None
-
-    def _misfit(
-        self, problem: str, values: Sequence[Any], options: Mapping[str, Any]
-    ) -> DefinitionError:
-        empty = inspect.Parameter.empty
-        method = not _OWNERS.isdisjoint(self.signature.parameters)
-        parameters = [
-            parameter.replace(default=empty, annotation=empty)
-            for parameter in self.signature.parameters.values()
-            if parameter.name not in _OWNERS
-        ]
-        bare = self.signature.replace(parameters=parameters, return_annotation=empty)
-        facts = (("expected", f"{self.name}{bare}"),)
-        takes_any = any(parameter.kind == _ANY for parameter in parameters)
-        others = (name for name in options if name not in self.accepted)
-        advice, unknown = "", "" if takes_any else next(others, "")
-        if unknown:
-            problem = f"there is no option {unknown!r}"
-            facts += (("found", f"{unknown}={shown(options[unknown])}"),)
-            advice = advice_on_option(self, unknown, values, options)
-        elif not problem.startswith("missing"):
-            positional = values[1:] if method else values
-            are_data = [
-                isinstance(one, list | dict) or hasattr(one, "__array__") for one in positional[:2]
-            ]
-            if len(are_data) > 1 and all(are_data):
-                advice = spelling([f"({option})" for option in self.accepted], "targets")
-            if not advice and problem.startswith("too many positional"):
-                if self.owner is not None:
-                    facts += (("found", self.text(values, options)),)
-                advice = advice_on_call(self, values, options)
-                if len(positional) > 1 and all(isinstance(value, int) for value in positional[1:]):
-                    advice = advice or spelling([f"{self.name}()"], "2,3")
-                surplus, given = values[len(self.positional)], ("name", *options)
-                by_name = (p.name for p in parameters if p.kind == p.KEYWORD_ONLY)
-                taking = (n for n in by_name if n not in given and self.accepts(n, surplus))
-                if not advice and (lacking := next(taking, "")):
-                    advice = f"Give it by name: {lacking}=..."
-        where = str(Origin(self.name, source_line()))
-        return DefinitionError(problem, facts=facts, where=where, advice=advice)
 
     @cached_property
     def accepted(self) -> tuple[str, ...]:

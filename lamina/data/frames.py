@@ -60,10 +60,7 @@ def _columns_of_rows(rows: list[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
         if row.keys() != rows[0].keys():
             raise DataError(
                 "the rows differ in their columns",
-                facts=(
-                    ("row 0", ", ".join(map(str, first))),
-                    (f"row {number}", ", ".join(map(str, row))),
-                ),
+                facts=tuple((f"row {n}", ", ".join(map(str, rows[n]))) for n in (0, number)),
                 advice="Give all values in each row; a missing one is None.",
             )
     return {name: [row[name] for row in rows] for name in first}
