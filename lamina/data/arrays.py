@@ -183,10 +183,11 @@ def is_row(value: Any) -> bool:
     return is_named(value) and all(map(_is_single, cast(Mapping[Any, Any], value).values()))
 
 
-def is_rows(value: Any) -> bool:
-    """Whether a value is a list of rows of a table."""
+def is_rows(value: Any, names: Collection[str] | None = None) -> bool:
+    """Whether a value is a list of rows of a table, at least in columns of these names."""
     rows = cast(list[Any], value) if isinstance(value, list) else []
-    return bool(rows) and all(map(is_row, rows))
+    known = rows if names is None else [columns_in(row, names) for row in rows if is_named(row)]
+    return bool(rows) and len(known) == len(rows) and all(map(is_row, known))
 
 
 def columns_in(row: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:

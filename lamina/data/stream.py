@@ -15,13 +15,11 @@ from lamina.base.shapes import Array, size_of
 from lamina.checks import Called
 from lamina.checks.kinds import Count, OrNone, ReadBy, Whole, shown
 from lamina.data.arrays import (
-    columns_in,
     has_columns,
     is_bare_row,
     is_buffer,
     is_frame,
     is_named,
-    is_row,
     is_rows,
     is_sparse,
     to_array,
@@ -227,7 +225,8 @@ def as_inputs(value: Any, coding: Coding | None) -> Any:
         return as_data(Dataset(value.inputs)) if value.is_sparse else value.inputs
     if coding is not None and not coding.columns and not isinstance(value, str | Path):
         coding = None  # of pictures, which are given as arrays
-    if coding is not None and (is_frame(value) or _are_rows(value, coding)):
+    names = {column.name for column in coding.columns} if coding else ()
+    if coding is not None and (is_frame(value) or is_rows(value, names)):
         return coding.inputs(value)
     if coding is not None and is_bare_row(value):
         raise _no_names(value, coding)
@@ -266,14 +265,6 @@ def _no_names(value: Any, coding: Coding) -> DataError:
         advice=f"A row by its names: model.predict({{{row}{more}}}). A row of a frame as a frame: "
         "frame.iloc[[0]].",
     )
-
-
-def _are_rows(value: object, coding: Coding) -> bool:
-    """Whether a value is a list of rows: dicts of single values for the columns of a coding."""
-    rows: list[Any] = cast(list[Any], value) if isinstance(value, list) else []
-    names = {column.name for column in coding.columns}
-    fits = (isinstance(row, Mapping) and is_row(columns_in(cast(Any, row), names)) for row in rows)
-    return bool(rows) and all(fits)
 
 
 def _has_sparse(inputs: Any) -> bool:

@@ -25,7 +25,7 @@ PACKAGES = sorted(
 def test_these_packages_load_their_names_when_they_are_used():
     names = "cli data layers learning.losses learning.metrics learning.optimizers networks ops "
     names += "reports training training.callbacks"
-    assert PACKAGES == ["lamina", *(f"lamina.{name}" for name in names.split())]
+    assert ["lamina", *(f"lamina.{name}" for name in names.split())] == PACKAGES
 
 
 @pytest.mark.parametrize("name", PACKAGES)
