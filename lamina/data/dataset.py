@@ -14,23 +14,21 @@ from lamina.base.shapes import Array, DType, DTypeLike, as_dtype, shape_text
 from lamina.checks import Called
 from lamina.checks.kinds import ElementType, Misfit, Number, ReadBy, Whole, shown
 from lamina.data.arrays import (
+    Arrays,
+    as_tuple,
     bytes_of,
     dense,
+    example_text,
+    full_text,
     has_columns,
     is_buffer,
     is_named,
     is_sparse,
     listed,
-    to_array,
-)
-from lamina.data.dataset_arrays import (
-    Arrays,
-    as_tuple,
-    example_text,
-    full_text,
     map_arrays,
     named_arrays,
     read_arrays,
+    to_array,
     type_text,
 )
 from lamina.errors import DataError, Named

@@ -15,6 +15,7 @@ from lamina.base.shapes import Array, size_of
 from lamina.checks import Called
 from lamina.checks.kinds import Count, OrNone, ReadBy, Whole, shown
 from lamina.data.arrays import (
+    as_tuple,
     has_columns,
     is_bare_row,
     is_buffer,
@@ -25,7 +26,6 @@ from lamina.data.arrays import (
     to_array,
 )
 from lamina.data.dataset import NAME_PAIRS, Batch, Dataset, as_dataset
-from lamina.data.dataset_arrays import as_tuple
 from lamina.errors import DataError
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, as_dtype
 from lamina.data import Dataset
-from lamina.data.arrays import convert, rounded, to_array
+from lamina.data.arrays import as_tuple, convert, rounded, to_array
 from lamina.data.background import Plan, Reader
-from lamina.data.dataset_arrays import as_tuple
 from lamina.engines.engine import Memory
 from lamina.errors import (
     DataError,

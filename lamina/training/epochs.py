@@ -13,8 +13,8 @@ import numpy as np
 
 from lamina.base.shapes import Array
 from lamina.data import Dataset, Stream
+from lamina.data.arrays import as_tuple
 from lamina.data.background import Reader
-from lamina.data.dataset_arrays import as_tuple
 from lamina.data.positions import Position
 from lamina.data.stream import whole_of
 from lamina.errors import DataError
