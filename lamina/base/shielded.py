@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Generic, NoReturn, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from lamina.base.garbage import Pause
 from lamina.base.lazy import loading
@@ -148,7 +148,14 @@ class ShieldedThread:
     def start(self) -> None:
         """Starts the thread unless it is running."""
         if self.closed:
-            _raise_at_exit()
+            if threading.current_thread() is not threading.main_thread():
+                # The thread ends silently, and releases locks that exit handlers may need.
+                raise SystemExit
+            raise EngineError(
+                "the process is ending: the thread that compiles programs has ended",
+                advice="Register an exit handler after its model is made: it then runs before the "
+                "thread ends.",
+            )
         if self._lifetime_lock.locked():
             return
         try:
@@ -263,15 +270,3 @@ def loaded(load: Callable[[], Result]) -> Result:
             return load()
 
     return shielded(work)
-
-
-def _raise_at_exit() -> NoReturn:
-    """Refuses a call after the shielded threads have ended."""
-    if threading.current_thread() is not threading.main_thread():
-        # The thread ends silently, and releases locks that exit handlers may need.
-        raise SystemExit
-    raise EngineError(
-        "the process is ending: the thread that compiles programs has ended",
-        advice="Register an exit handler after its model is made: it then runs before the thread "
-        "ends.",
-    )

@@ -22,7 +22,6 @@ from lamina.data.arrays import (
     full_text,
     has_columns,
     is_buffer,
-    is_named,
     is_sparse,
     listed,
     map_arrays,
@@ -357,14 +356,8 @@ class Dataset(Named, metaclass=Called):
             )
         order = None if seed is None else self.order(seed, epoch)
         stop = len(self) - len(self) % batch_size if drop_last else len(self)
-        return self._batches(order, batch_size, stop)
-
-    def _batches(
-        self, order: npt.NDArray[np.int64] | None, batch_size: int, stop: int
-    ) -> Iterator[Batch]:
-        for start in range(0, stop, batch_size):
-            rows = slice(start, min(start + batch_size, stop))
-            yield self._rows(rows if order is None else order[rows], is_dense=True)
+        parts = (slice(n, min(n + batch_size, stop)) for n in range(0, stop, batch_size))
+        return (self._rows(n if order is None else order[n], is_dense=True) for n in parts)
 
     def _select(self, rows: slice | Array, *, is_dense: bool = False) -> Dataset:
         inputs, targets, *weights = self._rows(rows, is_dense=is_dense)
@@ -390,9 +383,7 @@ class Dataset(Named, metaclass=Called):
 
 def _columns_of(inputs: Any) -> tuple[str, ...]:
     """The names of the columns of the data frames among the inputs."""
-    is_several = isinstance(cast(object, inputs), tuple) or is_named(inputs)
-    several: tuple[Any, ...] = as_tuple(inputs) if is_several else (inputs,)
-    frames = list(filter(has_columns, several))
+    frames: list[Any] = list(filter(has_columns, as_tuple(inputs)))
     if any(hasattr(frame, "collect") for frame in frames):
         return ()  # a lazy frame would compute them; it is refused
     # The columns of PyArrow are arrays.

@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina.base.shapes import Array, Size, as_dtype, as_whole
 from lamina.errors import FileFormatError, LaminaError
-from lamina.files.classes import USER_PREFIX, own_classes
+from lamina.files.encode import USER_PREFIX, own_classes
 from lamina.graph import OPS, ConstantValue, Graph, Tensor, apply
 from lamina.layers.gradients import GRADIENT
 from lamina.layers.layer import RESULT, Input, Layer, apply_layer, results_of

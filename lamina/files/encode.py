@@ -9,10 +9,11 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from lamina import layers
 from lamina.base.shapes import Array, DType, Size
 from lamina.errors import DefinitionError
-from lamina.files.classes import USER_PREFIX, own_classes
 from lamina.graph import LEAF, ConstantValue, Graph, Tensor
+from lamina.layers import init
 from lamina.layers.definition_names import name_of
 from lamina.layers.gradients import GRADIENT
 from lamina.layers.layer import LAYER, RESULT, Layer, is_frozen_record
@@ -20,6 +21,39 @@ from lamina.network import Network
 from lamina.ops.differentiate import COMPUTED_AGAIN
 
 Json = Any
+USER_PREFIX = "user."
+
+
+def own_classes() -> dict[str, type]:
+    """Lamina's layers, initialisers and regularisers, by their names in files."""
+    return {
+        prefix + name: value
+        for prefix, module in (("", layers), ("init.", init))
+        for name, value in ((name, getattr(module, name)) for name in dir(module))
+        if isinstance(value, type) and dataclasses.is_dataclass(value)
+    }
+
+
+def classes_of(network: Network) -> list[type]:
+    """The users' classes of records in a network: layers, and records in their fields."""
+    classes: dict[type, None] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, tuple | list):
+            for item in cast(Sequence[Any], value):
+                visit(item)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            classes[type(value)] = None
+            for field in dataclasses.fields(value):
+                visit(getattr(value, field.name))
+        elif isinstance(value, Network):
+            for node in value.nodes:
+                if node.op is LAYER:
+                    visit(node.attributes["layer"])
+
+    visit(network)
+    laminas = set(own_classes().values())
+    return [cls for cls in classes if cls not in laminas]
 
 
 def encode(network: Network) -> tuple[Json, dict[str, Array]]:

@@ -19,7 +19,7 @@ from lamina.base.shapes import Array, float32, float64, shape_text, static
 from lamina.checks.kinds import Kind, Misfit, Operands, ReadBy, Row, Text
 from lamina.data.arrays import convert
 from lamina.errors import DefinitionError, ShapeError
-from lamina.files.classes import own_classes
+from lamina.files.encode import own_classes
 from lamina.layers.definition_names import (
     after_numbers,
     before_numbers,

@@ -86,8 +86,10 @@ def unknown_attribute(owner: type | ModuleType, name: str) -> str:
         return problem
     owners = [owner.__name__] if is_module else [base.__name__ for base in owner.__mro__]
     here = spelling(owners, name) or (_function(name) if "Tensor" in owners else "")
-    if not here and owners == ["lamina.ops"]:
-        here = _class_here(name)
+    if not here and owners == ["lamina.ops"]:  # a layer or a loss is a function there: logsigmoid
+        ours = {one.lower(): f"lm.{one}" for one in dir(sys.modules["lamina"]) if not one.islower()}
+        theirs = {one.lower(): texts[0] for one, texts in spellings_by_owner()["lamina"].items()}
+        here = (theirs | ours).get(_folded(name), "")
     public = [one for one in dir(owner) if not one.startswith("_")]
     near = "" if here or not hasattr(owner, "__all__") else nearest(name, public)
     if not here and not near:
@@ -112,13 +114,6 @@ def _function(name: str) -> str:
     names = [p.name for n, p in enumerate(parameters) if n == 0 or p.default is p.empty]
     called = {"left": "x", "right": "y"}
     return f"lm.ops.{name}({', '.join(called.get(one, one) for one in names)})"
-
-
-def _class_here(name: str) -> str:
-    """The layer or loss that is called like a function of PyTorch: `logsigmoid`; "" for none."""
-    here = {one.lower(): f"lm.{one}" for one in dir(sys.modules["lamina"]) if not one.islower()}
-    elsewhere = {one.lower(): found[0] for one, found in spellings_by_owner()["lamina"].items()}
-    return (elsewhere | here).get(_folded(name), "")
 
 
 def _op(name: str) -> Callable[..., Any] | None:

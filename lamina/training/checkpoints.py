@@ -17,8 +17,7 @@ from lamina.checks.stored import stored
 from lamina.data.positions import Counted, Position, plain_state
 from lamina.errors import DefinitionError, FileFormatError
 from lamina.files.atomic import require_writable
-from lamina.files.classes import classes_of
-from lamina.files.encode import are_alike
+from lamina.files.encode import are_alike, classes_of
 from lamina.files.model_file import ModelFile, read_model, with_prefix, write_model
 from lamina.learning.optimizers import Averaging, ByPath
 from lamina.learning.protocols import Optimizer

@@ -21,7 +21,6 @@ import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import final
 
@@ -132,27 +131,17 @@ class Sources:
 
 def sources_checksum(*packages: str) -> str:
     """A checksum of the modules of some packages, without subpackages; "" if unreadable."""
-    modules = [
-        (f"{package}/{file.name}", file.read_bytes())
-        for package in packages
-        for file in _folder_of(package).iterdir()
-        if _is_module(file.name) and file.is_file()
-    ]
+    modules: list[tuple[str, bytes]] = []
+    for package in packages:
+        root, *below = package.split(".")  # it need not be imported
+        for file in files(root).joinpath(*below).iterdir():
+            # Some installations have only compiled modules.
+            if file.name.endswith((".py", ".pyc")) and file.is_file():
+                modules.append((f"{package}/{file.name}", file.read_bytes()))
     digest = hashlib.sha256()
     for name, content in sorted(modules):
         digest.update(name.encode() + content)
     return digest.hexdigest() if modules else ""
-
-
-def _is_module(name: str) -> bool:
-    """Whether a file is a module; some installations have only compiled ones."""
-    return name.endswith((".py", ".pyc"))
-
-
-def _folder_of(package: str) -> Traversable:
-    """The folder of a package's modules, without importing the package."""
-    root, *below = package.split(".")
-    return files(root).joinpath(*below)
 
 
 def cached(key: str, make: Callable[[], bytes]) -> bytes:
