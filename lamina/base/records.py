@@ -31,14 +31,6 @@ def frozen_dataclass(
     """`dataclass(frozen=True)`, with the same meaning; without slots.
 
     A base that is a dataclass must be made by this decorator too; subclasses need not.
-
-    Example:
-        >>> @frozen_dataclass
-        ... class Point:
-        ...     x: int
-        ...     y: int = 0
-        >>> Point(1)
-        Point(x=1, y=0)
     """
 
     def made(cls: Any) -> Any:

@@ -379,10 +379,9 @@ def _check_sparse(name: str, matrix: Array) -> None:
 
 def _check_dtype(name: str, array: Array) -> None:
     if array.dtype.name not in PUBLIC_DTYPES:
-        found = f"{array.dtype.name}{shape_text(array.shape)}"
         raise DTypeError(
             f"the {name} have an unknown dtype",
-            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", found)),
+            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", full_text(array))),
             advice=_dtype_advice(array),
         )
     if not array.dtype.isnative:

@@ -118,15 +118,10 @@ class Texts:
 
 
 def read_csv(path: Path, targets: str | int | None) -> tuple[Array, str, Array]:
-    """Inputs and targets from a table of numbers with decimal points.
+    """Inputs, float32[rows, columns - 1], from a table of numbers with decimal points.
 
-    Args:
-        targets: the name or the number (from 0; negative ones from the end) of the column of
-            targets; None means the last.
-
-    Returns:
-        Inputs float32[rows, columns - 1]; the name of the column of targets, and its values,
-        float64[rows].
+    Then the name of the column of targets, and its values, float64[rows]; `targets` as for
+    `column_number`.
     """
     with reading_table(path):
         layout = _read_layout(path, least=2)
@@ -404,7 +399,7 @@ def _opened(path: Path) -> TextIOWrapper:
 
 
 def column_number(targets: str | int | None, names: Sequence[str]) -> int:
-    """The number of the column of targets, by its name or number; None means the last."""
+    """The number of a column, by its name or number; the last one for -1 or None."""
     if targets is None:
         return len(names) - 1
     if isinstance(targets, int) and -len(names) <= targets < len(names):

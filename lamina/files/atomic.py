@@ -17,12 +17,6 @@ def write_atomically(path: str | os.PathLike[str], data: Content) -> None:
     After an error or a crash the old file is intact. A file that is replaced keeps its permissions,
     and a symbolic link keeps pointing to the file that is written. Temporary files that killed
     processes left in the folder are removed.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> write_atomically(folder / "note", b"all of it")
-    >>> (folder / "note").read_bytes()
-    b'all of it'
     """
     target = Path(os.path.realpath(path))
     # First, because leftover temporary files may fill the disk.
