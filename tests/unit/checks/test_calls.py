@@ -109,10 +109,7 @@ OF_ONE_LOSS = (
         (call(lm.Rescale, [1.0, 2.0]), ONE_SCALE),
         (call(fit, validation=0.2), SPLIT),
         (call(fit, validation_split=0.2), SPLIT),
-        (
-            call(fit, verbose=0),
-            "Here it is progress=False for verbose=0, and progress=True for 1 a",
-        ),
+        (call(fit, verbose=0), "Here it is progress=False for verbose=0, and progress=True for 1"),
         (call(fit, class_weights={"classes": {1: 2.0}}), OF_ONE_LOSS),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
@@ -200,20 +197,11 @@ def test_missing_and_surplus_arguments_are_refused():
     [
         ("Linear(784, 256)", "Write Linear(256): the input's features are inferred, leave them"),
         ("Linear(10, 'relu')", "Write Linear(10), ReLU(): an activation is a layer of its own."),
-        (
-            "Conv2d(3, 6, 5)",
-            "Write Conv2d(6, 5): the input's channels are inferred, leave them out.",
-        ),
-        (
-            "Conv2d(3, 6, kernel_size=5)",
-            "Here it is called window. Write Conv2d(6, 5): the input's",
-        ),
+        ("Conv2d(3, 6, 5)", "Write Conv2d(6, 5): the input's channels are"),
+        ("Conv2d(3, 6, kernel_size=5)", "Here it is called window. Write Conv2d(6, 5): the in"),
         ("BatchNorm(1)", "Write BatchNorm(): the input's size is inferred, leave it out."),
         ("LayerNorm((3, 64))", "Write LayerNorm(axes=(-2, -1)): axes are given instead of a shape"),
-        (
-            "MultiHeadAttention(64, 8)",
-            "Write MultiHeadAttention(8, features=64) for PyTorch's arguments, or Multi",
-        ),
+        ("MultiHeadAttention(64, 8)", "Write MultiHeadAttention(8, features=64) for PyTorch's"),
         ("Upsample(2)", "Write Upsample(size=2) for a size, as in PyTorch, or Upsample(scale=2)"),
         ("Dropout(0.5, True)", "Write Dropout(0.5): memory is planned, so there is no in-place"),
         (

@@ -172,16 +172,10 @@ def test_arrays_that_are_not_in_the_file_are_named(tmp_path, name, read, h5py):
     layout[:] = h5py.VirtualSource("other.h5", "array", X.shape)
     raw = {"shape": (12,), "dtype": "f4", "external": [("secret", 0, 48)]}
     for write, found in (
-        (lambda file: file.update({name: h5py.SoftLink("/group/array")}), "a link to /group/array"),
-        (
-            lambda file: file.update({name: h5py.ExternalLink("other.h5", "array")}),
-            "a link to array",
-        ),
-        (
-            lambda file: file.create_virtual_dataset(name, layout),
-            "a virtual array, of other arrays",
-        ),
-        (lambda file: file.create_dataset(name, **raw), "an array in secret"),
+        (lambda f: f.update({name: h5py.SoftLink("/group/array")}), "a link to /group/array"),
+        (lambda f: f.update({name: h5py.ExternalLink("other.h5", "array")}), "a link to array"),
+        (lambda f: f.create_virtual_dataset(name, layout), "a virtual array, of other arrays"),
+        (lambda f: f.create_dataset(name, **raw), "an array in secret"),
     ):
         with h5py.File(path, "w") as file:
             file["group/array"] = file["x" if name == "y" else "y"] = X
