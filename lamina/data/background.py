@@ -217,7 +217,7 @@ class Reader:
                     plan = self._plan_for(first)
                     left = plan.steps
                 if left != 0:
-                    left = _Blocks(self, batches, position, plan, left).read()
+                    left = _Blocks(self, batches, first, position, plan, left).read()
             finally:
                 batches.close()
             position, self._resumes = Position(position.epoch + 1), False
@@ -309,6 +309,7 @@ class _Blocks:
         self,
         reader: Reader,
         batches: EpochBatches,
+        first: Dataset,
         position: Position,
         plan: Plan,
         steps: int | None,
@@ -320,9 +321,9 @@ class _Blocks:
         self._order = WindowOrder(window, seed or 0, position.epoch) if window else None
         # The examples of the first block that were used before. Without a window, they are the
         # first ones after the position.
-        self._used, first = (position.used, 0) if window else (0, position.used)
-        skip = position.examples + first
-        self._examples = EpochExamples(batches, plan.convert, skip, plan.examples)
+        self._used, before = (position.used, 0) if window else (0, position.used)
+        skip = position.examples + before
+        self._examples = EpochExamples(batches, first, plan.convert, skip, plan.examples)
         self._carried: list[Array] = []
         # The number in the epoch of the next example, after those before the first block.
         self._number = 0

@@ -26,18 +26,17 @@ class EpochExamples:
     """
 
     def __init__(
-        self, batches: EpochBatches, convert: Convert, skip: int, most: int | None = None
+        self, batches: EpochBatches, first: Dataset, convert: Convert, skip: int, most: int | None
     ) -> None:
         self._batches, self._convert, self._most = batches, convert, most
         # Before the first batch, arrays are unknown.
         self.arrays: Sequence[Array] = ()
         self._used, self._state = skip, batches.state
-        self._load()
+        self._load(first)
         self.left()
 
-    def _load(self) -> bool:
-        """Reads the next batch; False at the end."""
-        batch = self._batches.next()
+    def _load(self, batch: Dataset | None) -> bool:
+        """Takes the next batch; False at the end."""
         self._state = self._batches.state
         if batch is None:
             self.arrays = [array[:0] for array in self.arrays]
@@ -62,7 +61,7 @@ class EpochExamples:
             return 0
         while self.arrays and len(self.arrays[0]) and self._used >= len(self.arrays[0]):
             self._used -= len(self.arrays[0])
-            if not self._load():
+            if not self._load(self._batches.next()):
                 break
         left = len(self.arrays[0]) - self._used if len(self.arrays[0]) else 0
         return left if self._most is None else min(left, self._most)
@@ -118,7 +117,6 @@ class EpochBatches:
     ) -> None:
         self._source, self._keeps_states = source, keeps_states
         self.read = 0
-        self._first: Dataset | None = None
         stateful = position.state is not None
         if stateful and is_stateful(source):
             source.load_state_dict(plain_state(position.state))
@@ -147,9 +145,9 @@ class EpochBatches:
         return batch
 
     def first(self) -> Dataset:
-        """The first batch, which `next` returns again."""
-        self._first = self.next()
-        if self._first is None:
+        """The first batch."""
+        first = self.next()
+        if first is None:
             raise DataError(
                 "the stream has no batches",
                 facts=(("source", type(self._source).__name__),),
@@ -158,15 +156,10 @@ class EpochBatches:
                 if self.read == 0
                 else "The source has fewer batches than when the fit was interrupted.",
             )
-        self.read -= 1
-        return self._first
+        return first
 
     def next(self) -> Dataset | None:
         """The next batch; None at the end."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            self.read += 1
-            return first
         self.state = self._present_state()
         batch = self._next()
         if batch is _END:
