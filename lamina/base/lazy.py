@@ -170,7 +170,7 @@ class _Advice:
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
         """Python asks it last, for modules that nothing else finds."""
-        package, _, lacking = name.rpartition(".")
+        package, lacking = name.rpartition(".")[::2]
         if isinstance(sys.modules.get(package), _Lazy):
             from lamina.foreign import unknown_attribute
 

@@ -195,8 +195,8 @@ def _text(value: Any, other: Any) -> str:
     """A part that differs from another one; of names the number, and the first that differs."""
     if not isinstance(value, tuple):
         return str(value)
-    names = cast(tuple[str, ...], value)
-    position = next(n for n, (a, b) in enumerate(zip_longest(names, other)) if a != b)
+    names, others = cast(tuple[str, ...], value), cast(tuple[str, ...], other)
+    position = next(n for n, (a, b) in enumerate(zip_longest(names, others)) if a != b)
     first = f"; number {position} is {names[position]!r}" if position < len(names) else ""
     return f"{len(names):,}{first}"
 

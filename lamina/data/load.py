@@ -39,9 +39,9 @@ _SIGNATURES = (
     (GZIP_MAGIC, "idx"),
 )
 _IDX = b"\0\0"
-_ARRAYS = {"npy": (".npy",), "npz": (".npz",), "hdf5": (".h5", ".hdf5"), "idx": (".idx", ".gz")}
-SUFFIXES = {suffix: kind for kind, suffixes in _ARRAYS.items() for suffix in suffixes}
-SUFFIXES |= dict.fromkeys(TABLE_SUFFIXES, "csv")
+_KINDS = {"npy": (".npy",), "npz": (".npz",), "hdf5": (".h5", ".hdf5"), "idx": (".idx", ".gz")}
+_KINDS["csv"] = TABLE_SUFFIXES
+SUFFIXES = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes}
 _LONGEST_SIGNATURE = 8
 # The defaults of options of tables that are not None.
 _USUAL = {"words": "one-hot", "gaps": "error", "standardise": False}

@@ -44,8 +44,8 @@ class EpochExamples:
         try:
             arrays = self._convert(batch)
         except LaminaError as error:
-            batch = f"batch {self._batches.read - 1} of the stream"
-            error.where = f"{batch}, {error.where}" if error.where else batch
+            number = f"batch {self._batches.read - 1} of the stream"
+            error.where = f"{number}, {error.where}" if error.where else number
             raise error from None
         for before, array in zip(self.arrays, arrays, strict=False):
             _require_like(before, array, self._batches.read - 1)
