@@ -24,7 +24,7 @@ from lamina.codegen.halves import bfloat16_bits
 from lamina.codegen.llvm import _TILE_INSTRUCTIONS
 from lamina.codegen.llvm import Module as LlvmModule
 from lamina.codegen.values import I8, I32, I64, POINTER, Type, Value, constant
-from lamina.engines.cpu import llvm, tile_permission
+from lamina.engines.cpu import llvm, processor
 from lamina.engines.cpu.llvm import Target
 from lamina.engines.cpu.processor import _VECTORS
 
@@ -47,7 +47,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch, vectors: str) -> None:
     has = dict.fromkeys([*_VECTORS[vectors][0], "avx512bf16"], True)
     monkeypatch.setenv("LAMINA_VECTORS", vectors)
     monkeypatch.setattr(llvm, "host_target", lambda: (name + _MARK, flags | has, triple))
-    monkeypatch.setattr(tile_permission, "refusal", lambda: "")
+    monkeypatch.setattr(processor, "tile_refusal", lambda: "")
     monkeypatch.setattr(llvm, "assemble", lambda *of: _assemble(*_emulated(*of)))
     monkeypatch.setattr(llvm, "listing", lambda *of: _listing(*_emulated(*of)))
 

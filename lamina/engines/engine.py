@@ -7,13 +7,12 @@ executables, and the executable. Engines know programs, but no graphs, ops or la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import numpy as np
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType
-from lamina.engines.changes import Changes
 from lamina.engines.room import Need
 from lamina.errors import EngineError
 from lamina.program.program import Program
@@ -110,6 +109,29 @@ class TunedStep:
     steps: tuple[int, ...]
     candidates: tuple[Candidate, ...]
     chosen: int
+
+
+@final
+class Changes:
+    """Counts the changes of any of several memories.
+
+    Operands that were packed from memories are packed again after a change. A reader that takes no
+    lock finds whether it has read during a change.
+
+    Attributes:
+        count: the changes that have begun.
+        completed: equal to `count`, unless a change is going on or was interrupted by a signal.
+    """
+
+    __slots__ = ("completed", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.completed = 0
+
+    def complete(self) -> None:
+        """Notes that no change is going on."""
+        self.completed = self.count
 
 
 class Memory(Protocol):

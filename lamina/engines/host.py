@@ -12,8 +12,7 @@ import numpy as np
 from lamina.base.shapes import Array, size_of
 from lamina.base.shielded import shielded
 from lamina.engines import machine_memory
-from lamina.engines.changes import Changes
-from lamina.engines.engine import Arena, Memory
+from lamina.engines.engine import Arena, Changes, Memory
 from lamina.engines.room import Need, needs_of_program
 from lamina.errors import EngineError, InternalError
 from lamina.program.program import Program

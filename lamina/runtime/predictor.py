@@ -14,7 +14,7 @@ import numpy as np
 from lamina.base.records import cached_property
 from lamina.base.shapes import Array, DType, bind, shape_text
 from lamina.data.arrays import is_frame
-from lamina.engines.changes import Changes
+from lamina.engines.engine import Changes
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
 from lamina.learning.protocols import Spec
 from lamina.runtime.compiled import CompiledProgram, Placement, RecentPrograms, compile_for_batch

@@ -21,8 +21,7 @@ from lamina.engines.simd.decide.contractions import (
 )
 from lamina.engines.simd.decide.convolutions import can_have_images, m_tiles_of, window_schedule
 from lamina.engines.simd.decide.loops import nest_of, nest_with, possible_vectors
-from lamina.engines.simd.decide.packing import Packing, can_be_read_in_vectors
-from lamina.engines.simd.decide.panels import Panels
+from lamina.engines.simd.decide.packing import Packing, Panels, can_be_read_in_vectors
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import (
     ALONG_K,

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, final
 
 from lamina.base.shapes import DType
 from lamina.engines import machine_memory
-from lamina.engines.changes import Changes
 from lamina.engines.cpu import llvm
 from lamina.engines.cpu.compilation import writer
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.target import CPU
-from lamina.engines.engine import Arena, Device, Memory, Peaks
+from lamina.engines.engine import Arena, Changes, Device, Memory, Peaks
 from lamina.engines.host import HostEngine, host_arena
 from lamina.program.program import Program
 from lamina.program.target import Target

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
+from functools import cache
 from pathlib import Path
 
 from lamina.base.cores import usable_cores
 from lamina.base.records import frozen_dataclass
-from lamina.engines.cpu import llvm, tile_permission
+from lamina.engines.cpu import llvm
 from lamina.engines.simd.processor import Processor
 from lamina.errors import EngineError
 
@@ -61,7 +64,7 @@ def host() -> HostProcessor:
     present = {flag for flag, there in flags.items() if there}
     refused = ""
     if present.issuperset(_AMX) and os.environ.get("LAMINA_VECTORS", "") in ("", "amx"):
-        refused = tile_permission.refusal()
+        refused = tile_refusal()
     vectors = _chosen_vectors(present - ({"amx-tile"} if refused else set()), refused)
     if vectors not in ("amx", "avx512"):
         flags |= {flag: False for flag in flags if flag.startswith(("avx512", "avx10", "evex"))}
@@ -158,3 +161,24 @@ def _description() -> str:
         return platform.processor()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "")
+
+
+# Of Linux on x86-64: the number of the call, and its arguments for XFEATURE_XTILEDATA.
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
+
+
+@cache
+def tile_refusal() -> str:
+    """Why this process may not use the tile registers of AMX; empty if it may.
+
+    Linux saves the 8 KiB of these registers only for processes that ask for it. A permission is for
+    all threads of the process, and for its forked children. The system is asked once.
+    """
+    if not sys.platform.startswith("linux"):
+        return "only Linux is asked for them"
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    arguments = (_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)
+    if library.syscall(*map(ctypes.c_long, arguments)) == 0:
+        return ""
+    return os.strerror(ctypes.get_errno())

@@ -10,8 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from lamina.base.shapes import Array, DType, as_dtype, float64
-from lamina.engines.changes import Changes
-from lamina.engines.engine import Arena, Device, Memory, Peaks, TunedStep
+from lamina.engines.engine import Arena, Changes, Device, Memory, Peaks, TunedStep
 from lamina.engines.gpu.arena import DeviceArena, device_arena
 from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.driver import Driver

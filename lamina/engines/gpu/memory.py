@@ -8,8 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from lamina.base.shapes import Array, size_of
-from lamina.engines.changes import Changes
-from lamina.engines.engine import Memory
+from lamina.engines.engine import Changes, Memory
 from lamina.engines.gpu.driver import Buffer, Driver
 from lamina.engines.room import NOT_ASKED_BYTES
 from lamina.errors import EngineError, InternalError

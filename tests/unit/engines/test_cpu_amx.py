@@ -29,12 +29,11 @@ from test_cpu_pairs import program_of, rounded
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, bfloat16, float32
-from lamina.engines.cpu import tile_permission
 from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.native_program import write_program
-from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.cpu.processor import HostProcessor, host, tile_refusal
 from lamina.engines.cpu.run import peaks
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import (
@@ -256,7 +255,7 @@ def test_tiles_are_used_if_the_system_permits_it(vectors, refusal, ending, monke
         "lamina.engines.cpu.llvm.host_target",
         lambda: ("sapphirerapids", dict(flags), "x86_64-unknown-linux-gnu"),
     )
-    monkeypatch.setattr("lamina.engines.cpu.tile_permission.refusal", refusal)
+    monkeypatch.setattr("lamina.engines.cpu.processor.tile_refusal", refusal)
     monkeypatch.setenv("LAMINA_VECTORS", vectors)
     if vectors == "amx":
         assert error_text(EngineError, CpuEngine).splitlines()[2:4] == ["  found     'amx'", ending]
@@ -270,7 +269,7 @@ def test_tiles_are_used_if_the_system_permits_it(vectors, refusal, ending, monke
 def test_the_reason_is_the_systems_text():
     """Empty on processors with AMX; on others the system has no such state to save."""
     reasons = ("", "Invalid argument", "Operation not supported", "only Linux is asked for them")
-    assert tile_permission.refusal() in reasons
+    assert tile_refusal() in reasons
 
 
 @pytest.fixture

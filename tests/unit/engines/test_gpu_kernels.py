@@ -32,7 +32,7 @@ from lamina.engines.gpu.schedule import Schedule, TiledSchedule
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.opencl import launch_plan
 from lamina.engines.opencl.processors import ProcessorFamily
-from lamina.engines.simd.emit.workspaces import Workspaces
+from lamina.engines.simd.emit.addresses import Workspaces
 from lamina.errors import EngineError
 from lamina.graph import Tensor, leaf
 from lamina.program.program import Buffer, Plan, Program

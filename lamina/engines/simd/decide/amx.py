@@ -8,9 +8,8 @@ positions, or several short rows and the positions between them, whose sums are 
 from __future__ import annotations
 
 from lamina.base.shapes import size_of
-from lamina.engines.simd.decide.m_tiles import MTiles
-from lamina.engines.simd.decide.panels import Panels
-from lamina.engines.simd.decide.tiles import AMX_M, AMX_M_CYCLES, AMX_STEPS
+from lamina.engines.simd.decide.packing import Panels
+from lamina.engines.simd.decide.tiles import AMX_M, AMX_M_CYCLES, AMX_STEPS, MTiles
 from lamina.engines.simd.decide.windows import Windowed
 
 # The m and the n of a tile register of sums.

@@ -13,14 +13,14 @@ from math import gcd
 
 from lamina.codegen.matrix import Matrix, Plain, as_loop, as_matrix, as_plain, can_be_paired
 from lamina.engines.simd.decide.convolutions import schedule_windows
-from lamina.engines.simd.decide.loops import nest_of
+from lamina.engines.simd.decide.loops import are_wide, nest_of
 from lamina.engines.simd.decide.packing import (
     Packing,
+    Panels,
     can_be_read_in_vectors,
     packing_of_all,
     packing_of_some,
 )
-from lamina.engines.simd.decide.panels import Panels
 from lamina.engines.simd.decide.schedule import (
     ALONG_K,
     AMX,
@@ -41,7 +41,6 @@ from lamina.engines.simd.decide.tiles import (
     dot_tile,
     largest_tile_m,
 )
-from lamina.engines.simd.decide.vectors import are_wide
 from lamina.engines.simd.decide.work import Work
 from lamina.engines.simd.processor import LINE_BYTES, Processor
 from lamina.program.steps import Contraction

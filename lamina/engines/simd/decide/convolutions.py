@@ -10,13 +10,14 @@ from lamina.codegen.filtering import FILTERINGS
 from lamina.codegen.matrix import Matrix, as_matrix, right_alone, stored
 from lamina.engines.simd.decide.amx import amx_cycles, amx_work
 from lamina.engines.simd.decide.images import copied_along
-from lamina.engines.simd.decide.m_tiles import MTiles, merged
+from lamina.engines.simd.decide.loops import are_wide
 from lamina.engines.simd.decide.packing import (
+    PackedRight,
+    Panels,
     can_be_read_in_vectors,
     packing_of_all,
     packing_of_some,
 )
-from lamina.engines.simd.decide.panels import PackedRight, Panels
 from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PACKED,
@@ -25,8 +26,7 @@ from lamina.engines.simd.decide.schedule import (
     WindowChoices,
     WindowSchedule,
 )
-from lamina.engines.simd.decide.tiles import AMX_M, UNROLLED, largest_tile_m
-from lamina.engines.simd.decide.vectors import are_wide
+from lamina.engines.simd.decide.tiles import AMX_M, UNROLLED, MTiles, largest_tile_m, merged
 from lamina.engines.simd.decide.windows import (
     COL2IM,
     IMPLICIT_GEMM,

@@ -8,7 +8,7 @@ worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
@@ -16,10 +16,9 @@ from lamina.codegen.axes import merged_axes, stride_along
 from lamina.codegen.stages import Style, fitting_lanes, is_window
 from lamina.engines.simd.decide.schedule import LoopSchedule, NestSchedule
 from lamina.engines.simd.decide.split_reductions import BLOCKS, long_reductions, split_loop
-from lamina.engines.simd.decide.vectors import lanes_for, widened
 from lamina.engines.simd.processor import Processor
 from lamina.program.index import Axis, Index
-from lamina.program.scalar import Apply, Load, Scalar, indices_of, postorder, varying
+from lamina.program.scalar import CONVERSIONS, Apply, Load, Scalar, indices_of, postorder, varying
 from lamina.program.steps import (
     Loop,
     Reduce,
@@ -33,6 +32,8 @@ from lamina.program.steps import (
 )
 from lamina.program.target import EXPENSIVE
 
+# The most operations of a short expression.
+SHORT_EXPRESSION = 12
 # Reductions of at most this many iterations are unrolled.
 MOST_UNROLLED = 8
 # Windows of at most this many elements are unrolled; the second limit is for loops in which
@@ -177,6 +178,38 @@ def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
 
 def _results(loop: Loop) -> list[Scalar]:
     return [value for stage in loop.stages for value in stage_values(stage)]
+
+
+def lanes_for(values: Sequence[Scalar], processor: Processor) -> int:
+    """The lanes of a register for the widest float among the values, or the widest integer."""
+    floats = [value.dtype.itemsize for value in values if value.dtype.is_float]
+    widest = max(floats or [value.dtype.itemsize for value in values])
+    return processor.vector_bytes // max(widest, 4)
+
+
+def widened(values: Iterable[Scalar], lanes: int, extent: int, processor: Processor) -> int:
+    """The lanes of several registers, if expressions are short and the axis is long enough."""
+    if not are_wide(values, processor):
+        return lanes
+    wide = lanes
+    while 2 * wide <= min(extent, lanes * processor.registers_at_once):
+        wide *= 2
+    return wide
+
+
+def are_wide(values: Iterable[Scalar], processor: Processor) -> bool:
+    """Whether expressions are short enough for vectors of several registers."""
+    if processor.registers_at_once == 1:
+        return False
+    # Conversions are not counted: most are those of floats of 16 bits, after a load or before a
+    # store.
+    operations = [
+        scalar
+        for scalar in varying(*values)
+        if isinstance(scalar, Apply) and scalar.primitive not in CONVERSIONS
+    ]
+    expensive = any(scalar.primitive in EXPENSIVE for scalar in operations)
+    return len(operations) <= SHORT_EXPRESSION and not expensive
 
 
 # Costs --------------------------------------------------------------------------------------------

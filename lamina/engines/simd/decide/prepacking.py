@@ -16,7 +16,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.codegen.signatures import Signatures
 from lamina.engines.simd.decide.overlap import Writes
-from lamina.engines.simd.decide.panels import PackedRight
+from lamina.engines.simd.decide.packing import PackedRight
 from lamina.engines.simd.decide.schedule import Prepacking
 from lamina.program.index import Axis, axes_of
 from lamina.program.program import Program

@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.stages import Style
-from lamina.engines.simd.decide.packing import Packing
-from lamina.engines.simd.decide.panels import PackedRight, Panels
+from lamina.engines.simd.decide.packing import PackedRight, Packing, Panels
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.decide.work import Slices, Work, counted
 from lamina.program.index import Axis

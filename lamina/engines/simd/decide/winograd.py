@@ -14,8 +14,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.filtering import Filtering
 from lamina.codegen.matrix import as_matrix, right_alone
-from lamina.engines.simd.decide.packing import packing_of_all
-from lamina.engines.simd.decide.panels import PackedRight, Panels
+from lamina.engines.simd.decide.packing import PackedRight, Panels, packing_of_all
 from lamina.engines.simd.decide.windows import (
     WINOGRAD,
     WINOGRAD_WEIGHT_GRADIENT,

@@ -1,11 +1,17 @@
-"""How kernels find their buffers and workspaces: through a table that is their first parameter."""
+"""How kernels find their buffers and workspaces: through a table that is their first parameter.
+
+Workspaces are the memory that steps use while they run, for packed operands and for sums. Memory
+that is needed at different times is shared.
+"""
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import Protocol, final
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, POINTER, Value
+from lamina.engines.simd.processor import LINE_BYTES
 
 # Every section of a table in memory begins with these entries; buffers follow.
 HEADER = ("own", "own bytes", "iteration")
@@ -55,3 +61,53 @@ class AddressesInMemory:
 
 def _entry(code: Builder, table: Value, number: int) -> Value:
     return code.load(code.offset(table, number, "ptr"), POINTER)
+
+
+@final
+class Workspaces:
+    """Collects the workspaces of a program's steps.
+
+    Args:
+        alignment: of each workspace, in bytes.
+        block_bytes: no allocation crosses a multiple of it, unless the allocation is larger than
+            that; a multiple of the alignment. None for no such limit.
+    """
+
+    def __init__(self, alignment: int = LINE_BYTES, block_bytes: int | None = None) -> None:
+        self._alignment, self._block_bytes = alignment, block_bytes
+        self.thread_bytes = 0
+        self.shared_bytes = 0
+        # The start and end of each allocation, by name. Allocations that overlap are used at
+        # different times.
+        self.extents: dict[str, tuple[int, int]] = {}
+        # The same in the order of memory, with the steps that need the allocation.
+        self._in_order: list[tuple[int, int, range]] = []
+
+    def need_own(self, size: int) -> None:
+        """Requests at least `size` bytes for each thread."""
+        self.thread_bytes = max(self.thread_bytes, -(-size // self._alignment) * self._alignment)
+
+    def allocate(self, name: str, size: int, steps: range) -> int:
+        """Reserves `size` bytes for a packed operand, or for a step, while some steps run.
+
+        Returns:
+            Their offset in the memory for such allocations.
+        """
+        size = -(-size // self._alignment) * self._alignment
+        start = 0
+        for first, end, others in self._in_order:
+            if steps.start < others.stop and others.start < steps.stop:
+                if start + size <= first:
+                    break
+                start = within_block(max(start, end), size, self._block_bytes)
+        insort(self._in_order, (start, start + size, steps), key=lambda one: one[:2])
+        self.extents[name] = start, start + size
+        self.shared_bytes = max(self.shared_bytes, start + size)
+        return start
+
+
+def within_block(start: int, size: int, block_bytes: int | None) -> int:
+    """The lowest offset from `start` on at which so many bytes cross no end of a block."""
+    if block_bytes is None or start % block_bytes + size <= block_bytes:
+        return start
+    return -(-start // block_bytes) * block_bytes

@@ -11,9 +11,8 @@ from lamina.base.shapes import DType, uint8
 from lamina.codegen import points
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.values import I64, POINTER, TABLE, Type, Value
-from lamina.engines.simd.decide.panels import Panel
-from lamina.engines.simd.emit.addresses import Addresses
-from lamina.engines.simd.emit.workspaces import Workspaces
+from lamina.engines.simd.decide.packing import Panel
+from lamina.engines.simd.emit.addresses import Addresses, Workspaces
 from lamina.engines.simd.processor import Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer

@@ -17,7 +17,7 @@ from lamina.codegen.builder import Builder
 from lamina.codegen.matrix import Plain, as_loop, as_matrix, as_plain
 from lamina.codegen.primitives import element
 from lamina.codegen.values import TABLE, Value
-from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.packing import Panel
 from lamina.engines.simd.decide.schedule import (
     ALONG_K,
     AMX,

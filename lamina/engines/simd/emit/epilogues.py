@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.primitives import element
 from lamina.codegen.values import I64, POINTER, TABLE, Type
-from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.packing import Panel
 from lamina.engines.simd.emit.context import Context
 from lamina.program.index import Axis
 from lamina.program.steps import Contraction, reads_of, writes_of

@@ -18,7 +18,7 @@ from lamina.codegen.builder import Module
 from lamina.codegen.matrix import right_alone
 from lamina.codegen.signatures import Signature, Signatures
 from lamina.engines.simd.decide.overlap import Extents, LastTouched
-from lamina.engines.simd.decide.panels import PackedRight
+from lamina.engines.simd.decide.packing import PackedRight
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import (
     FusedSum,
@@ -28,12 +28,11 @@ from lamina.engines.simd.decide.schedule import (
     StepSchedule,
 )
 from lamina.engines.simd.decide.work import Slices
-from lamina.engines.simd.emit.addresses import Addresses
+from lamina.engines.simd.emit.addresses import Addresses, Workspaces
 from lamina.engines.simd.emit.context import Context, WrittenKernel
 from lamina.engines.simd.emit.contractions import emit_contraction
 from lamina.engines.simd.emit.loops import emit_loops, emit_nest
 from lamina.engines.simd.emit.prepacking import emit_prepacking
-from lamina.engines.simd.emit.workspaces import Workspaces
 from lamina.engines.simd.processor import LINE_BYTES, Processor
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program

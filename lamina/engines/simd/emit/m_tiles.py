@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from lamina.base.shapes import size_of
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I64, Integer, Value, as_value
-from lamina.engines.simd.decide.m_tiles import MTiles
-from lamina.engines.simd.decide.panels import Panels
+from lamina.engines.simd.decide.packing import Panels
+from lamina.engines.simd.decide.tiles import MTiles
 
 
 def m_start_of(tiles: MTiles, tile: Value) -> Value:

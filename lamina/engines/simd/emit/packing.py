@@ -21,8 +21,7 @@ from lamina.codegen.builder import BasicBlock, Builder, Module
 from lamina.codegen.matrix import Matrix, Stored, as_plain, stored
 from lamina.codegen.primitives import conversion, element, from_memory, memory_element
 from lamina.codegen.values import I64, NUMBERS, POINTER, Integer, Type, Value
-from lamina.engines.simd.decide.packing import Packing, k_axes_in_memory_order
-from lamina.engines.simd.decide.panels import PackedRight, Panel
+from lamina.engines.simd.decide.packing import PackedRight, Packing, Panel, k_axes_in_memory_order
 from lamina.engines.simd.emit import pairs
 from lamina.engines.simd.emit.context import (
     ITEM_RANGE_PARAMETERS,

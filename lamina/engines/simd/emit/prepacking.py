@@ -1,17 +1,31 @@
-"""Right operands that are packed before the contractions that use them."""
+"""Right operands that are packed before the contractions that use them.
+
+Weights for Winograd's algorithm are transformed when they are packed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
+from lamina.codegen.builder import Module
+from lamina.codegen.filtering import Filtering
 from lamina.codegen.matrix import Matrix, as_matrix
-from lamina.codegen.values import Type
-from lamina.engines.simd.decide.panels import PackedRight
+from lamina.codegen.primitives import element
+from lamina.codegen.values import Type, Value
+from lamina.engines.simd.decide.packing import PackedRight, Panel
 from lamina.engines.simd.decide.winograd import PackedWeights
 from lamina.engines.simd.emit import pairs
-from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, WrittenKernel
+from lamina.engines.simd.emit.context import (
+    ITEM_RANGE_PARAMETERS,
+    Context,
+    WrittenKernel,
+    parameters,
+)
+from lamina.engines.simd.emit.m_tiles import address
 from lamina.engines.simd.emit.packing import RightPanelWriter, panel_address
-from lamina.engines.simd.emit.winograd_weights import pack_weights
+from lamina.engines.simd.emit.winograd_transforms import along_both, listed, store_square
+from lamina.engines.simd.emit.zeros import nonzero_n
 from lamina.program.scalar import loads
 from lamina.program.steps import Contraction
 
@@ -37,7 +51,7 @@ def emit_prepacking(
                 ):
                     right = RightPanelWriter(points, matrix, packed.packing, panel, n_start, target)
                     if isinstance(packed, PackedWeights):
-                        pack_weights(context, packed, right)
+                        _pack_transformed(context, packed, right)
                     elif packed.paired and packed.packing.in_memory_order:
                         _pack_rounded(context, packed, right, as_matrix(step))
                     else:
@@ -65,3 +79,75 @@ def _pack_rounded(
             ]
             code.store(pairs.zipped(code, *found), code.offset(to, first, "i32"))
     of_floats.write_zeros(k // 2, packed.k)
+
+
+def _pack_transformed(context: Context, packed: PackedWeights, right: RightPanelWriter) -> None:
+    """Packs a panel of weights for Winograd's algorithm."""
+    code, panel, taps = right.points.code, right.panel, packed.taps
+    dtype = right.matrix.step.dtype
+    context.workspaces.need_own(packed.unpacked * packed.panels.width * dtype.itemsize)
+    own = context.own(code)
+    replace(right, target=own).write_all(packed.unpacked)
+    first, width = taps.first[0], panel.width
+    strides = (taps.first[taps.filtering.window] - first, taps.first[1] - first, taps.pitch)
+    # Padding columns are zeros and do not count.
+    numbers = (*(stride * width for stride in strides), taps.channels, (1 << panel.n) - 1)
+    transform = _emit_transform(context.module, panel, taps.filtering, element(dtype))
+    source = code.offset(own, first * width, element(dtype))
+    code.call_void(transform, source, right.target, *numbers)
+
+
+def _emit_transform(module: Module, panel: Panel, filtering: Filtering, kind: str) -> str:
+    """Writes the transform of weights, once in a module; gives its name.
+
+    Its parameters are `(weights, target, down, right, pitch, channels, present)`: the addresses of
+    the first weight and of the result, the elements between two rows of a window, two columns, and
+    two channels, the number of channels, and a word with a bit for each column. After the
+    transformed weights it stores the words of `PackedWeights`.
+    """
+    name = f"winograd_weights_{filtering.label}_{kind}_{panel.vectors}x{panel.lanes}"
+    if module.has(name):
+        return name
+    names = parameters("weights target", "down right pitch channels present")
+    code = module.function(name, names)
+    weights, target, down, right, pitch, channels, present = code.parameters
+    window, vector = filtering.window, Type(kind, panel.lanes)
+    none = code.constant(0, vector)
+    matrix = channels * panel.width
+    loop = code.begin_loop(0, channels, 1, [none] * panel.vectors)
+    source = code.offset(weights, loop.index * pitch, kind)
+    here = code.offset(target, loop.index * panel.width, kind)
+    # For each vector of the panel, a vector with 1 in columns with a zero weight, otherwise 0.
+    with_zeros: list[Value] = []
+    for number, found in enumerate(loop.carried):
+        skipped = number * panel.lanes
+        loaded: list[Value] = []
+        for row, column in product(range(window), repeat=2):
+            weight = address(code, source, [(row, down), (column, right)], kind)
+            loaded.append(code.load(code.offset(weight, skipped, kind), vector))
+            found = code.select(loaded[-1].equals(none), 1, found)
+        with_zeros.append(found)
+        rows = along_both(code, filtering.weight_transform, listed(loaded, window))
+        store_square(code, rows, here, matrix, skipped)
+    some = nonzero_n(code, panel, code.end_loop(loop, with_zeros))
+    word = code.convert("zext", some, "i64")
+    word = word & present
+    flag = code.offset(target, channels * filtering.products * panel.width, kind)
+    code.store(code.convert("trunc", word, "i32"), flag)
+    with code.when(word.differs(0)):
+        words = code.offset(flag, panel.width, kind)
+        with (
+            code.loop(0, window) as row,
+            code.loop(0, window) as column,
+            code.loop(0, channels) as channel,
+        ):
+            moves = [(row.index, down), (column.index, right), (channel.index, pitch)]
+            source = address(code, weights, moves, kind)
+            loaded = [
+                code.load(code.offset(source, number * panel.lanes, kind), vector)
+                for number in range(panel.vectors)
+            ]
+            position = row.index * window + column.index
+            to = address(code, words, [(position, channels), (channel.index, 1)], "i32")
+            code.store(nonzero_n(code, panel, loaded), to)
+    return name

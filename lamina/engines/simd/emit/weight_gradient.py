@@ -20,7 +20,7 @@ from lamina.engines.simd.decide.convolutions import (
     matrix_of_positions,
     outer_stride,
 )
-from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.packing import Panel
 from lamina.engines.simd.decide.schedule import DIRECT, WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed
 from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
@@ -66,9 +66,9 @@ class WeightGradient(WindowWriter):
         if schedule.partial_sums > 1:
             self._context.need_shared(schedule.partial_sums * matrices * sums_bytes)
         for kind, panel, _, _ in self._panels.kinds():
-            self._write_epilogue(f"{self._name}_{kind}", panel, [self._m], [panel.width])
+            self._write_epilogue(kind, panel, [self._m], [panel.width])
             for label, size, _ in self._chunks.sizes():
-                self._write_chunk(f"{self._name}_{kind}_{label}", panel, size)
+                self._write_chunk(f"{kind}_{label}", panel, size)
             self._write_panel(kind, panel)
         sums = self._over_items(self._name, "sums", schedule.split_m, schedule.partial_sums)
         if schedule.partial_sums == 1:
@@ -85,24 +85,17 @@ class WeightGradient(WindowWriter):
         `low` and `high` are the first tile of the item's piece of M, and the tile after the last.
         """
         with self._items(name, blocks, split_m, self._panels.count) as (code, _, numbers):
-            table, thread, *_ = code.parameters
             block, piece, panel, batch = numbers
             tiles = self._tiles.count
             low, high = piece * tiles // split_m, (piece + 1) * tiles // split_m
             for kind in over_kinds(code, self._panels, panel):
-                operands = (table, thread, batch, panel, low, high, block)
-                code.call_void(f"{self._name}_{kind}_{function}", *operands)
+                self._call(code, f"{kind}_{function}", batch, panel, low, high, block)
         return self._kernel(name)
 
     def _write_panel(self, kind: str, panel: Panel) -> None:
-        """Writes `sums(table, thread, batch, panel, low, high, block)`: sums over all chunks.
-
-        Without partial sums it also stores the results.
-        """
-        name = f"{self._name}_{kind}"
-        points = self._begin(f"{name}_sums", _ITEM_NUMBERS)
-        code = points.code
-        table, thread, batch, number, low, high, block = code.parameters
+        """Writes `sums(..)`: sums over all chunks. Without partial sums it stores the results."""
+        _, code, numbers = self._begin(f"{kind}_sums", _ITEM_NUMBERS)
+        batch, number, low, high, block = numbers
         n_start = number * self._panels.width
         first, end = (m_start_of(self._tiles, tile) for tile in (low, high))
         if self._schedule.partial_sums == 1:
@@ -119,26 +112,24 @@ class WeightGradient(WindowWriter):
         begin, stop = (edge * groups // self._schedule.partial_sums for edge in edges)
         with code.loop(begin, stop) as loop:
             outer = loop.index * self._schedule.images
-            operands = (table, thread, batch, outer)
             further = (n_start, low, high, sums)
             with code.loop(0, self._chunks.whole) as inside:
                 start = inside.index * self._schedule.block
-                code.call_void(f"{name}_whole", *operands, start, *further)
+                self._call(code, f"{kind}_whole", batch, outer, start, *further)
             if self._chunks.rest:
                 start = self._chunks.whole * self._schedule.block
-                code.call_void(f"{name}_rest", *operands, start, *further)
+                self._call(code, f"{kind}_rest", batch, outer, start, *further)
         if self._schedule.partial_sums == 1:
-            self._call_epilogue(code, name, panel, sums, first, end)
+            self._store_rows(code, kind, panel, sums, first, end)
 
-    def _call_epilogue(
-        self, code: Builder, name: str, panel: Panel, sums: Value, first: Value, end: Value
+    def _store_rows(
+        self, code: Builder, kind: str, panel: Panel, sums: Value, first: Value, end: Value
     ) -> None:
         """Calls the epilogue for rows from `first` up to `end`."""
-        table, _, batch, number, *_ = code.parameters
+        _, _, batch, number, *_ = code.parameters
         n_start = number * self._panels.width
         start = code.offset(sums, first * panel.width, self._element)
-        numbers = (batch, 0, first, end - first, n_start)
-        code.call_void(f"{name}_epilogue", table, start, *numbers)
+        self._call_epilogue(code, kind, start, batch, 0, first, end - first, n_start)
 
     def _partial_sums(self, code: Builder, batch: Value, panel: Value, block: Value) -> Value:
         """The address of the partial sums of a block."""
@@ -147,10 +138,9 @@ class WeightGradient(WindowWriter):
         return code.offset(shared, number * (self._m.extent * self._panels.width), self._element)
 
     def _write_total(self, kind: str, panel: Panel) -> None:
-        """Writes `total(table, thread, batch, panel, low, high, block)`: adds up partial sums."""
-        name = f"{self._name}_{kind}"
-        code = self._begin(f"{name}_total", _ITEM_NUMBERS).code
-        _, _, batch, number, low, high, zero = code.parameters
+        """Writes `total(..)`: adds up partial sums."""
+        _, code, numbers = self._begin(f"{kind}_total", _ITEM_NUMBERS)
+        batch, number, low, high, zero = numbers
         blocks = self._partial_sums(code, batch, number, zero)
         totals = code.offset(self._context.own(code), self._sums_offset, "i8")
         first, end = (m_start_of(self._tiles, tile) for tile in (low, high))
@@ -165,17 +155,13 @@ class WeightGradient(WindowWriter):
                     partial = code.offset(source, block * size + skipped, self._element)
                     total = total + code.load(partial, vector)
                 code.store(total, code.offset(target, skipped, self._element))
-        self._call_epilogue(code, name, panel, totals, first, end)
+        self._store_rows(code, kind, panel, totals, first, end)
 
     def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
-        """Writes `chunk(table, thread, batch, outer, start, n_start, low, high, sums)`.
-
-        It adds the products of a chunk of output positions to the sums.
-        """
+        """Writes a function that adds the products of a chunk of output positions to the sums."""
         image = self._image
-        points = self._begin(name, "thread batch outer start n_start low high", "sums")
-        code = points.code
-        _, _, batch, outer, start, n_start, low, high, sums = code.parameters
+        points, code, given = self._begin(name, "batch outer start n_start low high", "sums")
+        batch, outer, start, n_start, low, high, sums = given
         own = self._context.own(code)
         run = self._positions_of_run // self._per_step
         strides, skipped = image.layout(block)
@@ -192,13 +178,9 @@ class WeightGradient(WindowWriter):
                 left, image_stride = code.offset(own, skipped, self._of_left), image.size(block)
             count = self._schedule.images * block * run
             right, right_stride = self._right_of_chunk(points, panel, own, n_start, first, count)
-        loops = self._loops(
-            [
-                (self._schedule.images, image_stride),
-                (block, strides[image.positions[0]]),
-                *((axis.extent, strides[axis]) for axis in image.positions[1:]),
-            ]
-        )
+        inner = [(axis.extent, strides[axis]) for axis in image.positions[1:]]
+        around = (self._schedule.images, image_stride), (block, strides[image.positions[0]])
+        loops = self._loops([*around, *inner])
         pitches = [stride * panel.width for stride in row_major_strides(self._tiles.extents)]
         for size, firsts in over_tiles(code, self._tiles, low, high):
             moves, of_left = self._rows_of_tile(code, block, size, firsts)
@@ -247,5 +229,5 @@ class WeightGradient(WindowWriter):
         return right, panel.width
 
 
-# The parameters, after the table, of functions that do a work item.
-_ITEM_NUMBERS = "thread batch panel low high block"
+# The parameters, after the thread, of functions that do a work item.
+_ITEM_NUMBERS = "batch panel low high block"

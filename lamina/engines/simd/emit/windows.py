@@ -8,11 +8,10 @@ from contextlib import contextmanager
 
 from lamina.codegen.builder import Builder
 from lamina.codegen.primitives import element
-from lamina.codegen.values import TABLE, Type, Value
-from lamina.engines.simd.decide.m_tiles import merged
-from lamina.engines.simd.decide.panels import Panel
+from lamina.codegen.values import TABLE, Integer, Type, Value
+from lamina.engines.simd.decide.packing import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
-from lamina.engines.simd.decide.tiles import AMX_STEPS
+from lamina.engines.simd.decide.tiles import AMX_STEPS, merged
 from lamina.engines.simd.decide.windows import Windowed
 from lamina.engines.simd.decide.winograd import chunks_of
 from lamina.engines.simd.emit.context import (
@@ -62,12 +61,20 @@ class WindowWriter(ABC):
 
     def _begin(
         self, name: str, numbers: str, addresses: str = "", used: frozenset[str] | None = None
-    ) -> Points:
-        """Begins a function `(table, numbers.., addresses..)`, by default of the step's buffers."""
-        given = (("table", TABLE), *parameters("", numbers), *parameters(addresses))
+    ) -> tuple[Points, Builder, Sequence[Value]]:
+        """Begins a function `(table, thread, numbers.., addresses..)`, called by `_call`.
+
+        Gives its code, and its parameters after the thread. It uses the step's buffers by default.
+        """
+        given = (("table", TABLE), *parameters("", f"thread {numbers}"), *parameters(addresses))
         if used is None:
             used = reads_of(self._step) | writes_of(self._step)
-        return self._context.begin(name, given, used)
+        points = self._context.begin(f"{self._name}_{name}", given, used)
+        return points, points.code, points.code.parameters[2:]
+
+    def _call(self, code: Builder, name: str, *operands: Integer) -> None:
+        """Calls a function of this step, from another function with the table and the thread."""
+        code.call_void(f"{self._name}_{name}", *code.parameters[:2], *operands)
 
     @contextmanager
     def _items(self, name: str, *extents: int) -> Generator[tuple[Builder, Value, list[Value]]]:
@@ -84,6 +91,16 @@ class WindowWriter(ABC):
                 numbers.append(remaining % extent)
                 remaining = remaining // extent
             yield code, loop.index, [*numbers, remaining]
+
+    def _over_sizes(
+        self, code: Builder, number: Value, group: Value
+    ) -> Iterator[tuple[str, Value, Value]]:
+        """Branches by the size of a chunk; yields (label, first outer position, first row)."""
+        chunks = self._chunks
+        outer, start = group * chunks.images, number * chunks.block
+        for label, _, condition in chunks.sizes():
+            with code.when(code.compare(condition, number, chunks.whole)):
+                yield label, outer, start
 
     def _kernel(self, name: str) -> WrittenKernel:
         reads = reads_of(self._step)
@@ -166,7 +183,7 @@ class WindowWriter(ABC):
         return points.code.offset(points.base(load.buffer), start, self._of_left)
 
     def _write_epilogue(
-        self, name: str, panel: Panel, m_axes: Sequence[Axis], pitches: Sequence[int]
+        self, kind: str, panel: Panel, m_axes: Sequence[Axis], pitches: Sequence[int]
     ) -> None:
         """Writes `epilogue(table, sums, batch, outer, firsts.., counts.., n_start)`.
 
@@ -175,4 +192,8 @@ class WindowWriter(ABC):
         numbers = [f"{word}{n}" for word in ("first", "count") for n in range(len(m_axes))]
         around, wide = (self._batch, self._outer), self._schedule.wide_epilogue
         epilogue = Epilogue(self._step, around, tuple(m_axes), tuple(pitches), panel, wide)
+        name = f"{self._name}_{kind}"
         write_epilogue(self._context, name, epilogue, ("batch", "outer", *numbers, "n_start"))
+
+    def _call_epilogue(self, code: Builder, kind: str, sums: Value, *numbers: Integer) -> None:
+        code.call_void(f"{self._name}_{kind}_epilogue", code.parameters[0], sums, *numbers)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import Type, Value
-from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.packing import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.tiles import balanced_tile_m
 from lamina.engines.simd.decide.windows import Windowed, filtering_of
@@ -23,21 +24,6 @@ from lamina.engines.simd.emit.tiles import call_tile
 from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.engines.simd.emit.winograd_transforms import emit_data_transform
 from lamina.engines.simd.processor import odd_lines
-
-
-@frozen_dataclass
-class Chunk:
-    """A chunk of tiles, while code for it is written.
-
-    Attributes:
-        outer, start: the first outer position, and the first row of tiles.
-        images, block: the number of outer positions, and of rows of tiles in each.
-    """
-
-    outer: Value
-    start: Value
-    images: int
-    block: int
 
 
 @frozen_dataclass
@@ -68,62 +54,52 @@ class TransformedTiles(WindowWriter):
         self._tile, self._products = self._filtering.results, self._filtering.products
 
     def _matrix_stride(self, size: int) -> int:
-        """The stride between matrices of `size` elements.
-
-        The elements of a transformed tile, one in each matrix, map to different cache sets.
-        """
+        """The stride between matrices of `size` elements, which map to different cache sets."""
         return odd_lines(size, self._bytes)
 
     def _own_offsets(self, sizes: Sequence[int]) -> list[int]:
-        """Requests thread memory of these sizes; gives the offset of each, and of the end."""
-        offsets = [0]
-        for size in sizes:
-            offsets.append(offsets[-1] + self._matrix_stride(size))
-        self._context.workspaces.need_own(offsets[-1] * self._bytes)
+        """Requests thread memory of these sizes; gives the offset of each."""
+        *offsets, end = accumulate(map(self._matrix_stride, sizes), initial=0)
+        self._context.workspaces.need_own(end * self._bytes)
         return offsets
 
     def _over_chunk(self, code: Builder, number: Value) -> Iterator[tuple[str, Value, Value]]:
         """Branches by the size of a chunk; yields (label, first outer position, first row)."""
-        chunks = self._chunks
-        row, group = number % chunks.each, number // chunks.each
-        outer, start = group * chunks.images, row * chunks.block
-        for label, _, condition in chunks.sizes():
-            with code.when(code.compare(condition, row, chunks.whole)):
-                yield label, outer, start
+        row, group = number % self._chunks.each, number // self._chunks.each
+        yield from self._over_sizes(code, row, group)
 
     def _transform_chunk(
-        self, points: Points, chunk: Chunk, copied: Value, inputs: Matrices
+        self, points: Points, at: tuple[Value, Value], block: int, copied: Value, inputs: Matrices
     ) -> None:
-        """Copies the images of a chunk and transforms them."""
-        code, positions = points.code, self._tile * chunk.block
-        end = chunk.outer + chunk.images
-        first = chunk.start * self._tile
-        with points.loop(self._outer, start=chunk.outer, stop=end) as loop:
-            past = loop.index - chunk.outer
-            image = code.offset(copied, past * self._image.size(positions), self._element)
-            self._copy_image(points, positions, first, image)
-            skipped = past * (chunk.block * self._wide * self._channels)
-            target = code.offset(inputs.start, skipped, self._element)
-            self._transform(code, image, chunk.block, Matrices(target, inputs.stride))
+        """Copies the images of a chunk, from an outer position and a row on, and transforms them.
 
-    def _transform(self, code: Builder, copied: Value, block: int, inputs: Matrices) -> None:
-        """Transforms the tiles of an image."""
-        strides, _ = self._image.layout(self._tile * block)
+        `block` is the number of its rows of tiles.
+        """
+        code, positions, lanes = points.code, self._tile * block, self._panels.lanes
+        outer, start = at
+        end = outer + self._chunks.images
+        first_position = start * self._tile
+        strides, _ = self._image.layout(positions)
         down, right = (strides[axis] for axis in self._image.positions)
-        with code.loop(0, block) as rows, code.loop(0, self._wide) as columns:
-            moves = [(rows.index, self._tile * down), (columns.index, self._tile * right)]
-            source = address(code, copied, moves, self._element)
-            tile = rows.index * self._wide + columns.index
-            target = code.offset(inputs.start, tile * self._channels, self._element)
-            lanes = self._panels.lanes
-            rest = self._channels % lanes
-            whole = self._channels - rest
-            for first, count, wide in ((0, whole, lanes), (whole, rest, rest)):
-                if count:
-                    starts = [code.offset(one, first, self._element) for one in (source, target)]
-                    vector = Type(self._element, wide)
-                    function = emit_data_transform(self._context.module, self._filtering, vector)
-                    code.call_void(function, *starts, down, right, inputs.stride, count)
+        rest = self._channels % lanes
+        whole = self._channels - rest
+        with points.loop(self._outer, start=outer, stop=end) as loop:
+            past = loop.index - outer
+            image = code.offset(copied, past * self._image.size(positions), self._element)
+            self._copy_image(points, positions, first_position, image)
+            skipped = past * (block * self._wide * self._channels)
+            tiles = code.offset(inputs.start, skipped, self._element)
+            with code.loop(0, block) as rows, code.loop(0, self._wide) as columns:
+                moves = [(rows.index, self._tile * down), (columns.index, self._tile * right)]
+                source = address(code, image, moves, self._element)
+                tile = rows.index * self._wide + columns.index
+                target = code.offset(tiles, tile * self._channels, self._element)
+                for first, count, wide in ((0, whole, lanes), (whole, rest, rest)):
+                    if count:
+                        ends = [code.offset(one, first, self._element) for one in (source, target)]
+                        vector = Type(self._element, wide)
+                        function = emit_data_transform(code.module, self._filtering, vector)
+                        code.call_void(function, *ends, down, right, inputs.stride, count)
 
     def _multiply(
         self,

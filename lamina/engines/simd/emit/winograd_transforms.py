@@ -12,7 +12,7 @@ from itertools import product
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.filtering import Filtering, Transform
 from lamina.codegen.values import Type, Value
-from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.packing import Panel
 from lamina.engines.simd.emit.context import parameters
 from lamina.engines.simd.emit.m_tiles import address
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import final
@@ -10,13 +9,13 @@ from typing import final
 from lamina.codegen.axes import flattened
 from lamina.codegen.builder import Builder
 from lamina.codegen.values import I32, Type, Value
-from lamina.engines.simd.decide.panels import Panel
+from lamina.engines.simd.decide.packing import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed, tiled
 from lamina.engines.simd.decide.winograd import SumsAtOnce
 from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, over_kinds
-from lamina.engines.simd.emit.winograd import Chunk, Matrices, TransformedTiles
+from lamina.engines.simd.emit.winograd import Matrices, TransformedTiles
 from lamina.engines.simd.emit.winograd_transforms import (
     emit_factor_transform,
     emit_gradient_transform,
@@ -57,6 +56,8 @@ class WinogradWeightGradient(TransformedTiles):
         # The elements of the sums of a panel, and of a work item.
         self._panel_sums = self._products * self._sums_stride
         self._item_sums = self._panel_sums * schedule.panels_at_once
+        # The elements of sums at the beginning of the thread's memory.
+        self._own_sums = self._item_sums if self._blocks == 1 else 0
 
     def write(self) -> list[WrittenKernel]:
         chunks, (work, *_) = self._chunks, self._schedule.works
@@ -65,16 +66,14 @@ class WinogradWeightGradient(TransformedTiles):
             self._context.need_shared(work.items * self._item_sums * self._bytes)
         for kind, panel, _, _ in self._panels.kinds():
             for label, block, _ in chunks.sizes():
-                self._write_panel(f"{self._name}_{kind}_{label}", panel, block)
-            self._write_gradients(f"{self._name}_{kind}", panel)
+                self._write_panel(f"{kind}_{label}", panel, block)
+            self._write_gradients(kind, panel)
         for label, block, _ in chunks.sizes():
             self._write_chunk(label, block)
         self._write_item(count)
         extents = (self._blocks, self._piece.extent, self._groups)
         with self._items(self._name, *extents) as (code, item, (block, piece, group, batch)):
-            table, thread, *_ = code.parameters
-            operands = (table, thread, batch, group, piece, block, item)
-            code.call_void(f"{self._name}_item", *operands)
+            self._call(code, "item", batch, group, piece, block, item)
         summing = self._kernel(self._name)
         if self._blocks == 1:
             return [summing]
@@ -82,8 +81,8 @@ class WinogradWeightGradient(TransformedTiles):
 
     def _write_item(self, chunks: int) -> None:
         """Writes `item(table, thread, batch, group, piece, block, number)`: sums over chunks."""
-        code = self._begin(f"{self._name}_item", "thread batch group piece block number").code
-        table, thread, batch, group, piece, block, number = code.parameters
+        _, code, given = self._begin("item", "batch group piece block number")
+        batch, group, piece, block, number = given
         if self._blocks == 1:
             sums = self._context.own(code)
         else:
@@ -96,8 +95,7 @@ class WinogradWeightGradient(TransformedTiles):
         begin, end = (edge * chunks // self._blocks for edge in (block, block + 1))
         with code.loop(begin, end) as loop:
             for label, outer, start in self._over_chunk(code, loop.index):
-                operands = (table, thread, batch, outer, start, first, last, piece, sums)
-                code.call_void(f"{self._name}_{label}", *operands)
+                self._call(code, label, batch, outer, start, first, last, piece, sums)
         if self._blocks == 1:
             each = -(-self._schedule.channels // lanes)
             start = piece * each
@@ -105,42 +103,32 @@ class WinogradWeightGradient(TransformedTiles):
                 past = (panels.index - first) * self._panel_sums
                 of_panel = code.offset(sums, past, self._element)
                 with code.loop(start, start + each) as vectors:
-                    self._call_gradients(code, (batch, panels.index, vectors.index), of_panel)
+                    self._call_gradients(code, batch, panels.index, vectors.index, of_panel)
 
     def _write_chunk(self, label: str, block: int) -> None:
-        """Writes `chunk(table, thread, batch, outer, start, first, last, piece, sums)`.
-
-        It adds the products of a chunk of tiles to the sums of some panels.
-        """
-        numbers = "thread batch outer start first last piece"
-        points = self._begin(f"{self._name}_{label}", numbers, "sums", reads_of(self._step))
-        code = points.code
-        table, thread, batch, outer, start, first, last, piece, sums = code.parameters
+        """Writes a function that adds the products of a chunk of tiles to the sums of panels."""
+        used = reads_of(self._step)
+        points, code, given = self._begin(label, "batch outer start first last piece", "sums", used)
+        batch, outer, start, first, last, piece, sums = given
         copied, left, _ = self._memory(code, block)
-        chunk = Chunk(outer, start, self._chunks.images, block)
         with points.bound(self._batch, batch), points.bound(self._piece, piece):
-            self._transform_chunk(points, chunk, copied, left)
+            self._transform_chunk(points, (outer, start), block, copied, left)
         with code.loop(first, last) as loop:
             past = (loop.index - first) * self._panel_sums
             target = code.offset(sums, past, self._element)
             for kind in over_kinds(code, self._panels, loop.index):
-                operands = (table, thread, batch, outer, start, loop.index, target)
-                code.call_void(f"{self._name}_{kind}_{label}", *operands)
+                self._call(code, f"{kind}_{label}", batch, outer, start, loop.index, target)
 
     def _write_panel(self, name: str, panel: Panel, block: int) -> None:
-        """Writes `panel(table, thread, batch, outer, start, number, sums)`.
-
-        It adds the products of the transformed tiles of a chunk to the sums of a panel.
-        """
-        points = self._begin(name, "thread batch outer start number", "sums", reads_of(self._step))
-        code = points.code
-        _, _, batch, outer, start, number, sums = code.parameters
+        """Writes a function that adds the products of the tiles of a chunk to a panel's sums."""
+        used = reads_of(self._step)
+        points, code, given = self._begin(name, "batch outer start number", "sums", used)
+        batch, outer, start, number, sums = given
         n_start = number * self._panels.width
         _, left, factors = self._memory(code, block)
         right = replace(factors, stride=self._matrix_stride(self._tiles(block) * panel.width))
         with points.bound(self._batch, batch):
-            chunk = Chunk(outer, start, self._chunks.images, block)
-            self._transform_right(points, chunk, panel, n_start, right)
+            self._transform_right(points, (outer, start), block, panel, n_start, right)
         operands = (left, right, Matrices(sums, self._sums_stride))
         m_loop, k_loop = (self._channels, 1), (self._tiles(block), self._channels)
         self._multiply(code, panel, operands, m_loop, k_loop, fresh=False)
@@ -157,28 +145,29 @@ class WinogradWeightGradient(TransformedTiles):
         )
         image = self._chunks.images * self._image.size(self._tile * block)
         sizes = (self._own_sums, image, self._products * inputs, self._products * factors)
-        _, *offsets, _ = self._own_offsets(sizes)
+        _, *offsets = self._own_offsets(sizes)
         own = self._context.own(code)
         starts = [code.offset(own, at, self._element) for at in offsets]
         return starts[0], Matrices(starts[1], inputs), Matrices(starts[2], factors)
 
-    @property
-    def _own_sums(self) -> int:
-        """The elements of sums at the beginning of the thread's memory."""
-        return self._item_sums if self._blocks == 1 else 0
-
     def _transform_right(
-        self, points: Points, chunk: Chunk, panel: Panel, n_start: Value, factors: Matrices
+        self,
+        points: Points,
+        at: tuple[Value, Value],
+        block: int,
+        panel: Panel,
+        n_start: Value,
+        factors: Matrices,
     ) -> None:
-        """Transforms the tiles of the right operand of a chunk."""
+        """Transforms the tiles of the right operand, as `_transform_chunk` those of images."""
         code, view, (high, wide) = points.code, self._right_view(), self._image.positions
-        end = chunk.outer + chunk.images
-        with points.loop(self._outer, start=chunk.outer, stop=end) as outers:
-            past = outers.index - chunk.outer
-            with code.loop(0, chunk.block) as rows, code.loop(0, self._wide) as columns:
-                tile = (past * chunk.block + rows.index) * self._wide + columns.index
+        outer, start = at
+        with points.loop(self._outer, start=outer, stop=outer + self._chunks.images) as outers:
+            past = outers.index - outer
+            with code.loop(0, block) as rows, code.loop(0, self._wide) as columns:
+                tile = (past * block + rows.index) * self._wide + columns.index
                 target = code.offset(factors.start, tile * panel.width, self._element)
-                first_row = (chunk.start + rows.index) * self._tile
+                first_row = (start + rows.index) * self._tile
                 first_column = columns.index * self._tile
                 for number in range(panel.vectors):
                     skipped = number * panel.lanes
@@ -218,37 +207,38 @@ class WinogradWeightGradient(TransformedTiles):
             moves = [(item, self._blocks * self._item_sums), (past, self._panel_sums)]
             shared = self._context.address(code, self._context.SHARED)
             sums = address(code, shared, moves, self._element)
-            self._call_gradients(code, (batch, panel, number), sums)
+            self._call_gradients(code, batch, panel, number, sums)
         kernel = self._kernel(name)
         return replace(kernel, reads=kernel.reads | {self._context.SHARED})
 
-    def _call_gradients(self, code: Builder, at: tuple[Value, Value, Value], sums: Value) -> None:
-        """Calls the function of a panel's kind, at a batch, panel and vector of channels."""
-        table, thread, *_ = code.parameters
-        for kind in over_kinds(code, self._panels, at[1]):
-            code.call_void(f"{self._name}_{kind}_gradients", table, thread, *at, sums)
+    def _call_gradients(
+        self, code: Builder, batch: Value, panel: Value, number: Value, sums: Value
+    ) -> None:
+        for kind in over_kinds(code, self._panels, panel):
+            self._call(code, f"{kind}_gradients", batch, panel, number, sums)
 
-    def _write_gradients(self, name: str, panel: Panel) -> None:
+    def _write_gradients(self, kind: str, panel: Panel) -> None:
         """Writes `gradients(table, thread, batch, panel, number, sums)`, for a vector of channels.
 
         Gradients stay in the thread's memory until those whose terms are all zero are known.
         """
-        lanes, each = self._panels.lanes, self._window**2 * panel.width
+        lanes, window = self._panels.lanes, self._window
+        each = window**2 * panel.width
         elements = [side.element for side in self._plane if side.element is not None]
         (channels,) = (axis for axis in self._step.m if axis not in elements)
-        pitches = [self._window * panel.width, panel.width, 0]
-        self._write_epilogue(name, panel, [*elements, channels], pitches)
+        pitches = [window * panel.width, panel.width, 0]
+        self._write_epilogue(kind, panel, [*elements, channels], pitches)
         whole, rest = divmod(self._all_channels, lanes)
-        kinds = [("whole", lanes, "slt"), ("rest", rest, "eq")]
-        kinds = [one for one in kinds if (rest if one[0] == "rest" else whole)]
-        for label, present, _ in kinds:
-            narrowing, along = f"{name}_{label}_zeros", (channels, present)
+        sizes = [("whole", lanes, "slt")] if whole else []
+        sizes += [("rest", rest, "eq")] if rest else []
+        for label, present, _ in sizes:
+            narrowing, along = f"{self._name}_{kind}_{label}_zeros", (channels, present)
             write_narrowing(self._context, narrowing, self._step, along, panel, self._step.k[-2:])
-        sizes = (self._own_sums, lanes * each, lanes, lanes * self._window**2)
-        _, *offsets, _ = self._own_offsets(sizes)
-        numbers = "thread batch panel number"
-        code = self._begin(f"{name}_gradients", numbers, "sums", frozenset()).code
-        table, _, batch, number, vector, sums = code.parameters
+        own_sizes = (self._own_sums, lanes * each, lanes, lanes * window**2)
+        _, *offsets = self._own_offsets(own_sizes)
+        numbers = "batch panel number"
+        _, code, given = self._begin(f"{kind}_gradients", numbers, "sums", frozenset())
+        batch, number, vector, sums = given
         own = self._context.own(code)
         gradients, found, words = (code.offset(own, at, self._element) for at in offsets)
         n_start = number * self._panels.width
@@ -265,45 +255,26 @@ class WinogradWeightGradient(TransformedTiles):
             )
             strides = (self._sums_stride, self._blocks, self._item_sums)
             code.call_void(transform, source, target, *strides)
-            starts = (row * panel.width for row in range(self._window**2))
+            starts = (row * panel.width for row in range(window**2))
             at = (code.offset(target, start, self._element) for start in starts)
             rows = [panel_vectors(code, panel, self._element, start) for start in at]
             code.store(nonzero_n_of_any(code, panel, rows), code.offset(found, past, "i32"))
         # For each element of the windows as many words as the vector has channels, contiguous.
         count = last - first
-        for label, present, condition in kinds:
+        for label, present, condition in sizes:
             with code.when(code.compare(condition, vector, whole)):
                 seen = code.load(found, Type("i32", present))
-                for element_ in range(self._window**2):
+                for element_ in range(window**2):
                     code.store(seen, code.offset(words, element_ * present, "i32"))
-                operands = (table, batch, first, n_start, words)
-                code.call_void(f"{name}_{label}_zeros", *operands)
+                operands = (code.parameters[0], batch, first, n_start, words)
+                code.call_void(f"{self._name}_{kind}_{label}_zeros", *operands)
+        # Gradients whose bits are set are zero. Gradients are stored channel by channel; in the
+        # words the axes of the windows are in the step's order.
         order = [elements.index(axis) for axis in self._step.m if axis != channels]
-        self._clear(code, panel, order, count, gradients, words)
-        with code.loop(first, last) as loop:
-            source = code.offset(gradients, (loop.index - first) * each, self._element)
-            firsts, counts = (0, 0, 0, loop.index), (self._window, self._window, 1)
-            code.call_void(f"{name}_epilogue", table, source, batch, *firsts, *counts, n_start)
-
-    def _clear(
-        self,
-        code: Builder,
-        panel: Panel,
-        order: Sequence[int],
-        count: Value,
-        gradients: Value,
-        words: Value,
-    ) -> None:
-        """Stores zeros for the gradients whose bits are set.
-
-        The words have the bits, element by element of the windows, a word for each channel; `order`
-        is the order of the windows' axes in them. The gradients are stored channel by channel.
-        """
-        each = self._window**2 * panel.width
-        with code.loop(0, self._window**2) as element_:
-            last, first = element_.index % self._window, element_.index // self._window
-            numbers = (first, last)
-            row = numbers[order.index(0)] * self._window + numbers[order.index(1)]
+        with code.loop(0, window**2) as element_:
+            minor, major = element_.index % window, element_.index // window
+            row_of, column_of = ((major, minor)[order.index(axis)] for axis in (0, 1))
+            row = row_of * window + column_of
             with code.loop(0, count) as loop:
                 word = element_.index * count + loop.index
                 word = code.load(code.offset(words, word, "i32"), I32)
@@ -312,3 +283,7 @@ class WinogradWeightGradient(TransformedTiles):
                     start = address(code, gradients, moves, self._element)
                     vectors = panel_vectors(code, panel, self._element, start)
                     clear(code, panel, start, vectors, word)
+        with code.loop(first, last) as loop:
+            source = code.offset(gradients, (loop.index - first) * each, self._element)
+            numbers = (0, 0, 0, loop.index, window, window, 1, n_start)
+            self._call_epilogue(code, kind, source, batch, *numbers)
