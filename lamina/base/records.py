@@ -9,11 +9,22 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
-from typing import Any, Generic, TypeVar, dataclass_transform, final, overload
+from typing import (
+    Any,
+    Generic,
+    TypeVar,
+    dataclass_transform,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -56,6 +67,25 @@ def frozen_dataclass(
         return cls
 
     return made if cls is None else made(cls)
+
+
+def decoded(kind: Any, value: Any) -> Any:
+    """A value of a kind, made of what JSON keeps of it: tuples are lists, records are objects."""
+    if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__"):
+        kinds = _kinds_of(kind)
+        return kind(**{name: decoded(kinds[name], one) for name, one in value.items()})
+    inner = get_args(kind)
+    if value is None or not inner:
+        return value
+    if get_origin(kind) is tuple:
+        return tuple(value if inner[0] is int else (decoded(inner[0], one) for one in value))
+    if get_origin(kind) is Mapping:
+        return {name: decoded(inner[1], one) for name, one in value.items()}
+    return decoded(inner[0], value)
+
+
+# The kinds of the fields of a record.
+_kinds_of = cache(get_type_hints)
 
 
 class _State(threading.local):

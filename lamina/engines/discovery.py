@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from lamina.base.records import frozen_dataclass
 from lamina.engines import DEFAULT_ENGINE as DEFAULT_ENGINE
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.engine import Device, Engine, did_you_mean, unknown_engine
+from lamina.engines.engine import LISTING, Device, Engine, did_you_mean
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.foreign import foreign_or_nearest
@@ -93,7 +93,11 @@ def open_engine(name: str) -> Engine:
     if kind not in _KINDS or (colon and not _KINDS[kind].may_have(device)):
         several = [one for one in _KINDS if _KINDS[one].has_devices]
         named = [f"{one}:{what}" for one in several for what in ("NUMBER", "NAME")]
-        raise unknown_engine(name, [*_KINDS, *named], _meant(name))
+        raise EngineError(
+            f"there is no engine {name!r}",
+            facts=(("expected", " or ".join([*_KINDS, *named])), ("found", repr(name))),
+            advice=f"{_meant(name)}{LISTING} the engines and devices of this machine.",
+        )
     return _KINDS[kind].open(name)
 
 

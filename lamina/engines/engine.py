@@ -14,7 +14,6 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType
 from lamina.engines.room import Need
-from lamina.errors import EngineError
 from lamina.program.program import Program
 from lamina.program.target import Target
 
@@ -287,7 +286,7 @@ class Executable(Protocol):
         elsewhere, if the program changes parameters or states, or if their changes have several
         counters.
         """
-        ...
+        return None
 
     def scalar(self, name: str) -> float:
         """The value of an output of one element, as quickly as possible."""
@@ -349,7 +348,7 @@ class Engine(Protocol):
         Raises:
             EngineError: if there is not enough memory.
         """
-        ...
+        return None
 
     def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
         """A function that returns whether all elements of some memories of floats are finite.
@@ -393,7 +392,7 @@ class Engine(Protocol):
         Programs that are compiled later, in other processes too, use them. None if the engine does
         not tune.
         """
-        ...
+        return None
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -413,7 +412,7 @@ class Engine(Protocol):
 
     def workspace_bytes(self, program: Program) -> int | None:
         """The bytes that a compiled program takes in addition to its buffers; None if unknown."""
-        ...
+        return None
 
     def peaks(self, dtype: DType, *, tf32: bool = False) -> Peaks | None:
         """The peaks of the device for numbers of that type, measured now.
@@ -424,20 +423,11 @@ class Engine(Protocol):
             dtype: of the operands of products.
             tf32: whether they are rounded to TF32, on a device that has instructions for it.
         """
-        ...
+        return None
 
 
 # How users list the devices, from Python and from a shell.
 LISTING = "lamina.devices(), or `lamina devices` on the command line, lists"
-
-
-def unknown_engine(name: str, known: Sequence[str], meant: str = "") -> EngineError:
-    """The error for a name that no engine has; `meant` begins its advice."""
-    return EngineError(
-        f"there is no engine {name!r}",
-        facts=(("expected", " or ".join(known)), ("found", repr(name))),
-        advice=f"{meant}{LISTING} the engines and devices of this machine.",
-    )
 
 
 def did_you_mean(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from lamina.base.shapes import Array, size_of
 from lamina.base.shielded import shielded
 from lamina.engines import machine_memory
-from lamina.engines.engine import Arena, Changes, Memory
+from lamina.engines.engine import Arena, Changes, Engine, Memory
 from lamina.engines.room import Need, needs_of_program
 from lamina.errors import EngineError, InternalError
 from lamina.program.program import Program
@@ -69,7 +69,7 @@ class HostMemory:
         self.array = np.zeros(0, self.array.dtype)
 
 
-class HostEngine:
+class HostEngine(Engine):
     """The part of an engine that is equal for all engines in host memory.
 
     Attributes:
@@ -87,17 +87,11 @@ class HostEngine:
     def shared(self, array: Array) -> HostMemory:
         return HostMemory.of(array)
 
-    def staging(self, sizes: Mapping[str, int]) -> None:
-        return None
-
     def finite_check(self, memories: Sequence[Memory]) -> Callable[[], bool]:
         return lambda: all(np.isfinite(host_array(memory)).all() for memory in memories)
 
     def arena(self) -> HostArena:
         return HostArena()
-
-    def tune(self, program: Program) -> None:
-        return None
 
     def needs(self, program: Program) -> tuple[Need, ...]:
         # Workspaces are counted when a program is compiled: machine code takes long to write.

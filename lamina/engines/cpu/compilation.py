@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lamina.base.cache import Sources, cached, find, folder, keep, key_of
 from lamina.base.garbage import without_collections
+from lamina.base.records import decoded
 from lamina.base.shielded import loaded
 from lamina.engines.cpu import llvm
 from lamina.engines.cpu.native.layout import Layout
@@ -68,8 +69,7 @@ def compile_program(
         entry = make()
     length = int.from_bytes(entry[:_LENGTH_BYTES], "little")
     end = _LENGTH_BYTES + length
-    fields: dict[str, Any] = json.loads(entry[_LENGTH_BYTES:end])
-    return Layout.of(fields), entry[end:]
+    return decoded(Layout, json.loads(entry[_LENGTH_BYTES:end])), entry[end:]
 
 
 def compiled(text: str, processor: HostProcessor) -> bytes:

@@ -7,13 +7,12 @@ compiled before. The driver compiles the text, or has a cache of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from lamina.base.cache import find, folder, keep, key_of
 from lamina.base.garbage import without_collections
+from lamina.base.records import decoded
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.single_steps import Choices, forced_by
@@ -51,27 +50,8 @@ def compile_program(
     key = key_of((checksum(program), family.key, how, str(separate), sources.checksum))
     entry = find(key)
     if entry is not None:
-        return _decoded(Launches, json.loads(entry))
+        return decoded(Launches, json.loads(entry))
     launches = make()
     if sources.are_unchanged:
         keep(key, json.dumps(asdict(launches)).encode())
     return launches
-
-
-def _decoded(kind: Any, value: Any) -> Any:
-    """A value of a kind, made of what JSON keeps of it: tuples are lists, records are objects."""
-    if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__"):
-        kinds = _kinds_of(kind)
-        return kind(**{name: _decoded(kinds[name], one) for name, one in value.items()})
-    inner = get_args(kind)
-    if value is None or not inner:
-        return value
-    if get_origin(kind) is tuple:
-        return tuple(_decoded(inner[0], one) for one in value)
-    if get_origin(kind) is Mapping:
-        return {name: _decoded(inner[1], one) for name, one in value.items()}
-    return _decoded(inner[0], value)
-
-
-# The kinds of the fields of a record.
-_kinds_of = cache(get_type_hints)

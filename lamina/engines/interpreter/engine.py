@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType
+from lamina.base.shapes import Array
 from lamina.base.shielded import shielded
 from lamina.engines import DEFAULT_TARGET, machine_memory
 from lamina.engines.engine import Arena, Device, Executable, Memory
@@ -79,13 +79,6 @@ class InterpreterEngine(HostEngine):
     def listing(self, program: Program, step: int | None, language: str) -> str:
         # The interpreter runs the program itself, and generates nothing.
         return str(program) if step is None else str(program.steps[step])
-
-    def workspace_bytes(self, program: Program) -> None:
-        # NumPy allocates further temporaries, whose size is not known.
-        return None
-
-    def peaks(self, dtype: DType, *, tf32: bool = False) -> None:
-        return None
 
 
 @final
@@ -167,9 +160,6 @@ class InterpretedProgram(Executable):
     def output(self, name: str) -> Array:
         buffer = self._program.buffers[dict(self._program.outputs)[name]]
         return self._last[buffer.name].reshape(buffer.shape).copy()
-
-    def bound(self) -> None:
-        return None
 
     def step_seconds(self) -> Array:
         seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina.base.records import frozen_dataclass
 from lamina.engines.cpu.native.jobs import Kernel, Phase
 
@@ -23,16 +21,6 @@ class Entry:
     functions: int
     kernels: tuple[Kernel, ...]
     phases: tuple[Phase, ...]
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> Entry:
-        """The entry from plain data, as in JSON."""
-        return cls(
-            fields["threads"],
-            fields["functions"],
-            tuple(Kernel(**one) for one in fields["kernels"]),
-            tuple(Phase(**one) for one in fields["phases"]),
-        )
 
 
 @frozen_dataclass
@@ -69,14 +57,6 @@ class Layout:
     def total_bytes(self) -> int:
         """The size of all workspaces."""
         return self.thread_bytes * self.threads + self.shared_bytes
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> Layout:
-        """The layout from plain data, as in JSON."""
-        entries = {name: Entry.of(fields.pop(name)) for name in ("program", "load")}
-        for name in ("shared_offsets", "table", "steps"):
-            fields[name] = tuple(fields[name])
-        return cls(**entries, **fields)
 
 
 def exported_name(entry: str) -> str:
