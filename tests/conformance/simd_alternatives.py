@@ -29,6 +29,7 @@ from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PACKED,
     PREPACKED,
+    GemmChoices,
     GemmSchedule,
     LoopSchedule,
     NestSchedule,
@@ -150,23 +151,20 @@ def _of_matrix(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
     if can_be_read_in_vectors(matrix):
         yield _product(matrix, processor, (2, 2), 4, max(k - 1, 1), direct, DIRECT)
     if can_be_dots(matrix):
-        panels = Panels(max(full // 2, 2), 2, matrix.n.extent)
-        yield _gemm(matrix, processor, panels, (2, 3), k, (DIRECT, DIRECT), algorithm="dots")
+        vectors = (max(full // 2, 2), 2)
+        yield _product(matrix, processor, vectors, 2, k, DIRECT, DIRECT, algorithm="dots")
 
 
 def _of_amx(matrix: Matrix, processor: Processor) -> Iterator[GemmSchedule]:
     """Tile registers that are not full, chunks of one register, copies of the left operand."""
     k_steps = -(-matrix.k_steps // AMX_STEPS) * AMX_STEPS
-    for vectors, tile_m, steps, left, right in (
-        (1, 5, AMX_STEPS, ALONG_K, PACKED),
-        (2, 19, 2 * AMX_STEPS, amx_left(matrix), PREPACKED),
-        (2, 32, 1 << 20, amx_left(matrix), PACKED),
+    for vectors, tile_m, steps, left, right, packing in (
+        (1, 5, AMX_STEPS, ALONG_K, PACKED, _K_BY_K),
+        (2, 19, 2 * AMX_STEPS, amx_left(matrix), PREPACKED, None),
+        (2, 32, k_steps, amx_left(matrix), PACKED, None),
     ):
-        panels = Panels(AMX_STEPS, vectors, matrix.n.extent)
-        tile = (min(tile_m, matrix.m.extent), panels.width)
-        packing = _K_BY_K if vectors == 1 else None
-        how = {"algorithm": AMX, "packing": packing}
-        yield _gemm(matrix, processor, panels, tile, min(steps, k_steps), (left, right), **how)
+        how = ((AMX_STEPS, vectors), tile_m, min(steps, k_steps), left, right, packing)
+        yield _product(matrix, processor, *how, algorithm=AMX)
 
 
 def _product(
@@ -178,28 +176,17 @@ def _product(
     left: str,
     right: str,
     packing: Packing | None = None,
+    *,
+    algorithm: str = "tiles",
 ) -> GemmSchedule:
     """Tiles of up to `tile_m` rows; `vectors` is (lanes of a vector, vectors of a panel)."""
     panels = Panels(*vectors, matrix.n.extent)
-    tile = (min(tile_m, matrix.m.extent), panels.width)
-    how = {"prefetch": 0 if left == DIRECT else tile[0], "packing": packing}
-    return _gemm(matrix, processor, panels, tile, chunk, (left, right), **how)
-
-
-def _gemm(
-    matrix: Matrix,
-    processor: Processor,
-    panels: Panels,
-    tile: tuple[int, int],
-    chunk: int,
-    operands: tuple[str, str],
-    **how: Any,
-) -> GemmSchedule:
-    left, right = operands
-    split_m = min(-(-matrix.m.extent // tile[0]), 2)
-    how = {"algorithm": "tiles", "prefetch": 0, **how}
-    sizes: dict[str, Any] = {"tile": tile, "chunk": chunk, "split_m": split_m}
-    return gemm_schedule(matrix, panels, processor, left=left, right=right, **sizes, **how)
+    tile_m, tile_n = min(tile_m, matrix.m.extent), 3 if algorithm == "dots" else panels.width
+    split_m = min(-(-matrix.m.extent // tile_m), 2)
+    prefetch = tile_m if algorithm == "tiles" and left != DIRECT else 0
+    sizes = (tile_m, tile_n, chunk, split_m)
+    choices = GemmChoices(algorithm, *sizes, left, right, packing, prefetch)
+    return gemm_schedule(matrix, panels, processor, choices)
 
 
 # Contractions over windows ------------------------------------------------------------------------

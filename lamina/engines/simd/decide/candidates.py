@@ -83,22 +83,12 @@ def _of_matrix(
     if can_be_dots(matrix):
         yield product_schedule(matrix, panels, processor, dots=True, prepacked=False)
 
-    def changed(tile_m: int, right: str) -> GemmSchedule:
-        return gemm_schedule(
-            matrix,
-            panels,
-            processor,
-            algorithm="tiles",
-            tile=(tile_m, panels.width),
-            chunk=decided.chunk,
-            split_m=decided.split_m,
-            left=decided.left,
-            right=right,
-            prefetch=decided.prefetch,
-        )
-
-    yield changed(decided.tile_m, PACKED if decided.right == PREPACKED else PREPACKED)
-    yield changed(balanced_tile_m(matrix.m.extent, -(-decided.tile_m // 2)), decided.right)
+    tile_m = balanced_tile_m(matrix.m.extent, -(-decided.tile_m // 2))
+    right = PACKED if decided.right == PREPACKED else PREPACKED
+    changed = {"algorithm": "tiles", "tile_n": panels.width, "packing": None}
+    for changes in ({"right": right}, {"tile_m": tile_m}):
+        choices = replace(decided, **changed, **changes)
+        yield gemm_schedule(matrix, panels, processor, choices)
 
 
 def _of_windows(

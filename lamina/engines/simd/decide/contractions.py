@@ -9,13 +9,13 @@ registers of AMX, if there are any. Contractions over windows have other algorit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd
 
 from lamina.codegen.matrix import Matrix, Plain, as_loop, as_matrix, as_plain, can_be_paired
 from lamina.engines.simd.decide.convolutions import schedule_windows
 from lamina.engines.simd.decide.loops import are_wide, nest_of
 from lamina.engines.simd.decide.packing import (
-    Packing,
     Panels,
     can_be_read_in_vectors,
     packing_of_all,
@@ -27,9 +27,11 @@ from lamina.engines.simd.decide.schedule import (
     DIRECT,
     PACKED,
     PREPACKED,
+    GemmChoices,
     GemmSchedule,
     LoopSchedule,
     StepSchedule,
+    choices_of,
 )
 from lamina.engines.simd.decide.tiles import (
     AMX_M,
@@ -157,18 +159,18 @@ def product_schedule(
     if dots or (not prepacked and matrix.m.extent <= tile_m and can_be_read_in_vectors(matrix)):
         # Dots read the right operand along K. A panel that one tile reads is not packed.
         right = DIRECT
-    return gemm_schedule(
-        matrix,
-        panels,
-        processor,
+    choices = GemmChoices(
         algorithm=algorithm,
-        tile=(tile_m, tile_n),
+        tile_m=tile_m,
+        tile_n=tile_n,
         chunk=k_steps if dots else _longest_chunk(k_steps, matrix, panels, processor),
         split_m=_split_m(matrix, panels, tile_m, processor),
         left=left,
         right=right,
+        packing=None,
         prefetch=_prefetch(matrix, direct, tile_m, processor) if algorithm == "tiles" else 0,
     )
+    return gemm_schedule(matrix, panels, processor, choices)
 
 
 def amx_left(matrix: Matrix) -> str:
@@ -178,51 +180,31 @@ def amx_left(matrix: Matrix) -> str:
 
 
 def gemm_schedule(
-    matrix: Matrix,
-    panels: Panels,
-    processor: Processor,
-    *,
-    algorithm: str,
-    tile: tuple[int, int],
-    chunk: int,
-    split_m: int,
-    left: str,
-    right: str,
-    prefetch: int,
-    packing: Packing | None = None,
+    matrix: Matrix, panels: Panels, processor: Processor, choices: GemmChoices
 ) -> GemmSchedule:
-    """The schedule with these choices, and the work that follows from them.
-
-    By default the right operand is packed in the cheapest order.
-    """
+    """The schedule with these choices, and the work that follows from them."""
     b, m, n, k = extents = matrix.step.extents
     steps = -(-n // panels.lanes) * b * m * matrix.k_steps
     cycles = float(steps) * (1.0 if processor.fused else 2.0)
-    if algorithm == AMX:
+    if choices.algorithm == AMX:
         cycles = steps / AMX_STEPS * AMX_M_CYCLES
-    packing_left = Work(
-        b * (m if left == ALONG_K else -(-m // tile[0])), _PACKED_ELEMENT * b * m * k
-    )
-    if packing is None and algorithm != "dots":
+    packing_left = None
+    if choices.left != DIRECT:
+        items = b * (m if choices.left == ALONG_K else -(-m // choices.tile_m))
+        packing_left = Work(items, _PACKED_ELEMENT * b * m * k)
+    if choices.packing is None and choices.algorithm != "dots":
         # Pairs of an odd K are packed in its order.
         in_k_order = matrix.paired and matrix.k.extent % 2 == 1
-        whole = right == PREPACKED and not in_k_order
+        whole = choices.right == PREPACKED and not in_k_order
         packing = packing_of_all(matrix, panels.lanes) if whole else packing_of_some(matrix)
+        choices = replace(choices, packing=packing)
     return GemmSchedule(
-        algorithm=algorithm,
+        **choices_of(GemmChoices, choices),
         extents=extents,
         panels=panels,
-        tile_m=tile[0],
-        tile_n=tile[1],
-        chunk=chunk,
-        split_m=split_m,
-        left=left,
-        right=right,
-        packing=packing,
-        prefetch=prefetch,
         wide_epilogue=are_wide((store.value for store in matrix.step.stores), processor),
-        work=Work(b * panels.count * split_m, cycles),
-        packing_left=packing_left if left != DIRECT else None,
+        work=Work(b * panels.count * choices.split_m, cycles),
+        packing_left=packing_left,
         paired=matrix.paired,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from lamina.base.shapes import size_of
 from lamina.codegen.axes import stride_along
@@ -25,6 +25,7 @@ from lamina.engines.simd.decide.schedule import (
     TRANSFORMED,
     WindowChoices,
     WindowSchedule,
+    choices_of,
 )
 from lamina.engines.simd.decide.tiles import AMX_M, UNROLLED, MTiles, largest_tile_m, merged
 from lamina.engines.simd.decide.windows import (
@@ -189,7 +190,7 @@ def window_schedule(
     transposed = windowed.paired and algorithm == WEIGHT_GRADIENT and _can_transpose(windowed)
     copied = _copied(windowed, algorithm, choices, panels)
     return WindowSchedule(
-        **{field.name: getattr(choices, field.name) for field in fields(WindowChoices)},
+        **choices_of(WindowChoices, choices),
         algorithm=algorithm,
         extents=step.extents,
         panels=panels,

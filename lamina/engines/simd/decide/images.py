@@ -231,6 +231,7 @@ def _across(sides: Sequence[Side], position: Axis) -> list[Side]:
 def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
     """The view at the points of an image."""
     replacements: dict[Axis, Index] = {}
+    scaled: dict[Axis, int] = {}
     reached: list[Bound] = []
     for side in sides:
         # Bounds and indices of a side with both axes depend on both: the position alone moves
@@ -241,19 +242,12 @@ def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
             along = along * side.windows.stride + axis_index(side.residue)
             reached.append(Bound(along, 0, side.windows.reach(side.position.extent)))
         along -= side.windows.offset
-        if side.element is not None:
-            replacements[side.element] = along if side.position is None else Index()
         if side.position is not None:
-            replacements[side.position] = along
-    scaled = {
-        axis: side.windows.stride for side in sides for axis in [side.position] if axis is not None
-    }
-    scaled |= {
-        axis: side.windows.dilation
-        for side in sides
-        for axis in [side.element]
-        if axis is not None and side.position is None
-    }
+            replacements[side.position], scaled[side.position] = along, side.windows.stride
+            if side.element is not None:
+                replacements[side.element] = Index()
+        elif side.element is not None:
+            replacements[side.element], scaled[side.element] = along, side.windows.dilation
     change = Rewrite(replacements)
 
     def moved(index: Index) -> Index:

@@ -6,7 +6,8 @@ its loops, and its relations to other steps. The program holds the computation i
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import fields
+from typing import Any, ClassVar
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.stages import Style
@@ -101,36 +102,51 @@ class LoopSchedule:
         return "\n".join(lines)
 
 
-# Matrix products ----------------------------------------------------------------------------------
+# Contractions -------------------------------------------------------------------------------------
 
 
 @frozen_dataclass
-class GemmSchedule:
-    """A contraction as a matrix product.
+class _Tiled:
+    """A contraction in register tiles.
+
+    Attributes:
+        extents: of batch, M, N and K.
+        panels: how N is split into panels.
+        wide_epilogue: whether the epilogue computes several registers at once.
+        paired: whether pairs of bfloat16 are multiplied.
+    """
+
+    extents: tuple[int, int, int, int]
+    panels: Panels
+    wide_epilogue: bool
+    paired: bool
+
+    def _beginning(self, algorithm: str) -> list[str]:
+        """The beginning of the text of a schedule: what is computed, and its panels."""
+        b, m, n, k = self.extents
+        batch = f"{b} x " if b != 1 else ""
+        return [f"{algorithm} for {batch}M={m}, N={n}, K={k}", str(self.panels)]
+
+
+@frozen_dataclass
+class GemmChoices:
+    """The choices for a matrix product from which the rest of its schedule follows.
 
     Attributes:
         algorithm: `"tiles"`, register tiles of outer products; `"dots"`, register tiles of dot
             products along K; or AMX.
-        extents: of batch, M, N and K.
-        panels: how N is split into panels.
         tile_m, tile_n: the rows and columns of a register tile.
         chunk: the steps along K that all tiles sum up before the next chunk of a panel is read; a
             step is one k, or a pair of them.
         split_m: the work items into which M is split for each panel.
         left: DIRECT, or packed as a whole by a separate kernel: PACKED, in tiles, or ALONG_K.
         right: DIRECT for full vectors, PACKED panel by panel, or PREPACKED.
-        packing: the order in which the right operand is read for packing; None with dots, which do
-            not pack.
+        packing: the order in which the right operand is read for packing; None for the cheapest
+            one, and with dots, which do not pack.
         prefetch: the prefetch distance of the left operand, in elements; 0 for no prefetch.
-        wide_epilogue: whether the epilogue computes several registers at once.
-        work: of the kernel that multiplies.
-        packing_left: of the kernel that packs the left operand, if it is packed.
-        paired: whether pairs of bfloat16 are multiplied.
     """
 
     algorithm: str
-    extents: tuple[int, int, int, int]
-    panels: Panels
     tile_m: int
     tile_n: int
     chunk: int
@@ -139,10 +155,19 @@ class GemmSchedule:
     right: str
     packing: Packing | None
     prefetch: int
-    wide_epilogue: bool
+
+
+@frozen_dataclass
+class GemmSchedule(GemmChoices, _Tiled):
+    """A contraction as a matrix product.
+
+    Attributes:
+        work: of the kernel that multiplies.
+        packing_left: of the kernel that packs the left operand, if it is packed.
+    """
+
     work: Work
     packing_left: Work | None
-    paired: bool = False
 
     @property
     def k_steps(self) -> int:
@@ -168,12 +193,7 @@ class GemmSchedule:
         return PackedRight(self.panels, self.k_steps, self.packing, self.paired)
 
     def __str__(self) -> str:
-        b, m, n, k = self.extents
-        batch = f"{b} x " if b != 1 else ""
-        texts = [
-            f"{self.algorithm} of {self.tile_m}x{self.tile_n} for {batch}M={m}, N={n}, K={k}",
-            str(self.panels),
-        ]
+        texts = self._beginning(f"{self.algorithm} of {self.tile_m}x{self.tile_n}")
         if self.paired:
             texts.append("pairs of bfloat16")
         if self.chunk < self.k_steps:
@@ -185,9 +205,6 @@ class GemmSchedule:
         packed = f" by panel, {self.packing}" if self.right == PACKED else ""
         texts.append(f"right {self.right}{packed}")
         return "; ".join([*texts, str(self.work)])
-
-
-# Contractions over windows ------------------------------------------------------------------------
 
 
 @frozen_dataclass
@@ -217,48 +234,35 @@ class WindowChoices:
 
 
 @frozen_dataclass
-class WindowSchedule(WindowChoices):
+class WindowSchedule(WindowChoices, _Tiled):
     """A contraction over windows.
 
     Attributes:
         algorithm: a name in `windows.py`.
-        extents: of batch, M, N and K.
-        panels: how N is split into panels.
         copied: the side along which the left operand's image is copied in vectors; None if tiles
             read the operand in its buffer.
         right: DIRECT for full vectors, PACKED or TRANSFORMED block by block, or PREPACKED.
         packing: the order in which the right operand is read if it is packed block by block.
         prepacked: the layout of the right operand if it is packed before the step.
         unrolled: innermost loops of a register tile are unrolled up to this many k.
-        wide_epilogue: whether the epilogue computes several registers at once.
         works: the work of each of its kernels.
-        paired: whether pairs of bfloat16 are multiplied.
         transposed: whether vectors of the image are read along the side `copied` and stored along
             the last one, transposed in registers.
     """
 
     algorithm: str
-    extents: tuple[int, int, int, int]
-    panels: Panels
     copied: int | None
     right: str
     packing: Packing | None
     prepacked: PackedRight | None
     unrolled: int
-    wide_epilogue: bool
     works: tuple[Work, ...]
-    paired: bool = False
-    transposed: bool = False
+    transposed: bool
 
     def __str__(self) -> str:
-        b, m, n, k = self.extents
-        batch = f"{b} x " if b != 1 else ""
-        texts = [
-            f"{self.algorithm} for {batch}M={m}, N={n}, K={k}",
-            str(self.panels),
-            f"{AMX if self.amx else 'tiles'} of up to {self.tile_m} rows",
-            f"blocks of {self.block}",
-        ]
+        texts = self._beginning(self.algorithm)
+        texts.append(f"{AMX if self.amx else 'tiles'} of up to {self.tile_m} rows")
+        texts.append(f"blocks of {self.block}")
         if self.paired:
             texts.append("pairs of bfloat16")
         if self.images > 1:
@@ -279,6 +283,11 @@ class WindowSchedule(WindowChoices):
 
 
 StepSchedule = LoopSchedule | GemmSchedule | WindowSchedule
+
+
+def choices_of(kind: type, choices: GemmChoices | WindowChoices) -> dict[str, Any]:
+    """The fields of a record of choices, which may be those of a schedule."""
+    return {field.name: getattr(choices, field.name) for field in fields(kind)}
 
 
 @frozen_dataclass

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
+from lamina.codegen.axes import row_major_strides
 from lamina.codegen.filtering import Filtering
 from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.engines.simd.decide.packing import PackedRight, Panels, packing_of_all
@@ -174,44 +175,6 @@ def chunks_of(windowed: Windowed, block: int, images: int) -> Chunks:
 
 
 @frozen_dataclass
-class Taps:
-    """The k of the elements of windows.
-
-    Attributes:
-        filtering: the transforms.
-        first: for each element of a window, row by row in the image, the k of the first channel.
-        pitch: the k between neighbouring channels.
-        channels: the number of channels.
-    """
-
-    filtering: Filtering
-    first: tuple[int, ...]
-    pitch: int
-    channels: int
-
-
-def _taps_of(windowed: Windowed) -> Taps:
-    """The taps of a convolution by Winograd's algorithm."""
-    k_axes = windowed.step.k
-    pitches = {
-        axis: size_of([later.extent for later in k_axes[number + 1 :]])
-        for number, axis in enumerate(k_axes)
-    }
-    *plane, channels = windowed.image.sides
-    filtering = filtering_of(windowed)
-    # If windows are mirrored, weights are mirrored too.
-    along = [
-        [pitches[side.element] * element_ for element_ in range(filtering.window)][
-            :: side.windows.dilation
-        ]
-        for side in plane
-        if side.element is not None
-    ]
-    first = tuple(row + column for row in along[0] for column in along[1])
-    return Taps(filtering, first, pitches[channels.axis], channels.axis.extent)
-
-
-@frozen_dataclass
 class PackedWeights(PackedRight):
     """Transformed weights: for each element of the transformed tile a panel with all channels as K.
 
@@ -220,27 +183,45 @@ class PackedWeights(PackedRight):
     in which the weight is not zero (`zeros.py`).
 
     Attributes:
-        taps: the k from which the weights are transformed.
+        filtering: the transforms.
+        taps: for each element of a window, row by row in the image, the k of the first channel.
+        pitch: the k between neighbouring channels.
+        channels: the number of channels.
     """
 
-    taps: Taps
+    filtering: Filtering
+    taps: tuple[int, ...]
+    pitch: int
+    channels: int
 
     @property
     def unpacked(self) -> int:
         """The k of the weights before they are transformed."""
-        return len(self.taps.first) * self.taps.channels
+        return len(self.taps) * self.channels
 
     @property
     def has_zeros(self) -> int:
         """The row of the flag that states whether a panel has zeros."""
-        return self.taps.filtering.products * self.taps.channels
+        return self.filtering.products * self.channels
 
 
 def packed_weights(windowed: Windowed, panels: Panels) -> PackedWeights:
     """The transformed weights of a convolution."""
-    taps = _taps_of(windowed)
-    words = len(taps.first) * taps.channels * _WORD_BYTES
+    k_axes, filtering = windowed.step.k, filtering_of(windowed)
+    extents = row_major_strides([axis.extent for axis in k_axes])
+    pitches = dict(zip(k_axes, extents, strict=True))
+    *plane, side = windowed.image.sides
+    channels, elements = side.axis.extent, range(filtering.window)
+    # If windows are mirrored, weights are mirrored too.
+    down, right = (
+        [pitches[one.element] * number for number in elements][:: one.windows.dilation]
+        for one in plane
+        if one.element is not None
+    )
+    taps = tuple(row + column for row in down for column in right)
+    words = len(taps) * channels * _WORD_BYTES
     words = -(-words // (panels.width * windowed.step.dtype.itemsize))
-    k = taps.filtering.products * taps.channels + 1 + words
+    k = filtering.products * channels + 1 + words
     packing = packing_of_all(as_matrix(right_alone(windowed.step)), panels.lanes)
-    return PackedWeights(panels, k, packing, False, taps)
+    numbers = (filtering, taps, pitches[side.axis], channels)
+    return PackedWeights(panels, k, packing, False, *numbers)

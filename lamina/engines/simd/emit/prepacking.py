@@ -88,11 +88,11 @@ def _pack_transformed(context: Context, packed: PackedWeights, right: RightPanel
     context.workspaces.need_own(packed.unpacked * packed.panels.width * dtype.itemsize)
     own = context.own(code)
     replace(right, target=own).write_all(packed.unpacked)
-    first, width = taps.first[0], panel.width
-    strides = (taps.first[taps.filtering.window] - first, taps.first[1] - first, taps.pitch)
+    first, width = taps[0], panel.width
+    strides = (taps[packed.filtering.window] - first, taps[1] - first, packed.pitch)
     # Padding columns are zeros and do not count.
-    numbers = (*(stride * width for stride in strides), taps.channels, (1 << panel.n) - 1)
-    transform = _emit_transform(context.module, panel, taps.filtering, element(dtype))
+    numbers = (*(stride * width for stride in strides), packed.channels, (1 << panel.n) - 1)
+    transform = _emit_transform(context.module, panel, packed.filtering, element(dtype))
     source = code.offset(own, first * width, element(dtype))
     code.call_void(transform, source, right.target, *numbers)
 
