@@ -62,6 +62,7 @@ from lamina.engines.simd.emit.windows import WindowWriter
 from lamina.engines.simd.emit.winograd_forward import WinogradForward
 from lamina.engines.simd.emit.winograd_weight_gradient import WinogradWeightGradient
 from lamina.engines.simd.processor import whole_lines
+from lamina.program.scalar import loads
 from lamina.program.steps import Contraction, reads_of, writes_of
 
 
@@ -97,22 +98,11 @@ _WINDOW_WRITERS: dict[str, type[WindowWriter]] = {
 
 @frozen_dataclass
 class _Pass:
-    """A chunk of k of one panel, over which the tiles of M pass.
-
-    Attributes:
-        name: of the panel's function; the name of its epilogue begins with it.
-        panel: the vectors of the panel.
-        chunk: the range of k.
-        table: the section of the table of addresses.
-        right, right_stride: the address of the chunk in the panel, and the stride along K.
-        sums: the address of the tiles' sums.
-        n_start: the first column of the panel.
-    """
+    """A chunk of k of one panel, over which the tiles of M pass; the stride is along K."""
 
     name: str
     panel: Panel
     chunk: range
-    table: Value
     right: Value
     right_stride: int
     sums: Value
@@ -153,16 +143,17 @@ class _Gemm:
     # Kernels
 
     def write(self) -> list[WrittenKernel]:
-        matrix, schedule = self._matrix, self._schedule
+        context, matrix, schedule = self._context, self._matrix, self._schedule
         kernels: list[WrittenKernel] = []
         if schedule.packing_left is not None:
             name = f"{self._name}_left"
             if schedule.left == ALONG_K:
                 lanes = schedule.panels.lanes
-                written = write_left_along_k(self._context, name, matrix, lanes, filled=self._amx)
+                write_left_along_k(context, name, matrix, lanes, filled=self._amx)
             else:
-                written = write_pack_left(self._context, name, matrix, schedule.tile_m)
-            kernels.append(written)
+                write_pack_left(context, name, matrix, schedule.tile_m)
+            reads = frozenset(load.buffer for load in loads(matrix.left))
+            kernels.append(WrittenKernel(name, reads, frozenset([context.SHARED])))
         for kind, panel, _, _ in self._panels.kinds():
             self._write_panel(kind, panel)
         self._write_compute()
@@ -203,7 +194,7 @@ class _Gemm:
         step = matrix.step
         points = self._context.begin(name, _PANEL_PARAMETERS, reads_of(step) | writes_of(step))
         code = points.code
-        table, _, batch, number, begin, end = code.parameters
+        _, _, batch, number, begin, end = code.parameters
         own = self._context.own(code)
         sums = code.offset(own, self._sums_offset, "i8")
         n_start = number * self._panels.width
@@ -212,7 +203,7 @@ class _Gemm:
             for start in range(0, k, longest):
                 chunk = range(start, min(start + longest, k))
                 right, stride = self._right_address(points, panel, own, n_start, chunk)
-                one = _Pass(name, panel, chunk, table, right, stride, sums, n_start)
+                one = _Pass(name, panel, chunk, right, stride, sums, n_start)
                 self._tiles(points, one, begin, end)
 
     def _right_address(
@@ -287,7 +278,7 @@ class _Gemm:
             call_tile(code, tile, left, one.right, sums, len(one.chunk))
         if one.chunk.stop == self._schedule.k_steps:
             batch = points.axis(matrix.batch)
-            operands = (one.table, sums, batch, m_start, tile_m, one.n_start)
+            operands = (code.parameters[0], sums, batch, m_start, tile_m, one.n_start)
             code.call_void(f"{one.name}_epilogue", *operands)
 
     def _dot_tiles(

@@ -8,8 +8,8 @@ read through their views, so transposes, gathers, conversions and padding need n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import numpy as np
@@ -23,13 +23,7 @@ from lamina.codegen.primitives import conversion, element, from_memory, memory_e
 from lamina.codegen.values import I64, NUMBERS, POINTER, Integer, Type, Value
 from lamina.engines.simd.decide.packing import PackedRight, Packing, Panel, k_axes_in_memory_order
 from lamina.engines.simd.emit import pairs
-from lamina.engines.simd.emit.context import (
-    ITEM_RANGE_PARAMETERS,
-    Context,
-    Points,
-    WrittenKernel,
-    vectors_along,
-)
+from lamina.engines.simd.emit.context import ITEM_RANGE_PARAMETERS, Context, Points, vectors_along
 from lamina.engines.simd.processor import odd_lines
 from lamina.program.index import Axis, Index
 from lamina.program.scalar import Scalar, loads
@@ -59,10 +53,6 @@ class RightPanelWriter:
     def _code(self) -> Builder:
         return self.points.code
 
-    @property
-    def _kind(self) -> str:
-        return self.matrix.element
-
     def write_all(self, count: int) -> None:
         """Packs all `count` steps."""
         if not self.packing.in_memory_order:
@@ -88,21 +78,21 @@ class RightPanelWriter:
             self._pack_steps(start, done, whole)
         if whole < count:
             number = start + whole
-            target = self._code.offset(self.target, whole * self.panel.width, self._kind)
+            target = self._code.offset(self.target, whole * self.panel.width, self.matrix.element)
             self._pack_pair(number, target, single=True)
 
     def write_zeros(self, first: int, last: int) -> None:
         """Packs zeros from step number `first` of the target up to `last`."""
         width, lanes = self.panel.width, self.panel.lanes
         for offset in range(first * width, last * width, lanes):
-            zeros = self._code.constant(0, Type(self._kind, lanes))
-            self._code.store(zeros, self._code.offset(self.target, offset, self._kind))
+            zeros = self._code.constant(0, Type(self.matrix.element, lanes))
+            self._code.store(zeros, self._code.offset(self.target, offset, self.matrix.element))
 
     def _pack_steps(self, start: Value, done: int, count: int) -> None:
         """Packs the steps from number `done` up to `count`, counted from `start`."""
         with self._code.loop(start + done, start + count) as loop:
             k_offset = (loop.index - start) * self.panel.width
-            target = self._code.offset(self.target, k_offset, self._kind)
+            target = self._code.offset(self.target, k_offset, self.matrix.element)
             if self.matrix.paired:
                 self._pack_pair(loop.index, target, before=loop.before)
             else:
@@ -118,16 +108,17 @@ class RightPanelWriter:
         before: BasicBlock | None = None,
     ) -> None:
         """Packs the columns of the panel at a pair of k; a `single` k is paired with zeros."""
-        points = self.points
-        k = number * 2
-        found: list[list[Value]] = []
-        for offset in (0,) if single else (0, 1):
-            with points.bound(self.matrix.k, k + offset, before=before):
-                read = partial(pairs.numbers, points, self.matrix.right)
-                found.append(list(self._vectors(read)))
-        for vector, first in enumerate(found[0]):
-            pair = pairs.zipped(self._code, first, None if single else found[1][vector])
-            self._store(vector, pair, target)
+        read = partial(pairs.numbers, self.points, self.matrix.right)
+        found = pairs.at_both(
+            self.points,
+            self.matrix.k,
+            number,
+            lambda: list(self._vectors(read)),
+            single=single,
+            before=before,
+        )
+        for vector, halves in enumerate(zip(*found, strict=True)):
+            self._store(vector, pairs.zipped(self._code, *halves), target)
 
     def _pack_k(self, view: Scalar, target: Value) -> None:
         """Packs the columns of the panel at the current k, read through a view of the operand."""
@@ -141,7 +132,7 @@ class RightPanelWriter:
         """Stores one of the panel's vectors at the current k."""
         value = self._code.padded(value, self.panel.lanes, 0)
         offset = number * self.panel.lanes
-        self._code.store(value, self._code.offset(target, offset, self._kind))
+        self._code.store(value, self._code.offset(target, offset, self.matrix.element))
 
     def _transpose(self, start: Value, count: int) -> None:
         """Packs `count` contiguous k by register transposes."""
@@ -190,7 +181,7 @@ class RightPanelWriter:
             listed = isinstance(width, Value)
             function = _emit_transpose(code.module, reading, panel.present(number), listed=listed)
             start = code.offset(source, number * panel.lanes * stride, reading.element)
-            target = code.offset(self.target, number * panel.lanes, self._kind)
+            target = code.offset(self.target, number * panel.lanes, self.matrix.element)
             code.call_void(function, start, target, stride, width, count)
 
     @property
@@ -206,19 +197,13 @@ class RightPanelWriter:
             for axis, _ in k_axes_in_memory_order(self.matrix):
                 loop = stack.enter_context(self.points.loop(axis))
                 offset = offset + loop.index * (self._pitches[axis] * self.panel.width)
-            target = self._code.offset(self.target, offset, self._kind)
+            target = self._code.offset(self.target, offset, self.matrix.element)
             self._pack_k(self.matrix.right_by_axes, target)
 
 
 @frozen_dataclass
 class _Reading:
-    """How a vector along K is read.
-
-    Attributes:
-        view: the elements in memory, and their conversions.
-        lanes: of the vector; with `paired`, pairs.
-        paired: whether neighbouring elements become pairs of bfloat16.
-    """
+    """How a vector along K is read from memory; its lanes may be pairs of bfloat16."""
 
     view: Stored
     lanes: int
@@ -226,7 +211,6 @@ class _Reading:
 
     @property
     def element(self) -> str:
-        """The element in memory."""
         return memory_element(self.view.dtypes[0])
 
     @property
@@ -241,11 +225,9 @@ class _Reading:
 
     @property
     def type(self) -> Type:
-        """The type of the vector."""
         return Type("i32" if self.paired else element(self.view.dtypes[-1]), self.lanes)
 
     def read(self, code: Builder, address: Value) -> Value:
-        """The vector at an address."""
         vector = Type(self.element, self.lanes * (2 if self.paired else 1))
         value = from_memory(code, code.load(address, vector), self.view.dtypes[0])
         if self.paired and self.view.dtypes == (float32, bfloat16):
@@ -300,15 +282,14 @@ def transposed(code: Builder, vectors: Sequence[Value]) -> list[Value]:
     return current
 
 
-def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) -> WrittenKernel:
-    """A kernel that packs the left operand in tiles, contiguous along M for each step.
+def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) -> None:
+    """Writes a kernel that packs the left operand in tiles, contiguous along M for each step.
 
     Work items are (batch, tile).
     """
     full, rest = divmod(matrix.m.extent, tile_m)
-    size = matrix.k_steps * tile_m
-
-    def write(points: Points, whole: Value, item: Value, number: Value) -> None:
+    count, size = full + bool(rest), matrix.k_steps * tile_m
+    with _left_parts(context, name, matrix, count, size) as (points, whole, item, number):
         code = points.code
         m_start = number * tile_m
         target = code.offset(whole, item * size, matrix.element)
@@ -320,32 +301,23 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) ->
                 ):
                     _write_left_tile(points, matrix, m_start, present, tile_m, target)
 
-    return _write_left(context, name, matrix, full + bool(rest), size, write)
 
+@contextmanager
+def _left_parts(
+    context: Context, name: str, matrix: Matrix, count: int, size: int
+) -> Generator[tuple[Points, Value, Value, Value]]:
+    """The loop of a kernel that packs `count` parts of `size` elements for each matrix of a batch.
 
-def _write_left(
-    context: Context,
-    name: str,
-    matrix: Matrix,
-    count: int,
-    size: int,
-    write: Callable[[Points, Value, Value, Value], None],
-) -> WrittenKernel:
-    """A kernel that packs the left operand in `count` parts for each matrix of the batch.
-
-    `write` packs one of them, given the address of all, which take `size` elements each, the number
-    of the work item, and the number of the part.
+    Gives the address of all parts, the number of the work item, and the number of the part.
     """
-    reads = frozenset(load.buffer for load in loads(matrix.left))
-    points = context.begin(name, ITEM_RANGE_PARAMETERS, reads)
+    points = context.begin(name, ITEM_RANGE_PARAMETERS, {one.buffer for one in loads(matrix.left)})
     *_, first, last = points.code.parameters
     context.need_shared(matrix.batch.extent * count * size * Type(matrix.element).bytes)
     whole = context.address(points.code, context.SHARED)
     with points.code.loop(first, last) as loop:
         batch, number = loop.index // count, loop.index % count
         with points.bound(matrix.batch, batch):
-            write(points, whole, loop.index, number)
-    return WrittenKernel(name, reads, frozenset([context.SHARED]))
+            yield points, whole, loop.index, number
 
 
 def _write_left_tile(
@@ -368,53 +340,47 @@ def _write_left_tile(
     whole, single = divmod(matrix.k.extent, 2)
     if whole:
         with code.loop(0, whole) as loop:
-            k = loop.index * 2
-            vectors: list[Value] = []
-            for offset in (0, 1):
-                with points.bound(matrix.k, k + offset, before=loop.before):
-                    vectors.append(vector())
-            store(pairs.zipped(code, *vectors), loop.index)
+            both = pairs.at_both(points, matrix.k, loop.index, vector, before=loop.before)
+            store(pairs.zipped(code, *both), loop.index)
     if single:
-        with points.bound(matrix.k, code.constant(2 * whole)):
-            last = vector()
-        store(pairs.zipped(code, last, None), code.constant(whole))
+        last = code.constant(whole)
+        store(pairs.zipped(code, *pairs.at_both(points, matrix.k, last, vector, single=True)), last)
 
 
 def write_left_along_k(
     context: Context, name: str, matrix: Matrix, lanes: int, *, filled: bool
-) -> WrittenKernel:
-    """A kernel that packs the left operand contiguously along K.
+) -> None:
+    """Writes a kernel that packs the left operand contiguously along K.
 
     Work items are (batch, m). Vectors along K have `lanes` steps. With `filled`, the last one is
     stored with zeros in place of missing steps.
     """
     stride = m_stride_along_k(matrix)
-    count = lanes * (2 if matrix.paired else 1)
-    full, rest = divmod(matrix.k.extent, count)
-
-    def vector(points: Points) -> Value:
-        value = pairs.numbers(points, matrix.left, paired=matrix.paired)
-        if not matrix.paired:
-            return value
-        wide = value.type.lanes + value.type.lanes % 2
-        return pairs.neighbours(points.code, points.code.padded(value, wide, 0))
-
-    def write(points: Points, whole: Value, item: Value, m: Value) -> None:
+    length = lanes * (2 if matrix.paired else 1)
+    full, rest = divmod(matrix.k.extent, length)
+    count = matrix.m.extent
+    with _left_parts(context, name, matrix, count, stride) as (points, whole, item, m):
         code = points.code
+
+        def vector() -> Value:
+            value = pairs.numbers(points, matrix.left, paired=matrix.paired)
+            if not matrix.paired:
+                return value
+            wide = value.type.lanes + value.type.lanes % 2
+            return pairs.neighbours(code, code.padded(value, wide, 0))
+
         target = code.offset(whole, item * stride, matrix.element)
         with points.bound(matrix.m, m):
             if full:
-                with points.vectors(matrix.k, count) as loop:
-                    value = vector(points)
+                with points.vectors(matrix.k, length) as loop:
+                    value = vector()
                     code.store(value, code.offset(target, loop.index * lanes, matrix.element))
             if rest:
-                start = code.constant(full * count)
-                with points.along(matrix.k, start, rest, multiple=count):
-                    value = vector(points)
+                start = code.constant(full * length)
+                with points.along(matrix.k, start, rest, multiple=length):
+                    value = vector()
                 value = code.padded(value, lanes, 0) if filled else value
                 code.store(value, code.offset(target, full * lanes, matrix.element))
-
-    return _write_left(context, name, matrix, matrix.m.extent, stride, write)
 
 
 def m_stride_along_k(matrix: Matrix) -> int:

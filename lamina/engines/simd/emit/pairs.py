@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from lamina.base.shapes import float32
-from lamina.codegen.builder import Builder
+from lamina.codegen.builder import BasicBlock, Builder
 from lamina.codegen.values import Value
 from lamina.engines.simd.emit.context import Points
+from lamina.program.index import Axis
 from lamina.program.scalar import Apply, Scalar
+
+Read = TypeVar("Read")
 
 
 def numbers(points: Points, view: Scalar, *, paired: bool = True) -> Value:
@@ -18,7 +24,25 @@ def numbers(points: Points, view: Scalar, *, paired: bool = True) -> Value:
     return points.vector(view)
 
 
-def zipped(code: Builder, first: Value, second: Value | None) -> Value:
+def at_both(
+    points: Points,
+    axis: Axis,
+    number: Value,
+    read: Callable[[], Read],
+    *,
+    single: bool = False,
+    before: BasicBlock | None = None,
+) -> list[Read]:
+    """What `read` gives at both k of a pair along an axis, or at the first if it is `single`."""
+    found: list[Read] = []
+    k = number * 2
+    for offset in (0,) if single else (0, 1):
+        with points.bound(axis, k + offset, before=before):
+            found.append(read())
+    return found
+
+
+def zipped(code: Builder, first: Value, second: Value | None = None) -> Value:
     """Pairs of the same lanes of two vectors of one type; None for zeros."""
     second = code.constant(0, first.type) if second is None else second
     lanes = first.type.lanes
