@@ -39,16 +39,12 @@ from lamina.engines.simd.decide.windows import (
     readings,
 )
 from lamina.engines.simd.decide.winograd import (
-    CONVOLUTION_SHARE,
-    GRADIENT_SHARE,
-    SumsAtOnce,
-    chunks_of,
+    divisor_near,
     is_winograd,
     packed_weights,
-    sums_at_once,
-    tiles_that_fit,
-    weights_are_far,
+    winograd_choices,
     winograd_work,
+    winograd_works,
 )
 from lamina.engines.simd.decide.work import Work
 from lamina.engines.simd.processor import Processor
@@ -61,13 +57,9 @@ from lamina.program.windows import loaded
 ITEM_M = 128
 # The images of a work item take 1 / this of the L2 cache.
 IMAGE_SHARE = 3
-# The fewest work items if there are few tiles, for any number of workers; if there are few panels,
-# and each work item copies images; and if sums of Winograd's weight gradients are few: each work
-# item has some hundred KiB of them.
-ITEMS_OF_FEW_TILES, ITEMS_OF_FEW_PANELS, ITEMS_OF_FEW_SUMS = 16, 8, 8
-# Winograd's chunks have at least so many tiles if transformed weights take this share of the L3
-# cache, because each chunk reads all of them.
-FAR_CHUNK_TILES, FAR_SHARE = 32, 0.5
+# The fewest work items if there are few tiles, for any number of workers; and if there are few
+# panels, and each work item copies images.
+ITEMS_OF_FEW_TILES, ITEMS_OF_FEW_PANELS = 16, 8
 # The fewest k that are summed before sums are stored to memory.
 SHORTEST_CHUNK = 256
 # Implicit GEMM is taken up to this ratio of its work to col2im's, because col2im loads and stores
@@ -141,31 +133,18 @@ def schedule_by(
     windowed: Windowed, algorithm: str, panels: Panels, processor: Processor, *, amx: bool = False
 ) -> WindowSchedule:
     """The schedule of an algorithm: blocks and splits that fit the caches and suit the workers."""
-    tile_m, channels = AMX_M if amx else largest_tile_m(processor, panels.vectors), 0
-    split_m = partial_sums = panels_at_once = 1
+    if is_winograd(algorithm):
+        choices = winograd_choices(windowed, algorithm, panels, processor)
+        return window_schedule(windowed, algorithm, panels, processor, choices)
+    tile_m = AMX_M if amx else largest_tile_m(processor, panels.vectors)
+    block, images = windowed.image.positions[0].extent, 1
+    splits = 1, 1
     if algorithm == IMPLICIT_GEMM:
         block, images = _blocks(windowed, processor)
     elif algorithm == WEIGHT_GRADIENT:
         block, images = _chunks(windowed, panels, processor)
-        split_m, partial_sums = _splits(windowed, panels, tile_m, (block, images), processor)
-    elif algorithm == COL2IM:
-        block, images = windowed.image.positions[0].extent, 1
-    elif algorithm in WINOGRAD.values():
-        channels = windowed.image.sides[-1].axis.extent
-        block, images = _tile_chunks(windowed, channels, panels, tile_m, processor)
-    else:
-        sums = sums_at_once(windowed, panels, processor)
-        channels, panels_at_once = sums.channels, sums.panels
-        room = processor.level2_bytes * GRADIENT_SHARE
-        fitting = tiles_that_fit(windowed, channels, panels, tile_m, room)
-        high, wide = windowed.tiles
-        block, images = _even(
-            windowed, min(high, max(fitting // wide, 1)), fitting // (high * wide)
-        )
-        partial_sums = _partial_sums(windowed, panels, sums, (block, images))
-    choices = WindowChoices(
-        *(tile_m, block, images, split_m, partial_sums, channels, panels_at_once, amx)
-    )
+        splits = _splits(windowed, panels, tile_m, (block, images), processor)
+    choices = WindowChoices(tile_m, block, images, *splits, channels=0, panels_at_once=1, amx=amx)
     return window_schedule(windowed, algorithm, panels, processor, choices)
 
 
@@ -345,50 +324,6 @@ def _splits(
     return min(tiles, -(-wanted // matrices)), 1
 
 
-def _tile_chunks(
-    windowed: Windowed, channels: int, panels: Panels, tile_m: int, processor: Processor
-) -> tuple[int, int]:
-    """The largest chunks of tiles, made by `_even`, that fit the cache and leave work for all.
-
-    Each chunk reads all weights. If these are far away, chunks are large and few.
-    """
-    threads = processor.threads
-    high, wide = windowed.tiles
-    items = windowed.step.batch[0].extent * windowed.outer.extent
-    room = processor.level2_bytes * CONVOLUTION_SHARE
-    fitting = tiles_that_fit(windowed, channels, panels, tile_m, room)
-    are_far = weights_are_far(windowed, processor, FAR_SHARE)
-    if are_far:
-        fitting = max(fitting, FAR_CHUNK_TILES)
-    block = min(high, max(fitting // wide, 1))
-    while block > 1 and items * -(-high // block) < 4 * threads:
-        block = -(-block // 2)
-    fewest = threads if are_far else 2 * threads
-    return _even(windowed, block, min(fitting // (high * wide), items // fewest))
-
-
-def _even(windowed: Windowed, block: int, images: int) -> tuple[int, int]:
-    """The rows of tiles of a chunk, about `block`, and its outer positions, at most `images`."""
-    high = windowed.tiles[0]
-    if block < high:
-        return -(-high // -(-high // block)), 1
-    return high, divisor_near(windowed.outer.extent, images)
-
-
-def _partial_sums(
-    windowed: Windowed, panels: Panels, sums: SumsAtOnce, chunk: tuple[int, int]
-) -> int:
-    """The number of partial sums of Winograd's weight gradients."""
-    chunks = windowed.outer.extent // chunk[1] * chunks_of(windowed, *chunk).each
-    items = windowed.step.batch[0].extent * sums.items(windowed, panels)
-    return min(chunks, -(-ITEMS_OF_FEW_SUMS // items))
-
-
-def divisor_near(number: int, wanted: int) -> int:
-    """The largest divisor of `number` that is at most `wanted`, or 1."""
-    return max(one for one in range(1, max(wanted, 1) + 1) if number % one == 0)
-
-
 # Work ---------------------------------------------------------------------------------------------
 
 
@@ -411,15 +346,4 @@ def _works(
         sums = Work(matrices * choices.split_m * choices.partial_sums, cycles)
         total = Work(matrices, float(choices.partial_sums * matrices * m * panels.vectors))
         return (sums,) if choices.partial_sums == 1 else (sums, total)
-    cycles *= filtering_of(windowed).multiplications_left
-    if algorithm in WINOGRAD.values():
-        return (Work(b * outer * chunks_of(windowed, choices.block, choices.images).each, cycles),)
-    channels, filtering = windowed.image.sides[-1].axis.extent, filtering_of(windowed)
-    sums = SumsAtOnce(choices.channels, choices.panels_at_once)
-    items = b * sums.items(windowed, panels) * choices.partial_sums
-    if choices.partial_sums == 1:
-        return (Work(items, cycles),)
-    finishing = matrices * channels * panels.vectors
-    finishing *= filtering.products * (choices.partial_sums + filtering.window)
-    groups = -(-channels // panels.lanes)
-    return Work(items, cycles), Work(matrices * groups, float(finishing))
+    return winograd_works(windowed, algorithm, panels, choices, cycles)

@@ -77,6 +77,11 @@ class Windowed:
         return tuple(axis.extent // self.tile for axis in self.image.positions)
 
     @property
+    def channels(self) -> int:
+        """The number of channels, if the image has them along its last side."""
+        return self.image.sides[-1].axis.extent
+
+    @property
     def itemsize(self) -> int:
         """The bytes of an element of an image."""
         return 2 if self.paired else self.step.dtype.itemsize

@@ -10,18 +10,23 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.axes import row_major_strides
 from lamina.codegen.filtering import Filtering
 from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.engines.simd.decide.packing import PackedRight, Panels, packing_of_all
+from lamina.engines.simd.decide.schedule import WindowChoices
+from lamina.engines.simd.decide.tiles import largest_tile_m
 from lamina.engines.simd.decide.windows import (
     WINOGRAD,
     WINOGRAD_WEIGHT_GRADIENT,
     Windowed,
     filtering_of,
 )
+from lamina.engines.simd.decide.work import Work
 from lamina.engines.simd.processor import Processor
 
 # Winograd's algorithm is taken if its work is at most this share of the direct algorithm's.
@@ -33,9 +38,14 @@ _INPUT_CYCLES, _RESULT_CYCLES, _FACTOR_CYCLES = 3.0, 4.5, 3.0
 # more if transformed weights take more than this share of the L3 cache.
 _WEIGHTS_TILES, _GRADIENTS_TILES = 6, 8
 _FAR_TILES, _FAR_SHARE = 20, 0.25
+# Chunks have at least so many tiles if transformed weights take this share of the L3 cache, because
+# each chunk reads all of them.
+_FAR_CHUNK_TILES, _FAR_CHUNK_SHARE = 32, 0.5
 # The shares of the L2 cache that are taken by the transformed tiles of a chunk, of a convolution
 # and of a weight gradient, and by the sums of gradients.
-CONVOLUTION_SHARE, GRADIENT_SHARE, _SUMS_SHARE = 0.5, 1.0, 1.25
+_CONVOLUTION_SHARE, _GRADIENT_SHARE, _SUMS_SHARE = 0.5, 1.0, 1.25
+# The fewest work items if sums of weight gradients are few: each has some hundred KiB of them.
+_ITEMS_OF_FEW_SUMS = 8
 # For each weight a word of bits states in which columns it is not zero.
 _WORD_BYTES = 4
 
@@ -48,7 +58,7 @@ def winograd_work(
     It is None if the algorithm is not worth its transforms, or the code for them, compared with the
     work of the direct algorithm.
     """
-    filtering, channels, n = filtering_of(windowed), windowed.image.sides[-1].axis.extent, panels.n
+    filtering, channels, n = filtering_of(windowed), windowed.channels, panels.n
     lanes = processor.vector_bytes // windowed.step.dtype.itemsize
     saved = (1 - filtering.multiplications_left) * direct / lanes
     if saved < processor.winograd_saving * filtering.products:
@@ -58,8 +68,8 @@ def winograd_work(
         once, others = _WEIGHTS_TILES, _INPUT_CYCLES * channels + _RESULT_CYCLES * n
     else:
         once = _GRADIENTS_TILES
-        others = _transforms(windowed, sums_at_once(windowed, panels, processor), panels)
-    once += _FAR_TILES * weights_are_far(windowed, processor, _FAR_SHARE)
+        others = _transforms(windowed, _sums_at_once(windowed, panels, processor), panels)
+    once += _FAR_TILES * _weights_are_far(windowed, processor, _FAR_SHARE)
     work = (tiles + once) * channels * n + tiles * others
     work *= windowed.step.batch[0].extent * filtering.products
     return work if work < MUST_GAIN * direct else None
@@ -70,71 +80,45 @@ def is_winograd(algorithm: str) -> bool:
     return algorithm in (*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values())
 
 
-def weights_are_far(windowed: Windowed, processor: Processor, share: float) -> bool:
+def _weights_are_far(windowed: Windowed, processor: Processor, share: float) -> bool:
     """Whether transformed weights, or gradients, take at least a share of the L3 cache.
 
     False if the size of that cache is unknown.
     """
-    _, _, n, _ = windowed.step.extents
-    channels = windowed.image.sides[-1].axis.extent
-    taken = filtering_of(windowed).products * channels * n * windowed.step.dtype.itemsize
+    weights = windowed.channels * windowed.step.extents[2]
+    taken = filtering_of(windowed).products * weights * windowed.step.dtype.itemsize
     return processor.level3_bytes > 0 and taken >= share * processor.level3_bytes
 
 
-def tiles_that_fit(
-    windowed: Windowed, channels: int, panels: Panels, tile_m: int, level2_bytes: float
-) -> int:
-    """The number of tiles that fit so much cache with their products; at least a register tile."""
-    room = int(level2_bytes) // windowed.step.dtype.itemsize
-    return max(room // (filtering_of(windowed).products * (channels + panels.width)), tile_m)
+def _sums_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> tuple[int, int]:
+    """The channels and the panels whose sums a work item of a weight gradient has.
 
-
-@frozen_dataclass
-class SumsAtOnce:
-    """The sums of a work item of a weight gradient.
-
-    Data are transformed again for each group of panels, and output gradients for each piece of the
-    channels.
-
-    Attributes:
-        channels: of a piece: whole vectors, or all channels.
-        panels: of a group.
+    Of those that fit the cache share, they take the fewest transforms. The channels are whole
+    vectors, or all of them.
     """
-
-    channels: int
-    panels: int
-
-    def pieces(self, windowed: Windowed) -> int:
-        """The number of pieces."""
-        return windowed.image.sides[-1].axis.extent // self.channels
-
-    def groups(self, panels: Panels) -> int:
-        """The number of groups of panels."""
-        return -(-panels.count // self.panels)
-
-    def items(self, windowed: Windowed, panels: Panels) -> int:
-        """The number of pieces of all groups of panels."""
-        return self.pieces(windowed) * self.groups(panels)
-
-
-def sums_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> SumsAtOnce:
-    """The sums of a work item that fit the cache share and take the fewest transforms."""
-    lanes, channels = panels.lanes, windowed.image.sides[-1].axis.extent
+    lanes, channels = panels.lanes, windowed.channels
     room = int(processor.level2_bytes * _SUMS_SHARE) // windowed.step.dtype.itemsize
     room //= filtering_of(windowed).products * panels.width
     sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
-    found = [
-        SumsAtOnce(size, min(max(room // size, 1), panels.count)) for size in sizes or [channels]
-    ]
-    fitting = [one for one in found if one.channels * one.panels <= room] or found[:1]
-    return min(fitting, key=lambda one: _transforms(windowed, one, panels))
+    found = [(size, min(max(room // size, 1), panels.count)) for size in sizes or [channels]]
+    fitting = [sums for sums in found if prod(sums) <= room] or found[:1]
+    return min(fitting, key=lambda sums: _transforms(windowed, sums, panels))
 
 
-def _transforms(windowed: Windowed, sums: SumsAtOnce, panels: Panels) -> float:
-    """The cycles of the transforms of a weight gradient, times lanes, for an element of a tile."""
-    channels = windowed.image.sides[-1].axis.extent
-    inputs = _INPUT_CYCLES * channels * sums.groups(panels)
-    return inputs + _FACTOR_CYCLES * panels.n * sums.pieces(windowed)
+def _pieces(windowed: Windowed, sums: tuple[int, int], panels: Panels) -> tuple[int, int]:
+    """The number of pieces of the channels, and of groups of panels."""
+    channels, at_once = sums
+    return windowed.channels // channels, -(-panels.count // at_once)
+
+
+def _transforms(windowed: Windowed, sums: tuple[int, int], panels: Panels) -> float:
+    """The cycles of the transforms of a weight gradient, times lanes, for an element of a tile.
+
+    Data are transformed again for each group of panels, and output gradients for each piece of the
+    channels.
+    """
+    pieces, groups = _pieces(windowed, sums, panels)
+    return _INPUT_CYCLES * windowed.channels * groups + _FACTOR_CYCLES * panels.n * pieces
 
 
 @frozen_dataclass
@@ -169,6 +153,71 @@ class Chunks:
 def chunks_of(windowed: Windowed, block: int, images: int) -> Chunks:
     """Chunks of `block` rows of tiles, or of all rows of `images` outer positions."""
     return Chunks(block, images, *divmod(windowed.tiles[0], block))
+
+
+# Choices ------------------------------------------------------------------------------------------
+
+
+def winograd_choices(
+    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor
+) -> WindowChoices:
+    """Chunks of tiles, and sums, that fit the caches and suit the workers.
+
+    The chunks of a convolution leave work for all. Each reads all weights: if these are far away,
+    chunks are large and few.
+    """
+    is_forward, threads = algorithm in WINOGRAD.values(), processor.threads
+    tile_m, (high, wide) = largest_tile_m(processor, panels.vectors), windowed.tiles
+    outer, batch = windowed.outer.extent, windowed.step.batch[0].extent
+    sums = (windowed.channels, 1) if is_forward else _sums_at_once(windowed, panels, processor)
+    share = _CONVOLUTION_SHARE if is_forward else _GRADIENT_SHARE
+    room = int(processor.level2_bytes * share) // windowed.step.dtype.itemsize
+    # Tiles are next to their products. A register tile is the least.
+    fitting = max(room // (filtering_of(windowed).products * (sums[0] + panels.width)), tile_m)
+    are_far = is_forward and _weights_are_far(windowed, processor, _FAR_CHUNK_SHARE)
+    if are_far:
+        fitting = max(fitting, _FAR_CHUNK_TILES)
+    block, images = min(high, max(fitting // wide, 1)), fitting // (high * wide)
+    if is_forward:
+        while block > 1 and batch * outer * -(-high // block) < 4 * threads:
+            block = -(-block // 2)
+        images = min(images, batch * outer // (threads if are_far else 2 * threads))
+    # Chunks are about equally large.
+    if block < high:
+        block, images = -(-high // -(-high // block)), 1
+    else:
+        images = divisor_near(outer, images)
+    partial_sums = 1
+    if not is_forward:
+        chunks = outer // images * chunks_of(windowed, block, images).each
+        items = batch * prod(_pieces(windowed, sums, panels))
+        partial_sums = min(chunks, -(-_ITEMS_OF_FEW_SUMS // items))
+    return WindowChoices(tile_m, block, images, 1, partial_sums, *sums, amx=False)
+
+
+def divisor_near(number: int, wanted: int) -> int:
+    """The largest divisor of `number` that is at most `wanted`, or 1."""
+    return max(one for one in range(1, max(wanted, 1) + 1) if number % one == 0)
+
+
+def winograd_works(
+    windowed: Windowed, algorithm: str, panels: Panels, choices: WindowChoices, direct: float
+) -> tuple[Work, ...]:
+    """The work of the kernels; the direct algorithm would take so many cycles."""
+    b, filtering = windowed.step.extents[0], filtering_of(windowed)
+    cycles = direct * filtering.multiplications_left
+    if algorithm in WINOGRAD.values():
+        chunks = chunks_of(windowed, choices.block, choices.images).each
+        return (Work(b * (windowed.outer.extent // choices.images) * chunks, cycles),)
+    pieces = _pieces(windowed, (choices.channels, choices.panels_at_once), panels)
+    items = b * prod(pieces) * choices.partial_sums
+    if choices.partial_sums == 1:
+        return (Work(items, cycles),)
+    matrices = b * panels.count
+    finishing = matrices * windowed.channels * panels.vectors
+    finishing *= filtering.products * (choices.partial_sums + filtering.window)
+    groups = -(-windowed.channels // panels.lanes)
+    return Work(items, cycles), Work(matrices * groups, float(finishing))
 
 
 # Weights ------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from lamina.codegen.values import I32, Type, Value
 from lamina.engines.simd.decide.packing import Panel
 from lamina.engines.simd.decide.schedule import WindowSchedule
 from lamina.engines.simd.decide.windows import Windowed, tiled
-from lamina.engines.simd.decide.winograd import SumsAtOnce
 from lamina.engines.simd.emit.context import Context, Points, WrittenKernel
 from lamina.engines.simd.emit.m_tiles import address, over_kinds
 from lamina.engines.simd.emit.winograd import Matrices, TransformedTiles
@@ -50,8 +49,7 @@ class WinogradWeightGradient(TransformedTiles):
         side = replace(channels, axis=within, windows=replace(channels.windows, element=within))
         self._image = replace(windowed.image, view=view, sides=(*plane, side))
         self._blocks = schedule.partial_sums
-        at_once = SumsAtOnce(schedule.channels, schedule.panels_at_once)
-        self._groups = at_once.groups(self._panels)
+        self._groups = -(-self._panels.count // schedule.panels_at_once)
         self._sums_stride = self._matrix_stride(schedule.channels * schedule.panels.width)
         # The elements of the sums of a panel, and of a work item.
         self._panel_sums = self._products * self._sums_stride
