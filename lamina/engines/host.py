@@ -45,12 +45,10 @@ class HostMemory:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
         return self.array.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of the array."""
         return self.array.dtype
 
     def write(self, array: Array) -> None:

@@ -22,6 +22,7 @@ from lamina.engines.cpu import llvm
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.llvm import assemble, listing
 from lamina.engines.cpu.native import jobs
+from lamina.engines.cpu.native.layout import Entry
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.host import HostArena, HostMemory
@@ -211,7 +212,7 @@ def test_a_training_cannot_be_run_after_an_interrupted_release():
 
 def job_of(threads: int) -> Job:
     """A job without kernels."""
-    return Job([], [], [], threads, np.zeros(1, np.uint64), np.zeros(1, np.int64))
+    return Job([], Entry(threads, 0, (), ()), np.zeros(1, np.uint64), np.zeros(1, np.int64))
 
 
 def test_a_job_is_set_to_one_run_again_after_an_interrupted_change():

@@ -13,6 +13,7 @@ from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.llvm import Library, load
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
+from lamina.engines.cpu.native.layout import Entry
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 
@@ -47,7 +48,8 @@ def made_job(
     library = load(compiled(module.text(), host()), ("kernels",))
     functions = (ctypes.c_uint64 * len(names)).from_address(library.addresses["kernels"])
     table = np.array([buffer.ctypes.data for buffer in buffers], np.uint64)
-    return library, Job([*functions], kernels, phases, threads, table, np.zeros(1, np.int64))
+    entry = Entry(threads, len(functions), tuple(kernels), tuple(phases))
+    return library, Job([*functions], entry, table, np.zeros(1, np.int64))
 
 
 class Counting:

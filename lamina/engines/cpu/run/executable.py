@@ -13,7 +13,7 @@ from lamina.base.shapes import Array
 from lamina.engines import machine_memory
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.llvm import load
-from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
+from lamina.engines.cpu.native.layout import Layout, exported_name
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.thread_pool import Job, ticks_per_second
 from lamina.engines.engine import Bound, Changes, Executable, Memory
@@ -90,25 +90,16 @@ class CpuProgram(Executable):
         # Operands that `load` packs stay from run to run.
         self._packed = aligned(layout.shared_bytes if layout.load.threads else 0)
         self._table = np.zeros(len(layout.table), np.uint64)
-        jobs = {name: self._job_of(name, entry, timed=timed) for name, entry in entries.items()}
+        jobs: dict[str, Job] = {}
+        for name, entry in entries.items():
+            address = self._library.addresses[exported_name(name)]
+            functions = list((ctypes.c_uint64 * entry.functions).from_address(address))
+            is_timed = timed and name == "program"
+            jobs[name] = Job(functions, entry, self._table, self._iteration, timed=is_timed)
         self._job, self._load = jobs["program"], jobs.get("load")
         self._watch(memories)
         self._arena = arena
         arena.enter(self, sum(_padded(size) for size in _sizes_in_arena(program, layout)))
-
-    def _job_of(self, name: str, entry: Entry, *, timed: bool) -> Job:
-        address = self._library.addresses[exported_name(name)]
-        functions = list((ctypes.c_uint64 * entry.functions).from_address(address))
-        timed = timed and name == "program"
-        return Job(
-            functions,
-            entry.kernels,
-            entry.phases,
-            entry.threads,
-            self._table,
-            self._iteration,
-            timed=timed,
-        )
 
     def move_to(self, block: Array) -> None:
         program, layout = self._program, self._layout
@@ -124,19 +115,14 @@ class CpuProgram(Executable):
             name: self._arrays[buffer].reshape(program.buffers[buffer].shape)
             for name, buffer in program.outputs
         }
-        self._table[:] = self._addresses(layout, own, self._packed if self._load else shared)
-        self._take_inputs(layout)
-
-    def _addresses(self, layout: Layout, own: Array, shared: Array) -> Array:
-        """The table of addresses that the layout describes."""
-        addresses = [self._arrays[name].ctypes.data for name in self._program.buffers]
-        start = shared.ctypes.data
+        start = (self._packed if self._load else shared).ctypes.data
+        addresses = [self._arrays[name].ctypes.data for name in program.buffers]
         addresses += [start + offset for offset in layout.shared_offsets]
-        addresses += [own.ctypes.data, layout.thread_bytes]
-        addresses.append(self._iteration.ctypes.data)
-        return np.array(addresses, np.uint64)[list(layout.table)]
+        addresses += [own.ctypes.data, layout.thread_bytes, self._iteration.ctypes.data]
+        self._table[:] = np.array(addresses, np.uint64)[list(layout.table)]
+        self._take_inputs()
 
-    def _take_inputs(self, layout: Layout) -> None:
+    def _take_inputs(self) -> None:
         """Decides which inputs of a single run are copied, and which are read in place."""
         self._inputs = self._program.of_kind("input")
         numbers = {name: number for number, name in enumerate(self._program.buffers)}
@@ -151,7 +137,7 @@ class CpuProgram(Executable):
                 self._copied.append((number, self._staging[number]))
             else:
                 own = numbers[buffer.name]
-                entries = [entry for entry, found in enumerate(layout.table) if found == own]
+                entries = [entry for entry, found in enumerate(self._layout.table) if found == own]
                 self._read_in_place.append((number, entries))
 
     def _watch(self, memories: Mapping[str, Memory]) -> None:

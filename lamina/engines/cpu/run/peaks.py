@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import accumulate
 
 import numpy as np
 
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, bfloat16, float32
 from lamina.codegen.llvm import Module
 from lamina.codegen.values import POINTER
 from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.llvm import load
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
+from lamina.engines.cpu.native.layout import Entry
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.run.thread_pool import Job
@@ -36,23 +37,9 @@ _K = 128
 _LEAST_BYTES = 96 << 20
 
 
-@frozen_dataclass
-class _MicroKernel:
-    """A micro-kernel `(left, right, sums, *more)` whose operands stay in the L1 cache.
-
-    Attributes:
-        name: of the function.
-        more: its further operands.
-        left, right, sums: the elements of each; pairs of bfloat16 are one element.
-        operations: multiplications and additions of a call.
-    """
-
-    name: str
-    more: tuple[int, ...]
-    left: int
-    right: int
-    sums: int
-    operations: int
+# A micro-kernel `(left, right, sums, *more)`: its name and further operands, the elements of the
+# others, of which pairs of bfloat16 are one, and the multiplications and additions of a call.
+_MicroKernel = tuple[str, tuple[int, ...], tuple[int, int, int], int]
 
 
 def measured_peaks(processor: HostProcessor, dtype: DType) -> Peaks:
@@ -72,16 +59,16 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     table, _, thread, _ = code.parameters
     tiled = dtype == bfloat16 and processor.bfloat16_tiles
     kernel = _of_tiles(module) if tiled else _of_vectors(module, processor, dtype)
+    micro_kernel, more, sizes, operations = kernel
     # Left operand, right operand and sums of a thread, one after the other.
-    starts = (0, kernel.left, kernel.left + kernel.right)
-    each = starts[-1] + kernel.sums
+    *starts, each = accumulate(sizes, initial=0)
     base = code.load(table, POINTER)
     own = code.offset(base, thread * each, name)
     left, right, sums = (code.offset(own, start, name) for start in starts)
     if tiled:
         begin_tiles(code, AMX_M)
     with code.loop(0, _CALLS):
-        code.call_void(kernel.name, left, right, sums, *kernel.more)
+        code.call_void(micro_kernel, left, right, sums, *more)
     if tiled:
         end_tiles(code)
     library = load(compiled(module.text(), processor))
@@ -89,12 +76,12 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     memory.array[:] = 1.0 / _K
     addresses = np.array([memory.array.ctypes.data], np.uint64)
     threads = processor.threads
-    kernels, phases = [Kernel(0, 0, threads, 1, threads, 0)], [Phase(0, 1, threads > 1)]
-    iteration = np.zeros(1, np.int64)
-    job = Job([library.addresses["program"]], kernels, phases, threads, addresses, iteration)
+    kernel, phase = Kernel(0, 0, threads, 1, threads, 0), Phase(0, 1, threads > 1)
+    entry = Entry(threads, 1, (kernel,), (phase,))
+    job = Job([library.addresses["program"]], entry, addresses, np.zeros(1, np.int64))
     seconds = _best(job.run)
     library.release()
-    return float(_CALLS) * kernel.operations * processor.threads / seconds
+    return float(_CALLS) * operations * threads / seconds
 
 
 def _of_vectors(module: Module, processor: HostProcessor, dtype: DType) -> _MicroKernel:
@@ -108,9 +95,8 @@ def _of_vectors(module: Module, processor: HostProcessor, dtype: DType) -> _Micr
     tile = Tile(
         *(tuple(range(tile_m)), own_sums, VECTORS, lanes, lanes, name, loops, tile_n), paired=paired
     )
-    left, right, sums = _K * tile_m, _K * tile_n, tile_m * tile_n
-    operations = (4 if paired else 2) * _K * sums
-    return _MicroKernel(emit_tile(module, tile), (), left, right, sums, operations)
+    sizes = _K * tile_m, _K * tile_n, tile_m * tile_n
+    return emit_tile(module, tile), (), sizes, (4 if paired else 2) * _K * sizes[-1]
 
 
 def _of_tiles(module: Module) -> _MicroKernel:
@@ -118,7 +104,7 @@ def _of_tiles(module: Module) -> _MicroKernel:
     tile = AmxTile(AMX_M, AMX_N // 16, 2 * _K, fresh=False)
     sizes = AMX_M * _K, _K * AMX_N, AMX_M * AMX_N
     steps = _K // AMX_STEPS
-    return _MicroKernel(emit_amx_tile(module, tile), (steps,), *sizes, 4 * _K * AMX_M * AMX_N)
+    return emit_amx_tile(module, tile), (steps,), sizes, 4 * _K * AMX_M * AMX_N
 
 
 def _bytes(processor: HostProcessor, dtype: DType) -> float:
@@ -140,7 +126,6 @@ def _bytes(processor: HostProcessor, dtype: DType) -> float:
 
 
 def _best(call: Callable[[], None]) -> float:
-    """Seconds."""
     found: list[float] = []
     for _ in range(_RUNS):
         started = time.perf_counter()

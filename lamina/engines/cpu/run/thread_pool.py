@@ -24,7 +24,8 @@ from lamina.base.shielded import shielded
 from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.llvm import load
 from lamina.engines.cpu.native import jobs, scheduler, waiting
-from lamina.engines.cpu.native.jobs import Kernel, Phase
+from lamina.engines.cpu.native.jobs import Kernel
+from lamina.engines.cpu.native.layout import Entry
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_choice import TRIAL_SECONDS, ThreadChoice
 from lamina.engines.host import aligned
@@ -53,8 +54,7 @@ class Job:
 
     Args:
         functions: the addresses of the kernels' functions.
-        kernels, phases: see `jobs`.
-        threads: the most threads that may join.
+        entry: the kernels and phases, and the most threads that may join.
         table: the addresses of the buffers, uint64.
         iteration: holds the iteration of repeated phases, int64 (1,).
         timed: whether the ticks of each phase are summed.
@@ -63,14 +63,13 @@ class Job:
     def __init__(
         self,
         functions: Sequence[int],
-        kernels: Sequence[Kernel],
-        phases: Sequence[Phase],
-        threads: int,
+        entry: Entry,
         table: Array,
         iteration: Array,
         *,
         timed: bool = False,
     ) -> None:
+        kernels, phases, threads = entry.kernels, entry.phases, entry.threads
         self.threads = threads
         self.runs = 1
         self._native = _native()
