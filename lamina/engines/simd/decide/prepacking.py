@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from lamina.base.records import frozen_dataclass
 from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.codegen.signatures import Signatures
 from lamina.engines.simd.decide.overlap import Writes
@@ -30,23 +29,6 @@ _WORTH_WAITING_BYTES = 1 << 20
 _LASTING = ("parameter", "state", "constant")
 
 
-@frozen_dataclass
-class _User:
-    """A contraction that may have its right operand packed before it.
-
-    Attributes:
-        number: of its step.
-        operand: a contraction with the right operand alone.
-        packed: the layout of the packed operand.
-        required: whether the contraction cannot run otherwise.
-    """
-
-    number: int
-    operand: Contraction
-    packed: PackedRight
-    required: bool
-
-
 def prepackings_of(
     program: Program,
     requests: Mapping[int, PackedRight],
@@ -58,20 +40,21 @@ def prepackings_of(
     The requests are layouts for right operands, by the numbers of steps, in order. Some are not
     granted, unless they are required.
     """
-    users: dict[object, list[_User]] = defaultdict(list)
+    users: dict[tuple[object, PackedRight, object], list[int]] = defaultdict(list)
     # The operand of each step without names, and the numbers of the operand's buffers.
     known: dict[Step, tuple[object, tuple[int, ...]]] = {}
     for number, packed in requests.items():
-        step = program.steps[number]
-        assert isinstance(step, Contraction)
-        (numbered,), names = signatures.numbered(step)
+        (numbered,), names = signatures.numbered(program.steps[number])
         if numbered not in known:
             known[numbered] = _operand_of(numbered, signatures)
         operand, buffers = known[numbered]
-        key = (operand, packed, tuple(names[buffer] for buffer in buffers))
-        users[key].append(_User(number, right_alone(step), packed, number in required))
+        users[operand, packed, tuple(names[buffer] for buffer in buffers)].append(number)
     writes = Writes(program)
-    return tuple(one for same in users.values() for one in _together(program, same, writes))
+    return tuple(
+        one
+        for (_, packed, _), same in users.items()
+        for one in _together(program, same, packed, required, writes)
+    )
 
 
 def _operand_of(step: Step, signatures: Signatures) -> tuple[object, tuple[int, ...]]:
@@ -84,56 +67,51 @@ def _operand_of(step: Step, signatures: Signatures) -> tuple[object, tuple[int, 
     return read, tuple(map(int, names))
 
 
-def _prepacking(
+def _together(
     program: Program,
-    users: Sequence[_User],
-    before: int,
-    iteration: Axis | None = None,
-    *,
-    at_load: bool = False,
-) -> Prepacking:
-    """The packing of an operand that some contractions share."""
-    user = users[0]
-    batch = user.operand.extents[0]
-    size = batch * user.packed.size * user.operand.dtype.itemsize
-    needed = 0, len(program.steps)
-    if not at_load:
-        last = max(
-            one.number if (repeat := program.repeated(one.number)) is None else repeat.last - 1
-            for one in users
-        )
-        # A small operand keeps its memory for one more step. The next step then packs into other
-        # memory, and needs no barrier before it.
-        needed = before, last + (2 if size < _WORTH_WAITING_BYTES else 1)
-    numbers, work = tuple(one.number for one in users), user.packed.work(batch)
-    return Prepacking(numbers, user.packed, size, before, needed, iteration, at_load, work)
-
-
-def _together(program: Program, same: Sequence[_User], writes: Writes) -> list[Prepacking]:
+    same: Sequence[int],
+    packed: PackedRight,
+    required: Collection[int],
+    writes: Writes,
+) -> list[Prepacking]:
     """The packings that users of one operand share, and their times."""
-    first, right = same[0].number, same[0].operand.right
-    read = loads(right)
+    first = same[0]
+    step = program.steps[first]
+    assert isinstance(step, Contraction)
+    operand = right_alone(step)
+    read = loads(operand.right)
     buffers = list({load.buffer: None for load in read})
+    batch = operand.extents[0]
+    size, work = batch * packed.size * operand.dtype.itemsize, packed.work(batch)
+
+    def packing(
+        users: Sequence[int], before: int, iteration: Axis | None = None, *, at_load: bool = False
+    ) -> Prepacking:
+        needed = 0, len(program.steps)
+        if not at_load:
+            repeats = [(number, program.repeated(number)) for number in users]
+            last = max(number if one is None else one.last - 1 for number, one in repeats)
+            # A small operand keeps its memory for one more step. The next step then packs into
+            # other memory, and needs no barrier before it.
+            needed = before, last + (2 if size < _WORTH_WAITING_BYTES else 1)
+        return Prepacking(tuple(users), packed, size, before, needed, iteration, at_load, work)
+
     axes = set[Axis]().union(*(axes_of(load.index) for load in read))
     repeat = program.repeated(first)
     # An operand that differs in each iteration must be packed in each.
     iteration = repeat.axis if repeat is not None and repeat.axis in axes else None
     lasting = all(program.buffers[name].kind in _LASTING for name in buffers)
     if lasting and iteration is None and not writes.any_between(buffers, 0, len(program.steps)):
-        return [_prepacking(program, same, first, at_load=True)]
+        return [packing(same, first, at_load=True)]
     before, hoisted = first, False
     if repeat is not None:
         lasts = not writes.any_between(buffers, repeat.first, repeat.last)
         hoisted = iteration is None and lasts
         before, iteration = (repeat.first, None) if hoisted else (first, repeat.axis)
-    shared = not writes.any_between(buffers, before, same[-1].number) and (
-        hoisted or all(program.repeated(user.number) == repeat for user in same)
+    shared = not writes.any_between(buffers, before, same[-1]) and (
+        hoisted or all(program.repeated(number) == repeat for number in same)
     )
-    if shared and (len(same) > 1 or hoisted or same[0].required):
-        return [_prepacking(program, same, before, iteration)]
-    alone: list[Prepacking] = []
-    for user in same:
-        own = program.repeated(user.number)
-        if user.required:
-            alone.append(_prepacking(program, [user], user.number, own.axis if own else None))
-    return alone
+    if shared and (len(same) > 1 or hoisted or first in required):
+        return [packing(same, before, iteration)]
+    alone = ((number, program.repeated(number)) for number in same if number in required)
+    return [packing([number], number, own.axis if own else None) for number, own in alone]
