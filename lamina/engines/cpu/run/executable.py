@@ -120,15 +120,12 @@ class CpuProgram(Executable):
         addresses += [start + offset for offset in layout.shared_offsets]
         addresses += [own.ctypes.data, layout.thread_bytes, self._iteration.ctypes.data]
         self._table[:] = np.array(addresses, np.uint64)[list(layout.table)]
-        self._take_inputs()
-
-    def _take_inputs(self) -> None:
-        """Decides which inputs of a single run are copied, and which are read in place."""
-        self._inputs = self._program.of_kind("input")
-        numbers = {name: number for number, name in enumerate(self._program.buffers)}
+        # The inputs of a single run that are copied, and those that are read in place.
+        self._inputs = program.of_kind("input")
+        numbers = {name: number for number, name in enumerate(program.buffers)}
         self._staging = [self._arrays[buffer.name] for buffer in self._inputs]
         # Inputs that are also results must exist longer than the run.
-        returned = {buffer for _, buffer in self._program.outputs}
+        returned = {buffer for _, buffer in program.outputs}
         # The number of the input, and its staging array or its entries in the table.
         self._copied: list[tuple[int, Array]] = []
         self._read_in_place: list[tuple[int, list[int]]] = []
@@ -137,7 +134,7 @@ class CpuProgram(Executable):
                 self._copied.append((number, self._staging[number]))
             else:
                 own = numbers[buffer.name]
-                entries = [entry for entry, found in enumerate(self._layout.table) if found == own]
+                entries = [entry for entry, found in enumerate(layout.table) if found == own]
                 self._read_in_place.append((number, entries))
 
     def _watch(self, memories: Mapping[str, Memory]) -> None:

@@ -44,19 +44,14 @@ _HOPELESS = 3.0
 
 def candidates(step: Step, decided: StepSchedule, processor: Processor) -> tuple[StepSchedule, ...]:
     """The schedules of a step that are timed: the one that was decided on, then others."""
-    return tuple(islice(dict.fromkeys((decided, *_others(step, decided, processor))), 1 + MOST))
-
-
-def _others(step: Step, decided: StepSchedule, processor: Processor) -> Iterator[StepSchedule]:
+    others: Iterator[StepSchedule] = iter(())
     if isinstance(step, Loop):
-        yield from _of_loop(step, decided, processor)
-        return
-    # The targets of processors form no chains.
-    assert isinstance(step, Contraction)
-    if isinstance(decided, GemmSchedule):
-        yield from _of_matrix(step, decided, processor)
-    elif isinstance(decided, WindowSchedule):
-        yield from _of_windows(step, decided, processor)
+        others = _of_loop(step, decided, processor)
+    elif isinstance(step, Contraction) and isinstance(decided, GemmSchedule):
+        others = _of_matrix(step, decided, processor)
+    elif isinstance(step, Contraction) and isinstance(decided, WindowSchedule):
+        others = _of_windows(step, decided, processor)
+    return tuple(islice(dict.fromkeys((decided, *others)), 1 + MOST))
 
 
 def _of_loop(loop: Loop, decided: StepSchedule, processor: Processor) -> Iterator[LoopSchedule]:

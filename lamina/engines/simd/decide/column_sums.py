@@ -8,12 +8,11 @@ the panel is in that core's cache.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import final
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.matrix import as_matrix
 from lamina.codegen.signatures import Signatures
-from lamina.engines.simd.decide.overlap import Extents, LastTouched, extents_of
+from lamina.engines.simd.decide.overlap import LastTouched, extents_of
 from lamina.engines.simd.decide.schedule import GemmSchedule, StepSchedule
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Program
@@ -29,7 +28,25 @@ def fused_column_sums(
     """
     found: dict[int, int] = {}
     extents = extents_of(program)
-    carriers = _Carriers(extents, signatures)
+    # By steps without names, and the pairs of their buffers that share memory.
+    known: dict[object, bool] = {}
+
+    def carries(step: Contraction, loop: Loop) -> bool:
+        (one, other), names = signatures.numbered(step, loop)
+        assert isinstance(one, Contraction)
+        assert isinstance(other, Loop)
+        ranges = [extents[name] for name in names]
+        overlapping = frozenset(
+            (str(first), str(second))
+            for first, (start, end) in enumerate(ranges)
+            for second, (begin, stop) in enumerate(ranges)
+            if start < stop and begin < end
+        )
+        key = (one, other, overlapping)
+        if key not in known:
+            known[key] = _carries(one, other, overlapping)
+        return known[key]
+
     read, written = LastTouched(extents), LastTouched(extents)
     for number, step in enumerate(program.steps):
         reads, writes = reads_of(step), writes_of(step)
@@ -43,7 +60,7 @@ def fused_column_sums(
                 and program.repeated(producer) is None
                 and isinstance(carrier, Contraction)
                 and isinstance(schedules[producer], GemmSchedule)
-                and carriers.carries(carrier, step)
+                and carries(carrier, step)
             ):
                 found[number] = producer
         read.touch(reads, number)
@@ -51,39 +68,11 @@ def fused_column_sums(
     return found
 
 
-@final
-class _Carriers:
-    """Checks whether loops can be fused with contractions, once for each pair of equal steps."""
-
-    def __init__(self, extents: Extents, signatures: Signatures) -> None:
-        self._extents = extents
-        self._signatures = signatures
-        self._known: dict[object, bool] = {}
-
-    def carries(self, step: Contraction, loop: Loop) -> bool:
-        """Whether each point of the loop reads only one column of the contraction's output."""
-        (one, other), names = self._signatures.numbered(step, loop)
-        assert isinstance(one, Contraction)
-        assert isinstance(other, Loop)
-        overlapping = frozenset(
-            (str(first), str(second))
-            for first, name in enumerate(names)
-            for second, another in enumerate(names)
-            if self._overlap(name, another)
-        )
-        key = (one, other, overlapping)
-        if key not in self._known:
-            self._known[key] = _carries(one, other, overlapping)
-        return self._known[key]
-
-    def _overlap(self, one: str, other: str) -> bool:
-        """Whether two buffers share memory."""
-        (start, end), (first, last) = self._extents[one], self._extents[other]
-        return start < last and first < end
-
-
 def _carries(step: Contraction, loop: Loop, overlapping: Collection[tuple[str, str]]) -> bool:
-    """The same for steps with numbered buffers; `overlapping` pairs share memory."""
+    """Whether each point of the loop reads only one column of the contraction's output.
+
+    Buffers are numbered; `overlapping` pairs share memory.
+    """
     if step.extents[0] != 1:
         return False
     loop = merged_axes(loop)

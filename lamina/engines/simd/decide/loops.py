@@ -8,7 +8,7 @@ worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
@@ -160,12 +160,16 @@ def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
     if any(isinstance(stage, Sort | SegmentSum) for stage in loop.stages):
         yield Vectors(None, False, 0)
         return
-    base = lanes_for(_results(loop), processor)
+    results = [value for stage in loop.stages for value in stage_values(stage)]
+    floats = [value.dtype.itemsize for value in results if value.dtype.is_float]
+    widest = max(floats or [value.dtype.itemsize for value in results])
+    # The lanes of a register for the widest float, or the widest integer.
+    base = processor.vector_bytes // max(widest, 4)
     yield Vectors(None, False, 0)
     for axis in loop.axes:
         if axis.extent > 1:
             within = _axes_within(loop, axis)
-            wide = base if within else widened(_results(loop), base, axis.extent, processor)
+            wide = base if within else widened(results, base, axis.extent, processor)
             yield Vectors(axis, False, fitting_lanes(wide, axis.extent), within)
     ends = [
         stage.axes[-1].extent
@@ -173,18 +177,7 @@ def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
         if isinstance(stage, Reduce | Write) and stage.axes
     ]
     if ends:
-        yield Vectors(None, True, widened(_results(loop), base, max(ends), processor))
-
-
-def _results(loop: Loop) -> list[Scalar]:
-    return [value for stage in loop.stages for value in stage_values(stage)]
-
-
-def lanes_for(values: Sequence[Scalar], processor: Processor) -> int:
-    """The lanes of a register for the widest float among the values, or the widest integer."""
-    floats = [value.dtype.itemsize for value in values if value.dtype.is_float]
-    widest = max(floats or [value.dtype.itemsize for value in values])
-    return processor.vector_bytes // max(widest, 4)
+        yield Vectors(None, True, widened(results, base, max(ends), processor))
 
 
 def widened(values: Iterable[Scalar], lanes: int, extent: int, processor: Processor) -> int:

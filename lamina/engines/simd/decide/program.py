@@ -108,7 +108,13 @@ class _Deciding:
             return self.forced[number]
         named = self.program.steps[number]
         (step,), _ = self.signatures.numbered(named)
-        rounded = isinstance(named, Contraction) and self._has_rounded_operand(named)
+        # Whether an operand was rounded to 16 bits; inputs of 16 bits are exact.
+        buffers = self.program.buffers
+        rounded = isinstance(named, Contraction) and any(
+            scalar.dtype.is_half
+            and not (isinstance(scalar, Load) and buffers[scalar.buffer].kind == "input")
+            for scalar in postorder(named.left, named.right)
+        )
         key = step, prepacked, rounded
         if key not in self.known:
             # The targets of processors form no chains.
@@ -119,15 +125,6 @@ class _Deciding:
                 else schedule_loop(step, self.processor)
             )
         return self.known[key]
-
-    def _has_rounded_operand(self, step: Contraction) -> bool:
-        """Whether an operand was rounded to 16 bits; inputs of 16 bits are exact."""
-        buffers = self.program.buffers
-        return any(
-            scalar.dtype.is_half
-            and not (isinstance(scalar, Load) and buffers[scalar.buffer].kind == "input")
-            for scalar in postorder(step.left, step.right)
-        )
 
 
 # Workers ------------------------------------------------------------------------------------------

@@ -99,15 +99,10 @@ class Workspaces:
             if steps.start < others.stop and others.start < steps.stop:
                 if start + size <= first:
                     break
-                start = within_block(max(start, end), size, self._block_bytes)
+                start, block = max(start, end), self._block_bytes
+                if block is not None and start % block + size > block:
+                    start = -(-start // block) * block
         insort(self._in_order, (start, start + size, steps), key=lambda one: one[:2])
         self.extents[name] = start, start + size
         self.shared_bytes = max(self.shared_bytes, start + size)
         return start
-
-
-def within_block(start: int, size: int, block_bytes: int | None) -> int:
-    """The lowest offset from `start` on at which so many bytes cross no end of a block."""
-    if block_bytes is None or start % block_bytes + size <= block_bytes:
-        return start
-    return -(-start // block_bytes) * block_bytes

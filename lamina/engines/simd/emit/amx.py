@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.builder import Builder, Module
-from lamina.codegen.values import Value
 from lamina.engines.simd.decide.tiles import AMX_STEPS
 from lamina.engines.simd.emit.tiles import begun_kernel
 
@@ -58,31 +57,17 @@ class AmxTile:
         """The columns of the right operand and of the sums."""
         return self.vectors * _COLUMNS
 
-    @property
-    def rows(self) -> list[int]:
-        """The rows of the tiles of sums along M."""
-        return _rows(self.m)
-
-
-def _rows(m: int) -> list[int]:
-    return [min(m - first, _ROWS) for first in range(0, m, _ROWS)]
-
 
 def begin_tiles(code: Builder, m: int) -> None:
     """Configures the thread's tiles for micro-kernels of `m` rows."""
-    each = [*_rows(m), 0][:2]
-    rows = [each[0], each[0], each[1], each[1], *each, _ROWS, _ROWS]
-    table = code.module.table_once(f"tile_rows_{each[0]}_{each[1]}", _configuration(rows))
-    code.tile_instruction("configure", table)
-
-
-def _configuration(rows: list[int]) -> list[int]:
-    """The configuration of tiles with these numbers of rows, as eight integers of 64 bits."""
+    upper, lower = min(m, _ROWS), max(m - _ROWS, 0)
+    rows = [upper, upper, lower, lower, upper, lower, _ROWS, _ROWS]
+    # A configuration: the palette, the bytes of the rows of each tile, and its rows.
     widths = [_ROW_BYTES if count else 0 for count in rows] + [0] * (16 - len(rows))
-    palette = bytes([1]) + bytes(15)
     columns = b"".join(width.to_bytes(2, "little") for width in widths)
-    raw = palette + columns + bytes(rows) + bytes(16 - len(rows))
-    return [int.from_bytes(raw[at : at + 8], "little") for at in range(0, 64, 8)]
+    raw = bytes([1]) + bytes(15) + columns + bytes(rows) + bytes(16 - len(rows))
+    words = [int.from_bytes(raw[at : at + 8], "little") for at in range(0, 64, 8)]
+    code.tile_instruction("configure", code.module.table_once(f"tile_rows_{upper}_{lower}", words))
 
 
 def end_tiles(code: Builder) -> None:
@@ -100,10 +85,11 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
         return tile.name
     code, counts = begun_kernel(module, tile.name, tile.loops)
     left, right, sums, *_ = code.parameters
+    tiles_m = range(-(-tile.m // _ROWS))
     # A tile register's number, and the address of its sums.
     targets = [
         (2 * m + n, code.offset(sums, m * _ROWS * tile.width + n * _COLUMNS, "float"))
-        for m in range(len(tile.rows))
+        for m in tiles_m
         for n in range(tile.vectors)
     ]
     for number, target in targets:
@@ -123,19 +109,14 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
                     step = step * counts[number]
             right = code.offset(right, loop.index * step, "i32")
             left = code.offset(left, skipped, "i16")
-        _emit_products(code, tile, left, right)
+        for n in range(tile.vectors):
+            source = code.offset(right, n * _COLUMNS, "i32")
+            code.tile_instruction("load", _RIGHT + n, source, tile.width * 4)
+        for m in tiles_m:
+            source = code.offset(left, m * _ROWS * tile.m_stride, "i16")
+            code.tile_instruction("load", _LEFT + m, source, tile.m_stride * 2)
+            for n in range(tile.vectors):
+                code.tile_instruction("multiply", 2 * m + n, _LEFT + m, _RIGHT + n)
     for number, target in targets:
         code.tile_instruction("store", number, target, tile.width * 4)
     return tile.name
-
-
-def _emit_products(code: Builder, tile: AmxTile, left: Value, right: Value) -> None:
-    """Adds the products of 32 k."""
-    for n in range(tile.vectors):
-        source = code.offset(right, n * _COLUMNS, "i32")
-        code.tile_instruction("load", _RIGHT + n, source, tile.width * 4)
-    for m in range(len(tile.rows)):
-        source = code.offset(left, m * _ROWS * tile.m_stride, "i16")
-        code.tile_instruction("load", _LEFT + m, source, tile.m_stride * 2)
-        for n in range(tile.vectors):
-            code.tile_instruction("multiply", 2 * m + n, _LEFT + m, _RIGHT + n)

@@ -60,7 +60,13 @@ class RightPanelWriter:
         elif self.packing.transposed:
             self._transpose_in_memory_order()
         else:
-            self._pack_in_memory_order()
+            offset = self._code.constant(0)
+            with ExitStack() as stack:
+                for axis, _ in k_axes_in_memory_order(self.matrix):
+                    loop = stack.enter_context(self.points.loop(axis))
+                    offset = offset + loop.index * (self._pitches[axis] * self.panel.width)
+                target = self._code.offset(self.target, offset, self.matrix.element)
+                self._pack_k(self.matrix.right_by_axes, target)
 
     def write_some(self, start: Value, count: int) -> None:
         """Packs `count` steps in the order of K, from `start` on, and zeros after the last step."""
@@ -189,16 +195,6 @@ class RightPanelWriter:
         """The stride of each axis of K, in k."""
         axes = self.matrix.k_axes
         return dict(zip(axes, row_major_strides([axis.extent for axis in axes]), strict=True))
-
-    def _pack_in_memory_order(self) -> None:
-        """Packs inside loops over the axes of K."""
-        offset = self._code.constant(0)
-        with ExitStack() as stack:
-            for axis, _ in k_axes_in_memory_order(self.matrix):
-                loop = stack.enter_context(self.points.loop(axis))
-                offset = offset + loop.index * (self._pitches[axis] * self.panel.width)
-            target = self._code.offset(self.target, offset, self.matrix.element)
-            self._pack_k(self.matrix.right_by_axes, target)
 
 
 @frozen_dataclass

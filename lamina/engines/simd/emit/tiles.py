@@ -9,7 +9,7 @@ high-performance matrix multiplication, 2008).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -230,7 +230,35 @@ def emit_tile(module: Module, tile: Tile) -> str:
         code.constant(0, vector) if tile.fresh or added_later else code.load(target, vector)
         for target, vector in targets
     ]
-    totals = _TileKernel(code, tile, counts).over(0, left, right, starts)
+
+    def advanced(start: Value, iteration: Value, step: Value) -> Value:
+        """The address in the right operand at an iteration of a loop."""
+        if iteration.is_integer(0):
+            return start
+        return code.offset(start, iteration * step, tile.element)
+
+    def over(depth: int, left: Value, right: Value, totals: Sequence[Value]) -> Sequence[Value]:
+        """The totals after all iterations of the loops from some depth on."""
+        if depth == len(tile.loops):
+            return _products(code, tile, left, right, totals)
+        extent, left_step = tile.loops[depth]
+        right_step = code.constant(tile.right_stride)
+        for number in range(depth + 1, len(tile.loops)):
+            right_step = right_step * (tile.loops[number][0] or counts[number])
+        if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
+            for iteration in range(extent):
+                one = code.offset(left, iteration * left_step, tile.of_left)
+                another = advanced(right, code.constant(iteration), right_step)
+                totals = over(depth + 1, one, another, totals)
+            return totals
+        loop = code.begin_loop(0, counts.get(depth) or code.constant(extent), 1, totals)
+        one = code.offset(left, loop.index * left_step, tile.of_left)
+        if tile.prefetch and depth == len(tile.loops) - 1:
+            _prefetch(code, tile, code.offset(one, tile.prefetch, tile.of_left), loop.index)
+        another = advanced(right, loop.index, right_step)
+        return code.end_loop(loop, over(depth + 1, one, another, loop.carried))
+
+    totals = over(0, left, right, starts)
     for (target, vector), total in zip(targets, totals, strict=True):
         if added_later:
             total = code.load(target, vector) + total
@@ -248,64 +276,26 @@ def begun_kernel(
     return code, dict(zip(open_loops, code.parameters[3:], strict=True))
 
 
-@frozen_dataclass
-class _TileKernel:
-    """Writes the loops over k; the counts are those of loops without an extent."""
-
-    code: Builder
-    tile: Tile
-    counts: Mapping[int, Value]
-
-    def over(
-        self, depth: int, left: Value, right: Value, totals: Sequence[Value]
-    ) -> Sequence[Value]:
-        """The totals after all iterations of the loops from some depth on."""
-        code, tile = self.code, self.tile
-        if depth == len(tile.loops):
-            return self._products(left, right, totals)
-        extent, left_step = tile.loops[depth]
-        right_step = code.constant(tile.right_stride)
-        for number in range(depth + 1, len(tile.loops)):
-            right_step = right_step * (tile.loops[number][0] or self.counts[number])
-        if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
-            for iteration in range(extent):
-                one = code.offset(left, iteration * left_step, tile.of_left)
-                another = self._advanced(right, code.constant(iteration), right_step)
-                totals = self.over(depth + 1, one, another, totals)
-            return totals
-        count = self.counts.get(depth) or code.constant(extent)
-        loop = code.begin_loop(0, count, 1, totals)
-        one = code.offset(left, loop.index * left_step, tile.of_left)
-        if tile.prefetch and depth == len(tile.loops) - 1:
-            _prefetch(code, tile, code.offset(one, tile.prefetch, tile.of_left), loop.index)
-        another = self._advanced(right, loop.index, right_step)
-        return code.end_loop(loop, self.over(depth + 1, one, another, loop.carried))
-
-    def _advanced(self, right: Value, iteration: Value, step: Value) -> Value:
-        """The address in the right operand at an iteration of a loop."""
-        if iteration.is_integer(0):
-            return right
-        return self.code.offset(right, iteration * step, self.tile.element)
-
-    def _products(self, left: Value, right: Value, totals: Sequence[Value]) -> list[Value]:
-        """The totals after one k."""
-        code, tile = self.code, self.tile
-        vectors: list[Value] = []
-        for number in range(tile.vectors):
-            source = code.offset(right, number * tile.lanes, tile.operand)
-            vectors.append(code.load(source, tile.vector(number).of(tile.operand)))
-        multiply = code.multiply_add_pairs if tile.paired else code.multiply_add
-        received: list[Value] = []
-        for m, skipped in enumerate(tile.left):
-            source = code.offset(left, skipped, tile.of_left)
-            # Pairs in the operand's own buffer are aligned to bfloat16.
-            scalar = code.load(source, Type(tile.operand), 2 if tile.paired else 0)
-            sizes = (tile.lanes, tile.last_lanes)
-            broadcast = {lanes: code.splat(scalar, lanes) for lanes in sizes}
-            for number, vector in enumerate(vectors):
-                total = totals[m * tile.vectors + number]
-                received.append(multiply(broadcast[vector.type.lanes], vector, total))
-        return received
+def _products(
+    code: Builder, tile: Tile, left: Value, right: Value, totals: Sequence[Value]
+) -> list[Value]:
+    """The totals after one k."""
+    vectors: list[Value] = []
+    for number in range(tile.vectors):
+        source = code.offset(right, number * tile.lanes, tile.operand)
+        vectors.append(code.load(source, tile.vector(number).of(tile.operand)))
+    multiply = code.multiply_add_pairs if tile.paired else code.multiply_add
+    received: list[Value] = []
+    for m, skipped in enumerate(tile.left):
+        source = code.offset(left, skipped, tile.of_left)
+        # Pairs in the operand's own buffer are aligned to bfloat16.
+        scalar = code.load(source, Type(tile.operand), 2 if tile.paired else 0)
+        sizes = (tile.lanes, tile.last_lanes)
+        broadcast = {lanes: code.splat(scalar, lanes) for lanes in sizes}
+        for number, vector in enumerate(vectors):
+            total = totals[m * tile.vectors + number]
+            received.append(multiply(broadcast[vector.type.lanes], vector, total))
+    return received
 
 
 def _prefetch(code: Builder, tile: Tile, start: Value, k: Value) -> None:
