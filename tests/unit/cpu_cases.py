@@ -12,11 +12,11 @@ from program_cases import compiled
 import lamina as lm
 from lamina import ops
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Array, bfloat16
+from lamina.base.shapes import Array, bfloat16, size_of
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import Schedule, WindowSchedule
+from lamina.engines.simd.decide.schedule import GemmSchedule, Schedule, WindowSchedule
 from lamina.engines.simd.processor import Processor
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
@@ -150,3 +150,19 @@ def windows_of(
         for step, one in zip(program.steps, schedule.steps, strict=True)
         if isinstance(step, Contraction) and isinstance(one, WindowSchedule)
     ]
+
+
+def share_of(
+    program: Program,
+    processor: Processor,
+    counts: Callable[[GemmSchedule | WindowSchedule], bool],
+    among: Callable[[GemmSchedule | WindowSchedule], bool] = lambda _: True,
+) -> float:
+    """The share of multiply-adds of contractions that count, of some or of all but loops."""
+    works = [
+        (how, size_of(step.extents))
+        for step, how in zip(program.steps, decide(program, processor).steps, strict=True)
+        if isinstance(step, Contraction) and isinstance(how, GemmSchedule | WindowSchedule)
+    ]
+    counted, others = (sum(work for how, work in works if of(how)) for of in (counts, among))
+    return counted / others

@@ -121,53 +121,45 @@ def test_a_step_is_shown_by_itself_even_if_it_shares_its_function():
     assert one != last
 
 
-def test_inference_packs_its_weights_when_they_change():
-    program = classifier(200, 96, 64).plan(64).program
-    schedule = decide(program, PROCESSOR)
-    assert [(one.users, one.at_load) for one in schedule.prepackings] == [
-        ((0,), True),
-        ((1,), True),
-    ]
-    native = write_program(program, PROCESSOR)
-    assert native.layout.load.threads >= 1
-    assert native.layout.shared_bytes == 4 * (200 * 96 + 96 * 64)
-
-
-def test_training_keeps_no_packed_weights():
-    program = training_program(classifier(200, 96, 64), 64)
-    assert not decide(program, PROCESSOR).prepackings
-    assert write_program(program, PROCESSOR).layout.load.threads == 0
-
-
-def test_weights_that_several_contractions_use_are_packed_once():
+def shared_weights() -> Program:
     a, b = lm.Input(200), lm.Input(200)
     shared = lm.Linear(96)
     net = lm.Network(inputs=[a, b], outputs=shared(a) - shared(b))
-    program = net.plan(64, lm.MSE(), lm.SGD(0.1)).program
-    (packed,) = decide(program, PROCESSOR).prepackings
-    assert len(packed.users) == 2
-    assert not packed.at_load
-    assert write_program(program, PROCESSOR).layout.shared_bytes == 4 * 200 * 96
+    return net.plan(64, lm.MSE(), lm.SGD(0.1)).program
 
 
-def test_packed_operands_of_later_steps_reuse_the_memory_of_earlier_ones():
-    layers = [lm.Conv2d(32, 3, padding=1) for _ in range(8)]
-    net = lm.Sequential(lm.Input(32, 8, 8), *layers)
+# A program, the number of users of each packed operand, whether they are packed when parameters
+# change, and the elements of all packed operands.
+PACKED = {
+    "inference": (lambda: classifier(200, 96, 64).plan(64).program, [1, 1], True, 96 * (200 + 64)),
+    "training": (lambda: training_program(classifier(200, 96, 64), 64), [], False, 0),
+    "several users": (shared_weights, [2], False, 200 * 96),
+}
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_weights_are_packed_if_several_runs_or_steps_use_them(case):
+    made, users, at_load, elements = PACKED[case]
+    program = made()
+    prepackings = decide(program, PROCESSOR).prepackings
+    assert [len(one.users) for one in prepackings] == users
+    assert {one.at_load for one in prepackings} <= {at_load}
+    layout = write_program(program, PROCESSOR).layout
+    assert (layout.load.threads >= 1) == at_load
+    assert not users or layout.shared_bytes == 4 * elements
+
+
+@pytest.mark.parametrize(("channels", "count", "operands"), [(32, 8, 2), (192, 4, 1)])
+def test_packed_operands_of_later_steps_reuse_the_memory_of_earlier_ones(channels, count, operands):
+    """A small operand keeps its memory for one more step."""
+    layers = [lm.Conv2d(channels, 3, padding=1) for _ in range(count)]
+    net = lm.Sequential(lm.Input(channels, 8, 8), *layers)
     program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
-    native = write_program(program, PROCESSOR)
     assert len(decide(program, PROCESSOR).prepackings) >= len(layers)
-    # For one contraction, and for the next; weights of 3x3 elements are transformed to 4x4.
-    two = 2 * 4 * (32 * 32 * 16)
-    assert two // 2 <= native.layout.shared_bytes <= two + two // 8
-
-
-def test_large_packed_operands_of_different_steps_share_memory():
-    layers = [lm.Conv2d(192, 3, padding=1) for _ in range(4)]
-    net = lm.Sequential(lm.Input(192, 8, 8), *layers)
-    program = net.plan(4, lm.MSE(), lm.SGD(0.1)).program
-    one = 4 * (192 * 192 * 16)
-    # Packed operands, and partial sums of weight gradients: only one of them at a time.
-    assert one <= write_program(program, PROCESSOR).layout.shared_bytes <= one + one // 8
+    # Weights of 3x3 elements are transformed to 4x4. Partial sums of weight gradients fit as well.
+    each = 4 * (channels * channels * 16)
+    shared = write_program(program, PROCESSOR).layout.shared_bytes
+    assert each <= shared <= operands * each * 9 // 8
 
 
 def test_frozen_weights_are_packed_once_for_all_steps(monkeypatch):

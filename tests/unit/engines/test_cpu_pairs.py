@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_cases import ZEN_4, Convolution, check_threads, same_for_threads, windows_of
+from cpu_cases import ZEN_4, Convolution, check_threads, same_for_threads, share_of, windows_of
 from emulated import emulate
 from harness import Leaves, check
 from program_cases import compiled
@@ -25,7 +25,7 @@ from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.simd.decide.images import Image, Side
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import GemmSchedule, LoopSchedule, Schedule, WindowSchedule
+from lamina.engines.simd.decide.schedule import GemmSchedule, Schedule, WindowSchedule
 from lamina.engines.simd.decide.windows import WEIGHT_GRADIENT, reading
 from lamina.engines.simd.processor import Processor
 from lamina.program.index import Axis
@@ -48,33 +48,22 @@ def program_of(workload: str) -> Program:
     return rounded(one.network(), one.batch, one.loss, one.optimizer)
 
 
-def shares(workload: str) -> tuple[float, float]:
-    """The shares of multiply-adds in pairs, and by Winograd's algorithms with tiles of 4x4."""
-    program = program_of(workload)
-    schedule = decide(program, ZEN_4)
-    work = paired = filtered = 0
-    for step, how in zip(program.steps, schedule.steps, strict=True):
-        if isinstance(step, Contraction) and not isinstance(how, LoopSchedule):
-            assert isinstance(how, GemmSchedule | WindowSchedule)
-            b, m, n, k = step.extents
-            work += b * m * n * k
-            paired += b * m * n * k * how.paired
-            filtered += b * m * n * k * ("4x4" in how.algorithm)
-    return paired / work, filtered / work
+def is_filtered(how: GemmSchedule | WindowSchedule) -> bool:
+    """Whether it has tiles of 4x4."""
+    return "4x4" in how.algorithm
 
 
 @pytest.mark.parametrize("workload", ["mlp", "lenet", "transformer", "lstm"])
 def test_large_products_are_of_pairs(workload):
-    paired, _ = shares(workload)
-    assert paired > 0.9
+    assert share_of(program_of(workload), ZEN_4, lambda how: how.paired) > 0.9
 
 
 @pytest.mark.parametrize(("workload", "least"), [("vgg", 0.9), ("resnet-18", 0.5)])
 def test_convolutions_of_3x3_have_tiles_of_4x4_instead_of_pairs(workload, least):
     """They take 4 times fewer multiplications, pairs half as many instructions."""
-    paired, filtered = shares(workload)
-    assert filtered > least
-    assert paired + filtered > 0.99
+    program = program_of(workload)
+    assert share_of(program, ZEN_4, is_filtered) > least
+    assert share_of(program, ZEN_4, lambda how: how.paired or is_filtered(how)) > 0.99
 
 
 def test_without_the_instructions_no_product_is_of_pairs():
@@ -96,15 +85,9 @@ def test_casts_need_no_pass_of_their_own(workload):
     """Operands are rounded when they are packed, and results when they are computed."""
     for step in program_of(workload).steps:
         if isinstance(step, Loop):
-            assert not all(_is_cast(store.value) for store in stores_of(step)), step
-
-
-def _is_cast(value: object) -> bool:
-    return (
-        isinstance(value, Apply)
-        and value.primitive == "cast"
-        and isinstance(value.operands[0], Load)
-    )
+            values = [store.value for store in stores_of(step)]
+            casts = [one for one in values if isinstance(one, Apply) and one.primitive == "cast"]
+            assert not all(one in casts and isinstance(one.operands[0], Load) for one in values)
 
 
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):

@@ -198,10 +198,15 @@ def by_winograd(graph: Graph, feeds: dict[str, Any]) -> list[Array]:
     return [outputs[name] for name, _ in program.outputs]
 
 
-@pytest.mark.parametrize("rounded", [(), ("x",), ("weight",), ("x", "weight")], ids="".join)
+@pytest.mark.parametrize(
+    "rounded", [(), ("x",), ("weight",), ("x", "weight"), ("stored",)], ids="".join
+)
 def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(rounded):
+    """Not for data that are stored in 16 bits."""
     leaves = Leaves()
     x, weight = (leaves.add(np.ones(one, "float32")) for one in ((2, 32, 16, 16), (32, 32, 3, 3)))
+    if "stored" in rounded:
+        x = ops.cast(leaves.add(np.ones((2, 32, 16, 16), bfloat16.numpy)), float32)
     x = ops.rounded(x, bfloat16) if "x" in rounded else x
     weight = ops.rounded(weight, bfloat16) if "weight" in rounded else weight
     y = ops.conv(x, weight, [1, 1], [(1, 1)] * 2, [1, 1])
@@ -210,17 +215,8 @@ def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(rounded):
     tiles = {name for name in readings(step) if "4x4" in name}
     assert tiles == ({"Winograd F(4x4, 3x3)"} if rounded else set())
     (schedule, _), *_ = windows_of(program)
-    assert schedule.algorithm == f"Winograd F({'4x4' if rounded else '2x2'}, 3x3)"
-
-
-def test_tiles_of_4x4_are_not_for_data_of_16_bits():
-    leaves = Leaves()
-    weight = leaves.add(np.ones((32, 32, 3, 3), "float32"))
-    x = leaves.add(np.ones((2, 32, 16, 16), bfloat16.numpy))
-    y = ops.conv(ops.cast(x, float32), weight, [1, 1], [(1, 1)] * 2, [1, 1])
-    program = compiled(leaves.graph([y]))
-    ((schedule, _),) = windows_of(program)
-    assert schedule.algorithm == "Winograd F(2x2, 3x3)"
+    size = "4x4" if rounded and "stored" not in rounded else "2x2"
+    assert schedule.algorithm == f"Winograd F({size}, 3x3)"
 
 
 def test_gradients_of_strided_convolutions_are_sums_of_copied_images_if_they_are_rounded():
@@ -430,17 +426,6 @@ def test_gradients_of_few_weights_have_partial_sums_for_every_number_of_threads(
     same_for_threads(program, leaves.feeds, (1, 2, 5))
 
 
-@pytest.mark.parametrize("size", [3, 5])
-def test_a_nan_reaches_the_results_whose_windows_contain_it(size):
-    graph, feeds = convolution(size=size)
-    feeds["x0"][1, 3, 4, 5] = np.nan
-    y, _, _ = by_winograd(graph, feeds)
-    reached = np.zeros(y.shape, bool)
-    reach = size // 2
-    reached[1, :, 4 - reach : 5 + reach, 5 - reach : 6 + reach] = True
-    np.testing.assert_array_equal(np.isnan(y), reached)
-
-
 def test_with_tiles_of_4x4_a_nan_reaches_results_of_its_tiles_only():
     graph, feeds = convolution(ROUNDED)
     feeds["x0"][1, 3, 4, 5] = np.nan
@@ -456,12 +441,17 @@ def test_with_tiles_of_4x4_a_nan_reaches_results_of_its_tiles_only():
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("pixel", [(0, 0), (4, 5)])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nonfinite_values_reach_only_gradients_of_the_weights_of_their_channel(size, pixel, value):
+def test_nonfinite_values_reach_the_results_whose_terms_contain_them(size, pixel, value):
+    """Results of their windows, and gradients of the weights of their channel."""
     graph, feeds = convolution(size=size)
     feeds["x0"][(1, 3, *pixel)] = value
-    lost = ~np.isfinite(by_winograd(graph, feeds)[2])
-    assert lost[:, 3].any(axis=(1, 2)).all()
-    assert not np.delete(lost, 3, axis=1).any()
+    y, _, of_weight = (~np.isfinite(one) for one in by_winograd(graph, feeds))
+    reached, reach = np.zeros(y.shape, bool), size // 2
+    rows, columns = (slice(max(at - reach, 0), at + reach + 1) for at in pixel)
+    reached[1, :, rows, columns] = True
+    np.testing.assert_array_equal(y, reached)
+    assert of_weight[:, 3].any(axis=(1, 2)).all()
+    assert not np.delete(of_weight, 3, axis=1).any()
 
 
 @pytest.mark.parametrize("vectors", SMALL)
