@@ -17,15 +17,9 @@ from lamina.engines.cpu.native.layout import Layout, exported_name
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.thread_pool import Job, ticks_per_second
 from lamina.engines.engine import Bound, Changes, Executable, Memory
-from lamina.engines.host import (
-    ALIGNMENT_BYTES,
-    HostArena,
-    address_of,
-    aligned,
-    host_array,
-    host_memory,
-)
+from lamina.engines.host import HostArena, address_of, aligned, host_array, host_memory
 from lamina.engines.room import Need, needs_of_program, require_room
+from lamina.engines.simd.processor import whole_lines
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
 
@@ -99,11 +93,14 @@ class CpuProgram(Executable):
         self._job, self._load = jobs["program"], jobs.get("load")
         self._watch(memories)
         self._arena = arena
-        arena.enter(self, sum(_padded(size) for size in _sizes_in_arena(program, layout)))
+        arena.enter(self, sum(map(whole_lines, _sizes_in_arena(program, layout))))
 
     def move_to(self, block: Array) -> None:
         program, layout = self._program, self._layout
-        pieces = _split(block, _sizes_in_arena(program, layout))
+        sizes = _sizes_in_arena(program, layout)
+        # Each piece starts at a cache line.
+        starts = accumulate(map(whole_lines, sizes), initial=0)
+        pieces = [block[start : start + size] for start, size in zip(starts, sizes, strict=False)]
         own, shared, temporaries = pieces[:3]
         for name, start in program.plan.positions().items():
             buffer = program.buffers[name]
@@ -232,14 +229,3 @@ def _sizes_in_arena(program: Program, layout: Layout) -> list[int]:
     shared = 0 if layout.load.threads else layout.shared_bytes
     inputs = [buffer.bytes for buffer in program.of_kind("input")]
     return [threads, shared, program.plan.arena_bytes, *inputs]
-
-
-def _padded(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def _split(block: Array, sizes: Sequence[int]) -> list[Array]:
-    """Consecutive pieces of a block, each of which starts at a cache line."""
-    ends = accumulate(_padded(size) for size in sizes)
-    starts = (end - _padded(size) for end, size in zip(ends, sizes, strict=True))
-    return [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]

@@ -139,14 +139,16 @@ def works_of(steps: Sequence[StepSchedule | FusedSum]) -> list[list[Work]]:
 
     The work of a fused column sum counts for the step that carries it.
     """
-    sums: dict[int, list[Work]] = {}
-    for step in steps:
-        if isinstance(step, FusedSum):
-            sums.setdefault(step.carrier, []).append(step.nest.work)
-    return [
-        [] if isinstance(step, FusedSum) else _works(step, sums.get(number, []))
-        for number, step in enumerate(steps)
-    ]
+    works = [[] if isinstance(step, FusedSum) else [*step.works] for step in steps]
+    for sums in steps:
+        if isinstance(sums, FusedSum):
+            product, own = steps[sums.carrier], works[sums.carrier]
+            if isinstance(product, GemmSchedule) and product.split_m == 1:
+                # The last kernel multiplies, and runs the column sums of its panels.
+                own[-1] = Work(own[-1].items, own[-1].cycles + sums.nest.cycles)
+            else:
+                own.append(sums.nest.work)
+    return works
 
 
 def workers_of(
@@ -168,16 +170,6 @@ def workers_of(
         works += _repeated([] if one.at_load else [one.work], often)
     at_load = (one.work for one in prepackings if one.at_load)
     return _most(works, processor), _most(at_load, processor)
-
-
-def _works(step: StepSchedule, sums: Sequence[Work]) -> list[Work]:
-    """The work of a step's kernels, with that of its fused column sums."""
-    works = list(step.works)
-    if isinstance(step, GemmSchedule) and step.split_m == 1:
-        # The last kernel multiplies, and runs the column sums of its panels.
-        works[-1] = Work(works[-1].items, works[-1].cycles + sum(one.cycles for one in sums))
-        return works
-    return [*works, *sums]
 
 
 def _repeated(works: Iterable[Work], often: int) -> Iterator[Work]:

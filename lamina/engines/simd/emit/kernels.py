@@ -210,15 +210,14 @@ class _Writer:
         """Packs an operand before a step."""
         step = self.program.steps[one.users[0]]
         assert isinstance(step, Contraction)
-        operand = right_alone(step)
-        signature, used = self.signatures.of([operand], one.packed, one.iteration)
+        signed = self.signatures.of([right_alone(step)], one.packed, one.iteration)
 
         def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
             (numbered,) = steps
             assert isinstance(numbered, Contraction)
             return [emit_prepacking(context, one.name, one.packed, numbered)]
 
-        calls = self._calls(number, signature, used, [shares], one, write)
+        calls = self._calls(number, signed, [shares], one, write)
         if one.at_load:
             self.written.load += calls
         else:
@@ -234,7 +233,7 @@ class _Writer:
         nests = [one.nest for one in sums if isinstance(one, FusedSum)]
         steps = [self.program.steps[one] for one in (number, *fused)]
         schedules = (schedule, *(LoopSchedule((nest,)) for nest in nests))
-        signature, used = self.signatures.of(steps, schedules, iteration)
+        signed = self.signatures.of(steps, schedules, iteration)
 
         def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
             step, *sums = steps
@@ -251,13 +250,12 @@ class _Writer:
             return emit_contraction(context, name, step, schedule, column_sums)
 
         shares, prepacked = self.schedule.kernels[number], self.prepacked.get(number)
-        self.written.calls += self._calls(number, signature, used, shares, prepacked, write)
+        self.written.calls += self._calls(number, signed, shares, prepacked, write)
 
     def _calls(
         self,
         number: int,
-        signature: StepSignature,
-        used: Sequence[str],
+        signed: tuple[StepSignature, Sequence[str]],
         shares: Sequence[Slices],
         prepacked: Prepacking | None,
         write: Callable[[Context, Sequence[Step]], list[WrittenKernel]],
@@ -268,7 +266,7 @@ class _Writer:
         signature names the used buffers by numbers. The kernels pack the prepacked operand, or use
         it packed. `write` writes those of a new signature's steps.
         """
-        written = self.written
+        written, (signature, used) = self.written, signed
         if signature not in self.known:
             buffers = {buffer.name: buffer for buffer in signature.buffers}
             if prepacked is not None:
