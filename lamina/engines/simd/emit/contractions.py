@@ -45,7 +45,7 @@ from lamina.engines.simd.emit.context import (
     WrittenKernel,
     parameters,
 )
-from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
+from lamina.engines.simd.emit.epilogues import write_epilogue
 from lamina.engines.simd.emit.implicit_gemm import ImplicitGemm
 from lamina.engines.simd.emit.loops import emit_nest
 from lamina.engines.simd.emit.m_tiles import over_kinds
@@ -188,10 +188,10 @@ class _Gemm:
         """Writes the function of a panel: packs it if necessary, then computes its tiles."""
         matrix = self._matrix
         name = f"{self._name}_{kind}"
-        wide, around = self._schedule.wide_epilogue, (matrix.batch,)
-        epilogue = Epilogue(matrix.step, around, (matrix.m,), (panel.width,), panel, wide)
-        write_epilogue(self._context, name, epilogue, ("batch", "m_start", "count", "n_start"))
-        step = matrix.step
+        step, wide = matrix.step, self._schedule.wide_epilogue
+        numbers = ("batch", "m_start", "count", "n_start")
+        axes = (matrix.batch,), (matrix.m,)
+        write_epilogue(self._context, name, numbers, step, *axes, (panel.width,), panel, wide=wide)
         points = self._context.begin(name, _PANEL_PARAMETERS, reads_of(step) | writes_of(step))
         code = points.code
         _, _, batch, number, begin, end = code.parameters

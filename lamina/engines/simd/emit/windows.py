@@ -21,7 +21,7 @@ from lamina.engines.simd.emit.context import (
     WrittenKernel,
     parameters,
 )
-from lamina.engines.simd.emit.epilogues import Epilogue, write_epilogue
+from lamina.engines.simd.emit.epilogues import write_epilogue
 from lamina.engines.simd.emit.images import ImageCopy, TransposedImageCopy
 from lamina.engines.simd.emit.packing import panel_address
 from lamina.engines.simd.emit.tiles import Tile
@@ -190,10 +190,9 @@ class WindowWriter(ABC):
         `pitches` are the strides of the sums along the axes of M, from the first row on.
         """
         numbers = [f"{word}{n}" for word in ("first", "count") for n in range(len(m_axes))]
-        around, wide = (self._batch, self._outer), self._schedule.wide_epilogue
-        epilogue = Epilogue(self._step, around, tuple(m_axes), tuple(pitches), panel, wide)
-        name = f"{self._name}_{kind}"
-        write_epilogue(self._context, name, epilogue, ("batch", "outer", *numbers, "n_start"))
+        names, around = ("batch", "outer", *numbers, "n_start"), (self._batch, self._outer)
+        how = (f"{self._name}_{kind}", names, self._step, around, m_axes, pitches, panel)
+        write_epilogue(self._context, *how, wide=self._schedule.wide_epilogue)
 
     def _call_epilogue(self, code: Builder, kind: str, sums: Value, *numbers: Integer) -> None:
         code.call_void(f"{self._name}_{kind}_epilogue", code.parameters[0], sums, *numbers)
