@@ -19,14 +19,9 @@ from lamina.engines.simd.emit.packing import transposed
 class ImageCopy:
     """Copies the image of a block of output positions, in a loop nest over its sides.
 
-    Attributes:
-        points: of the function, inside the loops over the outer axes.
-        image: the image, which is not read directly.
-        lengths: of its sides, for the block.
-        first: the first position of the block, along the first axis of positions.
-        target: the address of the copy.
-        along: the side along which vectors run, in the innermost loop.
-        lanes: of a vector.
+    The block begins at position `first` along the first axis, and its sides have these lengths.
+    Vectors run along the side with the number `along`, in the innermost loop. The points are inside
+    the loops over the outer axes.
     """
 
     points: Points

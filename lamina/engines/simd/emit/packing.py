@@ -31,15 +31,9 @@ from lamina.program.scalar import Scalar, loads
 
 @frozen_dataclass
 class RightPanelWriter:
-    """Writes the code that packs a panel of a right operand.
+    """Writes the code that packs a panel of a right operand, from column `n_start` on.
 
-    Attributes:
-        points: of the function that packs it.
-        matrix: the contraction.
-        packing: the order in which the operand is read.
-        panel: the vectors of the panel.
-        n_start: its first column.
-        target: the address of the packed panel.
+    The packed panel is at the address `target`.
     """
 
     points: Points

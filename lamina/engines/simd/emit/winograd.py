@@ -28,12 +28,7 @@ from lamina.engines.simd.processor import odd_lines
 
 @frozen_dataclass
 class Matrices:
-    """A matrix for each element of a transformed tile.
-
-    Attributes:
-        start: the address of the first matrix.
-        stride: the elements between the starts of two matrices.
-    """
+    """A matrix for each element of a transformed tile, `stride` elements apart."""
 
     start: Value
     stride: int
