@@ -22,7 +22,7 @@ from lamina.engines.cpu import llvm
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.llvm import assemble, listing
 from lamina.engines.cpu.native import jobs
-from lamina.engines.cpu.native.layout import Entry
+from lamina.engines.cpu.native.jobs import Entry
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 from lamina.engines.host import HostArena, HostMemory

@@ -12,8 +12,7 @@ from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import I64, POINTER, Value, constant
 from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.llvm import Library, load
-from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
-from lamina.engines.cpu.native.layout import Entry
+from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Entry, Kernel, Phase
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
 

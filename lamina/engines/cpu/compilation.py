@@ -15,7 +15,7 @@ from lamina.base.garbage import without_collections
 from lamina.base.records import decoded
 from lamina.base.shielded import loaded
 from lamina.engines.cpu import llvm
-from lamina.engines.cpu.native.layout import Layout
+from lamina.engines.cpu.native.jobs import Layout
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.program.encoding import checksum
 from lamina.program.program import Program

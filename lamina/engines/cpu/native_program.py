@@ -13,8 +13,14 @@ from itertools import accumulate
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.builder import OpenLoop
 from lamina.codegen.llvm import Module
-from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
-from lamina.engines.cpu.native.layout import Entry, Layout, exported_name
+from lamina.engines.cpu.native.jobs import (
+    KERNEL_PARAMETERS,
+    Entry,
+    Kernel,
+    Layout,
+    Phase,
+    exported_name,
+)
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.simd.decide.overlap import Extents, extents_of
 from lamina.engines.simd.decide.schedule import Schedule

@@ -13,7 +13,7 @@ from lamina.base.shapes import Array
 from lamina.engines import machine_memory
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.llvm import load
-from lamina.engines.cpu.native.layout import Layout, exported_name
+from lamina.engines.cpu.native.jobs import Layout, exported_name
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.thread_pool import Job, ticks_per_second
 from lamina.engines.engine import Bound, Changes, Executable, Memory

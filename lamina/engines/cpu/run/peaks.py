@@ -13,8 +13,7 @@ from lamina.codegen.llvm import Module
 from lamina.codegen.values import POINTER
 from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.llvm import load
-from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Kernel, Phase
-from lamina.engines.cpu.native.layout import Entry
+from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Entry, Kernel, Phase
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.run.thread_pool import Job

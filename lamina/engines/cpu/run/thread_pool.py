@@ -24,8 +24,7 @@ from lamina.base.shielded import shielded
 from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.llvm import load
 from lamina.engines.cpu.native import jobs, scheduler, waiting
-from lamina.engines.cpu.native.jobs import Kernel
-from lamina.engines.cpu.native.layout import Entry
+from lamina.engines.cpu.native.jobs import Entry, Kernel
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_choice import TRIAL_SECONDS, ThreadChoice
 from lamina.engines.host import aligned
