@@ -59,7 +59,7 @@ from lamina.engines.simd.emit.packing import (
 from lamina.engines.simd.emit.tiles import Dots, Tile, call_tile, emit_dots
 from lamina.engines.simd.emit.weight_gradient import WeightGradient
 from lamina.engines.simd.emit.windows import WindowWriter
-from lamina.engines.simd.emit.winograd_forward import WinogradForward
+from lamina.engines.simd.emit.winograd import WinogradForward
 from lamina.engines.simd.emit.winograd_weight_gradient import WinogradWeightGradient
 from lamina.engines.simd.processor import whole_lines
 from lamina.program.scalar import loads
