@@ -75,13 +75,13 @@ class CpuEngine(HostEngine):
         if language == "program":
             return str(program) if step is None else str(program.steps[step])
         # Imported only here, as in compilation.py.
-        from lamina.engines.cpu.native_program import text_of
+        from lamina.engines.cpu.native_program import write_llvm
         from lamina.engines.simd.decide.program import decide
 
         if language == "schedule":
             schedule = decide(program, self.processor)
             return str(schedule) if step is None else schedule.text(step)
-        text = text_of(program, step, self.processor)
+        text = write_llvm(program, self.processor, only=step).module.text()
         return text if language == "llvm" else llvm.listing(text, self.processor)
 
     def workspace_bytes(self, program: Program) -> int:

@@ -108,11 +108,6 @@ def write_llvm(
     return write_kernels(program, processor, module, AddressesInMemory(), schedule, only=only)
 
 
-def text_of(program: Program, step: int | None, processor: HostProcessor) -> str:
-    """The text of a module for one step of a program, or for all steps."""
-    return write_llvm(program, processor, only=step).module.text()
-
-
 def _table(program: Program, written: Written) -> tuple[int, ...]:
     """The entries of the table of addresses: numbers of buffers, or of workspaces if negative."""
     names = (*program.buffers, *written.workspace_offsets)

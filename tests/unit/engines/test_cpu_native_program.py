@@ -21,7 +21,7 @@ from simd_alternatives import alternatives_of
 import lamina as lm
 from lamina import ops
 from lamina.engines.cpu.compilation import compile_program
-from lamina.engines.cpu.native_program import text_of, write_llvm, write_program
+from lamina.engines.cpu.native_program import write_llvm, write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
 from lamina.engines.simd.decide.program import decide
@@ -387,7 +387,7 @@ def loops() -> list[str]:
     slopes = gradients(ops.sum(y * ops.stop_gradient(ops.sin(y))), [x])
     program = program_of([ops.transpose(y, (0, 2, 3, 1)), *slopes])
     found = [
-        text_of(program, number, host())
+        write_llvm(program, host(), only=number).module.text()
         for number, step in enumerate(program.steps)
         if isinstance(step, Loop)
         and any([axis.extent for axis in stage.axes] == [3, 3] for stage in step.stages[:1])
