@@ -172,8 +172,8 @@ class WinogradForward(TransformedTiles):
         points, code, (batch, outer, start) = self._begin(label, "batch outer start")
         own = self._context.own(code)
         starts = [code.offset(own, at, self._element) for at in offsets]
-        # The last three are of i32: for each position of an image whether it is not zero; for each
-        # result position, whether its window is not; for each row of tiles, whether a window is.
+        # The last three are of i32, which are not 0 for each position of an image that is not zero,
+        # each result position whose window is not zero, and each row of tiles with a zero window.
         (copied, inputs, products, out), looked_for = starts[:4], starts[4:]
         left = Matrices(inputs, inputs_stride)
         with points.bound(self._batch, batch):
