@@ -348,6 +348,9 @@ class GpuProgram:
     def read_into(self, name: str, target: Array) -> None:
         self._downloads.fill(target, self._buffers[self._outputs[name].name])
 
+    def bound(self) -> None:
+        return None
+
     def scalar(self, name: str) -> float:
         return self.output(name).item()
 
