@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import (
+    FOLDER,
     OURS,
     Unavailable,
     Worker,
@@ -41,7 +42,10 @@ from harness import (
 )
 
 from lamina.reports import table_text
-from lamina.workloads import SMALL, WORKLOADS, Workload
+from lamina.workloads import WORKLOADS, Workload
+
+sys.path.append(str(FOLDER))
+from small_workloads import SMALL
 
 MEASURED = {name: (WORKLOADS | SMALL)[name] for name in ("tiny-step", *SMALL, "softmax", "mlp")}
 PEERS = ("pytorch", "jax")

@@ -352,11 +352,11 @@ def steps(given: argparse.Namespace, found: Found) -> None:
 
     def measured(make: Callable[[], Any]) -> dict[str, Any]:
         peer = make()
-        runner, batch = peer._runner, peer._workload.batch
-        if runner._training is None:
-            profile = runner._model.profile(batch, data=runner._x[:batch], seconds=0.1)
+        batch = peer._workload.batch
+        if peer._training is None:
+            profile = peer._model.profile(batch, data=peer._x[:batch], seconds=0.1)
         else:
-            profile = runner._training.profile(runner._x[:batch], runner._y[:batch], 0.1)
+            profile = peer._training.profile(peer._x[:batch], peer._y[:batch], 0.1)
         peer.release()
         print(profile)
         return profile.record()

@@ -111,29 +111,10 @@ class Model(Named):
         self._inference = Inference(self._parameters)
 
     @classmethod
-    def from_file(
-        cls,
-        saved: ModelFile,
-        engine: str,
-        dtype: DTypeLike | None = None,
-        products: str | None = None,
-    ) -> Model:
-        """The model in a file that was read; `lamina.load` calls it. No initializer is run."""
+    def of_parameters(cls, parameters: Parameters) -> Model:
+        """A model with these parameters; `lamina.load` calls it."""
         model = cls.__new__(cls)
-        opened = open_engine(engine)
-        precision, values = saved.precision, saved.values
-        if dtype is not None or products is not None:
-            wanted = dtype or precision.name
-            if products is None:
-                # TF32 is for float32 only; the file's does not hold for another dtype.
-                is_float32 = wanted not in MIXED and as_dtype(wanted) == float32
-                products = precision.products if is_float32 else "float32"
-            precision = precision_of(wanted, lambda: opened.device, products)
-        if dtype is not None:
-            values = rounded_parameters(values, precision.dtype)
-        model._parameters = Parameters(saved.network, opened, precision, saved.seed, values)
-        model._inference = Inference(model._parameters)
-        model._parameters.coding = saved.coding
+        model._parameters, model._inference = parameters, Inference(parameters)
         return model
 
     @checked
@@ -160,10 +141,7 @@ class Model(Named):
             >>> bool((part.parameters()["1.weight"] == whole.parameters()["2.weight"]).all())
             True
         """
-        model = Model.__new__(Model)
-        model._parameters = self._parameters.part(network)
-        model._inference = Inference(model._parameters)
-        return model
+        return Model.of_parameters(self._parameters.part(network))
 
     def __repr__(self) -> str:
         engine = self._parameters.engine.device.engine
@@ -320,13 +298,9 @@ class Model(Named):
         """
         dataset = None if data is None else as_dataset(data)
         targets = None if dataset is None else dataset.target_arrays
+        weights = numbers_of(class_weights, targets)
         options = TrainingOptions(
-            loss=as_loss(loss),
-            optimizer=optimizer,
-            metrics=as_metrics(metrics),
-            clip=clip,
-            frozen=frozen,
-            class_weights=numbers_of(class_weights, targets),
+            as_loss(loss), optimizer, as_metrics(metrics), clip, frozen, weights
         )
         return Training(
             self._parameters,
@@ -406,14 +380,9 @@ class Model(Named):
         own = data.coding if isinstance(data, Dataset) else None
         coding = own or self.coding
         targets = None if (known := whole_of(data)) is None else known.target_arrays
+        weights, measured = numbers_of(class_weights, targets), as_metrics(metrics)
         options = TrainingOptions(
-            loss=as_loss(loss),
-            optimizer=optimizer,
-            metrics=as_metrics(metrics),
-            clip=clip,
-            frozen=frozen,
-            class_weights=numbers_of(class_weights, targets),
-            gradient_norm="gradient_norm" in record,
+            as_loss(loss), optimizer, measured, clip, frozen, weights, "gradient_norm" in record
         )
         fit = Fit(
             model=self,
@@ -621,7 +590,20 @@ def load(
         DataError: if a parameter is too large for float16.
         DTypeError: for `precision="tf32"` if the dtype is not float32.
     """
-    return Model.from_file(read_model(path, layers), engine, dtype, precision)
+    saved, opened = read_model(path, layers), open_engine(engine)
+    kept, values = saved.precision, saved.values
+    if dtype is not None or precision is not None:
+        wanted = dtype or kept.name
+        if precision is None:
+            # TF32 is for float32 only; the file's does not hold for another dtype.
+            is_float32 = wanted not in MIXED and as_dtype(wanted) == float32
+            precision = kept.products if is_float32 else "float32"
+        kept = precision_of(wanted, lambda: opened.device, precision)
+    if dtype is not None:
+        values = rounded_parameters(values, kept.dtype)
+    parameters = Parameters(saved.network, opened, kept, saved.seed, values)
+    parameters.coding = saved.coding
+    return Model.of_parameters(parameters)
 
 
 @checked

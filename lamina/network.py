@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
@@ -14,18 +13,11 @@ from lamina.checks.origin import Origin, source_line
 from lamina.data.stream import AnyData
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
-from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
-from lamina.errors import (
-    DefinitionError,
-    EngineError,
-    LargestBlockError,
-    Named,
-    ShapeError,
-    UnknownNameError,
-)
+from lamina.engines.room import Need, need_of, needs_of_program
+from lamina.errors import DefinitionError, EngineError, Named, ShapeError, UnknownNameError
 from lamina.foreign import advice_on_object
 from lamina.graph import LEAF, Graph, Tensor, described, topological
-from lamina.inspect.bill import Memory, MemoryBill, largest_batch
+from lamina.inspect.bill import Count, Memory, MemoryBill, largest_batch_of
 from lamina.inspect.flops import flops_of
 from lamina.layers.definition_names import name_of, names_of
 from lamina.layers.gradients import sources_of
@@ -37,8 +29,6 @@ from lamina.layers.tracing import Trace, applied, dtype_in_model, trace, traced_
 from lamina.learning.by_output import Losses, options_of
 from lamina.learning.protocols import BatchSize, Clip, MicroBatch, Optimizer
 from lamina.ops.differentiate import COMPUTED_AGAIN
-from lamina.program.program import Program
-from lamina.program.target import Target
 from lamina.reports import bytes_text, table_text
 from lamina.step.planning import bill_of
 from lamina.step.precision import Products, precision_of
@@ -408,32 +398,21 @@ class Network(Named):
         def bills(batch_size: int) -> MemoryBill:
             return bill_of(self, batch_size, options, wanted, device, target, data=data)
 
-        def counted(count: Callable[[Program], Sequence[Need]]) -> Callable[[int], float]:
-            def needed(batch_size: int) -> float:
-                try:
-                    bill = bills(batch_size)
-                except LargestBlockError:
-                    if batch_size == 1:
-                        raise
-                    return math.inf
-                return bytes_of(_all_needs(bill, count), target.largest_block_bytes)
+        def needs(batch_size: int, count: Count) -> list[Need]:
+            program = bills(batch_size).program
+            outside = ("parameter", "state", "constant")
+            return [*(need_of(kind, program.of_kind(kind)) for kind in outside), *count(program)]
 
-            return needed
-
-        found = largest_batch(counted(count), limit, planned=counted(needs_of_program))
-        if not found:
-            raise _not_one_fits(_all_needs(bills(1), count), limit, target)
-        return found
+        most = target.largest_block_bytes
+        largest = largest_batch_of(needs, count, limit, most)
+        if not largest:
+            raise _not_one_fits(needs(1, count), limit, most)
+        return largest
 
 
-def _all_needs(bill: MemoryBill, count: Callable[[Program], Sequence[Need]]) -> list[Need]:
-    outside = ("parameter", "state", "constant")
-    return [*(need_of(kind, bill.program.of_kind(kind)) for kind in outside), *count(bill.program)]
-
-
-def _not_one_fits(needs: Sequence[Need], limit: int, target: Target) -> EngineError:
+def _not_one_fits(needs: Sequence[Need], limit: int, most: int | None) -> EngineError:
     """The error for too little memory, or for a tensor larger than the device allows."""
-    largest, most = max(needs, key=lambda need: need.largest_bytes), target.largest_block_bytes
+    largest = max(needs, key=lambda need: need.largest_bytes)
     facts = [
         ("available", bytes_text(limit)),
         ("needed", bytes_text(sum(need.bytes for need in needs))),

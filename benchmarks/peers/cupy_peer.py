@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import Any
 
 import numpy as np
 from gpu_device import CPU, device_number, takes_tf32, wanted_device
-from worker import Data, Make, Workload, serve
+from worker import Data, Make, ResidentPeer, Workload, serve
 
 LAYERS = ("Linear", "ReLU", "Sigmoid", "Tanh")
 
 
-class CuPy:
+class CuPy(ResidentPeer):
     """A workload as arrays of `xp`: the module cupy, or numpy in its place."""
 
     def __init__(self, workload: Workload, data: Data, xp: Any) -> None:
@@ -80,15 +79,6 @@ class CuPy:
                 if y is None:
                     self._to_host(self._outputs)
         self._wait()
-
-    def resident_seconds(self, steps: int) -> float:
-        """Seconds of repeated calls on one batch that stays on the device."""
-        self._wait()
-        started = time.perf_counter()
-        for _ in range(steps):
-            self._call(*self._resident)
-        self._wait()
-        return time.perf_counter() - started
 
     def _call(self, x: Any, y: Any) -> None:
         if y is None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import Any
 
 from gpu_device import CPU, device_number, takes_tf32, wanted_device
@@ -26,10 +25,10 @@ import jax_networks
 import numpy as np
 from jax_peer import Jax
 from jax_peer import versions as versions_of_jax
-from worker import Data, Make, Workload, serve
+from worker import Data, Make, ResidentPeer, Workload, serve
 
 
-class JaxOnDevice(Jax):
+class JaxOnDevice(Jax, ResidentPeer):
     """A workload on a GPU, with its data in the computer's memory and on the device."""
 
     def __init__(self, workload: Workload, data: Data, *, mixed: bool) -> None:
@@ -49,15 +48,6 @@ class JaxOnDevice(Jax):
             if self._workload.loss is None:
                 np.asarray(self._outputs)
         self._wait()
-
-    def resident_seconds(self, steps: int) -> float:
-        """Seconds of repeated calls on one batch that stays on the device."""
-        self._wait()
-        started = time.perf_counter()
-        for _ in range(steps):
-            self._call(*self._resident)
-        self._wait()
-        return time.perf_counter() - started
 
     def _call(self, x: jax.Array, y: jax.Array | None) -> None:
         if y is None:

@@ -15,7 +15,7 @@ import numpy as np
 from gpu_device import takes_tf32
 from gpu_limits import limits, small_measurements
 from gpu_workloads import named
-from lamina_peer import DTYPE, ENGINE
+from lamina_peer import DTYPE, ENGINE, Lamina
 from worker import Data, serve
 
 import lamina as lm
@@ -24,7 +24,7 @@ from lamina.engines.discovery import open_engine
 from lamina.inspect.bill import MemoryBill
 from lamina.runtime.compiled import CompiledProgram
 from lamina.step.precision import precision_of
-from lamina.workloads import SEED, Runner, Workload
+from lamina.workloads import SEED, Workload
 
 # Environment variables: small workloads; the machine of the tests instead of a GPU; the seconds of
 # tuning a program, "all" to try every candidate.
@@ -35,7 +35,7 @@ TESTS = Path(__file__).parents[2] / "tests"
 PRODUCTS = "tf32" if takes_tf32() else "float32"
 
 
-class LaminaOnGpu:
+class LaminaOnGpu(Lamina):
     """A workload on the engine. Its programs are tuned before they are compiled."""
 
     def __init__(self, record: Any, _: Data) -> None:
@@ -43,15 +43,8 @@ class LaminaOnGpu:
         started = time.perf_counter()
         _tune(workload, os.environ[TUNING])
         self._tuned = time.perf_counter() - started
-        self._runner = Runner(workload, ENGINE, DTYPE, PRODUCTS)
+        super().__init__(workload, ENGINE, DTYPE, PRODUCTS)
         self._workload = workload
-        self.run, self.reset = self._runner.run, self._runner.reset
-        self.release = self._runner.release
-
-    def result(self) -> list[np.ndarray]:
-        if self._workload.loss is not None:
-            return list(self._runner.parameters().values())
-        return [self._runner.outputs()]
 
     def resident_seconds(self, steps: int) -> float:
         """Seconds of repeated runs of the program, on the inputs that are on the device."""
@@ -65,12 +58,12 @@ class LaminaOnGpu:
 
     def _programs(self) -> list[CompiledProgram]:
         """The programs of a call: one of a training step, one for each batch of a forward pass."""
-        runner, workload = self._runner, self._workload
-        if runner._training is not None:
-            return [runner._training._program(workload.batch)]
-        inference, count = runner._model._inference, workload.batch
+        count = self._workload.batch
+        if self._training is not None:
+            return [self._training._program(count)]
+        inference = self._model._inference
         size = min(count, inference._largest_batch)
-        dtypes = (as_dtype(runner._x.dtype),)
+        dtypes = (as_dtype(self._x.dtype),)
         starts = range(0, count, size)
         sizes = [min(size, count - start) for start in starts]
         return [inference._programs.get((one, dtypes), inference._compile) for one in sizes]

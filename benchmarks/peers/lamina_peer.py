@@ -8,12 +8,13 @@ import sys
 from typing import Any
 
 import numpy as np
+from small_workloads import SMALL
 from worker import Data, Workload, serve
 
 import lamina as lm
 from lamina.engines.discovery import open_engine
 from lamina.step.precision import precision_of
-from lamina.workloads import LARGE, LATENCIES, PRODUCTS, SMALL, WORKLOADS, Runner
+from lamina.workloads import LARGE, LATENCIES, PRODUCTS, WORKLOADS, Runner
 
 ENGINE = os.environ.get("BENCHMARK_ENGINE", "cpu")
 DTYPE = os.environ.get("BENCHMARK_DTYPE", "float32")
@@ -24,23 +25,31 @@ PEAKS = {
 }
 
 
-class Lamina:
-    def __init__(self, workload: Workload, _: Data) -> None:
-        # Lamina has the record, the data and the initial parameters itself.
-        known = WORKLOADS | PRODUCTS | LARGE | SMALL | LATENCIES
-        own = dataclasses.replace(known[workload.name], batch=workload.batch)
-        self._runner = Runner(own, ENGINE, DTYPE)
-        self._trains = workload.loss is not None
-        self.run = self._runner.run
-        self.reset = self._runner.reset
+class Lamina(Runner):
+    """A runner that begins again, and whose results are compared with those of other peers."""
+
+    def __init__(self, *workload_and_types: Any) -> None:
+        super().__init__(*workload_and_types)
+        self._first = self._model.parameters()
+        self._first_state = None if self._training is None else self._training.state()
+
+    def reset(self) -> None:
+        """Restores the initial parameters and the initial state of the training."""
+        self._model.set_parameters(self._first)
+        if self._training is not None:
+            self._training.restore(self._first_state)
 
     def result(self) -> list[np.ndarray]:
-        if self._trains:
-            return list(self._runner.parameters().values())
-        return [self._runner.outputs()]
+        """The parameters of a training; otherwise the outputs for the inputs of the workload."""
+        if self._training is not None:
+            return list(self._model.parameters().values())
+        return [self._model.predict(self._x) if self._predict is None else self._result]
 
 
-make = Lamina
+def make(workload: Workload, _: Data) -> Lamina:
+    # Lamina has the record, the data and the initial parameters itself.
+    known = WORKLOADS | PRODUCTS | LARGE | LATENCIES | SMALL
+    return Lamina(dataclasses.replace(known[workload.name], batch=workload.batch), ENGINE, DTYPE)
 
 
 def versions() -> dict[str, Any]:

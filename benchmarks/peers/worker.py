@@ -27,6 +27,7 @@ import json
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -69,6 +70,27 @@ class Peer(Protocol):
     def result(self) -> list[np.ndarray]:
         """The outputs of a forward pass; the parameters of a training."""
         ...
+
+
+class ResidentPeer(ABC):
+    """The base of peers that are called on one batch, `_resident`, that stays on the device."""
+
+    _resident: tuple[Any, Any]
+
+    @abstractmethod
+    def _call(self, x: Any, y: Any) -> None: ...
+
+    @abstractmethod
+    def _wait(self) -> None: ...
+
+    def resident_seconds(self, steps: int) -> float:
+        """Seconds of repeated calls."""
+        self._wait()
+        started = time.perf_counter()
+        for _ in range(steps):
+            self._call(*self._resident)
+        self._wait()
+        return time.perf_counter() - started
 
 
 Make = Callable[[Workload, Data], Peer]

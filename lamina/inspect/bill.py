@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Annotated, Any
@@ -14,6 +14,8 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import shape_text
 from lamina.checks import checked
 from lamina.checks.kinds import Kind, Misfit, Number, Operands
+from lamina.engines.room import Need, bytes_of, needs_of_program
+from lamina.errors import LargestBlockError
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction
 from lamina.program.tf32 import unrounded
@@ -186,12 +188,45 @@ class MemoryBill:
         )
 
 
-def largest_batch(
-    needed: Callable[[int], float],
+# The needs of a program in addition to the memories to which it is bound, as an engine counts them.
+Count = Callable[[Program], Sequence[Need]]
+
+
+def largest_batch_of(
+    needs: Callable[[int, Count], Sequence[Need]],
+    count: Count,
     limit: float,
+    most: int | None,
     too_large: int | None = None,
-    *,
-    planned: Callable[[int], float] | None = None,
+) -> int:
+    """The largest batch whose `needs(batch, count)` fit; 0 if not even one example does.
+
+    The needs of the plan are a part of these, and counted in less time: they limit the batches for
+    which `count` is called.
+
+    Args:
+        most: the limit of one allocation in bytes, as in `require_room`.
+        too_large: a batch that does not fit, if one is known.
+    """
+
+    def bytes_with(count: Count) -> Callable[[int], float]:
+        def needed(batch: int) -> float:
+            try:
+                return bytes_of(needs(batch, count), most)
+            except LargestBlockError:
+                return math.inf
+
+        return cache(needed)
+
+    planned, needed = bytes_with(needs_of_program), bytes_with(count)
+    largest = largest_batch(planned, limit, too_large)
+    if largest and needed(largest) > limit:
+        largest = largest_batch(needed, limit, largest)
+    return largest
+
+
+def largest_batch(
+    needed: Callable[[int], float], limit: float, too_large: int | None = None
 ) -> int:
     """The largest batch that fits; 0 if not even one example does.
 
@@ -201,16 +236,7 @@ def largest_batch(
         needed: a function that returns the bytes for a batch size; infinite if it is not possible
             at all.
         too_large: a batch size that does not fit; it is searched if it is not known.
-        planned: a function that returns a part of these bytes for a batch size, and takes less time
-            than `needed`. It limits the sizes for which `needed` is called. None if `needed` is
-            fast.
     """
-    needed = cache(needed)
-    if planned is not None:
-        most = largest_batch(planned, limit, too_large)
-        if not most or needed(most) <= limit:
-            return most
-        too_large = most
     low, low_bytes = 1, needed(1)
     if low_bytes > limit:
         return 0

@@ -13,9 +13,9 @@ from lamina.checks.origin import warn
 from lamina.compiler.program_cache import compile_cached
 from lamina.engines import room
 from lamina.engines.engine import Arena, Engine, Executable, Memory
-from lamina.engines.room import Need, bytes_of, needs_of_program, require_room
-from lamina.errors import EngineError, LaminaError, LargestBlockError
-from lamina.inspect.bill import largest_batch
+from lamina.engines.room import Need, needs_of_program, require_room
+from lamina.errors import EngineError, LaminaError
+from lamina.inspect.bill import Count, largest_batch_of
 from lamina.program.program import Program
 from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.streaming import Streamed
@@ -122,11 +122,16 @@ def program_for_batch(
     def compiled(size: int) -> Program:
         return compile_cached(graph.graph, batch=size, name=name, target=engine.target)
 
+    def needs_of(size: int, count: Count) -> Sequence[Need]:
+        return (*state, *count(compiled(size)))
+
     def refused(error: EngineError) -> LaminaError:
         available = engine.available_bytes()
         limit = math.inf if available is None else available + placement.arena.bytes
         limit = max(limit, room.NOT_ASKED_BYTES)
-        error.advice = _advice(_largest_batch(compiled, engine, state, limit, batch), divisible)
+        most = engine.target.largest_block_bytes
+        fits = batch > 1 and largest_batch_of(needs_of, engine.needs, limit, most, batch)
+        error.advice = _advice(fits, divisible)
         return error.at(engine.device.engine)
 
     try:
@@ -143,30 +148,6 @@ def program_for_batch(
         except EngineError as error:
             raise refused(error) from None
     return program
-
-
-def _largest_batch(
-    compiled: Callable[[int], Program],
-    engine: Engine,
-    state: Sequence[Need],
-    limit: float,
-    too_large: int,
-) -> int:
-    """The largest batch that fits; 0 if not even one example does."""
-
-    def counted(count: Callable[[Program], Sequence[Need]]) -> Callable[[int], float]:
-        def needed(size: int) -> float:
-            try:
-                needs = (*state, *count(compiled(size)))
-            except LargestBlockError:
-                return math.inf
-            return bytes_of(needs, engine.target.largest_block_bytes)
-
-        return needed
-
-    if too_large == 1:
-        return 0
-    return largest_batch(counted(engine.needs), limit, too_large, planned=counted(needs_of_program))
 
 
 def _advice(fits: int, divisible: str) -> str:

@@ -12,8 +12,7 @@ from lamina.base.shapes import Array
 from lamina.data.background import Chunk, Plan, Reader
 from lamina.data.positions import Position
 from lamina.engines.engine import Engine
-from lamina.runtime.data_sets import Examples, uploaded
-from lamina.runtime.streaming import Streamed, streamed
+from lamina.runtime.streaming import Examples, Streamed, streamed, uploaded
 
 # Whether to end early.
 Stopped = Callable[[], bool]
@@ -66,7 +65,7 @@ class Feed:
                 return
             if not used:
                 self._taken.append(chunk)
-            for rows in _groups_after(chunk.groups, used):
+            for rows in groups_after(chunk.groups, used):
                 some = rows if steps is None else rows[:steps]
                 used += len(some)
                 if len(some):
@@ -123,7 +122,8 @@ def _steps_of(chunk: Chunk) -> int:
     return sum(map(len, chunk.groups))
 
 
-def _groups_after(groups: Sequence[Array], steps: int) -> Iterator[Array]:
+def groups_after(groups: Sequence[Array], steps: int) -> Iterator[Array]:
+    """The batches after so many."""
     for rows in groups:
         if steps < len(rows):
             yield rows[steps:]

@@ -21,7 +21,7 @@ from lamina.graph import Tensor
 from lamina.inspect.explanation import Profile
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
 from lamina.runtime.index_checks import check_indices
-from lamina.runtime.parameters import Parameters, with_random_state
+from lamina.runtime.parameters import Parameters
 from lamina.runtime.profile import profiled
 from lamina.step.derive import BatchGraph, BatchSpecs, inference_graph
 from lamina.step.names import names_of_inputs
@@ -175,7 +175,7 @@ class Inference:
 
     def _compile(self, key: _Key, timed: bool = False) -> CompiledProgram:
         (batch, dtypes), parameters = key, self._parameters
-        self._shared = self._shared or with_random_state(parameters)
+        self._shared = self._shared or parameters.with_random_state()
         graph = _graph_of(parameters, dtypes)
         require_batch([tensor.shape for _, tensor in graph.graph.outputs])
         placement, shared = parameters.placement, self._shared

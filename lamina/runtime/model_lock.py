@@ -9,15 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from threading import RLock
-from typing import Protocol, final
-
-
-class Unread(Protocol):
-    """A result that is in the arena until it is read."""
-
-    def keep(self) -> object:
-        """Copies it, without waiting for the device."""
-        ...
+from typing import Any, final
 
 
 @final
@@ -29,14 +21,14 @@ class ModelLock:
 
     Attributes:
         mutex: held while a program runs or memories are used.
-        unread: a weak reference to the last result, if it is not read yet.
+        unread: a weak reference to the last result, a `DeferredLoss`, if it is not read yet.
     """
 
     __slots__ = ("__weakref__", "mutex", "unread")
 
     def __init__(self) -> None:
         self.mutex = RLock()
-        self.unread: weakref.ref[Unread] | None = None
+        self.unread: weakref.ref[Any] | None = None
         _all.add(self)
 
     def settle(self) -> None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
 from lamina.base.shapes import Array, converted, shape_text, size_of, static
-from lamina.base.shielded import shielded
 from lamina.data.arrays import convert
 from lamina.engines.engine import Engine, Memory
-from lamina.engines.room import Need, need_of, require_room
+from lamina.engines.room import Need, require_room
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
 from lamina.layers.layer import LAYER
 from lamina.layers.scope import Variable, arrays_while_drawn
 from lamina.layers.sharing import shared_names
 from lamina.network import Network
-from lamina.program.program import Buffer
 from lamina.runtime.compiled import Placement
 from lamina.runtime.index_checks import index_checks
+from lamina.runtime.memories import allocate_states, need_of_tensors, read_all, write_all
 from lamina.runtime.model_lock import ModelLock
 from lamina.step.names import names_of_inputs
 from lamina.step.precision import Precision, Rounding, rounding_of
@@ -147,15 +147,11 @@ class Parameters:
                 self._names[name] = whole._names[shared]
         else:
             self._require_room(drawn=values is None)
-            variables = (*self.variables.values(), *self.states.values())
-            self._names = {variable.name: variable.name for variable in variables}
-            known = values or {}
-
-            def first(variable: Variable) -> Array:
-                value = known.get(variable.name)
-                return _first_value(variable, seed) if value is None else value
-
-            self._values = _Values(engine, ((one.name, first(one)) for one in variables))
+            variables = self.variables | self.states
+            self._names = {name: name for name in variables}
+            known, rest = values or {}, partial(_first_value, seed=seed)
+            first = ((k, known[k] if k in known else rest(v)) for k, v in variables.items())
+            self._values = _Values(engine, first)
         self._bind()
 
     @property
@@ -202,23 +198,21 @@ class Parameters:
 
     def _require_room(self, *, drawn: bool) -> None:
         """Checks that there is memory for all values, before any is allocated."""
-        variables = (*self.variables.values(), *self.states.values())
-        buffers = [
-            Buffer(one.name, kind, static(one.tensor.shape), one.tensor.dtype)
-            for kind, group in (("parameter", self.variables), ("state", self.states))
-            for one in group.values()
-        ]
+        groups = (
+            ("parameters", "parameter", self.variables),
+            ("states of layers", "state", self.states),
+        )
         needs = [
-            need_of("parameters", [one for one in buffers if one.kind == "parameter"]),
-            need_of("states of layers", [one for one in buffers if one.kind == "state"]),
+            need_of_tensors(what, kind, ((name, one.tensor) for name, one in group.items()))
+            for what, kind, group in groups
         ]
-        if drawn and variables:
+        if drawn:
             # An initializer draws numbers of 64 bits.
-            most = max(
+            drawing = (
                 8 * size_of(static(one.tensor.shape)) * arrays_while_drawn(one.init)
-                for one in variables
+                for one in (self.variables | self.states).values()
             )
-            needs.append(Need("drawing initial values", most))
+            needs.append(Need("drawing initial values", max(drawing, default=0)))
         require_room(
             "this model needs",
             needs,
@@ -227,6 +221,10 @@ class Parameters:
             where=self.engine.device.engine,
             advice="Make the layer of the largest tensor smaller.",
         )
+
+    def with_random_state(self) -> dict[str, Memory]:
+        """These memories, and new ones for the seed and the counter of random numbers."""
+        return self.memories | allocate_states(self.engine, self.seed)
 
     def part(self, network: Network) -> Parameters:
         """Parameters of a network made of the same layers, in the same memory."""
@@ -280,26 +278,6 @@ class Parameters:
         return ready
 
 
-def read_all(memories: Mapping[str, Memory]) -> dict[str, Array]:
-    """Consistent copies of several memories.
-
-    It waits for the end of a `write_all`, which the calling signal handler may have interrupted in
-    the same thread.
-    """
-    return shielded(lambda: {name: memory.read() for name, memory in memories.items()})
-
-
-def write_all(new: Iterable[tuple[Memory, Array]]) -> None:
-    """Writes several memories; signals cannot interrupt it between two of them."""
-    ready = list(new)
-
-    def write() -> None:
-        for memory, array in ready:
-            memory.write(array)
-
-    shielded(write)
-
-
 def _first_value(variable: Variable, seed: int) -> Array:
     shape, dtype = static(variable.tensor.shape), variable.tensor.dtype
     first = np.asarray(variable.init(shape, seed, variable.stream))
@@ -311,40 +289,3 @@ def _first_value(variable: Variable, seed: int) -> Array:
             advice="An initializer returns an array of the shape that it is called with.",
         )
     return np.ascontiguousarray(converted(first, dtype.numpy)).reshape(shape)
-
-
-def release_all(memories: Mapping[str, Memory]) -> None:
-    """Gives memories back to their engine."""
-    for memory in memories.values():
-        memory.release()
-
-
-def with_random_state(parameters: Parameters) -> dict[str, Memory]:
-    """The model's memories, and new ones for the seed and the counter of random numbers."""
-    return parameters.memories | allocate_states(parameters.engine, parameters.seed)
-
-
-def allocate_states(
-    engine: Engine, seed: int, slots: Mapping[str, tuple[Tensor, float]] | None = None
-) -> dict[str, Memory]:
-    """Memories of states that are not the model's: seed, counter of training steps, slots."""
-    states: dict[str, Memory] = {}
-    for name, (tensor, first) in (slots or {}).items():
-        shape = static(tensor.shape)
-        states[name] = engine.allocate(shape, tensor.dtype.numpy)
-        states[name].write(np.broadcast_to(converted(np.asarray(first), tensor.dtype.numpy), shape))
-    for name, value in (("seed", seed), ("step", 0)):
-        states[name] = engine.allocate((), np.dtype("int64"))
-        states[name].write(np.array(value, "int64"))
-    return states
-
-
-def need_of_states(slots: Mapping[str, tuple[Tensor, float]]) -> Need:
-    """The memory that `allocate_states` takes for the optimizer's states."""
-    return need_of(
-        "state of the optimizer",
-        [
-            Buffer(name, "state", static(tensor.shape), tensor.dtype)
-            for name, (tensor, _) in slots.items()
-        ],
-    )

@@ -21,7 +21,7 @@ from lamina.runtime.compiled import CompiledProgram, Placement, RecentPrograms, 
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.inference import require_batch
 from lamina.runtime.model_lock import ModelLock
-from lamina.runtime.parameters import Parameters, with_random_state
+from lamina.runtime.parameters import Parameters
 from lamina.step.derive import BatchSpecs, inference_graph
 from lamina.step.names import as_arrays, names_of_inputs, names_of_outputs
 from lamina.step.specs import check_batch, converted, input_spec
@@ -71,7 +71,7 @@ class Predictor:
         require_batch([tensor.shape for tensor in self._outputs])
         self._programs: RecentPrograms[int] = RecentPrograms()
         with self._model_lock.mutex:
-            self._shared = with_random_state(parameters)
+            self._shared = parameters.with_random_state()
         self._released = False
         self._bind()
 
@@ -353,11 +353,8 @@ def _check_target(target: object, number: int, shape: tuple[int, ...], dtype: DT
 
 def _padded(array: Array, size: int) -> Array:
     """An array of so many examples; those that are missing are zeros."""
-    if len(array) == size:
-        return array
-    rows = np.zeros((size, *array.shape[1:]), array.dtype)
-    rows[: len(array)] = array
-    return rows
+    missing = np.zeros((size - len(array), *array.shape[1:]), array.dtype)
+    return np.concatenate((array, missing)) if len(missing) else array
 
 
 def _random(generator: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

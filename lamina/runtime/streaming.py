@@ -1,12 +1,14 @@
-"""Examples that are copied to a device while it works: large data sets, and streams.
+"""Examples where programs on an engine can read them: shared, copied or streamed.
 
-The batches of an epoch are divided into chunks, in the order in which they are run. Two chunks are
-on the device: runs use one of them while the other one is filled.
+Large data sets and streams are copied to a device while it works. The batches of an epoch are
+divided into chunks, in the order in which they are run. Two chunks are on the device: runs use one
+of them while the other one is filled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import final
 
@@ -15,9 +17,12 @@ import numpy as np
 from lamina.base.copies import by_threads, stretches
 from lamina.base.shapes import Array
 from lamina.engines.engine import STAGES, Engine, Executable, Memory, Staging
-from lamina.errors import EngineError, InternalError
-from lamina.reports import bytes_text
+from lamina.engines.room import NOT_ASKED_BYTES, Need, require_room
+from lamina.errors import InternalError
+from lamina.runtime.memories import release_all
 
+# A data set that takes more of the available memory of a device is streamed.
+_RESIDENT_FRACTION = 3 / 4
 # The most bytes of a chunk, and the most of the device's available memory in parts of it.
 _CHUNK_BYTES = 64 << 20
 _FRACTION = 1 / 8
@@ -115,11 +120,21 @@ def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streame
     batches = max(1, most // max(1, batch * sum(each.values())))
     limit = engine.target.largest_block_bytes
     if limit is not None:
+        name = max(each, key=lambda name: each[name])
         # The numbers of a chunk's examples are an allocation too.
-        largest = max(_NUMBER_BYTES, *each.values())
-        if batch * largest > limit:
-            raise _too_large(engine, arrays, batch, limit)
-        batches = min(batches, limit // (batch * largest))
+        largest = max(_NUMBER_BYTES, each[name])
+        fits = limit // largest
+        require_room(
+            f"a batch of {batch:,} example{'s' if batch > 1 else ''} needs",
+            [Need("examples", 0, name, batch * largest)],
+            engine.available_bytes,
+            most=limit,
+            where=engine.device.engine,
+            advice=f"Take a batch of at most {fits:,} example{'s' if fits > 1 else ''}."
+            if fits
+            else "Not even one example fits: take smaller examples.",
+        )
+        batches = min(batches, fits // batch)
     capacity = batches * batch
     stages: list[Staging] = []
     try:
@@ -135,18 +150,45 @@ def streamed(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Streame
     return Streamed(arrays, stages, capacity)
 
 
-def _too_large(engine: Engine, arrays: Mapping[str, Array], batch: int, limit: int) -> EngineError:
-    name, array = max(arrays.items(), key=lambda one: one[1][:1].nbytes)
-    each = max(array[:1].nbytes, _NUMBER_BYTES)
-    fits = limit // each
-    advice = f"Take a batch of at most {fits:,} example{'s' if fits > 1 else ''}."
-    return EngineError(
-        f"a batch of {batch:,} example{'s' if batch > 1 else ''} needs more memory in one "
-        "allocation than the device allows",
-        facts=(
-            ("at most", bytes_text(limit)),
-            ("needed", f"{bytes_text(batch * each)} for {name}"),
-        ),
-        where=engine.device.engine,
-        advice=advice if fits else "Not even one example fits: take smaller examples.",
-    )
+# A data set as programs run on it.
+Examples = Mapping[str, Memory] | Streamed
+
+
+@contextmanager
+def uploaded(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Generator[Examples]:
+    """A data set for programs of an engine; its memory is released after the block.
+
+    Devices that share the host's memory read the arrays where they are. Otherwise the arrays are
+    copied. If they take most of the memory of a device, examples are copied when they are needed.
+
+    Args:
+        arrays: contiguous, by the inputs of the programs; they are not changed within the block.
+    """
+    memories: dict[str, Memory] = {}
+    limit = engine.target.largest_block_bytes
+    fits = limit is None or all(array.nbytes <= limit for array in arrays.values())
+    try:
+        for name, array in arrays.items() if fits else ():
+            memory = engine.shared(array)
+            if memory is None:
+                break
+            memories[name] = memory
+        if len(memories) < len(arrays):
+            release_all(memories)
+            memories = {}
+            total = sum(array.nbytes for array in arrays.values())
+            available = engine.available_bytes() if fits and total > NOT_ASKED_BYTES else None
+            is_small = available is None or total <= available * _RESIDENT_FRACTION
+            stream = None if fits and is_small else streamed(engine, arrays, batch)
+            if stream is not None:
+                try:
+                    yield stream
+                finally:
+                    stream.release()
+                return
+            for name, array in arrays.items():
+                memories[name] = engine.allocate(array.shape, array.dtype)
+                memories[name].write(array)
+        yield memories
+    finally:
+        release_all(memories)

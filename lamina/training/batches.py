@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
 from itertools import tee
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -30,12 +30,11 @@ from lamina.learning.protocols import Loss, Spec
 from lamina.learning.weighting import check_weights
 from lamina.program.program import Program
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
-from lamina.runtime.data_sets import Examples as Examples
-from lamina.runtime.data_sets import uploaded
 from lamina.runtime.feeds import Feed
 from lamina.runtime.index_checks import check_indices, index_checks
-from lamina.runtime.parameters import Parameters, release_all
-from lamina.runtime.streaming import Streamed
+from lamina.runtime.memories import release_all
+from lamina.runtime.parameters import Parameters
+from lamina.runtime.streaming import Examples, Streamed, uploaded
 from lamina.step.derive import BatchGraph
 from lamina.step.names import (
     Names,
@@ -105,17 +104,15 @@ def _mean(values: Array, divisors: Array) -> float:
 
 def joined(pieces: Sequence[Recorded]) -> Recorded:
     """The rows of several records, one after the other."""
-
-    def together(arrays: Sequence[Array]) -> Array:
-        return np.concatenate(arrays) if arrays else np.zeros(0)
-
-    names = list(pieces[0].statistics) if pieces else []
+    if not pieces:
+        return Recorded(np.zeros(0), np.zeros(0), {})
+    first = pieces[0]
     return Recorded(
-        together([piece.losses for piece in pieces]),
-        together([piece.examples for piece in pieces]),
-        {name: together([piece.statistics[name] for piece in pieces]) for name in names},
-        pieces[0].terms if pieces else (),
-        pieces[0].kept if pieces else frozenset(),
+        np.concatenate([piece.losses for piece in pieces]),
+        np.concatenate([piece.examples for piece in pieces]),
+        {k: np.concatenate([piece.statistics[k] for piece in pieces]) for k in first.statistics},
+        first.terms,
+        first.kept,
     )
 
 
@@ -268,9 +265,8 @@ class BatchRunner(Named):
     def uploaded(self, dataset: Dataset) -> Generator[Examples]:
         """Checks a data set, and makes it readable for the engine as long as the block runs."""
         self._require_alive()
-        named = dict(zip(self._leaf_names(), self._arrays_of(dataset), strict=True))
         batch = min(self.batch_size, len(dataset))
-        with uploaded(self._parameters.engine, named, batch) as examples:
+        with uploaded(self._parameters.engine, self._named_arrays(dataset), batch) as examples:
             yield examples
 
     @contextmanager
@@ -286,15 +282,16 @@ class BatchRunner(Named):
         """The batches of a stream, where engines can read them; at the end the reader is closed."""
         self._require_alive()
         plan = Plan(self._arrays_of, self.batch_size, drop_last, epochs, steps)
-        named = dict(zip(self._leaf_names(), self._arrays_of(sample), strict=True))
-        with closing(Feed(reader, plan, self._parameters.engine, named)) as feed:
+        engine, sample_arrays = self._parameters.engine, self._named_arrays(sample)
+        with closing(Feed(reader, plan, engine, sample_arrays)) as feed:
             yield feed
 
     def _arrays_of(self, dataset: Dataset) -> list[Array]:
         return self._converted(dataset.inputs, dataset.targets, dataset.weights)
 
-    def _leaf_names(self) -> list[str]:
-        return [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
+    def _named_arrays(self, dataset: Dataset) -> dict[str, Array]:
+        names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
+        return dict(zip(names, self._arrays_of(dataset), strict=True))
 
     def in_order(self, resident: Examples, batches: Iterable[Array]) -> Iterable[Array]:
         """The batches, which are run in this order; a stream is told."""
@@ -348,6 +345,13 @@ class BatchRunner(Named):
             shared, self._shared = self._shared, {}
             models = self._parameters.memories
             release_all({name: one for name, one in shared.items() if name not in models})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._released:
+            self.release()
 
     def _require_alive(self) -> None:
         if self._released:

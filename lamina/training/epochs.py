@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import final
@@ -18,112 +16,9 @@ from lamina.data.background import Reader
 from lamina.data.positions import Position
 from lamina.data.stream import whole_of
 from lamina.errors import DataError
-from lamina.runtime.feeds import Feed, Stopped
+from lamina.runtime.feeds import Stopped, groups_after
 from lamina.training.batches import Examples
 from lamina.training.training import Training
-
-
-class Epochs(ABC):
-    """The batches of a fit, epoch by epoch."""
-
-    # The training steps of an epoch; None if that is not known yet.
-    steps: int | None
-    _done = 0
-
-    @property
-    def position(self) -> Position | None:
-        """Where the stream is; None for a data set."""
-        return None
-
-    @abstractmethod
-    def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
-        """Examples, and the batches in them after so many: int64 (batches, batch size)."""
-
-    def advance(self, steps: int) -> None:
-        """Counts training steps as done."""
-        self._done += steps
-
-    @abstractmethod
-    def fault(self) -> str:
-        """The first example with a value that is not finite, as text for an error."""
-
-
-class Opened:
-    """The data of a fit: a data set, or a stream whose first batch is read.
-
-    Args:
-        position: where a stream begins, from `Epochs.position`; None for the beginning.
-        done: the epochs that are done, and the training steps of the next one.
-        keeps_states: whether notes have the state of the source, if it has one.
-        seconds: in which the first batch of a stream must be there.
-    """
-
-    def __init__(
-        self,
-        data: Dataset | Stream,
-        seed: int | None,
-        epochs: int,
-        position: Position | None = None,
-        done: tuple[int, int] = (0, 0),
-        *,
-        keeps_states: bool = False,
-        seconds: float = math.inf,
-    ) -> None:
-        self.data, self.seed = data, seed
-        self._seconds, self._ends_at = seconds, time.monotonic() + seconds
-        # The epochs and the training steps that are read; None if their number is not known.
-        self.to_read: tuple[int | None, int | None] = epochs, None
-        self._reader: Reader | None = None
-        if isinstance(data, Stream):
-            each = data.steps_per_epoch
-            if each is not None:
-                self.to_read = None, max(0, each * (epochs - done[0]) - done[1])
-            elif position is not None and position.epoch >= epochs:
-                self.to_read = None, 0
-            self._reader = Reader(
-                data,
-                position,
-                seed=seed,
-                resumes=position is not None,
-                keeps_states=keeps_states,
-                is_over=self.to_read[1] == 0,
-            )
-
-    @property
-    def sample(self) -> Dataset:
-        """The data set, or the first batch of the stream."""
-        if isinstance(self.data, Dataset):
-            return self.data
-        sample = self.reader.sample_unless(lambda: time.monotonic() >= self._ends_at)
-        if sample is None:
-            raise DataError(
-                "the stream has given no batch, and the time of the fit is over",
-                facts=(
-                    ("expected", f"a first batch within {self._seconds:g} seconds"),
-                    ("found", "none"),
-                ),
-                where="fit",
-                advice="Find out why the source waits, or give lm.callbacks.TimeLimit more time.",
-            )
-        return sample
-
-    @property
-    def reader(self) -> Reader:
-        assert self._reader is not None
-        return self._reader
-
-    def batch_size(self, wanted: int) -> int:
-        """The most examples of a training step."""
-        if isinstance(self.data, Dataset):
-            return min(wanted, len(self.data))
-        return wanted if self.data.regroup else len(self.sample)
-
-    def __enter__(self) -> Opened:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._reader is not None:
-            self._reader.close()
 
 
 def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the training data") -> None:
@@ -141,74 +36,126 @@ def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the trainin
         )
 
 
-@contextmanager
-def epochs_of(opened: Opened, training: Training, *, drop_last: bool) -> Generator[Epochs]:
-    """The epochs of a training; their memory is released after the block."""
-    if isinstance(opened.data, Dataset):
-        with training.uploaded(opened.data) as resident:
-            yield _OfDataset(opened.data, training, resident, opened.seed, drop_last)
-        return
-    epochs, steps = opened.to_read
-    reader, sample = opened.reader, opened.sample
-    with training.fed(reader, sample, drop_last=drop_last, epochs=epochs, steps=steps) as feed:
-        known = whole_of(opened.data)
-        size = training.batch_size
-        each = None if known is None else _steps_of(len(known), size, drop_last=drop_last)
-        yield _OfStream(opened.data, feed, each)
-
-
-@final
-class _OfDataset(Epochs):
-    """The epochs of a data set."""
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        training: Training,
-        resident: Examples,
-        seed: int | None,
-        drop_last: bool,
-    ) -> None:
-        self._dataset, self._training, self._resident = dataset, training, resident
-        self._seed, self._drop_last = seed, drop_last
-        self.steps = _steps_of(len(dataset), training.batch_size, drop_last=drop_last)
-
-    def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
-        left: list[Array] = []
-        given = self._dataset, self._seed, epoch
-        for rows in self._training.batches_of(*given, drop_last=self._drop_last):
-            left += [rows[done:]] if done < len(rows) else []
-            done = max(0, done - len(rows))
-        for rows in self._training.in_order(self._resident, left):
-            yield self._resident, rows
-
-    def fault(self) -> str:
-        return fault_of(self._dataset)
-
-
-def fault_of(dataset: Dataset) -> str:
-    """The first example with a value that is not finite, as text for an error or a warning."""
-    arrays: list[tuple[str, Array]] = []
-    for role, given in (("input", dataset.inputs), ("target", dataset.targets)):
-        named = given if isinstance(given, Mapping) else dict(enumerate(as_tuple(given)))
-        arrays += [(f"{role} {name!r}", array) for name, array in named.items()]
-    features = () if dataset.coding is None else dataset.coding.features
-    return _first_fault(arrays, columns=dataset.column_names or features)
-
-
 def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
     return examples // size if drop_last else -(-examples // size)
 
 
 @final
-class _OfStream(Epochs):
-    """The epochs of a stream."""
+class EpochsOfDataset:
+    """The batches of a fit on a data set, epoch by epoch; the methods are those of a stream."""
 
-    def __init__(self, stream: Stream, feed: Feed, steps: int | None) -> None:
-        self._stream, self._feed = stream, feed
-        self.steps = steps if stream.steps_per_epoch is None else stream.steps_per_epoch
+    position = None
+
+    def __init__(self, dataset: Dataset, seed: int | None) -> None:
+        self._dataset, self._seed = dataset, seed
+
+    @property
+    def sample(self) -> Dataset:
+        return self._dataset
+
+    def batch_size(self, wanted: int) -> int:
+        return min(wanted, len(self._dataset))
+
+    @contextmanager
+    def given_to(self, training: Training, *, drop_last: bool) -> Generator[None]:
+        self._training, self._drop_last = training, drop_last
+        self.steps = _steps_of(len(self._dataset), training.batch_size, drop_last=drop_last)
+        with training.uploaded(self._dataset) as self._resident:
+            yield
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
+        given = self._dataset, self._seed, epoch
+        batches = self._training.batches_of(*given, drop_last=self._drop_last)
+        left = groups_after(batches, done)
+        return ((self._resident, rows) for rows in self._training.in_order(self._resident, left))
+
+    def advance(self, steps: int) -> None:
+        pass
+
+    def fault(self) -> str:
+        return fault_of(self._dataset)
+
+    def close(self) -> None:
+        pass
+
+
+@final
+class EpochsOfStream:
+    """The batches of a fit on a stream, epoch by epoch.
+
+    Args:
+        position: where the stream begins, from `position`; None for the beginning.
+        done: the epochs that are done, and the training steps of the next one.
+        keeps_states: whether positions have the state of the source, if it has one.
+        seconds: in which the first batch must be there.
+
+    Attributes:
+        steps: the number of training steps of an epoch; None if it is not known yet.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        seed: int | None,
+        epochs: int,
+        position: Position | None,
+        done: tuple[int, int],
+        *,
+        keeps_states: bool,
+        seconds: float,
+    ) -> None:
+        self._stream = stream
+        self._seconds, self._ends_at = seconds, time.monotonic() + seconds
+        # The epochs and the training steps that are read; None if their number is not known.
+        self._to_read: tuple[int | None, int | None] = epochs, None
+        self.steps = each = stream.steps_per_epoch
+        if each is not None:
+            self._to_read = None, max(0, each * (epochs - done[0]) - done[1])
+        elif position is not None and position.epoch >= epochs:
+            self._to_read = None, 0
+        self._reader = Reader(
+            stream,
+            position,
+            seed=seed,
+            resumes=position is not None,
+            keeps_states=keeps_states,
+            is_over=self._to_read[1] == 0,
+        )
+
+    @property
+    def sample(self) -> Dataset:
+        """The first batch."""
+        sample = self._reader.sample_unless(lambda: time.monotonic() >= self._ends_at)
+        if sample is None:
+            raise DataError(
+                "the stream has given no batch, and the time of the fit is over",
+                facts=(
+                    ("expected", f"a first batch within {self._seconds:g} seconds"),
+                    ("found", "none"),
+                ),
+                where="fit",
+                advice="Find out why the source waits, or give lm.callbacks.TimeLimit more time.",
+            )
+        return sample
+
+    def batch_size(self, wanted: int) -> int:
+        """The most examples of a training step."""
+        return wanted if self._stream.regroup else len(self.sample)
+
+    @contextmanager
+    def given_to(self, training: Training, *, drop_last: bool) -> Generator[None]:
+        """Within the block, the training can read the examples, and the other methods be called."""
+        (epochs, steps), known = self._to_read, whole_of(self._stream)
+        if known is not None and self.steps is None:
+            self.steps = _steps_of(len(known), training.batch_size, drop_last=drop_last)
+        reader, sample = self._reader, self.sample
+        with training.fed(
+            reader, sample, drop_last=drop_last, epochs=epochs, steps=steps
+        ) as self._feed:
+            yield
+
+    def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
+        """Examples, and the batches in them after so many: int64 (batches, batch size)."""
         each = self._stream.steps_per_epoch
         self._done = done
         # After the last training step of an epoch the stream is at the begin of the next one.
@@ -219,17 +166,36 @@ class _OfStream(Epochs):
             self.steps = self._done
 
     def advance(self, steps: int) -> None:
-        super().advance(steps)
+        """Counts training steps as done."""
+        self._done += steps
         self._feed.advance(steps)
 
     @property
-    def position(self) -> Position | None:
+    def position(self) -> Position:
+        """Where the stream is."""
         return self._feed.position
 
     def fault(self) -> str:
+        """The first example with a value that is not finite, as text for an error."""
         first, arrays = self._feed.examples()
         named = [(f"array {n} of the batch", one) for n, one in enumerate(arrays)]
         return _first_fault(named, first)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+Epochs = EpochsOfDataset | EpochsOfStream
+
+
+def fault_of(dataset: Dataset) -> str:
+    """The first example with a value that is not finite, as text for an error or a warning."""
+    arrays: list[tuple[str, Array]] = []
+    for role, given in (("input", dataset.inputs), ("target", dataset.targets)):
+        named = given if isinstance(given, Mapping) else dict(enumerate(as_tuple(given)))
+        arrays += [(f"{role} {name!r}", array) for name, array in named.items()]
+    features = () if dataset.coding is None else dataset.coding.features
+    return _first_fault(arrays, columns=dataset.column_names or features)
 
 
 # The fault of data that has none.

@@ -16,7 +16,6 @@ from lamina.data.stream import STEP_EXAMPLES
 from lamina.learning.protocols import Loss, Metric
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped
-from lamina.runtime.parameters import with_random_state
 from lamina.step.derive import GRADIENT_NORM, evaluation_graph
 from lamina.training.batches import BatchRunner, Examples, Recorded, joined
 from lamina.training.epochs import ALL_FINITE, fault_of
@@ -58,34 +57,29 @@ def evaluating(
         stopped: whether to end early, while a stream is read. There is no function if it becomes
             true before the stream's first batch.
     """
-    first = Reader(data) if isinstance(data, Stream) else None
-    evaluation = None
-    try:
-        sample = data if isinstance(data, Dataset) else first and first.sample_unless(stopped)
+    if isinstance(data, Dataset):
+        size = min(batch_size, len(data))
+        with (
+            Evaluation(parameters, data, loss, metrics, size) as evaluation,
+            evaluation.uploaded(data) as resident,
+        ):
+            yield lambda: _checked(evaluation.run(resident, len(data)), measured, data)
+        return
+    with closing(Reader(data)) as first:
+        sample = first.sample_unless(stopped)
         if sample is None:
             yield None
             return
-        regrouped = isinstance(data, Dataset) or data.regroup
-        size = batch_size if regrouped else len(sample)
-        if isinstance(data, Dataset):
-            evaluation = Evaluation(parameters, data, loss, metrics, min(size, len(data)))
-            with evaluation.uploaded(data) as resident:
-                yield lambda: _checked(evaluation.run(resident, len(data)), measured, data)
-            return
-        evaluation = Evaluation(parameters, sample, loss, metrics, size)
-        readers = [first]
+        size = batch_size if data.regroup else len(sample)
+        with Evaluation(parameters, sample, loss, metrics, size) as evaluation:
+            readers = [first]
 
-        def measure() -> Recorded:
-            reader = (readers.pop() if readers else None) or Reader(data)
-            recorded = evaluation.run_stream(reader, data.steps_per_epoch, stopped)
-            return recorded if stopped() else _checked(recorded, measured)
+            def measure() -> Recorded:
+                reader = readers.pop() if readers else Reader(data)
+                recorded = evaluation.run_stream(reader, data.steps_per_epoch, stopped)
+                return recorded if stopped() else _checked(recorded, measured)
 
-        yield measure
-    finally:
-        if first is not None:
-            first.close()
-        if evaluation is not None:
-            evaluation.release()
+            yield measure
 
 
 def _checked(recorded: Recorded, name: str, dataset: Dataset | None = None) -> Recorded:
@@ -154,7 +148,7 @@ class Evaluation(BatchRunner):
         batch_size: int = BATCH_SIZE,
     ) -> None:
         super().__init__(parameters, loss, dataset, batch_size)
-        self._shared = with_random_state(parameters)
+        self._shared = parameters.with_random_state()
         self._graph = evaluation_graph(self._batch, loss, metrics)
 
     def run(self, resident: Examples, examples: int) -> Recorded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -24,7 +24,13 @@ from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
 from lamina.training.checkpoints import Begun, Checkpoint, kind_of_optimizer
-from lamina.training.epochs import ALL_FINITE, Epochs, Opened, epochs_of, require_epochs
+from lamina.training.epochs import (
+    ALL_FINITE,
+    Epochs,
+    EpochsOfDataset,
+    EpochsOfStream,
+    require_epochs,
+)
 from lamina.training.evaluation import evaluating, names_of, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
@@ -106,48 +112,49 @@ class Fit:
         begun = checkpoint.begun() if checkpoint is not None and resumed else Begun()
         hooks = Hooks(self.callbacks)
         order = self.seed if self.shuffle else None
-        steps_done = 0 if begun.recorded is None else len(begun.recorded.losses)
-        with Opened(
-            self.train,
-            order,
-            self.epochs,
-            begun.position,
-            (begun.epochs, steps_done),
-            keeps_states=self.checkpoint is not None,
-            seconds=hooks.waits_at_most,
-        ) as opened:
-            size = begun.batch_size or opened.batch_size(self.batch_size)
-            with (
+        if isinstance(self.train, Dataset):
+            epochs = EpochsOfDataset(self.train, order)
+        else:
+            steps_done = 0 if begun.recorded is None else len(begun.recorded.losses)
+            epochs = EpochsOfStream(
+                self.train,
+                order,
+                self.epochs,
+                begun.position,
+                (begun.epochs, steps_done),
+                keeps_states=self.checkpoint is not None,
+                seconds=hooks.waits_at_most,
+            )
+        with ExitStack() as stack:
+            stack.enter_context(closing(epochs))
+            training = stack.enter_context(
                 Training(
                     self.parameters,
                     self.options,
-                    opened.sample,
-                    size,
+                    epochs.sample,
+                    begun.batch_size or epochs.batch_size(self.batch_size),
                     seed=self.seed,
                     micro_batch=self.micro_batch,
-                ) as training,
-                self._coded(training),
-            ):
-                history = self._begin(training, hooks, checkpoint)
-                smaller_is_better = self._measured(hooks, training)
-                history.measured = tuple(smaller_is_better)
-                with held_interrupts() as interrupt:
-                    fit = RunningFit(
-                        self.model, training, history, smaller_is_better, self.epochs, interrupt
-                    )
-                    try:
-                        hooks.call("fit_begins", fit)
-                        with (
-                            self._measure(interrupt) as measure,
-                            epochs_of(opened, training, drop_last=self.drop_last) as epochs,
-                            display(self.progress) as shown,
-                        ):
-                            run = _Run(fit, hooks, interrupt, checkpoint, epochs, shown)
-                            self._run_epochs(run, measure, begun)
-                        hooks.call("fit_ends", fit)
-                    except BaseException as error:
-                        hooks.fit_fails(fit, error)
-                        raise
+                )
+            )
+            stack.enter_context(self._coded(training))
+            history = self._begin(training, hooks, checkpoint)
+            better = self._measured(hooks, training)
+            history.measured = tuple(better)
+            interrupt = stack.enter_context(held_interrupts())
+            fit = RunningFit(self.model, training, history, better, self.epochs, interrupt)
+            try:
+                hooks.call("fit_begins", fit)
+                with ExitStack() as within:
+                    measure = self._measure(within, interrupt)
+                    within.enter_context(epochs.given_to(training, drop_last=self.drop_last))
+                    shown = within.enter_context(display(self.progress))
+                    run = _Run(fit, hooks, interrupt, checkpoint, epochs, shown, measure)
+                    self._run_epochs(run, begun)
+                hooks.call("fit_ends", fit)
+            except BaseException as error:
+                hooks.fit_fails(fit, error)
+                raise
         if interrupt.handled:
             interrupt.say(
                 f"Ctrl-C: the fit ended after {len(history)} of {self.epochs} epochs, and the "
@@ -207,40 +214,34 @@ class Fit:
     def _begin(self, training: Training, hooks: Hooks, checkpoint: Checkpoint | None) -> History:
         """The history in the checkpoint if the fit is resumed, otherwise an empty one."""
         hooks.restore({})
-        if checkpoint is None:
-            return History()
-        if not checkpoint.exists:
+        if checkpoint is not None and not checkpoint.exists:
             # A fit that is interrupted in its first epoch is resumed from here.
             checkpoint.write(training, History(), hooks.states(), Begun())
-            return History()
-        if not self.resume:
-            return History()
-        return checkpoint.resume(training, hooks)
+        elif checkpoint is not None and self.resume:
+            return checkpoint.resume(training, hooks)
+        return History()
 
-    @contextmanager
-    def _measure(self, interrupt: Interrupt) -> Generator[Callable[[], Recorded] | None]:
+    def _measure(self, stack: ExitStack, interrupt: Interrupt) -> Callable[[], Recorded] | None:
         """A function that evaluates the model on the validation data."""
         if self.validation is None:
-            yield None
-            return
-        with ExitStack() as stack:
-            try:
-                context = evaluating(
-                    self.parameters,
-                    *(self.validation, self.options.loss, self.options.metrics),
-                    lambda: interrupt.is_ending,
-                    measured=f"{VALIDATION}loss",
-                )
-                measure = stack.enter_context(context)
-            except LaminaError as error:
-                error.facts = (*error.facts, ("data", "validation"))
-                raise
-            yield measure
+            return None
+        context = evaluating(
+            self.parameters,
+            *(self.validation, self.options.loss, self.options.metrics),
+            lambda: interrupt.is_ending,
+            measured=f"{VALIDATION}loss",
+        )
+        try:
+            return stack.enter_context(context)
+        except LaminaError as error:
+            error.facts = (*error.facts, ("data", "validation"))
+            raise
 
-    def _run_epochs(self, run: _Run, measure: Callable[[], Recorded] | None, begun: Begun) -> None:
+    def _run_epochs(self, run: _Run, begun: Begun) -> None:
         fit, hooks, interrupt, epochs = run.fit, run.hooks, run.interrupt, run.epochs
         training, history, parameters = fit.training, fit.history, self.parameters
-        with Snapshot(parameters.engine, training.memories(), parameters.lock) as snapshot:
+        snapshot = Snapshot(parameters.engine, training.memories(), parameters.lock)
+        with closing(snapshot):
             is_known = self._warn_of_schedules(epochs.steps)
             variables = [parameters.memories[name] for name in parameters.variables]
             are_finite = parameters.engine.finite_check(variables)
@@ -268,7 +269,7 @@ class Fit:
                 if interrupt.is_ending:
                     break
                 is_known = is_known or self._warn_of_schedules(epochs.steps, measured=True)
-                row = self._row(run, begun, recorded, measure)
+                row = self._row(run, begun, recorded)
                 begun = Begun()
                 if row is None:
                     break
@@ -291,16 +292,14 @@ class Fit:
         warn_of_ends(self.options.optimizer, steps * self.epochs, self.epochs, measured=measured)
         return True
 
-    def _row(
-        self, run: _Run, begun: Begun, recorded: Recorded, measure: Callable[[], Recorded] | None
-    ) -> dict[str, Any] | None:
+    def _row(self, run: _Run, begun: Begun, recorded: Recorded) -> dict[str, Any] | None:
         """The values of an epoch for the history; None if the fit ends during its validation."""
         training = run.fit.training
         row = {**summary(recorded, self.options.metrics), **begun.rates}
         if training.scales_loss:
             row[SKIPPED_STEPS] = training.skipped_steps - begun.skipped
-        if measure is not None:
-            measured = measure()
+        if run.measure is not None:
+            measured = run.measure()
             if run.interrupt.is_ending and isinstance(self.validation, Stream):
                 return None
             found = summary(measured, self.options.metrics).items()
@@ -383,6 +382,7 @@ class _Run:
     checkpoint: Checkpoint | None
     epochs: Epochs
     shown: Bar
+    measure: Callable[[], Recorded] | None
 
     def save(self, begun: Begun) -> None:
         """Writes the checkpoint, if there is one; `begun` is the epoch that is not finished."""

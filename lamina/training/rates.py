@@ -18,7 +18,7 @@ from lamina.graph import Graph, Hyperparameter, Tensor, evaluate, leaf, show
 from lamina.layers.checks import origin_text
 from lamina.layers.scope import Record, layers_built
 from lamina.learning.protocols import Optimizer, RateFunction
-from lamina.runtime.parameters import write_all
+from lamina.runtime.memories import write_all
 from lamina.step.derive import RATE, TrainingNumbers, updated
 
 _NOT_NEGATIVE = Number("[0, inf)")

@@ -8,8 +8,8 @@ from typing import final
 from lamina.base.shapes import Array, size_of
 from lamina.base.shielded import shielded
 from lamina.engines.engine import Engine, Memory
+from lamina.runtime.memories import read_all, release_all, write_all
 from lamina.runtime.model_lock import ModelLock
-from lamina.runtime.parameters import read_all, release_all, write_all
 
 # Copies take at most this fraction of the engine's available memory.
 _FRACTION = 1 / 4
@@ -32,7 +32,7 @@ class Snapshot:
             for name, memory in memories.items():
                 self._copies[name] = engine.allocate(memory.shape, memory.dtype)
         except BaseException:
-            self.release()
+            self.close()
             raise
 
     def take(self) -> None:
@@ -58,13 +58,8 @@ class Snapshot:
             else:
                 write_all((self._memories[name], value) for name, value in self._values.items())
 
-    def __enter__(self) -> Snapshot:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
+    def close(self) -> None:
+        """Releases the memory of the copies."""
         copies, self._copies, self._values = self._copies, {}, {}
         release_all(copies)
 

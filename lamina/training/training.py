@@ -27,14 +27,14 @@ from lamina.inspect.explanation import Profile
 from lamina.learning.protocols import AVERAGE, TrainingOptions
 from lamina.runtime.compiled import compile_for_batch, program_for_batch
 from lamina.runtime.index_checks import check_indices
-from lamina.runtime.parameters import (
-    Parameters,
+from lamina.runtime.memories import (
     allocate_states,
-    need_of_states,
+    need_of_tensors,
     read_all,
     release_all,
     write_all,
 )
+from lamina.runtime.parameters import Parameters
 from lamina.runtime.profile import profiled
 from lamina.step.derive import RATE, TrainingNumbers
 from lamina.step.loss_scaling import SCALE, SKIPPED
@@ -97,7 +97,8 @@ class Training(BatchRunner):
         memories = {**slots, **numbers.leaves}
         # Before the state is allocated; `compile_for_batch` checks again when it is.
         placement, divisible = parameters.placement, "batch" if update is None else "micro-batch"
-        needs = [need_of_states(memories)]
+        tensors = ((name, tensor) for name, (tensor, _) in memories.items())
+        needs = [need_of_tensors("state of the optimizer", "state", tensors)]
         program = program_for_batch(
             self._graph, micro, placement, self._program_name, needs, divisible
         )
@@ -336,13 +337,10 @@ class Training(BatchRunner):
                     reader, sample, drop_last=drop_last, epochs=epochs, steps=omitted + steps
                 ) as feed,
             ):
-
-                def stopped() -> bool:
-                    return interrupt.is_ending
-
-                for _ in feed.groups(omitted, stopped):
+                for _ in feed.groups(omitted, lambda: interrupt.is_ending):
                     pass
-                pieces = list(self.pieces(feed.groups(steps, stopped), interrupt))
+                groups = feed.groups(steps, lambda: interrupt.is_ending)
+                pieces = list(self.pieces(groups, interrupt))
         return joined(pieces).losses
 
     def batches_of(
@@ -506,14 +504,12 @@ class Training(BatchRunner):
                 ),
                 advice="Resume with the same network and the same optimizer.",
             )
-        own = self._slots.items()
-        models = self._parameters.memories
-        write_all(
-            [
-                *((memory, _value(f"state {name!r}", state[name], memory)) for name, memory in own),
-                *((models[name], value) for name, value in parameters.items()),
-            ]
-        )
+        new = [(self._parameters.memories[name], value) for name, value in parameters.items()]
+        for name, memory in self._slots.items():
+            dtype = as_dtype(memory.dtype)
+            value = convert(state[name], dtype, f"state {name!r}", narrow=False)
+            new.append((memory, converted(value, memory.dtype)))
+        write_all(new)
         self._rates.restore(rates)
 
     def release(self) -> None:
@@ -523,16 +519,3 @@ class Training(BatchRunner):
                 divided.update.executable.release()
             super().release()
             self._slots = {}
-
-    def __enter__(self) -> Training:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._released:
-            self.release()
-
-
-def _value(name: str, value: Any, memory: Memory) -> Array:
-    """A value of a state, as it is written to a memory."""
-    found = convert(value, as_dtype(memory.dtype), name, narrow=False)
-    return converted(found, memory.dtype)

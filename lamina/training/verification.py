@@ -25,7 +25,6 @@ from lamina.ops.differentiate import gradients
 from lamina.reports import table_text
 from lamina.runtime import Parameters, compile_for_batch
 from lamina.runtime.examples import random_examples, random_normal
-from lamina.runtime.parameters import with_random_state
 from lamina.step.derive import BatchGraph, BatchSpecs, evaluation_graph
 from lamina.step.precision import Precision
 from lamina.step.specs import positional, target_specs
@@ -171,7 +170,7 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     outputs = (("loss", value), *zip(variables, gradient, strict=True))
     graph = BatchGraph(Graph(forward.graph.inputs, outputs), forward.trace)
     parameters = Parameters(network, engine, Precision(shapes.float64), seed)
-    memories = with_random_state(parameters)
+    memories = parameters.with_random_state()
     compiled = compile_for_batch(graph, len(dataset), parameters.placement, memories, "verify")
     arrays = (*dataset.input_arrays, *dataset.target_arrays)
 

@@ -9,7 +9,6 @@ from lamina.workloads.definitions import LATENCIES as LATENCIES
 from lamina.workloads.definitions import NAMES as NAMES
 from lamina.workloads.definitions import PRODUCTS as PRODUCTS
 from lamina.workloads.definitions import SEED as SEED
-from lamina.workloads.definitions import SMALL as SMALL
 from lamina.workloads.definitions import WORKLOADS as WORKLOADS
 from lamina.workloads.definitions import Ready as Ready
 from lamina.workloads.definitions import Stack as Stack

@@ -166,10 +166,6 @@ _SOFTMAX = Stack((784,), (Linear(10),))
 _MLP = Stack((784,), (Linear(256), ReLU(), Linear(128), ReLU(), Linear(10)))
 _WIDE_RELU = Stack((2000,), (Linear(1000), ReLU(), Linear(200), ReLU(), Linear(10)))
 _LARGE = Stack((10_000,), (Linear(5000), ReLU(), Linear(1000), ReLU(), Linear(10)))
-_CONTROL = Stack((8,), (Linear(64), ReLU(), Linear(64), ReLU(), Linear(4)))
-_TABLE = Stack(
-    (54,), (*(Linear(200), ReLU(), Linear(200), ReLU()), *(Linear(200), ReLU(), Linear(7)))
-)
 _LENET = Stack(
     (1, 28, 28),
     (
@@ -259,12 +255,6 @@ LATENCIES = _by_name(
 
 # The names that commands take.
 NAMES = (*WORKLOADS, *PRODUCTS, *LARGE, *LATENCIES)
-
-# Small workloads, for which waiting threads cost the most: `benchmarks/contention.py`.
-SMALL = _by_name(
-    Workload("control", _CONTROL, 32, "step", CrossEntropy(), SGD(0.1)),
-    Workload("table", _TABLE, 512, "step", CrossEntropy(), SGD(0.01)),
-)
 
 
 def chosen(names: Sequence[str]) -> list[Workload]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import final
 
-from lamina.base.shapes import Array
 from lamina.engines.discovery import DEFAULT_ENGINE
 from lamina.model import Model
 from lamina.runtime.predictor import Predictor
@@ -20,7 +18,6 @@ SHORTEST_SAMPLE = 0.02
 LONGEST_RUN = 10.0
 
 
-@final
 class Runner:
     """A workload compiled by Lamina on an engine, with its data in memory.
 
@@ -42,7 +39,6 @@ class Runner:
         self._timed = workload.timed
         types = {"dtype": dtype, "precision": precision}
         self._model = Model(workload.network(), engine=engine, seed=SEED, **types)
-        self._first = self._model.parameters()
         self._training: Training | None = None
         self._predict: Predictor | None = None
         if workload.timed == "predict":
@@ -52,7 +48,6 @@ class Runner:
             self._training = self._model.training(
                 loss=workload.loss, optimizer=workload.optimizer, batch_size=workload.batch
             )
-            self._first_state = self._training.state()
 
     def run(self, steps: int) -> None:
         """Runs training steps or forward passes by the public API, and waits for the last."""
@@ -70,19 +65,6 @@ class Runner:
             for _ in range(steps - 1):
                 loss = training.step(x, y)
             float(loss)
-
-    def reset(self) -> None:
-        """Restores the initial parameters and the initial state of the training."""
-        self._model.set_parameters(self._first)
-        if self._training is not None:
-            self._training.restore(self._first_state)
-
-    def outputs(self) -> Array:
-        """The network's outputs for the inputs of the workload."""
-        return self._model.predict(self._x) if self._predict is None else self._result
-
-    def parameters(self) -> dict[str, Array]:
-        return self._model.parameters()
 
     def release(self) -> None:
         """Gives the memory of the training or the predictor back."""

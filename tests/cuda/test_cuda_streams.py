@@ -24,7 +24,7 @@ from lamina.engines.gpu import arena
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.memory import DeviceMemory
 from lamina.engines.gpu.uploads import DeviceStaging
-from lamina.runtime import data_sets, streaming
+from lamina.runtime import streaming
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
 
@@ -500,8 +500,8 @@ def test_runs_that_are_timed_together_are_one_graph(use, counts):
 @in_all_orders
 def test_a_data_set_that_does_not_fit_is_streamed(use, order, monkeypatch):
     use(order=order)
-    monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
-    monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
+    monkeypatch.setattr(streaming, "_RESIDENT_FRACTION", 0.0)
+    monkeypatch.setattr(streaming, "NOT_ASKED_BYTES", -1)
     # Two batches of twelve floats and an index.
     monkeypatch.setattr(streaming, "_CHUNK_BYTES", 2 * BATCH * (12 * 4 + 8))
     begun: list[int] = []
@@ -518,8 +518,8 @@ def test_a_data_set_that_does_not_fit_is_streamed(use, order, monkeypatch):
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_graphs_for_chunks_that_alternate_are_captured_once(use, counts, monkeypatch, epochs):
     use()
-    monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
-    monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
+    monkeypatch.setattr(streaming, "_RESIDENT_FRACTION", 0.0)
+    monkeypatch.setattr(streaming, "NOT_ASKED_BYTES", -1)
     monkeypatch.setattr(streaming, "_CHUNK_BYTES", BATCH * (12 * 4 + 8))
     captured: list[int] = []
     load = streaming.Streamed._load

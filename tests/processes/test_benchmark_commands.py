@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from error_texts import error_text, refused
 from fresh_python import Done, run_python
@@ -21,7 +20,7 @@ from test_examples import write_idx_folder
 import lamina as lm
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
-from lamina.workloads import LARGE, LATENCIES, PRODUCTS, WORKLOADS, Ready, Runner, Stack
+from lamina.workloads import LARGE, LATENCIES, PRODUCTS, WORKLOADS, Ready, Stack
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # In the order of their imports.
@@ -228,6 +227,17 @@ def test_onnxruntime_computes_the_same_as_lamina(modules, tmp_path, name):
     peers = ("lamina", "onnxruntime", "onnxruntime.bound")
     workers = [modules.harness.Worker(peer, 2) for peer in peers]
     check_peers(modules, LATENCIES[name], workers, tmp_path / "data.npz")
+
+
+@pytest.mark.parametrize("name", ["tiny-step", "tiny-run"])
+@pytest.mark.usefixtures("modules")
+def test_a_reset_runner_repeats_its_training(name):
+    runner, states = importlib.import_module("lamina_peer").Lamina(WORKLOADS[name]), []
+    for work in (lambda: None, lambda: runner.run(7), runner.reset, lambda: runner.run(7)):
+        work()
+        states.append([value.tobytes() for value in runner.result()])
+    runner.release()
+    assert states[0] == states[2] != states[1] == states[3]
 
 
 # Cold starts --------------------------------------------------------------------------------------
@@ -489,6 +499,12 @@ def doubled(modules, monkeypatch):
     for name in (*names, "print_tables", "progress"):
         monkeypatch.setattr(gpu, name, lambda *_: "")
     monkeypatch.setattr(gpu, "limits", lambda *_: {})
+
+    def run_main(*options):
+        monkeypatch.setattr(sys, "argv", ["gpu.py", *map(str, options)])
+        gpu.main()
+
+    monkeypatch.setattr(gpu, "run_main", run_main, raising=False)
     return gpu
 
 
@@ -499,9 +515,9 @@ NOTHING = {kind: {"peers": {}, "problems": {}} for kind in ("calls", "resident")
 def test_the_command_fails_at_its_end_if_lamina_failed(doubled, monkeypatch):
     monkeypatch.setattr(doubled, "measured", lambda *_: NOTHING)
     monkeypatch.setattr(doubled, "conformance", lambda *_: "FAILED test_sum\nthe tests failed")
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--workload", "mlp", "--workload", "vgg"])
     expected = "\nthe tests failed\nlamina failed: mlp\nlamina failed: vgg"
-    assert error_text(SystemExit, doubled.main) == expected
+    options = ("--workload", "mlp", "--workload", "vgg")
+    assert error_text(SystemExit, doubled.run_main, *options) == expected
     # A failure of a peer does not count.
     rows = {"mlp": ["lamina", "pytorch"], "vgg": ["pytorch"], "lenet": ["lamina"]}
     found = {name: {"calls": {"peers": {key: {} for key in row}}} for name, row in rows.items()}
@@ -518,10 +534,8 @@ def test_the_report_has_all_workloads_that_were_done(doubled, tmp_path, monkeypa
 
     monkeypatch.setattr(doubled, "measured", ends)
     file = tmp_path / "gpu.json"
-    options = ["--workload", "softmax", "--workload", "mlp", "--json", str(file)]
-    monkeypatch.setattr(sys, "argv", ["gpu.py", *options])
     with pytest.raises(KeyboardInterrupt):
-        doubled.main()
+        doubled.run_main("--workload", "softmax", "--workload", "mlp", "--json", file)
     report = json.loads(file.read_text())
     assert (list(report["workloads"]), report["left"]) == (["softmax"], ["mlp"])
 
@@ -531,9 +545,8 @@ def test_no_workload_begins_when_the_budget_is_spent(doubled, tmp_path, monkeypa
     monkeypatch.setattr(doubled, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(doubled, "measured", lambda *_: NOTHING)
     monkeypatch.setattr(doubled, "failures", lambda _: [])
-    options = ["--workload", "softmax", "--workload", "mlp", "--budget", "10"]
-    monkeypatch.setattr(sys, "argv", ["gpu.py", *options, "--json", str(tmp_path / "gpu.json")])
-    doubled.main()
+    options = ("--workload", "softmax", "--workload", "mlp", "--budget", 10)
+    doubled.run_main(*options, "--json", tmp_path / "gpu.json")
     report = json.loads((tmp_path / "gpu.json").read_text())
     assert (list(report["workloads"]), report["left"]) == (["softmax"], ["mlp"])
     assert "not measured, because the budget of 10 s is spent: mlp" in capsys.readouterr().out
@@ -544,34 +557,36 @@ def test_programs_are_kept_in_the_given_folder(doubled, tmp_path, monkeypatch):
     monkeypatch.setattr(doubled, "set_variables", lambda _, folder: folders.append(folder))
     monkeypatch.chdir(tmp_path)
     for options in ([], ["--cache", "kept"]):
-        monkeypatch.setattr(sys, "argv", ["gpu.py", "--budget", "0", *options])
-        doubled.main()
+        doubled.run_main("--budget", 0, *options)
     assert folders[1] == tmp_path / "kept"
     # Without the option, the folder goes with the run.
     assert folders[0].is_absolute()
     assert not folders[0].parent.exists()
 
 
-@pytest.mark.parametrize(("status", "expected"), [(0, "0, NVIDIA L4"), (9, "no driver")])
-def test_it_prints_what_nvidia_smi_says(modules, status, expected, tmp_path, monkeypatch):
+@pytest.fixture
+def smi(tmp_path, monkeypatch):
+    """Puts a script in place of nvidia-smi, which prints lines and ends with a status."""
     if sys.platform == "win32":
-        pytest.skip("a script in place of nvidia-smi")
-    script = tmp_path / "nvidia-smi"
-    script.write_text(f"#!/bin/sh\necho {expected}\nexit {status}\n")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        pytest.skip("a script of a shell")
+
+    def write(*lines, status=0):
+        script, told = tmp_path / "nvidia-smi", "\n".join(f"echo '{line}'" for line in lines)
+        script.write_text(f"#!/bin/sh\necho $* >{tmp_path}/arguments\n{told}\nexit {status}\n")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    return write
+
+
+@pytest.mark.parametrize(("status", "expected"), [(0, "0, NVIDIA L4"), (9, "no driver")])
+def test_it_prints_what_nvidia_smi_says(modules, status, expected, smi):
+    smi(expected, status=status)
     assert modules.gpu.smi_text() == expected
 
 
-def test_clocks_and_power_are_sampled_while_it_measures(modules, tmp_path, monkeypatch):
-    if sys.platform == "win32":
-        pytest.skip("a script in place of nvidia-smi")
-    lines = ("0, 1980, 2619, 120.50, 34", "0, 1200, 2619, 690.00, [N/A]", "1, 345, 2619, 73.14, 30")
-    script = tmp_path / "nvidia-smi"
-    told = "\n".join(f"echo '{line}'" for line in lines)
-    script.write_text(f"#!/bin/sh\necho $* >{tmp_path}/arguments\n{told}\n")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+def test_clocks_and_power_are_sampled_while_it_measures(modules, tmp_path, smi):
+    smi("0, 1980, 2619, 120.50, 34", "0, 1200, 2619, 690.00, [N/A]", "1, 345, 2619, 73.14, 30")
     reader = modules.gpu_clocks.ClockReader()
     reader._thread.join()
     clocks = reader.taken()
@@ -605,13 +620,20 @@ def test_a_small_workload_has_the_same_layers_and_less_work(modules, name):
     assert (small.loss, small.optimizer, small.timed) == (large.loss, large.optimizer, large.timed)
     assert small.flops() < large.flops() or name.startswith("tiny")
     if isinstance(large.architecture, Stack):
-        kinds = [[type(layer) for layer in one.architecture.layers] for one in (small, large)]
-        assert kinds[0] == kinds[1]
+        assert [*map(type, small.architecture.layers)] == [*map(type, large.architecture.layers)]
     else:
         assert small.architecture.function == large.architecture.function
 
 
 # Peers on GPUs ------------------------------------------------------------------------------------
+
+
+def given(modules: Any, name: str, folder: Path) -> tuple[Any, Any]:
+    """The record and the data of a small workload, as its worker gets them."""
+    worker, file = importlib.import_module("worker"), folder / "data.npz"
+    workload = modules.gpu_workloads.named(name, True)
+    modules.harness.write_data(workload, file)
+    return worker.read_workload(json.dumps(workload.record())), worker.read_data(str(file))
 
 
 def check_peer(
@@ -622,12 +644,8 @@ def check_peer(
     modules.harness.write_data(workload, folder / "data.npz")
     worker = modules.harness.Worker(peer, 1, script=modules.gpu.PEERS[dtype][peer])
     assert peer != "cupy" or worker.versions["device"] == "NVIDIA 1"
-    runner = Runner(workload, "interpreter")
-    before = runner.parameters()
-    runner.run(workload.compared_steps)
-    moved = [new - before[key] for key, new in runner.parameters().items()]
-    results = [runner.outputs()] if workload.timed == "forward" else moved
-    expected = sum(np.square(one, dtype="float64").sum() for one in results) ** 0.5
+    own = importlib.import_module("lamina_peer").Lamina(workload, "interpreter")
+    expected = importlib.import_module("worker").fingerprint(workload, own)
     found = worker.prepare(workload, folder / "data.npz")
     assert found["fingerprint"] == pytest.approx(expected, rel=rel)
     assert worker.ask(resident=name, steps=2)["seconds"] > 0
@@ -639,64 +657,40 @@ def check_peer(
 # NumPy, as CuPy does.
 CUPY = """
 import numpy
+from numpy import exp, maximum, ndarray, sqrt, tanh, zeros_like
+from unittest.mock import MagicMock
 
-class Array(numpy.ndarray):
+class Array(ndarray):
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **named):
-        given = [one for one in inputs if isinstance(one, numpy.ndarray)]
-        if not all(isinstance(one, Array) for one in given):
+        if not all(isinstance(one, Array) for one in inputs if isinstance(one, ndarray)):
             raise TypeError("Unsupported type <class 'numpy.ndarray'>")
-        plain = [one.view(numpy.ndarray) if isinstance(one, Array) else one for one in inputs]
+        plain = [one.view(ndarray) if isinstance(one, Array) else one for one in inputs]
         if out is not None:
-            named["out"] = tuple(one.view(numpy.ndarray) for one in out)
+            named["out"] = tuple(one.view(ndarray) for one in out)
         found = getattr(ufunc, method)(*plain, **named)
         return out[0] if out is not None else numpy.asarray(found).view(Array)
 
     def __getitem__(self, index):
         for one in index if isinstance(index, tuple) else (index,):
-            if isinstance(one, numpy.ndarray) and not isinstance(one, Array):
-                raise TypeError("indices of NumPy")
-        return numpy.ndarray.__getitem__(self, index)
+            assert isinstance(one, Array) or not isinstance(one, ndarray), "indices of NumPy"
+        return ndarray.__getitem__(self, index)
 
-def asarray(value):
-    return numpy.array(value).view(Array)
+asarray = lambda value: numpy.array(value).view(Array)
+arange = lambda count: numpy.arange(count).view(Array)
 
 def asnumpy(array):
     assert isinstance(array, Array), type(array)
-    return array.view(numpy.ndarray).copy()
+    return array.view(ndarray).copy()
 
-def arange(count):
-    return numpy.arange(count).view(Array)
-
-exp, tanh, maximum, sqrt, zeros_like = (
-    numpy.exp, numpy.tanh, numpy.maximum, numpy.sqrt, numpy.zeros_like)
-__version__ = "0"
-used, freed, waited = [], [], []
-
-class cuda:
-    class runtime:
-        getDeviceCount = staticmethod(lambda: 2)
-        getDeviceProperties = staticmethod(lambda number: {"name": b"NVIDIA %d" % number})
-        runtimeGetVersion = staticmethod(lambda: 13000)
-
-    class Device:
-        def __init__(self, number):
-            self.number = number
-
-        def use(self):
-            used.append(self.number)
-
-    @staticmethod
-    def get_current_stream():
-        class stream:
-            synchronize = staticmethod(lambda: waited.append(1))
-        return stream
-
-class pool:
-    free_all_blocks = staticmethod(lambda: freed.append(1))
+__version__, cuda = "0", MagicMock()
+cuda.runtime.getDeviceCount.return_value = 2
+cuda.runtime.getDeviceProperties = lambda number: {"name": b"NVIDIA %d" % number}
+cuda.runtime.runtimeGetVersion.return_value = 13000
 
 def get_default_memory_pool():
-    assert used == [1]
-    return pool
+    cuda.Device.assert_called_once_with(1)
+    cuda.Device.return_value.use.assert_called_once_with()
+    return MagicMock()
 """
 
 
@@ -748,7 +742,6 @@ def test_bytes_of_pytorch_are_those_of_the_workload(on_device, monkeypatch):
 
 def test_autocast_does_not_see_binary_cross_entropy(on_device, modules, tmp_path, monkeypatch):
     torch = on_device.torch
-    worker = importlib.import_module("worker")
     seen: list[tuple[bool, Any]] = []
     computed = torch.nn.functional.binary_cross_entropy
 
@@ -757,11 +750,8 @@ def test_autocast_does_not_see_binary_cross_entropy(on_device, modules, tmp_path
         return computed(outputs, *arguments, **named)
 
     monkeypatch.setattr(torch.nn.functional, "binary_cross_entropy", noted)
-    workload = modules.gpu_workloads.named("tiny-step", True)
-    modules.harness.write_data(workload, tmp_path / "data.npz")
-    data = worker.read_data(str(tmp_path / "data.npz"))
-    record = worker.read_workload(json.dumps(workload.record()))
-    peer = on_device.PyTorchOnDevice(record, data, compiled=False, mixed=True, device="cpu")
+    how = {"compiled": False, "mixed": True, "device": "cpu"}
+    peer = on_device.PyTorchOnDevice(*given(modules, "tiny-step", tmp_path), **how)
     peer.run(1)
     assert seen == [(False, torch.float32)]
 
@@ -781,11 +771,7 @@ def test_pytorch_has_the_parameters_of_ready_networks(on_device, modules, name, 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("name", ["seed-forward", "tiny-run", "vgg", "lstm", "transformer"])
 def test_calls_as_graphs_compute_what_calls_compute(on_device, modules, name, mixed, tmp_path):
-    worker = importlib.import_module("worker")
-    workload = modules.gpu_workloads.named(name, True)
-    modules.harness.write_data(workload, tmp_path / "data.npz")
-    data = worker.read_data(str(tmp_path / "data.npz"))
-    record = worker.read_workload(json.dumps(workload.record()))
+    worker, (record, data) = importlib.import_module("worker"), given(modules, name, tmp_path)
     how = {"compiled": False, "mixed": mixed, "device": "cpu"}
     expected = worker.fingerprint(record, on_device.PyTorchOnDevice(record, data, **how))
     peer = on_device.GraphedOnDevice(record, data, **how)
@@ -808,16 +794,14 @@ class FakeCuda:
         if self._fails and "capture" in self.done:
             raise RuntimeError("the reason")
 
-    def Stream(self, device: Any) -> Any:
-        return SimpleNamespace(name="side", wait_stream=lambda other: self._waits("side", other))
-
-    def current_stream(self, device: Any) -> Any:
+    def Stream(self, device: Any, name: str = "side") -> Any:
         return SimpleNamespace(
-            name="default", wait_stream=lambda other: self._waits("default", other)
+            name=name,
+            wait_stream=lambda other: self.done.append(f"{name} waits for {other.name}"),
         )
 
-    def _waits(self, name: str, other: Any) -> None:
-        self.done.append(f"{name} waits for {other.name}")
+    def current_stream(self, device: Any) -> Any:
+        return self.Stream(device, "default")
 
     @contextmanager
     def stream(self, stream: Any) -> Generator[None]:
@@ -839,24 +823,26 @@ class FakeCuda:
                     raise RuntimeError("a capture that failed cannot end")
 
 
-def test_a_capture_follows_warm_ups_on_its_own_stream(on_device, monkeypatch):
-    cuda = FakeCuda()
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_capture_follows_warm_ups_on_its_own_stream_and_tells_its_first_error(
+    on_device, monkeypatch, fails
+):
+    cuda = FakeCuda(fails)
     monkeypatch.setattr(on_device.torch, "cuda", cuda)
     device = on_device.torch.device("cuda:0")
-    on_device.captured(cuda.call, lambda: cuda.done.append("begin"), device)()
+
+    def capture():
+        on_device.captured(cuda.call, lambda: cuda.done.append("begin"), device)()
+
+    if fails:
+        assert error_text(RuntimeError, capture) == "the reason"
+    else:
+        capture()
     warm_ups = ["call on side"] * on_device.WARM_UPS
     assert cuda.done == [
         *("side waits for default", *warm_ups, "default waits for side"),
-        *("begin", "capture", "call on side", "replay"),
+        *("begin", "capture", "call on side", *["replay"] * (not fails)),
     ]
-
-
-def test_a_failed_capture_tells_its_first_error(on_device, monkeypatch):
-    cuda = FakeCuda(fails=True)
-    monkeypatch.setattr(on_device.torch, "cuda", cuda)
-    device = on_device.torch.device("cuda:0")
-    text = error_text(RuntimeError, on_device.captured, cuda.call, lambda: None, device)
-    assert text == "the reason"
 
 
 @pytest.mark.parametrize("mode", [None, "reduce-overhead", "max-autotune-no-cudagraphs"])
@@ -910,11 +896,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet-18", "lstm"])
 def test_products_of_jax_have_the_type_of_the_weights(modules, name, tmp_path):
     jax = pytest.importorskip("jax", reason="JAX is not installed")
-    worker, peer = (importlib.import_module(module) for module in ("worker", "jax_peer"))
-    workload = modules.gpu_workloads.named(name, True)
-    modules.harness.write_data(workload, tmp_path / "data.npz")
-    data = worker.read_data(str(tmp_path / "data.npz"))
-    record = worker.read_workload(json.dumps(workload.record()))
+    peer, (record, data) = importlib.import_module("jax_peer"), given(modules, name, tmp_path)
     parameters = peer.initial_parameters(record, data)
     state = peer.initial_state(record, parameters)
     for mixed, expected in ((False, "float32"), (True, "bfloat16")):

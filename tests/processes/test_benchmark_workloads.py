@@ -20,7 +20,6 @@ from lamina.workloads import (
     PRODUCTS,
     WORKLOADS,
     Ready,
-    Runner,
     chosen,
     measure,
     samples,
@@ -133,23 +132,6 @@ def test_a_large_network_has_five_times_as_many_of_everything():
 def test_workloads_are_chosen_by_name_products_only_so():
     assert [workload.name for workload in chosen([])] == list(WORKLOADS)
     assert "there is no workload 'huge'" in error_text(DefinitionError, chosen, ["huge"])
-
-
-@pytest.mark.parametrize("name", ["tiny-step", "tiny-run"])
-def test_a_reset_runner_repeats_its_training(name):
-    runner = Runner(WORKLOADS[name])
-    first = runner.parameters()
-    runner.run(7)
-    trained = runner.parameters()
-    runner.reset()
-    again = runner.parameters()
-    runner.run(7)
-    repeated = runner.parameters()
-    runner.release()
-    for parameter in first:
-        np.testing.assert_array_equal(first[parameter], again[parameter])
-        np.testing.assert_array_equal(trained[parameter], repeated[parameter])
-    assert any((first[parameter] != trained[parameter]).any() for parameter in first)
 
 
 def test_measuring_gives_seconds_per_training_step():

@@ -23,6 +23,16 @@ def bits(model: lm.Model) -> bytes:
     return b"".join(value.tobytes() for value in model.parameters().values())
 
 
+def hooked(**hooks: Any) -> lm.Callback:
+    """A callback with these hooks, which take it as their first argument."""
+    return type("Hooked", (lm.Callback,), hooks)()
+
+
+def keeping(kept: list[bytes]) -> lm.Callback:
+    """A callback that adds the model's bits to a list."""
+    return hooked(epoch_ends=lambda _, fit: kept.append(bits(fit.model)))
+
+
 class Scripted(lm.Callback):
     """Replaces the validation loss by given values."""
 

@@ -180,21 +180,37 @@ _LIKENESS = 0.85
 
 def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
     """Checks that a method of a user's class is no hook that `fit` would never call."""
+    hooks = vars(Callback)
     if name in _HOOKS:
-        _check_parameters(cls, name, method)
+        try:
+            inspect.signature(method).bind(*inspect.signature(hooks[name]).parameters)
+        except TypeError:
+            raise DefinitionError(
+                f"the hook {name} takes other arguments",
+                facts=(
+                    ("expected", _declared(name, hooks[name])),
+                    ("found", _declared(name, method)),
+                ),
+                where=str(Origin(cls.__name__, source_line())),
+            ) from None
         return
     ours = foreign_or_nearest("hook", _event(name), _HOOKS, _LIKENESS)
     # In a class that has Lamina's hook too, it is the user's own method.
     own = cls.__mro__[: cls.__mro__.index(Callback)]
     if not ours or any(ours in vars(one) for one in own):
         return
-    known = ours.isidentifier()
+    is_hook = ours.isidentifier()
+    expected = _declared(ours, hooks[ours]) if is_hook else ", ".join(_HOOKS)
     raise DefinitionError(
         f"fit calls no hook {name!r}",
-        facts=(("expected", f"def {ours}{_parameters(ours)}" if known else ", ".join(_HOOKS)),),
+        facts=(("expected", expected),),
         where=str(Origin(cls.__name__, source_line())),
-        advice=f"Here it is called {ours}." if known else ours,
+        advice=f"Here it is called {ours}." if is_hook else ours,
     )
+
+
+def _declared(name: str, method: FunctionType) -> str:
+    return f"def {name}({', '.join(inspect.signature(method).parameters)})"
 
 
 # Hooks of events in other frameworks, in any tense: `on_train_epoch_end`, `after_batch`.
@@ -222,22 +238,3 @@ def _event(name: str) -> str:
     if kind.startswith(("val", "test")):
         return f"validation-{'step' if is_step else moment}"
     return f"{'step' if is_step else 'epoch' if event == 'epoch' else 'fit'}-{moment}"
-
-
-def _check_parameters(cls: type[Callback], name: str, method: FunctionType) -> None:
-    wanted = inspect.signature(vars(Callback)[name])
-    try:
-        inspect.signature(method).bind(*wanted.parameters)
-    except TypeError:
-        raise DefinitionError(
-            f"the hook {name} takes other arguments",
-            facts=(
-                ("expected", f"def {name}{_parameters(name)}"),
-                ("found", f"def {name}({', '.join(inspect.signature(method).parameters)})"),
-            ),
-            where=str(Origin(cls.__name__, source_line())),
-        ) from None
-
-
-def _parameters(hook: str) -> str:
-    return f"({', '.join(inspect.signature(vars(Callback)[hook]).parameters)})"

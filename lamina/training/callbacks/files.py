@@ -7,7 +7,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,6 @@ from lamina.checks.kinds import Count, Kind, Measured, Misfit, ReadBy, Row
 from lamina.files.atomic import require_writable, write_atomically
 from lamina.training.callbacks.callback import Callback, RunningFit
 from lamina.training.callbacks.monitor import Best, Monitor, Monitoring
-from lamina.training.history import History
 
 PathLike = str | os.PathLike[str]
 
@@ -62,7 +61,6 @@ class SaveModels(Monitoring):
     state_kinds: ClassVar[Mapping[str, Kind]] = {"best": Row(ReadBy(_ranked))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a result of `state()`."""
         # Values and numbers of the best epochs, the best first.
         self._best: list[list[float]] = [list(one) for one in state.get("best", [])]
 
@@ -95,19 +93,34 @@ class SaveModels(Monitoring):
         return Path(self.folder) / f"{name}.safetensors"
 
 
-def _rows(history: History) -> list[dict[str, float]]:
-    return [
-        {
-            "epoch": number + 1,
-            **{name: history[name][number] for name in history},
-            "seconds": history.seconds[number],
-        }
-        for number in range(len(history))
-    ]
-
-
 @dataclass
-class CSVLog(Callback):
+class _Log(Callback):
+    """The base of callbacks that write the history after each epoch."""
+
+    path: PathLike
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Checks that the file can be written."""
+        require_writable(self.path)
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        """Writes the file."""
+        history = fit.history
+        rows = [
+            {
+                "epoch": number + 1,
+                **{name: history[name][number] for name in history},
+                "seconds": history.seconds[number],
+            }
+            for number in range(len(history))
+        ]
+        write_atomically(self.path, self._text(rows).encode())
+
+    def _text(self, rows: Sequence[Mapping[str, float]]) -> str:
+        raise NotImplementedError
+
+
+class CSVLog(_Log):
     """Writes the history as a table after each epoch: a column for each measure.
 
     Args:
@@ -121,23 +134,15 @@ class CSVLog(Callback):
         'run.csv'
     """
 
-    path: PathLike
-
-    def fit_begins(self, fit: RunningFit) -> None:
-        """Checks that the file can be written."""
-        require_writable(self.path)
-
-    def epoch_ends(self, fit: RunningFit) -> None:
-        """Writes the file."""
-        rows, text = _rows(fit.history), io.StringIO()
+    def _text(self, rows: Sequence[Mapping[str, float]]) -> str:
+        text = io.StringIO()
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        write_atomically(self.path, text.getvalue().encode())
+        return text.getvalue()
 
 
-@dataclass
-class JSONLinesLog(Callback):
+class JSONLinesLog(_Log):
     """Writes the history as a JSON object for each epoch, one a line; NaN and infinity as null.
 
     Args:
@@ -151,18 +156,9 @@ class JSONLinesLog(Callback):
         'run.jsonl'
     """
 
-    path: PathLike
-
-    def fit_begins(self, fit: RunningFit) -> None:
-        """Checks that the file can be written."""
-        require_writable(self.path)
-
-    def epoch_ends(self, fit: RunningFit) -> None:
-        """Writes the file."""
-        rows = _rows(fit.history)
+    def _text(self, rows: Sequence[Mapping[str, float]]) -> str:
         plain = ({k: v if math.isfinite(v) else None for k, v in row.items()} for row in rows)
-        lines = (json.dumps(row, allow_nan=False) for row in plain)
-        write_atomically(self.path, "".join(f"{line}\n" for line in lines).encode())
+        return "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in plain)
 
 
 @dataclass

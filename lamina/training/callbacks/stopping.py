@@ -58,7 +58,6 @@ class EarlyStopping(Monitoring):
     }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a result of `state()`."""
         self.best_epoch: int = state.get("best_epoch", 0)
         self._best: float = state.get("best", math.inf)
         self._waited: int = state.get("waited", 0)
@@ -145,7 +144,6 @@ class ReduceOnPlateau(Monitoring):
     }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a result of `state()`."""
         self._best: float = state.get("best", math.inf)
         self._waited: int = state.get("waited", 0)
         self._cooling: int = state.get("cooling", 0)

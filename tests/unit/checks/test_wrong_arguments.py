@@ -556,7 +556,7 @@ PROTOCOLS = """
     slots statistics target update"""
 INTERNAL = """
     BatchRunner.fed Coding.notes Coding.of BatchRunner.in_order BatchRunner.uploaded
-    BatchRunner.release Model.from_file Network.trace Network.variables Explanation.tuning
+    BatchRunner.release Model.of_parameters Network.trace Network.variables Explanation.tuning
     Training.batches_of Training.memories Training.pieces Training.of Window.count"""
 # Objects that users get but do not make.
 MADE = {"Coding", "Layer", "Tensor", "Scope", "Autoencoder", "Schedule", "Callback", "RunningFit"}

@@ -186,13 +186,8 @@ def test_inputs_that_cannot_be_converted_are_refused():
     assert error.problem == "input 0 cannot be converted to an array"
     error = refused(DataError, predicted, np.full((6, 4), 1e39))
     assert error.problem == "input 0 has numbers that float32 cannot hold"
-    assert error_text(DTypeError, predicted, np.ones((2, 4), "uint32")).endswith(
-        "input 0 has a dtype that data cannot have\n"
-        "  expected  float32, float64, bfloat16, float16, int32, int64, uint8, int8, int16, "
-        "uint16, bool\n"
-        "  found     uint32\n"
-        "  Convert it first: array.astype('int64')."
-    )
+    error = refused(DTypeError, predicted, np.ones((2, 4), "uint32"))
+    assert error.problem == "input 0 has a dtype that data cannot have"
 
 
 def test_inputs_and_outputs_that_do_not_fit_together_are_refused():
@@ -349,14 +344,6 @@ def test_evaluation_leaves_penalties_out_and_changes_nothing():
     assert same(model.parameters(), before)
 
 
-def test_evaluation_returns_the_array_of_a_metric(model):
-    x, y = normal(50, 4), np.random.default_rng(1).integers(0, 3, 50)
-    found = model.evaluate((x, y), lm.CrossEntropy(), [lm.ConfusionMatrix()], 7)
-    expected = np.zeros((3, 3))
-    np.add.at(expected, (y, model.predict(x).argmax(axis=1)), 1)
-    assert found["confusion_matrix"].tolist() in (expected.tolist(), expected.T.tolist())
-
-
 # Networks written down in float32, run in double precision ----------------------------------------
 
 
@@ -376,13 +363,6 @@ def test_a_network_that_mixes_examples_sees_the_given_examples_only():
     x = lm.Input(2)
     model = lm.Model(lm.Network([x], x - ops.mean(x, axes=0, keepdims=True)))
     np.testing.assert_allclose(model.predict(np.ones((3, 2), "float32")), 0)
-
-
-@pytest.mark.sampled
-def test_programs_for_many_batch_sizes_are_not_all_kept(model):
-    for count in range(1, 40):
-        assert model.predict(normal(count, 4)).shape == (count, 3)
-    assert len(model._inference._programs._programs) == 16
 
 
 # Copies and constants -----------------------------------------------------------------------------

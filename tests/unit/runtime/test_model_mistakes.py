@@ -123,15 +123,6 @@ def test_calling_a_model_is_refused_with_predict_as_the_fix():
     ]
 
 
-@pytest.mark.parametrize("call", [lm.Model.profile, lm.Model.explain])
-def test_examples_as_the_batch_size_are_refused(call):
-    text = error_text(DefinitionError, lambda: call(lm.Model(network()), normal(8, 4)))
-    assert text.startswith(f"in Model.{call.__name__} (test_model_mistakes.py:")
-    assert "): a batch has at least one example" in text
-    assert "  found     array([[" in text
-    assert "  The batch size is a whole number." in text
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_lists_are_accepted_as_data_and_not_rounded(dtype):
     x, y = normal(8, 4).astype(dtype) / 3, normal(8, 3).astype(dtype) / 3
@@ -148,9 +139,6 @@ def test_lists_are_accepted_as_data_and_not_rounded(dtype):
         np.testing.assert_array_equal(model.predict(lm.data.Dataset(*lists)), model.predict(x))
     assert found[0] == found[1] == found[2]
     assert lm.verify(model.network, lm.MSE(), data=lm.data.Dataset(*lists)).passed
-    ragged = [[1.0], [1.0, 2.0]], [0, 1]
-    text = error_text(DataError, model.fit, ragged, loss=lm.MSE(), optimizer=lm.SGD(0.1))
-    assert "the inputs cannot be converted to an array" in text
     error = refused(DataError, lm.data.Dataset, [np.zeros((4, 3)), np.zeros(4)])
     assert error.advice.startswith("Several inputs make a tuple: (a, b).")
 

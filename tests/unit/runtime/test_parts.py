@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text
-from network_cases import raised_line
 from random_arrays import normal
 from training_cases import in_threads
 
@@ -344,16 +343,12 @@ def test_a_layer_in_another_shape_is_refused():
 
 
 def test_a_part_of_anything_but_a_network_is_refused():
-    network = coder()[0]
-    with pytest.raises(DefinitionError) as error:
-        lm.Model(network).part(lm.Linear(3))
-    origin = f"in Model.part (test_parts.py:{raised_line(error)})"
-    assert str(error.value).startswith(f"{origin}: a model is made of a network")
-    with pytest.raises(DefinitionError) as error:
-        network.names_of(lm.Linear(3))
-    origin = f"in Network.names_of (test_parts.py:{raised_line(error)})"
-    assert str(error.value) == (
-        f"{origin}: a part of a network is a network\n"
+    network, wrong = coder()[0], lm.Linear(3)
+    where, _, text = error_text(DefinitionError, lm.Model(network).part, wrong).partition(": ")
+    assert where.startswith("in Model.part (error_texts.py:")
+    assert text.startswith("a model is made of a network\n")
+    assert error_text(DefinitionError, network.names_of, wrong).partition(": ")[2] == (
+        "a part of a network is a network\n"
         "  expected  Network\n"
         "  found     Linear\n"
         "  Make one of the layers, and use it in the other: lm.Sequential(...)."

@@ -18,7 +18,7 @@ from lamina.data import Dataset
 from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.errors import DataError
-from lamina.runtime import data_sets, streaming
+from lamina.runtime import streaming
 from lamina.training.history import History
 
 Call = Callable[..., Any]
@@ -40,8 +40,8 @@ def chunks(monkeypatch):
 
     def stream(count):
         monkeypatch.setattr(GpuEngine, "shared", lambda *_: None)
-        monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
-        monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
+        monkeypatch.setattr(streaming, "_RESIDENT_FRACTION", 0.0)
+        monkeypatch.setattr(streaming, "NOT_ASKED_BYTES", -1)
         # An example has four floats and an index.
         monkeypatch.setattr(streaming, "_CHUNK_BYTES", count * BATCH * (4 * 4 + 8))
 

@@ -68,7 +68,7 @@ def test_data_of_narrow_types_is_used_as_the_same_numbers(dtype, precision, engi
 
 def test_streamed_examples_in_16_bits_give_the_same_bits(opencl_name, monkeypatch):
     from lamina.engines.gpu.engine import GpuEngine
-    from lamina.runtime import data_sets, streaming
+    from lamina.runtime import streaming
 
     x, y = examples()
 
@@ -79,8 +79,8 @@ def test_streamed_examples_in_16_bits_give_the_same_bits(opencl_name, monkeypatc
 
     resident = trained()
     monkeypatch.setattr(GpuEngine, "shared", lambda *_: None)
-    monkeypatch.setattr(data_sets, "_RESIDENT_FRACTION", 0.0)
-    monkeypatch.setattr(data_sets, "NOT_ASKED_BYTES", -1)
+    monkeypatch.setattr(streaming, "_RESIDENT_FRACTION", 0.0)
+    monkeypatch.setattr(streaming, "NOT_ASKED_BYTES", -1)
     monkeypatch.setattr(streaming, "_CHUNK_BYTES", 2 * 16 * (2 * 20 + 8))
     for name, value in trained().items():
         assert (value == resident[name]).all()

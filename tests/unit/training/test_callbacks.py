@@ -5,11 +5,11 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
-from callback_cases import FAR, Scripted, Seen, X, Y, bits, fit
+from callback_cases import FAR, Scripted, Seen, X, Y, bits, fit, hooked, keeping
 from error_texts import error_text, refused
 from training_cases import network
 
@@ -36,41 +36,25 @@ def test_a_hook_sees_an_error_and_the_restored_model():
     seen, x, model = Seen(), X.copy(), lm.Model(network(), seed=1)
     x[5] = math.nan
     before = bits(model)
-
-    class Restored(lm.Callback):
-        def fit_fails(self, fit, error):
-            seen.calls.append(str(bits(fit.model) == before))
-
+    restored = hooked(fit_fails=lambda _, fit, error: seen.calls.append(bits(fit.model) == before))
     with pytest.raises(NonFiniteError):
-        model.fit((x, Y), **FAR, callbacks=[seen, Restored()])
-    assert seen.calls[-2:] == ["fit fails: NonFiniteError", "True"]
+        model.fit((x, Y), **FAR, callbacks=[seen, restored])
+    assert seen.calls[-2:] == ["fit fails: NonFiniteError", True]
 
 
-class After(lm.Callback):
-    def steps_done(self, fit: RunningFit, steps: int) -> None:
-        fit.stop()
-
-
-class AtOnce(lm.Callback):
-    def epoch_begins(self, fit: RunningFit) -> None:
-        if fit.epoch == 2:
-            fit.stop(now=True)
-
-
-class Returning(lm.Callback):
-    def epoch_ends(self, fit: RunningFit) -> bool:
-        return fit.epoch == 2
+AT_ONCE = hooked(epoch_begins=lambda _, fit: fit.stop(now=True) if fit.epoch == 2 else None)
 
 
 @pytest.mark.parametrize(
     ("callback", "epochs"),
     [
-        *((After(), 1), (AtOnce(), 1), (Returning(), 2), (lambda history: len(history) == 2, 2)),
+        *((hooked(steps_done=lambda _, fit, steps: fit.stop()), 1), (AT_ONCE, 1)),
+        *((hooked(epoch_ends=lambda _, fit: fit.epoch == 2), 2), (lambda h: len(h) == 2, 2)),
         *((lambda _: np.bool_(True), 1), (lambda _: True, 1)),
     ],
 )
 def test_a_callback_ends_the_fit(callback, epochs):
-    seen, is_at_once = Seen(), isinstance(callback, AtOnce)
+    seen, is_at_once = Seen(), callback is AT_ONCE
     history = fit([callback, seen])
     assert len(history) == epochs
     assert history.interrupted == is_at_once
@@ -80,14 +64,13 @@ def test_a_callback_ends_the_fit(callback, epochs):
 
 @pytest.mark.parametrize("value", [1, 12, "text", [0], np.ones(2), 0, ""])
 def test_only_true_ends_a_fit(value):
-    class Returns(lm.Callback):
-        def epoch_ends(self, fit):
-            return value
-
     def returns(history):
         return value
 
-    for callback, name in ((Returns(), "Returns"), (returns, "returns")):
+    for callback, name in (
+        (hooked(epoch_ends=lambda _, fit: value), "Hooked"),
+        (returns, "returns"),
+    ):
         with pytest.warns(lm.errors.LaminaWarning) as caught:
             assert len(fit([callback])) == 3
         assert str(caught[0].message) == (
@@ -215,13 +198,8 @@ def test_the_norm_of_gradients_is_that_before_clipping(micro):
 
 def test_the_best_and_the_last_models_are_saved(tmp_path):
     kept: list[bytes] = []
-
-    class Keep(lm.Callback):
-        def epoch_ends(self, fit):
-            kept.append(bits(fit.model))
-
     saving = lm.callbacks.SaveModels(tmp_path / "models", keep=2)
-    fit([Scripted([3, 1, 2, 4]), Keep(), saving], epochs=4)
+    fit([Scripted([3, 1, 2, 4]), keeping(kept), saving], epochs=4)
     names = sorted(path.name for path in (tmp_path / "models").iterdir())
     assert names == [
         *("best.safetensors", "epoch-0002.safetensors", "epoch-0003.safetensors"),
@@ -312,20 +290,13 @@ def test_tensorboard_without_its_package_is_an_error(monkeypatch):
 # Resuming -----------------------------------------------------------------------------------------
 
 
-class Interrupted(lm.Callback):
-    """Ends the fit as a killed process would: after the checkpoint of an epoch was written."""
-
-    after: ClassVar[int] = 0
-
-    def epoch_begins(self, fit: RunningFit) -> None:
-        if fit.epoch == self.after + 1:
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(tmp_path, after):
+    def interrupt(_, fit):
+        # As a killed process would: after the checkpoint of an epoch was written.
+        if fit.epoch == after + 1:
             raise KeyboardInterrupt
 
-
-@pytest.mark.parametrize("after", [1, 3, 5])
-def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(
-    tmp_path, after, monkeypatch
-):
     def run(name, more, resume=False):
         model, callbacks = lm.Model(network(), seed=1), lm.callbacks
         how = {"epochs": 9, "checkpoint": tmp_path / f"{name}.safetensors", "resume": resume}
@@ -342,9 +313,8 @@ def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(
 
     whole = run("whole", [])
     assert len(whole[0]["loss"]) == 7
-    monkeypatch.setattr(Interrupted, "after", after)
     with pytest.raises(KeyboardInterrupt):
-        run("part", [Interrupted()])
+        run("part", [hooked(epoch_begins=interrupt)])
     # A fit that has stopped stays so.
     assert [run("part", [], resume=True) for _ in range(2)] == [whole] * 2
 

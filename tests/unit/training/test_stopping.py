@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from callback_cases import Scripted, Seen, X, Y, bits, fit
+from callback_cases import Scripted, Seen, X, Y, bits, fit, hooked, keeping
 from error_texts import error_text, refused
 from training_cases import network
 
@@ -17,14 +17,9 @@ from lamina.training.callbacks.callback import RunningFit
 
 def test_early_stopping_waits_and_restores_the_best_epoch():
     kept: list[bytes] = []
-
-    class Keep(lm.Callback):
-        def epoch_ends(self, fit):
-            kept.append(bits(fit.model))
-
     model = lm.Model(network(), seed=1)
     stopping = lm.callbacks.EarlyStopping(patience=2)
-    history = fit([Scripted([3, 1, 2, 1, 0]), Keep(), stopping], model, epochs=9)
+    history = fit([Scripted([3, 1, 2, 1, 0]), keeping(kept), stopping], model, epochs=9)
     assert len(history) == 4
     assert stopping.best_epoch == 2
     assert bits(model) == kept[1]
@@ -39,6 +34,10 @@ def interrupt(fit: RunningFit) -> None:
     raise KeyboardInterrupt
 
 
+def also_fails(*_: object) -> None:
+    raise RuntimeError("also this one")
+
+
 @pytest.mark.parametrize(
     ("end", "error"),
     [
@@ -49,22 +48,15 @@ def interrupt(fit: RunningFit) -> None:
 )
 def test_the_best_epoch_comes_back_however_the_fit_ends(end, error):
     kept: list[bytes] = []
-
-    class Ends(lm.Callback):
-        def epoch_begins(self, fit):
-            kept.append(bits(fit.model))
-            if fit.epoch == 4:
-                end(fit)
-
-        def fit_fails(self, fit, error):
-            raise RuntimeError("also this one")
-
+    ends = hooked(
+        epoch_begins=lambda _, fit: end(fit) if fit.epoch == 4 else None, fit_fails=also_fails
+    )
     model = lm.Model(network(), seed=1)
-    callbacks = [Ends(), Scripted([3, 1, 2]), lm.callbacks.EarlyStopping()]
+    callbacks = [keeping(kept), ends, Scripted([3, 1, 2]), lm.callbacks.EarlyStopping()]
     raised = refused(error, lambda: fit(callbacks, model, epochs=9))
-    assert bits(model) == kept[2]
+    assert bits(model) == kept[1]
     assert raised.__notes__ == [
-        "Ends.fit_fails: RuntimeError('also this one')",
+        "Hooked.fit_fails: RuntimeError('also this one')",
         "EarlyStopping: the model has the values of epoch 2.",
     ]
 

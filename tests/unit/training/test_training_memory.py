@@ -63,75 +63,62 @@ def test_many_batch_sizes_are_a_warning_with_advice_that_trains_the_same_in_one_
 # Memory -------------------------------------------------------------------------------------------
 
 
-class CountingMemory:
-    """A memory that counts its bytes in its engine."""
+class Counted:
+    """A memory or a program of the interpreter, whose bytes count in its engine."""
 
-    def __init__(self, engine: "CountingEngine", memory: Any) -> None:
-        self.engine, self.memory, self.bytes = engine, memory, memory.array.nbytes
-        engine.bytes += self.bytes
+    def __init__(self, engine: "CountingEngine", inner: Any, count: int) -> None:
+        self.engine, self.inner, self.bytes = engine, inner, count
+        engine.bytes += count
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.memory, name)
-
-    def copy_from(self, source: "CountingMemory") -> None:
-        self.memory.copy_from(source.memory)
+        return getattr(self.inner, name)
 
     def release(self) -> None:
         self.engine.bytes -= self.bytes
         self.bytes = 0
-        self.memory.release()
+        self.inner.release()
 
 
-class CountingExecutable:
-    """A compiled program that counts the bytes of its inputs in its engine.
+class CountedMemory(Counted):
+    def copy_from(self, source: Counted) -> None:
+        self.inner.copy_from(source.inner)
 
-    Like a program on a GPU, it returns results only when they are read.
-    """
+
+class CountedExecutable(Counted):
+    """Like a program on a GPU, it returns results only when they are read."""
 
     synchronous = False
 
-    def __init__(self, engine: "CountingEngine", executable: Any, inputs: int) -> None:
-        self.engine, self.executable, self.inputs = engine, executable, inputs
-        engine.bytes += inputs
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.executable, name)
-
     def run_many(self, resident: Any, rows: Array, recorded: Any) -> Any:
-        inner = {name: m.memory for name, m in resident.items()}
-        return self.executable.run_many(inner, rows, recorded)
+        return self.inner.run_many({n: m.inner for n, m in resident.items()}, rows, recorded)
 
     def bound(self) -> None:
         return None
 
     def scalar(self, name: str) -> float:
-        self.engine.reads += 1
-        return self.executable.scalar(name)
+        return self.read(lambda: self.inner.scalar(name))
 
     def kept_scalar(self, name: str) -> Callable[[], float]:
         self.engine.copies += 1
-        value = self.executable.kept_scalar(name)
+        value = self.inner.kept_scalar(name)
+        return lambda: self.read(value)
 
-        def read() -> float:
-            self.engine.reads += 1
-            return value()
-
-        return read
-
-    def release(self) -> None:
-        self.engine.bytes -= self.inputs
-        self.inputs = 0
-        self.executable.release()
+    def read(self, value: Callable[[], float]) -> float:
+        self.engine.reads += 1
+        return value()
 
 
 class CountingEngine:
-    """The interpreter, counting bytes and calls."""
+    """The interpreter, counting bytes and calls, with memory of its own."""
 
     def __init__(self) -> None:
         self.inner = InterpreterEngine()
-        self.device, self.target = self.inner.device, self.inner.target
         self.bytes = self.allocations = self.compilations = self.reads = self.copies = 0
         self.arenas: list[Any] = []
+        self.available_bytes = self.shared = self.staging = lambda *_: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     @property
     def held(self) -> int:
@@ -141,37 +128,22 @@ class CountingEngine:
         self.arenas.append(self.inner.arena())
         return self.arenas[-1]
 
-    def available_bytes(self) -> int | None:
-        return None
-
-    def needs(self, program: Any) -> Any:
-        return self.inner.needs(program)
-
-    def shared(self, array: Any) -> None:
-        return None
-
-    def staging(self, sizes: Any) -> None:
-        return None
-
     def finite_check(self, memories: Any) -> Callable[[], bool]:
-        return self.inner.finite_check([one.memory for one in memories])
+        return self.inner.finite_check([one.inner for one in memories])
 
-    def allocate(self, shape: tuple[int, ...], dtype: Any) -> CountingMemory:
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> Counted:
         self.allocations += 1
-        return CountingMemory(self, self.inner.allocate(shape, dtype))
+        memory = self.inner.allocate(shape, dtype)
+        return CountedMemory(self, memory, memory.array.nbytes)
 
-    def compile(
-        self, program: Any, memories: Any, arena: Any, *, timed: bool
-    ) -> CountingExecutable:
+    def compile(self, program: Any, memories: Any, arena: Any, *, timed: bool) -> Counted:
         assert not timed
         self.compilations += 1
-        inner = {name: m.memory for name, m in memories.items()}
-        compiled = self.inner.compile(program, inner, arena)
+        inner = {name: memory.inner for name, memory in memories.items()}
         inputs = sum(buffer.bytes for buffer in program.of_kind("input"))
-        return CountingExecutable(self, compiled, inputs)
+        return CountedExecutable(self, self.inner.compile(program, inner, arena), inputs)
 
 
-Work = Callable[[lm.Model], object]
 HOW: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "batch_size": 8}
 
 

@@ -171,14 +171,6 @@ def test_wrong_batches_are_refused_before_anything_changes(name, model):
         assert same(trainer.state(), state)
 
 
-def test_a_label_out_of_range_in_a_data_set_is_refused_before_the_first_training_step(model):
-    before = model.parameters()
-    wrong = Dataset(normal(50, 4), np.array([0] * 49 + [3]))
-    with training(model) as trainer, pytest.raises(DataError, match="3 at example 49"):
-        trainer.run(wrong, steps=1)
-    assert same(model.parameters(), before)
-
-
 def test_a_loss_that_cannot_be_trained_is_refused():
     def fault(loss):
         return error_text(LaminaError, lambda: training(lm.Model(network()), loss=loss))
