@@ -796,8 +796,7 @@ class FakeCuda:
 
     def Stream(self, device: Any, name: str = "side") -> Any:
         return SimpleNamespace(
-            name=name,
-            wait_stream=lambda other: self.done.append(f"{name} waits for {other.name}"),
+            name=name, wait_stream=lambda other: self.done.append(f"{name} waits for {other.name}")
         )
 
     def current_stream(self, device: Any) -> Any:

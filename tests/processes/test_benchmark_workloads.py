@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import fail, succeed
+from cli_cases import succeed
 from error_texts import error_text
 
-from lamina import networks
+from lamina import __version__, networks
 from lamina.base.shapes import float32
 from lamina.errors import DefinitionError
 from lamina.files.encode import encode
@@ -172,15 +172,13 @@ def test_the_fixed_cost_of_a_run_is_divided_by_many_training_steps():
 
 def test_the_command_prints_a_table_and_writes_everything(tmp_path):
     file = tmp_path / "bench.json"
-    output = succeed("bench", "--workload", "tiny-step", "--seconds", 0.05, "--json", file).output
+    options = ("--workload", "tiny-step", "--seconds", 0.05, "--dtype", "mixed-bfloat16")
+    output = succeed("bench", *options, "--json", file).output
+    assert output.startswith(f"lamina {__version__} in mixed-bfloat16 on cpu: ")
     assert "tiny-step" in output
     assert "GFLOP/s" in output
     report = json.loads(file.read_text())
+    assert report["dtype"] == "mixed-bfloat16"
     found = report["workloads"]["tiny-step"]
     assert found["median"] == np.median(found["samples"])
     assert found["workload"]["optimizer"]["momentum"] == 0.9
-
-
-def test_the_command_checks_the_output_folder_before_it_measures(tmp_path):
-    file = tmp_path / "missing" / "bench.json"
-    assert "there is no folder" in fail("bench", "--json", file, status=2)

@@ -320,13 +320,6 @@ def test_plan_finds_a_larger_batch_in_mixed_precision():
     assert found[1] > 1.5 * found[0]
 
 
-def test_bench_takes_a_precision():
-    options = ("--workload", "tiny-step", "--seconds", "0.01", "--dtype", "mixed-bfloat16")
-    output = succeed("bench", *options, "--json", "bench.json").output
-    assert output.startswith(f"lamina {lm.__version__} in mixed-bfloat16 on cpu: ")
-    assert json.loads(Path("bench.json").read_text())["dtype"] == "mixed-bfloat16"
-
-
 @pytest.mark.parametrize("command", ["train", "plan", "explain", "profile", "tune"])
 def test_an_unknown_precision_is_refused_with_the_right_spelling(command):
     options = ("--data", "digits") if command == "train" else ()
@@ -411,6 +404,14 @@ WRONG_FILES = [
     ),
     ("check", "x = 1\n", "DefinitionError in wrong.py: the file defines no network"),
     ("check", "net = 3\n", "...found     net = 3"),
+    *(
+        (
+            command,
+            TABLE.partition("loss")[0],
+            "DefinitionError in wrong.py: the file defines no loss",
+        )
+        for command in ("train --data digits", "verify")
+    ),
     ("check", TABLE.replace("net =", "model ="), "...model: name the network net."),
     ("check", TABLE + "loss = lm.MSE\n", "...loss = lm.MSE(...)"),
     ("check", TABLE + "optimizer = 0.1\n", "...optimizer has a wrong value"),
@@ -437,7 +438,8 @@ WRONG_FILES = [
 
 @pytest.mark.parametrize(("command", "text", "expected"), WRONG_FILES)
 def test_a_wrong_file_is_refused_with_its_line(command, text, expected):
-    message = fail(command, write("wrong.py", text))
+    name, *options = command.split()
+    message = fail(name, write("wrong.py", text), *options)
     first, *parts = expected.split("...")
     assert message.startswith(first)
     assert all(part in message for part in parts)
@@ -453,25 +455,24 @@ def test_an_exception_in_the_users_file_is_shown_with_its_line_or_its_traceback(
     assert isinstance(run("--debug", "check", path).exception, KeyError)
 
 
-@pytest.mark.parametrize("command", [["train", "--data", "digits"], ["verify"]])
-def test_a_file_without_the_required_loss_is_refused(command):
-    path = write("net.py", "import lamina as lm\nnet = lm.Sequential(lm.Input(2), lm.Linear(3))\n")
-    message = fail(command[0], path, *command[1:])
-    assert message.startswith("DefinitionError in net.py: the file defines no loss\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--data", "missing.npz"], "DataError in missing.npz: there is no such file"),
-        (["--data", "digits", "--engine", "abacus"], "EngineError: there is no engine 'abacus'"),
-        (["--data", "digits", "--out", "no/a.safetensors"], "DataError in no/a.safetensors: "),
-        (["--data", "digits", "--curves", "no/a.png"], "DataError in no/a.png: the file could"),
+        ("train digits.py --data missing.npz", "DataError in missing.npz: there is no such file"),
+        (
+            "train digits.py --data digits --engine abacus",
+            "EngineError: there is no engine 'abacus'",
+        ),
+        ("train digits.py --data digits --out no/a", "DataError in no/a: "),
+        (
+            "train digits.py --data digits --curves no/a.png",
+            "DataError in no/a.png: the file could",
+        ),
+        ("predict table.csv --data digits", "FileFormatError in table.csv: "),
     ],
 )
-def test_train_refuses_wrong_arguments_before_it_trains(arguments, expected):
-    message = fail("train", "digits.py", *arguments)
-    assert message.startswith(expected)
+def test_wrong_arguments_are_refused_before_the_work(arguments, expected):
+    assert fail(*arguments.split()).startswith(expected)
     assert not Path("digits.safetensors").exists()
 
 
@@ -504,12 +505,6 @@ def test_curves_without_matplotlib_are_refused_at_once(monkeypatch):
     assert message.startswith("MissingExtraError: --curves needs the package matplotlib")
 
 
-def test_a_file_that_is_no_model_is_refused():
-    write("text.safetensors", "not a model")
-    message = fail("predict", "text.safetensors", "--data", "digits")
-    assert message.startswith("FileFormatError in text.safetensors: ")
-
-
 def test_an_os_error_is_one_line_and_an_error_of_lamina_itself_is_not_hidden(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device", "plan.png")
@@ -524,19 +519,19 @@ def test_an_os_error_is_one_line_and_an_error_of_lamina_itself_is_not_hidden(mon
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["train", "missing.py", "--data", "digits"], "'missing.py' does not exist"),
-        (["train", "digits.py"], "Missing option '--data'"),
-        (["train", "digits.py", "--data", "digits", "--epochs", "0"], "0 is not in the range"),
-        (["train", "digits.py", "--data", "digits", "--resume"], "--resume needs --checkpoint"),
-        (["train", "digits.py", "--data", "digits", "--validation", "2"], "between 0 and 1"),
-        (["predict", "digits.py", "--data", "digits", "--out", "a.txt"], "not '.txt'"),
-        (["dance"], "No such command 'dance'"),
-        (["plan", "digits.py", "--gaps", "mean"], "--kind and the like are for --data DATA."),
+        ("train missing.py --data digits", "'missing.py' does not exist"),
+        ("train digits.py", "Missing option '--data'"),
+        ("train digits.py --data digits --epochs 0", "0 is not in the range"),
+        ("train digits.py --data digits --resume", "--resume needs --checkpoint"),
+        ("train digits.py --data digits --validation 2", "between 0 and 1"),
+        ("predict digits.py --data digits --out a.txt", "not '.txt'"),
+        ("dance", "No such command 'dance'"),
+        ("plan digits.py --gaps mean", "--kind and the like are for --data DATA."),
+        ("bench --json missing/bench.json", "there is no folder"),
     ],
 )
 def test_wrong_usage_is_refused_with_status_2(arguments, expected):
-    "digits.py"
-    assert expected in fail(*arguments, status=2)
+    assert expected in fail(*arguments.split(), status=2)
 
 
 def test_several_outputs_do_not_fit_into_one_array():
