@@ -138,15 +138,14 @@ def _run(path: str) -> Mapping[str, Any]:
     return runpy.run_path(path, run_name="lamina_definition")
 
 
-def _wrong(path: str, name: str, value: object, expected: str) -> DefinitionError:
-    advice = f"Write for example: {name} = {expected}"
-    if isinstance(value, type):
+def _wrong(path: str, name: str, value: object, expected: str, advice: str = "") -> DefinitionError:
+    if not advice and isinstance(value, type):
         advice = f"It is the class; make one of it: {name} = lm.{value.__name__}(...)"
     return DefinitionError(
         f"{name} has a wrong value",
         facts=(("expected", expected), ("found", _kind(value))),
         where=path,
-        advice=advice,
+        advice=advice or f"Write for example: {name} = {expected}",
     )
 
 
@@ -190,11 +189,7 @@ def _count(path: str, name: str, value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     digits = value.strip() if isinstance(value, str) else ""
-    raise DefinitionError(
-        f"{name} has a wrong value",
-        facts=(("expected", "a whole number above zero"), ("found", _kind(cast(object, value)))),
-        where=path,
-        advice=f"Write {name} = {digits}, without quotes."
-        if digits.isdecimal()
-        else f"Write for example: {name} = {BATCH_SIZE}",
-    )
+    advice = f"Write for example: {name} = {BATCH_SIZE}"
+    if digits.isdecimal():
+        advice = f"Write {name} = {digits}, without quotes."
+    raise _wrong(path, name, cast(object, value), "a whole number above zero", advice)

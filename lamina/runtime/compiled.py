@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Generic, TypeVar, final
 
@@ -14,7 +15,7 @@ from lamina.compiler.program_cache import compile_cached
 from lamina.engines import room
 from lamina.engines.engine import Arena, Engine, Executable, Memory
 from lamina.engines.room import Need, needs_of_program, require_room
-from lamina.errors import EngineError, LaminaError
+from lamina.errors import EngineError
 from lamina.inspect.bill import Count, largest_batch_of
 from lamina.program.program import Program
 from lamina.runtime.model_lock import ModelLock
@@ -125,28 +126,28 @@ def program_for_batch(
     def needs_of(size: int, count: Count) -> Sequence[Need]:
         return (*state, *count(compiled(size)))
 
-    def refused(error: EngineError) -> LaminaError:
-        available = engine.available_bytes()
-        limit = math.inf if available is None else available + placement.arena.bytes
-        limit = max(limit, room.NOT_ASKED_BYTES)
-        most = engine.target.largest_block_bytes
-        fits = batch > 1 and largest_batch_of(needs_of, engine.needs, limit, most, batch)
-        error.advice = _advice(fits, divisible)
-        return error.at(engine.device.engine)
+    @contextmanager
+    def advised() -> Generator[None]:
+        try:
+            yield
+        except EngineError as error:
+            available = engine.available_bytes()
+            limit = math.inf if available is None else available + placement.arena.bytes
+            limit = max(limit, room.NOT_ASKED_BYTES)
+            most = engine.target.largest_block_bytes
+            fits = batch > 1 and largest_batch_of(needs_of, engine.needs, limit, most, batch)
+            error.advice = _advice(fits, divisible)
+            raise error.at(engine.device.engine) from None
 
-    try:
+    with advised():
         program = compiled(batch)
         planned = needs_of_program(program)
         _require_room(batch, (*state, *planned), placement)
-    except EngineError as error:
-        raise refused(error) from None
     # An error of the engine itself does not depend on the batch.
     needs = engine.needs(program)
     if needs != planned:
-        try:
+        with advised():
             _require_room(batch, (*state, *needs), placement)
-        except EngineError as error:
-            raise refused(error) from None
     return program
 
 

@@ -17,6 +17,7 @@ from lamina.data import Dataset, Stream
 from lamina.errors import DataError, DefinitionError, EngineError, LaminaError, NonFiniteError
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime import Parameters
+from lamina.runtime.memories import Snapshot
 from lamina.step.derive import GRADIENT_NORM
 from lamina.step.loss_scaling import LEAST_SCALE
 from lamina.step.precision import Precision
@@ -37,7 +38,6 @@ from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.order import no_whole_batch
 from lamina.training.progress import Bar, display
 from lamina.training.rates import warn_of_ends
-from lamina.training.snapshot import Snapshot
 from lamina.training.training import Training
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if not loaded_when_used(__name__):
     from lamina.training.callbacks.files import JSONLinesLog as JSONLinesLog
     from lamina.training.callbacks.files import PrintEpochs as PrintEpochs
     from lamina.training.callbacks.files import SaveModels as SaveModels
+    from lamina.training.callbacks.files import TensorBoard as TensorBoard
     from lamina.training.callbacks.stopping import EarlyStopping as EarlyStopping
     from lamina.training.callbacks.stopping import ReduceOnPlateau as ReduceOnPlateau
     from lamina.training.callbacks.stopping import TimeLimit as TimeLimit
-    from lamina.training.callbacks.tensorboard import TensorBoard as TensorBoard
