@@ -65,7 +65,7 @@ class Feed:
                 return
             if not used:
                 self._taken.append(chunk)
-            for rows in groups_after(chunk.groups, used):
+            for rows in _groups_after(chunk.groups, used):
                 some = rows if steps is None else rows[:steps]
                 used += len(some)
                 if len(some):
@@ -122,8 +122,7 @@ def _steps_of(chunk: Chunk) -> int:
     return sum(map(len, chunk.groups))
 
 
-def groups_after(groups: Sequence[Array], steps: int) -> Iterator[Array]:
-    """The batches after so many."""
+def _groups_after(groups: Sequence[Array], steps: int) -> Iterator[Array]:
     for rows in groups:
         if steps < len(rows):
             yield rows[steps:]

@@ -16,8 +16,9 @@ from lamina.data.background import Reader
 from lamina.data.positions import Position
 from lamina.data.stream import whole_of
 from lamina.errors import DataError
-from lamina.runtime.feeds import Stopped, groups_after
+from lamina.runtime.feeds import Stopped
 from lamina.training.batches import Examples
+from lamina.training.order import batches_after
 from lamina.training.training import Training
 
 
@@ -64,10 +65,10 @@ class EpochsOfDataset:
             yield
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
-        given = self._dataset, self._seed, epoch
-        batches = self._training.batches_of(*given, drop_last=self._drop_last)
-        left = groups_after(batches, done)
-        return ((self._resident, rows) for rows in self._training.in_order(self._resident, left))
+        training, before = self._training, epoch * self.steps + done
+        given = self._dataset, training.batch_size, before, self.steps - done, self._seed
+        batches = batches_after(*given, drop_last=self._drop_last)
+        return ((self._resident, rows) for rows in training.in_order(self._resident, batches))
 
     def advance(self, steps: int) -> None:
         pass

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from lamina.base.shapes import Array
 from lamina.data import Dataset
 from lamina.errors import DataError
@@ -20,11 +22,12 @@ def batches_of_rows(rows: Array, size: int) -> list[Array]:
 
 
 def batches_after(
-    dataset: Dataset, batch_size: int, done: int, steps: int, seed: int, *, drop_last: bool
+    dataset: Dataset, batch_size: int, done: int, steps: int, seed: int | None, *, drop_last: bool
 ) -> Iterator[Array]:
     """The batches of so many training steps after those that are done: (batches, batch size).
 
-    The training steps that are done count from the first epoch on. Without a batch: a DataError.
+    The training steps that are done count from the first epoch on. Without a seed, examples stay
+    in their order. Without a batch: a DataError.
     """
     size = min(batch_size, len(dataset))
     used = len(dataset) // batch_size * batch_size if drop_last else len(dataset)
@@ -35,7 +38,10 @@ def batches_after(
     while steps:
         needed = -(-(skipped + steps) // -(-used // size))
         epochs = range(epoch, epoch + min(at_once, needed))
-        orders = dataset.orders(seed, epochs)[:, :used]
+        orders = np.arange(len(dataset))[None].repeat(len(epochs), axis=0)
+        if seed is not None:
+            orders = dataset.orders(seed, epochs)
+        orders = orders[:, :used]
         # If all batches have one size, the batches of several epochs are run at once.
         for order in orders if used % size else [orders.reshape(-1)]:
             for rows in batches_of_rows(order, size):

@@ -43,7 +43,7 @@ from lamina.training.accumulation import Accumulation
 from lamina.training.batches import BatchRunner, Examples, Recorded, joined
 from lamina.training.deferred import DeferredLoss
 from lamina.training.interrupt import Interrupt, held_interrupts
-from lamina.training.order import batches_after, batches_of_rows
+from lamina.training.order import batches_after
 from lamina.training.rates import LearningRates
 
 # The native loop returns after about this time, to show progress and notice Ctrl-C.
@@ -342,20 +342,6 @@ class Training(BatchRunner):
                 groups = feed.groups(steps, lambda: interrupt.is_ending)
                 pieces = list(self.pieces(groups, interrupt))
         return joined(pieces).losses
-
-    def batches_of(
-        self, dataset: Dataset, seed: int | None, epoch: int, *, drop_last: bool = False
-    ) -> list[Array]:
-        """The batches of an epoch, as arrays (batches, batch size) of rows.
-
-        A smaller last batch is in a separate array. Without a seed, examples stay in their order.
-        """
-        rows = np.arange(len(dataset), dtype=np.int64)
-        order = rows if seed is None else dataset.order(seed, epoch)
-        groups = batches_of_rows(order, self.batch_size)
-        if drop_last and groups and groups[-1].shape[1] < self.batch_size:
-            groups.pop()
-        return groups
 
     def pieces(
         self, groups: Iterable[tuple[Examples, Array]], interrupt: Interrupt

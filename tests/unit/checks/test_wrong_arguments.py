@@ -557,7 +557,7 @@ PROTOCOLS = """
 INTERNAL = """
     BatchRunner.fed Coding.notes Coding.of BatchRunner.in_order BatchRunner.uploaded
     BatchRunner.release Model.of_parameters Network.trace Network.variables Explanation.tuning
-    Training.batches_of Training.memories Training.pieces Training.of Window.count"""
+    Training.memories Training.pieces Training.of Window.count"""
 # Objects that users get but do not make.
 MADE = {"Coding", "Layer", "Tensor", "Scope", "Autoencoder", "Schedule", "Callback", "RunningFit"}
 

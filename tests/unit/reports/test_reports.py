@@ -1,12 +1,10 @@
 """Tables and pictures show the given values; pictures are written whole or not at all."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from error_texts import error_text
-from fresh_python import printed
 
 from lamina.errors import DataError, DefinitionError, InternalError, MissingExtraError
 from lamina.reports import (
@@ -305,8 +303,3 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
         "a plot of curves needs the package matplotlib, which is not installed\n"
         '  Install it with: pip install "lamina[plot]"'
     )
-
-
-def test_importing_reports_does_not_import_matplotlib():
-    program = "import sys, lamina.reports; sys.exit('matplotlib' in sys.modules)"
-    assert printed(program, folder=Path(__file__).parents[3]) == ""

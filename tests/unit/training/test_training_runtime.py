@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,8 @@ def test_a_run_gives_the_same_bits_as_single_training_steps():
     with training(stepped) as one, training(run) as other:
         losses: list[float] = []
         for epoch in range(2):
-            for rows in chain.from_iterable(one.batches_of(TRAIN, seed=3, epoch=epoch)):
+            for start in range(0, 50, 8):
+                rows = TRAIN.order(3, epoch)[start : start + 8]
                 losses.append(float(one.step(TRAIN.inputs[rows], TRAIN.targets[rows])))
         found = other.run(TRAIN, steps=14, seed=3)
     np.testing.assert_array_equal(found, np.array(losses, "float32"))
@@ -97,17 +97,6 @@ def test_a_smaller_batch_is_trained_on(model):
         x, y = normal(3, 4), labels(3)
         assert float(one.step(x, y)) == float(other.step(x, y))
     assert same(model.parameters(), exact.parameters())
-
-
-def test_every_example_of_an_epoch_is_in_one_batch_in_an_order_of_its_own():
-    with training(lm.Model(network())) as trainer:
-        batches = list(chain.from_iterable(trainer.batches_of(TRAIN, seed=0, epoch=0)))
-        (whole,) = trainer.batches_of(TRAIN, seed=0, epoch=0, drop_last=True)
-        (other,) = trainer.batches_of(TRAIN, seed=0, epoch=1, drop_last=True)
-    assert [len(rows) for rows in batches] == [8] * 6 + [2]
-    assert sorted(np.concatenate(batches)) == list(range(50))
-    assert whole.shape == (6, 8)
-    assert (whole != other).any()
 
 
 def test_a_run_does_so_many_training_steps(model):
