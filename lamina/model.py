@@ -49,7 +49,7 @@ from lamina.runtime.predictor import Predictor
 from lamina.step.planning import bill_of
 from lamina.step.precision import MIXED, ProductPrecision, Products, precision_of
 from lamina.training.callbacks.hooks import AnyCallback
-from lamina.training.evaluation import BATCH_SIZE, evaluate
+from lamina.training.evaluation import BATCH_SIZE, evaluating, summary
 from lamina.training.fit import ON_INTERRUPT, RETURN, Fit
 from lamina.training.history import History
 from lamina.training.training import Training
@@ -248,8 +248,10 @@ class Model(Named):
         Returns:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
-        found, examples = as_metrics(metrics), as_data(data, self.coding)
-        return evaluate(self._parameters, examples, as_loss(loss), found, batch_size)
+        measured, given = as_metrics(metrics), (as_data(data, self.coding), as_loss(loss))
+        with evaluating(self._parameters, *given, measured, batch_size=batch_size) as measure:
+            assert measure is not None
+            return summary(measure(), measured)
 
     @checked
     def training(

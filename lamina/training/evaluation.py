@@ -25,19 +25,6 @@ from lamina.training.order import batches_of_rows
 BATCH_SIZE = STEP_EXAMPLES
 
 
-def evaluate(
-    parameters: Parameters,
-    data: Dataset | Stream,
-    loss: Loss,
-    metrics: Sequence[Metric],
-    batch_size: int = BATCH_SIZE,
-) -> dict[str, Any]:
-    """Loss and metrics on data, by name: floats, or arrays such as a confusion matrix."""
-    with evaluating(parameters, data, loss, metrics, batch_size=batch_size) as measure:
-        assert measure is not None
-        return summary(measure(), metrics)
-
-
 @contextmanager
 def evaluating(
     parameters: Parameters,

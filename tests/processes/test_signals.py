@@ -15,6 +15,7 @@ from unittest.mock import MagicMock, patch
 import numpy as np
 import pytest
 from fresh_python import printed, run_python
+from training_cases import same
 
 import lamina as lm
 from lamina.base.shielded import shielded
@@ -69,10 +70,6 @@ def writes_interrupted_by(action: Callable[[], None], *, shape: Any = None) -> I
 
 def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all((one[n] == other[n]).all() for n in one)
 
 
 def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch):

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
@@ -39,6 +40,7 @@ class TrainedModel(Protocol):
 
 
 @final
+@dataclass(eq=False, repr=False)
 class RunningFit:
     """A fit while it runs, for the hooks of callbacks.
 
@@ -52,23 +54,16 @@ class RunningFit:
         epoch: the number of the current epoch, from 1.
     """
 
-    def __init__(
-        self,
-        model: TrainedModel,
-        training: Training,
-        history: History,
-        smaller_is_better: Mapping[str, bool | None],
-        epochs: int,
-        interrupt: Interrupt,
-    ) -> None:
-        self.model = model
-        self.training = training
-        self.history = history
-        self.smaller_is_better = smaller_is_better
-        self.epochs = epochs
-        self.epoch = len(history)
-        self.is_stopping = False
-        self._interrupt = interrupt
+    model: TrainedModel
+    training: Training
+    history: History
+    smaller_is_better: Mapping[str, bool | None]
+    epochs: int
+    _interrupt: Interrupt
+    is_stopping: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.epoch = len(self.history)
 
     @property
     def rate(self) -> float:

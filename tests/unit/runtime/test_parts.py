@@ -286,20 +286,6 @@ def test_two_alternating_trainings_equal_those_of_two_copied_models(engine):
     assert same(others[0].states(), whole.states())
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_frozen_part_keeps_its_bits_and_the_other_learns(engine):
-    generator, discriminator, fooling, both = adversaries()
-    whole = lm.Model(both, engine=engine)
-    makes, tells = whole.part(generator), whole.part(discriminator)
-    first = makes.parameters(), tells.parameters()
-    train_once(whole, both, tells_apart, generator, normal(8, 3), normal(8, 4))
-    second = makes.parameters(), tells.parameters()
-    train_once(whole.part(fooling), fooling, fools, discriminator, normal(8, 3))
-    third = makes.parameters(), tells.parameters()
-    assert [same(first[n], second[n]) for n in (0, 1)] == [True, False]
-    assert [same(second[n], third[n]) for n in (0, 1)] == [False, True]
-
-
 # Names and errors ---------------------------------------------------------------------------------
 
 
