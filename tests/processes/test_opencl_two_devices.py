@@ -50,10 +50,6 @@ assert drivers[0] is not drivers[1]
 before = [driver.allocated.bytes for driver in drivers]
 memory = open_engine(second).allocate((1024,), np.dtype("float32"))
 assert [driver.allocated.bytes for driver in drivers] == [before[0], before[1] + 4096]
-try:
-    open_engine(first).compile(None, {}, open_engine(second).arena())
-except lm.errors.InternalError as error:
-    print(error.problem.partition(":")[0])
 """
 
 
@@ -64,8 +60,4 @@ def test_two_devices_train_at_the_same_time_and_exchange_parameters():
     if done.returncode == 3:
         pytest.skip("fewer than two OpenCL devices; PoCL has as many as POCL_DEVICES names")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "trained together",
-        "copied",
-        "an engine was given an arena of another one",
-    ]
+    assert done.stdout == "trained together\ncopied\n"
