@@ -1,8 +1,8 @@
 """A small network and data, and helpers of the tests of trainings and fits."""
 
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -56,26 +56,13 @@ def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
 
 def in_threads(work: Callable[[int], object], count: int = 4) -> None:
     """Runs `work(number)` in several threads that are switched often; raises their errors."""
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(count) as threads:
+            list(threads.map(work, range(count)))
     finally:
         sys.setswitchinterval(interval)
-    if errors:
-        raise errors[0]
 
 
 def losses_of(read: Callable[[Any], None]) -> list[float]:

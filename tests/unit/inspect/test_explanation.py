@@ -169,6 +169,7 @@ def test_the_command_explain_shows_the_training_step_or_inference_or_parts(file)
     assert shown.startswith("training step, 4 examples, on cpu (")
     shown = succeed("explain", file, "--inference", "--engine", "interpreter").output
     assert shown.startswith("inference, 4 examples, on interpreter (")
+    assert "cast" in succeed("explain", file, "--dtype", "mixed-bfloat16").output
     assert "step1" in succeed("explain", file, "--step", "1", "--as", "assembly").output
     lines = succeed("explain", file, "--as", "schedule").output.splitlines()
     assert lines[0].startswith("0: loop nest over (")
