@@ -248,8 +248,9 @@ class Model(Named):
         Returns:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
-        measured, given = as_metrics(metrics), (as_data(data, self.coding), as_loss(loss))
-        with evaluating(self._parameters, *given, measured, batch_size=batch_size) as measure:
+        measured, examples = as_metrics(metrics), as_data(data, self.coding)
+        given = self._parameters, examples, as_loss(loss), measured
+        with evaluating(*given, batch_size=batch_size) as measure:
             assert measure is not None
             return summary(measure(), measured)
 
