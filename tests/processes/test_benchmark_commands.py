@@ -5,12 +5,12 @@ import importlib.util
 import json
 import stat
 import sys
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from error_texts import error_text, refused
@@ -782,65 +782,34 @@ def test_calls_as_graphs_compute_what_calls_compute(on_device, modules, name, mi
         peer.reset()
 
 
-class FakeCuda:
-    """A double of `torch.cuda`: what it does stands in `done`."""
-
-    def __init__(self, fails: bool = False) -> None:
-        self.done: list[str] = []
-        self.used, self._fails = "default", fails
-
-    def call(self) -> None:
-        self.done.append(f"call on {self.used}")
-        if self._fails and "capture" in self.done:
-            raise RuntimeError("the reason")
-
-    def Stream(self, device: Any, name: str = "side") -> Any:
-        return SimpleNamespace(
-            name=name, wait_stream=lambda other: self.done.append(f"{name} waits for {other.name}")
-        )
-
-    def current_stream(self, device: Any) -> Any:
-        return self.Stream(device, "default")
-
-    @contextmanager
-    def stream(self, stream: Any) -> Generator[None]:
-        before, self.used = self.used, stream.name
-        yield
-        self.used = before
-
-    def CUDAGraph(self) -> Any:
-        return SimpleNamespace(replay=lambda: self.done.append("replay"))
-
-    @contextmanager
-    def graph(self, graph: Any, stream: Any) -> Generator[None]:
-        self.done.append("capture")
-        with self.stream(stream):
-            try:
-                yield
-            finally:
-                if self._fails:
-                    raise RuntimeError("a capture that failed cannot end")
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_capture_follows_warm_ups_on_its_own_stream_and_tells_its_first_error(
     on_device, monkeypatch, fails
 ):
-    cuda = FakeCuda(fails)
+    cuda, warm_ups = MagicMock(), on_device.WARM_UPS
+    side, graph = cuda.Stream.return_value, cuda.CUDAGraph.return_value
+    if fails:
+        cuda.call.side_effect = [None] * warm_ups + [RuntimeError("the reason")]
+        # The end of a capture that failed raises an error too.
+        cuda.graph.return_value.__exit__.side_effect = RuntimeError("not ended")
     monkeypatch.setattr(on_device.torch, "cuda", cuda)
     device = on_device.torch.device("cuda:0")
 
     def capture():
-        on_device.captured(cuda.call, lambda: cuda.done.append("begin"), device)()
+        on_device.captured(cuda.call, cuda.begin, device)()
 
     if fails:
         assert error_text(RuntimeError, capture) == "the reason"
     else:
         capture()
-    warm_ups = ["call on side"] * on_device.WARM_UPS
-    assert cuda.done == [
-        *("side waits for default", *warm_ups, "default waits for side"),
-        *("begin", "capture", "call on side", *["replay"] * (not fails)),
+    cuda.stream.assert_called_once_with(side)
+    cuda.graph.assert_called_once_with(graph, stream=side)
+    assert [name for name, *_ in cuda.mock_calls] == [
+        *("Stream", "CUDAGraph", "current_stream", "Stream().wait_stream"),
+        *("stream", "stream().__enter__", *["call"] * warm_ups, "stream().__exit__"),
+        *("current_stream", "current_stream().wait_stream", "begin"),
+        *("graph", "graph().__enter__", "call", "graph().__exit__"),
+        *["CUDAGraph().replay"] * (not fails),
     ]
 
 
