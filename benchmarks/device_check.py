@@ -352,7 +352,7 @@ def steps(given: argparse.Namespace, found: Found) -> None:
 
     def measured(make: Callable[[], Any]) -> dict[str, Any]:
         peer = make()
-        batch = peer._workload.batch
+        batch = peer.workload.batch
         if peer._training is None:
             profile = peer._model.profile(batch, data=peer._x[:batch], seconds=0.1)
         else:

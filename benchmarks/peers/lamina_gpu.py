@@ -44,7 +44,6 @@ class LaminaOnGpu(Lamina):
         _tune(workload, os.environ[TUNING])
         self._tuned = time.perf_counter() - started
         super().__init__(workload, ENGINE, DTYPE, PRODUCTS)
-        self._workload = workload
 
     def resident_seconds(self, steps: int) -> float:
         """Seconds of repeated runs of the program, on the inputs that are on the device."""
@@ -58,7 +57,7 @@ class LaminaOnGpu(Lamina):
 
     def _programs(self) -> list[CompiledProgram]:
         """The programs of a call: one of a training step, one for each batch of a forward pass."""
-        count = self._workload.batch
+        count = self.workload.batch
         if self._training is not None:
             return [self._training._program(count)]
         inference = self._model._inference
@@ -73,7 +72,7 @@ class LaminaOnGpu(Lamina):
         bytes_ = 0
         engine = open_engine(ENGINE)
         for one in self._programs():
-            planned = MemoryBill(self._workload.batch, one.program).peak_bytes
+            planned = MemoryBill(self.workload.batch, one.program).peak_bytes
             bytes_ = max(bytes_, planned + (engine.workspace_bytes(one.program) or 0))
         return {"tuned_seconds": self._tuned, "bytes": bytes_}
 

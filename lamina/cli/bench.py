@@ -73,7 +73,7 @@ def bench(
     from lamina.engines.discovery import open_engine
     from lamina.files.atomic import write_atomically
     from lamina.step.precision import precision_of
-    from lamina.workloads import chosen, measure
+    from lamina.workloads import Runner, chosen, measure
 
     workloads = chosen(names)
     device = open_engine(engine).device
@@ -82,7 +82,8 @@ def bench(
     rows: list[tuple[str, ...]] = []
     measured: dict[str, Any] = {}
     for workload in workloads:
-        samples = measure(workload, engine, seconds, types.name, types.products)
+        runner = Runner(workload, engine, types.name, types.products)
+        samples = measure(runner, seconds)
         median = statistics.median(samples)
         rate = workload.flops() / median / 1e9
         figures = (str(workload.batch), seconds_text(median), f"{rate:.3g}")

@@ -35,8 +35,8 @@ class Runner:
         dtype: str = "float32",
         precision: str = "float32",
     ) -> None:
+        self.workload = workload
         self._x, self._y = workload.data()
-        self._timed = workload.timed
         types = {"dtype": dtype, "precision": precision}
         self._model = Model(workload.network(), engine=engine, seed=SEED, **types)
         self._training: Training | None = None
@@ -58,7 +58,7 @@ class Runner:
         elif training is None:
             for _ in range(steps):
                 self._model.predict(x)
-        elif self._timed == "run":
+        elif self.workload.timed == "run":
             training.run((x, y), steps=steps, seed=SEED)
         else:
             loss = training.step(x, y)
@@ -74,15 +74,8 @@ class Runner:
             self._training.release()
 
 
-def measure(
-    workload: Workload,
-    engine: str = DEFAULT_ENGINE,
-    seconds: float = 0.3,
-    dtype: str = "float32",
-    precision: str = "float32",
-) -> list[float]:
-    """Seconds per training step or forward pass, several samples."""
-    runner = Runner(workload, engine, dtype, precision)
+def measure(runner: Runner, seconds: float) -> list[float]:
+    """Seconds per training step or forward pass, several samples; releases the runner."""
 
     def timed(steps: int) -> float:
         started = time.perf_counter()
@@ -90,7 +83,7 @@ def measure(
         return time.perf_counter() - started
 
     try:
-        return samples(timed, seconds, workload.steps)
+        return samples(timed, seconds, runner.workload.steps)
     finally:
         runner.release()
 

@@ -20,6 +20,7 @@ from lamina.workloads import (
     PRODUCTS,
     WORKLOADS,
     Ready,
+    Runner,
     chosen,
     measure,
     samples,
@@ -135,7 +136,7 @@ def test_workloads_are_chosen_by_name_products_only_so():
 
 
 def test_measuring_gives_seconds_per_training_step():
-    found = measure(WORKLOADS["tiny-step"], "interpreter", seconds=0.03)
+    found = measure(Runner(WORKLOADS["tiny-step"], "interpreter"), seconds=0.03)
     assert 1e-6 < min(found) <= max(found) < 1
 
 
