@@ -14,7 +14,7 @@ from lamina.errors import EngineError
 from lamina.runtime.compiled import CompiledProgram
 from lamina.step.micro_batches import EXAMPLES
 from lamina.training.batches import Recorded, joined
-from lamina.training.order import batches_of_rows
+from lamina.training.epochs import batches_of_rows
 
 
 @final

@@ -18,8 +18,7 @@ from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped
 from lamina.step.derive import GRADIENT_NORM, evaluation_graph
 from lamina.training.batches import BatchRunner, Examples, Recorded, joined
-from lamina.training.epochs import ALL_FINITE, fault_of
-from lamina.training.order import batches_of_rows
+from lamina.training.epochs import ALL_FINITE, batches_of_rows, fault_of
 
 # The default number of examples in a batch.
 BATCH_SIZE = STEP_EXAMPLES

@@ -30,12 +30,12 @@ from lamina.training.epochs import (
     Epochs,
     EpochsOfDataset,
     EpochsOfStream,
+    no_whole_batch,
     require_epochs,
 )
 from lamina.training.evaluation import evaluating, names_of, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
-from lamina.training.order import no_whole_batch
 from lamina.training.progress import Bar, display
 from lamina.training.rates import warn_of_ends
 from lamina.training.training import Training

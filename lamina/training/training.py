@@ -42,8 +42,8 @@ from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
 from lamina.training.accumulation import Accumulation
 from lamina.training.batches import BatchRunner, Examples, Recorded, joined
 from lamina.training.deferred import DeferredLoss
+from lamina.training.epochs import batches_after
 from lamina.training.interrupt import Interrupt, held_interrupts
-from lamina.training.order import batches_after
 from lamina.training.rates import LearningRates
 
 # The native loop returns after about this time, to show progress and notice Ctrl-C.

@@ -30,7 +30,7 @@ import lamina as lm
 from lamina.data import Dataset
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, LaminaWarning, ReleasedError
-from lamina.training.order import batches_after
+from lamina.training.epochs import batches_after
 
 # Batches of many sizes ----------------------------------------------------------------------------
 
