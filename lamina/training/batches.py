@@ -149,10 +149,9 @@ class BatchRunner(Named):
         self._graph: BatchGraph
 
     def __getstate__(self) -> dict[str, Any]:
-        kind = type(self).__name__.lower()
         raise DefinitionError(
-            f"{'an' if kind[0] == 'e' else 'a'} {kind} cannot be copied or pickled",
-            where=type(self).__name__,
+            "a training cannot be copied or pickled",
+            where="Training",
             advice="Copy the model and make a new training of the copy. state() returns the "
             "optimizer's state, and restore(state) sets it.",
         )
@@ -355,9 +354,8 @@ class BatchRunner(Named):
 
     def _require_alive(self) -> None:
         if self._released:
-            kind = type(self).__name__.lower()
             raise ReleasedError(
-                f"this {kind} was released: its memory is gone",
-                where=type(self).__name__,
+                "this training was released: its memory is gone",
+                where="Training",
                 advice="Make a new one with model.training(...); the model still works.",
             )
