@@ -37,19 +37,16 @@ class LearningRates:
         used = frozenset[str]().union(*(number.sources for number, _ in self._leaves))
         rates = {name: one for name, one in numbers.rates.items() if one[1] in used}
         self._optimizers = {name: optimizer for name, (optimizer, _) in rates.items()}
-        # For each name the number, or the function of the training step.
-        self._given: dict[str, float | RateFunction]
-        self._given = {name: optimizer.rate for name, optimizer in self._optimizers.items()}
         self._names = {name: source for name, (_, source) in rates.items()}
         # The rates, or factors of functions, that were set.
         self._set: dict[str, float] = {}
 
     def values(self, step: int) -> dict[str, float]:
         """The rate of each name in a training step."""
-        return {name: self._value(name, step) for name in self._given}
+        return {name: self._value(name, step) for name in self._optimizers}
 
     def _value(self, name: str, step: int) -> float:
-        given = self._given[name]
+        given: float | RateFunction = self._optimizers[name].rate
         if callable(given):
             return _at(given, step) * self._set.get(name, 1.0)
         return self._set.get(name, given)
@@ -59,21 +56,21 @@ class LearningRates:
 
         The rate of a function of the training step is set by a factor, which stays.
         """
-        if not self._given:
+        if not self._optimizers:
             raise _not_settable("This optimizer has no learning rate, or makes a constant of it.")
         ready: dict[str, float] = {}
         for name, value in values.items():
-            if name not in self._given:
+            if name not in self._optimizers:
                 raise DefinitionError(
                     f"there is no rate {name!r}",
-                    facts=(("expected", ", ".join(self._given)), ("found", repr(name))),
+                    facts=(("expected", ", ".join(self._optimizers)), ("found", repr(name))),
                     where="rate",
                 )
             try:
                 number = _NOT_NEGATIVE.read(value)
             except Misfit as misfit:
                 raise refusal(misfit, name, value, where="training") from None
-            ready[name] = self._factor(self._given[name], number, step)
+            ready[name] = self._factor(self._optimizers[name].rate, number, step)
             if not _is_input(self._optimizers[name], number):
                 raise _not_settable(
                     "The optimizer computes a constant from it. Compute with tensors: "
@@ -90,7 +87,7 @@ class LearningRates:
         # The shortest decimal number that is stored as this one: 0.01, not 0.00999999978.
         rates = {
             name: float(str(state[name]))
-            for name in self._given
+            for name in self._optimizers
             if name in state and state[name].dtype.kind == "f" and state[name].shape == ()
         }
         return rates, {name: value for name, value in state.items() if name not in rates}
