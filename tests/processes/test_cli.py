@@ -310,16 +310,6 @@ def test_train_takes_losses_and_metrics_by_output():
     assert_equal("two.safetensors", fitted(TWO_OUTPUTS, digits=lm.data.load("table.csv")))
 
 
-def test_plan_finds_a_larger_batch_in_mixed_precision():
-    text = DIGITS.replace("lm.Linear(16)", "lm.Linear(512)")
-    common = ("plan", write("digits.py", text), "--memory", "10 MiB", "--dtype")
-    found = [
-        int(re.search(r"10 MiB: ([\d,]+)", succeed(*common, dtype).output)[1].replace(",", ""))
-        for dtype in ("float32", "mixed-bfloat16")
-    ]
-    assert found[1] > 1.5 * found[0]
-
-
 @pytest.mark.parametrize("command", ["train", "plan", "explain", "profile", "tune"])
 def test_an_unknown_precision_is_refused_with_the_right_spelling(command):
     options = ("--data", "digits") if command == "train" else ()
@@ -376,11 +366,8 @@ def test_float64_files_are_used_as_float32_with_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         result = succeed(*common)
-    lines = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert [line.partition(". ")[0] for line in lines] == [
-        "warning: input 0 is converted from float64 to float32",
-        "warning: target 0 is converted from float64 to float32",
-    ]
+    for name in ("input 0", "target 0"):
+        assert f"warning: {name} is converted from float64 to float32. " in result.stderr
     assert "warning" not in succeed(*common, "--dtype", "float64").stderr
 
 

@@ -14,6 +14,7 @@ from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
+from callback_cases import Seen, hooked
 from fresh_python import printed, run_python
 from training_cases import same
 
@@ -380,21 +381,10 @@ def test_ctrl_c_may_raise_once_the_fit_has_ended(pressing, capsys):
 
 
 def test_callbacks_end_before_ctrl_c_raises(pressing):
-    seen: list[str] = []
-
-    class Seen(lm.Callback):
-        def epoch_begins(self, fit):
-            pressing()
-
-        def fit_ends(self, fit):
-            seen.append(f"ends {len(fit.history)} {fit.history.interrupted}")
-
-        def fit_fails(self, fit, error):
-            seen.append("fails")
-
+    seen = Seen()
     with pytest.raises(KeyboardInterrupt):
-        small_fit([Seen()], on_interrupt="raise")
-    assert seen == ["ends 0 True"]
+        small_fit([hooked(epoch_begins=lambda *_: pressing()), seen], on_interrupt="raise")
+    assert seen.calls[-1] == "fit ends, interrupted True"
 
 
 @posix_only
