@@ -17,9 +17,7 @@ _LOGARITHMIC_ABOVE = 100.0
 _PANELS_A_ROW = 3
 
 
-def plot_curves(
-    series: Mapping[str, Sequence[float]], path: str | os.PathLike[str], *, title: str = ""
-) -> None:
+def plot_curves(series: Mapping[str, Sequence[float]], path: str | os.PathLike[str]) -> None:
     """Writes one panel for the loss and one for each metric, over the epochs.
 
     Args:
@@ -46,8 +44,6 @@ def plot_curves(
             _draw_panel(axes, panels[number], series)
         else:
             axes.set_visible(False)
-    if title:
-        figure.suptitle(title, fontsize=11, color=INK)
     save_figure(figure, path)
 
 
