@@ -17,7 +17,9 @@ _LOGARITHMIC_ABOVE = 100.0
 _PANELS_A_ROW = 3
 
 
-def plot_curves(series: Mapping[str, Sequence[float]], path: str | os.PathLike[str]) -> None:
+def plot_curves(
+    series: Mapping[str, Sequence[float]], path: str | os.PathLike[str], *, title: str = ""
+) -> None:
     """Writes one panel for the loss and one for each metric, over the epochs.
 
     Args:
@@ -44,6 +46,8 @@ def plot_curves(series: Mapping[str, Sequence[float]], path: str | os.PathLike[s
             _draw_panel(axes, panels[number], series)
         else:
             axes.set_visible(False)
+    if title:
+        figure.suptitle(title, fontsize=11, color=INK)
     save_figure(figure, path)
 
 

@@ -20,12 +20,13 @@ from lamina.reports.figure import BLUE, INK, ORANGE, clean_axes, colour_bar, new
 CHARACTERS = " .:-=+*#%@"
 # More classes than this get no numbers in their cells.
 _MOST_NUMBERS = 25
-# The width of an image, and the space between images as a share of it.
+# The width of an image; the space between images, and of a caption, as shares of it.
 _INCHES = 0.5
 _GAP = 0.08
+_CAPTION = 0.3
 
 
-def map_text(values: npt.ArrayLike) -> str:
+def map_text(values: npt.ArrayLike, *, characters: str = CHARACTERS) -> str:
     """One character for each value; NaN shows as "?".
 
     A character is about twice as tall as it is wide: for a square picture take twice as many
@@ -33,6 +34,7 @@ def map_text(values: npt.ArrayLike) -> str:
 
     Args:
         values: (rows, columns), clipped to [0, 1]. Row 0 is printed last.
+        characters: characters from low to high.
 
     Returns:
         One line for each row.
@@ -41,15 +43,15 @@ def map_text(values: npt.ArrayLike) -> str:
         DataError: if the values are not a grid.
 
     Example:
-        >>> print(map_text([[0.0, 0.5, 1.0], [1.0, 0.5, 0.0]]))
-        @+
-         +@
+        >>> print(map_text([[0.0, 0.5, 1.0], [1.0, 0.5, 0.0]], characters=" +#"))
+        #+
+         +#
     """
     grid = _grid(values)
     missing = np.isnan(grid)
-    level = np.floor(np.where(missing, 0.0, np.clip(grid, 0.0, 1.0)) * len(CHARACTERS))
-    numbers = np.minimum(level.astype(np.int64), len(CHARACTERS) - 1)
-    shown = np.where(missing, "?", np.array(list(CHARACTERS))[numbers])
+    level = np.floor(np.where(missing, 0.0, np.clip(grid, 0.0, 1.0)) * len(characters))
+    numbers = np.minimum(level.astype(np.int64), len(characters) - 1)
+    shown = np.where(missing, "?", np.array(list(characters))[numbers])
     return "\n".join("".join(row) for row in shown[::-1])
 
 
@@ -128,7 +130,11 @@ def _grid(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def plot_confusion(
-    counts: npt.ArrayLike, path: str | os.PathLike[str], *, names: Sequence[str] = ()
+    counts: npt.ArrayLike,
+    path: str | os.PathLike[str],
+    *,
+    names: Sequence[str] = (),
+    title: str = "",
 ) -> None:
     """Writes the matrix: a row for each true class, a column for each predicted one.
 
@@ -179,11 +185,17 @@ def plot_confusion(
     for line in axes.spines.values():
         line.set_visible(False)
     colour_bar(figure, axes, picture, "share of the true class")
+    axes.set_title(title, fontsize=11, color=INK)
     save_figure(figure, path)
 
 
 def plot_images(
-    images: npt.ArrayLike, path: str | os.PathLike[str], *, columns: int | None = None
+    images: npt.ArrayLike,
+    path: str | os.PathLike[str],
+    *,
+    columns: int | None = None,
+    captions: Sequence[str] = (),
+    title: str = "",
 ) -> None:
     """Writes images side by side, row after row.
 
@@ -192,9 +204,10 @@ def plot_images(
             (count, 3, height, width) for colours; clipped to [0, 1].
         path: the file; PNG, unless its ending says otherwise.
         columns: images in a row; by default about as many as rows.
+        captions: a word below each image.
 
     Raises:
-        DataError: if these are not images.
+        DataError: if these are not images, or the number of captions differs.
         MissingExtraError: without matplotlib.
     """
     pixels = np.asarray(images, dtype=np.float64)
@@ -210,22 +223,32 @@ def plot_images(
             advice="Reshape the values, and omit further channels.",
         )
     count, channels, height, width = pixels.shape
+    if captions and len(captions) != count:
+        raise DataError(
+            "images and captions do not fit together",
+            facts=(("images", str(count)), ("captions", str(len(captions)))),
+        )
     across = min(columns or math.ceil(math.sqrt(count)), count)
     down = math.ceil(count / across)
     gap = max(1, round(_GAP * width))
+    below = gap + (round(_CAPTION * width) if captions else 0)
     # All images are drawn as one picture: matplotlib takes seconds to lay out many axes.
-    sheet = np.ones((down * (height + gap) - gap, across * (width + gap) - gap, channels))
-    corners = [(n // across * (height + gap), n % across * (width + gap)) for n in range(count)]
+    sheet = np.ones((down * (height + below) - gap, across * (width + gap) - gap, channels))
+    corners = [(n // across * (height + below), n % across * (width + gap)) for n in range(count)]
     for image, (top, left) in zip(pixels, corners, strict=True):
         sheet[top : top + height, left : left + width] = image.transpose(1, 2, 0)
     scale = _INCHES / width
     figure = new_figure(
         max(sheet.shape[1] * scale, 2.0) + 0.1,
-        sheet.shape[0] * scale + 0.1,
+        sheet.shape[0] * scale + (0.4 if title else 0.1),
         purpose="a sheet of images",
     )
     axes: Any = figure.subplots()
     axes.set_axis_off()
     shown = np.clip(sheet if channels == 3 else sheet[:, :, 0], 0, 1)
     axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    for caption, (top, left) in zip(captions, corners, strict=False):
+        below_image = left + width / 2 - 0.5, top + height
+        axes.text(*below_image, caption, ha="center", va="top", fontsize=7, color=INK)
+    axes.set_title(title, fontsize=9, color=INK)
     save_figure(figure, path)

@@ -99,9 +99,9 @@ def test_a_table_without_rows_is_its_header_and_rows_have_one_length():
 
 
 def test_a_map_is_text_of_lines_of_one_length_with_the_lowest_row_last():
-    assert map_text([[0.0, 1.0], [0.5, 0.0]]) == "+ \n @"
+    assert map_text([[0.0, 1.0], [0.5, 0.0]], characters=" +#") == "+ \n #"
     # Values are clipped, and NaN is a question mark.
-    assert map_text([[-3.0, 1.5, float("nan")]]) == " @?"
+    assert map_text([[-3.0, 1.5, float("nan")]], characters=".#") == ".#?"
     assert map_text(np.zeros((2, 3))).splitlines() == ["   ", "   "]
 
 
@@ -181,6 +181,10 @@ NO_MAP = (
             (plot_images, np.zeros(shape), {}, [SHEET, f"found     {shape}"])
             for shape in ((8, 8), (2, 4, 8, 8), (0, 8, 8))
         ),
+        (
+            *(plot_images, np.zeros((3, 8, 8)), {"captions": ["one"]}),
+            ["images and captions do not fit together"],
+        ),
     ],
 )
 def test_data_that_cannot_be_drawn_are_refused(path, plot, data, how, texts):
@@ -237,7 +241,7 @@ COUNTS = np.array([[50, 2, 0], [1, 9, 0], [0, 0, 0]])
 
 def test_a_confusion_matrix_shows_counts_coloured_by_the_true_class(path, figures):
     names = ["shirt", "coat", "bag"]
-    plot_confusion(COUNTS, path, names=names)
+    plot_confusion(COUNTS, path, names=names, title="Clothes")
     axes = figures[0].axes[0]
     assert texts_of(axes) == ["50", "2", "1", "9"]
     (picture,) = axes.images
@@ -254,7 +258,7 @@ def test_a_confusion_matrix_of_many_classes_has_no_numbers(path, figures):
 @pytest.mark.parametrize("shape", [(7, 4, 6), (7, 1, 4, 6), (7, 3, 4, 6)])
 def test_a_sheet_shows_its_images_row_by_row(path, figures, shape):
     images = np.random.default_rng(0).uniform(-0.5, 1.5, shape)
-    plot_images(images, path, columns=3)
+    plot_images(images, path, columns=3, title="Noise")
     (axes,) = figures[0].axes
     (picture,) = axes.images
     sheet = np.asarray(picture.get_array())
@@ -262,6 +266,12 @@ def test_a_sheet_shows_its_images_row_by_row(path, figures, shape):
     last = images[6].reshape(-1, 4, 6).transpose(1, 2, 0).squeeze()
     np.testing.assert_array_equal(sheet[10:, :6], np.clip(last, 0, 1))
     assert (sheet[10:, 6:] == 1).all()
+    assert axes.get_title() == "Noise"
+
+
+def test_a_sheet_has_captions(path, figures):
+    plot_images(np.zeros((3, 8, 8)), path, captions=["one", "two", "three"])
+    assert texts_of(figures[0].axes[0]) == ["one", "two", "three"]
 
 
 def test_the_suffix_chooses_the_format_of_a_picture(tmp_path):
