@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
@@ -40,7 +39,6 @@ class TrainedModel(Protocol):
 
 
 @final
-@dataclass(eq=False, repr=False)
 class RunningFit:
     """A fit while it runs, for the hooks of callbacks.
 
@@ -54,16 +52,23 @@ class RunningFit:
         epoch: the number of the current epoch, from 1.
     """
 
-    model: TrainedModel
-    training: Training
-    history: History
-    smaller_is_better: Mapping[str, bool | None]
-    epochs: int
-    _interrupt: Interrupt
-    is_stopping: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self.epoch = len(self.history)
+    def __init__(
+        self,
+        model: TrainedModel,
+        training: Training,
+        history: History,
+        smaller_is_better: Mapping[str, bool | None],
+        epochs: int,
+        interrupt: Interrupt,
+    ) -> None:
+        self.model = model
+        self.training = training
+        self.history = history
+        self.smaller_is_better = smaller_is_better
+        self.epochs = epochs
+        self.epoch = len(history)
+        self.is_stopping = False
+        self._interrupt = interrupt
 
     @property
     def rate(self) -> float:
