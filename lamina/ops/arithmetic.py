@@ -7,63 +7,45 @@ from collections.abc import Callable
 import numpy as np
 
 from lamina.base.shapes import Array, as_whole
-from lamina.checks import checked_as_given as checked
-from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
+from lamina.graph import OPS, Sample, Tensor, TensorLike
 from lamina.ops.comparison import equal, greater, less, less_equal, logical_and, where
-from lamina.ops.conversion import apply_to_numbers, floating, numeric, operands_of
+from lamina.ops.conversion import floating, floats_of, numbers_of, numeric, operands_of
 from lamina.ops.elementwise import log, sigmoid, softplus
-from lamina.ops.factories import ANY, NUMBER, POSITIVE, WIDE, applied, elementwise_op, formula
+from lamina.ops.factories import ANY, NUMBER, POSITIVE, WIDE, applied, elementwise, formula
+from lamina.ops.records import Operands
 from lamina.program.definitions import integer_power
 from lamina.program.scalar import Scalar
 
 __all__ = ["add", "div", "lerp", "logaddexp", "maximum", "minimum", "mul", "multiply_add", "pow"]
 __all__ += ["sub", "xlogy"]
 
-ADD = elementwise_op(
-    "add", "add", np.add, (lambda a, b, y, g: g, lambda a, b, y, g: g), kinds=NUMBER
-)
 
-
-@operator
-def add(left: TensorLike, right: TensorLike) -> Tensor:
+@elementwise("add", np.add, (lambda a, b, y, g: g, lambda a, b, y, g: g), kinds=NUMBER)
+def add(left: TensorLike, right: TensorLike) -> Operands:
     """Left + right."""
-    return apply_to_numbers(ADD, left, right)
+    return numbers_of(left, right)
 
 
-SUB = elementwise_op(
-    "sub", "subtract", np.subtract, (lambda a, b, y, g: g, lambda a, b, y, g: -g), kinds=NUMBER
-)
-
-
-@operator
-def sub(left: TensorLike, right: TensorLike) -> Tensor:
+@elementwise("subtract", np.subtract, (lambda a, b, y, g: g, lambda a, b, y, g: -g), kinds=NUMBER)
+def sub(left: TensorLike, right: TensorLike) -> Operands:
     """Left - right."""
-    return apply_to_numbers(SUB, left, right)
+    return numbers_of(left, right)
 
 
-MUL = elementwise_op(
-    *("mul", "multiply", np.multiply),
-    (lambda a, b, y, g: g * b, lambda a, b, y, g: g * a),
-    kinds=NUMBER,
+@elementwise(
+    "multiply", np.multiply, (lambda a, b, y, g: g * b, lambda a, b, y, g: g * a), kinds=NUMBER
 )
-
-
-@operator
-def mul(left: TensorLike, right: TensorLike) -> Tensor:
+def mul(left: TensorLike, right: TensorLike) -> Operands:
     """Left * right."""
-    return apply_to_numbers(MUL, left, right)
+    return numbers_of(left, right)
 
 
-MULTIPLY_ADD = elementwise_op(
-    "multiply_add",
+@elementwise(
     "multiply_add",
     lambda left, right, added: np.asarray(left * right + added),
     (lambda a, b, c, y, g: g * b, lambda a, b, c, y, g: g * a, lambda a, b, c, y, g: g),
 )
-
-
-@checked
-def multiply_add(left: TensorLike, right: TensorLike, added: TensorLike) -> Tensor:
+def multiply_add(left: TensorLike, right: TensorLike, added: TensorLike) -> Operands:
     """Left * right + added, in one rounding where the device can; of integers float32.
 
     Example:
@@ -71,21 +53,15 @@ def multiply_add(left: TensorLike, right: TensorLike, added: TensorLike) -> Tens
         >>> lm.ops.multiply_add(np.ones(3, "float32"), 2, np.ones((2, 1), "float32")).shape
         (2, 3)
     """
-    return apply(MULTIPLY_ADD, *map(floating, operands_of(left, right, added)))
+    return floats_of(left, right, added)
 
 
-DIV = elementwise_op(
-    *("div", "divide", np.divide),
-    (lambda a, b, y, g: g / b, lambda a, b, y, g: -(g * (y / b))),
-    POSITIVE,
+@elementwise(
+    "divide", np.divide, (lambda a, b, y, g: g / b, lambda a, b, y, g: -(g * (y / b))), POSITIVE
 )
-
-
-@operator
-def div(left: TensorLike, right: TensorLike) -> Tensor:
+def div(left: TensorLike, right: TensorLike) -> Operands:
     """Left / right; of integers float32."""
-    a, b = operands_of(left, right)
-    return apply(DIV, floating(a), floating(b))
+    return floats_of(left, right)
 
 
 def _pow_base_gradient(a: Tensor, b: Tensor, _: Tensor, g: Tensor) -> Tensor:
@@ -105,8 +81,9 @@ _WHOLE_POWERS = tuple(
     Sample(((4, 6), (6,)), low=low, high=9, dtypes=(name, name), differentiable=False)
     for name, low in (("int32", -5), ("int64", -5), ("uint8", 0))
 )
-POW = elementwise_op(
-    "pow",
+
+
+@elementwise(
     "power",
     lambda a, b: np.power(a, b) if a.dtype.kind == "f" else integer_power(a, b),
     (_pow_base_gradient, _pow_exponent_gradient),
@@ -114,10 +91,7 @@ POW = elementwise_op(
     more_samples=_WHOLE_POWERS,
     keeps_float32=True,
 )
-
-
-@operator
-def pow(left: TensorLike, right: TensorLike) -> Tensor:
+def pow(left: TensorLike, right: TensorLike) -> Operands | Tensor:
     """Left to the power right.
 
     Powers of integers are integers and wrap around; negative ones are 0, but powers of 1 and -1 are
@@ -129,9 +103,8 @@ def pow(left: TensorLike, right: TensorLike) -> Tensor:
         return _whole_power(numeric(left), exponent)
     if (as_whole(right) or 0) < 0:
         left = floating(left)
-    a, b = operands_of(left, right)
-    wide = floating if a.dtype.is_float else numeric
-    return apply(POW, wide(a), wide(b))
+    operands = operands_of(left, right)
+    return tuple(map(floating if operands[0].dtype.is_float else numeric, operands))
 
 
 def _whole_power(x: Tensor, exponent: int) -> Tensor:
@@ -142,38 +115,28 @@ def _whole_power(x: Tensor, exponent: int) -> Tensor:
     return root * root * x if exponent % 2 else root * root
 
 
-Relation = Callable[[Tensor, Tensor], Tensor]
+Gradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def _extreme_op(name: str, reference: Callable[..., Array], loses: Relation) -> Op:
-    """The larger or the smaller of two operands; at a tie each gets half of the gradient."""
+def _to_winner(loses: Callable[[Tensor, Tensor], Tensor]) -> tuple[Gradient, Gradient]:
+    """The gradients of the larger or the smaller of two operands; at a tie each gets half."""
 
-    def gradient(mine: Tensor, other: Tensor, g: Tensor) -> Tensor:
+    def gradient(mine: Tensor, other: Tensor, _: Tensor, g: Tensor) -> Tensor:
         return where(equal(mine, other), g * 0.5, where(loses(mine, other), 0, g))
 
-    return elementwise_op(
-        *(name, name, reference),
-        (lambda a, b, y, g: gradient(a, b, g), lambda a, b, y, g: gradient(b, a, g)),
-        kinds=ANY,
-    )
+    return gradient, lambda a, b, y, g: gradient(b, a, y, g)
 
 
-MAXIMUM = _extreme_op("maximum", np.maximum, less)
-
-
-@checked
-def maximum(left: TensorLike, right: TensorLike) -> Tensor:
+@elementwise("maximum", np.maximum, _to_winner(less), kinds=ANY)
+def maximum(left: TensorLike, right: TensorLike) -> Operands:
     """The larger of two elements, NaN if either is; at a tie the gradient is split in half."""
-    return apply(MAXIMUM, *operands_of(left, right))
+    return operands_of(left, right)
 
 
-MINIMUM = _extreme_op("minimum", np.minimum, greater)
-
-
-@checked
-def minimum(left: TensorLike, right: TensorLike) -> Tensor:
+@elementwise("minimum", np.minimum, _to_winner(greater), kinds=ANY)
+def minimum(left: TensorLike, right: TensorLike) -> Operands:
     """The smaller of two elements, NaN if either is; at a tie the gradient is split in half."""
-    return apply(MINIMUM, *operands_of(left, right))
+    return operands_of(left, right)
 
 
 def _lerp(start: Scalar, end: Scalar, weight: Scalar) -> Scalar:
@@ -190,8 +153,7 @@ def _lerp_reference(start: Array, end: Array, weight: Array) -> Array:
     return np.where(weight < 0.5, start + weight * distance, end - distance * (one - weight))
 
 
-LERP = elementwise_op(
-    "lerp",
+@elementwise(
     formula(_lerp),
     _lerp_reference,
     (
@@ -200,12 +162,9 @@ LERP = elementwise_op(
         lambda start, end, weight, y, g: g * (end - start),
     ),
 )
-
-
-@operator
-def lerp(start: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor:
+def lerp(start: TensorLike, end: TensorLike, weight: TensorLike) -> Operands:
     """Start + weight (end - start): start where the weight is 0, end where it is 1."""
-    return apply(LERP, *map(floating, operands_of(start, end, weight)))
+    return floats_of(start, end, weight)
 
 
 def _logaddexp_of(a: Tensor, b: Tensor) -> Tensor:
@@ -214,17 +173,14 @@ def _logaddexp_of(a: Tensor, b: Tensor) -> Tensor:
     return maximum(a, b) + softplus(-distance)
 
 
-LOGADDEXP = elementwise_op(
-    *("logaddexp", _logaddexp_of, np.logaddexp),
+@elementwise(
+    *(_logaddexp_of, np.logaddexp),
     (lambda a, b, y, g: g * sigmoid(a - b), lambda a, b, y, g: g * sigmoid(b - a)),
     WIDE,
 )
-
-
-@checked
-def logaddexp(left: TensorLike, right: TensorLike) -> Tensor:
+def logaddexp(left: TensorLike, right: TensorLike) -> Operands:
     """log(exp(left) + exp(right)), without overflow."""
-    return apply(LOGADDEXP, *map(floating, operands_of(left, right)))
+    return floats_of(left, right)
 
 
 def _xlogy(x: Scalar, y: Scalar) -> Scalar:
@@ -239,16 +195,17 @@ def _xlogy_left(x: Tensor, y: Tensor, _: Tensor, g: Tensor) -> Tensor:
     return where(undefined, 0, xlogy(g, where(undefined, 1, y)))
 
 
-XLOGY = elementwise_op(
-    "xlogy",
+@elementwise(
     formula(_xlogy),
     lambda x, y: np.where((x == 0) & (y == y), np.zeros((), x.dtype), x * np.log(y)),
     (_xlogy_left, lambda a, b, y, g: g * a / b),
     POSITIVE,
 )
-
-
-@checked
-def xlogy(left: TensorLike, right: TensorLike) -> Tensor:
+def xlogy(left: TensorLike, right: TensorLike) -> Operands:
     """Left log(right), and 0 where left is 0, unless right is NaN."""
-    return apply(XLOGY, *map(floating, operands_of(left, right)))
+    return floats_of(left, right)
+
+
+# Records that the compiler and other ops look for.
+_NAMES = ("add", "sub", "mul", "multiply_add", "div", "pow")
+ADD, SUB, MUL, MULTIPLY_ADD, DIV, POW = (OPS[name] for name in _NAMES)

@@ -14,11 +14,19 @@ from lamina.graph import Hyperparameter, Sample, Tensor, TensorLike, apply, desc
 from lamina.graph.attributes import AnyNumber, Element
 from lamina.ops.arguments import as_tensor, read
 from lamina.ops.comparison import equal, less, logical_and, logical_or, not_equal, where
-from lamina.ops.conversion import floating, numeric, operands_of
+from lamina.ops.conversion import floating, floats_of, numeric, operands_of
 from lamina.ops.creation import full
-from lamina.ops.factories import FLOAT, NUMBER, applied, elementwise_op, elementwise_rule, formula
+from lamina.ops.factories import (
+    FLOAT,
+    NUMBER,
+    applied,
+    elementwise,
+    elementwise_op,
+    elementwise_rule,
+    formula,
+)
 from lamina.ops.lowering_rules import Elementwise
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Gradients, Operands, Typed, make_op
 from lamina.program.scalar import Apply, Literal, Scalar
 
 __all__ = ["clip", "copysign", "hardtanh", "isfinite", "isinf", "isnan", "nan_to_num"]
@@ -247,14 +255,11 @@ def nan_to_num(
     return apply(NAN_TO_NUM, x, **numbers) if x.dtype.is_float else x
 
 
-COPYSIGN = elementwise_op(
-    *("copysign", "copysign", np.copysign),
+@elementwise(
+    *("copysign", np.copysign),
     # The derivative is 1 or -1, and 0 where the operand is zero.
     (lambda a, b, y, g: g * where(equal(a, 0), 0, y / where(equal(a, 0), 1, a)), None),
 )
-
-
-@checked
-def copysign(left: TensorLike, right: TensorLike) -> Tensor:
+def copysign(left: TensorLike, right: TensorLike) -> Operands:
     """The absolute value of left with the sign of right, also of zeros; the gradient at 0 is 0."""
-    return apply(COPYSIGN, *map(floating, operands_of(left, right)))
+    return floats_of(left, right)

@@ -9,111 +9,85 @@ import numpy as np
 from lamina.base.shapes import Array, bool_
 from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError
-from lamina.graph import CONSTANT, Op, Sample, Tensor, TensorLike, apply, described, operator
+from lamina.graph import CONSTANT, OPS, Op, Sample, Tensor, TensorLike, described, operator
 from lamina.ops.arguments import as_tensor
 from lamina.ops.broadcast import sum_to
-from lamina.ops.conversion import apply_to_numbers, cast, operands_of
+from lamina.ops.conversion import cast, numbers_of, operands_of
 from lamina.ops.factories import (
     NUMBER,
     SIGNED,
-    comparison_op,
+    comparison,
     elementwise_op,
     elementwise_samples,
     joint_shape,
-    logical_op,
+    logical,
     scalar_primitive,
 )
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Gradients, Operands, Typed, as_op, decorating
 
 __all__ = ["bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "equal", "greater"]
 __all__ += ["greater_equal", "left_shift", "less", "less_equal", "logical_and", "logical_not"]
 __all__ += ["logical_or", "logical_xor", "not_equal", "right_shift", "where"]
 
-EQUAL = comparison_op("equal", np.equal)
 
-
-@checked
-def equal(left: TensorLike, right: TensorLike) -> Tensor:
+@comparison(np.equal)
+def equal(left: TensorLike, right: TensorLike) -> Operands:
     """Whether two elements are equal, as bool; NaN equals nothing."""
-    return apply(EQUAL, *operands_of(left, right))
+    return operands_of(left, right)
 
 
-NOT_EQUAL = comparison_op("not_equal", np.not_equal)
-
-
-@checked
-def not_equal(left: TensorLike, right: TensorLike) -> Tensor:
+@comparison(np.not_equal)
+def not_equal(left: TensorLike, right: TensorLike) -> Operands:
     """Whether two elements differ, as bool."""
-    return apply(NOT_EQUAL, *operands_of(left, right))
+    return operands_of(left, right)
 
 
-LESS = comparison_op("less", np.less, NUMBER)
-
-
-@operator
-def less(left: TensorLike, right: TensorLike) -> Tensor:
+@comparison(np.less, NUMBER)
+def less(left: TensorLike, right: TensorLike) -> Operands:
     """Left < right, as bool."""
-    return apply_to_numbers(LESS, left, right)
+    return numbers_of(left, right)
 
 
-LESS_EQUAL = comparison_op("less_equal", np.less_equal, NUMBER)
-
-
-@operator
-def less_equal(left: TensorLike, right: TensorLike) -> Tensor:
+@comparison(np.less_equal, NUMBER)
+def less_equal(left: TensorLike, right: TensorLike) -> Operands:
     """Left <= right, as bool."""
-    return apply_to_numbers(LESS_EQUAL, left, right)
+    return numbers_of(left, right)
 
 
-GREATER = comparison_op("greater", np.greater, NUMBER)
-
-
-@operator
-def greater(left: TensorLike, right: TensorLike) -> Tensor:
+@comparison(np.greater, NUMBER)
+def greater(left: TensorLike, right: TensorLike) -> Operands:
     """Left > right, as bool."""
-    return apply_to_numbers(GREATER, left, right)
+    return numbers_of(left, right)
 
 
-GREATER_EQUAL = comparison_op("greater_equal", np.greater_equal, NUMBER)
-
-
-@operator
-def greater_equal(left: TensorLike, right: TensorLike) -> Tensor:
+@comparison(np.greater_equal, NUMBER)
+def greater_equal(left: TensorLike, right: TensorLike) -> Operands:
     """Left >= right, as bool."""
-    return apply_to_numbers(GREATER_EQUAL, left, right)
+    return numbers_of(left, right)
 
 
-LOGICAL_AND = logical_op("logical_and", 2, np.logical_and)
-
-
-@checked
-def logical_and(left: TensorLike, right: TensorLike) -> Tensor:
+@logical(np.logical_and)
+def logical_and(left: TensorLike, right: TensorLike) -> Operands:
     """Whether both are true (not zero)."""
-    return apply(LOGICAL_AND, cast(left, bool_), cast(right, bool_))
+    return cast(left, bool_), cast(right, bool_)
 
 
-LOGICAL_OR = logical_op("logical_or", 2, np.logical_or)
-
-
-@checked
-def logical_or(left: TensorLike, right: TensorLike) -> Tensor:
+@logical(np.logical_or)
+def logical_or(left: TensorLike, right: TensorLike) -> Operands:
     """Whether either is true (not zero)."""
-    return apply(LOGICAL_OR, cast(left, bool_), cast(right, bool_))
+    return cast(left, bool_), cast(right, bool_)
 
 
 @checked
 def logical_xor(left: TensorLike, right: TensorLike) -> Tensor:
     """Whether one of two is true (not zero), and the other is not."""
-    return apply(NOT_EQUAL, cast(left, bool_), cast(right, bool_))
+    return not_equal(cast(left, bool_), cast(right, bool_))
 
 
-LOGICAL_NOT = logical_op("logical_not", 1, np.logical_not)
-
-
-@checked
-def logical_not(x: TensorLike) -> Tensor:
+@logical(np.logical_not)
+def logical_not(x: TensorLike) -> Operands:
     """Whether the element is false (zero)."""
-    return apply(LOGICAL_NOT, cast(x, bool_))
+    return (cast(x, bool_),)
 
 
 def _infer_where(condition: Tensor, a: Tensor, b: Tensor) -> Typed:
@@ -141,8 +115,7 @@ def _where_gradient(
     )
 
 
-WHERE = make_op(
-    "where",
+@as_op(
     _infer_where,
     _where_gradient,
     np.where,
@@ -154,12 +127,9 @@ WHERE = make_op(
     operands=3,
     selects=True,
 )
-
-
-@checked
-def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
+def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Operands:
     """A where the condition holds, b elsewhere; the gradient flows to the chosen one."""
-    return apply(WHERE, cast(condition, bool_), *operands_of(a, b))
+    return cast(condition, bool_), *operands_of(a, b)
 
 
 # Bits ---------------------------------------------------------------------------------------------
@@ -176,6 +146,9 @@ def _bits_op(name: str, primitive: str, reference: Callable[..., Array], low: fl
     return elementwise_op(name, primitive, reference, (None, None), kinds=kinds, samples=samples)
 
 
+_bits = decorating(_bits_op)
+
+
 def _integers(name: str, left: TensorLike, right: TensorLike) -> tuple[Tensor, Tensor]:
     """Two tensors of one dtype of integers, or of bool."""
     a, b = operands_of(left, right)
@@ -188,34 +161,25 @@ def _integers(name: str, left: TensorLike, right: TensorLike) -> tuple[Tensor, T
     return a, b
 
 
-BITWISE_AND = _bits_op("bitwise_and", "bitwise_and", np.bitwise_and, -100)
-
-
-@operator
-def bitwise_and(left: TensorLike, right: TensorLike) -> Tensor:
+@_bits("bitwise_and", np.bitwise_and, -100)
+def bitwise_and(left: TensorLike, right: TensorLike) -> Operands | Tensor:
     """The bits that both integers have; of bool logical_and."""
     a, b = _integers("bitwise_and", left, right)
-    return logical_and(a, b) if a.dtype == bool_ else apply(BITWISE_AND, a, b)
+    return logical_and(a, b) if a.dtype == bool_ else (a, b)
 
 
-BITWISE_OR = _bits_op("bitwise_or", "bitwise_or", np.bitwise_or, -100)
-
-
-@operator
-def bitwise_or(left: TensorLike, right: TensorLike) -> Tensor:
+@_bits("bitwise_or", np.bitwise_or, -100)
+def bitwise_or(left: TensorLike, right: TensorLike) -> Operands | Tensor:
     """The bits that either integer has; of bool logical_or."""
     a, b = _integers("bitwise_or", left, right)
-    return logical_or(a, b) if a.dtype == bool_ else apply(BITWISE_OR, a, b)
+    return logical_or(a, b) if a.dtype == bool_ else (a, b)
 
 
-BITWISE_XOR = _bits_op("bitwise_xor", "bitwise_xor", np.bitwise_xor, -100)
-
-
-@operator
-def bitwise_xor(left: TensorLike, right: TensorLike) -> Tensor:
+@_bits("bitwise_xor", np.bitwise_xor, -100)
+def bitwise_xor(left: TensorLike, right: TensorLike) -> Operands | Tensor:
     """The bits that one of two integers has; of bool logical_xor."""
     a, b = _integers("bitwise_xor", left, right)
-    return logical_xor(a, b) if a.dtype == bool_ else apply(BITWISE_XOR, a, b)
+    return logical_xor(a, b) if a.dtype == bool_ else (a, b)
 
 
 @operator
@@ -226,29 +190,25 @@ def bitwise_not(x: TensorLike) -> Tensor:
         return logical_not(x)
     # All bits: the largest number of an unsigned type.
     least, most = x.dtype.limits
-    every = -1 if least else most
-    return apply(BITWISE_XOR, *_integers("bitwise_not", x, every))
+    return bitwise_xor(*_integers("bitwise_not", x, -1 if least else most))
 
 
-LEFT_SHIFT = _bits_op("left_shift", "shift_left", np.left_shift, -3)
-
-
-@operator
-def left_shift(left: TensorLike, right: TensorLike) -> Tensor:
+@_bits("shift_left", np.left_shift, -3)
+def left_shift(left: TensorLike, right: TensorLike) -> Operands:
     """Left times 2 to the power right, wrapping around; of integers.
 
     Shifts by a negative number, or by all bits and more, give 0.
     """
-    return apply(LEFT_SHIFT, *_integers("left_shift", left, right))
+    return _integers("left_shift", left, right)
 
 
-RIGHT_SHIFT = _bits_op("right_shift", "shift_right", np.right_shift, -3)
-
-
-@operator
-def right_shift(left: TensorLike, right: TensorLike) -> Tensor:
+@_bits("shift_right", np.right_shift, -3)
+def right_shift(left: TensorLike, right: TensorLike) -> Operands:
     """Left divided by 2 to the power right, rounded down; of integers.
 
     Shifts by a negative number, or by all bits and more, give 0 or -1, by the sign of left.
     """
-    return apply(RIGHT_SHIFT, *_integers("right_shift", left, right))
+    return _integers("right_shift", left, right)
+
+
+WHERE = OPS["where"]

@@ -48,7 +48,7 @@ from lamina.graph.attributes import MayLack
 from lamina.ops.arguments import as_tensor, dtype_of
 from lamina.ops.factories import ANY, elementwise_op, formula, scalar_primitive, unary
 from lamina.ops.lowering_rules import Elementwise, Movement
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Gradients, Operands, Typed, decorating, make_op
 from lamina.program.scalar import Apply
 from lamina.program.tf32 import rounded_to_tf32
 
@@ -208,17 +208,17 @@ def ordered_op(name: str) -> Op:
     )
 
 
-RECOMPUTED = ordered_op("recomputed")
-
-
-@checked
-def recomputed(x: Tensor, *after: Tensor) -> Tensor:
+@decorating(ordered_op)()
+def recomputed(x: Tensor, *after: Tensor) -> Operands:
     """x itself, but tensors computed from it are computed again, after all of `after`.
 
     Equal tensors are computed once, and kept until their last use. If computing an intermediate
     result again costs less than keeping it, a gradient computes it from `recomputed(x, upstream)`.
     """
-    return apply(RECOMPUTED, as_tensor(x), *map(as_tensor, after))
+    return as_tensor(x), *map(as_tensor, after)
+
+
+RECOMPUTED = OPS["recomputed"]
 
 
 # Floats of 16 bits --------------------------------------------------------------------------------
@@ -320,7 +320,11 @@ def floating(x: TensorLike) -> Tensor:
     return x if x.dtype.is_float else cast(x, float32)
 
 
-def apply_to_numbers(op: Op, left: TensorLike, right: TensorLike) -> Tensor:
-    """An op applied to two operands, brought to one dtype of numbers."""
-    a, b = operands_of(left, right)
-    return apply(op, numeric(a), numeric(b))
+def numbers_of(*values: TensorLike) -> tuple[Tensor, ...]:
+    """Tensors of one dtype of numbers."""
+    return tuple(map(numeric, operands_of(*values)))
+
+
+def floats_of(*values: TensorLike) -> tuple[Tensor, ...]:
+    """Tensors of one dtype of floats."""
+    return tuple(map(floating, operands_of(*values)))

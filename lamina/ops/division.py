@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.checks import checked_as_given as checked
-from lamina.graph import Op, Sample, Tensor, TensorLike, operator
+from lamina.graph import Op, Sample, Tensor, TensorLike
 from lamina.ops.arguments import as_tensor
 from lamina.ops.arithmetic import div
-from lamina.ops.conversion import apply_to_numbers
+from lamina.ops.conversion import numbers_of
 from lamina.ops.factories import NUMBER, applied, elementwise_op, formula, unary
 from lamina.ops.lowering_rules import Elementwise
-from lamina.ops.records import Rule
+from lamina.ops.records import Operands, Rule, decorating
 from lamina.program.scalar import Scalar
 
 __all__ = ["ceil", "floor_divide", "fmod", "remainder", "round", "trunc"]
@@ -126,36 +125,28 @@ def _division_op(
     )
 
 
-REMAINDER = _division_op(
-    "remainder", formula(_remainder), np.remainder, lambda a, b: floor_divide(a, b)
-)
+_division = decorating(_division_op)
 
 
-@operator
-def remainder(left: TensorLike, right: TensorLike) -> Tensor:
+@_division(formula(_remainder), np.remainder, lambda a, b: floor_divide(a, b))
+def remainder(left: TensorLike, right: TensorLike) -> Operands:
     """The remainder of left / right, rounded down: it has the sign of right, as Python's `%`.
 
     It is exact. The gradient to right is -floor(left / right).
     """
-    return apply_to_numbers(REMAINDER, left, right)
+    return numbers_of(left, right)
 
 
-FMOD = _division_op("fmod", formula(_fmod), np.fmod, lambda a, b: trunc(div(a, b)))
-
-
-@checked
-def fmod(left: TensorLike, right: TensorLike) -> Tensor:
+@_division(formula(_fmod), np.fmod, lambda a, b: trunc(div(a, b)))
+def fmod(left: TensorLike, right: TensorLike) -> Operands:
     """The remainder of left / right, rounded towards zero: it has the sign of left, as C's fmod.
 
     It is exact. The gradient to right is -trunc(left / right).
     """
-    return apply_to_numbers(FMOD, left, right)
+    return numbers_of(left, right)
 
 
-FLOOR_DIVIDE = _division_op("floor_divide", formula(_floor_divide), np.floor_divide, None)
-
-
-@operator
-def floor_divide(left: TensorLike, right: TensorLike) -> Tensor:
+@_division(formula(_floor_divide), np.floor_divide, None)
+def floor_divide(left: TensorLike, right: TensorLike) -> Operands:
     """Left / right, rounded down to a whole number. The gradient is 0."""
-    return apply_to_numbers(FLOOR_DIVIDE, left, right)
+    return numbers_of(left, right)

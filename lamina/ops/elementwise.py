@@ -30,7 +30,6 @@ from lamina.ops.factories import (
     elementwise_samples,
     formula,
     unary,
-    unary_op,
 )
 
 __all__ = ["abs", "cos", "erf", "erfc", "exp", "exp2", "expm1", "floor", "gelu", "log", "log1p"]
@@ -130,7 +129,7 @@ def reciprocal(x: TensorLike) -> Tensor:
     return floating(x)
 
 
-SIN = unary_op("sin", "sin", np.sin, lambda x, y, g: g * cos(x), WIDE)
+SIN = elementwise_op("sin", "sin", np.sin, (lambda x, y, g: g * cos(x),), WIDE)
 
 
 @checked

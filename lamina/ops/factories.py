@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ParamSpec
 
+import numpy as np
+
 from lamina.base.shapes import Array, DType, Shape, bool_, broadcast_all
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import (
@@ -22,7 +24,7 @@ from lamina.graph import (
 )
 from lamina.ops.broadcast import sum_to
 from lamina.ops.lowering_rules import Elementwise
-from lamina.ops.records import Gradients, Rule, Typed, make_op
+from lamina.ops.records import Gradients, Rule, Typed, decorating, make_op
 from lamina.program.scalar import Apply, Literal, Scalar
 
 # Kinds of dtypes that an op takes.
@@ -168,19 +170,6 @@ def elementwise_op(
     return make_op(name, infer, gradient, reference, lowering, samples, operands=count, **further)
 
 
-def unary_op(
-    name: str,
-    lowering: str | LoweringRule | Rule[Tensor, Tensor],
-    reference: Callable[[Array], Array],
-    gradient: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
-    ranges: Sequence[tuple[float, float]] = SIGNED,
-    kinds: tuple[str, ...] = FLOAT,
-    **further: Any,
-) -> Op:
-    """An `elementwise_op` of one operand; its gradient is a function (x, result, upstream)."""
-    return elementwise_op(name, lowering, reference, (gradient,), ranges, kinds, **further)
-
-
 def unary(
     lowering: str | LoweringRule | Rule[Tensor, Tensor],
     reference: Callable[[Array], Array],
@@ -189,13 +178,14 @@ def unary(
     kinds: tuple[str, ...] = FLOAT,
     **further: Any,
 ) -> Callable[[Callable[_Parameters, Tensor]], Callable[_Parameters, Tensor]]:
-    """Decorates a function that returns its operand: the `unary_op` of its name is applied.
+    """Decorates a function that returns its operand: the `elementwise_op` of its name is applied.
 
-    A tensor of a dtype of another kind stays as it is.
+    The gradient is a function (x, result, upstream). A tensor of another kind stays as it is.
     """
 
     def decorated(convert: Callable[_Parameters, Tensor]) -> Callable[_Parameters, Tensor]:
-        op = unary_op(convert.__name__, lowering, reference, gradient, ranges, kinds, **further)
+        name, gradients = convert.__name__, (gradient,)
+        op = elementwise_op(name, lowering, reference, gradients, ranges, kinds, **further)
 
         @operator
         @wraps(convert)
@@ -216,8 +206,9 @@ def comparison_op(name: str, reference: Callable[..., Array], kinds: tuple[str, 
     return Op(name, rule, None, reference, scalar_primitive(name), samples, operands=2)
 
 
-def logical_op(name: str, count: int, reference: Callable[..., Array]) -> Op:
+def logical_op(name: str, reference: np.ufunc) -> Op:
     """An op on bools."""
+    count = reference.nin
     samples = Samples(
         lambda: [
             Sample(sample.shapes, dtypes=("bool",) * count, differentiable=False)
@@ -226,3 +217,8 @@ def logical_op(name: str, count: int, reference: Callable[..., Array]) -> Op:
     )
     rule = elementwise_rule(name, BOOL, bool_)
     return Op(name, rule, None, reference, scalar_primitive(name), samples, operands=count)
+
+
+elementwise = decorating(elementwise_op)
+comparison = decorating(comparison_op)
+logical = decorating(logical_op)

@@ -20,13 +20,13 @@ from lamina.graph import Op, Sample, Tensor, TensorLike, apply, constant, descri
 from lamina.ops.arguments import as_tensor, flag_of
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.comparison import equal, greater, where
-from lamina.ops.conversion import floating, operands_of
+from lamina.ops.conversion import floating, floats_of
 from lamina.ops.creation import arange
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import log, sign, sqrt
 from lamina.ops.movement import expand_dims, reshape
 from lamina.ops.rearranging import moveaxis
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Gradients, Operands, Typed, as_op, decorating, make_op
 from lamina.ops.recurrence import recurrence
 from lamina.ops.recurrence_gradient import Tensors
 from lamina.ops.reduce import argmax, prod
@@ -124,8 +124,7 @@ def _cholesky_reference(x: Array) -> Array:
     return result
 
 
-CHOLESKY = make_op(
-    "cholesky",
+@as_op(
     _infer_cholesky,
     _cholesky_gradient,
     _cholesky_reference,
@@ -135,16 +134,13 @@ CHOLESKY = make_op(
         Sample(((5, 2, 2),), differentiable=False),  # some have no factor
     ),
 )
-
-
-@checked
-def cholesky(x: TensorLike) -> Tensor:
+def cholesky(x: TensorLike) -> Operands:
     """The lower triangular L with x = L L^T, for positive definite matrices in the last two axes.
 
     Only the symmetric part (x + x^T) / 2 counts, so the gradient is symmetric. From the first pivot
     on that is not above zero, the columns of the result are NaN.
     """
-    return apply(CHOLESKY, floating(x))
+    return (floating(x),)
 
 
 # Triangular matrices ------------------------------------------------------------------------------
@@ -259,7 +255,7 @@ def _with_columns(
     matrix: TensorLike, right: TensorLike, solved: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """A solution for a right side that may be one column, and batch axes that broadcast."""
-    a, b = map(floating, operands_of(matrix, right))
+    a, b = floats_of(matrix, right)
     vector = b.rank == a.rank - 1
     if vector:
         b = reshape(b, (*b.shape, 1))
@@ -433,13 +429,6 @@ def _scaled(upstream: Tensor, matrix: Tensor) -> Tensor:
     return expand_dims(upstream, (-2, -1)) * matrix
 
 
-DETERMINANT = _determinant_op(
-    "det",
-    lambda x, y, g: (_scaled(g * y, inverse(x).mT),),
-    lambda diagonal, sign_of_rows: np.prod(diagonal, -1, diagonal.dtype) * sign_of_rows,
-    lambda diagonal, sign_of_rows: prod(diagonal, -1) * sign_of_rows,
-)
-
 LOG_DETERMINANT = _determinant_op(
     "log_abs_det",
     lambda x, y, g: (_scaled(g, inverse(x).mT),),
@@ -456,13 +445,17 @@ SIGN_OF_DETERMINANT = _determinant_op(
 )
 
 
-@checked
-def det(x: TensorLike) -> Tensor:
+@decorating(_determinant_op)(
+    lambda x, y, g: (_scaled(g * y, inverse(x).mT),),
+    lambda diagonal, sign_of_rows: np.prod(diagonal, -1, diagonal.dtype) * sign_of_rows,
+    lambda diagonal, sign_of_rows: prod(diagonal, -1) * sign_of_rows,
+)
+def det(x: TensorLike) -> Operands:
     """The determinant of the square matrices in the last two axes.
 
     The gradient is det(x) x^-T; it is NaN or infinite for a singular matrix.
     """
-    return apply(DETERMINANT, floating(x))
+    return (floating(x),)
 
 
 @checked

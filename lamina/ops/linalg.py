@@ -17,14 +17,14 @@ from lamina.base.shapes import Array, Dim, Shape
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Kind, entries_of
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Op, Sample, Tensor, TensorLike, apply, described, operator
+from lamina.graph import Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import LABEL, Many
 from lamina.ops.arguments import as_tensor, refused
 from lamina.ops.broadcast import broadcast_to, require_numbers, sum_axes
-from lamina.ops.conversion import numeric, operands_of
+from lamina.ops.conversion import numbers_of
 from lamina.ops.lowering_rules import Contracting
 from lamina.ops.movement import reshape, transpose
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Gradients, Operands, Typed, decorating, make_op
 
 __all__ = ["contract", "dot", "matmul", "outer"]
 
@@ -165,7 +165,7 @@ class _Labelled:
         return _Labelled(reshape(self.tensor, tuple(kept.values())), tuple(kept))
 
 
-def _product(left: _Labelled, right: _Labelled, output: Labels, shape: Shape) -> Tensor:
+def _labelled_product(left: _Labelled, right: _Labelled, output: Labels, shape: Shape) -> Tensor:
     """The sum of products, in a given shape.
 
     Labels that only one operand has are summed over. So are labels whose extent is 1 in the shape,
@@ -229,14 +229,14 @@ def _product_op(
         first, second, output = labels_of(left, right, **attributes)
         above = _Labelled(upstream, output)
         return (
-            _product(above, _Labelled(right, second), first, left.shape),
-            _product(_Labelled(left, first), above, second, right.shape),
+            _labelled_product(above, _Labelled(right, second), first, left.shape),
+            _labelled_product(_Labelled(left, first), above, second, right.shape),
         )
 
     def build(left: Tensor, right: Tensor, **attributes: Any) -> Tensor:
         first, second, output = labels_of(left, right, **attributes)
         shape, _ = infer(left, right, **attributes)
-        return _product(_Labelled(left, first), _Labelled(right, second), output, shape)
+        return _labelled_product(_Labelled(left, first), _Labelled(right, second), output, shape)
 
     further = {"operands": 2, "attributes": attributes or {}, "multiplies": 2}
     return make_op(name, infer, gradient, reference, build, samples, **further)
@@ -269,8 +269,10 @@ def _matmul_labels(left: Tensor, right: Tensor) -> tuple[Labels, Labels, Labels]
     return (*batches[0], *m, "k"), (*batches[1], "k", *n), (*names, *m, *n)
 
 
-MATMUL = _product_op(
-    "matmul",
+_product = decorating(_product_op)
+
+
+@_product(
     _matmul_labels,
     np.matmul,
     (
@@ -284,13 +286,9 @@ MATMUL = _product_op(
         Sample(((2, 0), (0, 3))),
     ),
 )
-
-
-@operator
-def matmul(left: TensorLike, right: TensorLike) -> Tensor:
+def matmul(left: TensorLike, right: TensorLike) -> Operands:
     """The matrix product by NumPy's rules: of vectors, matrices, and batches that broadcast."""
-    a, b = operands_of(left, right)
-    return apply(MATMUL, numeric(a), numeric(b))
+    return numbers_of(left, right)
 
 
 def _dot_labels(left: Tensor, right: Tensor) -> tuple[Labels, Labels, Labels]:
@@ -300,8 +298,7 @@ def _dot_labels(left: Tensor, right: Tensor) -> tuple[Labels, Labels, Labels]:
     return (*m, "k"), (*n[:-1], "k", *n[-1:]), (*m, *n)
 
 
-DOT = _product_op(
-    "dot",
+@_product(
     _dot_labels,
     np.dot,
     (
@@ -311,13 +308,9 @@ DOT = _product_op(
         Sample(((2, 1, 4), (3, 4, 2))),
     ),
 )
-
-
-@operator
-def dot(left: TensorLike, right: TensorLike) -> Tensor:
+def dot(left: TensorLike, right: TensorLike) -> Operands:
     """The sum of products over left's last axis and right's last but one (or only) axis."""
-    a, b = operands_of(left, right)
-    return apply(DOT, numeric(a), numeric(b))
+    return numbers_of(left, right)
 
 
 def _outer_labels(left: Tensor, right: Tensor) -> tuple[Labels, Labels, Labels]:
@@ -325,14 +318,10 @@ def _outer_labels(left: Tensor, right: Tensor) -> tuple[Labels, Labels, Labels]:
     return ("m",), ("n",), ("m", "n")
 
 
-OUTER = _product_op("outer", _outer_labels, np.outer, (Sample(((3,), (4,))), Sample(((1,), (5,)))))
-
-
-@checked
-def outer(left: TensorLike, right: TensorLike) -> Tensor:
+@_product(_outer_labels, np.outer, (Sample(((3,), (4,))), Sample(((1,), (5,)))))
+def outer(left: TensorLike, right: TensorLike) -> Operands:
     """All products of an element of one vector with an element of another."""
-    a, b = operands_of(left, right)
-    return apply(OUTER, numeric(a), numeric(b))
+    return numbers_of(left, right)
 
 
 def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[Labels, ...]:

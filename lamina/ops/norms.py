@@ -18,7 +18,7 @@ from lamina.ops.arithmetic import maximum
 from lamina.ops.arithmetic import pow as power
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.comparison import equal, logical_and, not_equal, where
-from lamina.ops.conversion import cast, floating, operands_of, rounded_once
+from lamina.ops.conversion import cast, floating, floats_of, operands_of, rounded_once
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import sqrt
 from lamina.ops.joining import concat
@@ -96,7 +96,7 @@ def cosine_similarity(
         axis: the axis of the vectors, in the joint shape.
         epsilon: the least value of each norm.
     """
-    a, b = map(floating, operands_of(left, right))
+    a, b = floats_of(left, right)
     joint = a * b
     axis = axis_of(joint, axis) - joint.rank
     least = read("epsilon", _NOT_NEGATIVE, epsilon)
@@ -127,7 +127,7 @@ def cdist(left: TensorLike, right: TensorLike, order: float = 2.0) -> Tensor:
     Returns:
         [..., n, m].
     """
-    a, b = map(floating, operands_of(left, right))
+    a, b = floats_of(left, right)
     if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-1]:
         raise ShapeError(
             "cdist: the vectors do not fit together",

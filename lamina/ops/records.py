@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from lamina.base.shapes import Array, DType, Shape
-from lamina.graph import Attributes, LoweringRule, Op, Sample, Tensor
+from lamina.graph import Attributes, LoweringRule, Op, Sample, Tensor, apply, operator
 from lamina.ops.lowering_rules import Decomposition
 
 Typed = tuple[Shape, DType]
 Gradients = tuple[Tensor | None, ...]
+# The operands of an op, from the arguments of its function.
+Operands = tuple[Tensor, ...]
 
+_Parameters, _Rules = ParamSpec("_Parameters"), ParamSpec("_Rules")
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 # A function of operands and attributes. It is a union, because a type checker knows the parameters
@@ -57,3 +61,38 @@ def make_op(
         lowering = Decomposition(lambda node: build(*node.operands, **node.attributes))
     rules = (infer_spread, gradient and gradient_spread, reference, lowering, samples)
     return Op(name, *rules, **further)
+
+
+class _Decorator(Protocol):
+    def __call__(
+        self, convert: Callable[_Parameters, Operands | Tensor]
+    ) -> Callable[_Parameters, Tensor]: ...
+
+
+def decorating(make: Callable[Concatenate[str, _Rules], Op]) -> Callable[_Rules, _Decorator]:
+    """A function that makes the record of an op, as a decorator of the op's function.
+
+    The function returns the operands to which the op of its name is applied, or a result instead.
+    """
+
+    def decorator(*rules: _Rules.args, **options: _Rules.kwargs) -> _Decorator:
+        def decorated(
+            convert: Callable[_Parameters, Operands | Tensor],
+        ) -> Callable[_Parameters, Tensor]:
+            op = make(convert.__name__, *rules, **options)
+
+            @operator
+            @wraps(convert)
+            def function(*values: _Parameters.args, **given: _Parameters.kwargs) -> Tensor:
+                operands = convert(*values, **given)
+                return operands if isinstance(operands, Tensor) else apply(op, *operands)
+
+            function.__annotations__["return"] = Tensor.__name__
+            return function
+
+        return decorated
+
+    return decorator
+
+
+as_op = decorating(make_op)

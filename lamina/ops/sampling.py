@@ -23,7 +23,7 @@ from lamina.ops.arguments import each_of, flag_of, read
 from lamina.ops.arithmetic import maximum, minimum
 from lamina.ops.broadcast import broadcast_to
 from lamina.ops.comparison import equal, logical_and, where
-from lamina.ops.conversion import cast, floating, operands_of, rounded_once
+from lamina.ops.conversion import cast, floating, floats_of, rounded_once
 from lamina.ops.elementwise import abs as absolute
 from lamina.ops.elementwise import floor
 from lamina.ops.indexing import take_along_axis
@@ -61,7 +61,7 @@ def grid_sample(
     Returns:
         [batch, channels, ...], with the middle axes of the grid.
     """
-    x, grid = map(floating, operands_of(x, grid))
+    x, grid = floats_of(x, grid)
     chosen = read("mode", Word(get_args(SampleMode)), mode)
     edges = read("padding", Word(get_args(SamplePadding)), padding)
     corners = flag_of("align_corners", align_corners)

@@ -13,9 +13,10 @@ from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
 from lamina.graph import Tensor, TensorLike, apply
 from lamina.ops.comparison import equal, where
-from lamina.ops.conversion import floating, operands_of
+from lamina.ops.conversion import floating, floats_of
 from lamina.ops.elementwise import reciprocal, rsqrt
-from lamina.ops.factories import WIDE, applied, elementwise_op, formula, unary, unary_op
+from lamina.ops.factories import WIDE, applied, elementwise, elementwise_op, formula, unary
+from lamina.ops.records import Operands
 from lamina.program.scalar import Literal, Scalar
 
 __all__ = ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "hypot", "sinh"]
@@ -64,28 +65,25 @@ def atan(x: TensorLike) -> Tensor:
     return floating(x)
 
 
-ATAN2 = elementwise_op(
-    *("atan2", "atan2", np.arctan2),
-    (
-        lambda a, b, y, g: g * (b * _reciprocal_square(a, b)),
-        lambda a, b, y, g: g * (-a * _reciprocal_square(a, b)),
-    ),
-)
-
-
 def _reciprocal_square(a: Tensor, b: Tensor) -> Tensor:
     """1 / (a**2 + b**2), but 1 at the origin."""
     square = a * a + b * b
     return reciprocal(where(equal(square, 0), 1, square))
 
 
-@checked
-def atan2(left: TensorLike, right: TensorLike) -> Tensor:
+@elementwise(
+    *("atan2", np.arctan2),
+    (
+        lambda a, b, y, g: g * (b * _reciprocal_square(a, b)),
+        lambda a, b, y, g: g * (-a * _reciprocal_square(a, b)),
+    ),
+)
+def atan2(left: TensorLike, right: TensorLike) -> Operands:
     """The angle of the point (right, left), from -pi to pi; the gradient at the origin is 0."""
-    return apply(ATAN2, *map(floating, operands_of(left, right)))
+    return floats_of(left, right)
 
 
-SINH = unary_op("sinh", "sinh", np.sinh, lambda x, y, g: g * cosh(x), WIDE)
+SINH = elementwise_op("sinh", "sinh", np.sinh, (lambda x, y, g: g * cosh(x),), WIDE)
 
 
 @checked
@@ -174,13 +172,10 @@ def _hypot_reference(a: Array, b: Array) -> Array:
     return np.where(np.isinf(a) | np.isinf(b), np.asarray(math.inf, a.dtype), finite)
 
 
-HYPOT = elementwise_op(
-    *("hypot", formula(_hypot), _hypot_reference),
+@elementwise(
+    *(formula(_hypot), _hypot_reference),
     (lambda a, b, y, g: g * (a / y), lambda a, b, y, g: g * (b / y)),
 )
-
-
-@checked
-def hypot(left: TensorLike, right: TensorLike) -> Tensor:
+def hypot(left: TensorLike, right: TensorLike) -> Operands:
     """sqrt(left**2 + right**2), without overflow; the gradient at the origin is NaN."""
-    return apply(HYPOT, *map(floating, operands_of(left, right)))
+    return floats_of(left, right)
