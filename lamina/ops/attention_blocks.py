@@ -13,19 +13,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Dim, DType, bool_
 from lamina.graph import Attributes, Tensor, apply
 from lamina.ops import reduce
-from lamina.ops.broadcast import sum_to
-from lamina.ops.comparison import equal, greater, greater_equal, logical_and, where
-from lamina.ops.conversion import recomputed, round_to_tf32, rounded
-from lamina.ops.creation import arange
-from lamina.ops.elementwise import exp, log, reciprocal
-from lamina.ops.joining import concat
 from lamina.ops.linalg import EINSUM
-from lamina.ops.movement import expand_dims, reshape, transpose
-from lamina.ops.slicing import pad, slice_axis
+from lamina.ops.slicing import slice_axis
 
 # The queries in a block, unless that makes too many blocks. Only the weights of one block are in
 # memory at a time, and fit in the caches; each block is a few steps, a barrier after each.
@@ -63,12 +57,12 @@ class AttentionArguments:
 
     def product(self, spec: str, left: Tensor, right: Tensor) -> Tensor:
         """A product of matrices, as `einsum` writes it."""
-        operands = map(round_to_tf32, (left, right)) if self.tf32 else (left, right)
+        operands = map(ops.round_to_tf32, (left, right)) if self.tf32 else (left, right)
         return apply(EINSUM, *operands, spec=spec)
 
     def rounded(self, x: Tensor) -> Tensor:
         """Computed weights, or gradients of scores, as they are multiplied."""
-        return x if self.products is None else rounded(x, self.products)
+        return x if self.products is None else ops.rounded(x, self.products)
 
     def without_hidden(self) -> AttentionArguments:
         """Zeros for the keys to which no query attends, and the queries that attend to no key.
@@ -77,16 +71,16 @@ class AttentionArguments:
         """
         pairs = self.mask
         if self.bias is not None:
-            finite = greater(self.bias, -math.inf)
-            pairs = finite if pairs is None else logical_and(pairs, finite)
+            finite = ops.greater(self.bias, -math.inf)
+            pairs = finite if pairs is None else ops.logical_and(pairs, finite)
         if pairs is None:
             return self
-        asks, seen = (expand_dims(reduce.any(pairs, axis), 3) for axis in (3, 2))
+        asks, seen = (ops.expand_dims(reduce.any(pairs, axis), 3) for axis in (3, 2))
         return replace(
             self,
-            queries=where(asks, self.queries, 0),
-            keys=where(seen, self.keys, 0),
-            values=where(seen, self.values, 0),
+            queries=ops.where(asks, self.queries, 0),
+            keys=ops.where(seen, self.keys, 0),
+            values=ops.where(seen, self.values, 0),
         )
 
     @property
@@ -138,7 +132,7 @@ class _Block:
         every = self.whole.keys.shape[2]
         if not isinstance(every, int) or not isinstance(self.key_count, int):
             return part
-        return pad(part, [0, (0, every - self.key_count), 0, 0])
+        return ops.pad(part, [0, (0, every - self.key_count), 0, 0])
 
     def at_weights(self, x: Tensor | None) -> Tensor | None:
         """The slice of a mask, a bias or factors for these queries and keys."""
@@ -156,11 +150,11 @@ class _Block:
         allowed = self.at_weights(self.whole.mask)
         if self.whole.causal:
             query_count, key_count = products.shape[2:]
-            query = expand_dims(arange(query_count), 1) + self.start
+            query = ops.expand_dims(ops.arange(query_count), 1) + self.start
             shape = (1, 1, query_count, key_count)
-            earlier = reshape(greater_equal(query, arange(key_count)), shape)
-            allowed = earlier if allowed is None else logical_and(allowed, earlier)
-        return products if allowed is None else where(allowed, products, -math.inf)
+            earlier = ops.reshape(ops.greater_equal(query, ops.arange(key_count)), shape)
+            allowed = earlier if allowed is None else ops.logical_and(allowed, earlier)
+        return products if allowed is None else ops.where(allowed, products, -math.inf)
 
 
 def _blocks_of(given: AttentionArguments, blocks: int) -> Iterator[_Block]:
@@ -181,10 +175,10 @@ def _powers(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     All are 0 where every key of a query is masked.
     """
     largest = reduce.max(scores, 3)
-    shift = where(equal(largest, -math.inf), 0, largest)
-    powers = exp(scores - expand_dims(shift, 3))
+    shift = ops.where(ops.equal(largest, -math.inf), 0, largest)
+    powers = ops.exp(scores - ops.expand_dims(shift, 3))
     total = reduce.sum(powers, 3)
-    return powers, total, where(equal(total, 0), 0, shift + log(total))
+    return powers, total, ops.where(ops.equal(total, 0), 0, shift + ops.log(total))
 
 
 def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
@@ -197,9 +191,9 @@ def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
         # The axes are in the order in which a layer joins the heads, so nothing is transposed.
         values = block.at_keys(given.values)
         sums = given.product("bhqk,bhkd->bqhd", given.rounded(weights), values)
-        share = where(equal(total, 0), 0, reciprocal(total))
-        means.append(sums * expand_dims(transpose(share, (0, 2, 1)), 3))
-    return transpose(concat(means, 1), (0, 2, 1, 3))
+        share = ops.where(ops.equal(total, 0), 0, ops.reciprocal(total))
+        means.append(sums * ops.expand_dims(ops.transpose(share, (0, 2, 1)), 3))
+    return ops.transpose(ops.concat(means, 1), (0, 2, 1, 3))
 
 
 def gradients_of(
@@ -215,18 +209,18 @@ def gradients_of(
 
     def weights_of(block: _Block, *after: Tensor) -> Tensor:
         _, _, log_total = _powers(block.scores(given.queries, given.keys))
-        again = recomputed(given.queries, *after)
-        return exp(block.scores(again, given.keys) - expand_dims(log_total, 3))
+        again = ops.recomputed(given.queries, *after)
+        return ops.exp(block.scores(again, given.keys) - ops.expand_dims(log_total, 3))
 
     def products_of(block: _Block) -> Tensor:
         arriving = block.at_queries(upstream)
         return given.product("bhqd,bhkd->bhqk", arriving, block.at_keys(given.values))
 
     def of_scores_in(block: _Block, weights: Tensor, products: Tensor) -> Tensor:
-        found = weights * (products - expand_dims(block.at_queries(mean), 3))
+        found = weights * (products - ops.expand_dims(block.at_queries(mean), 3))
         # The gradient of a query with one key is zero: the two terms cancel. But they sum the same
         # products in different orders, and the remaining rounding error would move parameters.
-        return where(equal(weights, 1), 0, found)
+        return ops.where(ops.equal(weights, 1), 0, found)
 
     of_queries: list[Tensor] = []
     totals: list[Tensor] = []
@@ -245,14 +239,14 @@ def gradients_of(
         of_values = given.product("bhqk,bhqd->bkhd", given.rounded(changed), arriving)
         parts = [block.padded_keys(of_keys), block.padded_keys(of_values)]
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
-    found = [transpose(x, (0, 2, 1, 3)) for x in (concat(of_queries, 1), *totals)]
+    found = [ops.transpose(x, (0, 2, 1, 3)) for x in (ops.concat(of_queries, 1), *totals)]
     whole = _Block(given, 0, given.queries.shape[2], given.keys.shape[2])
     if given.bias is not None:
         products = products_of(whole)
         products = products if given.factors is None else products * given.factors
         of_scores = of_scores_in(whole, weights_of(whole, mean), products)
-        found.append(sum_to(of_scores, given.bias.shape))
+        found.append(ops.sum_to(of_scores, given.bias.shape))
     if given.factors is not None:
         of_factors = weights_of(whole, mean) * products_of(whole)
-        found.append(sum_to(of_factors, given.factors.shape))
+        found.append(ops.sum_to(of_factors, given.factors.shape))
     return tuple(found)

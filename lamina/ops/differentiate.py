@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from functools import reduce
 from typing import final
 
+from lamina import ops
 from lamina.base.shapes import shape_text
 from lamina.checks import checked
 from lamina.checks.origin import labelled
@@ -27,17 +28,7 @@ from lamina.graph import (
     rewrite,
     topological,
 )
-from lamina.ops.arithmetic import add
-from lamina.ops.broadcast import broadcast_to
-from lamina.ops.conversion import (
-    applied_in_float32,
-    cast,
-    computes_in_float32,
-    ordered_op,
-    recomputed,
-    widened,
-)
-from lamina.ops.joining import concat
+from lamina.ops.conversion import applied_in_float32, computes_in_float32, ordered_op, widened
 from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.ops.slicing import SLICE
 
@@ -50,7 +41,7 @@ def gradients(
     """The derivatives of an output of a graph of ops; `lamina.gradients` has the description."""
     check(output, with_respect_to, seed)
     if seed is None:
-        seed = broadcast_to(constant(1.0, output.dtype), output.shape)
+        seed = ops.broadcast_to(constant(1.0, output.dtype), output.shape)
     # The rules of ops give constants no gradient: leaves stand in for those that are asked for.
     constants = tuple(dict.fromkeys(x for x in with_respect_to if x.op is CONSTANT))
     if constants:
@@ -87,11 +78,11 @@ def gradients(
             for operand, flow in zip(node.operands, flows, strict=True):
                 if flow is not None and operand in needed:
                     earlier = upstream.get(operand)
-                    upstream[operand] = flow if earlier is None else add(earlier, flow)
+                    upstream[operand] = flow if earlier is None else ops.add(earlier, flow)
     return tuple(
         upstream[tensor]
         if tensor in upstream
-        else broadcast_to(constant(0.0, tensor.dtype), tensor.shape)
+        else ops.broadcast_to(constant(0.0, tensor.dtype), tensor.shape)
         for tensor in with_respect_to
     )
 
@@ -126,9 +117,9 @@ def _operand_gradients(arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None
     if len(arriving) > 1 and (axis := _split_axis(list(arriving))) is not None:
         # If slices fill a tensor, their gradients are joined instead of padded and added.
         parts = sorted(arriving, key=lambda part: part.attributes["starts"][axis])
-        return (concat([arriving[part] for part in parts], axis),)
+        return (ops.concat([arriving[part] for part in parts], axis),)
     flows = [_operand_gradients_of(node, upstream) for node, upstream in arriving.items()]
-    return flows[0] if len(flows) == 1 else (reduce(add, [x for (x,) in flows if x]),)
+    return flows[0] if len(flows) == 1 else (reduce(ops.add, [x for (x,) in flows if x]),)
 
 
 def _operand_gradients_of(node: Tensor, upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -146,7 +137,7 @@ def _operand_gradients_of(node: Tensor, upstream: Tensor) -> tuple[Tensor | None
         if x not in rebuilt:
             rebuilt[x] = rebuild(x, tuple(rebuilt.get(operand, operand) for operand in x.operands))
     return tuple(
-        None if flow is None else cast(rebuilt[flow], operand.dtype)
+        None if flow is None else ops.cast(rebuilt[flow], operand.dtype)
         for flow, operand in zip(flows, node.operands, strict=True)
     )
 
@@ -261,7 +252,7 @@ class Recomputation:
         rebuilt: dict[Tensor, Tensor] = {}
         for source in sources:
             with labelled(source.origin):
-                rebuilt[source] = recomputed(self._of(source), upstream)
+                rebuilt[source] = ops.recomputed(self._of(source), upstream)
         for tensor in between:
             operands = tuple(rebuilt.get(x, self._of(x)) for x in tensor.operands)
             with labelled(tensor.origin):

@@ -12,25 +12,16 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import Array, broadcast, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.ops.arguments import as_tensor, flag_of
-from lamina.ops.broadcast import broadcast_to
-from lamina.ops.comparison import equal, greater, where
 from lamina.ops.conversion import floating, floats_of
-from lamina.ops.creation import arange
-from lamina.ops.elementwise import abs as absolute
-from lamina.ops.elementwise import log, sign, sqrt
-from lamina.ops.movement import expand_dims, reshape
-from lamina.ops.rearranging import moveaxis
 from lamina.ops.records import Gradients, Operands, Typed, as_op, decorating, make_op
-from lamina.ops.recurrence import recurrence
 from lamina.ops.recurrence_gradient import Tensors
-from lamina.ops.reduce import argmax, prod
-from lamina.ops.reduce import sum as sum_along
 
 __all__ = ["cholesky", "det", "inverse", "slogdet", "solve", "solve_triangular"]
 
@@ -57,7 +48,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
     Rounded gradients of an ill-conditioned matrix would be far from its gradients.
     """
-    return sum_along(expand_dims(left, -1) * expand_dims(right, -3), -2)
+    return ops.sum(ops.expand_dims(left, -1) * ops.expand_dims(right, -3), -2)
 
 
 def _rows_of(mask: Callable[[Array, Array], Array], count: int) -> Tensor:
@@ -68,14 +59,14 @@ def _rows_of(mask: Callable[[Array, Array], Array], count: int) -> Tensor:
 
 def _chosen(mask: Tensor, x: Tensor, axis: int) -> Tensor:
     """The element of x along an axis at which the mask is true."""
-    return sum_along(where(mask, x, 0), axis)
+    return ops.sum(ops.where(mask, x, 0), axis)
 
 
 def _triangle(x: Tensor, *, lower: bool, unit_diagonal: bool) -> Tensor:
     """The elements of a triangle, others zero."""
     (n,) = static(x.shape[-1:])
     kept = np.tri(n, n, -1 if unit_diagonal else 0, dtype=bool)
-    return where(constant(kept if lower else kept.T), x, 0)
+    return ops.where(constant(kept if lower else kept.T), x, 0)
 
 
 def _infer_cholesky(x: Tensor) -> Typed:
@@ -91,15 +82,15 @@ def _cholesky_build(x: Tensor) -> Tensor:
     def step(states: Tensors, elements: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
         (rest,), (is_pivot, below) = states, elements
         column = _chosen(is_pivot, rest, -1)
-        pivot = expand_dims(_chosen(is_pivot, column, -1), -1)
-        root = sqrt(where(greater(pivot, 0), pivot, float("nan")))
-        scaled = where(below, column / root, 0)
-        product = expand_dims(scaled, -1) * expand_dims(scaled, -2)
+        pivot = ops.expand_dims(_chosen(is_pivot, column, -1), -1)
+        root = ops.sqrt(ops.where(ops.greater(pivot, 0), pivot, float("nan")))
+        scaled = ops.where(below, column / root, 0)
+        product = ops.expand_dims(scaled, -1) * ops.expand_dims(scaled, -2)
         return [rest - product], [scaled]
 
     sequences = [_rows_of(np.equal, n), _rows_of(np.less_equal, n)]
-    _states, (columns,) = recurrence(step, [symmetric], sequences)
-    return moveaxis(columns, 0, x.rank - 1)
+    _states, (columns,) = ops.recurrence(step, [symmetric], sequences)
+    return ops.moveaxis(columns, 0, x.rank - 1)
 
 
 def _cholesky_gradient(_: Tensor, result: Tensor, upstream: Tensor) -> Gradients:
@@ -164,19 +155,19 @@ def _triangular_build(matrix: Tensor, right: Tensor, lower: bool, unit_diagonal:
 
     def step(states: Tensors, elements: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
         (rest,), (column, is_pivot, others) = states, elements
-        row = _chosen(expand_dims(is_pivot, 1), rest, -2)
+        row = _chosen(ops.expand_dims(is_pivot, 1), rest, -2)
         if not unit_diagonal:
-            row = row / expand_dims(_chosen(is_pivot, column, -1), -1)
-        factors = expand_dims(where(others, column, 0), -1)
-        return [rest - factors * expand_dims(row, -2)], [row]
+            row = row / ops.expand_dims(_chosen(is_pivot, column, -1), -1)
+        factors = ops.expand_dims(ops.where(others, column, 0), -1)
+        return [rest - factors * ops.expand_dims(row, -2)], [row]
 
     sequences = [
-        moveaxis(matrix, -1, 0),
+        ops.moveaxis(matrix, -1, 0),
         _rows_of(np.equal, n),
         _rows_of(np.less if lower else np.greater, n),
     ]
-    _states, (rows,) = recurrence(step, [right], sequences, reverse=not lower)
-    return moveaxis(rows, 0, right.rank - 2)
+    _states, (rows,) = ops.recurrence(step, [right], sequences, reverse=not lower)
+    return ops.moveaxis(rows, 0, right.rank - 2)
 
 
 def _triangular_gradient(
@@ -258,7 +249,7 @@ def _with_columns(
     a, b = floats_of(matrix, right)
     vector = b.rank == a.rank - 1
     if vector:
-        b = reshape(b, (*b.shape, 1))
+        b = ops.reshape(b, (*b.shape, 1))
     if a.rank < 2 or b.rank < 2:
         raise ShapeError(
             "a matrix needs two axes",
@@ -267,9 +258,9 @@ def _with_columns(
         )
     batch = broadcast(a.shape[:-2], b.shape[:-2])
     solution = solved(
-        broadcast_to(a, (*batch, *a.shape[-2:])), broadcast_to(b, (*batch, *b.shape[-2:]))
+        ops.broadcast_to(a, (*batch, *a.shape[-2:])), ops.broadcast_to(b, (*batch, *b.shape[-2:]))
     )
-    return reshape(solution, solution.shape[:-1]) if vector else solution
+    return ops.reshape(solution, solution.shape[:-1]) if vector else solution
 
 
 # Gaussian elimination -----------------------------------------------------------------------------
@@ -286,26 +277,26 @@ def _eliminated(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     def step(states: Tensors, elements: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
         (rest, side, free), (is_pivot,) = states, elements
         column = _chosen(is_pivot, rest, -1)
-        number = argmax(where(free, absolute(column), -1), -1, keepdims=True)
-        chosen = equal(arange(n), number)
-        row = _chosen(expand_dims(chosen, -1), rest, -2)
-        right_row = _chosen(expand_dims(chosen, -1), side, -2)
-        left = where(chosen, False, free)
-        factors = column / expand_dims(_chosen(is_pivot, row, -1), -1)
-        factors = expand_dims(where(left, factors, 0), -1)
-        rest = rest - factors * expand_dims(row, -2)
-        side = side - factors * expand_dims(right_row, -2)
-        return [rest, side, left], [row, right_row, reshape(number, number.shape[:-1])]
+        number = ops.argmax(ops.where(free, ops.abs(column), -1), -1, keepdims=True)
+        chosen = ops.equal(ops.arange(n), number)
+        row = _chosen(ops.expand_dims(chosen, -1), rest, -2)
+        right_row = _chosen(ops.expand_dims(chosen, -1), side, -2)
+        left = ops.where(chosen, False, free)
+        factors = column / ops.expand_dims(_chosen(is_pivot, row, -1), -1)
+        factors = ops.expand_dims(ops.where(left, factors, 0), -1)
+        rest = rest - factors * ops.expand_dims(row, -2)
+        side = side - factors * ops.expand_dims(right_row, -2)
+        return [rest, side, left], [row, right_row, ops.reshape(number, number.shape[:-1])]
 
-    free = broadcast_to(constant(True), matrix.shape[:-1])
-    _, stacks = recurrence(step, [matrix, right, free], [_rows_of(np.equal, n)])
-    rows, right_rows, numbers = (moveaxis(stack, 0, matrix.rank - 2) for stack in stacks)
+    free = ops.broadcast_to(constant(True), matrix.shape[:-1])
+    _, stacks = ops.recurrence(step, [matrix, right, free], [_rows_of(np.equal, n)])
+    rows, right_rows, numbers = (ops.moveaxis(stack, 0, matrix.rank - 2) for stack in stacks)
     return rows, right_rows, numbers
 
 
 def _solve_build(matrix: Tensor, right: Tensor) -> Tensor:
     if 0 in right.shape:
-        return broadcast_to(constant(0, right.dtype), right.shape)
+        return ops.broadcast_to(constant(0, right.dtype), right.shape)
     upper, right, _numbers = _eliminated(matrix, right)
     return _solved_triangular(upper, right, lower=False)
 
@@ -374,22 +365,22 @@ def inverse(x: TensorLike) -> Tensor:
     x = floating(x)
     _check_square("inverse", x)
     (n,) = static(x.shape[-1:])
-    return apply(SOLVE, x, broadcast_to(constant(np.eye(n), x.dtype), x.shape))
+    return apply(SOLVE, x, ops.broadcast_to(constant(np.eye(n), x.dtype), x.shape))
 
 
 def _pivots(x: Tensor) -> tuple[Tensor, Tensor]:
     """The pivots of elimination, and the sign of the permutation of rows."""
     if 0 in x.shape:
         # The determinant of a matrix without elements is 1, the product of no numbers.
-        return x[..., 0, :] if x.shape[-1] else reshape(x, x.shape[:-1]), constant(1, x.dtype)
-    upper, _, numbers = _eliminated(x, broadcast_to(constant(0, x.dtype), (*x.shape[:-1], 1)))
+        return x[..., 0, :] if x.shape[-1] else ops.reshape(x, x.shape[:-1]), constant(1, x.dtype)
+    upper, _, numbers = _eliminated(x, ops.broadcast_to(constant(0, x.dtype), (*x.shape[:-1], 1)))
     (n,) = static(x.shape[-1:])
     diagonal = _chosen(constant(np.eye(n, dtype=bool)), upper, -1)
     # The sign is -1 if an odd number of pairs is out of order.
     later = constant(np.tri(n, n, -1, dtype=bool).T)
-    swapped = greater(expand_dims(numbers, -1), expand_dims(numbers, -2))
-    signs = where(later, where(swapped, constant(-1, x.dtype), 1), 1)
-    return diagonal, prod(signs, (-2, -1))
+    swapped = ops.greater(ops.expand_dims(numbers, -1), ops.expand_dims(numbers, -2))
+    signs = ops.where(later, ops.where(swapped, constant(-1, x.dtype), 1), 1)
+    return diagonal, ops.prod(signs, (-2, -1))
 
 
 def _pivots_reference(x: Array) -> tuple[Array, Array]:
@@ -426,21 +417,21 @@ def _determinant_op(
 
 
 def _scaled(upstream: Tensor, matrix: Tensor) -> Tensor:
-    return expand_dims(upstream, (-2, -1)) * matrix
+    return ops.expand_dims(upstream, (-2, -1)) * matrix
 
 
 LOG_DETERMINANT = _determinant_op(
     "log_abs_det",
     lambda x, y, g: (_scaled(g, inverse(x).mT),),
     lambda diagonal, _: np.sum(np.log(np.abs(diagonal)), -1, diagonal.dtype),
-    lambda diagonal, _: sum_along(log(absolute(diagonal)), -1),
+    lambda diagonal, _: ops.sum(ops.log(ops.abs(diagonal)), -1),
 )
 
 SIGN_OF_DETERMINANT = _determinant_op(
     "sign_of_det",
     lambda x, y, g: (None,),
     lambda diagonal, sign_of_rows: np.prod(np.sign(diagonal), -1) * sign_of_rows,
-    lambda diagonal, sign_of_rows: prod(sign(diagonal), -1) * sign_of_rows,
+    lambda diagonal, sign_of_rows: ops.prod(ops.sign(diagonal), -1) * sign_of_rows,
     differentiable=False,
 )
 
@@ -448,7 +439,7 @@ SIGN_OF_DETERMINANT = _determinant_op(
 @decorating(_determinant_op)(
     lambda x, y, g: (_scaled(g * y, inverse(x).mT),),
     lambda diagonal, sign_of_rows: np.prod(diagonal, -1, diagonal.dtype) * sign_of_rows,
-    lambda diagonal, sign_of_rows: prod(diagonal, -1) * sign_of_rows,
+    lambda diagonal, sign_of_rows: ops.prod(diagonal, -1) * sign_of_rows,
 )
 def det(x: TensorLike) -> Operands:
     """The determinant of the square matrices in the last two axes.

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import Array, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag, Word
@@ -19,13 +20,8 @@ from lamina.graph import Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import read
 from lamina.ops.conversion import floating
-from lamina.ops.creation import zeros_like
-from lamina.ops.einsum import einsum
-from lamina.ops.joining import concat, stack
-from lamina.ops.movement import flip, reshape, transpose
 from lamina.ops.records import Typed, make_op
 from lamina.ops.reduce import require_float
-from lamina.ops.slicing import pad
 
 __all__ = ["fft", "ifft", "irfft", "rfft"]
 
@@ -68,7 +64,7 @@ def _times(x: Tensor, numbers: Array) -> Tensor:
     other = _pairs(numbers, x)
     first = real * other[..., 0] - imaginary * other[..., 1]
     second = real * other[..., 1] + imaginary * other[..., 0]
-    return stack([first, second], -1)
+    return ops.stack([first, second], -1)
 
 
 def _product(x: Tensor, equation: str, count: int, *, inverse: bool) -> Tensor:
@@ -77,7 +73,7 @@ def _product(x: Tensor, equation: str, count: int, *, inverse: bool) -> Tensor:
     roots = _roots(np.outer(numbers, numbers), count, inverse=inverse)
     # Multiplication by a + ib is the matrix (a b, -b a), from the right.
     rows = np.stack([roots, 1j * roots], 1)
-    return einsum(equation, x, _pairs(rows, x))
+    return ops.einsum(equation, x, _pairs(rows, x))
 
 
 def _transformed(x: Tensor, *, inverse: bool) -> Tensor:
@@ -89,13 +85,13 @@ def _transformed(x: Tensor, *, inverse: bool) -> Tensor:
     if factor == 1:
         return _convolved(x, inverse=inverse)
     others = count // factor
-    x = reshape(x, (rows, factor, others, 2))
+    x = ops.reshape(x, (rows, factor, others, 2))
     x = _product(x, "bjmp,jpkq->bkmq", factor, inverse=inverse)
     powers = np.outer(np.arange(factor), np.arange(others))
     x = _times(x, _roots(powers, count, inverse=inverse))
-    x = _transformed(reshape(x, (rows * factor, others, 2)), inverse=inverse)
-    x = reshape(x, (rows, factor, others, 2))
-    return reshape(transpose(x, (0, 2, 1, 3)), (rows, count, 2))
+    x = _transformed(ops.reshape(x, (rows * factor, others, 2)), inverse=inverse)
+    x = ops.reshape(x, (rows, factor, others, 2))
+    return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (rows, count, 2))
 
 
 def _convolved(x: Tensor, *, inverse: bool) -> Tensor:
@@ -108,14 +104,14 @@ def _convolved(x: Tensor, *, inverse: bool) -> Tensor:
     around = np.zeros(longer, complex)
     around[:count] = chirp.conj()
     around[longer - count + 1 :] = chirp[:0:-1].conj()
-    filled = pad(_times(x, chirp), ((0, 0), (0, longer - count), (0, 0)))
+    filled = ops.pad(_times(x, chirp), ((0, 0), (0, longer - count), (0, 0)))
     product = _times(_transformed(filled, inverse=False), np.fft.fft(around) / longer)
     return _times(_transformed(product, inverse=True)[:, :count], chirp)
 
 
 def _build(x: Tensor, inverse: bool) -> Tensor:
-    flat = reshape(x, (-1, x.shape[-2], 2))
-    return reshape(_transformed(flat, inverse=inverse), x.shape)
+    flat = ops.reshape(x, (-1, x.shape[-2], 2))
+    return ops.reshape(_transformed(flat, inverse=inverse), x.shape)
 
 
 def _reference(x: Array, inverse: bool) -> Array:
@@ -194,13 +190,13 @@ def rfft(x: TensorLike, norm: Norm = "backward") -> Tensor:
     scale = _scale(norm, count, inverse=False)
     half = count // 2
     if count % 2:
-        y = apply(FFT, stack([x, zeros_like(x)], -1), inverse=False)[..., : half + 1, :]
+        y = apply(FFT, ops.stack([x, ops.zeros_like(x)], -1), inverse=False)[..., : half + 1, :]
         return y if scale == 1 else y * scale
     # Neighbours are the parts of half as many complex numbers. The transforms of the even and the
     # odd ones are the symmetric and the antisymmetric part of the transform of these.
-    y = apply(FFT, reshape(x, (*x.shape[:-1], half, 2)), inverse=False)
-    y = concat([y, y[..., :1, :]], -2)
-    mirrored = flip(y, -2) * constant(np.array([1, -1], x.dtype.numpy))
+    y = apply(FFT, ops.reshape(x, (*x.shape[:-1], half, 2)), inverse=False)
+    y = ops.concat([y, y[..., :1, :]], -2)
+    mirrored = ops.flip(y, -2) * constant(np.array([1, -1], x.dtype.numpy))
     even, odd = y + mirrored, y - mirrored
     shifted = _times(odd, -1j * _roots(np.arange(half + 1), count, inverse=False))
     return (even + shifted) * (scale / 2)
@@ -233,6 +229,6 @@ def irfft(x: TensorLike, count: int | None = None, norm: Norm = "backward") -> T
     if length % 2 == 0:
         factors[-1] = 1
     missing = [(0, 0)] * (x.rank - 2) + [(0, length - given), (0, 0)]
-    y = apply(FFT, pad(x * constant(factors), missing), inverse=True)[..., 0]
+    y = apply(FFT, ops.pad(x * constant(factors), missing), inverse=True)[..., 0]
     scale = _scale(norm, length, inverse=True)
     return y if scale == 1 else y * scale

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import Array, Shape, int32, int64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Word
@@ -16,20 +17,9 @@ from lamina.errors import ShapeError
 from lamina.graph import CONSTANT, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import as_tensor, axis_of, read
-from lamina.ops.arithmetic import maximum, minimum
-from lamina.ops.broadcast import broadcast_to
-from lamina.ops.comparison import greater, logical_and, not_equal, where
-from lamina.ops.conversion import cast, operands_of
-from lamina.ops.indexing import (
-    check_indices,
-    check_indices_on_axis,
-    scatter_add,
-    scatter_along_axis,
-    take_along_axis,
-)
-from lamina.ops.joining import concat
-from lamina.ops.movement import reshape
-from lamina.ops.reduce import element_count, summable
+from lamina.ops.conversion import operands_of
+from lamina.ops.indexing import check_indices, check_indices_on_axis
+from lamina.ops.reduce import summable
 from lamina.ops.slicing import difference, is_negative, padded, slice_axis
 from lamina.ops.sorting import ORDER
 
@@ -70,7 +60,7 @@ def gather(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
     x, indices = as_tensor(x), as_tensor(indices)
     axis = axis_of(x, axis)
     _check_indices_fit("gather", x, indices, axis)
-    return take_along_axis(_first(x, indices.shape, axis), indices, axis)
+    return ops.take_along_axis(_first(x, indices.shape, axis), indices, axis)
 
 
 @checked
@@ -98,20 +88,20 @@ def scatter(
     check_indices_on_axis("scatter", indices, size)
     values = _values_of(values, indices)
     if chosen == "add":
-        added = scatter_along_axis(values, indices, size, axis)
+        added = ops.scatter_along_axis(values, indices, size, axis)
         return x + _grown(added, x.shape)
     if indices.shape[axis] == 0:
         return x
     last = _last_writer(x, indices, axis)
-    chosen_values = take_along_axis(values, maximum(last - 1, 0), axis)
-    written = greater(_grown(last, x.shape), 0)
-    return where(written, _grown(chosen_values, x.shape), x)
+    chosen_values = ops.take_along_axis(values, ops.maximum(last - 1, 0), axis)
+    written = ops.greater(_grown(last, x.shape), 0)
+    return ops.where(written, _grown(chosen_values, x.shape), x)
 
 
 def _values_of(values: Tensor, indices: Tensor) -> Tensor:
     """A value for each index."""
     if not values.rank:
-        return broadcast_to(values, indices.shape)
+        return ops.broadcast_to(values, indices.shape)
     fits = values.rank == indices.rank and not any(
         is_negative(difference(dim, index_dim))
         for dim, index_dim in zip(values.shape, indices.shape, strict=True)
@@ -146,22 +136,22 @@ def _last_writer(x: Tensor, indices: Tensor, axis: int) -> Tensor:
         for number, row in enumerate(np.moveaxis(array, axis, 0)):
             moved[(row, *coordinates)] = number + 1
         return constant(writers)
-    inside = maximum(minimum(cast(indices, int64), element_count(x, axis, int64) - 1), 0)
+    last = ops.element_count(x, axis, int64) - 1
     # Narrow keys are sorted faster.
-    inside = cast(inside, int32)
+    inside = ops.cast(ops.maximum(ops.minimum(ops.cast(indices, int64), last), 0), int32)
     order = apply(ORDER, inside, axis=axis, descending=False)
-    ordered = take_along_axis(inside, order, axis)
+    ordered = ops.take_along_axis(inside, order, axis)
     following = slice_axis(ordered, axis, 1, ordered.shape[axis])
     end = (*ordered.shape[:axis], 1, *ordered.shape[axis + 1 :])
-    following = concat([following, broadcast_to(constant(-1, int32), end)], axis)
-    number = where(not_equal(ordered, following), order + 1, 0)
-    return scatter_along_axis(number, ordered, size, axis)
+    following = ops.concat([following, ops.broadcast_to(constant(-1, int32), end)], axis)
+    number = ops.where(ops.not_equal(ordered, following), order + 1, 0)
+    return ops.scatter_along_axis(number, ordered, size, axis)
 
 
 @checked
 def masked_fill(x: TensorLike, mask: TensorLike, value: TensorLike) -> Tensor:
     """The value where the mask holds, x elsewhere; no gradient flows to x where the mask holds."""
-    return where(mask, value, x)
+    return ops.where(mask, value, x)
 
 
 @checked
@@ -176,7 +166,8 @@ def bincount(x: TensorLike, size: int, weights: TensorLike = 1) -> Tensor:
     """
     x, extent = as_tensor(x), read("size", whole(1), size)
     check_indices("bincount", x)
-    x = cast(x, int64)
-    counted = logical_and(x >= 0, x < extent)
-    values = where(counted, broadcast_to(summable(weights), x.shape), 0)
-    return scatter_add(reshape(values, (-1,)), reshape(where(counted, x, 0), (-1,)), extent)
+    x = ops.cast(x, int64)
+    counted = ops.logical_and(x >= 0, x < extent)
+    values = ops.where(counted, ops.broadcast_to(summable(weights), x.shape), 0)
+    indices = ops.where(counted, x, 0)
+    return ops.scatter_add(ops.reshape(values, (-1,)), ops.reshape(indices, (-1,)), extent)

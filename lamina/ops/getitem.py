@@ -13,6 +13,7 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import (
     Array,
     Dim,
@@ -29,12 +30,6 @@ from lamina.base.shapes import element_count as count_of
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import CONSTANT, Tensor, constant, described, operator
 from lamina.ops.arguments import as_tensor, refused
-from lamina.ops.arithmetic import maximum, minimum
-from lamina.ops.broadcast import broadcast_to
-from lamina.ops.conversion import cast as converted
-from lamina.ops.indexing import take
-from lamina.ops.movement import flip, reshape, transpose
-from lamina.ops.reduce import element_count
 from lamina.ops.slicing import difference, is_negative, sliced
 
 __all__ = ["getitem"]
@@ -108,9 +103,9 @@ def _moved(x: Tensor, entries: Sequence[Entry]) -> Tensor:
         starts.append(start)
         stops.append(stop)
         steps.append(abs(step))
-    part = flip(sliced(x, tuple(starts), tuple(stops), tuple(steps)), flipped)
+    part = ops.flip(sliced(x, tuple(starts), tuple(stops), tuple(steps)), flipped)
     kept = iter([dim for dim, kept in zip(part.shape, keep, strict=True) if kept])
-    return reshape(part, [next(kept) if dim is None else dim for dim in shape])
+    return ops.reshape(part, [next(kept) if dim is None else dim for dim in shape])
 
 
 def _out_of_range(x: Tensor, axis: int, index: str) -> LaminaError:
@@ -281,7 +276,7 @@ def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
     """The elements at the indices in arrays, one for each of some axes."""
     axes = list(arrays)
     if len(axes) == 1:
-        return take(x, arrays[axes[0]], axes[0])
+        return ops.take(x, arrays[axes[0]], axes[0])
     try:
         shape = broadcast_all([indices.shape for indices in arrays.values()])
     except LaminaError:
@@ -295,7 +290,7 @@ def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
     first = axes[0] if adjacent else 0
     # An axis that depends on the batch has no stride, so it comes first among the indexed axes.
     axes.sort(key=lambda axis: isinstance(x.shape[axis], int))
-    joined = transpose(x, [*others[:first], *axes, *others[first:]])
+    joined = ops.transpose(x, [*others[:first], *axes, *others[first:]])
     extents = tuple(x.shape[axis] for axis in axes)
     extent = divide_counts(count_of(extents), (1,))
     if extent is None:
@@ -305,18 +300,18 @@ def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
             advice="Index one after the other.",
         )
     kept = joined.shape
-    flat = reshape(joined, (*kept[:first], extent, *kept[first + len(axes) :]))
-    return take(flat, broadcast_to(_flat_indices(x, arrays, axes), shape), first)
+    flat = ops.reshape(joined, (*kept[:first], extent, *kept[first + len(axes) :]))
+    return ops.take(flat, ops.broadcast_to(_flat_indices(x, arrays, axes), shape), first)
 
 
 def _flat_indices(x: Tensor, arrays: dict[int, Tensor], axes: Sequence[int]) -> Tensor:
     """The index in all axes together, the last axis fastest."""
     total: Tensor | None = None
     for axis in axes:
-        dim, indices = x.shape[axis], converted(arrays[axis], int64)
+        dim, indices = x.shape[axis], ops.cast(arrays[axis], int64)
         if indices.op is not CONSTANT:  # constants were checked
-            last = dim - 1 if isinstance(dim, int) else element_count(x, axis, int64) - 1
-            indices = maximum(minimum(indices, last), 0)
+            last = dim - 1 if isinstance(dim, int) else ops.element_count(x, axis, int64) - 1
+            indices = ops.maximum(ops.minimum(indices, last), 0)
         # Only the first of the axes may depend on the batch.
         total = indices if total is None else total * static((dim,))[0] + indices
     assert total is not None

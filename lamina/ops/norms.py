@@ -8,25 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lamina import ops
 from lamina.base.shapes import Dim
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Number
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, described
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, flag_of, read
-from lamina.ops.arithmetic import maximum
-from lamina.ops.arithmetic import pow as power
-from lamina.ops.broadcast import broadcast_to
-from lamina.ops.comparison import equal, logical_and, not_equal, where
-from lamina.ops.conversion import cast, floating, floats_of, operands_of, rounded_once
-from lamina.ops.elementwise import abs as absolute
-from lamina.ops.elementwise import sqrt
-from lamina.ops.joining import concat
-from lamina.ops.movement import expand_dims
-from lamina.ops.reduce import any as any_of
-from lamina.ops.reduce import max as largest
-from lamina.ops.reduce import min as smallest
-from lamina.ops.reduce import sum as sum_along
+from lamina.ops.conversion import floating, floats_of, operands_of, rounded_once
 from lamina.ops.slicing import slice_axis
 
 __all__ = ["cdist", "cosine_similarity", "cross", "norm", "normalize"]
@@ -54,26 +43,28 @@ def norm(x: TensorLike, order: float = 2.0, axes: Axes = None, keepdims: bool = 
 
 def _norm(x: Tensor, p: float, named: tuple[int, ...], kept: bool) -> Tensor:
     if math.isinf(p):
-        return (largest if p > 0 else smallest)(absolute(x), named, kept)
+        return (ops.max if p > 0 else ops.min)(ops.abs(x), named, kept)
     if p == 0:
-        return sum_along(cast(not_equal(x, 0), x.dtype), named, kept)
+        return ops.sum(ops.cast(ops.not_equal(x, 0), x.dtype), named, kept)
     if p == 1:
-        return sum_along(absolute(x), named, kept)
+        return ops.sum(ops.abs(x), named, kept)
     if p == 2:
-        return _without_zero(sum_along(x * x, named, kept), 0.5)
+        return _without_zero(ops.sum(x * x, named, kept), 0.5)
     if p < 0:
-        is_zero = equal(x, 0)
-        powers = power(where(is_zero, 1, absolute(x)), p)
-        norms = power(sum_along(powers, named, kept), 1 / p)
-        return where(logical_and(any_of(is_zero, named, kept), equal(norms, norms)), 0, norms)
-    return _without_zero(sum_along(_without_zero(absolute(x), p), named, kept), 1 / p)
+        is_zero = ops.equal(x, 0)
+        powers = ops.pow(ops.where(is_zero, 1, ops.abs(x)), p)
+        norms = ops.pow(ops.sum(powers, named, kept), 1 / p)
+        return ops.where(
+            ops.logical_and(ops.any(is_zero, named, kept), ops.equal(norms, norms)), 0, norms
+        )
+    return _without_zero(ops.sum(_without_zero(ops.abs(x), p), named, kept), 1 / p)
 
 
 def _without_zero(x: Tensor, exponent: float) -> Tensor:
     """A power whose gradient at zero is zero."""
-    is_zero = equal(x, 0)
-    safe = where(is_zero, 1, x)
-    return where(is_zero, 0, sqrt(safe) if exponent == 0.5 else power(safe, exponent))
+    is_zero = ops.equal(x, 0)
+    safe = ops.where(is_zero, 1, x)
+    return ops.where(is_zero, 0, ops.sqrt(safe) if exponent == 0.5 else ops.pow(safe, exponent))
 
 
 @checked
@@ -81,7 +72,7 @@ def normalize(x: TensorLike, order: float = 2.0, axis: int = -1, epsilon: float 
     """The vectors along an axis, divided by their norm, or by epsilon if that is larger."""
     x = floating(x)
     least, along = read("epsilon", _NOT_NEGATIVE, epsilon), axis_of(x, axis)
-    return rounded_once(lambda x: x / maximum(norm(x, order, along, True), least), x)
+    return rounded_once(lambda x: x / ops.maximum(norm(x, order, along, True), least), x)
 
 
 @checked
@@ -102,17 +93,17 @@ def cosine_similarity(
     least = read("epsilon", _NOT_NEGATIVE, epsilon)
 
     def unit(x: Tensor) -> Tensor:
-        return x / maximum(norm(x, 2.0, axis, True), least)
+        return x / ops.maximum(norm(x, 2.0, axis, True), least)
 
     a, b = (_repeated(x, axis, joint.shape[axis]) for x in (a, b))
-    return rounded_once(lambda a, b: sum_along(unit(a) * unit(b), axis), a, b)
+    return rounded_once(lambda a, b: ops.sum(unit(a) * unit(b), axis), a, b)
 
 
 def _repeated(x: Tensor, axis: int, extent: Dim) -> Tensor:
     """The tensor, repeated along an axis that is counted from the end, where it may have none."""
     shape = [*(1,) * (-axis - x.rank), *x.shape]
     shape[axis] = extent
-    return broadcast_to(x, shape)
+    return ops.broadcast_to(x, shape)
 
 
 @checked
@@ -134,7 +125,9 @@ def cdist(left: TensorLike, right: TensorLike, order: float = 2.0) -> Tensor:
             facts=(("left", described(a)), ("right", described(b))),
             advice="Both need at least two axes, and the same last axis.",
         )
-    return rounded_once(lambda a, b: norm(a - b, order, -1), expand_dims(a, -2), expand_dims(b, -3))
+    return rounded_once(
+        lambda a, b: norm(a - b, order, -1), ops.expand_dims(a, -2), ops.expand_dims(b, -3)
+    )
 
 
 @checked
@@ -156,4 +149,4 @@ def cross(left: TensorLike, right: TensorLike, axis: int = -1) -> Tensor:
         rounded_once(lambda a, b, c, d: a * d - b * c, *four)
         for four in ((a1, a2, b1, b2), (a2, a0, b2, b0), (a0, a1, b0, b1))
     ]
-    return concat(differences, axis_of(as_tensor(differences[0]), axis))
+    return ops.concat(differences, axis_of(as_tensor(differences[0]), axis))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import Array, int32, int64, size_of, static, uint8
 from lamina.checks import checked_as_given as checked
 from lamina.errors import ShapeError
@@ -14,15 +15,10 @@ from lamina.graph import Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import Many, whole
 from lamina.ops.arguments import as_tensor, each_of
 from lamina.ops.broadcast import sum_axes
-from lamina.ops.comparison import equal, where
-from lamina.ops.conversion import cast, floating, numeric
-from lamina.ops.creation import arange
-from lamina.ops.elementwise import RELU, relu
-from lamina.ops.indexing import take
-from lamina.ops.movement import reshape, transpose
+from lamina.ops.conversion import floating, numeric
+from lamina.ops.elementwise import RELU
 from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.reduce import ARGMAX
-from lamina.ops.reduce import max as largest
 from lamina.ops.windows import WINDOW, Window, windows, windows_of
 from lamina.ops.windows import fold as add_windows
 
@@ -65,7 +61,7 @@ def max_padding(one: Window) -> int:
 
 def _window_max_build(x: Tensor, along: Sequence[Window]) -> Tensor:
     windowed = _windows(x, along, -math.inf)
-    return largest(windowed, range(x.rank, windowed.rank))
+    return ops.max(windowed, range(x.rank, windowed.rank))
 
 
 def _first_largest(x: Tensor, along: Sequence[Window]) -> Tensor:
@@ -82,11 +78,11 @@ def _window_max_gradient(
     element = _first_largest(x, along)
     sizes = [window.size for window in along]
     if size_of(sizes) <= 256:
-        element = cast(element, uint8)
+        element = ops.cast(element, uint8)
     with_ones = (*result.shape, *(1 for _ in sizes))
-    elements = reshape(arange(size_of(sizes), int32), sizes)
-    chosen = equal(cast(reshape(element, with_ones), int32), elements)
-    shares = where(chosen, reshape(upstream, with_ones), 0)
+    elements = ops.reshape(ops.arange(size_of(sizes), int32), sizes)
+    chosen = ops.equal(ops.cast(ops.reshape(element, with_ones), int32), elements)
+    shares = ops.where(chosen, ops.reshape(upstream, with_ones), 0)
     first = x.rank - len(along)
     return (add_windows(shares, range(first, x.rank), along, static(x.shape[first:])),)
 
@@ -138,7 +134,7 @@ def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
     if x.op is RELU:
         # The maximum of ReLUs is the ReLU of the maximum, which has fewer elements to compute. Its
         # gradient needs neither the ReLU of the larger tensor nor its operand.
-        return relu(window_max(x.operands[0], along))
+        return ops.relu(window_max(x.operands[0], along))
     return apply(WINDOW_MAX, x, along=along)
 
 
@@ -157,7 +153,7 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
     along = windows_of(x.rank, along)
     # Checks the windows.
     result = apply(WINDOW_MAX, x, along=along)
-    element = reshape(_first_largest(x, along), result.shape)
+    element = ops.reshape(_first_largest(x, along), result.shape)
     extents = static(x.shape[x.rank - len(along) :])
     # The position is the position of the window's first element, plus the distance from there,
     # which follows from the number of the element in the window.
@@ -167,8 +163,8 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
         distances = distances[..., None] * extent + window.dilation * np.arange(window.size)
         starts = window.stride * np.arange(window.count(extent)) - window.before
         shape = (len(starts), *(1 for _ in along[number + 1 :]))
-        first = first * extent + reshape(constant(starts), shape)
-    return take(constant(distances.reshape(-1)), element) + first
+        first = first * extent + ops.reshape(constant(starts), shape)
+    return ops.take(constant(distances.reshape(-1)), element) + first
 
 
 @checked
@@ -206,8 +202,8 @@ def unfold(x: TensorLike, along: Sequence[Window]) -> Tensor:
     elements = range(x.rank, windowed.rank)
     shape = static(windowed.shape[1:])
     channels, positions = shape[0], size_of(shape[1 : x.rank - 1])
-    kept = transpose(windowed, [0, 1, *elements, *axes])
-    return reshape(
+    kept = ops.transpose(windowed, [0, 1, *elements, *axes])
+    return ops.reshape(
         kept, (x.shape[0], channels * size_of([window.size for window in listed]), positions)
     )
 
@@ -244,7 +240,7 @@ def fold(y: TensorLike, along: Sequence[Window], extents: int | Sequence[int]) -
             ),
             advice="The windows and extents must be those of the unfold.",
         )
-    apart = reshape(y, (y.shape[0], rows // size_of(sizes), *sizes, *counts))
+    apart = ops.reshape(y, (y.shape[0], rows // size_of(sizes), *sizes, *counts))
     count = len(listed)
     first = [0, 1, *range(2 + count, 2 + 2 * count), *range(2, 2 + count)]
-    return add_windows(transpose(apart, first), range(2, 2 + count), listed, shape)
+    return add_windows(ops.transpose(apart, first), range(2, 2 + count), listed, shape)

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import DTypeLike, add_dims, as_whole, bool_, float32, scale_dim, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Number, Word, entries_of
@@ -29,15 +30,7 @@ from lamina.ops.arguments import (
     tensors_of,
     whole_of,
 )
-from lamina.ops.broadcast import broadcast_to
-from lamina.ops.comparison import equal, greater_equal, less_equal, where
-from lamina.ops.conversion import cast
-from lamina.ops.creation import arange
-from lamina.ops.indexing import take
-from lamina.ops.joining import concat, split
-from lamina.ops.movement import expand_dims, flip, reshape, transpose
-from lamina.ops.reduce import sum as sum_along
-from lamina.ops.slicing import pad, padded, slice_axis, sliced
+from lamina.ops.slicing import padded, slice_axis, sliced
 
 __all__ = ["chunk", "diag_embed", "diagonal", "eye", "linspace", "meshgrid", "moveaxis", "repeat"]
 __all__ += ["pad_with", "roll", "rot90", "swapaxes", "tile", "trace", "tril", "triu"]
@@ -52,7 +45,7 @@ def swapaxes(x: TensorLike, first: int, second: int) -> Tensor:
     former, latter = axis_of(x, first), axis_of(x, second)
     order = list(range(x.rank))
     order[former], order[latter] = latter, former
-    return transpose(x, order)
+    return ops.transpose(x, order)
 
 
 @checked
@@ -76,7 +69,7 @@ def moveaxis(
     order = [axis for axis in range(x.rank) if axis not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
         order.insert(target, axis)
-    return transpose(x, order)
+    return ops.transpose(x, order)
 
 
 @checked
@@ -92,7 +85,9 @@ def roll(
     """
     x = as_tensor(x)
     if axes is None:
-        return reshape(_rolled(reshape(x, -1), whole_of("shifts", shifts, _LEAST), 0), x.shape)
+        return ops.reshape(
+            _rolled(ops.reshape(x, -1), whole_of("shifts", shifts, _LEAST), 0), x.shape
+        )
     named = [axis_of(x, axis) for axis in listed_axes(axes, x)]
     for axis, shift in zip(named, each_of("shifts", shifts, len(named), whole()), strict=True):
         x = _rolled(x, shift, axis)
@@ -109,7 +104,7 @@ def _rolled(x: Tensor, shift: int, axis: int) -> Tensor:
     if not shift:
         return x
     start = add_dims(dim, -shift) if shift > 0 else -shift
-    return concat([slice_axis(x, axis, start, dim), slice_axis(x, axis, 0, start)], axis)
+    return ops.concat([slice_axis(x, axis, start, dim), slice_axis(x, axis, 0, start)], axis)
 
 
 @checked
@@ -119,10 +114,10 @@ def rot90(x: TensorLike, count: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor
     quarters = whole_of("count", count, _LEAST) % 4
     first, second = _two_axes("rot90", x, axes)
     if quarters == 2:
-        return flip(x, (first, second))
+        return ops.flip(x, (first, second))
     if quarters == 1:
-        return swapaxes(flip(x, second), first, second)
-    return flip(swapaxes(x, first, second), second) if quarters else x
+        return swapaxes(ops.flip(x, second), first, second)
+    return ops.flip(swapaxes(x, first, second), second) if quarters else x
 
 
 def _two_axes(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
@@ -156,7 +151,7 @@ def tile(x: TensorLike, counts: int | Sequence[int]) -> Tensor:
     apart = [entry for dim in shape for entry in (1, dim)]
     repeated = [entry for count, dim in zip(times, shape, strict=True) for entry in (count, dim)]
     joined = [scale_dim(dim, count) for count, dim in zip(times, shape, strict=True)]
-    return reshape(broadcast_to(reshape(x, apart), repeated), joined)
+    return ops.reshape(ops.broadcast_to(ops.reshape(x, apart), repeated), joined)
 
 
 @checked
@@ -170,14 +165,14 @@ def repeat(x: TensorLike, counts: int | Sequence[int], axis: int | None = None) 
     """
     x = as_tensor(x)
     if axis is None:
-        x, axis = reshape(x, -1), 0
+        x, axis = ops.reshape(x, -1), 0
     axis = axis_of(x, axis)
     count = as_whole(counts)
     if count is not None:
         count = whole_of("counts", counts)
         shape = (*x.shape[: axis + 1], count, *x.shape[axis + 1 :])
         joined = (*x.shape[:axis], scale_dim(x.shape[axis], count), *x.shape[axis + 1 :])
-        return reshape(broadcast_to(expand_dims(x, axis + 1), shape), joined)
+        return ops.reshape(ops.broadcast_to(ops.expand_dims(x, axis + 1), shape), joined)
     listed = entries_of(counts)
     if listed is None:
         raise refused("counts", "a whole number, or one for each element", counts)
@@ -187,7 +182,7 @@ def repeat(x: TensorLike, counts: int | Sequence[int], axis: int | None = None) 
             f"repeat: there must be a count for each element along axis {axis}",
             facts=(("tensor", described(x)), ("counts", f"{len(numbers)} numbers")),
         )
-    return take(x, np.repeat(np.arange(len(numbers)), numbers), axis)
+    return ops.take(x, np.repeat(np.arange(len(numbers)), numbers), axis)
 
 
 @checked
@@ -214,7 +209,7 @@ def meshgrid(
     grids: list[Tensor] = []
     for number, x in enumerate(vectors):
         alone = [dim if other == number else 1 for other, dim in enumerate(shape)]
-        grids.append(broadcast_to(reshape(x, alone), shape))
+        grids.append(ops.broadcast_to(ops.reshape(x, alone), shape))
     swapped = order == "xy" and len(vectors) > 1
     return tuple(swapaxes(x, 0, 1) if swapped else x for x in grids)
 
@@ -226,9 +221,9 @@ def chunk(x: TensorLike, count: int, axis: int = 0) -> tuple[Tensor, ...]:
     axis, count = axis_of(x, axis), whole_of("count", count, 1)
     dim = x.shape[axis]
     if not isinstance(dim, int):
-        return split(x, count, axis)
+        return ops.split(x, count, axis)
     size = max(-(-dim // count), 1)
-    return split(x, [min(size, dim - start) for start in range(0, dim, size)] or [0], axis)
+    return ops.split(x, [min(size, dim - start) for start in range(0, dim, size)] or [0], axis)
 
 
 # Matrices -----------------------------------------------------------------------------------------
@@ -245,8 +240,8 @@ def _triangle(
             facts=(("found", described(x)),),
             advice="Axes before the last two are batch axes.",
         )
-    diagonal = expand_dims(arange(x.shape[-2]), 1) + whole_of("offset", offset, _LEAST)
-    return where(keeps(arange(x.shape[-1]), diagonal), x, cast(0, x.dtype))
+    diagonal = ops.expand_dims(ops.arange(x.shape[-2]), 1) + whole_of("offset", offset, _LEAST)
+    return ops.where(keeps(ops.arange(x.shape[-1]), diagonal), x, ops.cast(0, x.dtype))
 
 
 @checked
@@ -258,7 +253,7 @@ def tril(x: TensorLike, offset: int = 0) -> Tensor:
         offset: the offset of the last diagonal that is kept; positive ones are above the main
             diagonal.
     """
-    return _triangle(x, offset, less_equal)
+    return _triangle(x, offset, ops.less_equal)
 
 
 @checked
@@ -270,7 +265,7 @@ def triu(x: TensorLike, offset: int = 0) -> Tensor:
         offset: the offset of the first diagonal that is kept; positive ones are above the main
             diagonal.
     """
-    return _triangle(x, offset, greater_equal)
+    return _triangle(x, offset, ops.greater_equal)
 
 
 @checked
@@ -296,7 +291,7 @@ def diagonal(x: TensorLike, offset: int = 0, axes: Sequence[int] = (-2, -1)) -> 
     start = offset if offset >= 0 else -offset * columns
     count = max(min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns), 0)
     kept = tuple(x.shape[axis] for axis in others)
-    flat = reshape(transpose(x, [*others, first, second]), (*kept, rows * columns))
+    flat = ops.reshape(ops.transpose(x, [*others, first, second]), (*kept, rows * columns))
     if not count:
         return slice_axis(flat, -1 % flat.rank, 0, 0)
     stop = start + (count - 1) * (columns + 1) + 1
@@ -328,13 +323,13 @@ def diag_embed(x: TensorLike, offset: int = 0) -> Tensor:
     interior = (*(0 for _ in none), size)
     after = size * size - start - used
     flat = padded(x, (*none, start), (*none, after), interior, 0.0)
-    return reshape(flat, (*x.shape[:-1], size, size))
+    return ops.reshape(flat, (*x.shape[:-1], size, size))
 
 
 @checked
 def trace(x: TensorLike, offset: int = 0, axes: Sequence[int] = (-2, -1)) -> Tensor:
     """The sum of the diagonal of the matrices along two axes; see `diagonal`."""
-    return sum_along(diagonal(x, offset, axes), -1)
+    return ops.sum(diagonal(x, offset, axes), -1)
 
 
 @checked
@@ -342,9 +337,9 @@ def eye(rows: int, columns: int | None = None, dtype: DTypeLike = float32) -> Te
     """The identity matrix: 1 on the diagonal, 0 elsewhere."""
     height = whole_of("rows", rows)
     width = height if columns is None else whole_of("columns", columns)
-    ones = equal(expand_dims(arange(height), 1), arange(width))
+    ones = ops.equal(ops.expand_dims(ops.arange(height), 1), ops.arange(width))
     element_type = dtype_of(dtype)
-    return ones if element_type == bool_ else cast(ones, element_type)
+    return ones if element_type == bool_ else ops.cast(ones, element_type)
 
 
 @checked
@@ -380,7 +375,7 @@ def pad_with(
     """
     x = as_tensor(x)
     if read("mode", Word(get_args(PadMode)), mode) == "constant":
-        return pad(x, widths, value)
+        return ops.pad(x, widths, value)
     pairs = pairs_of("widths", widths, x.rank)
     for axis, (before, after) in enumerate(pairs):
         if before or after:
@@ -407,14 +402,14 @@ def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: PadMode) -> T
 
     def repeated(index: int, times: int) -> Tensor:
         shape = (*x.shape[:axis], times, *x.shape[axis + 1 :])
-        return broadcast_to(part(index, index + 1), shape)
+        return ops.broadcast_to(part(index, index + 1), shape)
 
     if mode == "reflect":
-        first = flip(part(1, before + 1), axis)
-        last = flip(part(extent - after - 1, extent - 1), axis)
+        first = ops.flip(part(1, before + 1), axis)
+        last = ops.flip(part(extent - after - 1, extent - 1), axis)
     elif mode == "replicate":
         first, last = repeated(0, before), repeated(extent - 1, after)
     else:
         first, last = part(extent - before, extent), part(0, after)
     parts = ((first, before), (x, extent), (last, after))
-    return concat([tensor for tensor, width in parts if width], axis)
+    return ops.concat([tensor for tensor, width in parts if width], axis)

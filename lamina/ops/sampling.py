@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, int32, size_of, static
 from lamina.checks import checked_as_given as checked
@@ -20,15 +21,7 @@ from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, constant, described
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import each_of, flag_of, read
-from lamina.ops.arithmetic import maximum, minimum
-from lamina.ops.broadcast import broadcast_to
-from lamina.ops.comparison import equal, logical_and, where
-from lamina.ops.conversion import cast, floating, floats_of, rounded_once
-from lamina.ops.elementwise import abs as absolute
-from lamina.ops.elementwise import floor
-from lamina.ops.indexing import take_along_axis
-from lamina.ops.linalg import matmul
-from lamina.ops.movement import expand_dims, reshape, transpose
+from lamina.ops.conversion import floating, floats_of, rounded_once
 
 __all__ = ["affine_grid", "grid_sample"]
 
@@ -69,7 +62,7 @@ def grid_sample(
     _check_sample(x, grid, chosen)
 
     def sampled(x: Tensor, grid: Tensor) -> Tensor:
-        flat = reshape(x, (*x.shape[:2], size_of(static(x.shape[2:]))))
+        flat = ops.reshape(x, (*x.shape[:2], size_of(static(x.shape[2:]))))
         reader = _Reader(flat, static(x.shape[2:]), edges, corners)
         # In elements, 0 for the centre of the first one.
         shifted = [grid[..., axes - 1 - axis] + 1 for axis in range(axes)]
@@ -114,7 +107,7 @@ class _Reader:
             return position
         # Limited to the image; the gradient at the borders is zero.
         last = extent - 1
-        return where(position <= 0, 0, where(position >= last, last, position))
+        return ops.where(position <= 0, 0, ops.where(position >= last, last, position))
 
     def read(self, positions: Sequence[Tensor]) -> Tensor:
         """[batch, channels, ...]: the elements at whole positions [batch, ...]; zero outside."""
@@ -122,19 +115,19 @@ class _Reader:
         inside: Tensor | None = None
         for axis, at in enumerate(positions):
             extent = self.extents[axis]
-            limited = maximum(minimum(at, extent - 1), 0)
-            index = cast(limited, int32)
+            limited = ops.maximum(ops.minimum(at, extent - 1), 0)
+            index = ops.cast(limited, int32)
             number = index if number is None else number * extent + index
             if self.padding == "zeros":
-                within = equal(limited, at)
-                inside = within if inside is None else logical_and(inside, within)
+                within = ops.equal(limited, at)
+                inside = within if inside is None else ops.logical_and(inside, within)
         assert number is not None
         count = size_of(static(number.shape[1:]))
-        spread = reshape(number, (number.shape[0], 1, count))
+        spread = ops.reshape(number, (number.shape[0], 1, count))
         shape = (*self.flat.shape[:2], *spread.shape[2:])
-        elements = take_along_axis(self.flat, broadcast_to(spread, shape), 2)
-        elements = reshape(elements, (*shape[:2], *number.shape[1:]))
-        return elements if inside is None else where(expand_dims(inside, 1), elements, 0)
+        elements = ops.take_along_axis(self.flat, ops.broadcast_to(spread, shape), 2)
+        elements = ops.reshape(elements, (*shape[:2], *number.shape[1:]))
+        return elements if inside is None else ops.where(ops.expand_dims(inside, 1), elements, 0)
 
 
 def _reflected(position: Tensor, extent: int, corners: bool) -> Tensor:
@@ -142,12 +135,12 @@ def _reflected(position: Tensor, extent: int, corners: bool) -> Tensor:
     low, span = (0.0, extent - 1.0) if corners else (-0.5, float(extent))
     if not span:
         return position * 0
-    distance = absolute(position - low)
-    flips = floor(distance * (1 / span))
+    distance = ops.abs(position - low)
+    flips = ops.floor(distance * (1 / span))
     # Where the quotient was rounded, the rest may be outside by a rounding error.
     rest = distance - flips * span
-    odd = equal(flips - floor(flips * 0.5) * 2, 1)
-    return where(odd, span - rest, rest) + low
+    odd = ops.equal(flips - ops.floor(flips * 0.5) * 2, 1)
+    return ops.where(odd, span - rest, rest) + low
 
 
 # Taps: the elements that count, and their weights -------------------------------------------------
@@ -158,14 +151,14 @@ _Tap = tuple[Tensor, Tensor | None]
 
 def _nearest(at: Tensor) -> list[_Tap]:
     """The nearest whole number; of two the even one."""
-    above = floor(at + 0.5)
-    is_odd = equal(above - floor(above * 0.5) * 2, 1)
-    tie = logical_and(equal(above - at, 0.5), is_odd)
-    return [(where(tie, above - 1, above), None)]
+    above = ops.floor(at + 0.5)
+    is_odd = ops.equal(above - ops.floor(above * 0.5) * 2, 1)
+    tie = ops.logical_and(ops.equal(above - at, 0.5), is_odd)
+    return [(ops.where(tie, above - 1, above), None)]
 
 
 def _linear(at: Tensor) -> list[_Tap]:
-    low = floor(at)
+    low = ops.floor(at)
     share = at - low
     return [(low, 1 - share), (low + 1, share)]
 
@@ -175,7 +168,7 @@ _CUBIC = -0.75
 
 
 def _cubic(at: Tensor) -> list[_Tap]:
-    low = floor(at)
+    low = ops.floor(at)
     t = at - low
 
     def near(d: Tensor) -> Tensor:
@@ -211,7 +204,7 @@ def _weighted(
             if factor is not None:
                 weight = factor if weight is None else weight * factor
         if weight is not None:
-            value = value * expand_dims(weight, 1)
+            value = value * ops.expand_dims(weight, 1)
         total = value if total is None else total + value
     assert total is not None
     return total
@@ -242,8 +235,8 @@ def affine_grid(
         )
     shape = each_of("extents", extents, axes, whole(1))
     base = constant(_base_grid(shape, corners), matrices.dtype)
-    moved = matmul(base, transpose(matrices, (0, 2, 1)))
-    return reshape(moved, (matrices.shape[0], *shape, axes))
+    moved = ops.matmul(base, ops.transpose(matrices, (0, 2, 1)))
+    return ops.reshape(moved, (matrices.shape[0], *shape, axes))
 
 
 def _base_grid(shape: Sequence[int], corners: bool) -> Array:

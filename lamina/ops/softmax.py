@@ -6,16 +6,14 @@ import math
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import axis_of
-from lamina.ops.arithmetic import maximum
 from lamina.ops.broadcast import sum_axes, with_ones
-from lamina.ops.comparison import equal, where
-from lamina.ops.conversion import cast, floating
-from lamina.ops.elementwise import exp, log
+from lamina.ops.conversion import floating
 from lamina.ops.records import Gradients, Typed, make_op
 from lamina.ops.reduce import (
     OF_AXES,
@@ -26,30 +24,28 @@ from lamina.ops.reduce import (
     require_elements,
     require_float,
 )
-from lamina.ops.reduce import max as largest
-from lamina.ops.reduce import sum as total
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]
 
 
 def _logsumexp_build(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     # An infinite maximum must not be subtracted: infinity - infinity is NaN.
-    most = largest(x, axes)
-    shift = where(abs(most) < math.inf, most, 0)
-    return log(sum_axes(exp(x - with_ones(shift, x, axes)), axes)) + shift
+    most = ops.max(x, axes)
+    shift = ops.where(abs(most) < math.inf, most, 0)
+    return ops.log(sum_axes(ops.exp(x - with_ones(shift, x, axes)), axes)) + shift
 
 
 def _logsumexp_gradient(
     x: Tensor, result: Tensor, upstream: Tensor, axes: tuple[int, ...]
 ) -> Gradients:
     # Infinite elements share the gradient, which is the limit. NaN stays NaN.
-    is_infinite = equal(x, math.inf)
-    number = maximum(sum_axes(cast(is_infinite, x.dtype), axes), 1)
-    shift = where(equal(abs(result), math.inf), 0, result)
-    shares = where(
-        with_ones(equal(result, math.inf), x, axes),
-        where(is_infinite, with_ones(1 / number, x, axes), 0),
-        exp(x - with_ones(shift, x, axes)),
+    is_infinite = ops.equal(x, math.inf)
+    number = ops.maximum(sum_axes(ops.cast(is_infinite, x.dtype), axes), 1)
+    shift = ops.where(ops.equal(abs(result), math.inf), 0, result)
+    shares = ops.where(
+        with_ones(ops.equal(result, math.inf), x, axes),
+        ops.where(is_infinite, with_ones(1 / number, x, axes), 0),
+        ops.exp(x - with_ones(shift, x, axes)),
     )
     return (with_ones(upstream, x, axes) * shares,)
 
@@ -91,8 +87,8 @@ def _infer_softmax(x: Tensor, axis: int) -> Typed:
 
 
 def _softmax_build(x: Tensor, axis: int) -> Tensor:
-    powers = exp(x - largest(x, axis, keepdims=True))
-    return powers / total(powers, axis, keepdims=True)
+    powers = ops.exp(x - ops.max(x, axis, keepdims=True))
+    return powers / ops.sum(powers, axis, keepdims=True)
 
 
 def _softmax_reference(x: Array, axis: int) -> Array:
@@ -111,7 +107,7 @@ _SOFTMAX_SAMPLES = (
 SOFTMAX = make_op(
     "softmax",
     _infer_softmax,
-    lambda x, y, g, axis: (y * (g - total(g * y, axis, keepdims=True)),),
+    lambda x, y, g, axis: (y * (g - ops.sum(g * y, axis, keepdims=True)),),
     _softmax_reference,
     _softmax_build,
     _SOFTMAX_SAMPLES,
@@ -133,8 +129,8 @@ def softmax(x: TensorLike, axis: int = -1) -> Tensor:
 
 
 def _log_softmax_build(x: Tensor, axis: int) -> Tensor:
-    shifted = x - largest(x, axis, keepdims=True)
-    return shifted - log(total(exp(shifted), axis, keepdims=True))
+    shifted = x - ops.max(x, axis, keepdims=True)
+    return shifted - ops.log(ops.sum(ops.exp(shifted), axis, keepdims=True))
 
 
 def _log_softmax_reference(x: Array, axis: int) -> Array:
@@ -145,7 +141,7 @@ def _log_softmax_reference(x: Array, axis: int) -> Array:
 LOG_SOFTMAX = make_op(
     "log_softmax",
     _infer_softmax,
-    lambda x, y, g, axis: (g - exp(y) * total(g, axis, keepdims=True),),
+    lambda x, y, g, axis: (g - ops.exp(y) * ops.sum(g, axis, keepdims=True),),
     _log_softmax_reference,
     _log_softmax_build,
     _SOFTMAX_SAMPLES,

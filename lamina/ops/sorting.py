@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import Array, bfloat16, float64, int32, int64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag, Whole
@@ -15,15 +16,8 @@ from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of, flag_of, whole_of
-from lamina.ops.comparison import bitwise_and, equal, greater, where
-from lamina.ops.conversion import cast
-from lamina.ops.creation import arange
-from lamina.ops.indexing import take_along_axis
-from lamina.ops.joining import concat
 from lamina.ops.lowering_rules import Elementwise, Sorting
-from lamina.ops.movement import reshape, squeeze
 from lamina.ops.records import Typed, make_op
-from lamina.ops.reduce import min as smallest
 from lamina.ops.slicing import slice_axis
 from lamina.program.definitions import sort_key
 from lamina.program.scalar import Apply, Literal, Scalar
@@ -134,14 +128,16 @@ def _selected(x: Tensor, count: int, axis: int, descending: bool) -> Tensor:
     of the pass before. All pairs differ, so equal elements keep their order.
     """
     extent = x.shape[axis]
-    key = cast(apply(RANK_KEY, x, descending=descending), int64)
-    position = reshape(arange(extent), tuple(extent if n == axis else 1 for n in range(x.rank)))
+    key = ops.cast(apply(RANK_KEY, x, descending=descending), int64)
+    position = ops.reshape(
+        ops.arange(extent), tuple(extent if n == axis else 1 for n in range(x.rank))
+    )
     pairs = key * 2**_LOW_BITS + position
-    least = [smallest(pairs, axis, keepdims=True)]
+    least = [ops.min(pairs, axis, keepdims=True)]
     while len(least) < count:
-        later = where(greater(pairs, least[-1]), pairs, 2**63 - 1)
-        least.append(smallest(later, axis, keepdims=True))
-    return cast(bitwise_and(concat(least, axis), 2**_LOW_BITS - 1), int32)
+        later = ops.where(ops.greater(pairs, least[-1]), pairs, 2**63 - 1)
+        least.append(ops.min(later, axis, keepdims=True))
+    return ops.cast(ops.bitwise_and(ops.concat(least, axis), 2**_LOW_BITS - 1), int32)
 
 
 def _build_first(x: Tensor, axis: int, count: int, descending: bool) -> Tensor:
@@ -195,7 +191,7 @@ FIRST = make_op(
 @checked
 def argsort(x: TensorLike, axis: int = -1, descending: bool = False) -> Tensor:
     """The positions of the elements along an axis in rising (or falling) order, int64."""
-    return cast(_order(as_tensor(x), axis, descending), int64)
+    return ops.cast(_order(as_tensor(x), axis, descending), int64)
 
 
 @checked
@@ -205,7 +201,7 @@ def sort(x: TensorLike, axis: int = -1, descending: bool = False) -> Tensor:
     Equal elements keep their order, so that each gets its own gradient.
     """
     x = as_tensor(x)
-    return take_along_axis(x, _order(x, axis, descending), axis)
+    return ops.take_along_axis(x, _order(x, axis, descending), axis)
 
 
 @checked
@@ -220,7 +216,7 @@ def top_k(x: TensorLike, count: int, axis: int = -1, largest: bool = True) -> tu
     count = whole_of("count", count)
     _require_elements(x, count, axis)
     order = apply(FIRST, x, axis=axis, count=count, descending=flag_of("largest", largest))
-    return take_along_axis(x, order, axis), cast(order, int64)
+    return ops.take_along_axis(x, order, axis), ops.cast(order, int64)
 
 
 @checked
@@ -240,5 +236,5 @@ def median(x: TensorLike, axis: int = -1, keepdims: bool = False) -> Tensor:
     element = slice_axis(ordered, axis, middle, middle + 1)
     if x.dtype.is_float:
         last = slice_axis(ordered, axis, extent - 1, extent)
-        element = where(equal(last, last), element, last)
-    return element if flag_of("keepdims", keepdims) else squeeze(element, axis)
+        element = ops.where(ops.equal(last, last), element, last)
+    return element if flag_of("keepdims", keepdims) else ops.squeeze(element, axis)

@@ -15,16 +15,12 @@ from operator import mul
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import Array, as_dtype, float64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Whole
 from lamina.graph import Graph, Samples, Tensor, TensorLike, apply, evaluate, leaf
-from lamina.ops.clipping import clip, copysign
-from lamina.ops.comparison import equal, where
 from lamina.ops.conversion import floating
-from lamina.ops.division import round as rounded
-from lamina.ops.elementwise import abs as absolute
-from lamina.ops.elementwise import cos, erf, erfc, exp, log, log1p, reciprocal, sin, sqrt
 from lamina.ops.factories import elementwise_op, elementwise_samples, unary
 
 __all__ = ["digamma", "erfinv", "lgamma", "polygamma"]
@@ -77,8 +73,8 @@ def _reference(formula: Callable[..., Tensor]) -> Callable[..., Array]:
 
 def _sine_and_cosine(x: Tensor) -> tuple[Tensor, Tensor]:
     """sin(pi x) and cos(pi x), up to a common sign; whole numbers have exactly 0."""
-    angle = (x - rounded(x)) * math.pi
-    return sin(angle), cos(angle)
+    angle = (x - ops.round(x)) * math.pi
+    return ops.sin(angle), ops.cos(angle)
 
 
 def _near_two(t: Tensor) -> Tensor:
@@ -93,22 +89,22 @@ def _lgamma_of(x: Tensor) -> Tensor:
 
     No digits cancel for positive x. Others are reflected.
     """
-    a = where(x > 0, x, 1 - x)
-    steps = clip(rounded(a) - 2, -2, _LARGE - 2)
+    a = ops.where(x > 0, x, 1 - x)
+    steps = ops.clip(ops.round(a) - 2, -2, _LARGE - 2)
     t = a - (steps + 2)
-    product = where(steps < -1, t * (t + 1), 1)
+    product = ops.where(steps < -1, t * (t + 1), 1)
     for step in range(1, _LARGE - 1):
-        product = where(steps >= step, product * (t + (1 + step)), product)
-    logarithm = log(where(a < _LARGE, product, a))
-    small = where(steps < -1, -logarithm, where(steps < 0, -log1p(t), logarithm))
-    inverse = reciprocal(a)
+        product = ops.where(steps >= step, product * (t + (1 + step)), product)
+    logarithm = ops.log(ops.where(a < _LARGE, product, a))
+    small = ops.where(steps < -1, -logarithm, ops.where(steps < 0, -ops.log1p(t), logarithm))
+    inverse = ops.reciprocal(a)
     further = [number / (2 * j * (2 * j - 1)) for j, number in enumerate(_bernoulli(9), start=1)]
     stirling = (a - 0.5) * (logarithm - 1) + (math.log(2 * math.pi) - 1) / 2
     stirling = stirling + inverse * _polynomial(inverse * inverse, [float(one) for one in further])
-    positive = where(a < _LARGE, _near_two(t) + small, stirling)
-    sine = absolute(_sine_and_cosine(x)[0])
-    result = where(x > 0, positive, math.log(math.pi) - log(sine) - positive)
-    return where(equal(absolute(x), math.inf), math.inf, result)
+    positive = ops.where(a < _LARGE, _near_two(t) + small, stirling)
+    sine = ops.abs(_sine_and_cosine(x)[0])
+    result = ops.where(x > 0, positive, math.log(math.pi) - ops.log(sine) - positive)
+    return ops.where(ops.equal(ops.abs(x), math.inf), math.inf, result)
 
 
 @unary(_lgamma_of, _reference(_lgamma_of), lambda x, y, g: g * digamma(x), _RANGES)
@@ -122,11 +118,11 @@ def _polygamma_of(x: Tensor, order: int) -> Tensor:
 
     Numbers that are not positive are reflected.
     """
-    a = where(x > 0, x, 1 - x)
-    total = _power(reciprocal(a), order + 1)
+    a = ops.where(x > 0, x, 1 - x)
+    total = _power(ops.reciprocal(a), order + 1)
     for k in range(1, _LARGE):
-        total = total + _power(reciprocal(a + k), order + 1)
-    z = reciprocal(a + _LARGE)
+        total = total + _power(ops.reciprocal(a + k), order + 1)
+    z = ops.reciprocal(a + _LARGE)
     series = [
         float(number * math.prod(range(order + 1, order + 2 * j)) / math.factorial(2 * j))
         for j, number in enumerate(_bernoulli(10), start=1)
@@ -135,15 +131,15 @@ def _polygamma_of(x: Tensor, order: int) -> Tensor:
     if order:
         total = (total + _power(z, order) * (z * tail + 1 / order)) * math.factorial(order)
     else:
-        total = total + z * tail - log(a + _LARGE)
+        total = total + z * tail - ops.log(a + _LARGE)
     positive = total if order % 2 else -total
     sine, cosine = _sine_and_cosine(x)
     cotangents = _polynomial(cosine / sine, _cotangent(order)) * math.pi ** (order + 1)
     reflected = (-positive if order % 2 else positive) - cotangents
     if not order:
-        reflected = where(equal(sine, 0), math.nan, reflected)
-        reflected = where(equal(x, 0), -reciprocal(x), reflected)
-    return where(x > 0, positive, reflected)
+        reflected = ops.where(ops.equal(sine, 0), math.nan, reflected)
+        reflected = ops.where(ops.equal(x, 0), -ops.reciprocal(x), reflected)
+    return ops.where(x > 0, positive, reflected)
 
 
 def _power(x: Tensor, exponent: int) -> Tensor:
@@ -197,16 +193,16 @@ def _erfinv_of(x: Tensor) -> Tensor:
 
     Each step leaves about the third power of the error. Near 1, erfc keeps the digits of 1 - x.
     """
-    size = absolute(x)
-    logarithm = log1p(-(size * size))
+    size = ops.abs(x)
+    logarithm = ops.log1p(-(size * size))
     half = logarithm / 2 + 2 / (math.pi * _WINITZKI)
-    y = sqrt(sqrt(half * half - logarithm / _WINITZKI) - half)
-    y = where(size < 0.1, size * (_ROOT_PI / 2), y)
+    y = ops.sqrt(ops.sqrt(half * half - logarithm / _WINITZKI) - half)
+    y = ops.where(size < 0.1, size * (_ROOT_PI / 2), y)
     for _step in range(3 if x.dtype == float64 else 2):
-        error = where(size < 0.5, erf(y) - size, (1 - size) - erfc(y))
-        change = error * exp(y * y) * (_ROOT_PI / 2)
+        error = ops.where(size < 0.5, ops.erf(y) - size, (1 - size) - ops.erfc(y))
+        change = error * ops.exp(y * y) * (_ROOT_PI / 2)
         y = y - change / (y * change + 1)
-    return copysign(where(equal(size, 1), math.inf, y), x)
+    return ops.copysign(ops.where(ops.equal(size, 1), math.inf, y), x)
 
 
 _WINITZKI = 0.147
@@ -214,7 +210,7 @@ _WINITZKI = 0.147
 
 @unary(
     *(_erfinv_of, _reference(_erfinv_of)),
-    lambda x, y, g: g * (exp(y * y) * (_ROOT_PI / 2)),
+    lambda x, y, g: g * (ops.exp(y * y) * (_ROOT_PI / 2)),
     ((-0.9, 0.9), (0.9, 0.999)),
 )
 def erfinv(x: TensorLike) -> Tensor:
