@@ -17,7 +17,6 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Dim, DType, bool_
 from lamina.graph import Attributes, Tensor, apply
-from lamina.ops import reduce
 from lamina.ops.linalg import EINSUM
 from lamina.ops.slicing import slice_axis
 
@@ -75,7 +74,7 @@ class AttentionArguments:
             pairs = finite if pairs is None else ops.logical_and(pairs, finite)
         if pairs is None:
             return self
-        asks, seen = (ops.expand_dims(reduce.any(pairs, axis), 3) for axis in (3, 2))
+        asks, seen = (ops.expand_dims(ops.any(pairs, axis), 3) for axis in (3, 2))
         return replace(
             self,
             queries=ops.where(asks, self.queries, 0),
@@ -174,10 +173,10 @@ def _powers(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     All are 0 where every key of a query is masked.
     """
-    largest = reduce.max(scores, 3)
+    largest = ops.max(scores, 3)
     shift = ops.where(ops.equal(largest, -math.inf), 0, largest)
     powers = ops.exp(scores - ops.expand_dims(shift, 3))
-    total = reduce.sum(powers, 3)
+    total = ops.sum(powers, 3)
     return powers, total, ops.where(ops.equal(total, 0), 0, shift + ops.log(total))
 
 
@@ -205,7 +204,7 @@ def gradients_of(
     of w is g v^T, and the gradient of s is w (g v^T - sum(w g v^T)), where the sum over a row is
     g o.
     """
-    mean = reduce.sum(upstream * result, 3)
+    mean = ops.sum(upstream * result, 3)
 
     def weights_of(block: _Block, *after: Tensor) -> Tensor:
         _, _, log_total = _powers(block.scores(given.queries, given.keys))

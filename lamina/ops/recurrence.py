@@ -15,6 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType, Shape, float32, float64, static
 from lamina.checks import checked_as_given as checked
@@ -37,9 +38,6 @@ from lamina.graph import (
 )
 from lamina.graph.attributes import whole
 from lamina.ops.arguments import as_tensor, flag_of, refused, tensors_of, whole_of
-from lamina.ops.arithmetic import add, mul
-from lamina.ops.elementwise import tanh
-from lamina.ops.linalg import matmul
 from lamina.ops.lowering_rules import Repeating
 from lamina.ops.recurrence_gradient import Tensors, named_results, recurrence_gradient
 from lamina.ops.slicing import slice_axis
@@ -201,15 +199,15 @@ def _results_of(given: object) -> tuple[list[Tensor], list[Tensor]]:
 
 def _sample_step(states: Tensors, elements: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
     (state,), (x,), (weight,) = states, elements, constants
-    return [tanh(add(matmul(state, weight), x))], []
+    return [ops.tanh(ops.add(ops.matmul(state, weight), x))], []
 
 
 def _two_states(states: Tensors, elements: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
     fast, slow = states
     (x,) = elements
     weight, bias = constants
-    mixed = add(matmul(mul(fast, x), weight), bias)
-    return [tanh(mixed), add(mul(slow, 0.5), mixed)], [mul(fast, slow)]
+    mixed = ops.add(ops.matmul(ops.mul(fast, x), weight), bias)
+    return [ops.tanh(mixed), ops.add(ops.mul(slow, 0.5), mixed)], [ops.mul(fast, slow)]
 
 
 def _sample(

@@ -12,17 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import Array, float64, scale_dim, static
 from lamina.graph import Graph, Tensor, apply, constant, leaf, topological
-from lamina.ops.arithmetic import ADD, add, mul
-from lamina.ops.broadcast import SUM, broadcast_to, sum_axes
-from lamina.ops.comparison import where
-from lamina.ops.conversion import cast, stop_gradient
+from lamina.ops.arithmetic import ADD
+from lamina.ops.broadcast import SUM, sum_axes
 from lamina.ops.convolution import CONV_WEIGHT_GRADIENT
 from lamina.ops.differentiate import gradients
-from lamina.ops.linalg import contract
 from lamina.ops.lowering_rules import Contracting, Recurrence
-from lamina.ops.movement import RESHAPE, TRANSPOSE, reshape, squeeze
+from lamina.ops.movement import RESHAPE, TRANSPOSE
 from lamina.ops.slicing import slice_axis
 
 Tensors = Sequence[Tensor]
@@ -49,7 +47,7 @@ class _Backward(Recurrence):
         for result, arriving in upstream.items():
             number: int = result.attributes["result"]
             earlier = self.upstream.get(number)
-            self.upstream[number] = arriving if earlier is None else add(earlier, arriving)
+            self.upstream[number] = arriving if earlier is None else ops.add(earlier, arriving)
         # The values of each leaf of the iteration over time: a tensor with the time as first axis.
         self.stacks: dict[Tensor, Tensor] = {}
         self.outputs: list[Tensor] = []
@@ -109,15 +107,15 @@ class _Backward(Recurrence):
             seeds.append((new[number], seed))
         total = constant(0.0, float64)
         for tensor, seed in seeds:
-            product = sum_axes(mul(tensor, seed), tuple(range(tensor.rank)))
-            total = add(total, cast(product, float64))
+            product = sum_axes(ops.mul(tensor, seed), tuple(range(tensor.rank)))
+            total = ops.add(total, ops.cast(product, float64))
         return total
 
     def _of_initial(self, stack: Tensor, number: int) -> Tensor:
         """The gradient of an initial state, from the gradients of the states before iterations."""
         row = self.length if self.reverse else 0
         arriving = [stack, *([self.upstream[number]] if number in self.upstream else [])]
-        return reduce(add, (squeeze(slice_axis(x, 0, row, row + 1), 0) for x in arriving))
+        return reduce(ops.add, (ops.squeeze(slice_axis(x, 0, row, row + 1), 0) for x in arriving))
 
     def _detached(self, stack: Tensor) -> Tensor:
         """The states before iterations, without a gradient where the recurrence truncates it.
@@ -130,7 +128,7 @@ class _Backward(Recurrence):
         iterations = self._iterations()
         starts = constant((iterations % every == 0) & (iterations > 0))
         shape = (self.length, *(1,) * (stack.rank - 1))
-        return where(reshape(starts, shape), stop_gradient(stack), stack)
+        return ops.where(ops.reshape(starts, shape), ops.stop_gradient(stack), stack)
 
     def _iterations(self) -> Array:
         """The number of the iteration at each time."""
@@ -145,7 +143,7 @@ class _Backward(Recurrence):
             stack = constant((self._iterations() + 1) % every != 0)
             self._continues = self._leaf("continues", constant(True))
             self.stacks[self._continues] = stack
-        return where(self._continues, gradient, 0)
+        return ops.where(self._continues, gradient, 0)
 
     def _leaf(self, name: str, like: Tensor) -> Tensor:
         """A leaf of the iteration back in time, with a unique name."""
@@ -173,13 +171,13 @@ class _Backward(Recurrence):
             return lambda results: apply(tensor.op, operand(results), **tensor.attributes)
         if tensor.op is ADD and all(x.shape == tensor.shape for x in tensor.operands):
             left, right = (self._over_time(x) for x in tensor.operands)
-            return lambda results: add(left(results), right(results))
+            return lambda results: ops.add(left(results), right(results))
         if isinstance(tensor.op.lowering, Contracting):
             first, second = (self._stacked(x) for x in tensor.operands)
             left, right = tensor.attributes["left"], tensor.attributes["right"]
             time = next(f"t{n}" for n in count() if f"t{n}" not in (*left, *right))
             labels = ((time, *left), (time, *right), tensor.attributes["output"])
-            return lambda results: contract(first(results), second(results), *labels)
+            return lambda results: ops.contract(first(results), second(results), *labels)
         if tensor.op is CONV_WEIGHT_GRADIENT:
             # It sums over the batch, so the batches of all iterations are joined to one.
             first, second = (self._stacked(x) for x in tensor.operands)
@@ -202,7 +200,7 @@ class _Backward(Recurrence):
         given = self.node.operands[self.states + self.sequences :]
         constants = self.body.inputs[self.states + self.sequences :]
         used = [(x, y) for x, y in zip(constants, given, strict=True) if x in inside]
-        zeros = [broadcast_to(constant(0.0, x.dtype), x.shape) for x in flowing]
+        zeros = [ops.broadcast_to(constant(0.0, x.dtype), x.shape) for x in flowing]
         sequences = [self.stacks[x] for x in elements]
         body = Graph((*flowing, *elements, *(x for x, _ in used)), named_results(new))
         loop: dict[str, Any] = {"body": body, "states": len(flowing), "sequences": len(elements)}
@@ -214,4 +212,4 @@ class _Backward(Recurrence):
 def _as_batch(stack: Tensor) -> Tensor:
     """The batches of all iterations as one batch."""
     (length,) = static(stack.shape[:1])
-    return reshape(stack, (scale_dim(stack.shape[1], length), *stack.shape[2:]))
+    return ops.reshape(stack, (scale_dim(stack.shape[1], length), *stack.shape[2:]))

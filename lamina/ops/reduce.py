@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import (
     Array,
     DType,
@@ -30,12 +31,8 @@ from lamina.graph.attributes import AnyNumber
 from lamina.graph.attributes import Axes as SomeAxes
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
 from lamina.ops.broadcast import infer_reduction, infer_sum, spread, sum_axes, with_ones
-from lamina.ops.comparison import equal, where
-from lamina.ops.conversion import cast, floating, rounded_once
-from lamina.ops.creation import arange, full
-from lamina.ops.elementwise import sqrt
+from lamina.ops.conversion import floating, rounded_once
 from lamina.ops.lowering_rules import Reduction
-from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.records import Gradients, Typed, make_op
 
 __all__ = ["all", "any", "argmax", "argmin", "element_count", "max", "mean", "min", "prod", "std"]
@@ -47,7 +44,7 @@ Axes = int | Sequence[int] | None
 def summable(x: TensorLike) -> Tensor:
     """Narrow integers and bool as int64, so that sums do not overflow."""
     x = as_tensor(x)
-    return x if x.dtype.is_float else cast(x, int64)
+    return x if x.dtype.is_float else ops.cast(x, int64)
 
 
 def reduced(
@@ -60,7 +57,7 @@ def reduced(
     named = axes_of(x, axes)
     if of_nothing is not None and 0 in [x.shape[axis] for axis in named]:
         kept = [dim for axis, dim in enumerate(x.shape) if axis not in named]
-        return _kept(full(kept, of_nothing, x.dtype), x, named, keepdims)
+        return _kept(ops.full(kept, of_nothing, x.dtype), x, named, keepdims)
     return _kept(apply(op, x, axes=named) if named else x, x, named, keepdims)
 
 
@@ -211,8 +208,8 @@ def std(x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool 
 
     def deviation(x: Tensor) -> Tensor:
         squared = variance(x, axes, correction, keepdims)
-        is_zero = equal(squared, 0)
-        return where(is_zero, 0, sqrt(where(is_zero, 1, squared)))
+        is_zero = ops.equal(squared, 0)
+        return ops.where(is_zero, 0, ops.sqrt(ops.where(is_zero, 1, squared)))
 
     return rounded_once(deviation, floating(x))
 
@@ -250,7 +247,7 @@ def _extreme_gradient(
     x: Tensor, result: Tensor, upstream: Tensor, axes: tuple[int, ...]
 ) -> Gradients:
     """Split evenly between all elements that equal the result."""
-    chosen = cast(equal(x, with_ones(result, x, axes)), x.dtype)
+    chosen = ops.cast(ops.equal(x, with_ones(result, x, axes)), x.dtype)
     share = upstream / sum_axes(chosen, axes)
     return (chosen * with_ones(share, x, axes),)
 
@@ -349,7 +346,7 @@ ANY = _truth("any", "maximum", np.any)
 @operator
 def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element along the axes is true (not zero)."""
-    return reduced(ANY, cast(x, bool_), axes, keepdims, False)
+    return reduced(ANY, ops.cast(x, bool_), axes, keepdims, False)
 
 
 ALL = _truth("all", "minimum", np.all)
@@ -358,7 +355,7 @@ ALL = _truth("all", "minimum", np.all)
 @operator
 def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether all elements along the axes are true (not zero)."""
-    return reduced(ALL, cast(x, bool_), axes, keepdims, True)
+    return reduced(ALL, ops.cast(x, bool_), axes, keepdims, True)
 
 
 def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]) -> Gradients:
@@ -370,7 +367,7 @@ def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]
     """
     kept = tuple(axis for axis in range(x.rank) if axis not in axes)
     order = kept + axes
-    moved = transpose(x, order)
+    moved = ops.transpose(x, order)
     n = divide_counts(count_polynomial(tuple(x.shape[axis] for axis in axes)), (1,))
     if n is None:
         raise ShapeError(
@@ -378,12 +375,12 @@ def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]
             facts=(("tensor", described(x)), ("axes", str(axes))),
             advice="Take the product along one axis after the other.",
         )
-    rows = reshape(moved, [*(x.shape[axis] for axis in kept), n])
-    number = arange(n)
-    is_same = equal(expand_dims(number, 1), expand_dims(number, 0))
-    others = prod(where(is_same, 1, expand_dims(rows, -2)), -1)
-    gradient = reshape(expand_dims(upstream, -1) * others, moved.shape)
-    return (transpose(gradient, [order.index(axis) for axis in range(x.rank)]),)
+    rows = ops.reshape(moved, [*(x.shape[axis] for axis in kept), n])
+    number = ops.arange(n)
+    is_same = ops.equal(ops.expand_dims(number, 1), ops.expand_dims(number, 0))
+    others = prod(ops.where(is_same, 1, ops.expand_dims(rows, -2)), -1)
+    gradient = ops.reshape(ops.expand_dims(upstream, -1) * others, moved.shape)
+    return (ops.transpose(gradient, [order.index(axis) for axis in range(x.rank)]),)
 
 
 PROD = make_op(

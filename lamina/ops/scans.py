@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lamina import ops
 from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
@@ -13,15 +14,9 @@ from lamina.errors import ShapeError
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of
-from lamina.ops.broadcast import broadcast_to, require_numbers
-from lamina.ops.comparison import equal, logical_or, not_equal, where
-from lamina.ops.creation import arange, ones_like
-from lamina.ops.indexing import scatter_along_axis
-from lamina.ops.joining import concat
+from lamina.ops.broadcast import require_numbers
 from lamina.ops.lowering_rules import Scanning
-from lamina.ops.movement import reshape, transpose
 from lamina.ops.records import Gradients, Typed, make_op
-from lamina.ops.recurrence import recurrence
 from lamina.ops.recurrence_gradient import Tensors
 from lamina.ops.reduce import summable
 
@@ -78,10 +73,10 @@ def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
 def _before(y: Tensor, axis: int, reverse: bool) -> Tensor:
     """The running product before each element: 1 for the first one."""
     front = (slice(None),) * axis
-    ones = ones_like(y[(*front, slice(0, 1))])
+    ones = ops.ones_like(y[(*front, slice(0, 1))])
     if reverse:
-        return concat([y[(*front, slice(1, None))], ones], axis)
-    return concat([ones, y[(*front, slice(0, -1))]], axis)
+        return ops.concat([y[(*front, slice(1, None))], ones], axis)
+    return ops.concat([ones, y[(*front, slice(0, -1))]], axis)
 
 
 def _cumprod_gradient(
@@ -100,9 +95,11 @@ def _cumprod_gradient(
     if x.shape[axis] == 0:
         return (upstream,)
     order = (axis, *(other for other in range(x.rank) if other != axis))
-    factors, flowing = transpose(x, order), transpose(upstream, order)
-    _, (sums,) = recurrence(_later_terms, [flowing[0] * 0], [factors, flowing], reverse=not reverse)
-    sums = transpose(sums, [order.index(dim) for dim in range(x.rank)])
+    factors, flowing = ops.transpose(x, order), ops.transpose(upstream, order)
+    _, (sums,) = ops.recurrence(
+        _later_terms, [flowing[0] * 0], [factors, flowing], reverse=not reverse
+    )
+    sums = ops.transpose(sums, [order.index(dim) for dim in range(x.rank)])
     return (_before(result, axis, reverse) * sums,)
 
 
@@ -139,12 +136,12 @@ def _positions(x: Tensor, result: Tensor, axis: int, reverse: bool) -> Tensor:
     """The position of each running extreme: of equal ones, and of NaN, the one reached last."""
     extent = x.shape[axis]
     shape = [extent if other == axis else 1 for other in range(x.rank)]
-    numbers = broadcast_to(reshape(arange(extent), shape), x.shape)
-    reached = logical_or(equal(x, result), not_equal(x, x))
+    numbers = ops.broadcast_to(ops.reshape(ops.arange(extent), shape), x.shape)
+    reached = ops.logical_or(ops.equal(x, result), ops.not_equal(x, x))
     # The first element of the scan is reached, and other elements come later.
     later = CUMMIN if reverse else CUMMAX
     first = numbers[(*(slice(None),) * axis, slice(-1, None) if reverse else slice(0, 1))]
-    return apply(later, where(reached, numbers, first), axis=axis, reverse=reverse)
+    return apply(later, ops.where(reached, numbers, first), axis=axis, reverse=reverse)
 
 
 def _extreme_gradient(
@@ -154,7 +151,7 @@ def _extreme_gradient(
     if extent == 0:
         return (upstream,)
     positions = _positions(x, result, axis, reverse)
-    return (scatter_along_axis(upstream, positions, extent, axis),)
+    return (ops.scatter_along_axis(upstream, positions, extent, axis),)
 
 
 def _extreme(name: str, combine: str, function: np.ufunc) -> Op:
