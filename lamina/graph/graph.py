@@ -116,19 +116,8 @@ def reached_ends(
 
     `onward` gives the next tensors after one that is not an end.
     """
-    ends: set[Tensor] = set()
-    seen: set[Tensor] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if is_end(node):
-            ends.add(node)
-        else:
-            pending.extend(onward(node))
-    return ends
+    seen = reached_all(nodes, lambda node: () if is_end(node) else onward(node))
+    return {node for node in seen if is_end(node)}
 
 
 def reached_all(

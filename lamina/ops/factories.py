@@ -86,12 +86,13 @@ _BOOL_RESULTS = frozenset(
 )
 
 
-def applied(primitive: str, *operands: Scalar | float) -> Apply:
-    """A primitive applied to scalars, and to numbers, which take the dtype of the last scalar.
+def applied(primitive: str, *operands: Scalar | float, dtype: DType | None = None) -> Apply:
+    """A primitive applied to scalars, and to numbers, which take a dtype: that of the last scalar.
 
     The result has that dtype, or is bool.
     """
-    dtype = next(x.dtype for x in reversed(operands) if not isinstance(x, int | float))
+    if dtype is None:
+        dtype = next(x.dtype for x in reversed(operands) if not isinstance(x, int | float))
     make = float if dtype.is_float else int
     scalars = (Literal(make(x), dtype) if isinstance(x, int | float) else x for x in operands)
     return Apply(primitive, tuple(scalars), bool_ if primitive in _BOOL_RESULTS else dtype)

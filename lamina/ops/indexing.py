@@ -32,8 +32,7 @@ from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
 from lamina.ops.broadcast import require_numbers
 from lamina.ops.factories import applied
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Scattering, gathered
-from lamina.ops.records import Gradients, Typed, make_op
-from lamina.program.index import Index
+from lamina.ops.records import Typed, make_op
 from lamina.program.scalar import Apply, Position, Scalar
 
 __all__ = ["one_hot", "scatter_add", "scatter_along_axis", "take", "take_along_axis"]
@@ -105,29 +104,26 @@ def _inside(indices: Array, extent: int) -> Array:
     return np.clip(indices, 0, max(extent - 1, 0))
 
 
-def _take_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
-    x, indices = node.operands
+def _indexed(
+    node: Tensor, coordinates: Coordinates, pull: Pull, shape: Shape, *, along: bool = False
+) -> Coordinates:
+    """The coordinates of an element in a tensor whose axis is indexed.
+
+    The index replaces the coordinates of the indices; if they are `along` an axis, its coordinate.
+    """
     axis: int = node.attributes["axis"]
-    end = axis + indices.rank
-    (extent,) = static((x.shape[axis],))
-    index = gathered(pull(1, coordinates[axis:end]), extent)
-    return pull(0, (*coordinates[:axis], index, *coordinates[end:]))
-
-
-def _take_gradient(x: Tensor, indices: Tensor, _: Tensor, g: Tensor, axis: int) -> Gradients:
-    return scatter_add(g, indices, x.shape[axis], axis), None
-
-
-def _take_reference(x: Array, indices: Array, axis: int) -> Array:
-    return np.take(x, _inside(indices, x.shape[axis]), axis)
+    end = axis + (1 if along else node.operands[1].rank)
+    (extent,) = static((shape[axis],))
+    index = gathered(pull(1, coordinates if along else coordinates[axis:end]), extent)
+    return (*coordinates[:axis], index, *coordinates[end:])
 
 
 TAKE = make_op(
     "take",
     _infer_take,
-    _take_gradient,
-    _take_reference,
-    Movement(_take_scalar),
+    lambda x, indices, y, g, axis: (scatter_add(g, indices, x.shape[axis], axis), None),
+    lambda x, indices, axis: np.take(x, _inside(indices, x.shape[axis]), axis),
+    Movement(lambda node, at, pull: pull(0, _indexed(node, at, pull, node.operands[0].shape))),
     (
         _index_sample((5, 3), (2, 4), axis=0),
         _index_sample((2, 6, 3), (7,), "int32", axis=1),
@@ -184,20 +180,12 @@ def _scatter_add_reference(values: Array, indices: Array, size: int, axis: int) 
     return result
 
 
-def _scatter_add_destination(node: Tensor, coordinates: Coordinates, pull: Pull) -> Coordinates:
-    axis: int = node.attributes["axis"]
-    end = axis + node.operands[1].rank
-    (extent,) = static((node.shape[axis],))
-    index = gathered(pull(1, coordinates[axis:end]), extent)
-    return (*coordinates[:axis], index, *coordinates[end:])
-
-
 SCATTER_ADD = make_op(
     "scatter_add",
     _infer_scatter_add,
     lambda values, indices, y, g, size, axis: (take(g, indices, axis), None),
     _scatter_add_reference,
-    Scattering(_scatter_add_destination),
+    Scattering(lambda node, at, pull: _indexed(node, at, pull, node.shape)),
     (
         _index_sample((6, 3), (6,), size=4, axis=0),
         _index_sample((2, 3, 4, 5), (3, 4), "int32", size=5, axis=1),
@@ -240,30 +228,15 @@ def _infer_take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Typed:
     return indices.shape, x.dtype
 
 
-def _indexed_along(
-    node: Tensor, coordinates: Coordinates, pull: Pull, extents: Shape
-) -> tuple[Index, ...]:
-    axis: int = node.attributes["axis"]
-    (extent,) = static((extents[axis],))
-    index = gathered(pull(1, coordinates), extent)
-    return (*coordinates[:axis], index, *coordinates[axis + 1 :])
-
-
-def _along_gradient(x: Tensor, indices: Tensor, _: Tensor, g: Tensor, axis: int) -> Gradients:
-    return scatter_along_axis(g, indices, x.shape[axis], axis), None
-
-
 TAKE_ALONG_AXIS = make_op(
     "take_along_axis",
     _infer_take_along_axis,
-    _along_gradient,
+    lambda x, indices, y, g, axis: (scatter_along_axis(g, indices, x.shape[axis], axis), None),
     lambda x, indices, axis: np.take_along_axis(
         x, _inside(indices.astype(np.int64), x.shape[axis]), axis
     ),
     Movement(
-        lambda node, coordinates, pull: pull(
-            0, _indexed_along(node, coordinates, pull, node.operands[0].shape)
-        )
+        lambda node, at, pull: pull(0, _indexed(node, at, pull, node.operands[0].shape, along=True))
     ),
     (
         _index_sample((3, 5), (3, 1), axis=1),
@@ -315,7 +288,7 @@ SCATTER_ALONG_AXIS = make_op(
     _infer_scatter_along_axis,
     lambda values, indices, y, g, size, axis: (take_along_axis(g, indices, axis), None),
     _scatter_along_axis_reference,
-    Scattering(lambda node, coordinates, pull: _indexed_along(node, coordinates, pull, node.shape)),
+    Scattering(lambda node, at, pull: _indexed(node, at, pull, node.shape, along=True)),
     (
         _index_sample((3, 5), (3, 5), size=4, axis=1),
         _index_sample((6, 1, 2), (6, 1, 2), "int32", size=3, axis=0),
@@ -346,10 +319,6 @@ def _infer_one_hot(indices: Tensor, depth: Dim, dtype: DType) -> Typed:
     return (*indices.shape, depth), dtype
 
 
-def _one_hot_reference(indices: Array, depth: int, dtype: DType) -> Array:
-    return (indices[..., None] == np.arange(depth)).astype(dtype.numpy)
-
-
 def _one_hot_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     index = pull(0, coordinates[:-1])
     wide = index if index.dtype == int64 else Apply("cast", (index,), int64)
@@ -360,7 +329,7 @@ ONE_HOT = make_op(
     "one_hot",
     _infer_one_hot,
     None,
-    _one_hot_reference,
+    lambda indices, depth, dtype: (indices[..., None] == np.arange(depth)).astype(dtype.numpy),
     Movement(_one_hot_scalar),
     (
         Sample(((3,),), {"depth": 5, "dtype": float32}, 0, 4, ("int64",), False),

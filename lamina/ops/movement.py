@@ -161,13 +161,9 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(axes.index(axis) for axis in range(len(axes)))
 
 
-def _infer_transpose(x: Tensor, axes: tuple[int, ...]) -> Typed:
-    return tuple(x.shape[axis] for axis in axes), x.dtype
-
-
 TRANSPOSE = make_op(
     "transpose",
-    _infer_transpose,
+    lambda x, axes: (tuple(x.shape[axis] for axis in axes), x.dtype),
     lambda x, y, g, axes: (transpose(g, _inverse(axes)),),
     np.transpose,
     Movement(

@@ -38,6 +38,7 @@ from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, desc
 from lamina.graph.attributes import AnyNumber, Many
 from lamina.ops.arguments import as_tensor, dtype_of, read, shape_of
 from lamina.ops.conversion import cast
+from lamina.ops.factories import applied
 from lamina.ops.lowering_rules import Coordinates, Generator, Pull
 from lamina.program.index import flatten
 from lamina.program.philox import random_bits
@@ -47,43 +48,28 @@ __all__ = ["bernoulli", "normal", "uniform"]
 
 # Scalar expressions -------------------------------------------------------------------------------
 
-
-def _number(value: float, dtype: DType) -> Scalar:
-    """A literal, rounded to the dtype here, so that no engine rounds it differently."""
-    return Literal(dtype.numpy.type(value).item(), dtype)
-
-
-def _operation(primitive: str, left: Scalar, right: Scalar | float) -> Scalar:
-    other = _number(right, left.dtype) if isinstance(right, int | float) else right
-    return Apply(primitive, (left, other), left.dtype)
-
-
-_add, _subtract, _multiply, _divide = (
-    partial(_operation, primitive) for primitive in ("add", "subtract", "multiply", "divide")
+_add, _subtract, _multiply, _divide, _less, _select = (
+    partial(applied, primitive)
+    for primitive in ("add", "subtract", "multiply", "divide", "less", "select")
 )
 
 
-def _less(left: Scalar, right: float) -> Scalar:
-    return Apply("less", (left, _number(right, left.dtype)), bool_)
-
-
-def _select(condition: Scalar, left: Scalar | float, right: Scalar | float, dtype: DType) -> Scalar:
-    a, b = (_number(v, dtype) if isinstance(v, int | float) else v for v in (left, right))
-    return Apply("select", (condition, a, b), dtype)
+def _single(value: float) -> float:
+    """A number rounded to float32 here, so that no engine rounds it differently."""
+    return np.float32(value).item()
 
 
 def _polynomial(x: Scalar, coefficients: Sequence[Scalar | float]) -> Scalar:
     """By Horner's rule; the constant coefficient comes first."""
-    highest = coefficients[-1]
-    result = _number(highest, x.dtype) if isinstance(highest, int | float) else highest
+    result = coefficients[-1]
     for coefficient in reversed(coefficients[:-1]):
         result = _add(_multiply(result, x), coefficient)
+    assert isinstance(result, Scalar)
     return result
 
 
 def _top_bits(word: Scalar, dropped: int, dtype: DType) -> Scalar:
-    shifted = Apply("shift_right", (word, Literal(dropped, uint32)), uint32)
-    return Apply("cast", (shifted,), dtype)
+    return Apply("cast", (applied("shift_right", word, dropped),), dtype)
 
 
 # The distributions --------------------------------------------------------------------------------
@@ -113,12 +99,12 @@ def _centred(words: Sequence[Scalar], scale: float) -> Scalar:
 
 def _binary_parts(x: Scalar, largest: int) -> tuple[Scalar, Scalar]:
     """(m, e) with x = m * 2**-e and 0.5 <= m, for 2**-(2 * largest) <= x <= 1."""
-    exponent = _number(0, x.dtype)
+    exponent: Scalar = Literal(0.0, x.dtype)
     step = largest
     while step:
         small = _less(x, 2.0**-step)
-        x = _select(small, _multiply(x, 2.0**step), x, x.dtype)
-        exponent = _select(small, _add(exponent, step), exponent, x.dtype)
+        x = _select(small, _multiply(x, 2.0**step), x)
+        exponent = _select(small, _add(exponent, step), exponent)
         step //= 2
     return x, exponent
 
@@ -133,8 +119,8 @@ _LOG_SINGLE = (
 
 def _minus_log_single(x: Scalar) -> Scalar:
     m, exponent = _binary_parts(x, 16)
-    fraction = _polynomial(_subtract(m, 0.75), _LOG_SINGLE)
-    return _subtract(_multiply(exponent, math.log(2)), fraction)
+    fraction = _polynomial(_subtract(m, 0.75), list(map(_single, _LOG_SINGLE)))
+    return _subtract(_multiply(exponent, _single(math.log(2))), fraction)
 
 
 # The standard normal quantile of (1 + x) / 2, divided by x, in powers of w - 2.5 for
@@ -153,11 +139,11 @@ _TAIL = (
 
 def _normal_single(words: Sequence[Scalar]) -> Scalar:
     x = _centred(words, 2.0**-24)
-    w = _minus_log_single(_multiply(_subtract(_number(1.0, float32), x), _add(x, 1.0)))
+    w = _minus_log_single(_multiply(_subtract(1.0, x), _add(x, 1.0)))
     central = _less(w, 5.0)
-    shift = _select(central, 2.5, 10.5, float32)
-    rows = zip(_CENTRE, _TAIL, strict=True)
-    coefficients = [_select(central, a, b, float32) for a, b in rows]
+    shift = _select(central, 2.5, 10.5, dtype=float32)
+    rows = zip(map(_single, _CENTRE), map(_single, _TAIL), strict=True)
+    coefficients = [_select(central, *row, dtype=float32) for row in rows]
     return _multiply(x, _polynomial(_subtract(w, shift), coefficients))
 
 
@@ -166,8 +152,8 @@ def _minus_log_double(x: Scalar) -> Scalar:
     # m in [0.5, 1] is scaled to [0.707, 1.414], where few terms of the series of
     # log((1 + s) / (1 - s)) suffice: 2 * (s + s**3 / 3 + s**5 / 5 + ..).
     small = _less(m, math.sqrt(0.5))
-    m = _select(small, _multiply(m, 2.0), m, float64)
-    exponent = _select(small, _add(exponent, 1), exponent, float64)
+    m = _select(small, _multiply(m, 2.0), m)
+    exponent = _select(small, _add(exponent, 1), exponent)
     s = _divide(_subtract(m, 1.0), _add(m, 1.0))
     series = _polynomial(_multiply(s, s), [2.0 / (2 * k + 1) for k in range(12)])
     return _subtract(_multiply(exponent, math.log(2)), _multiply(s, series))
@@ -212,28 +198,24 @@ _QUANTILE = (
 def _normal_double(words: Sequence[Scalar]) -> Scalar:
     q = _centred(words, 2.0**-54)
     negative = _less(q, 0.0)
-    size = _select(negative, _subtract(_number(0.0, float64), q), q, float64)
-    tail = _subtract(_number(0.5, float64), size)
+    size = _select(negative, _subtract(0.0, q), q)
+    tail = _subtract(0.5, size)
     root = Apply("square_root", (_minus_log_double(tail),), float64)
     central, middle = _less(size, 0.425), _less(root, 5.0)
-    r = _select(
-        central,
-        _subtract(_number(0.180625, float64), _multiply(q, q)),
-        _subtract(root, _select(middle, 1.6, 5.0, float64)),
-        float64,
-    )
+    outside = _subtract(root, _select(middle, 1.6, 5.0, dtype=float64))
+    r = _select(central, _subtract(0.180625, _multiply(q, q)), outside)
 
     def quotient(numerator: int) -> Scalar:
         tables = _QUANTILE[numerator], _QUANTILE[numerator + 2], _QUANTILE[numerator + 4]
         coefficients = [
-            _select(central, a, _select(middle, b, c, float64), float64)
+            _select(central, a, _select(middle, b, c, dtype=float64))
             for a, b, c in zip(*tables, strict=True)
         ]
         return _polynomial(r, coefficients)
 
     value = _divide(quotient(0), quotient(1))
-    outer = _select(negative, _subtract(_number(0.0, float64), value), value, float64)
-    return _select(central, _multiply(q, value), outer, float64)
+    outer = _select(negative, _subtract(0.0, value), value)
+    return _select(central, _multiply(q, value), outer)
 
 
 # Computing them with NumPy ------------------------------------------------------------------------
@@ -399,7 +381,7 @@ def normal(
 
 
 def _bernoulli(words: Words, attributes: Attributes) -> Scalar:
-    chosen = _less(_uniform(words), attributes["p"])
+    chosen = _less(_uniform(words), _single(attributes["p"]))
     dtype: DType = attributes["dtype"]
     return chosen if dtype == bool_ else Apply("cast", (chosen,), dtype)
 

@@ -13,7 +13,6 @@ import numpy as np
 from lamina import ops
 from lamina.base.shapes import (
     Array,
-    DType,
     DTypeLike,
     bool_,
     divide_counts,
@@ -77,16 +76,12 @@ def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return _kept(sum_axes(x, named), x, named, keepdims)
 
 
-def _count_build(x: Tensor, axes: tuple[int, ...], dtype: DType) -> Tensor:
-    return constant(size_of(static(tuple(x.shape[axis] for axis in axes))), dtype)
-
-
 ELEMENT_COUNT = make_op(
     "element_count",
     lambda x, axes, dtype: ((), dtype),
     lambda x, y, g, axes, dtype: (None,),
     lambda x, axes, dtype: np.asarray(size_of([x.shape[axis] for axis in axes]), dtype.numpy),
-    _count_build,
+    lambda x, axes, dtype: constant(size_of(static(tuple(x.shape[n] for n in axes))), dtype),
     (
         Sample(((3, 4),), {"axes": (0,), "dtype": float32}, differentiable=False),
         Sample(((3, 0, 2),), {"axes": (0, 1), "dtype": int64}, differentiable=False),
