@@ -157,14 +157,21 @@ class Many(Kind):
 @final
 @frozen_dataclass
 class Fields(Kind):
-    """A tuple with one value for each of some names; each name has its kind."""
+    """A tuple with one value for each of some names; each name has its kind.
+
+    Attributes:
+        named: the class of named tuples in which the values are put; a file has plain tuples.
+    """
 
     kinds: Mapping[str, Kind] = field(hash=False)
+    named: Any = None
 
     def read(self, value: Any, operands: Operands = ()) -> tuple[Any, ...]:
         items = cast(tuple[Any, ...], value) if isinstance(value, tuple) else None
         if items is None or len(items) != len(self.kinds):
             raise Misfit(f"a tuple ({', '.join(self.kinds)})")
+        if self.named is not None and not isinstance(value, self.named):
+            items = self.named._make(items)
         names = tuple(self.kinds)
         return read_with_kinds(self.kinds.values(), items, lambda n: f".{names[n]}", operands)
 

@@ -29,9 +29,7 @@ __all__ = ["fold", "unfold", "window_argmax", "window_max", "window_sum"]
 
 def _windows(x: Tensor, along: Sequence[Window], fill: float = 0.0) -> Tensor:
     """The windows along the last axes; axes of kernel elements after the others."""
-    # A definition that was read from a file has plain tuples.
-    listed = [Window._make(numbers) for numbers in along]
-    return windows(x, range(x.rank - len(listed), x.rank), listed, fill)
+    return windows(x, range(x.rank - len(along), x.rank), along, fill)
 
 
 def _infer_window_max(x: Tensor, along: Sequence[Window]) -> Typed:
@@ -40,7 +38,7 @@ def _infer_window_max(x: Tensor, along: Sequence[Window]) -> Typed:
             "window_max: expected a tensor of floats with an axis for each window",
             facts=(("tensor", described(x)), ("windows", str(len(along)))),
         )
-    for window in map(Window._make, along):
+    for window in along:
         if max_padding(window) < window.before or max_padding(window) < window.after:
             raise ShapeError(
                 "window_max: a window may contain nothing but padding",
@@ -74,7 +72,6 @@ def _window_max_gradient(
     x: Tensor, result: Tensor, upstream: Tensor, along: Sequence[Window]
 ) -> Gradients:
     """Goes to the first of the largest elements, whose number in the window is stored in a byte."""
-    along = [Window._make(numbers) for numbers in along]
     element = _first_largest(x, along)
     sizes = [window.size for window in along]
     if size_of(sizes) <= 256:
@@ -87,10 +84,8 @@ def _window_max_gradient(
     return (add_windows(shares, range(first, x.rank), along, static(x.shape[first:])),)
 
 
-def _window_max_reference(x: Array, along: tuple[tuple[int, ...], ...]) -> Array:
-    first = x.ndim - len(along)
-    for number, numbers in enumerate(along):
-        window, axis = Window._make(numbers), first + number
+def _window_max_reference(x: Array, along: Sequence[Window]) -> Array:
+    for axis, window in enumerate(along, x.ndim - len(along)):
         extent = x.shape[axis]
         count = window.count(extent)
         starts = window.stride * np.arange(count) - window.before

@@ -55,16 +55,10 @@ class Slope(NamedTuple):
 
 
 _SLOPE_KINDS = (Axis(), Axis(), whole(0), whole(1), whole(), whole(), whole(1))
-_SLOPE = Fields(dict(zip(Slope._fields, _SLOPE_KINDS, strict=True)))
-
-
-def _slopes(numbers: Sequence[Slope]) -> list[Slope]:
-    # A definition that was read from a file has plain tuples.
-    return [Slope._make(entry) for entry in numbers]
+_SLOPE = Fields(dict(zip(Slope._fields, _SLOPE_KINDS, strict=True)), Slope)
 
 
 def _infer_shear(x: Tensor, slopes: Sequence[Slope], fill: float) -> Typed:
-    slopes = _slopes(slopes)
     axes = [axis for one in slopes for axis in (one.position, one.element)]
     if len(set(axes)) != len(axes):
         raise ShapeError(
@@ -86,7 +80,7 @@ def _shear_gradient(
     x: Tensor, _: Tensor, upstream: Tensor, slopes: Sequence[Slope], fill: float
 ) -> Gradients:
     inverse: list[Slope] = []
-    for one in _slopes(slopes):
+    for one in slopes:
         (extent,) = static((x.shape[one.position],))
         numbers = (one.divisor, -one.dilation, -one.offset, one.stride)
         inverse.append(Slope(one.position, one.element, extent, *numbers))
@@ -94,7 +88,7 @@ def _shear_gradient(
 
 
 def _shear_reference(x: Array, slopes: Sequence[Slope], fill: float) -> Array:
-    for one in _slopes(slopes):
+    for one in slopes:
         extent, size = static((x.shape[one.position], x.shape[one.element]))
         elements = np.arange(size)
         starts = one.stride * np.arange(one.extent) + one.offset
@@ -115,7 +109,7 @@ def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     shape = static(node.operands[0].shape)
     pulled = list(coordinates)
     bounds: list[Bound] = []
-    for one in _slopes(node.attributes["slopes"]):
+    for one in node.attributes["slopes"]:
         element = coordinates[one.element] * one.dilation
         index = coordinates[one.position] * one.stride + element + one.offset
         bounds.append(Bound(index, 0, (shape[one.position] - 1) * one.divisor + 1))
@@ -136,7 +130,7 @@ def _shear_slides(node: Tensor, coordinates: Coordinates) -> tuple[Sliding | Non
             (one.stride, one.dilation, one.offset, one.divisor),
             shape[one.position],
         )
-        for one in _slopes(node.attributes["slopes"])
+        for one in node.attributes["slopes"]
     )
 
 
@@ -179,15 +173,6 @@ class _WindowFields(NamedTuple):
     ceil: bool
 
 
-WINDOW = Fields(
-    {
-        **dict.fromkeys(("size", "stride", "dilation"), whole(1, most=LARGEST_WINDOW)),
-        **dict.fromkeys(("before", "after"), whole(0, most=LARGEST_WINDOW)),
-        "ceil": Flag(),
-    }
-)
-
-
 class Window(_WindowFields):
     """The windows along one axis.
 
@@ -216,7 +201,7 @@ class Window(_WindowFields):
         ceil: bool = False,
     ) -> Self:
         given = (size, stride, dilation, before, after, ceil)
-        return cls._make(read("Window", WINDOW, given))
+        return read("Window", WINDOW, given)
 
     @property
     def reach(self) -> int:
@@ -232,6 +217,16 @@ class Window(_WindowFields):
         further = self.ceil and free % self.stride != 0
         # The last window must begin within the elements or the padding before them.
         return count + int(further and count * self.stride < extent + self.before)
+
+
+WINDOW = Fields(
+    {
+        **dict.fromkeys(("size", "stride", "dilation"), whole(1, most=LARGEST_WINDOW)),
+        **dict.fromkeys(("before", "after"), whole(0, most=LARGEST_WINDOW)),
+        "ceil": Flag(),
+    },
+    Window,
+)
 
 
 def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float = 0.0) -> Tensor:
@@ -270,7 +265,7 @@ def windows_of(most: int, along: Sequence[Window]) -> tuple[Window, ...]:
     entries = entries_of([along] if isinstance(along, Window) else along)
     if entries is None or len(entries) > most:
         raise refused("along", f"ops.Window(...) for each of the last axes, of {most}", along)
-    return tuple(Window._make(read("along", WINDOW, entry)) for entry in entries)
+    return tuple(read("along", WINDOW, entry) for entry in entries)
 
 
 def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Sequence[int]) -> Tensor:
