@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Dim, DType, bool_
 from lamina.graph import Attributes, Tensor, apply
+from lamina.ops import basic as ops
 from lamina.ops.linalg import EINSUM
 from lamina.ops.slicing import slice_axis
 

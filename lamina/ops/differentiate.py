@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 from functools import reduce
 from typing import final
 
-from lamina import ops
 from lamina.base.shapes import shape_text
 from lamina.checks import checked
 from lamina.checks.origin import labelled
@@ -28,6 +27,7 @@ from lamina.graph import (
     rewrite,
     topological,
 )
+from lamina.ops import basic as ops
 from lamina.ops.conversion import applied_in_float32, computes_in_float32, ordered_op, widened
 from lamina.ops.lowering_rules import Repeating, loop_key
 from lamina.ops.slicing import SLICE

@@ -12,15 +12,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import Array, broadcast, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, constant, described
+from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, flag_of
 from lamina.ops.conversion import floating, floats_of
+from lamina.ops.rearranging import moveaxis
 from lamina.ops.records import Gradients, Operands, Typed, as_op, decorating, make_op
+from lamina.ops.recurrence import recurrence
 from lamina.ops.recurrence_gradient import Tensors
 
 __all__ = ["cholesky", "det", "inverse", "slogdet", "solve", "solve_triangular"]
@@ -89,8 +91,8 @@ def _cholesky_build(x: Tensor) -> Tensor:
         return [rest - product], [scaled]
 
     sequences = [_rows_of(np.equal, n), _rows_of(np.less_equal, n)]
-    _states, (columns,) = ops.recurrence(step, [symmetric], sequences)
-    return ops.moveaxis(columns, 0, x.rank - 1)
+    _states, (columns,) = recurrence(step, [symmetric], sequences)
+    return moveaxis(columns, 0, x.rank - 1)
 
 
 def _cholesky_gradient(_: Tensor, result: Tensor, upstream: Tensor) -> Gradients:
@@ -162,12 +164,12 @@ def _triangular_build(matrix: Tensor, right: Tensor, lower: bool, unit_diagonal:
         return [rest - factors * ops.expand_dims(row, -2)], [row]
 
     sequences = [
-        ops.moveaxis(matrix, -1, 0),
+        moveaxis(matrix, -1, 0),
         _rows_of(np.equal, n),
         _rows_of(np.less if lower else np.greater, n),
     ]
-    _states, (rows,) = ops.recurrence(step, [right], sequences, reverse=not lower)
-    return ops.moveaxis(rows, 0, right.rank - 2)
+    _states, (rows,) = recurrence(step, [right], sequences, reverse=not lower)
+    return moveaxis(rows, 0, right.rank - 2)
 
 
 def _triangular_gradient(
@@ -289,8 +291,8 @@ def _eliminated(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return [rest, side, left], [row, right_row, ops.reshape(number, number.shape[:-1])]
 
     free = ops.broadcast_to(constant(True), matrix.shape[:-1])
-    _, stacks = ops.recurrence(step, [matrix, right, free], [_rows_of(np.equal, n)])
-    rows, right_rows, numbers = (ops.moveaxis(stack, 0, matrix.rank - 2) for stack in stacks)
+    _, stacks = recurrence(step, [matrix, right, free], [_rows_of(np.equal, n)])
+    rows, right_rows, numbers = (moveaxis(stack, 0, matrix.rank - 2) for stack in stacks)
     return rows, right_rows, numbers
 
 

@@ -11,15 +11,16 @@ from typing import Literal
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import Array, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag, Word
 from lamina.errors import ShapeError
 from lamina.graph import Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import whole
+from lamina.ops import basic as ops
 from lamina.ops.arguments import read
 from lamina.ops.conversion import floating
+from lamina.ops.einsum import einsum
 from lamina.ops.records import Typed, make_op
 from lamina.ops.reduce import require_float
 
@@ -73,7 +74,7 @@ def _product(x: Tensor, equation: str, count: int, *, inverse: bool) -> Tensor:
     roots = _roots(np.outer(numbers, numbers), count, inverse=inverse)
     # Multiplication by a + ib is the matrix (a b, -b a), from the right.
     rows = np.stack([roots, 1j * roots], 1)
-    return ops.einsum(equation, x, _pairs(rows, x))
+    return einsum(equation, x, _pairs(rows, x))
 
 
 def _transformed(x: Tensor, *, inverse: bool) -> Tensor:

@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import Array, Shape, int32, int64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Word
 from lamina.errors import ShapeError
 from lamina.graph import CONSTANT, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import whole
+from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, axis_of, read
 from lamina.ops.conversion import operands_of
 from lamina.ops.indexing import check_indices, check_indices_on_axis

@@ -13,7 +13,6 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import (
     Array,
     Dim,
@@ -29,6 +28,7 @@ from lamina.base.shapes import (
 from lamina.base.shapes import element_count as count_of
 from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import CONSTANT, Tensor, constant, described, operator
+from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, refused
 from lamina.ops.slicing import difference, is_negative, sliced
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lamina import ops
 from lamina.base.shapes import Dim
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Number
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, described
+from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, flag_of, read
 from lamina.ops.conversion import floating, floats_of, operands_of, rounded_once
 from lamina.ops.slicing import slice_axis

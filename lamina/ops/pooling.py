@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import Array, int32, int64, size_of, static, uint8
 from lamina.checks import checked_as_given as checked
 from lamina.errors import ShapeError
 from lamina.graph import Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import Many, whole
+from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, each_of
 from lamina.ops.broadcast import sum_axes
 from lamina.ops.conversion import floating, numeric

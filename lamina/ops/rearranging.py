@@ -11,13 +11,13 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import DTypeLike, add_dims, as_whole, bool_, float32, scale_dim, static
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Number, Word, entries_of
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, constant, described
 from lamina.graph.attributes import whole
+from lamina.ops import basic as ops
 from lamina.ops.arguments import (
     as_tensor,
     axis_of,

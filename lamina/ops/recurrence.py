@@ -15,7 +15,6 @@ from typing import Any, final
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType, Shape, float32, float64, static
 from lamina.checks import checked_as_given as checked
@@ -37,6 +36,7 @@ from lamina.graph import (
     topological,
 )
 from lamina.graph.attributes import whole
+from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, flag_of, refused, tensors_of, whole_of
 from lamina.ops.lowering_rules import Repeating
 from lamina.ops.recurrence_gradient import Tensors, named_results, recurrence_gradient

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import Array, float64, scale_dim, static
 from lamina.graph import Graph, Tensor, apply, constant, leaf, topological
+from lamina.ops import basic as ops
 from lamina.ops.arithmetic import ADD
 from lamina.ops.broadcast import SUM, sum_axes
 from lamina.ops.convolution import CONV_WEIGHT_GRADIENT

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import (
     Array,
     DTypeLike,
@@ -30,8 +29,12 @@ from lamina.graph.attributes import AnyNumber
 from lamina.graph.attributes import Axes as SomeAxes
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
 from lamina.ops.broadcast import infer_reduction, infer_sum, spread, sum_axes, with_ones
-from lamina.ops.conversion import floating, rounded_once
+from lamina.ops.comparison import equal, where
+from lamina.ops.conversion import cast, floating, rounded_once
+from lamina.ops.creation import arange, full
+from lamina.ops.elementwise import sqrt
 from lamina.ops.lowering_rules import Reduction
+from lamina.ops.movement import expand_dims, reshape, transpose
 from lamina.ops.records import Gradients, Typed, make_op
 
 __all__ = ["all", "any", "argmax", "argmin", "element_count", "max", "mean", "min", "prod", "std"]
@@ -43,7 +46,7 @@ Axes = int | Sequence[int] | None
 def summable(x: TensorLike) -> Tensor:
     """Narrow integers and bool as int64, so that sums do not overflow."""
     x = as_tensor(x)
-    return x if x.dtype.is_float else ops.cast(x, int64)
+    return x if x.dtype.is_float else cast(x, int64)
 
 
 def reduced(
@@ -56,7 +59,7 @@ def reduced(
     named = axes_of(x, axes)
     if of_nothing is not None and 0 in [x.shape[axis] for axis in named]:
         kept = [dim for axis, dim in enumerate(x.shape) if axis not in named]
-        return _kept(ops.full(kept, of_nothing, x.dtype), x, named, keepdims)
+        return _kept(full(kept, of_nothing, x.dtype), x, named, keepdims)
     return _kept(apply(op, x, axes=named) if named else x, x, named, keepdims)
 
 
@@ -203,8 +206,8 @@ def std(x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool 
 
     def deviation(x: Tensor) -> Tensor:
         squared = variance(x, axes, correction, keepdims)
-        is_zero = ops.equal(squared, 0)
-        return ops.where(is_zero, 0, ops.sqrt(ops.where(is_zero, 1, squared)))
+        is_zero = equal(squared, 0)
+        return where(is_zero, 0, sqrt(where(is_zero, 1, squared)))
 
     return rounded_once(deviation, floating(x))
 
@@ -242,7 +245,7 @@ def _extreme_gradient(
     x: Tensor, result: Tensor, upstream: Tensor, axes: tuple[int, ...]
 ) -> Gradients:
     """Split evenly between all elements that equal the result."""
-    chosen = ops.cast(ops.equal(x, with_ones(result, x, axes)), x.dtype)
+    chosen = cast(equal(x, with_ones(result, x, axes)), x.dtype)
     share = upstream / sum_axes(chosen, axes)
     return (chosen * with_ones(share, x, axes),)
 
@@ -341,7 +344,7 @@ ANY = _truth("any", "maximum", np.any)
 @operator
 def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element along the axes is true (not zero)."""
-    return reduced(ANY, ops.cast(x, bool_), axes, keepdims, False)
+    return reduced(ANY, cast(x, bool_), axes, keepdims, False)
 
 
 ALL = _truth("all", "minimum", np.all)
@@ -350,7 +353,7 @@ ALL = _truth("all", "minimum", np.all)
 @operator
 def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether all elements along the axes are true (not zero)."""
-    return reduced(ALL, ops.cast(x, bool_), axes, keepdims, True)
+    return reduced(ALL, cast(x, bool_), axes, keepdims, True)
 
 
 def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]) -> Gradients:
@@ -362,7 +365,7 @@ def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]
     """
     kept = tuple(axis for axis in range(x.rank) if axis not in axes)
     order = kept + axes
-    moved = ops.transpose(x, order)
+    moved = transpose(x, order)
     n = divide_counts(count_polynomial(tuple(x.shape[axis] for axis in axes)), (1,))
     if n is None:
         raise ShapeError(
@@ -370,12 +373,12 @@ def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]
             facts=(("tensor", described(x)), ("axes", str(axes))),
             advice="Take the product along one axis after the other.",
         )
-    rows = ops.reshape(moved, [*(x.shape[axis] for axis in kept), n])
-    number = ops.arange(n)
-    is_same = ops.equal(ops.expand_dims(number, 1), ops.expand_dims(number, 0))
-    others = prod(ops.where(is_same, 1, ops.expand_dims(rows, -2)), -1)
-    gradient = ops.reshape(ops.expand_dims(upstream, -1) * others, moved.shape)
-    return (ops.transpose(gradient, [order.index(axis) for axis in range(x.rank)]),)
+    rows = reshape(moved, [*(x.shape[axis] for axis in kept), n])
+    number = arange(n)
+    is_same = equal(expand_dims(number, 1), expand_dims(number, 0))
+    others = prod(where(is_same, 1, expand_dims(rows, -2)), -1)
+    gradient = reshape(expand_dims(upstream, -1) * others, moved.shape)
+    return (transpose(gradient, [order.index(axis) for axis in range(x.rank)]),)
 
 
 PROD = make_op(

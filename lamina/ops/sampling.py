@@ -12,7 +12,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, int32, size_of, static
 from lamina.checks import checked_as_given as checked
@@ -20,6 +19,7 @@ from lamina.checks.kinds import Word
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, TensorLike, constant, described
 from lamina.graph.attributes import whole
+from lamina.ops import basic as ops
 from lamina.ops.arguments import each_of, flag_of, read
 from lamina.ops.conversion import floating, floats_of, rounded_once
 

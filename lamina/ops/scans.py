@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
 from lamina.errors import ShapeError
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, described, operator
 from lamina.graph.attributes import Axis
+from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, axis_of
 from lamina.ops.broadcast import require_numbers
 from lamina.ops.lowering_rules import Scanning
 from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.recurrence import recurrence
 from lamina.ops.recurrence_gradient import Tensors
 from lamina.ops.reduce import summable
 
@@ -96,9 +97,7 @@ def _cumprod_gradient(
         return (upstream,)
     order = (axis, *(other for other in range(x.rank) if other != axis))
     factors, flowing = ops.transpose(x, order), ops.transpose(upstream, order)
-    _, (sums,) = ops.recurrence(
-        _later_terms, [flowing[0] * 0], [factors, flowing], reverse=not reverse
-    )
+    _, (sums,) = recurrence(_later_terms, [flowing[0] * 0], [factors, flowing], reverse=not reverse)
     sums = ops.transpose(sums, [order.index(dim) for dim in range(x.rank)])
     return (_before(result, axis, reverse) * sums,)
 

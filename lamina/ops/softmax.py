@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import Array
 from lamina.checks import checked_as_given as checked
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.graph.attributes import Axis
+from lamina.ops import basic as ops
 from lamina.ops.arguments import axis_of
 from lamina.ops.broadcast import sum_axes, with_ones
 from lamina.ops.conversion import floating

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import Array, bfloat16, float64, int32, int64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag, Whole
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Axis
+from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, axis_of, flag_of, whole_of
 from lamina.ops.lowering_rules import Elementwise, Sorting
 from lamina.ops.records import Typed, make_op

@@ -15,11 +15,11 @@ from operator import mul
 
 import numpy as np
 
-from lamina import ops
 from lamina.base.shapes import Array, as_dtype, float64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Whole
 from lamina.graph import Graph, Samples, Tensor, TensorLike, apply, evaluate, leaf
+from lamina.ops import basic as ops
 from lamina.ops.conversion import floating
 from lamina.ops.factories import elementwise_op, elementwise_samples, unary
 
