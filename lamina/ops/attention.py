@@ -134,45 +134,37 @@ def _blocked(build: Callable[..., Tensor]) -> Decomposition:
 def _powers(
     queries: Array,
     keys: Array,
-    others: tuple[Array, ...],
-    *,
+    values: Array,
+    *others: Array,
     causal: bool,
     scale: float,
-    biased: bool,
-    tf32: bool,
-) -> tuple[Array, Array, Array]:
-    """The weights before they are divided by the sum of their row, these sums, and the factors.
+    biased: bool = False,
+    tf32: bool = False,
+    **_: object,
+) -> tuple[tuple[Array, Array, Array], Array, Array, Array]:
+    """The operands, the weights before division by the sum of their row, these sums, the factors.
 
-    The sum of a row without keys is 1.
+    Keys to which no query attends are zero, and queries that attend to no key; the sum of a row
+    without keys is 1.
     """
-    products = _product("bhqd,bhkd->bhqk", queries, keys, tf32=tf32)
-    scores: Array = products * queries.dtype.type(scale)
-    allowed = np.tri(*scores.shape[2:], dtype=bool) if causal else np.asarray(True)
-    factors = np.asarray(1.0, queries.dtype)
-    for other in others:
-        if other.dtype == np.bool_:
-            allowed = allowed & other
-        elif biased:
-            scores, biased = scores + other, False
-        else:
-            factors = other
-    scores = np.where(allowed, scores, queries.dtype.type(-np.inf))
+    one = queries.dtype.type
+    floats = [x for x in others if x.dtype != np.bool_]
+    allowed: Any = reduce(np.logical_and, (x for x in others if x.dtype == np.bool_), np.True_)
+    pairs = np.logical_and(allowed, floats[0] > -np.inf if biased else np.ones((1, 1, 1, 1), bool))
+    asks, seen = (pairs.any(axis)[..., None] for axis in (3, 2))
+    queries = np.where(asks, queries, one(0))
+    keys, values = (np.where(seen, x, one(0)) for x in (keys, values))
+    scores: Array = _product("bhqd,bhkd->bhqk", queries, keys, tf32=tf32) * one(scale)
+    if biased:
+        scores = scores + floats.pop(0)
+    if causal:
+        allowed = allowed & np.tri(*scores.shape[2:], dtype=bool)
+    scores = np.where(allowed, scores, one(-np.inf))
     largest = scores.max(3, keepdims=True)
     powers = np.exp(scores - np.where(largest == -np.inf, 0, largest))
     total = powers.sum(3, keepdims=True)
-    return powers, np.where(total == 0, 1, total), factors
-
-
-def _without_hidden(
-    queries: Array, keys: Array, values: Array, others: tuple[Array, ...], biased: bool
-) -> tuple[Array, Array, Array]:
-    """Zeros for keys to which no query attends, and for queries that attend to no key."""
-    floats = [x for x in others if x.dtype != np.bool_]
-    masks = [x for x in others if x.dtype == np.bool_] + [x > -np.inf for x in floats[:biased]]
-    pairs: Any = reduce(np.logical_and, masks, np.ones((1, 1, 1, 1), bool))
-    asks, seen = (pairs.any(axis)[..., None] for axis in (3, 2))
-    zero = queries.dtype.type(0)
-    return np.where(asks, queries, zero), np.where(seen, keys, zero), np.where(seen, values, zero)
+    factors = floats[0] if floats else np.asarray(one(1))
+    return (queries, keys, values), powers, np.where(total == 0, 1, total), factors
 
 
 def _rounded(x: Array, products: DType | None) -> Array:
@@ -186,21 +178,9 @@ def _product(spec: str, left: Array, right: Array, *, tf32: bool) -> Array:
 
 
 def _reference(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    *others: Array,
-    causal: bool,
-    scale: float,
-    blocks: int | None = None,
-    products: DType | None = None,
-    biased: bool = False,
-    tf32: bool = False,
+    *operands: Array, products: DType | None = None, tf32: bool = False, **attributes: Any
 ) -> Array:
-    queries, keys, values = _without_hidden(queries, keys, values, others, biased)
-    powers, total, factors = _powers(
-        queries, keys, others, causal=causal, scale=scale, biased=biased, tf32=tf32
-    )
+    (_, _, values), powers, total, factors = _powers(*operands, tf32=tf32, **attributes)
     weights = _rounded(powers * factors, products)
     return _product("bhqk,bhkd->bhqd", weights, values, tf32=tf32) / total
 
@@ -208,36 +188,26 @@ def _reference(
 def _gradient_reference(
     upstream: Array,
     result: Array,
-    queries: Array,
-    keys: Array,
-    values: Array,
-    *others: Array,
-    causal: bool,
-    scale: float,
+    *operands: Array,
     operand: int,
-    blocks: int | None = None,
     products: DType | None = None,
-    biased: bool = False,
     tf32: bool = False,
+    **attributes: Any,
 ) -> Array:
     product = partial(_product, tf32=tf32)
-    queries, keys, values = _without_hidden(queries, keys, values, others, biased)
-    powers, total, factors = _powers(
-        queries, keys, others, causal=causal, scale=scale, biased=biased, tf32=tf32
-    )
+    (queries, keys, values), powers, total, factors = _powers(*operands, tf32=tf32, **attributes)
     weights = powers / total
     if operand == 2:
         return product("bhqk,bhqd->bhkd", _rounded(weights * factors, products), upstream)
     of_weights = product("bhqd,bhkd->bhqk", upstream, values)
-    floats = [number for number, x in enumerate(others, 3) if x.dtype != np.bool_]
     mean = (upstream * result).sum(3, keepdims=True)
     of_scores = np.where(weights == 1, 0, weights * (of_weights * factors - mean))
     if operand > 2:
-        of_bias = biased and operand == floats[0]
-        shape = others[operand - 3].shape
-        axes = tuple(axis for axis, extent in enumerate(shape) if extent == 1)
+        is_mask = [x.dtype == np.bool_ for x in operands]
+        of_bias = attributes.get("biased") and operand == is_mask.index(False, 3)
+        axes = tuple(axis for axis, extent in enumerate(operands[operand].shape) if extent == 1)
         return (of_scores if of_bias else weights * of_weights).sum(axes, keepdims=True)
-    of_scores = of_scores * queries.dtype.type(scale)
+    of_scores = of_scores * queries.dtype.type(attributes["scale"])
     formula, other = ("bhqk,bhkd->bhqd", keys) if operand == 0 else ("bhqk,bhqd->bhkd", queries)
     return product(formula, _rounded(of_scores, products), other)
 

@@ -89,35 +89,28 @@ def _conv_gradient(
 
 
 def _met_elements(
-    sizes: Sequence[int], counts: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+    axes: Axes, counts: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
     """Each element of the kernel, and the slices of the padded tensor that it meets."""
-    for element in np.ndindex(*sizes):
-        rows = zip(element, counts, strides, dilations, strict=True)
+    for element in np.ndindex(*axes.sizes):
+        rows = zip(element, counts, axes.strides, axes.dilations, strict=True)
         slices = (slice(e * d, e * d + (n - 1) * s + 1, s) for e, n, s, d in rows)
         yield element, (slice(None), slice(None), *slices)
 
 
-def _conv_reference(
-    x: Array,
-    weight: Array,
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    padding: Pairs,
-    groups: int,
-) -> Array:
-    padded = np.pad(x, ((0, 0), (0, 0), *padding))
-    sizes = weight.shape[2:]
+def _conv_reference(x: Array, weight: Array, **numbers: Any) -> Array:
+    axes = Axes(weight.shape, numbers)
+    padded = np.pad(x, ((0, 0), (0, 0), *axes.padding))
     counts = [
         (n - (size - 1) * dilation - 1) // stride + 1
         for n, size, stride, dilation in zip(
-            padded.shape[2:], sizes, strides, dilations, strict=True
+            padded.shape[2:], axes.sizes, axes.strides, axes.dilations, strict=True
         )
     ]
-    grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    grouped = weight.reshape(axes.groups, weight.shape[0] // axes.groups, *weight.shape[1:])
     total = np.zeros((x.shape[0], weight.shape[0], *counts), x.dtype)
-    for element, slices in _met_elements(sizes, counts, strides, dilations):
-        shifted = padded[slices].reshape(x.shape[0], groups, weight.shape[1], *counts)
+    for element, slices in _met_elements(axes, counts):
+        shifted = padded[slices].reshape(x.shape[0], axes.groups, weight.shape[1], *counts)
         products = np.einsum("bgc...,goc->bgo...", shifted, grouped[(..., *element)])
         total += products.reshape(total.shape)
     return total
@@ -215,14 +208,14 @@ def _infer_conv_transpose(
             "conv_transpose: each axis needs an extent",
             facts=(("tensor", described(y)), ("extents of the result", str(extents))),
         )
-    counts = [window.count(extent) for extent, window in zip(extents, axes.along, strict=True)]
-    if tuple(counts) != y.shape[2:]:
+    counts = axes.counts(extents)
+    if counts != y.shape[2:]:
         raise ShapeError(
             "conv_transpose: the convolution of the result does not have the shape of the tensor",
             facts=(
                 ("tensor", described(y)),
                 ("extents of the result", str(extents)),
-                ("a convolution of it", str(tuple(counts))),
+                ("a convolution of it", str(counts)),
             ),
             advice="An extent is (n - 1) * stride - padding + window, and up to stride - 1 more.",
         )
@@ -244,35 +237,26 @@ def _conv_transpose_gradient(
 
 
 def _conv_transpose_reference(
-    y: Array,
-    weight: Array,
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    padding: Pairs,
-    groups: int,
-    extents: tuple[int, ...],
+    y: Array, weight: Array, extents: tuple[int, ...], **numbers: Any
 ) -> Array:
-    sizes, counts = weight.shape[2:], y.shape[2:]
-    grouped = weight.reshape(groups, -1, *weight.shape[1:])
-    grouped_y = y.reshape(y.shape[0], groups, grouped.shape[1], *counts)
-    inputs = groups * weight.shape[1]
-    padded_extents = [
-        extent + low + high for extent, (low, high) in zip(extents, padding, strict=True)
+    axes, counts = Axes(weight.shape, numbers), y.shape[2:]
+    grouped = weight.reshape(axes.groups, -1, *weight.shape[1:])
+    grouped_y = y.reshape(y.shape[0], axes.groups, grouped.shape[1], *counts)
+    inputs = axes.groups * weight.shape[1]
+    rows = [
+        (low, low + n, low + n + high) for n, (low, high) in zip(extents, axes.padding, strict=True)
     ]
-    total = np.zeros((y.shape[0], inputs, *padded_extents), y.dtype)
-    for element, slices in _met_elements(sizes, counts, strides, dilations):
+    total = np.zeros((y.shape[0], inputs, *(padded for *_, padded in rows)), y.dtype)
+    for element, slices in _met_elements(axes, counts):
         products = np.einsum("bgo...,goc->bgc...", grouped_y, grouped[(..., *element)])
         total[slices] += products.reshape(y.shape[0], inputs, *counts)
-    rows = zip(extents, padding, strict=True)
-    return total[(slice(None), slice(None), *(slice(low, low + n) for n, (low, _) in rows))]
+    return total[(slice(None), slice(None), *(slice(low, end) for low, end, _ in rows))]
 
 
 def _convolved_shape(sample: Sample) -> tuple[int, ...]:
     """The shape of the result in a sample of a convolution."""
     x, weight = sample.shapes
-    along = Axes(weight, sample.attributes).along
-    counts = (window.count(extent) for extent, window in zip(x[2:], along, strict=True))
-    return x[0], weight[0], *counts
+    return x[0], weight[0], *Axes(weight, sample.attributes).counts(x[2:])
 
 
 CONV_TRANSPOSE = make_op(
@@ -299,10 +283,7 @@ def _infer_weight_gradient(
     lengths = given | {original.rank - 2, convolved.rank - 2}
     fits = len(shape) > 2 and lengths == {axes.rank} and not axes.outputs % axes.groups
     if fits:
-        counts = [
-            window.count(n)
-            for n, window in zip(static(original.shape[2:]), axes.along, strict=True)
-        ]
+        counts = axes.counts(static(original.shape[2:]))
         fits = convolved.shape == (original.shape[0], axes.outputs, *counts)
         fits = fits and original.shape[1] == axes.inputs * axes.groups
     check_dtypes("conv_weight_gradient", original, convolved)
@@ -333,20 +314,14 @@ def _weight_gradient_gradient(
 
 
 def _weight_gradient_reference(
-    original: Array,
-    convolved: Array,
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    padding: Pairs,
-    groups: int,
-    shape: tuple[int, ...],
+    original: Array, convolved: Array, shape: tuple[int, ...], **numbers: Any
 ) -> Array:
-    padded = np.pad(original, ((0, 0), (0, 0), *padding))
-    counts = convolved.shape[2:]
-    results = convolved.reshape(len(convolved), groups, shape[0] // groups, *counts)
+    axes, counts = Axes(shape, numbers), convolved.shape[2:]
+    padded = np.pad(original, ((0, 0), (0, 0), *axes.padding))
+    results = convolved.reshape(len(convolved), axes.groups, shape[0] // axes.groups, *counts)
     total = np.zeros(shape, original.dtype)
-    for element, slices in _met_elements(shape[2:], counts, strides, dilations):
-        shifted = padded[slices].reshape(original.shape[0], groups, shape[1], *counts)
+    for element, slices in _met_elements(axes, counts):
+        shifted = padded[slices].reshape(original.shape[0], axes.groups, shape[1], *counts)
         products = np.einsum("bgc...,bgo...->goc...", shifted, results)
         products = products.reshape(shape[0], shape[1], -1).sum(-1)
         total[(slice(None), slice(None), *element)] = products

@@ -46,10 +46,11 @@ class Axes:
     def along(self) -> list[Window]:
         """The windows along each axis of the original tensor."""
         rows = zip(self.sizes, self.strides, self.dilations, self.padding, strict=True)
-        return [
-            Window(size, stride, dilation, low, high)
-            for size, stride, dilation, (low, high) in rows
-        ]
+        return [Window(*numbers, *padding) for *numbers, padding in rows]
+
+    def counts(self, extents: Sequence[int]) -> tuple[int, ...]:
+        """The number of windows along each axis of an original tensor of these extents."""
+        return tuple(window.count(n) for n, window in zip(extents, self.along, strict=True))
 
     @property
     def is_depthwise(self) -> bool:
@@ -116,9 +117,8 @@ class Layout:
         """
         axes, arranged = self.axes, self.arranged(y)
         shape = arranged.shape
-        repeated = broadcast_to(
-            reshape(arranged, (*shape, *(1,) * axes.rank)), (*shape, *axes.sizes)
-        )
+        ones = (1,) * axes.rank
+        repeated = broadcast_to(reshape(arranged, (*shape, *ones)), (*shape, *axes.sizes))
         slopes = [
             Slope(1 + n, arranged.rank + n, extent, 1, -dilation, low, stride)
             for n, (extent, stride, dilation, (low, _)) in enumerate(

@@ -7,19 +7,17 @@ contraction sequences for tensor networks, 2014). Each product is the op `einsum
 
 from __future__ import annotations
 
-import string
 from collections.abc import Sequence
 from itertools import combinations
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Dim, Size, bind_dim, size_of
 from lamina.checks import checked_as_given as checked
-from lamina.errors import LaminaError, ShapeError
-from lamina.graph import Tensor, TensorLike, apply, described
+from lamina.graph import Tensor, TensorLike, apply
 from lamina.graph.attributes import LABEL
 from lamina.ops.arguments import read
 from lamina.ops.conversion import numeric, operands_of
-from lamina.ops.linalg import EINSUM, EINSUM_SINGLE
+from lamina.ops.linalg import EINSUM, EINSUM_SINGLE, parsed_spec, refused_spec
 from lamina.ops.movement import transpose
 from lamina.ops.rearranging import diagonal
 from lamina.ops.reduce import summable
@@ -54,7 +52,8 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     operands = list(operands_of(*tensors))
     if len(operands) > 1:
         operands = [numeric(x) for x in operands]
-    terms, output = _parsed(spec, operands)
+    letters, output = parsed_spec(spec, operands)
+    terms = [_Term(x, each) for x, each in zip(operands, letters, strict=True)]
     extents = _extents(spec, terms)
     terms = [_without_repeated(term) for term in terms]
     if len(terms) == 1:
@@ -80,58 +79,6 @@ def einsum(spec: str, *tensors: TensorLike) -> Tensor:
     return terms[0].tensor
 
 
-def _refused(problem: str, spec: str, operands: Sequence[Tensor]) -> LaminaError:
-    facts = (("spec", spec), *((f"operand {i}", described(x)) for i, x in enumerate(operands)))
-    return ShapeError(
-        f"einsum: {problem}",
-        facts=facts,
-        advice="Write one letter for each axis, or ... for several, as in '...ij,jk->...ik'.",
-    )
-
-
-def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[list[_Term], str]:
-    """The tensors with a letter for each axis, and the letters of the result."""
-    left_side, arrow, right_side = spec.replace(" ", "").partition("->")
-    inputs = left_side.split(",")
-    letters = "".join(inputs).replace("...", "")
-    output = right_side.replace("...", "", 1)
-    problem = ""
-    dots = {part.count(".") for part in inputs}
-    if not set(letters + output) <= set(string.ascii_letters) or not dots <= {0, 3}:
-        problem = "only letters, and ... once in each tensor, may name axes"
-    elif len(inputs) != len(operands):
-        problem = f"{len(inputs)} operands are named and {len(operands)} given"
-    elif len(set(output)) < len(output):
-        problem = "a letter occurs twice in the result"
-    elif not set(output) <= set(letters):
-        problem = "the result has a letter that no operand has"
-    if problem:
-        raise _refused(problem, spec, operands)
-    counts = [
-        x.rank - len(part.replace("...", "")) for part, x in zip(inputs, operands, strict=True)
-    ]
-    if any(
-        count < 0 or (count > 0 and "..." not in part)
-        for part, count in zip(inputs, counts, strict=True)
-    ):
-        raise _refused(
-            "the number of letters of an operand is not its number of axes", spec, operands
-        )
-    spare = [one for one in string.ascii_letters if one not in letters]
-    most = max(counts)
-    if most > len(spare):
-        raise _refused("there are too many axes", spec, operands)
-    further = "".join(spare[:most])
-    terms = [
-        _Term(x, part.replace("...", further[most - count :]))
-        for part, count, x in zip(inputs, counts, operands, strict=True)
-    ]
-    if arrow:
-        return terms, right_side.replace("...", further)
-    alone = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
-    return terms, further + "".join(alone)
-
-
 def _extents(spec: str, terms: Sequence[_Term]) -> dict[str, Dim]:
     """The extent of each letter; extent 1 broadcasts."""
     extents: dict[str, Dim] = {}
@@ -139,7 +86,7 @@ def _extents(spec: str, terms: Sequence[_Term]) -> dict[str, Dim]:
         for letter, dim in zip(term.letters, term.tensor.shape, strict=True):
             extent = extents.get(letter, 1)
             if extent != dim and extent != 1 and dim != 1:
-                raise _refused(
+                raise refused_spec(
                     f"two axes that must be equal differ, {extent} against {dim}",
                     spec,
                     [other.tensor for other in terms],

@@ -16,7 +16,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, Dim, Shape
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Kind, entries_of
-from lamina.errors import DTypeError, ShapeError
+from lamina.errors import DTypeError, LaminaError, ShapeError
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import LABEL, Many
 from lamina.ops.arguments import as_tensor, refused
@@ -324,36 +324,59 @@ def outer(left: TensorLike, right: TensorLike) -> Operands:
     return numbers_of(left, right)
 
 
-def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[Labels, ...]:
-    """The labels of each operand and of the result; ShapeError if the spec does not fit them."""
-    left_side, arrow, right_side = spec.replace(" ", "").partition("->")
-    inputs = [tuple(part) for part in left_side.split(",")]
-    letters = [label for part in inputs for label in part]
-    output = (
-        tuple(right_side)
-        if arrow
-        else tuple(sorted(label for label in set(letters) if letters.count(label) == 1))
+def refused_spec(problem: str, spec: str, operands: Sequence[Tensor]) -> LaminaError:
+    """The error for letters that do not fit."""
+    facts = (("spec", spec), *((f"operand {i}", described(x)) for i, x in enumerate(operands)))
+    return ShapeError(
+        f"einsum: {problem}",
+        facts=facts,
+        advice="Write one letter for each axis, or ... for several, as in '...ij,jk->...ik'.",
     )
-    unique = (len(set(part)) == len(part) for part in (*inputs, output))
+
+
+def parsed_spec(spec: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
+    """A letter for each axis of each operand, and the letters of the result."""
+    left_side, arrow, right_side = spec.replace(" ", "").partition("->")
+    inputs = left_side.split(",")
+    letters = "".join(inputs).replace("...", "")
+    output = right_side.replace("...", "", 1)
     problem = ""
-    if not set(letters) | set(output) <= set(string.ascii_letters):
-        problem = "only letters may name axes"
-    elif not all(unique):
-        problem = "a letter occurs twice in one tensor"
+    dots = {part.count(".") for part in inputs}
+    if not set(letters + output) <= set(string.ascii_letters) or not dots <= {0, 3}:
+        problem = "only letters, and ... once in each tensor, may name axes"
+    elif len(inputs) != len(operands):
+        problem = f"{len(inputs)} operands are named and {len(operands)} given"
+    elif len(set(output)) < len(output):
+        problem = "a letter occurs twice in the result"
     elif not set(output) <= set(letters):
         problem = "the result has a letter that no operand has"
-    elif len(inputs) != len(operands) or len(inputs) > 2:
-        problem = f"{len(inputs)} operands are named and {len(operands)} given; it takes one or two"
-    elif [len(part) for part in inputs] != [x.rank for x in operands]:
-        problem = "the number of letters of an operand is not its number of axes"
     if problem:
-        facts = (("spec", spec), *((f"operand {i}", described(x)) for i, x in enumerate(operands)))
-        raise ShapeError(
-            f"einsum: {problem}",
-            facts=facts,
-            advice="Write one letter for each axis, as in 'ij,jk->ik', for one or two operands.",
-        )
-    return (*inputs, output)
+        raise refused_spec(problem, spec, operands)
+    counts = [
+        x.rank - len(part.replace("...", "")) for part, x in zip(inputs, operands, strict=True)
+    ]
+    pairs = list(zip(inputs, counts, strict=True))
+    if any(count < 0 or (count > 0 and "..." not in part) for part, count in pairs):
+        problem = "the number of letters of an operand is not its number of axes"
+        raise refused_spec(problem, spec, operands)
+    spare = [one for one in string.ascii_letters if one not in letters]
+    most = max(counts)
+    if most > len(spare):
+        raise refused_spec("there are too many axes", spec, operands)
+    further = "".join(spare[:most])
+    named = [part.replace("...", further[most - count :]) for part, count in pairs]
+    if arrow:
+        return named, right_side.replace("...", further)
+    alone = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
+    return named, further + "".join(alone)
+
+
+def _parsed(spec: str, operands: Sequence[Tensor]) -> tuple[Labels, ...]:
+    """The labels of each operand and of the result, for products without diagonals."""
+    letters, output = parsed_spec(spec, operands)
+    if any(len(set(part)) < len(part) for part in letters):
+        raise refused_spec("a letter occurs twice in one tensor", spec, operands)
+    return (*map(tuple, letters), tuple(output))
 
 
 def _einsum_labels(left: Tensor, right: Tensor, spec: str) -> tuple[Labels, Labels, Labels]:
