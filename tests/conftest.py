@@ -130,7 +130,13 @@ def pytest_report_header(config):
 
 
 def pytest_generate_tests(metafunc):
-    """Tests that take an engine run on the one from `--engine`, or on the interpreter and cpu."""
+    """Tests that take an engine run on the one from `--engine`, or on the interpreter and cpu.
+
+    `@pytest.mark.cases("x, y", (1, 2), (3, 4))` is `parametrize` with a row for each case.
+    """
+    for mark in metafunc.definition.iter_markers("cases"):
+        names, *rows = mark.args
+        metafunc.parametrize(names, rows, **mark.kwargs)
     if "engine_name" in metafunc.fixturenames:
         chosen = str(metafunc.config.getoption("--engine"))
         names: list[Any] = [chosen] if chosen else ["interpreter", "cpu"]
