@@ -9,23 +9,12 @@ import numpy as np
 import pytest
 from alternatives import schedules_of
 from harness import check, run
+from random_arrays import every_exponent
 from test_mixed_float64 import FLOATS, LINEAR, Samples, outputs_of
 
 from lamina import ops
-from lamina.base.shapes import Array
 from lamina.program.tf32 import rounded_to_tf32
 from lamina.step.rounding import with_tf32_products
-
-
-def every_exponent() -> Array:
-    """Float32 of every sign and exponent: near ties, near the ends of the fraction, and random."""
-    generator = np.random.default_rng(0)
-    kept = np.array([0, 1, 2, 511, 512, 1022, 1023], np.uint32) << np.uint32(13)
-    rest = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF], np.uint32)
-    chosen = (kept[:, None] + rest).reshape(-1)
-    fractions = np.concatenate([chosen, generator.integers(0, 1 << 23, 23, dtype=np.uint32)])
-    upper = np.arange(512, dtype=np.uint32) << np.uint32(23)
-    return (upper[:, None] | fractions).reshape(-1).view(np.float32)
 
 
 @pytest.mark.parametrize("extent", [1, 65])

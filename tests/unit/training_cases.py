@@ -29,6 +29,17 @@ def data(count: int, seed: int = 0) -> Dataset:
     return Dataset(x, x[:, :3].argmax(axis=1))
 
 
+def classifier() -> lm.Network:
+    return lm.Sequential(lm.Input(20), lm.Linear(32), lm.ReLU(), lm.Linear(5))
+
+
+def examples(count: int = 96) -> tuple[Array, Array]:
+    """Twenty numbers, and which of five sums of their multiples is the largest."""
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((count, 20), "float32")
+    return x, (x @ generator.standard_normal((20, 5))).argmax(1)
+
+
 TRAIN, TEST = data(50), data(23, seed=1)
 X, Y = normal(8, 4), labels(8)
 

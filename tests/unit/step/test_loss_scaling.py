@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from error_texts import error_text
 from test_precision import LOSS, OPTIMIZER, classifier
-from training_cases import same
+from training_cases import examples, same
 
 import lamina as lm
 from lamina.base.shapes import Array, bool_, float32
@@ -25,15 +25,9 @@ def overflowing() -> lm.Network:
     )
 
 
-def data() -> tuple[Array, Array]:
-    generator = np.random.default_rng(0)
-    x = generator.standard_normal((256, 20), "float32")
-    return x, (x @ generator.standard_normal((20, 5))).argmax(1)
-
-
 def trained(dtype: str, engine: str) -> History:
     model = lm.Model(overflowing(), engine=engine, dtype=dtype)
-    return model.fit(data(), epochs=4, batch_size=16, loss=LOSS, optimizer=lm.Adam(1e-3))
+    return model.fit(examples(256), epochs=4, batch_size=16, loss=LOSS, optimizer=lm.Adam(1e-3))
 
 
 def test_loss_scaling_survives_overflow(engine_name):
@@ -83,7 +77,7 @@ def test_a_skipped_step_changes_nothing_but_the_scale(engine):
         *(lm.Input(20), lm.Linear(8), lm.BatchNorm(), lm.Linear(5)), lambda scores: scores * 3000.0
     )
     model = lm.Model(net, engine=engine, dtype="mixed-float16")
-    x, y = data()
+    x, y = examples(256)
     with model.training(LOSS, lm.Adam(1e-3), 16) as training:
         before, first, states = training.state(), model.parameters(), model.states()
         assert float(before["loss_scale"]) == loss_scaling.FIRST_SCALE
@@ -134,7 +128,7 @@ def test_one_value_that_is_not_finite_skips_the_training_step(position, value):
 
 def test_skipped_training_steps_do_not_count_for_the_optimizer():
     """Adam corrects its means by the number of updates."""
-    x, y = data()
+    x, y = examples(256)
     model, other = (lm.Model(overflowing(), dtype="mixed-float16") for _ in range(2))
     with (
         model.training(LOSS, lm.Adam(1e-3), 16) as training,
@@ -156,7 +150,7 @@ def test_scaling_rounds_no_gradient():
     changes: list[Array] = []
     for scale in (1.0, 256.0):
         model = lm.Model(classifier(), engine="interpreter", dtype="mixed-float16")
-        x, y = data()
+        x, y = examples(256)
         with model.training(LOSS, OPTIMIZER, 256) as training:
             training.restore({**training.state(), "loss_scale": np.asarray(scale, "float32")})
             training.step(x * 30, y)

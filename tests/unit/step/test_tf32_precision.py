@@ -8,7 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from training_cases import same
+from random_arrays import every_exponent
+from training_cases import classifier, examples, same
 
 import lamina as lm
 from lamina import ops
@@ -38,15 +39,6 @@ def device(*, has_tf32: bool | None) -> Device:
 
 
 # The rounding -------------------------------------------------------------------------------------
-
-
-def every_exponent() -> Array:
-    """All exponents and signs: next to each tie, at the ends of the fraction, and random."""
-    generator = np.random.default_rng(1)
-    kept = np.concatenate([np.arange(4), np.arange(1020, 1024), generator.integers(0, 1024, 8)])
-    rest = np.array([0, 1, 2, 0xFFE, 0xFFF, 0x1000, 0x1001, 0x1002, 0x1FFE, 0x1FFF])
-    fractions = (kept[:, None] << 13 | rest).reshape(-1)
-    return (np.arange(512)[:, None] << 23 | fractions).reshape(-1).astype("u4").view("f4")
 
 
 def nearest_with_ten_bits(x: Array) -> Array:
@@ -90,11 +82,6 @@ def test_the_gradient_is_not_rounded():
     (gradient,) = gradients(ops.sum(ops.round_to_tf32(x) * weight), [x])
     given = np.array([[1 + 2**-20, 2**-30, 7.123456]], "float32")
     assert np.array_equal(lm.compile([x, weight], gradient)(given, given)[0], given)
-
-
-def test_only_float32_is_rounded():
-    with pytest.raises(DTypeError, match="only float32 is rounded to TF32"):
-        ops.round_to_tf32(leaf("x", "input", (3,), float64))
 
 
 # Where it is in programs --------------------------------------------------------------------------
@@ -208,15 +195,6 @@ def test_a_contraction_is_in_tf32_if_both_operands_are_rounded(rounded):
 # How users ask for it -----------------------------------------------------------------------------
 
 
-def classifier() -> lm.Network:
-    return lm.Sequential(lm.Input(20), lm.Linear(16), lm.ReLU(), lm.Linear(5))
-
-
-def data() -> tuple[Array, Array]:
-    generator = np.random.default_rng(0)
-    return generator.standard_normal((64, 20), "float32"), generator.integers(0, 5, 64)
-
-
 def test_only_devices_that_multiply_tf32_round_if_they_are_asked_to():
     def fails():
         raise AssertionError
@@ -284,7 +262,7 @@ def test_other_spellings_are_refused_with_the_right_one(given, advice):
 
 @pytest.mark.usefixtures("tensor_cores")
 def test_a_model_in_tf32_rounds_and_one_in_float32_does_not():
-    x, _ = data()
+    x, _ = examples(64)
     models = [
         lm.Model(classifier(), precision=precision, seed=1) for precision in ("float32", "tf32")
     ]
@@ -297,7 +275,7 @@ def test_a_model_in_tf32_rounds_and_one_in_float32_does_not():
 def test_on_other_devices_a_model_in_tf32_has_the_bits_of_float32():
     models = [lm.Model(classifier(), precision=precision) for precision in ("float32", "tf32")]
     for model in models:
-        model.fit(data(), loss=LOSS, optimizer=OPTIMIZER, batch_size=16)
+        model.fit(examples(64), loss=LOSS, optimizer=OPTIMIZER, batch_size=16)
     assert same(models[0].parameters(), models[1].parameters())
 
 
@@ -349,10 +327,10 @@ def test_a_file_with_products_that_do_not_fit_its_dtype_is_refused(tmp_path):
 def test_a_checkpoint_of_an_earlier_version_is_of_float32(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     how: dict[str, Any] = {"loss": LOSS, "optimizer": OPTIMIZER, "checkpoint": path}
-    lm.Model(classifier()).fit(data(), **how)
+    lm.Model(classifier()).fit(examples(64), **how)
     saved = read_model(path)
     del saved.notes["terms"]["precision"]
     write_model(path, saved)
-    lm.Model(classifier()).fit(data(), epochs=2, resume=True, **how)
+    lm.Model(classifier()).fit(examples(64), epochs=2, resume=True, **how)
     tf32 = lm.Model(classifier(), precision="tf32")
-    refused(DefinitionError, tf32.fit, data(), epochs=3, resume=True, **how)
+    refused(DefinitionError, tf32.fit, examples(64), epochs=3, resume=True, **how)
