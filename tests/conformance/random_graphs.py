@@ -7,6 +7,7 @@ and errors are not enlarged beyond what the comparison allows for.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,29 +124,23 @@ class _Builder(Drawn):
     # The kinds of tensors -------------------------------------------------------------------------
 
     def unary(self) -> Tensor:
-        smooth: list[Callable[[Tensor], Tensor]] = [
+        x, number = self.some(), float(self.number(-2, 2))
+        kinds: list[Callable[[Tensor], Tensor]] = [
             *(ops.tanh, ops.sigmoid, ops.softplus, ops.sin, ops.cos, ops.erf, ops.neg, ops.exp),
-            *(ops.abs, ops.relu, ops.stop_gradient),
-            lambda x: ops.log(self.positive(x)),
-            lambda x: ops.log1p(self.positive(x)),
-            lambda x: ops.expm1(ops.sin(x)),
-            lambda x: ops.sqrt(self.positive(x)),
-            lambda x: ops.reciprocal(self.positive(x)),
-            lambda x: x * x,
-            lambda x: x * float(self.number(-2, 2)),
-            lambda x: x + float(self.number(-2, 2)),
-            lambda x: 1.5 - x,
-            lambda x: ops.pow(self.positive(x), 1.5),
+            *(ops.abs, ops.relu, ops.stop_gradient, lambda x: ops.expm1(ops.sin(x))),
+            *(lambda x: x * x, lambda x: x * number, lambda x: x + number, lambda x: 1.5 - x),
         ]
-        rough: list[Callable[[Tensor], Tensor]] = [
-            ops.floor,
-            ops.sign,
-            lambda x: ops.clip(x, -0.7, 0.9),
-            lambda x: ops.cast(ops.cast(x, "int32"), self.dtype),
-            lambda x: ops.cast(x > 0.25, self.dtype),
-            lambda x: ops.cast(ops.logical_not(ops.logical_or(x < -1, x > 1)), self.dtype),
-        ]
-        return self.choose(smooth if self.smooth else smooth + rough)(self.some())
+        for function in (ops.log, ops.log1p, ops.sqrt, ops.reciprocal, lambda x: ops.pow(x, 1.5)):
+            kinds.append(lambda x, function=function: function(self.positive(x)))
+        if not self.smooth:
+            kinds += [ops.floor, ops.sign, lambda x: ops.clip(x, -0.7, 0.9)]
+            for chosen in (
+                lambda x: ops.cast(x, "int32"),
+                lambda x: x > 0.25,
+                lambda x: ops.logical_not(ops.logical_or(x < -1, x > 1)),
+            ):
+                kinds.append(lambda x, chosen=chosen: ops.cast(chosen(x), self.dtype))
+        return self.choose(kinds)(x)
 
     def binary(self) -> Tensor:
         x = self.some()
@@ -153,15 +148,13 @@ class _Builder(Drawn):
         if self.chance(0.5):
             x, y = y, x
         kinds: list[Callable[[], Tensor]] = [
-            *(lambda: x + y, lambda: x - y, lambda: x * y),
-            lambda: x / self.positive(y),
+            *(lambda: x + y, lambda: x - y, lambda: x * y, lambda: x / self.positive(y)),
             lambda: ops.pow(self.positive(x), ops.tanh(y)),
             lambda: ops.where(self.leaf(static(y.shape), dtype=bool_), x, y),
         ]
         if not self.smooth:
             kinds += [
-                lambda: ops.maximum(x, y),
-                lambda: ops.minimum(x, y),
+                *(lambda: ops.maximum(x, y), lambda: ops.minimum(x, y)),
                 lambda: ops.where(x < y, x * 2, y),
                 lambda: ops.where(ops.logical_and(x < y, y > 0), y, 0.25),
             ]
@@ -173,30 +166,27 @@ class _Builder(Drawn):
             return ops.tanh(x)
         axes, keep = self.axes(x), self.chance(0.4)
         kinds: list[Callable[[], Tensor]] = [
-            lambda: ops.sum(x, axes, keep),
-            lambda: ops.mean(x, axes, keep),
             lambda: ops.cumsum(x, axes[0], self.chance(0.5)),
             lambda: x - ops.mean(x, axes, keepdims=True),
             lambda: ops.sum(x * self.partner(x), 0) if x.rank else x,
         ]
+        of_axes: list[Any] = [ops.sum, ops.mean]
         if 0 not in x.shape:
+            of_axes += [ops.variance, ops.logsumexp]
             kinds += [
-                lambda: ops.variance(x, axes, keepdims=keep),
-                lambda: ops.logsumexp(x, axes, keep),
-                lambda: ops.softmax(x, axes[0]),
-                lambda: ops.log_softmax(x, axes[0]),
+                *(lambda: ops.softmax(x, axes[0]), lambda: ops.log_softmax(x, axes[0])),
                 lambda: ops.prod(ops.tanh(x), axes[0], keep),
                 lambda: x / ops.sqrt(ops.sum(x * x, axes, keepdims=True) + 0.1),
             ]
         if 0 not in x.shape and not self.smooth:
+            of_axes += [ops.max, ops.min]
             kinds += [
-                lambda: ops.max(x, axes, keep),
-                lambda: ops.min(x, axes, keep),
                 lambda: ops.cast(ops.argmax(x, axes[0], keep), self.dtype),
                 lambda: ops.cast(ops.argmin(x, axes[0], keep), self.dtype),
                 lambda: ops.cast(ops.any(x > 0, axes, keep), self.dtype),
                 lambda: ops.cast(ops.all(x > -1, axes, keep), self.dtype),
             ]
+        kinds += [partial(one, x, axes, keepdims=keep) for one in of_axes]
         return self.choose(kinds)()
 
     def movement(self) -> Tensor:
@@ -236,34 +226,22 @@ class _Builder(Drawn):
         if size == 0:
             return [*static(x.shape)[::-1], self.number(1, 3)]
         shape: list[int] = []
-        for prime in (2, 2, 2, 3, 3, 5, 7, 2, 3, 5):
-            if size % prime == 0:
-                size //= prime
-                if shape and self.chance(0.5):
-                    shape[self.number(0, len(shape) - 1)] *= prime
-                else:
-                    shape.append(prime)
-        if size > 1 or self.chance(0.2):
-            shape.append(size)
-        return shape[:4] + [math.prod(shape[4:])] * (len(shape) > 4)
+        for _ in range(self.number(0, 3)):
+            shape.append(self.choose([n for n in range(1, size + 1) if size % n == 0]))
+            size //= shape[-1]
+        return [*shape, size] if size > 1 else shape
 
     def key(self, x: Tensor) -> tuple[slice | int | None, ...]:
         key: list[slice | int | None] = []
         for extent in static(x.shape):
             if self.chance(0.1):
                 key.append(None)
-            kind = self.number(0, 5)
-            start = self.number(0, extent)
-            if kind == 0 and extent:
-                key.append(self.number(-extent, extent - 1))
-            elif kind == 1:
-                key.append(slice(start, self.number(start, extent)))
-            elif kind == 2:
-                key.append(slice(start if start < extent else 0, None, self.number(1, 3)))
-            elif kind == 3:
-                key.append(slice(None, None, -self.number(1, 3)))
-            else:
-                key.append(slice(None))
+            start, stop = sorted(self.number(0, extent) for _ in range(2))
+            kinds: list[slice | int] = [slice(None), slice(None), slice(start, stop)]
+            kinds.append(slice(start if start < extent else 0, None, self.number(1, 3)))
+            kinds.append(slice(None, None, -self.number(1, 3)))
+            kinds += [self.number(-extent, extent - 1)] if extent else []
+            key.append(self.choose(kinds))
         return tuple(key)
 
     def contraction(self) -> Tensor:
