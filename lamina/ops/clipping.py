@@ -10,7 +10,7 @@ from lamina.base.shapes import Array, bfloat16, bool_, float16
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import OrNone
 from lamina.errors import DefinitionError, DTypeError
-from lamina.graph import Hyperparameter, Sample, Tensor, TensorLike, apply, described, operator
+from lamina.graph import Hyperparameter, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import AnyNumber, Element
 from lamina.ops.arguments import as_tensor, read
 from lamina.ops.comparison import equal, less, logical_and, logical_or, not_equal, where
@@ -26,7 +26,7 @@ from lamina.ops.factories import (
     formula,
 )
 from lamina.ops.lowering_rules import Elementwise
-from lamina.ops.records import Gradients, Operands, Typed, make_op
+from lamina.ops.records import Given, Gradients, Operands, Typed, as_op
 from lamina.program.scalar import Apply, Literal, Scalar
 
 __all__ = ["clip", "copysign", "hardtanh", "isfinite", "isinf", "isnan", "nan_to_num"]
@@ -71,22 +71,6 @@ def _clip_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
     return result
 
 
-CLIP = make_op(
-    "clip",
-    _infer_clip,
-    _clip_gradient,
-    _clip_reference,
-    Elementwise(_clip_scalar),
-    (
-        Sample(((3, 5),), {"low": -1.0, "high": 0.5}),
-        Sample(((7,),), {"low": None, "high": 0.5}),
-        Sample(((1, 4),), {"low": 0.25, "high": None}),
-        Sample(((0,),), {"low": -1.0, "high": 1.0}),
-    ),
-    attributes={"low": OrNone(Element()), "high": OrNone(Element())},
-)
-
-
 CLIP_BETWEEN = elementwise_op(
     "clip_between",
     formula(lambda x, low, high: applied("minimum", applied("maximum", x, low), high)),
@@ -105,8 +89,20 @@ CLIP_BETWEEN = elementwise_op(
 )
 
 
-@operator
-def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None = None) -> Tensor:
+@as_op(
+    _infer_clip,
+    _clip_gradient,
+    _clip_reference,
+    Elementwise(_clip_scalar),
+    (
+        Sample(((3, 5),), {"low": -1.0, "high": 0.5}),
+        Sample(((7,),), {"low": None, "high": 0.5}),
+        Sample(((1, 4),), {"low": 0.25, "high": None}),
+        Sample(((0,),), {"low": -1.0, "high": 1.0}),
+    ),
+    attributes={"low": OrNone(Element()), "high": OrNone(Element())},
+)
+def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None = None) -> Given:
     """x, but not less than `low` and not more than `high`; the gradient passes at the bounds.
 
     Args:
@@ -125,7 +121,7 @@ def clip(x: TensorLike, low: TensorLike | None = None, high: TensorLike | None =
         x = floating(x)
     if x.dtype.is_float:
         limits = [limit if limit is None else float(limit) for limit in limits]
-    return apply(CLIP, x, low=limits[0], high=limits[1])
+    return x, *limits
 
 
 def _clip_to_tensors(x: TensorLike, low: TensorLike | None, high: TensorLike | None) -> Tensor:
@@ -159,8 +155,7 @@ def _hardtanh_gradient(
     return (where(logical_or(bounded <= low, bounded >= high), 0, upstream),)
 
 
-HARDTANH = make_op(
-    "hardtanh",
+@as_op(
     _infer_hardtanh,
     _hardtanh_gradient,
     _clip_reference,
@@ -172,13 +167,10 @@ HARDTANH = make_op(
     ),
     attributes={"low": Element(), "high": Element()},
 )
-
-
-@checked
-def hardtanh(x: TensorLike, low: float = -1.0, high: float = 1.0) -> Tensor:
+def hardtanh(x: TensorLike, low: float = -1.0, high: float = 1.0) -> Given:
     """x, limited to the interval from `low` to `high`; the gradient at the bounds is 0."""
     low, high = (float(read(name, AnyNumber(), x)) for name, x in (("low", low), ("high", high)))
-    return apply(HARDTANH, floating(x), low=low, high=high)
+    return floating(x), low, high
 
 
 @checked
@@ -219,8 +211,7 @@ def _sample(*shape: int, nan: float, posinf: float, neginf: float) -> Sample:
     return Sample((shape,), {"nan": nan, "posinf": posinf, "neginf": neginf})
 
 
-NAN_TO_NUM = elementwise_op(
-    "nan_to_num",
+@elementwise(
     Elementwise(_nan_to_num_scalar),
     np.nan_to_num,
     (lambda x, y, g, nan, posinf, neginf: where(isfinite(x), g, 0),),
@@ -231,12 +222,9 @@ NAN_TO_NUM = elementwise_op(
     ),
     attributes={"nan": AnyNumber(), "posinf": AnyNumber(), "neginf": AnyNumber()},
 )
-
-
-@checked
 def nan_to_num(
     x: TensorLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
-) -> Tensor:
+) -> Given:
     """x with numbers in place of NaN and infinities; there the gradient is 0.
 
     Args:
@@ -248,11 +236,11 @@ def nan_to_num(
     x = as_tensor(x)
     least, most = x.dtype.limits
     given = (("nan", nan, 0.0), ("posinf", posinf, most), ("neginf", neginf, least))
-    numbers = {
-        name: float(read(name, AnyNumber(), default if value is None else value))
+    numbers = [
+        float(read(name, AnyNumber(), default if value is None else value))
         for name, value, default in given
-    }
-    return apply(NAN_TO_NUM, x, **numbers) if x.dtype.is_float else x
+    ]
+    return (x, *numbers) if x.dtype.is_float else x
 
 
 @elementwise(

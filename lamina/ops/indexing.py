@@ -32,7 +32,7 @@ from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
 from lamina.ops.broadcast import require_numbers
 from lamina.ops.factories import applied
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Scattering, gathered
-from lamina.ops.records import Typed, make_op
+from lamina.ops.records import Given, Typed, as_op, make_op
 from lamina.program.scalar import Apply, Position, Scalar
 
 __all__ = ["one_hot", "scatter_add", "scatter_along_axis", "take", "take_along_axis"]
@@ -180,8 +180,7 @@ def _scatter_add_reference(values: Array, indices: Array, size: int, axis: int) 
     return result
 
 
-SCATTER_ADD = make_op(
-    "scatter_add",
+@as_op(
     _infer_scatter_add,
     lambda values, indices, y, g, size, axis: (take(g, indices, axis), None),
     _scatter_add_reference,
@@ -196,10 +195,7 @@ SCATTER_ADD = make_op(
     indices=_scattered_indices,
     attributes={"size": Extent(), "axis": Axis(between=True)},
 )
-
-
-@checked
-def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 0) -> Tensor:
+def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 0) -> Given:
     """Zeros, to which slices of values are added at the indices.
 
     The transpose of `take`: the axes of the indices are the axes of values from `axis` on, and
@@ -208,8 +204,7 @@ def scatter_add(values: TensorLike, indices: TensorLike, size: Dim, axis: int = 
     """
     values, indices = as_tensor(values), as_tensor(indices)
     extent: Dim = read("size", Extent(), size)
-    counted = axis_of(values, axis, max(values.rank - indices.rank + 1, 0))
-    return apply(SCATTER_ADD, values, indices, size=extent, axis=counted)
+    return values, indices, extent, axis_of(values, axis, max(values.rank - indices.rank + 1, 0))
 
 
 def _infer_take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Typed:
@@ -325,8 +320,7 @@ def _one_hot_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scala
     return Apply("cast", (applied("equal", Position(coordinates[-1]), wide),), node.dtype)
 
 
-ONE_HOT = make_op(
-    "one_hot",
+@as_op(
     _infer_one_hot,
     None,
     lambda indices, depth, dtype: (indices[..., None] == np.arange(depth)).astype(dtype.numpy),
@@ -338,9 +332,6 @@ ONE_HOT = make_op(
     ),
     attributes={"depth": Extent(), "dtype": ElementType()},
 )
-
-
-@checked
-def one_hot(indices: TensorLike, depth: int, dtype: DTypeLike = float32) -> Tensor:
+def one_hot(indices: TensorLike, depth: int, dtype: DTypeLike = float32) -> Given:
     """1 at each index along a new last axis, 0 elsewhere."""
-    return apply(ONE_HOT, as_tensor(indices), depth=depth, dtype=dtype_of(dtype))
+    return as_tensor(indices), depth, dtype_of(dtype)

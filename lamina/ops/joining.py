@@ -15,7 +15,7 @@ from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of, shape_of, tensors_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, guarded, select_within
 from lamina.ops.movement import expand_dims, squeeze
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Given, Gradients, Typed, as_op, make_op
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
 
@@ -135,8 +135,7 @@ def _stack_gradient(*given: Tensor, axis: int) -> Gradients:
     return unstack(given[-1], axis)
 
 
-STACK = make_op(
-    "stack",
+@as_op(
     _infer_stack,
     _stack_gradient,
     _stack_reference,
@@ -149,15 +148,12 @@ STACK = make_op(
     operands=(1, None),
     attributes={"axis": Axis(between=True)},
 )
-
-
-@checked
-def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Given:
     """Tensors of one shape joined along a new axis."""
     listed = tensors_of("stack: tensors", tensors)
     if not listed:
         raise ShapeError("stack: there are no tensors", advice="Give at least one.")
-    return apply(STACK, *listed, axis=axis_of(listed[0], axis, listed[0].rank + 1))
+    return *listed, axis_of(listed[0], axis, listed[0].rank + 1)
 
 
 @checked

@@ -31,15 +31,15 @@ from lamina.base.shapes import (
     static,
     uint32,
 )
-from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Extent, Kind, Number, Whole
 from lamina.errors import DefinitionError, DTypeError, ShapeError
-from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import Attributes, Op, Sample, Tensor, TensorLike, described
 from lamina.graph.attributes import AnyNumber, Many
 from lamina.ops.arguments import as_tensor, dtype_of, read, shape_of
 from lamina.ops.conversion import cast
 from lamina.ops.factories import applied
 from lamina.ops.lowering_rules import Coordinates, Generator, Pull
+from lamina.ops.records import Given, Operands, decorating
 from lamina.program.index import flatten
 from lamina.program.philox import random_bits
 from lamina.program.scalar import Apply, Literal, Local, Position, Scalar, postorder
@@ -315,11 +315,8 @@ def _own_dtype(attributes: Attributes) -> DType:
     return float32 if dtype.is_half else dtype
 
 
-def _seeded(
-    op: Op, shape: int | Sequence[Dim], seed: TensorLike, step: TensorLike, **attributes: Any
-) -> Tensor:
-    counters = cast(as_tensor(seed), int64), cast(as_tensor(step), int64)
-    return apply(op, *counters, shape=shape_of(shape), **attributes)
+def _counters(seed: TensorLike, step: TensorLike) -> Operands:
+    return cast(as_tensor(seed), int64), cast(as_tensor(step), int64)
 
 
 def _float_dtype(dtype: DTypeLike) -> DType:
@@ -333,18 +330,18 @@ def _float_dtype(dtype: DTypeLike) -> DType:
     return float_type
 
 
+_drawn = decorating(_random_op)
 _FLOATS = ((float32, float64), _own_dtype, {"dtype": ElementType(("float",))})
-UNIFORM = _random_op("uniform", lambda words, _: _uniform(words), *_FLOATS)
 
 
-@checked
+@_drawn(lambda words, _: _uniform(words), *_FLOATS)
 def uniform(
     shape: int | Sequence[Dim],
     seed: TensorLike,
     step: TensorLike,
     stream: int,
     dtype: DTypeLike = float32,
-) -> Tensor:
+) -> Given:
     """Random numbers from 0 to below 1: 24 random bits in float32, 53 in float64.
 
     Args:
@@ -354,30 +351,25 @@ def uniform(
         stream: a number that differs between the ops of a network that draw random numbers.
         dtype: a float type; numbers of 16 bits are rounded float32 numbers.
     """
-    return _seeded(UNIFORM, shape, seed, step, stream=stream, dtype=_float_dtype(dtype))
+    return *_counters(seed, step), shape_of(shape), stream, _float_dtype(dtype)
 
 
-NORMAL = _random_op(
-    "normal",
-    lambda words, _: _normal_single(words) if len(words) == 1 else _normal_double(words),
-    *_FLOATS,
+@_drawn(
+    lambda words, _: _normal_single(words) if len(words) == 1 else _normal_double(words), *_FLOATS
 )
-
-
-@checked
 def normal(
     shape: int | Sequence[Dim],
     seed: TensorLike,
     step: TensorLike,
     stream: int,
     dtype: DTypeLike = float32,
-) -> Tensor:
+) -> Given:
     """Random numbers of the standard normal distribution; arguments as for `uniform`.
 
     The quantile function of a uniform number: in float32 accurate to about 1e-6, up to 5.4
     standard deviations; in float64 to about 1e-15, up to 8.3.
     """
-    return _seeded(NORMAL, shape, seed, step, stream=stream, dtype=_float_dtype(dtype))
+    return *_counters(seed, step), shape_of(shape), stream, _float_dtype(dtype)
 
 
 def _bernoulli(words: Words, attributes: Attributes) -> Scalar:
@@ -386,15 +378,12 @@ def _bernoulli(words: Words, attributes: Attributes) -> Scalar:
     return chosen if dtype == bool_ else Apply("cast", (chosen,), dtype)
 
 
-BERNOULLI = _random_op(
-    *("bernoulli", _bernoulli, (bool_, float32, float64)),
+@_drawn(
+    *(_bernoulli, (bool_, float32, float64)),
     lambda _: float32,
     {"p": Number("[0, 1]"), "dtype": ElementType()},
     p=0.3,
 )
-
-
-@checked
 def bernoulli(
     shape: int | Sequence[Dim],
     p: float,
@@ -402,7 +391,7 @@ def bernoulli(
     step: TensorLike,
     stream: int,
     dtype: DTypeLike = bool_,
-) -> Tensor:
+) -> Given:
     """True (1) with probability p, else false (0); the other arguments as for `uniform`.
 
     The choice is the same for every dtype.
@@ -414,5 +403,4 @@ def bernoulli(
             facts=(("expected", "0 <= p <= 1"), ("found", str(p))),
             advice="For dropout, p is the share of elements that are kept.",
         )
-    dtype = dtype_of(dtype)
-    return _seeded(BERNOULLI, shape, seed, step, p=float(p), stream=stream, dtype=dtype)
+    return *_counters(seed, step), shape_of(shape), stream, float(p), dtype_of(dtype)

@@ -12,8 +12,9 @@ from lamina.ops.lowering_rules import Decomposition
 
 Typed = tuple[Shape, DType]
 Gradients = tuple[Tensor | None, ...]
-# The operands of an op, from the arguments of its function.
 Operands = tuple[Tensor, ...]
+# The operands of an op and then its attributes, from the arguments of its function; or a result.
+Given = Tensor | tuple[Any, ...]
 
 _Parameters, _Rules = ParamSpec("_Parameters"), ParamSpec("_Rules")
 Value = TypeVar("Value")
@@ -64,28 +65,33 @@ def make_op(
 
 
 class _Decorator(Protocol):
-    def __call__(
-        self, convert: Callable[_Parameters, Operands | Tensor]
-    ) -> Callable[_Parameters, Tensor]: ...
+    def __call__(self, convert: Callable[_Parameters, Given]) -> Callable[_Parameters, Tensor]: ...
 
 
-def decorating(make: Callable[Concatenate[str, _Rules], Op]) -> Callable[_Rules, _Decorator]:
+def _applied(op: Op, *given: Any) -> Tensor:
+    operands = [x for x in given if isinstance(x, Tensor)]
+    values = zip(op.attributes, given[len(operands) :], strict=True)
+    return apply(op, *operands, **dict(values))
+
+
+def decorating(
+    make: Callable[Concatenate[str, _Rules], Op], applied: Callable[..., Tensor] = _applied
+) -> Callable[_Rules, _Decorator]:
     """A function that makes the record of an op, as a decorator of the op's function.
 
-    The function returns the operands to which the op of its name is applied, or a result instead.
+    The function returns the operands, and then the attributes in the order of the record, to which
+    the op of its name is `applied`; or a result instead.
     """
 
     def decorator(*rules: _Rules.args, **options: _Rules.kwargs) -> _Decorator:
-        def decorated(
-            convert: Callable[_Parameters, Operands | Tensor],
-        ) -> Callable[_Parameters, Tensor]:
+        def decorated(convert: Callable[_Parameters, Given]) -> Callable[_Parameters, Tensor]:
             op = make(convert.__name__, *rules, **options)
 
             @operator
             @wraps(convert)
             def function(*values: _Parameters.args, **given: _Parameters.kwargs) -> Tensor:
-                operands = convert(*values, **given)
-                return operands if isinstance(operands, Tensor) else apply(op, *operands)
+                found = convert(*values, **given)
+                return found if isinstance(found, Tensor) else applied(op, *found)
 
             function.__annotations__["return"] = Tensor.__name__
             return function

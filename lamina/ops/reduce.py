@@ -21,10 +21,9 @@ from lamina.base.shapes import (
     static,
 )
 from lamina.base.shapes import element_count as count_polynomial
-from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Kind
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Op, Sample, Tensor, TensorLike, apply, constant, described, operator
+from lamina.graph import OPS, Op, Sample, Tensor, TensorLike, apply, constant, described, operator
 from lamina.graph.attributes import AnyNumber
 from lamina.graph.attributes import Axes as SomeAxes
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, dtype_of, flag_of
@@ -35,7 +34,7 @@ from lamina.ops.creation import arange, full
 from lamina.ops.elementwise import sqrt
 from lamina.ops.lowering_rules import Reduction
 from lamina.ops.movement import expand_dims, reshape, transpose
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Given, Gradients, Typed, as_op, decorating, make_op
 
 __all__ = ["all", "any", "argmax", "argmin", "element_count", "max", "mean", "min", "prod", "std"]
 __all__ += ["sum", "variance"]
@@ -67,6 +66,8 @@ def _kept(y: Tensor, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor
     return with_ones(y, x, axes) if flag_of("keepdims", keepdims) else y
 
 
+reduction = decorating(make_op, reduced)
+
 # The attributes of reductions.
 OF_AXES: dict[str, Kind] = {"axes": SomeAxes()}
 
@@ -79,8 +80,7 @@ def sum(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return _kept(sum_axes(x, named), x, named, keepdims)
 
 
-ELEMENT_COUNT = make_op(
-    "element_count",
+@as_op(
     lambda x, axes, dtype: ((), dtype),
     lambda x, y, g, axes, dtype: (None,),
     lambda x, axes, dtype: np.asarray(size_of([x.shape[axis] for axis in axes]), dtype.numpy),
@@ -91,10 +91,7 @@ ELEMENT_COUNT = make_op(
     ),
     attributes={"axes": SomeAxes(), "dtype": ElementType()},
 )
-
-
-@checked
-def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Tensor:
+def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Given:
     """The number of elements along the axes, as a tensor without axes."""
     x = as_tensor(x)
     target, named = dtype_of(dtype), axes_of(x, axes)
@@ -102,7 +99,7 @@ def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Tensor:
     fixed = [dim for dim in extents if isinstance(dim, int)]
     if len(fixed) == len(extents):
         return constant(size_of(fixed), target)
-    return apply(ELEMENT_COUNT, x, axes=named, dtype=target)
+    return x, named, target
 
 
 # Mean and variance --------------------------------------------------------------------------------
@@ -123,8 +120,7 @@ def require_float(x: Tensor) -> None:
         )
 
 
-MEAN = make_op(
-    "mean",
+@reduction(
     _infer_float_reduction,
     lambda x, y, g, axes: (spread(g / element_count(x, axes, x.dtype), x, axes),),
     lambda x, axes: np.sum(x, axes) / np.asarray(size_of([x.shape[n] for n in axes]), x.dtype),
@@ -136,12 +132,9 @@ MEAN = make_op(
     ),
     attributes=OF_AXES,
 )
-
-
-@operator
-def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+def mean(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Given:
     """The mean of the elements along axes; of integers float32."""
-    return reduced(MEAN, floating(x), axes, keepdims)
+    return floating(x), axes, keepdims
 
 
 def _variance_build(x: Tensor, axes: tuple[int, ...], correction: float) -> Tensor:
@@ -250,7 +243,7 @@ def _extreme_gradient(
     return (chosen * with_ones(share, x, axes),)
 
 
-def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
+def _extreme_op(name: str, combine: str, reference: Callable[..., Array]) -> Op:
     whole = Sample(((3, 4),), {"axes": (1,)}, dtypes=("int64",), differentiable=False)
     return make_op(
         *(name, infer_nonempty, _extreme_gradient),
@@ -260,25 +253,22 @@ def _extreme(name: str, combine: str, reference: Callable[..., Array]) -> Op:
     )
 
 
-MAX = _extreme("max", "maximum", np.max)
+_extreme = decorating(_extreme_op, reduced)
 
 
-@operator
-def max(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+@_extreme("maximum", np.max)
+def max(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Given:
     """The largest element along axes, NaN if there is one; equal ones share the gradient."""
-    return reduced(MAX, as_tensor(x), axes, keepdims)
+    return as_tensor(x), axes, keepdims
 
 
-MIN = _extreme("min", "minimum", np.min)
-
-
-@operator
-def min(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+@_extreme("minimum", np.min)
+def min(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Given:
     """The smallest element along axes, NaN if there is one; equal ones share the gradient."""
-    return reduced(MIN, as_tensor(x), axes, keepdims)
+    return as_tensor(x), axes, keepdims
 
 
-def _position(name: str, reference: Callable[..., Array]) -> Op:
+def _position_op(name: str, reference: Callable[..., Array]) -> Op:
     def own_reference(x: Array, axes: tuple[int, ...]) -> Array:
         last = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
         kept = last.shape[: x.ndim - len(axes)]
@@ -295,24 +285,24 @@ def _position(name: str, reference: Callable[..., Array]) -> Op:
     )
 
 
-ARGMAX = _position("argmax", np.argmax)
+_position = decorating(_position_op, reduced)
 
 
-@operator
-def argmax(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
+@_position(np.argmax)
+def argmax(x: TensorLike, axis: int, keepdims: bool = False) -> Given:
     """The first position of the largest element, int64; NaN counts as larger than any number."""
     x = as_tensor(x)
-    return reduced(ARGMAX, x, axis_of(x, axis), keepdims)
+    return x, axis_of(x, axis), keepdims
 
 
-ARGMIN = _position("argmin", np.argmin)
-
-
-@operator
-def argmin(x: TensorLike, axis: int, keepdims: bool = False) -> Tensor:
+@_position(np.argmin)
+def argmin(x: TensorLike, axis: int, keepdims: bool = False) -> Given:
     """The first position of the smallest element, int64; NaN counts as smaller than any number."""
     x = as_tensor(x)
-    return reduced(ARGMIN, x, axis_of(x, axis), keepdims)
+    return x, axis_of(x, axis), keepdims
+
+
+ARGMAX, ARGMIN = OPS["argmax"], OPS["argmin"]
 
 
 def _infer_truth(x: Tensor, axes: tuple[int, ...]) -> Typed:
@@ -325,7 +315,7 @@ def _infer_truth(x: Tensor, axes: tuple[int, ...]) -> Typed:
     return infer_nonempty(x, axes)
 
 
-def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
+def _truth_op(name: str, combine: str, reference: Callable[..., Array]) -> Op:
     samples = tuple(
         Sample(sample.shapes, sample.attributes, dtypes=("bool",), differentiable=False)
         for sample in REDUCTION_SAMPLES
@@ -338,22 +328,19 @@ def _truth(name: str, combine: str, reference: Callable[..., Array]) -> Op:
     )
 
 
-ANY = _truth("any", "maximum", np.any)
+_truth = decorating(_truth_op, reduced)
 
 
-@operator
-def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+@_truth("maximum", np.any)
+def any(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Given:
     """Whether an element along the axes is true (not zero)."""
-    return reduced(ANY, cast(x, bool_), axes, keepdims, False)
+    return cast(x, bool_), axes, keepdims, False
 
 
-ALL = _truth("all", "minimum", np.all)
-
-
-@operator
-def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+@_truth("minimum", np.all)
+def all(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Given:
     """Whether all elements along the axes are true (not zero)."""
-    return reduced(ALL, cast(x, bool_), axes, keepdims, True)
+    return cast(x, bool_), axes, keepdims, True
 
 
 def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]) -> Gradients:
@@ -381,8 +368,7 @@ def _prod_gradient(x: Tensor, _: Tensor, upstream: Tensor, axes: tuple[int, ...]
     return (transpose(gradient, [order.index(axis) for axis in range(x.rank)]),)
 
 
-PROD = make_op(
-    "prod",
+@reduction(
     infer_sum,
     _prod_gradient,
     lambda x, axes: np.prod(x, axis=axes, dtype=x.dtype),
@@ -390,9 +376,6 @@ PROD = make_op(
     (*REDUCTION_SAMPLES, Sample(((2, 0),), {"axes": (1,)})),
     attributes=OF_AXES,
 )
-
-
-@operator
-def prod(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+def prod(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Given:
     """The product of the elements along axes; of bool and integers int64."""
-    return reduced(PROD, summable(x), axes, keepdims)
+    return summable(x), axes, keepdims

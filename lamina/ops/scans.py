@@ -7,16 +7,15 @@ from collections.abc import Callable
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Flag
 from lamina.errors import ShapeError
-from lamina.graph import Op, Sample, Tensor, TensorLike, apply, described, operator
+from lamina.graph import Op, Sample, Tensor, TensorLike, described
 from lamina.graph.attributes import Axis
 from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, axis_of
 from lamina.ops.broadcast import require_numbers
 from lamina.ops.lowering_rules import Scanning
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Given, Gradients, Typed, as_op, decorating, make_op
 from lamina.ops.recurrence import recurrence
 from lamina.ops.recurrence_gradient import Tensors
 from lamina.ops.reduce import summable
@@ -52,8 +51,7 @@ def _samples(dtype: str = "int64") -> tuple[Sample, ...]:
 # Sums and products --------------------------------------------------------------------------------
 
 
-CUMSUM = make_op(
-    "cumsum",
+@as_op(
     _infer,
     lambda x, y, g, axis, reverse: (cumsum(g, axis, not reverse),),
     _reference(np.add),
@@ -62,13 +60,10 @@ CUMSUM = make_op(
     attributes=_ATTRIBUTES,
     keeps_float32=True,
 )
-
-
-@operator
-def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
+def cumsum(x: TensorLike, axis: int, reverse: bool = False) -> Given:
     """The running sum along an axis; from the end if `reverse`. Of bool and integers int64."""
     x = summable(x)
-    return apply(CUMSUM, x, axis=axis_of(x, axis), reverse=reverse)
+    return x, axis_of(x, axis), reverse
 
 
 def _before(y: Tensor, axis: int, reverse: bool) -> Tensor:
@@ -109,8 +104,7 @@ def _later_terms(states: Tensors, elements: Tensors, _: Tensors) -> tuple[Tensor
     return [factor * total], [total]
 
 
-CUMPROD = make_op(
-    "cumprod",
+@as_op(
     _infer,
     _cumprod_gradient,
     _reference(np.multiply),
@@ -119,16 +113,13 @@ CUMPROD = make_op(
     attributes=_ATTRIBUTES,
     keeps_float32=True,
 )
-
-
-@checked
-def cumprod(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
+def cumprod(x: TensorLike, axis: int, reverse: bool = False) -> Given:
     """The running product along an axis; from the end if `reverse`. Of bool and integers int64.
 
     Its gradient divides by no element: it is exact at zeros. It is a loop along the axis.
     """
     x = summable(x)
-    return apply(CUMPROD, x, axis=axis_of(x, axis), reverse=reverse)
+    return x, axis_of(x, axis), reverse
 
 
 def _positions(x: Tensor, result: Tensor, axis: int, reverse: bool) -> Tensor:
@@ -138,9 +129,9 @@ def _positions(x: Tensor, result: Tensor, axis: int, reverse: bool) -> Tensor:
     numbers = ops.broadcast_to(ops.reshape(ops.arange(extent), shape), x.shape)
     reached = ops.logical_or(ops.equal(x, result), ops.not_equal(x, x))
     # The first element of the scan is reached, and other elements come later.
-    later = CUMMIN if reverse else CUMMAX
+    later = cummin if reverse else cummax
     first = numbers[(*(slice(None),) * axis, slice(-1, None) if reverse else slice(0, 1))]
-    return apply(later, ops.where(reached, numbers, first), axis=axis, reverse=reverse)
+    return later(ops.where(reached, numbers, first), axis, reverse)
 
 
 def _extreme_gradient(
@@ -153,7 +144,7 @@ def _extreme_gradient(
     return (ops.scatter_along_axis(upstream, positions, extent, axis),)
 
 
-def _extreme(name: str, combine: str, function: np.ufunc) -> Op:
+def _extreme_op(name: str, combine: str, function: np.ufunc) -> Op:
     samples = (*_samples("int32"), Sample(((2, 9, 3),), {"axis": 1, "reverse": True}))
     return make_op(
         name,
@@ -163,27 +154,24 @@ def _extreme(name: str, combine: str, function: np.ufunc) -> Op:
     )
 
 
-CUMMAX = _extreme("cummax", "maximum", np.maximum)
+_extreme = decorating(_extreme_op)
 
 
-@checked
-def cummax(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
+@_extreme("maximum", np.maximum)
+def cummax(x: TensorLike, axis: int, reverse: bool = False) -> Given:
     """The largest element so far along an axis; from the end if `reverse`. After NaN it is NaN.
 
     The gradient flows to that element, of equal ones to the last.
     """
     x = as_tensor(x)
-    return apply(CUMMAX, x, axis=axis_of(x, axis), reverse=reverse)
+    return x, axis_of(x, axis), reverse
 
 
-CUMMIN = _extreme("cummin", "minimum", np.minimum)
-
-
-@checked
-def cummin(x: TensorLike, axis: int, reverse: bool = False) -> Tensor:
+@_extreme("minimum", np.minimum)
+def cummin(x: TensorLike, axis: int, reverse: bool = False) -> Given:
     """The smallest element so far along an axis; from the end if `reverse`. After NaN it is NaN.
 
     The gradient flows to that element, of equal ones to the last.
     """
     x = as_tensor(x)
-    return apply(CUMMIN, x, axis=axis_of(x, axis), reverse=reverse)
+    return x, axis_of(x, axis), reverse

@@ -7,20 +7,19 @@ import math
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.checks import checked_as_given as checked
 from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
 from lamina.graph.attributes import Axis
 from lamina.ops import basic as ops
 from lamina.ops.arguments import axis_of
 from lamina.ops.broadcast import sum_axes, with_ones
 from lamina.ops.conversion import floating
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Given, Gradients, Typed, make_op
 from lamina.ops.reduce import (
     OF_AXES,
     REDUCTION_SAMPLES,
     Axes,
     infer_nonempty,
-    reduced,
+    reduction,
     require_elements,
     require_float,
 )
@@ -62,8 +61,7 @@ def _infer_logsumexp(x: Tensor, axes: tuple[int, ...]) -> Typed:
     return infer_nonempty(x, axes)
 
 
-LOGSUMEXP = make_op(
-    "logsumexp",
+@reduction(
     _infer_logsumexp,
     _logsumexp_gradient,
     _logsumexp_reference,
@@ -72,12 +70,9 @@ LOGSUMEXP = make_op(
     attributes=OF_AXES,
     keeps_float32=True,
 )
-
-
-@checked
-def logsumexp(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Tensor:
+def logsumexp(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Given:
     """log(sum(exp(x))) along axes, without overflow; -infinity if an axis is empty."""
-    return reduced(LOGSUMEXP, floating(x), axes, keepdims, -math.inf)
+    return floating(x), axes, keepdims, -math.inf
 
 
 def _infer_softmax(x: Tensor, axis: int) -> Typed:

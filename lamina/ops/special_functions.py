@@ -18,10 +18,11 @@ import numpy as np
 from lamina.base.shapes import Array, as_dtype, float64
 from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Whole
-from lamina.graph import Graph, Samples, Tensor, TensorLike, apply, evaluate, leaf
+from lamina.graph import Graph, Samples, Tensor, TensorLike, evaluate, leaf
 from lamina.ops import basic as ops
 from lamina.ops.conversion import floating
-from lamina.ops.factories import elementwise_op, elementwise_samples, unary
+from lamina.ops.factories import elementwise, elementwise_samples, unary
+from lamina.ops.records import Given
 
 __all__ = ["digamma", "erfinv", "lgamma", "polygamma"]
 
@@ -154,8 +155,8 @@ def _cotangent(order: int) -> list[float]:
     return [float(one) for one in polynomial.coef]
 
 
-POLYGAMMA = elementwise_op(
-    *("polygamma", _polygamma_of, _reference(_polygamma_of)),
+@elementwise(
+    *(_polygamma_of, _reference(_polygamma_of)),
     (lambda x, y, g, order: g * polygamma(order + 1, x),),
     samples=Samples(
         lambda: [
@@ -166,17 +167,14 @@ POLYGAMMA = elementwise_op(
     ),
     attributes={"order": Whole(0, _MOST)},
 )
-
-
-@checked
-def polygamma(order: int, x: TensorLike) -> Tensor:
+def polygamma(order: int, x: TensorLike) -> Given:
     """A derivative of `digamma`.
 
     Args:
         order: the order of the derivative, from 0 to 64; 0 is `digamma` itself.
         x: floats; integers become float32.
     """
-    return apply(POLYGAMMA, floating(x), order=order)
+    return floating(x), order
 
 
 @checked
