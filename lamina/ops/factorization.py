@@ -21,7 +21,7 @@ from lamina.ops import basic as ops
 from lamina.ops.arguments import as_tensor, flag_of
 from lamina.ops.conversion import floating, floats_of
 from lamina.ops.rearranging import moveaxis
-from lamina.ops.records import Gradients, Operands, Typed, as_op, decorating, make_op
+from lamina.ops.records import Given, Gradients, Operands, Typed, as_op, decorating, make_op
 from lamina.ops.recurrence import recurrence
 from lamina.ops.recurrence_gradient import Tensors
 
@@ -64,7 +64,7 @@ def _chosen(mask: Tensor, x: Tensor, axis: int) -> Tensor:
     return ops.sum(ops.where(mask, x, 0), axis)
 
 
-def _triangle(x: Tensor, *, lower: bool, unit_diagonal: bool) -> Tensor:
+def _triangle(x: Tensor, lower: bool, unit_diagonal: bool) -> Tensor:
     """The elements of a triangle, others zero."""
     (n,) = static(x.shape[-1:])
     kept = np.tri(n, n, -1 if unit_diagonal else 0, dtype=bool)
@@ -100,8 +100,8 @@ def _cholesky_gradient(_: Tensor, result: Tensor, upstream: Tensor) -> Gradients
     (n,) = static(result.shape[-1:])
     product = _product(result.mT, upstream)
     halved = constant(np.tri(n) - 0.5 * np.eye(n), result.dtype)
-    inner = _solved_triangular(result, product * halved, lower=True, transposed=True)
-    gradient = _solved_triangular(result, inner.mT, lower=True, transposed=True).mT
+    inner = solve_triangular(result.mT, product * halved, lower=False)
+    gradient = solve_triangular(result.mT, inner.mT, lower=False).mT
     return ((gradient + gradient.mT) * 0.5,)
 
 
@@ -175,23 +175,8 @@ def _triangular_build(matrix: Tensor, right: Tensor, lower: bool, unit_diagonal:
 def _triangular_gradient(
     matrix: Tensor, _: Tensor, result: Tensor, upstream: Tensor, lower: bool, unit_diagonal: bool
 ) -> Gradients:
-    kind = {"lower": lower, "unit_diagonal": unit_diagonal}
-    above = _solved_triangular(matrix, upstream, **kind, transposed=True)
-    return _triangle(-_product(above, result.mT), **kind), above
-
-
-def _solved_triangular(
-    matrix: Tensor,
-    right: Tensor,
-    *,
-    lower: bool,
-    unit_diagonal: bool = False,
-    transposed: bool = False,
-) -> Tensor:
-    """The solution with a triangular matrix, or with its transpose."""
-    if transposed:
-        matrix, lower = matrix.mT, not lower
-    return apply(SOLVE_TRIANGULAR, matrix, right, lower=lower, unit_diagonal=unit_diagonal)
+    above = solve_triangular(matrix.mT, upstream, not lower, unit_diagonal)
+    return _triangle(-_product(above, result.mT), lower, unit_diagonal), above
 
 
 def _triangular_reference(matrix: Array, right: Array, lower: bool, unit_diagonal: bool) -> Array:
@@ -207,8 +192,28 @@ def _triangular_reference(matrix: Array, right: Array, lower: bool, unit_diagona
     return result
 
 
-SOLVE_TRIANGULAR = make_op(
-    "solve_triangular",
+def _with_columns(op: Op, matrix: TensorLike, right: TensorLike, *attributes: bool) -> Tensor:
+    """A solution for a right side that may be one column, and batch axes that broadcast."""
+    a, b = floats_of(matrix, right)
+    vector = b.rank == a.rank - 1
+    if vector:
+        b = ops.reshape(b, (*b.shape, 1))
+    if a.rank < 2 or b.rank < 2:
+        raise ShapeError(
+            "a matrix needs two axes",
+            facts=(("matrix", described(a)), ("right side", described(b))),
+            advice="Axes before the last two are batch axes.",
+        )
+    batch = broadcast(a.shape[:-2], b.shape[:-2])
+    operands = [ops.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b)]
+    solution = apply(op, *operands, **dict(zip(op.attributes, attributes, strict=True)))
+    return ops.reshape(solution, solution.shape[:-1]) if vector else solution
+
+
+_solving = decorating(make_op, _with_columns)
+
+
+@_solving(
     lambda matrix, right, lower, unit_diagonal: _infer_right("solve_triangular", matrix, right),
     _triangular_gradient,
     _triangular_reference,
@@ -225,12 +230,9 @@ SOLVE_TRIANGULAR = make_op(
     operands=2,
     attributes={"lower": Flag(), "unit_diagonal": Flag()},
 )
-
-
-@checked
 def solve_triangular(
     matrix: TensorLike, right: TensorLike, lower: bool = True, unit_diagonal: bool = False
-) -> Tensor:
+) -> Given:
     """The solution X of matrix X = right, for triangular matrices in the last two axes.
 
     Args:
@@ -240,29 +242,7 @@ def solve_triangular(
         unit_diagonal: whether the diagonal counts as ones.
     """
     given = (("lower", lower), ("unit_diagonal", unit_diagonal))
-    kind = {name: flag_of(name, value) for name, value in given}
-    return _with_columns(matrix, right, lambda a, b: apply(SOLVE_TRIANGULAR, a, b, **kind))
-
-
-def _with_columns(
-    matrix: TensorLike, right: TensorLike, solved: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """A solution for a right side that may be one column, and batch axes that broadcast."""
-    a, b = floats_of(matrix, right)
-    vector = b.rank == a.rank - 1
-    if vector:
-        b = ops.reshape(b, (*b.shape, 1))
-    if a.rank < 2 or b.rank < 2:
-        raise ShapeError(
-            "a matrix needs two axes",
-            facts=(("matrix", described(a)), ("right side", described(b))),
-            advice="Axes before the last two are batch axes.",
-        )
-    batch = broadcast(a.shape[:-2], b.shape[:-2])
-    solution = solved(
-        ops.broadcast_to(a, (*batch, *a.shape[-2:])), ops.broadcast_to(b, (*batch, *b.shape[-2:]))
-    )
-    return ops.reshape(solution, solution.shape[:-1]) if vector else solution
+    return matrix, right, *(flag_of(name, value) for name, value in given)
 
 
 # Gaussian elimination -----------------------------------------------------------------------------
@@ -300,11 +280,11 @@ def _solve_build(matrix: Tensor, right: Tensor) -> Tensor:
     if 0 in right.shape:
         return ops.broadcast_to(constant(0, right.dtype), right.shape)
     upper, right, _numbers = _eliminated(matrix, right)
-    return _solved_triangular(upper, right, lower=False)
+    return solve_triangular(upper, right, lower=False)
 
 
 def _solve_gradient(matrix: Tensor, _: Tensor, result: Tensor, upstream: Tensor) -> Gradients:
-    above = apply(SOLVE, matrix.mT, upstream)
+    above = solve(matrix.mT, upstream)
     return -_product(above, result.mT), above
 
 
@@ -332,8 +312,7 @@ def _solve_reference(matrix: Array, right: Array) -> Array:
     return _triangular_reference(upper, right_rows, lower=False, unit_diagonal=False)
 
 
-SOLVE = make_op(
-    "solve",
+@_solving(
     lambda matrix, right: _infer_right("solve", matrix, right),
     _solve_gradient,
     _solve_reference,
@@ -345,10 +324,7 @@ SOLVE = make_op(
     ),
     operands=2,
 )
-
-
-@checked
-def solve(matrix: TensorLike, right: TensorLike) -> Tensor:
+def solve(matrix: TensorLike, right: TensorLike) -> Given:
     """The solution X of matrix X = right, for the square matrices in the last two axes.
 
     By Gaussian elimination with partial pivoting. For a singular matrix the result is infinite or
@@ -358,7 +334,7 @@ def solve(matrix: TensorLike, right: TensorLike) -> Tensor:
         matrix: [..., n, n].
         right: [..., n, m], or [..., n] for one column; the batch axes broadcast.
     """
-    return _with_columns(matrix, right, lambda a, b: apply(SOLVE, a, b))
+    return matrix, right
 
 
 @checked
@@ -367,7 +343,7 @@ def inverse(x: TensorLike) -> Tensor:
     x = floating(x)
     _check_square("inverse", x)
     (n,) = static(x.shape[-1:])
-    return apply(SOLVE, x, ops.broadcast_to(constant(np.eye(n), x.dtype), x.shape))
+    return solve(x, ops.broadcast_to(constant(np.eye(n), x.dtype), x.shape))
 
 
 def _pivots(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,16 +23,15 @@ from lamina.base.shapes import (
     shape_text,
     static,
 )
-from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Extent
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import CONSTANT, Sample, Tensor, TensorLike, apply, described
+from lamina.graph import CONSTANT, OPS, Sample, Tensor, TensorLike, described
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
 from lamina.ops.broadcast import require_numbers
 from lamina.ops.factories import applied
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Scattering, gathered
-from lamina.ops.records import Given, Typed, as_op, make_op
+from lamina.ops.records import Given, Typed, as_op
 from lamina.program.scalar import Apply, Position, Scalar
 
 __all__ = ["one_hot", "scatter_add", "scatter_along_axis", "take", "take_along_axis"]
@@ -118,8 +117,7 @@ def _indexed(
     return (*coordinates[:axis], index, *coordinates[end:])
 
 
-TAKE = make_op(
-    "take",
+@as_op(
     _infer_take,
     lambda x, indices, y, g, axis: (scatter_add(g, indices, x.shape[axis], axis), None),
     lambda x, indices, axis: np.take(x, _inside(indices, x.shape[axis]), axis),
@@ -138,10 +136,7 @@ TAKE = make_op(
     indices=_taken_indices,
     attributes={"axis": Axis()},
 )
-
-
-@checked
-def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
+def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Given:
     """The slices of x along an axis at the indices; the axes of the indices replace that axis.
 
     Args:
@@ -152,7 +147,7 @@ def take(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
         axis: the axis of x that is indexed.
     """
     x = as_tensor(x)
-    return apply(TAKE, x, as_tensor(indices), axis=axis_of(x, axis))
+    return x, as_tensor(indices), axis_of(x, axis)
 
 
 def _infer_scatter_add(values: Tensor, indices: Tensor, size: Dim, axis: int) -> Typed:
@@ -223,8 +218,7 @@ def _infer_take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Typed:
     return indices.shape, x.dtype
 
 
-TAKE_ALONG_AXIS = make_op(
-    "take_along_axis",
+@as_op(
     _infer_take_along_axis,
     lambda x, indices, y, g, axis: (scatter_along_axis(g, indices, x.shape[axis], axis), None),
     lambda x, indices, axis: np.take_along_axis(
@@ -243,16 +237,13 @@ TAKE_ALONG_AXIS = make_op(
     indices=_taken_indices,
     attributes={"axis": Axis()},
 )
-
-
-@checked
-def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Tensor:
+def take_along_axis(x: TensorLike, indices: TensorLike, axis: int) -> Given:
     """Elements of x at the indices along one axis, at the same coordinates along the others.
 
     Indices are as in `take`.
     """
     x = as_tensor(x)
-    return apply(TAKE_ALONG_AXIS, x, as_tensor(indices), axis=axis_of(x, axis))
+    return x, as_tensor(indices), axis_of(x, axis)
 
 
 def _infer_scatter_along_axis(values: Tensor, indices: Tensor, size: Dim, axis: int) -> Typed:
@@ -278,8 +269,7 @@ def _scatter_along_axis_reference(values: Array, indices: Array, size: int, axis
     return result
 
 
-SCATTER_ALONG_AXIS = make_op(
-    "scatter_along_axis",
+@as_op(
     _infer_scatter_along_axis,
     lambda values, indices, y, g, size, axis: (take_along_axis(g, indices, axis), None),
     _scatter_along_axis_reference,
@@ -295,18 +285,19 @@ SCATTER_ALONG_AXIS = make_op(
     indices=_scattered_indices,
     attributes={"size": Extent(), "axis": Axis()},
 )
-
-
-@checked
-def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis: int) -> Tensor:
+def scatter_along_axis(values: TensorLike, indices: TensorLike, size: Dim, axis: int) -> Given:
     """Zeros, to which each value is added: along one axis at its index.
 
     The transpose of `take_along_axis`; the axis has extent `size` in the result. Values are added
     as in `scatter_add`.
     """
     values = as_tensor(values)
-    counted, extent = axis_of(values, axis), read("size", Extent(), size)
-    return apply(SCATTER_ALONG_AXIS, values, as_tensor(indices), size=extent, axis=counted)
+    extent = read("size", Extent(), size)
+    return values, as_tensor(indices), extent, axis_of(values, axis)
+
+
+SCATTER_ALONG_AXIS = OPS["scatter_along_axis"]
+TAKE, TAKE_ALONG_AXIS = OPS["take"], OPS["take_along_axis"]
 
 
 def _infer_one_hot(indices: Tensor, depth: Dim, dtype: DType) -> Typed:

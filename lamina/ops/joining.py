@@ -10,12 +10,12 @@ import numpy as np
 from lamina.base.shapes import Array, Dim, add_dims, as_whole, divide_counts, element_count, static
 from lamina.checks import checked_as_given as checked
 from lamina.errors import DTypeError, ShapeError
-from lamina.graph import Sample, Tensor, apply, described
+from lamina.graph import OPS, Sample, Tensor, described
 from lamina.graph.attributes import Axis
 from lamina.ops.arguments import as_tensor, axis_of, shape_of, tensors_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, guarded, select_within
 from lamina.ops.movement import expand_dims, squeeze
-from lamina.ops.records import Given, Gradients, Typed, as_op, make_op
+from lamina.ops.records import Given, Gradients, Typed, as_op
 from lamina.ops.slicing import slice_axis
 from lamina.program.scalar import Bound, Literal, Scalar
 
@@ -84,8 +84,7 @@ def _concat_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar
     return Literal(0, node.dtype) if result is None else result
 
 
-CONCAT = make_op(
-    "concat",
+@as_op(
     _infer_concat,
     _concat_gradient,
     _concat_reference,
@@ -98,16 +97,16 @@ CONCAT = make_op(
     operands=(1, None),
     attributes={"axis": Axis()},
 )
-
-
-@checked
-def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
+def concat(tensors: Sequence[Tensor], axis: int) -> Given | Tensor:
     """Tensors joined one after the other along an axis."""
     listed = tensors_of("concat: tensors", tensors)
     if not listed:
         raise ShapeError("concat: there are no tensors", advice="Give at least one.")
     axis = axis_of(listed[0], axis)
-    return listed[0] if len(listed) == 1 else apply(CONCAT, *listed, axis=axis)
+    return listed[0] if len(listed) == 1 else (*listed, axis)
+
+
+CONCAT = OPS["concat"]
 
 
 def _infer_stack(*operands: Tensor, axis: int) -> Typed:

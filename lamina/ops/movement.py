@@ -11,14 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from lamina.base.shapes import Dim, Shape, divide_counts, element_count, shape_text, static
-from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Extent
 from lamina.errors import ShapeError
-from lamina.graph import Sample, Tensor, apply, described, operator
+from lamina.graph import OPS, Sample, Tensor, described, operator
 from lamina.graph.attributes import Axes, Many, Permutation
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull
-from lamina.ops.records import Typed, make_op
+from lamina.ops.records import Given, Typed, as_op
 from lamina.program.index import Index, constant_index, flatten, unflatten
 from lamina.program.scalar import Scalar
 
@@ -77,8 +76,7 @@ def reshaped_blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[i
     return blocks
 
 
-RESHAPE = make_op(
-    "reshape",
+@as_op(
     _infer_reshape,
     lambda x, y, g, shape: (reshape(g, x.shape),),
     lambda x, shape: x.reshape(shape),
@@ -92,10 +90,7 @@ RESHAPE = make_op(
     attributes={"shape": Many(Extent())},
     selects=True,
 )
-
-
-@operator
-def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
+def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Given | Tensor:
     """The same elements, in the same order, with another shape.
 
     Args:
@@ -106,7 +101,7 @@ def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Tensor:
     new = shape_of(shape, inferred=True)
     if -1 in new:
         new = _with_inferred_dimension(x, new)
-    return x if new == x.shape else apply(RESHAPE, x, shape=new)
+    return x if new == x.shape else (x, new)
 
 
 def _with_inferred_dimension(x: Tensor, shape: Shape) -> Shape:
@@ -161,8 +156,7 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(axes.index(axis) for axis in range(len(axes)))
 
 
-TRANSPOSE = make_op(
-    "transpose",
+@as_op(
     lambda x, axes: (tuple(x.shape[axis] for axis in axes), x.dtype),
     lambda x, y, g, axes: (transpose(g, _inverse(axes)),),
     np.transpose,
@@ -179,10 +173,7 @@ TRANSPOSE = make_op(
     attributes={"axes": Permutation()},
     selects=True,
 )
-
-
-@operator
-def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
+def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Given | Tensor:
     """The axes in another order: axis i of the result is axis `axes[i]` of x; None: in reverse."""
     x = as_tensor(x)
     order = tuple(reversed(range(x.rank)))
@@ -194,7 +185,7 @@ def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
             facts=(("tensor", described(x)), ("axes", str(axes))),
             advice=f"Name each axis from 0 to {x.rank - 1} once.",
         )
-    return x if order == tuple(range(x.rank)) else apply(TRANSPOSE, x, axes=order)
+    return x if order == tuple(range(x.rank)) else (x, order)
 
 
 def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
@@ -207,8 +198,7 @@ def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     return pull(0, tuple(moved))
 
 
-FLIP = make_op(
-    "flip",
+@as_op(
     lambda x, axes: (x.shape, x.dtype),
     lambda x, y, g, axes: (flip(g, axes),),
     lambda x, axes: np.flip(x, axes),
@@ -216,11 +206,11 @@ FLIP = make_op(
     (Sample(((3, 4),), {"axes": (1,)}), Sample(((2, 1, 5),), {"axes": (0, 1, 2)})),
     attributes={"axes": Axes()},
 )
-
-
-@checked
-def flip(x: Tensor, axes: int | Sequence[int] | None = None) -> Tensor:
+def flip(x: Tensor, axes: int | Sequence[int] | None = None) -> Given | Tensor:
     """The elements in reverse order along the axes; None means all axes."""
     x = as_tensor(x)
     named = axes_of(x, axes)
-    return apply(FLIP, x, axes=named) if named else x
+    return (x, named) if named else x
+
+
+FLIP, RESHAPE, TRANSPOSE = OPS["flip"], OPS["reshape"], OPS["transpose"]

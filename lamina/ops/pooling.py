@@ -17,7 +17,7 @@ from lamina.ops.arguments import as_tensor, each_of
 from lamina.ops.broadcast import sum_axes
 from lamina.ops.conversion import floating, numeric
 from lamina.ops.elementwise import RELU
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Given, Gradients, Typed, as_op
 from lamina.ops.reduce import ARGMAX
 from lamina.ops.windows import WINDOW, Window, windows, windows_of
 from lamina.ops.windows import fold as add_windows
@@ -97,8 +97,7 @@ def _window_max_reference(x: Array, along: Sequence[Window]) -> Array:
     return x
 
 
-WINDOW_MAX = make_op(
-    "window_max",
+@as_op(
     _infer_window_max,
     _window_max_gradient,
     _window_max_reference,
@@ -112,10 +111,7 @@ WINDOW_MAX = make_op(
     ),
     attributes={"along": Many(WINDOW)},
 )
-
-
-@checked
-def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
+def window_max(x: TensorLike, along: Sequence[Window]) -> Given | Tensor:
     """The largest element of each window along the last axes; padding counts as -infinity.
 
     The first of equal elements gets the gradient, as in PyTorch.
@@ -130,7 +126,7 @@ def window_max(x: TensorLike, along: Sequence[Window]) -> Tensor:
         # The maximum of ReLUs is the ReLU of the maximum, which has fewer elements to compute. Its
         # gradient needs neither the ReLU of the larger tensor nor its operand.
         return ops.relu(window_max(x.operands[0], along))
-    return apply(WINDOW_MAX, x, along=along)
+    return x, along
 
 
 @checked
@@ -147,7 +143,7 @@ def window_argmax(x: TensorLike, along: Sequence[Window]) -> Tensor:
     x = floating(x)
     along = windows_of(x.rank, along)
     # Checks the windows.
-    result = apply(WINDOW_MAX, x, along=along)
+    result = window_max(x, along)
     element = ops.reshape(_first_largest(x, along), result.shape)
     extents = static(x.shape[x.rank - len(along) :])
     # The position is the position of the window's first element, plus the distance from there,

@@ -85,9 +85,8 @@ def roll(
     """
     x = as_tensor(x)
     if axes is None:
-        return ops.reshape(
-            _rolled(ops.reshape(x, -1), whole_of("shifts", shifts, _LEAST), 0), x.shape
-        )
+        row = ops.reshape(x, -1)
+        return ops.reshape(_rolled(row, whole_of("shifts", shifts, _LEAST), 0), x.shape)
     named = [axis_of(x, axis) for axis in listed_axes(axes, x)]
     for axis, shift in zip(named, each_of("shifts", shifts, len(named), whole()), strict=True):
         x = _rolled(x, shift, axis)

@@ -7,13 +7,13 @@ import math
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.graph import Op, Sample, Tensor, TensorLike, apply, operator
+from lamina.graph import OPS, Op, Sample, Tensor, TensorLike, apply
 from lamina.graph.attributes import Axis
 from lamina.ops import basic as ops
 from lamina.ops.arguments import axis_of
 from lamina.ops.broadcast import sum_axes, with_ones
 from lamina.ops.conversion import floating
-from lamina.ops.records import Given, Gradients, Typed, make_op
+from lamina.ops.records import Given, Gradients, Typed, decorating, make_op
 from lamina.ops.reduce import (
     OF_AXES,
     REDUCTION_SAMPLES,
@@ -99,8 +99,17 @@ _SOFTMAX_SAMPLES = (
     Sample(((3, 4),), {"axis": 1}, low=-200, high=200),
 )
 
-SOFTMAX = make_op(
-    "softmax",
+
+def _along(op: Op, x: TensorLike, axis: int) -> Tensor:
+    x = floating(x)
+    axis = axis_of(x, axis)
+    return x if x.shape[axis] == 0 else apply(op, x, axis=axis)
+
+
+_along_op = decorating(make_op, _along)
+
+
+@_along_op(
     _infer_softmax,
     lambda x, y, g, axis: (y * (g - ops.sum(g * y, axis, keepdims=True)),),
     _softmax_reference,
@@ -109,18 +118,9 @@ SOFTMAX = make_op(
     attributes={"axis": Axis()},
     keeps_float32=True,
 )
-
-
-def _along(op: Op, x: TensorLike, axis: int) -> Tensor:
-    x = floating(x)
-    axis = axis_of(x, axis)
-    return x if x.shape[axis] == 0 else apply(op, x, axis=axis)
-
-
-@operator
-def softmax(x: TensorLike, axis: int = -1) -> Tensor:
+def softmax(x: TensorLike, axis: int = -1) -> Given:
     """exp(x) / sum(exp(x)) along an axis, without overflow."""
-    return _along(SOFTMAX, x, axis)
+    return x, axis
 
 
 def _log_softmax_build(x: Tensor, axis: int) -> Tensor:
@@ -133,8 +133,7 @@ def _log_softmax_reference(x: Array, axis: int) -> Array:
     return shifted - np.log(np.sum(np.exp(shifted), axis, keepdims=True))
 
 
-LOG_SOFTMAX = make_op(
-    "log_softmax",
+@_along_op(
     _infer_softmax,
     lambda x, y, g, axis: (g - ops.exp(y) * ops.sum(g, axis, keepdims=True),),
     _log_softmax_reference,
@@ -143,9 +142,9 @@ LOG_SOFTMAX = make_op(
     attributes={"axis": Axis()},
     keeps_float32=True,
 )
-
-
-@operator
-def log_softmax(x: TensorLike, axis: int = -1) -> Tensor:
+def log_softmax(x: TensorLike, axis: int = -1) -> Given:
     """log(softmax(x)) along an axis, without overflow."""
-    return _along(LOG_SOFTMAX, x, axis)
+    return x, axis
+
+
+SOFTMAX, LOG_SOFTMAX = OPS["softmax"], OPS["log_softmax"]
