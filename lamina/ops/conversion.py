@@ -28,7 +28,6 @@ from lamina.base.shapes import (
     promote,
     uint16,
 )
-from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import ElementType, Flag
 from lamina.errors import DTypeError
 from lamina.graph import (
@@ -42,21 +41,19 @@ from lamina.graph import (
     apply,
     constant,
     described,
-    operator,
 )
 from lamina.graph.attributes import MayLack
 from lamina.ops.arguments import as_tensor, dtype_of
-from lamina.ops.factories import ANY, elementwise_op, formula, scalar_primitive, unary
+from lamina.ops.factories import ANY, elementwise, formula, scalar_primitive, unary
 from lamina.ops.lowering_rules import Elementwise, Movement
-from lamina.ops.records import Gradients, Operands, Typed, decorating, make_op
+from lamina.ops.records import Given, Gradients, Operands, Typed, as_op, decorating, make_op
 from lamina.program.scalar import Apply
 from lamina.program.tf32 import rounded_to_tf32
 
 __all__ = ["cast", "recomputed", "round_to_tf32", "rounded", "stop_gradient"]
 
 
-CAST = make_op(
-    "cast",
+@as_op(
     lambda x, dtype: (x.shape, dtype),
     lambda x, y, g, dtype: (cast(g, x.dtype) if x.dtype.is_float and dtype.is_float else None,),
     lambda x, dtype: converted(x, dtype.numpy),
@@ -80,10 +77,7 @@ CAST = make_op(
     ),
     attributes={"dtype": ElementType()},
 )
-
-
-@operator
-def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
+def cast(x: TensorLike, dtype: DTypeLike) -> Given:
     """The elements as another dtype; non-zero is true.
 
     Floats that become integers are truncated towards zero and clamped to the range of the type; NaN
@@ -94,11 +88,10 @@ def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
         # Converted directly to the wanted type: float32 in between would lose digits.
         return constant(x, target)
     x = as_tensor(x)
-    return x if x.dtype == target else apply(CAST, x, dtype=target)
+    return x if x.dtype == target else (x, target)
 
 
-ROUNDED = elementwise_op(
-    "rounded",
+@elementwise(
     lambda x, to: cast(cast(x, to), x.dtype),
     lambda x, to: converted(converted(x, to.numpy), x.dtype),
     (lambda x, y, g, to: rounded(g, to),),
@@ -109,17 +102,14 @@ ROUNDED = elementwise_op(
     attributes={"to": ElementType(("float",))},
     selects=True,
 )
-
-
-@checked
-def rounded(x: TensorLike, to: DTypeLike) -> Tensor:
+def rounded(x: TensorLike, to: DTypeLike) -> Given:
     """The elements rounded to numbers that another float dtype has; so is the gradient.
 
     The dtype stays the same. A tensor that is only used rounded is stored in the narrower dtype.
     """
     x = floating(x)
     target = dtype_of(to)
-    return x if x.dtype == target else apply(ROUNDED, x, to=target)
+    return x if x.dtype == target else (x, target)
 
 
 def _infer_round_to_tf32(x: Tensor, *, stored: bool = False) -> Typed:
@@ -140,8 +130,7 @@ def _tf32_sample(*shape: int, low: float = -2.0, high: float = 2.0) -> Sample:
     return Sample((shape,), low=low, high=high, dtypes=("float32",), differentiable=False)
 
 
-ROUND_TO_TF32 = make_op(
-    "round_to_tf32",
+@as_op(
     _infer_round_to_tf32,
     lambda x, y, g, stored=False: (g,),
     _tf32_reference,
@@ -157,16 +146,13 @@ ROUND_TO_TF32 = make_op(
     ),
     attributes={"stored": MayLack(Flag())},
 )
-
-
-@checked
-def round_to_tf32(x: TensorLike) -> Tensor:
+def round_to_tf32(x: TensorLike) -> Given:
     """Float32 rounded to 10 bits of fraction, as tensor cores for TF32 multiply it.
 
     The gradient is not rounded. The operands of products need no storage of their own if they are
     rounded.
     """
-    return apply(ROUND_TO_TF32, floating(x))
+    return (floating(x),)
 
 
 def stored_as_tf32(x: Tensor) -> Tensor:
@@ -178,9 +164,6 @@ def stored_as_tf32(x: Tensor) -> Tensor:
 def stop_gradient(x: TensorLike) -> Tensor:
     """x itself, but no gradient flows back through it."""
     return as_tensor(x)
-
-
-STOP_GRADIENT = OPS["stop_gradient"]
 
 
 def ordered_op(name: str) -> Op:
@@ -218,7 +201,8 @@ def recomputed(x: Tensor, *after: Tensor) -> Operands:
     return as_tensor(x), *map(as_tensor, after)
 
 
-RECOMPUTED = OPS["recomputed"]
+CAST, RECOMPUTED, ROUNDED = (OPS[name] for name in ("cast", "recomputed", "rounded"))
+ROUND_TO_TF32, STOP_GRADIENT = OPS["round_to_tf32"], OPS["stop_gradient"]
 
 
 # Floats of 16 bits --------------------------------------------------------------------------------

@@ -26,11 +26,13 @@ from lamina.ops.factories import (
     SIGNED,
     WIDE,
     applied,
+    elementwise,
     elementwise_op,
     elementwise_samples,
     formula,
     unary,
 )
+from lamina.ops.records import Given
 
 __all__ = ["abs", "cos", "erf", "erfc", "exp", "exp2", "expm1", "floor", "gelu", "log", "log1p"]
 __all__ += ["log2", "log10", "neg", "reciprocal", "relu", "rsqrt", "sigmoid", "sign", "sin"]
@@ -236,8 +238,9 @@ def _gelu_reference(x: Array, approximate: bool) -> Array:
 
 
 _CUBE, _TANH_SCALE = 0.044715, math.sqrt(2.0 / math.pi)
-GELU = elementwise_op(
-    "gelu",
+
+
+@elementwise(
     _gelu_of,
     _gelu_reference,
     (_gelu_gradient,),
@@ -250,13 +253,11 @@ GELU = elementwise_op(
     ),
     attributes={"approximate": Flag()},
 )
-
-
-@checked
-def gelu(x: TensorLike, approximate: bool = False) -> Tensor:
+def gelu(x: TensorLike, approximate: bool = False) -> Given:
     """x times the probability that a standard normal number is below x, exactly or by tanh."""
-    return apply(GELU, floating(x), approximate=approximate)
+    return floating(x), approximate
 
 
 # Records that the compiler and other ops look for.
-NEG, RELU, SIGMOID = (OPS[name] for name in ("neg", "relu", "sigmoid"))
+_NAMES = ("gelu", "neg", "relu", "sigmoid")
+GELU, NEG, RELU, SIGMOID = (OPS[name] for name in _NAMES)

@@ -70,7 +70,8 @@ class _Decorator(Protocol):
 
 def _applied(op: Op, *given: Any) -> Tensor:
     operands = [x for x in given if isinstance(x, Tensor)]
-    values = zip(op.attributes, given[len(operands) :], strict=True)
+    # The last attributes may be left out.
+    values = zip(op.attributes, given[len(operands) :], strict=False)
     return apply(op, *operands, **dict(values))
 
 
