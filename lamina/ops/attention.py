@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,9 +149,11 @@ def _powers(
     """
     one = queries.dtype.type
     floats = [x for x in others if x.dtype != np.bool_]
-    allowed: Any = reduce(np.logical_and, (x for x in others if x.dtype == np.bool_), np.True_)
-    pairs = np.logical_and(allowed, floats[0] > -np.inf if biased else np.ones((1, 1, 1, 1), bool))
-    asks, seen = (pairs.any(axis)[..., None] for axis in (3, 2))
+    allowed = np.ones((1, 1, 1, 1), bool)
+    for mask in others:
+        allowed = allowed & mask if mask.dtype == np.bool_ else allowed
+    pairs = allowed & (floats[0] > -np.inf) if biased else allowed
+    asks, seen = (x.any(3, keepdims=True) for x in (pairs, np.swapaxes(pairs, 2, 3)))
     queries = np.where(asks, queries, one(0))
     keys, values = (np.where(seen, x, one(0)) for x in (keys, values))
     scores: Array = _product("bhqd,bhkd->bhqk", queries, keys, tf32=tf32) * one(scale)

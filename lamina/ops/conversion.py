@@ -53,9 +53,13 @@ from lamina.program.tf32 import rounded_to_tf32
 __all__ = ["cast", "recomputed", "round_to_tf32", "rounded", "stop_gradient"]
 
 
+def _cast_gradient(x: Tensor, _: Tensor, upstream: Tensor, dtype: DType) -> Gradients:
+    return (cast(upstream, x.dtype) if x.dtype.is_float and dtype.is_float else None,)
+
+
 @as_op(
     lambda x, dtype: (x.shape, dtype),
-    lambda x, y, g, dtype: (cast(g, x.dtype) if x.dtype.is_float and dtype.is_float else None,),
+    _cast_gradient,
     lambda x, dtype: converted(x, dtype.numpy),
     scalar_primitive("cast"),
     (

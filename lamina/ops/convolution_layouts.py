@@ -46,7 +46,7 @@ class Axes:
     def along(self) -> list[Window]:
         """The windows along each axis of the original tensor."""
         rows = zip(self.sizes, self.strides, self.dilations, self.padding, strict=True)
-        return [Window(*numbers, *padding) for *numbers, padding in rows]
+        return [Window(size, stride, dilation, *pair) for size, stride, dilation, pair in rows]
 
     def counts(self, extents: Sequence[int]) -> tuple[int, ...]:
         """The number of windows along each axis of an original tensor of these extents."""

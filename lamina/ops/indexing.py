@@ -31,7 +31,7 @@ from lamina.ops.arguments import as_tensor, axis_of, dtype_of, read
 from lamina.ops.broadcast import require_numbers
 from lamina.ops.factories import applied
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Scattering, gathered
-from lamina.ops.records import Given, Typed, as_op
+from lamina.ops.records import Given, Gradients, Typed, as_op
 from lamina.program.scalar import Apply, Position, Scalar
 
 __all__ = ["one_hot", "scatter_add", "scatter_along_axis", "take", "take_along_axis"]
@@ -117,9 +117,13 @@ def _indexed(
     return (*coordinates[:axis], index, *coordinates[end:])
 
 
+def _take_gradient(x: Tensor, indices: Tensor, _: Tensor, upstream: Tensor, axis: int) -> Gradients:
+    return scatter_add(upstream, indices, x.shape[axis], axis), None
+
+
 @as_op(
     _infer_take,
-    lambda x, indices, y, g, axis: (scatter_add(g, indices, x.shape[axis], axis), None),
+    _take_gradient,
     lambda x, indices, axis: np.take(x, _inside(indices, x.shape[axis]), axis),
     Movement(lambda node, at, pull: pull(0, _indexed(node, at, pull, node.operands[0].shape))),
     (
@@ -218,9 +222,15 @@ def _infer_take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Typed:
     return indices.shape, x.dtype
 
 
+def _take_along_axis_gradient(
+    x: Tensor, indices: Tensor, _: Tensor, upstream: Tensor, axis: int
+) -> Gradients:
+    return scatter_along_axis(upstream, indices, x.shape[axis], axis), None
+
+
 @as_op(
     _infer_take_along_axis,
-    lambda x, indices, y, g, axis: (scatter_along_axis(g, indices, x.shape[axis], axis), None),
+    _take_along_axis_gradient,
     lambda x, indices, axis: np.take_along_axis(
         x, _inside(indices.astype(np.int64), x.shape[axis]), axis
     ),
@@ -305,6 +315,10 @@ def _infer_one_hot(indices: Tensor, depth: Dim, dtype: DType) -> Typed:
     return (*indices.shape, depth), dtype
 
 
+def _one_hot_reference(indices: Array, depth: int, dtype: DType) -> Array:
+    return (indices[..., None] == np.arange(depth)).astype(dtype.numpy)
+
+
 def _one_hot_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     index = pull(0, coordinates[:-1])
     wide = index if index.dtype == int64 else Apply("cast", (index,), int64)
@@ -314,7 +328,7 @@ def _one_hot_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scala
 @as_op(
     _infer_one_hot,
     None,
-    lambda indices, depth, dtype: (indices[..., None] == np.arange(depth)).astype(dtype.numpy),
+    _one_hot_reference,
     Movement(_one_hot_scalar),
     (
         Sample(((3,),), {"depth": 5, "dtype": float32}, 0, 4, ("int64",), False),

@@ -157,7 +157,7 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @as_op(
-    lambda x, axes: (tuple(x.shape[axis] for axis in axes), x.dtype),
+    lambda x, axes: (tuple(map(x.shape.__getitem__, axes)), x.dtype),
     lambda x, y, g, axes: (transpose(g, _inverse(axes)),),
     np.transpose,
     Movement(

@@ -16,7 +16,8 @@ Operands = tuple[Tensor, ...]
 # The operands of an op and then its attributes, from the arguments of its function; or a result.
 Given = Tensor | tuple[Any, ...]
 
-_Parameters, _Rules = ParamSpec("_Parameters"), ParamSpec("_Rules")
+_Parameters = ParamSpec("_Parameters")
+_Rules = ParamSpec("_Rules")
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 # A function of operands and attributes. It is a union, because a type checker knows the parameters

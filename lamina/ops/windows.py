@@ -109,7 +109,8 @@ def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     shape = static(node.operands[0].shape)
     pulled = list(coordinates)
     bounds: list[Bound] = []
-    for one in node.attributes["slopes"]:
+    slopes: tuple[Slope, ...] = node.attributes["slopes"]
+    for one in slopes:
         element = coordinates[one.element] * one.dilation
         index = coordinates[one.position] * one.stride + element + one.offset
         bounds.append(Bound(index, 0, (shape[one.position] - 1) * one.divisor + 1))
@@ -124,13 +125,14 @@ def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
 
 def _shear_slides(node: Tensor, coordinates: Coordinates) -> tuple[Sliding | None, ...]:
     shape = static(node.operands[0].shape)
+    slopes: tuple[Slope, ...] = node.attributes["slopes"]
     return tuple(
         sliding_at(
             *(coordinates[one.position], coordinates[one.element]),
             (one.stride, one.dilation, one.offset, one.divisor),
             shape[one.position],
         )
-        for one in node.attributes["slopes"]
+        for one in slopes
     )
 
 
