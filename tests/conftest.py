@@ -274,6 +274,22 @@ def _with_gpu_kernels(name: str) -> Engine:
     return GpuEngine("opencl", partial(open_device, name), family)
 
 
+@pytest.fixture
+def on_call(monkeypatch):
+    """Calls a function before each call of a function or method, with the same arguments."""
+
+    def add(owner, name, hook):
+        function = getattr(owner, name)
+
+        def call(*given, **named):
+            hook(*given, **named)
+            return function(*given, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    return add
+
+
 @pytest.fixture(autouse=True)
 def no_earlier_ctrl_c(monkeypatch):
     """Within a second after it has ended the fit of another test, Ctrl-C would raise."""

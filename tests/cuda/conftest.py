@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -14,13 +12,13 @@ from lamina.engines.cuda import engine as cuda_engine
 
 
 @pytest.fixture
-def counts() -> Counter[str]:
+def counts():
     """The calls of each function of the driver, and the compilations."""
     return Counter()
 
 
 @pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Callable[..., Any]]:
+def use(monkeypatch, counts):
     """Makes devices, which the engine finds, and returns their double.
 
     A test fails if a device has faults at its end; one that expects them calls `recover`.
@@ -29,13 +27,13 @@ def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Calla
     from cuda_machine.driver_state import DeviceDescription
     from cuda_machine.operations import Order
 
-    made: list[CudaDouble] = []
+    made = []
 
-    def forget() -> None:
+    def forget():
         for one in (calls.cuda, devices._found, cuda_engine._opened, build._known):
             one.cache_clear()
 
-    def use(*described: DeviceDescription, order: Order | None = None) -> CudaDouble:
+    def use(*described, order=None):
         forget()
         given = described or (DeviceDescription(),)
         double = CudaDouble(given, order or Order("late"), counts=counts)
@@ -50,3 +48,14 @@ def use(monkeypatch: pytest.MonkeyPatch, counts: Counter[str]) -> Iterator[Calla
     gc.collect()
     forget()
     assert [fault for one in made for fault in one.faults] == []
+
+
+@pytest.fixture
+def double(use):
+    """The double of a device whose streams are late."""
+    return use()
+
+
+@pytest.fixture
+def driver(double):
+    return cuda_engine.open_device("cuda")

@@ -9,7 +9,6 @@ import ctypes
 import inspect
 import re
 from collections.abc import Iterator
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 
 from cuda_machine import cublaslt_descriptors as double
-from cuda_machine.cublaslt_double import HEURISTIC_RESULT, CublasLtDouble
+from cuda_machine.cublaslt_double import CublasLtDouble
 from lamina.engines.cuda import cublaslt_functions as lt
 from lamina.engines.cuda.calls import CudaError, LibraryCalls
 from lamina.engines.cuda.cublaslt import _Description
@@ -28,7 +27,7 @@ from lamina.errors import EngineError
 
 
 @pytest.fixture(scope="module")
-def library() -> ctypes.CDLL:
+def library():
     try:
         return cublaslt_library()
     except EngineError as error:
@@ -36,7 +35,7 @@ def library() -> ctypes.CDLL:
 
 
 @pytest.fixture(scope="module")
-def header(library: ctypes.CDLL) -> str:
+def header(library):
     """Without its comments."""
     path = Path(_path_of("cublasLt")).parents[1] / "include" / "cublasLt.h"
     if not path.exists():
@@ -50,15 +49,12 @@ def numbers() -> Iterator[tuple[str, int]]:
     for name, value in vars(lt).items():
         if name.isupper() and type(value) is int:
             yield f"CUBLASLT_{name}", value
-    kinds: dict[type[IntEnum], str] = {
-        double.Description: "MATMUL_DESC",
-        double.Layout: "MATRIX_LAYOUT",
-        double.Preference: "MATMUL_PREF",
-        double.Epilogue: "EPILOGUE",
-    }
-    for kind, prefix in kinds.items():
-        for one in kind:
-            yield f"CUBLASLT_{prefix}_{one.name}", int(one)
+    yield "CUBLASLT_EPILOGUE_DEFAULT", double.EPILOGUE_DEFAULT
+    yield "CUBLASLT_EPILOGUE_BIAS", double.EPILOGUE_BIAS
+    prefixes = {"operation": "MATMUL_DESC", "layout": "MATRIX_LAYOUT", "preference": "MATMUL_PREF"}
+    for kind, prefix in prefixes.items():
+        for number, (name, *_) in double.ATTRIBUTES[kind].items():
+            yield f"CUBLASLT_{prefix}_{name}", number
 
 
 def test_numbers_are_those_of_the_header(header):
@@ -90,10 +86,9 @@ def test_parameters_are_those_of_the_header(header, name):
 
 def test_the_record_of_an_algorithm_has_the_size_of_the_headers():
     # uint64_t[8], size_t, an enumeration, float, int[4]
-    assert ctypes.sizeof(lt.HeuristicResult) == HEURISTIC_RESULT.itemsize == 96
-    offsets = [offset for _, offset in (HEURISTIC_RESULT.fields or {}).values()]
+    assert ctypes.sizeof(lt.HeuristicResult) == 96
     own = [getattr(lt.HeuristicResult, name).offset for name, *_ in lt.HeuristicResult._fields_]
-    assert own == offsets == [0, 64, 72, 76, 80]
+    assert own == [0, 64, 72, 76, 80]
 
 
 def test_the_library_has_the_statuses_that_the_double_returns(library):

@@ -61,7 +61,7 @@ model.fit((examples, np.zeros(512, np.int64)), loss=lm.CrossEntropy(), **options
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Has the libraries."""
     compiler = shutil.which("cc")
     if compiler is None or sys.platform != "linux":

@@ -18,7 +18,6 @@ from lamina.engines.gpu.matrix_schedules import matrix_schedules
 from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import TiledSchedule
 from lamina.graph import Graph, leaf
-from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.workloads import Stack, Workload, chosen
 
@@ -28,7 +27,7 @@ import cuda_compiler
 import cuda_kernels
 import ptx_text
 from cuda_compiler import Compiled, compilation_of
-from cuda_devices import ARCHITECTURES, Architecture, Occupancy, occupancy_of
+from cuda_devices import ARCHITECTURES, Occupancy, occupancy_of
 from cuda_kernels import Written, device_of, family_of, lines_of, rooflines_of, totals_of
 from gpu_devices import NVIDIA
 from ptx_addresses import accesses_of
@@ -103,15 +102,10 @@ A100 = ARCHITECTURES["sm_80"]
 
 
 @pytest.fixture
-def compilers() -> None:
+def compilers():
     problem = cuda_compiler.missing()
     if problem:
         pytest.skip(problem)
-
-
-def program(architecture: Architecture) -> Program:
-    target = family_of(architecture).target
-    return trained_convolutions(None, device_of(architecture), target)
 
 
 # Occupancy. The examples are computed by hand from the rules in `cuda_devices.py`.
@@ -150,12 +144,10 @@ def test_kernels_are_written_for_the_attributes_of_a_gpu(architecture):
 
 
 def test_tensor_cores_multiply_float32_faster_where_they_can():
-    names = [one.name for one in rooflines_of("float32")]
-    assert [name for name in names if name.startswith("Nvidia T4")] == ["Nvidia T4"]
+    named = {one.name: one for one in rooflines_of("float32")}
+    assert [name for name in named if name.startswith("Nvidia T4")] == ["Nvidia T4"]
     assert "Nvidia T4 with tensor cores" in [one.name for one in rooflines_of("mixed-float16")]
-    a100 = next(
-        one for one in rooflines_of("float32") if one.name == "Nvidia A100 with tensor cores"
-    )
+    a100 = named["Nvidia A100 with tensor cores"]
     assert a100.seconds(int(156e12), 0, multiplies=True) == pytest.approx(1)
     assert a100.seconds(int(19.5e12), 0, multiplies=False) == pytest.approx(1)
     assert len(NVIDIA) == 4
@@ -303,11 +295,8 @@ def test_addresses_are_those_of_the_source():
     ptx = compilation_of("\n".join((head, *kernels)), A100).ptx
     found: dict[str, Array] = {}
     for kernel in ptx_text.kernels_in(ptx):
-        store = next(
-            one
-            for one in accesses_of(kernel, 96, 5, 9)
-            if one.operand.space == "shared" and one.operand.is_written
-        )
+        shared = [one for one in accesses_of(kernel, 96, 5, 9) if one.operand.space == "shared"]
+        store = next(one for one in shared if one.operand.is_written)
         assert store.addresses is not None, kernel.name
         found[kernel.name] = store.addresses
     items = np.arange(96)
@@ -319,15 +308,14 @@ def test_addresses_are_those_of_the_source():
 @pytest.mark.parametrize("name", ["sm_75", "sm_90"])
 def test_no_kernel_spills_registers(name):
     architecture = ARCHITECTURES[name]
-    kernels = Written(program(architecture), architecture).kernels
+    target = family_of(architecture).target
+    program = trained_convolutions(None, device_of(architecture), target)
+    kernels = Written(program, architecture).kernels
     assert [kernel for kernel, one in kernels.items() if one.compiled.spills] == []
     assert any(one.compiled.shared_bytes for one in kernels.values())
-    assert all(
-        occupancy_of(
-            architecture, one.group, one.compiled.registers, one.compiled.shared_bytes
-        ).groups
-        for one in kernels.values()
-    )
+    for one in kernels.values():
+        used = one.compiled.registers, one.compiled.shared_bytes
+        assert occupancy_of(architecture, one.group, *used).groups
 
 
 @pytest.mark.usefixtures("compilers")
@@ -404,11 +392,21 @@ def test_the_totals_have_a_line_for_each_architecture():
     assert all(" 0 of them spill" in line for line in lines)
 
 
-def test_a_missing_compiler_is_named(monkeypatch):
-    monkeypatch.setattr(cuda_kernels, "missing", lambda: "ptxas is not installed.")
-    result = CliRunner().invoke(cuda_kernels.main, ["mlp"])
+@pytest.mark.parametrize(
+    ("missing", "options", "said"),
+    [
+        ("ptxas is not installed.", [], "ptxas is not installed."),
+        ("", ["--dtype", "mixed-bfloat16", "--precision", "tf32"],
+         "--precision tf32 is for --dtype float32"),
+    ],
+)  # fmt: skip
+def test_a_missing_compiler_and_tf32_in_mixed_precision_are_refused(
+    monkeypatch, missing, options, said
+):
+    monkeypatch.setattr(cuda_kernels, "missing", lambda: missing)
+    result = CliRunner().invoke(cuda_kernels.main, ["mlp", *options])
     assert result.exit_code == 1
-    assert "ptxas is not installed." in result.output
+    assert said in result.output
 
 
 @pytest.mark.usefixtures("compilers")
@@ -448,11 +446,3 @@ def test_architectures_that_do_not_multiply_a_dtype_are_left_out():
     assert cuda_kernels.architectures_for("mixed-float16", "float32") == every
     for dtype, precision in (("mixed-bfloat16", "float32"), ("float32", "tf32")):
         assert cuda_kernels.architectures_for(dtype, precision) == every[1:]
-
-
-def test_tf32_in_mixed_precision_is_refused(monkeypatch):
-    monkeypatch.setattr(cuda_kernels, "missing", lambda: "")
-    options = ["mlp", "--dtype", "mixed-bfloat16", "--precision", "tf32"]
-    result = CliRunner().invoke(cuda_kernels.main, options)
-    assert result.exit_code == 1
-    assert "--precision tf32 is for --dtype float32" in result.output

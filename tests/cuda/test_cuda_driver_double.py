@@ -111,33 +111,23 @@ class Session:
     def function(self, name: str) -> Any:
         return self("cuModuleGetFunction", self.module, name.encode())
 
-    def launch(self, name: str, stream: Any, *values: Any, threads: int = 1) -> str:
-        """Launches a kernel of one block, with pointers and ints."""
-        types = tuple(c_int if isinstance(value, int) else c_void_p for value in values)
-        parameters = tuple(map(int, values)), types
-        return self.error(
-            *("cuLaunchKernel", self.function(name), 1, 1, 1, threads, 1, 1, 0, stream),
-            *(parameters, 0),
-        )
+    def launch(
+        self, name: str, stream: Any, *values: Any, types: Sequence[Any] = (),
+        grid: Sequence[int] = (1, 1, 1), block: Sequence[int] = (1, 1, 1), dynamic: int = 0,
+    ) -> str:  # fmt: skip
+        """Launches a kernel with pointers and ints, or with values of other types."""
+        types = types or [c_int if isinstance(value, int) else c_void_p for value in values]
+        where = self.function(name), *grid, *block, dynamic, stream
+        return self.error("cuLaunchKernel", *where, ([*map(int, values)], types), 0)
 
-    def shaped(
-        self,
-        name: str = "set_value",
-        grid: Sequence[int] = (1, 1, 1),
-        block: Sequence[int] = (1, 1, 1),
-        dynamic: int = 0,
-    ) -> str:
-        parameters = (int(self.number()), 1), (c_void_p, c_int)
-        where = self.function(name), *grid, *block, dynamic, self.own
-        return self.error("cuLaunchKernel", *where, parameters, 0)
+    def shaped(self, name: str = "set_value", **shape: Any) -> str:
+        return self.launch(name, self.own, self.number(), 1, **shape)
 
     def load(self, image: bytes) -> str:
         return self.error("cuModuleLoadData", image)
 
     def parameters(self, values: tuple[int, ...], types: tuple[Any, ...]) -> str:
-        function = self.function("set_value")
-        where = function, 1, 1, 1, 1, 1, 1, 0, self.own
-        return self.error("cuLaunchKernel", *where, (values, types), 0)
+        return self.launch("set_value", self.own, *values, types=types)
 
     def stream(self) -> Any:
         return self("cuStreamCreate", NON_BLOCKING)
@@ -192,7 +182,7 @@ class Session:
 
 
 @pytest.fixture
-def session() -> Session:
+def session():
     return Session()
 
 
@@ -206,7 +196,8 @@ def documented_parameters(function: object) -> list[str]:
 
 
 def test_functions_have_the_parameters_of_the_real_modules():
-    functions = [(DriverDouble, real_driver, one) for one in dir(DriverDouble) if one[:2] == "cu"]
+    names = [one for one in dir(DriverDouble) if re.match("cu[A-Z]", one)]
+    functions = [(DriverDouble, real_driver, name) for name in names]
     functions += [(NvrtcDouble, real_nvrtc, f"nvrtcGetCUBIN{one}") for one in ("", "Size")]
     for double, real, name in functions:
         code = getattr(getattr(double, name), "__wrapped__", getattr(double, name)).__code__
@@ -469,7 +460,7 @@ def after(session: Session, enqueue: Callable[[Session, Any], object], free: str
 
 
 FAULTS: list[tuple[str, str, Callable[[Session], object]]] = [
-    ("LAUNCH_FAILED", "a race", lambda s: s.launch("race", s.own, s.number(), threads=2)),
+    ("LAUNCH_FAILED", "a race", lambda s: s.launch("race", s.own, s.number(), block=(2, 1, 1))),
     ("ILLEGAL_ADDRESS", "an illegal address",
      lambda s: s.launch("set_value", s.own, CUdeviceptr(0), 2)),
     ("ILLEGAL_ADDRESS", "an illegal address",
@@ -507,7 +498,7 @@ def test_a_fault_shows_when_something_waits_and_from_then_on(session, error, tex
 
 def test_a_fault_in_the_early_order_shows_from_the_next_call_on():
     session = Session(EARLY)
-    session.launch("race", session.own, session.number(), threads=2)
+    session.launch("race", session.own, session.number(), block=(2, 1, 1))
     assert session.error("cuMemGetInfo") == "LAUNCH_FAILED"
     # Other devices are left alone.
     session.use(1)

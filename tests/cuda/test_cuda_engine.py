@@ -12,19 +12,18 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_cases import data, kernel, network, opened, read
 
 import lamina as lm
 from lamina.engines.cuda import calls, devices, requirements
-from lamina.engines.cuda import engine as cuda_engine
 from lamina.engines.cuda.build import architecture_of
-from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.discovery import open_engine
 from lamina.errors import EngineError, InternalError, LaminaError
 
@@ -38,7 +37,6 @@ from cuda_machine.engine import needing_nvrtc
 from cuda_machine.operations import Order
 
 needs_nvrtc = needing_nvrtc()
-Use = Callable[..., CudaDouble]
 
 
 def refusal(call: Callable[[], object], kind: type[LaminaError] = EngineError) -> str:
@@ -107,11 +105,8 @@ class DynamicLibNotFoundError(RuntimeError):
 NO_LIBRARY = DynamicLibNotFoundError("not in this folder\nnor in that folder")
 
 
-def starting(
-    use: Use, monkeypatch: pytest.MonkeyPatch, found: Exception | str, missing: Sequence[str] = ()
-) -> str:
-    """The error of a driver that starts with this error, on a machine without these packages."""
-    double = use()
+def starting(double: CudaDouble, monkeypatch: pytest.MonkeyPatch, found: Exception | str) -> str:
+    """The error of a driver that starts with this error."""
 
     def start(flags: int) -> object:
         if isinstance(found, Exception):
@@ -120,7 +115,6 @@ def starting(
 
     driver = SimpleNamespace(cuInit=start, cuGetErrorString=lambda status: (0, b"a text"))
     monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
-    monkeypatch.setattr(calls, "missing_packages", lambda: list(missing))
     return refusal(lambda: open_engine("cuda"))
 
 
@@ -193,37 +187,40 @@ NO_START = "in cuda: the CUDA driver does not start\n"
     ],
 )  # fmt: skip
 def test_a_driver_that_does_not_start_is_shown_with_the_remedy(
-    use, monkeypatch, tmp_path, found, kernel, missing, texts
+    double, monkeypatch, tmp_path, found, kernel, missing, texts
 ):
     version = tmp_path / "version"
     if kernel:
         version.write_text(f"NVRM version: {kernel}\nGCC\n", encoding="utf-8")
     monkeypatch.setattr(requirements, "_KERNEL_DRIVER", version)
-    text = starting(use, monkeypatch, found, missing)
+    monkeypatch.setattr(calls, "missing_packages", lambda: list(missing))
+    text = starting(double, monkeypatch, found)
     assert text == texts[0] or [one for one in texts if one not in text] == []
 
 
 def test_a_driver_that_shows_no_device_is_an_error_like_that_of_its_start(use, monkeypatch):
-    text = starting(use, monkeypatch, "NO_DEVICE")
+    text = starting(use(), monkeypatch, "NO_DEVICE")
     use()
     monkeypatch.setattr(DriverDouble, "cuDeviceGetCount", lambda self: (0, 0))
     reported = "CUDA_ERROR_NO_DEVICE in cuInit: a text"
     assert refusal(lambda: open_engine("cuda")) == text.replace(reported, "none")
 
 
-def test_a_device_without_packages_is_listed_with_the_remedy(use, monkeypatch):
-    use()
+def listed() -> list[Any]:
+    return [one for one in lm.devices() if one.engine.startswith("cuda")]
+
+
+@pytest.mark.usefixtures("double")
+def test_a_device_without_packages_is_listed_with_the_remedy(monkeypatch):
     monkeypatch.setattr(calls, "missing_packages", lambda: ["nvidia-cublas"])
-    (found,) = (one for one in lm.devices() if one.engine.startswith("cuda"))
+    (found,) = listed()
     assert found.problem == "missing packages: nvidia-cublas"
     assert found.remedy == "Install the packages with: pip install 'lamina[cuda]'."
 
 
-def test_a_driver_that_is_too_old_is_refused(use, monkeypatch):
-    double = use()
+def test_a_driver_that_is_too_old_is_refused(double, monkeypatch):
     monkeypatch.setattr(double.driver, "cuDriverGetVersion", lambda: (0, 12040), raising=False)
-    text = refusal(lambda: open_engine("cuda"))
-    assert text == (
+    assert refusal(lambda: open_engine("cuda")) == (
         "in cuda: the CUDA driver is too old\n"
         "  expected  one that supports CUDA 13.0 or later\n"
         "  found     CUDA 12.4\n"
@@ -237,7 +234,7 @@ def test_a_driver_that_is_too_old_is_refused(use, monkeypatch):
 
 def test_devices_are_described(use):
     use(DeviceDescription("Tesla T4", (7, 5)), DeviceDescription("H100", (9, 0), 80 << 20, 132))
-    first, second = (one for one in lm.devices() if one.engine.startswith("cuda"))
+    first, second = listed()
     assert first.description == "Tesla T4 (compute capability 7.5, CUDA 13.0)"
     assert (first.has_bfloat16, first.has_float16, first.has_float64) == (False, True, True)
     assert (second.engine, second.name, second.compute_units) == ("cuda:1", "H100", 132)
@@ -264,10 +261,10 @@ def test_a_device_that_is_not_there_is_refused(use, name, problem):
     assert "Did you mean 'cuda:0'?" in text
 
 
-def test_an_old_gpu_is_listed_with_the_remedy(use, monkeypatch):
-    use()
+@pytest.mark.usefixtures("double")
+def test_an_old_gpu_is_listed_with_the_remedy(monkeypatch):
     monkeypatch.setattr(devices, "LEAST_CAPABILITY", (8, 9))
-    (found,) = (one for one in lm.devices() if one.engine.startswith("cuda"))
+    (found,) = listed()
     assert found.problem == "needs compute capability 8.9, the device has 8.0"
     text = refusal(lambda: open_engine("cuda:0"))
     assert text.startswith("in cuda:0: this CUDA device cannot be used\n")
@@ -292,9 +289,7 @@ def test_kernels_are_compiled_for_the_device(capability, expected):
 
 
 @needs_nvrtc
-def test_a_kernel_that_nvrtc_refuses_is_shown(use):
-    use()
-    driver = cuda_engine.open_device("cuda")
+def test_a_kernel_that_nvrtc_refuses_is_shown(driver):
     kernels = [
         f'extern "C" __global__ void {name}(int *y) {{\n    *y = {value};\n}}'
         for name, value in (("right", "x"), ("wrong", "z"))
@@ -311,16 +306,16 @@ def test_compiled_kernels_are_kept_on_disk(use, counts):
     text = 'extern "C" __global__ void kept_once(int *x) { *x = 7; }'
     for _ in range(2):
         use()
-        cuda_engine.open_device("cuda").build(text)
+        opened().build(text)
     assert counts["nvrtcCompileProgram"] == 1
     assert counts["cuModuleLoadData"] == 2
 
 
 @needs_nvrtc
-def test_kernels_are_compiled_at_once_and_found_in_other_texts(use, counts, monkeypatch, tmp_path):
+def test_kernels_are_compiled_at_once_and_found_in_other_texts(
+    driver, counts, monkeypatch, tmp_path
+):
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    use()
-    driver = cuda_engine.open_device("cuda")
     head = "static __device__ int shared_by_all(int x) { return x + 1; }"
     kernels = {
         name: f'extern "C" __global__ void {name}(int *x) {{\n    *x = shared_by_all({number});\n}}'
@@ -328,16 +323,11 @@ def test_kernels_are_compiled_at_once_and_found_in_other_texts(use, counts, monk
     }
 
     def run(*names: str) -> list[int]:
-        module, target = (
-            driver.build("\n\n".join([head, *map(kernels.get, names)])),
-            driver.allocate(4),
-        )
-        found, one = [], np.zeros(1, np.int32)
+        module = driver.build("\n\n".join([head, *map(kernels.get, names)]))
+        found, target = list[int](), driver.allocate(4)
         for name in names:
-            kernel = driver.kernel(module, name, [target], 1, numbered=False, group=1)
-            driver.queue.launch(kernel)
-            driver.queue.read(one, target)
-            found.append(int(one[0]))
+            driver.queue.launch(driver.kernel(module, name, [target], 1, numbered=False, group=1))
+            found += read(driver, target, 1)
         return found
 
     compile_, both = driver._api.nvrtc.nvrtcCompileProgram, threading.Barrier(2, timeout=60)
@@ -355,43 +345,24 @@ def test_kernels_are_compiled_at_once_and_found_in_other_texts(use, counts, monk
 
 
 @needs_nvrtc
-def test_a_product_is_rounded_before_it_is_added(use):
-    use()
-    driver = cuda_engine.open_device("cuda")
+def test_a_product_is_rounded_before_it_is_added(driver):
     text = 'extern "C" __global__ void added(float *x) { x[0] = x[1] * x[1] + x[2]; }'
     buffer = driver.allocate(12)
     driver.queue.write(buffer, np.asarray([0, 1 + 2.0**-12, -1 - 2.0**-11], np.float32))
-    kernel = driver.kernel(driver.build(text), "added", [buffer], 1, numbered=False, group=1)
-    driver.queue.launch(kernel)
-    found = np.zeros(3, np.float32)
-    driver.queue.read(found, buffer)
-    assert found[0] == 0
+    driver.queue.launch(kernel(driver, text, [buffer], group=1))
+    assert read(driver, buffer, 1) == [0]
 
 
 # Running
 
 
-def network() -> lm.Network:
-    return lm.Sequential(lm.Input(12), lm.Linear(16), lm.ReLU(), lm.Dropout(0.25), lm.Linear(4))
+HOW = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "batch_size": 8}
 
 
-def data(count: int = 40) -> tuple[Any, Any]:
-    generator = np.random.default_rng(0)
-    x = generator.standard_normal((count, 12), "float32")
-    return x, generator.integers(0, 4, count)
-
-
-def fitted(engine: str, **options: Any) -> lm.Model:
-    model = lm.Model(network(), engine=engine, seed=3)
-    model.fit(
-        data(),
-        epochs=2,
-        batch_size=8,
-        loss=lm.CrossEntropy(),
-        optimizer=lm.Adam(1e-2),
-        metrics=[lm.Accuracy()],
-        **options,
-    )
+def fitted(engine: str) -> lm.Model:
+    model = lm.Model(network(lm.Dropout(0.25)), engine=engine, seed=3)
+    how = HOW | {"optimizer": lm.Adam(1e-2), "metrics": [lm.Accuracy()], "epochs": 2}
+    model.fit(data(), **how)
     return model
 
 
@@ -418,9 +389,7 @@ def test_an_epoch_is_one_graph_launch_for_each_batch(use, counts, monkeypatch):
     # Each piece of an epoch writes the numbers of its examples; here there is one piece.
     monkeypatch.setattr("lamina.training.training.PIECE_SECONDS", 1e9)
     use()
-    model = lm.Model(network(), engine="cuda")
-    options = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "batch_size": 8}
-    with model.training(**options) as training:
+    with lm.Model(network(), engine="cuda").training(**HOW) as training:
         rows = lm.data.Dataset(*data())
         training._at_once = 15
         used: list[Counter[str]] = []
@@ -435,12 +404,10 @@ def test_an_epoch_is_one_graph_launch_for_each_batch(use, counts, monkeypatch):
 
 
 @needs_nvrtc
-def test_a_step_is_one_graph_launch(use, counts):
-    use()
-    model = lm.Model(network(), engine="cuda")
+@pytest.mark.usefixtures("double")
+def test_a_step_is_one_graph_launch(counts):
     x, y = data(8)
-    options = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "batch_size": 8}
-    with model.training(**options) as training:
+    with lm.Model(network(), engine="cuda").training(**HOW) as training:
         for _ in range(20):
             training.step(x, y)
         before = Counter(counts)
@@ -451,8 +418,7 @@ def test_a_step_is_one_graph_launch(use, counts):
 
 
 @needs_nvrtc
-def test_all_memory_is_freed(use):
-    double = use()
+def test_all_memory_is_freed(double):
     model = fitted("cuda")
     model.predict(data()[0])
     del model
@@ -470,17 +436,13 @@ def test_each_gpu_has_a_model_of_its_own(use):
 
 
 @needs_nvrtc
-def test_a_fault_of_a_kernel_says_that_the_process_must_be_restarted(use):
-    double = use()
-    driver: CudaDriver = cuda_engine.open_device("cuda")
+def test_a_fault_of_a_kernel_says_that_the_process_must_be_restarted(double, driver):
     text = 'extern "C" __global__ void beyond(int *x) { x[1 << 20] = 7; }'
-    kernel = driver.kernel(
-        driver.build(text), "beyond", [driver.allocate(4)], 1, numbered=False, group=1
-    )
+    launched = kernel(driver, text, [driver.allocate(4)], group=1)
 
     def run() -> None:
         with driver.errors("running a program"):
-            driver.queue.launch(kernel)
+            driver.queue.launch(launched)
             driver.queue.finish()
 
     message = refusal(run)
@@ -509,10 +471,8 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(use, co
     expected = net.max_batch_size(**how, engine="cuda")
     model = lm.Model(net, engine="cuda")
     counts.clear()
-    with pytest.raises(EngineError) as caught:
-        model.training(**how, batch_size=700)
+    text = refusal(lambda: model.training(**how, batch_size=700))
     assert counts["cuMemAlloc"] == 0
-    text = str(caught.value)
     assert text.startswith("in cuda:0: a batch of 700 examples needs more memory than there is\n")
     # Inputs of this size are uploaded by a second stream to buffers of their own.
     assert "inputs that are uploaded early: 2.68 MiB" in text
@@ -522,6 +482,6 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(use, co
     with model.training(**how, batch_size=largest) as training:
         training.step(np.zeros((largest, 1000), "float32"), np.zeros(largest, "int64"))
         # The bill is nearly all of the memory, and it is what is taken.
-        assert 0 <= cuda_engine.open_device("cuda").available_bytes() < 64 << 10
+        assert 0 <= opened().available_bytes() < 64 << 10
     assert refusal(lambda: model.training(**how, batch_size=largest + 1))
     assert expected == largest

@@ -40,9 +40,20 @@ LAYER = Case("layer", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.matmul(x, w) +
 RELU = Case("relu", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.relu(ops.matmul(x, w) + b))
 
 
+ADDED = Case("added", ((3, 4), (4, 5), (3, 5)), lambda x, y, z: ops.matmul(x, y) + z)
+SQUARE = Case("product", ((512, 512), (512, 512)), ops.matmul)
+NAMED = "the library's product"
+
+
 @pytest.fixture
-def device() -> DoubledDevice:
+def device():
     return DoubledDevice()
+
+
+@pytest.fixture
+def layer(device):
+    """The program of a layer."""
+    return compiled(LAYER, device.engine.target)
 
 
 def by_library(device: DoubledDevice, program: Program) -> Schedule:
@@ -72,20 +83,12 @@ def run(
     [
         (LAYER, 0, "0: the library's product 7 x 6 x 5 of float32, plus a bias", {}),
         (LAYER, 4096, "; a workspace of 4096 bytes", {"workspace 0 of 0.add": 4096}),
-        (
-            *(
-                RELU,
-                0,
-                "0: the library's product 7 x 6 x 5 of float32, then a point for each work ",
-            ),
-            {"workspace 0 of 0.relu": 168},
-        ),
-        (
-            *(RELU, 4096, "then a point for each work item; positions of 32 bits"),
-            {"workspace 0 of 0.relu": 168, "workspace 1 of 0.relu": 4096},
-        ),
+        (RELU, 0, "0: the library's product 7 x 6 x 5 of float32, then a point for each work ",
+         {"workspace 0 of 0.relu": 168}),
+        (RELU, 4096, "then a point for each work item; positions of 32 bits",
+         {"workspace 0 of 0.relu": 168, "workspace 1 of 0.relu": 4096}),
     ],
-)
+)  # fmt: skip
 def test_a_program_calls_the_library_and_gives_everything_back(
     device, case, workspace, text, workspaces
 ):
@@ -129,21 +132,26 @@ def test_the_workspace_is_at_most_the_recommended_one(capability, most):
 
 
 @pytest.mark.parametrize("failure", ["status", "empty", "state"])
-def test_without_an_algorithm_our_kernels_run_a_step(device, failure, monkeypatch):
+def test_without_an_algorithm_our_kernels_run_a_step(device, layer, failure, monkeypatch):
     monkeypatch.setattr("lamina.engines.cuda.family.is_large", lambda step: True)
-    program = compiled(LAYER, device.engine.target)
-    assert "the library's product" in str(device.family.decide(program))
-    assert isinstance(device.family.candidates(program)[0], LibrarySchedule)
+    assert NAMED in str(device.family.decide(layer))
+    assert isinstance(device.family.candidates(layer)[0], LibrarySchedule)
     device.library.failure = failure
     device.driver._library()._algorithms.clear()
-    assert "the library's product" not in str(device.family.decide(program))
-    assert not any(isinstance(one, LibrarySchedule) for one in device.family.candidates(program))
-    assert "the library's product" not in str(by_library(device, program))
-    assert "the library's product" not in device.engine.listing(program, 0, "schedule")
+    assert NAMED not in str(device.family.decide(layer))
+    assert not any(isinstance(one, LibrarySchedule) for one in device.family.candidates(layer))
+    assert NAMED not in str(by_library(device, layer))
+    assert NAMED not in device.engine.listing(layer, 0, "schedule")
 
 
-def test_a_candidate_that_the_library_refuses_is_not_chosen(device):
-    program = with_memories(compiled(LAYER, device.engine.target))
+def a_millisecond(schedule: str, repeat: Callable[[], None], runs: int) -> float:
+    """Times a candidate."""
+    repeat()
+    return 1e-3
+
+
+def test_a_candidate_that_the_library_refuses_is_not_chosen(device, layer):
+    program = with_memories(layer)
     own, *_, library = device.family.candidates(program)
     assert isinstance(library, LibrarySchedule)
     family: Any = SimpleNamespace(
@@ -154,12 +162,8 @@ def test_a_candidate_that_the_library_refuses_is_not_chosen(device):
         write=device.family.write,
     )
     device.library.failure = "call"
-
-    def timer(schedule: str, repeat: Callable[[], None], runs: int) -> float:
-        repeat()
-        return 1e-3
-
-    found, complete = timed_candidates(program, family, lambda: device.driver, timer, math.inf)
+    timed = lambda: device.driver, a_millisecond, math.inf
+    found, complete = timed_candidates(program, family, *timed)
     assert complete
     assert found[0] == Candidate(
         str(library), None, "the CUDA driver failed at creating a program's kernels"
@@ -168,27 +172,20 @@ def test_a_candidate_that_the_library_refuses_is_not_chosen(device):
 
 
 def test_candidates_are_built_by_threads_once_each_and_those_that_are_refused_dropped(
-    device, monkeypatch
+    device, on_call
 ):
     program = with_memories(compiled(RELU, device.engine.target))
-    build, builders = device.driver.build, list[int]()
+    builders: list[int] = []
 
-    def building(text: str) -> Any:
+    def building(text: str) -> None:
         builders.append(threading.get_ident())
         if len(builders) == 2:
             raise InternalError("NVRTC refuses a kernel")
-        return build(text)
 
-    monkeypatch.setattr(device.driver, "build", building)
+    on_call(device.driver, "build", building)
     texts = [str(one) for one in device.family.candidates(program)]
-
-    def timer(schedule: str, repeat: Callable[[], None], runs: int) -> float:
-        repeat()
-        return 1e-3
-
-    found, complete = timed_candidates(
-        program, device.family, lambda: device.driver, timer, math.inf
-    )
+    timed = lambda: device.driver, a_millisecond, math.inf
+    found, complete = timed_candidates(program, device.family, *timed)
     assert complete
     assert len(builders) == len(found) == len(texts) > 2
     assert threading.get_ident() not in builders
@@ -198,7 +195,7 @@ def test_candidates_are_built_by_threads_once_each_and_those_that_are_refused_dr
 
 
 def test_candidates_of_the_next_steps_are_built_while_those_of_a_step_are_timed(
-    device, monkeypatch, tmp_path
+    device, monkeypatch, on_call, tmp_path
 ):
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     monkeypatch.setattr(tuning, "LEAST_SHARE", 0.0)
@@ -208,17 +205,13 @@ def test_candidates_of_the_next_steps_are_built_while_those_of_a_step_are_timed(
     )
     program = compiled(case, device.engine.target)
     begun, timed = list[int](), list[int]()
-    begin = tuning.begun_candidates
-    monkeypatch.setattr(
-        tuning, "begun_candidates", lambda *given: (begun.append(len(timed)), begin(*given))[1]
-    )
+    on_call(tuning, "begun_candidates", lambda *_: begun.append(len(timed)))
 
     def timer(schedule: str, repeat: Callable[[], None], runs: int) -> float:
         timed.append(runs)
         return 1e-3
 
-    tuner = tuning.Tuner(lambda: device.driver, device.family, timer)
-    tuned = tuner.tune(program)
+    tuned = tuning.Tuner(lambda: device.driver, device.family, timer).tune(program)
     assert len(tuned) == 2
     # Both were begun before any was timed.
     assert begun == [0, 0]
@@ -233,11 +226,9 @@ def test_large_products_are_computed_by_the_library_by_default(device):
         return compiled(Case("product", ((m, k), (k, n)), ops.matmul), device.engine.target)
 
     large, small = product(512, 512, 512), product(512, 512, 511)
-    assert str(device.family.decide(large)) == (
-        "0: the library's product 512 x 512 x 512 of float32"
-    )
-    assert "the library's product" in device.engine.listing(large, None, "schedule")
-    assert "the library's product" not in str(device.family.decide(small))
+    assert str(device.family.decide(large)) == f"0: {NAMED} 512 x 512 x 512 of float32"
+    assert NAMED in device.engine.listing(large, None, "schedule")
+    assert NAMED not in str(device.family.decide(small))
     assert isinstance(device.family.candidates(large)[0], LibrarySchedule)
     assert isinstance(device.family.candidates(small)[-1], LibrarySchedule)
     for m, n, k, less in ((LEAST_SIDE, 4096, 4096, 0), (4096, 4096, LEAST_K, 2)):
@@ -256,15 +247,13 @@ def test_convolutions_are_no_candidates_for_the_library(device):
 
 
 def test_forced_schedules_replace_the_default(device):
-    case = Case("product", ((512, 512), (512, 512)), ops.matmul)
-    program = compiled(case, device.engine.target)
+    program = compiled(SQUARE, device.engine.target)
     own = device.family.candidates(program)[1]
     assert device.family.decide(program, {0: own}).steps == (own,)
 
 
 def test_calls_of_the_library_are_listed(device):
-    case = Case("product", ((512, 512), (512, 512)), ops.matmul)
-    program = compiled(case, device.engine.target)
+    program = compiled(SQUARE, device.engine.target)
     line = "// step 0: the library's 512 x 512 x 512 of float32: x1, x0, contract"
     assert device.engine.listing(program, 0, "cuda") == line
     assert device.engine.listing(program, None, "cuda").splitlines()[0] == line
@@ -272,23 +261,18 @@ def test_calls_of_the_library_are_listed(device):
 
 def test_calls_of_the_library_are_kept_in_the_cache(device):
     device.library.workspace = 256
-    for case in (LAYER, RELU, Case("added", ((3, 4), (4, 5), (3, 5)), _added)):
+    for case in (LAYER, RELU, ADDED):
         program = compiled(case, device.engine.target)
         schedule = by_library(device, program)
-        assert "the library's product" in str(schedule)
+        assert NAMED in str(schedule)
         first = compile_program(program, device.family, schedule)
         assert compile_program(program, device.family, schedule) == first
         assert first == device.family.write(program, schedule)
 
 
-def _added(x: Any, y: Any, z: Any) -> Any:
-    return ops.matmul(x, y) + z
-
-
-def test_steps_with_calls_of_the_library_are_timed(device):
-    program = compiled(LAYER, device.engine.target)
-    schedule = by_library(device, program)
-    executable = device.engine.compile(program, {}, timed=True, schedule=schedule)
+def test_steps_with_calls_of_the_library_are_timed(device, layer):
+    schedule = by_library(device, layer)
+    executable = device.engine.compile(layer, {}, timed=True, schedule=schedule)
     executable.run(list(LAYER.feeds().values()))
     assert executable.step_seconds()[0] > 0
     executable.release()
@@ -297,15 +281,14 @@ def test_steps_with_calls_of_the_library_are_timed(device):
 # Several algorithms
 
 
-def test_each_algorithm_is_a_candidate(device):
+def test_each_algorithm_is_a_candidate(device, layer):
     device.library.proposals = 20
-    program = compiled(LAYER, device.engine.target)
-    found = [one for one in device.family.candidates(program) if isinstance(one, LibrarySchedule)]
+    found = [one for one in device.family.candidates(layer) if isinstance(one, LibrarySchedule)]
     assert [one.algorithm.number for one in found] == [*range(8)]
-    text = "the library's product 7 x 6 x 5 of float32, plus a bias"
+    text = f"{NAMED} 7 x 6 x 5 of float32, plus a bias"
     assert [str(one) for one in found] == [text, *(f"{text}; its choice {n}" for n in range(2, 9))]
-    schedules = [device.family.decide(program, {0: one}) for one in found]
-    assert [*legal_schedules(device.family, program)][-2:] == [schedules[-1], schedules[0]]
+    schedules = [device.family.decide(layer, {0: one}) for one in found]
+    assert [*legal_schedules(device.family, layer)][-2:] == [schedules[-1], schedules[0]]
     results = [run(device, LAYER, one) for one in schedules for _ in range(2)]
     assert len({one.tobytes() for one in results}) == 1
     assert {one.place for one in device.library.called} == {*range(8)}
@@ -318,7 +301,7 @@ def test_the_first_call_of_a_product_is_not_captured(device, monkeypatch):
     # Otherwise the library could not load its kernels.
     monkeypatch.setattr("lamina.engines.cuda.driver.library_call", lambda calls: nullcontext())
     device.library.workspace = 300
-    for case in (LAYER, RELU, Case("added", ((3, 4), (4, 5), (3, 5)), _added)):
+    for case in (LAYER, RELU, ADDED):
         feeds = case.feeds()
         schedule = by_library(device, compiled(case, device.engine.target))
         free = device.driver.available_bytes()
@@ -329,15 +312,11 @@ def test_the_first_call_of_a_product_is_not_captured(device, monkeypatch):
     assert len(device.library.problems) == 3 * 3
 
 
-def test_without_memory_for_another_result_the_first_call_is_captured(device, monkeypatch):
-    program = compiled(LAYER, device.engine.target)
-    schedule = by_library(device, program)
+def test_without_memory_for_another_result_the_first_call_is_captured(device, layer, monkeypatch):
     monkeypatch.setattr(device.driver, "available_bytes", lambda: 6 * 7 * 4 - 1)
-    executable = device.engine.compile(program, {}, schedule=schedule)
-    executable.run(list(LAYER.feeds().values()))
     x, weight, bias = LAYER.feeds().values()
-    np.testing.assert_allclose(executable.output("y"), x @ weight + bias, rtol=1e-5, atol=1e-6)
-    executable.release()
+    found = run(device, LAYER, by_library(device, layer))
+    np.testing.assert_allclose(found, x @ weight + bias, rtol=1e-5, atol=1e-6)
     assert len(device.library.problems) == 1
 
 
@@ -371,11 +350,9 @@ def test_a_missing_library_is_an_error_with_the_remedy(error, monkeypatch):
     )
 
 
-def test_a_handle_of_the_library_is_made_only_when_it_is_needed(device):
-    sums = Case("sum", ((6, 5),), lambda x: ops.sum(x, 0))
-    run(device, sums)
-    program = compiled(LAYER, device.engine.target)
-    device.family.decide(program)
+def test_a_handle_of_the_library_is_made_only_when_it_is_needed(device, layer):
+    run(device, Case("sum", ((6, 5),), lambda x: ops.sum(x, 0)))
+    device.family.decide(layer)
     assert device.library.alive() == []
-    device.family.candidates(program)
+    device.family.candidates(layer)
     assert len(device.library.alive()) == 1

@@ -77,14 +77,8 @@ def test_the_first_batches_of_the_demo_train_as_on_the_interpreter(use):
     for name in ("cuda", "interpreter"):
         model = lm.Model(network_of_demo(), engine=name, seed=0)
         initial = model.parameters()
-        history = model.fit(
-            data,
-            epochs=1,
-            batch_size=BATCH_SIZE,
-            loss=lm.CrossEntropy(),
-            optimizer=lm.Adam(5e-3),
-            metrics=[lm.Accuracy()],
-        )
+        how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(5e-3), "metrics": [lm.Accuracy()]}
+        history = model.fit(data, epochs=1, batch_size=BATCH_SIZE, **how)
         rows.append((np.array(history["loss"]), changes(model, initial)))
     # Adam divides by the root of the gradient's square, so noise around zero is not small.
     for found, expected in zip(*rows, strict=True):

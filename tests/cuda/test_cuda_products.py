@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product as combinations
 from typing import Any
@@ -25,7 +25,7 @@ Change = Callable[[MatrixProduct], MatrixProduct]
 
 
 @pytest.fixture
-def device() -> DoubledDevice:
+def device():
     return DoubledDevice()
 
 
@@ -35,8 +35,9 @@ def computed(
     feeds: Mapping[str, Array],
     change: Change = lambda product: product,
     runs: int = 1,
+    numbers: Sequence[int | None] = (None,),
 ) -> Array:
-    """The result's buffer after some launches of a captured product."""
+    """The result's buffer after some runs of captured launches of a product."""
     found = plain_product(step)
     assert found is not None
     driver, product = device.driver, change(found.product)
@@ -48,7 +49,8 @@ def computed(
         driver.queue.write(buffers[name], values)
     used = [buffers[name] for name in (*found.buffers, "workspace")]
     with driver.errors("creating a program's kernels"):
-        sequence = driver.sequence([(driver.product(product, algorithm, used), None)])
+        called = driver.product(product, algorithm, used)
+        sequence = driver.sequence([(called, number) for number in numbers])
     for _ in range(runs):
         driver.queue.run(sequence)
     result = np.zeros_like(feeds["result"])
@@ -120,32 +122,14 @@ def test_a_matrix_is_added(device, added, batch):
     assert_computed(device, case, step, other=index.bounds[1] + 1)
 
 
-def test_sums_are_accumulated_in_place_at_each_launch(device):
+@pytest.mark.parametrize("how", [{"runs": 2}, {"numbers": (0, 1)}], ids=["runs", "iterations"])
+def test_sums_are_accumulated_in_place_at_each_launch(device, how):
     case = Product(2, 5, 7, 6, result=Stored("n", 1, 2))
     step, feeds = case.step(accumulate=True), case.feeds()
     once = case.expected(step, feeds)
     twice = case.expected(step, {**feeds, "result": once})
-    found = computed(device, step, feeds, runs=2)
+    found = computed(device, step, feeds, **how)
     np.testing.assert_allclose(found, twice, rtol=1e-5, atol=1e-5)
-
-
-def test_products_in_repeated_steps_are_the_same_in_each_iteration(device):
-    case = Product(1, 3, 4, 2)
-    step, feeds, driver = case.step(accumulate=True), case.feeds(), device.driver
-    found = plain_product(step)
-    assert found is not None
-    buffers = {name: driver.allocate(values.nbytes) for name, values in feeds.items()}
-    for name, values in feeds.items():
-        driver.queue.write(buffers[name], values)
-    used = [*(buffers.get(name) for name in found.buffers), None]
-    algorithm, *_ = driver.library_algorithms(found.product)
-    kernel = driver.product(found.product, algorithm, used)
-    driver.queue.run(driver.sequence([(kernel, 0), (kernel, 1)]))
-    result = np.zeros_like(feeds["result"])
-    driver.queue.read(result, buffers["result"])
-    once = case.expected(step, feeds)
-    twice = case.expected(step, {**feeds, "result": once})
-    np.testing.assert_allclose(result, twice, rtol=1e-5, atol=1e-5)
 
 
 def test_parts_of_sums_are_never_rounded_to_16_bits(device):

@@ -23,7 +23,7 @@ HOW: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "batch_size":
 
 
 @pytest.fixture(autouse=True)
-def device(use: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def device(use, monkeypatch):
     """A double of devices for which all operands of products are stored rounded."""
     target_for = gpus.target_for
 

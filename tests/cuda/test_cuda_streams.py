@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_cases import data, kernel, network, opened, read
 
 import lamina as lm
 from cuda_machine.engine import skip_without_nvrtc
 from lamina.base import copies
 from lamina.engines.cuda import build, calls, devices
-from lamina.engines.cuda import engine as cuda_engine
 from lamina.engines.cuda.calls import CudaError
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu import arena
@@ -30,39 +30,20 @@ pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip ins
 
 from cuda.bindings.driver import CUresult
 
-from cuda_machine.driver_double import CudaDouble
 from cuda_machine.driver_state import DeviceDescription
 from cuda_machine.operations import Order
 
 skip_without_nvrtc()
 
 ORDERS = (Order("late"), Order("early"), Order("random", 1), Order("random", 6))
-in_all_orders = pytest.mark.parametrize("order", ORDERS, ids=str)
-Use = Callable[..., CudaDouble]
 BATCH = 8
 
 
-@pytest.fixture
-def double(use: Use) -> CudaDouble:
-    return use()
-
-
-@pytest.fixture
-def driver(double: CudaDouble) -> CudaDriver:
-    """The driver of a device whose streams are late."""
+@pytest.fixture(params=ORDERS, ids=str)
+def in_any_order(use, request):
+    """The driver of a device, in each order."""
+    use(order=request.param)
     return opened()
-
-
-def opened() -> CudaDriver:
-    driver = cuda_engine.open_device("cuda")
-    assert isinstance(driver, CudaDriver)
-    return driver
-
-
-def read(driver: CudaDriver, buffer: Any, count: int = 4) -> list[int]:
-    found = np.zeros(count, np.int32)
-    driver.queue.read(found, buffer)
-    return found.tolist()
 
 
 def host(driver: CudaDriver) -> Any:
@@ -77,10 +58,7 @@ def added(driver: CudaDriver, target: Any, source: Any, number: int) -> Any:
         'extern "C" __global__ __launch_bounds__(4) void added(int *to, const int *from, int n) '
         "{ to[threadIdx.x] = from[threadIdx.x] + n; }"
     )
-    module = driver.build(text)
-    return driver.kernel(
-        *(module, "added", [target, source], 4), numbers=[number], numbered=False, group=4
-    )
+    return kernel(driver, text, [target, source], 4, numbers=[number], group=4)
 
 
 # The driver
@@ -102,10 +80,8 @@ def test_memory_of_the_host_is_free_after_its_transfer(driver, send):
     assert read(driver, buffer) == [1, 2, 3, 4]
 
 
-@in_all_orders
-def test_parts_of_a_buffer_are_sent_and_fetched(use, order):
-    use(order=order)
-    driver = opened()
+def test_parts_of_a_buffer_are_sent_and_fetched(in_any_order):
+    driver = in_any_order
     buffer, array = driver.allocate(16), host(driver)
     driver.queue.send(buffer, array[:2], 4).wait()
     driver.queue.fetch(array[2:], buffer, 8).wait()
@@ -133,25 +109,23 @@ def test_new_memory_is_filled_before_another_queue_writes_to_it(driver):
     assert read(driver, buffer) == [1, 2, 3, 4]
 
 
-@in_all_orders
-def test_a_queue_waits_for_transfers_of_another_one(use, order):
-    use(order=order)
-    driver = opened()
+def test_a_queue_waits_for_transfers_of_another_one(in_any_order):
+    driver = in_any_order
     buffer, target = driver.allocate(16), driver.allocate(16)
-    kernel, array = added(driver, target, buffer, 10), host(driver)
+    adding, array = added(driver, target, buffer, 10), host(driver)
     driver.queue.wait_for([driver.upload_queue.send(buffer, array)])
-    driver.queue.launch(kernel)
+    driver.queue.launch(adding)
     assert read(driver, target) == [11, 12, 13, 14]
 
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_memory_is_freed_after_the_commands_that_use_it(driver, copies):
     source, target = driver.allocate(16), driver.allocate(16)
-    kernel, array = added(driver, target, source, 10), host(driver)
+    adding, array = added(driver, target, source, 10), host(driver)
     if copies:
         driver.upload_queue.send(source, array)
     else:
-        driver.queue.launch(kernel)
+        driver.queue.launch(adding)
     driver.release(source)
     driver.queue.finish()
     driver.upload_queue.finish()
@@ -176,13 +150,13 @@ def test_released_staging_waits_for_its_copies(double, driver):
 @pytest.mark.parametrize("owner", ["memory", "memory of the host", "kernel"])
 def test_what_is_dropped_is_freed_after_the_commands_that_use_it(driver, owner):
     target, array = driver.allocate(16), host(driver)
-    kernel = added(driver, target, driver.allocate(16), 10)
+    adding = added(driver, target, driver.allocate(16), 10)
     kept = {"memory": array, "memory of the host": target, "kernel": target}[owner]
     if owner == "memory of the host":
         driver.queue.send(target, array)
     else:
-        driver.queue.launch(kernel)
-    del array, kernel, target
+        driver.queue.launch(adding)
+    del array, adding, target
     gc.collect()
     driver.queue.finish()
     assert kept is not None
@@ -214,9 +188,9 @@ def test_a_part_of_a_buffer_keeps_the_whole(driver):
 
 def test_launches_of_a_sequence_have_their_numbers(driver):
     text = 'extern "C" __global__ void put(int *to, int first, int n) { to[n] += first + n; }'
-    module, target = driver.build(text), driver.allocate(16)
-    kernel = driver.kernel(module, "put", [target], 1, numbers=[7], numbered=True, group=1)
-    sequence = driver.sequence([(kernel, 2), (kernel, 0)])
+    target = driver.allocate(16)
+    put = kernel(driver, text, [target], numbers=[7], numbered=True, group=1)
+    sequence = driver.sequence([(put, 2), (put, 0)])
     for _ in range(2):
         driver.queue.run(sequence)
     assert read(driver, target) == [14, 0, 18, 0]
@@ -264,17 +238,17 @@ def test_only_kernels_that_follow_a_kernel_begin_before_its_end(use, counts):
     use(DeviceDescription(capability=(9, 0)))
     driver = opened()
     other = _During(lambda calls, stream: None)
-    kernel = added(driver, *[driver.allocate(16)] * 2, 1)
-    row: Any = [(one, None) for one in (kernel, kernel, other, kernel)]
+    adding = added(driver, *[driver.allocate(16)] * 2, 1)
+    row: Any = [(one, None) for one in (adding, adding, other, adding)]
     driver.sequence(row)
     assert (counts["cuLaunchKernel"], counts["cuLaunchKernelEx"]) == (2, 1)
 
 
 def test_kernels_are_loaded_before_their_launches_are_captured(driver, counts):
-    kernel = added(driver, *[driver.allocate(16)] * 2, 1)
+    adding = added(driver, *[driver.allocate(16)] * 2, 1)
     assert counts["cuFuncLoad"] == 1
     assert not counts["cuStreamBeginCapture"]
-    driver.sequence([(kernel, None)])
+    driver.sequence([(adding, None)])
     assert counts["cuFuncLoad"] == counts["cuStreamEndCapture"] == 1
 
 
@@ -284,8 +258,7 @@ def test_the_last_group_need_not_be_whole(driver):
         "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < 10) to[i] = i; }"
     )
     target = driver.allocate(4 * 12)
-    kernel = driver.kernel(driver.build(text), "number", [target], 10, numbered=False, group=4)
-    driver.queue.launch(kernel)
+    driver.queue.launch(kernel(driver, text, [target], 10, group=4))
     assert read(driver, target, 12) == [*range(10), 0, 0]
 
 
@@ -300,10 +273,8 @@ def test_the_context_of_another_library_stays_current(use):
     assert double.driver.cuCtxGetCurrent() == (CUresult.CUDA_SUCCESS, other)
 
 
-@in_all_orders
-def test_launches_are_timed_together_by_events_of_one_graph(use, order, counts):
-    use(order=order)
-    driver = opened()
+def test_launches_are_timed_together_by_events_of_one_graph(in_any_order, counts):
+    driver = in_any_order
     source, target = driver.allocate(16), driver.allocate(16)
     kernels = [(added(driver, target, source, number), None) for number in (1, 2, 3)]
     timed = [driver.timed(kernels[:count]) for count in (1, 3)]
@@ -328,15 +299,6 @@ def test_each_architecture_has_its_own_compiled_kernels():
 # Models
 
 
-def network() -> lm.Network:
-    return lm.Sequential(lm.Input(12), lm.Linear(16), lm.ReLU(), lm.Linear(4))
-
-
-def data(count: int) -> tuple[Any, Any]:
-    generator = np.random.default_rng(0)
-    return generator.standard_normal((count, 12), "float32"), generator.integers(0, 4, count)
-
-
 def losses(engine: str, *, predicts: bool = False) -> list[float]:
     """The losses of steps, read after the last one; each step's arrays are overwritten.
 
@@ -358,17 +320,13 @@ def losses(engine: str, *, predicts: bool = False) -> list[float]:
         return [float(one) for one in kept]
 
 
-@in_all_orders
-def test_losses_that_are_read_late_are_those_of_their_steps(use, order):
-    use(order=order)
+@pytest.mark.usefixtures("in_any_order")
+def test_losses_that_are_read_late_are_those_of_their_steps():
     np.testing.assert_allclose(losses("cuda"), losses("interpreter"), rtol=1e-4, atol=1e-5)
 
 
-@in_all_orders
-def test_large_inputs_are_uploaded_by_a_second_stream_during_the_step_before(
-    use, order, monkeypatch
-):
-    use(order=order)
+@pytest.mark.usefixtures("in_any_order")
+def test_large_inputs_are_uploaded_by_a_second_stream_during_the_step_before(monkeypatch):
     expected = losses("interpreter", predicts=True)
     monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
     np.testing.assert_allclose(losses("cuda", predicts=True), expected, rtol=1e-4, atol=1e-5)
@@ -403,11 +361,8 @@ def test_predictions_have_larger_batches_on_a_gpu(use, counts, monkeypatch, limi
     assert counts["cuGraphLaunch"] == runs
 
 
-@in_all_orders
-def test_large_arrays_are_copied_in_pieces_while_the_host_copies_others(
-    use, order, monkeypatch, counts
-):
-    use(order=order)
+@pytest.mark.usefixtures("in_any_order")
+def test_large_arrays_are_copied_in_pieces_while_the_host_copies_others(monkeypatch, counts):
     expected = losses("interpreter", predicts=True)
     monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
     # A batch of 8 x 12 floats and 8 integers is in three pieces, and one.
@@ -434,7 +389,7 @@ def test_inputs_in_any_layout_are_copied_in_pieces(use, monkeypatch, transposed)
     np.testing.assert_allclose(model.predict(given), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, monkeypatch):
+def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, on_call, monkeypatch):
     use()
     monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
     rows, targets = data(BATCH)
@@ -444,14 +399,7 @@ def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, monkeyp
         queues = {"kernels": driver.queue, "uploads": driver.upload_queue}
         for name, queue in queues.items():
             for call in ("send", "wait_for", "copy", "mark", "run"):
-                kept = getattr(queue, call)
-                monkeypatch.setattr(
-                    *(queue, call),
-                    lambda *given, kept=kept, text=f"{name} {call}": (
-                        done.append(text),
-                        kept(*given),
-                    )[1],
-                )
+                on_call(queue, call, lambda *_, text=f"{name} {call}": done.append(text))
         training.step(rows, targets)
         done.clear()
         training.step(rows, targets)
@@ -462,9 +410,8 @@ def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, monkeyp
     assert done[: len(waited) + 4] == [*waited, *copied, "kernels mark", "kernels run"]
 
 
-@in_all_orders
-def test_steps_that_are_timed_compute_what_they_compute_in_a_run(use, order, monkeypatch, counts):
-    use(order=order)
+@pytest.mark.usefixtures("in_any_order")
+def test_steps_that_are_timed_compute_what_they_compute_in_a_run(monkeypatch, counts):
     expected, launches = losses("cuda", predicts=True), counts["cuGraphLaunch"]
     compile = GpuEngine.compile
     monkeypatch.setattr(
@@ -497,18 +444,24 @@ def test_runs_that_are_timed_together_are_one_graph(use, counts):
         assert value.tobytes() == found[1][name].tobytes()
 
 
-@in_all_orders
-def test_a_data_set_that_does_not_fit_is_streamed(use, order, monkeypatch):
-    use(order=order)
-    monkeypatch.setattr(streaming, "_RESIDENT_FRACTION", 0.0)
-    monkeypatch.setattr(streaming, "NOT_ASKED_BYTES", -1)
-    # Two batches of twelve floats and an index.
-    monkeypatch.setattr(streaming, "_CHUNK_BYTES", 2 * BATCH * (12 * 4 + 8))
+@pytest.fixture
+def chunks(monkeypatch):
+    """Streams every data set, in chunks of so many batches."""
+
+    def stream(batches):
+        monkeypatch.setattr(streaming, "_RESIDENT_FRACTION", 0.0)
+        monkeypatch.setattr(streaming, "NOT_ASKED_BYTES", -1)
+        # An example has twelve floats and an index.
+        monkeypatch.setattr(streaming, "_CHUNK_BYTES", batches * BATCH * (12 * 4 + 8))
+
+    return stream
+
+
+@pytest.mark.usefixtures("in_any_order")
+def test_a_data_set_that_does_not_fit_is_streamed(chunks, on_call):
+    chunks(2)
     begun: list[int] = []
-    begin = streaming.Streamed.begin
-    monkeypatch.setattr(
-        streaming.Streamed, "begin", lambda *given: (begun.append(1), begin(*given))[1]
-    )
+    on_call(streaming.Streamed, "begin", lambda *_: begun.append(1))
     found, expected = (streamed(engine) for engine in ("cuda", "interpreter"))
     assert begun
     for name, value in expected.items():
@@ -516,18 +469,12 @@ def test_a_data_set_that_does_not_fit_is_streamed(use, order, monkeypatch):
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_graphs_for_chunks_that_alternate_are_captured_once(use, counts, monkeypatch, epochs):
+def test_graphs_for_chunks_that_alternate_are_captured_once(use, counts, chunks, on_call, epochs):
     use()
-    monkeypatch.setattr(streaming, "_RESIDENT_FRACTION", 0.0)
-    monkeypatch.setattr(streaming, "NOT_ASKED_BYTES", -1)
-    monkeypatch.setattr(streaming, "_CHUNK_BYTES", BATCH * (12 * 4 + 8))
+    chunks(1)
     captured: list[int] = []
-    load = streaming.Streamed._load
-    monkeypatch.setattr(
-        streaming.Streamed,
-        "_load",
-        lambda self: (captured.append(counts["cuStreamEndCapture"]), load(self))[1],
-    )
+    load = streaming.Streamed, "_load"
+    on_call(*load, lambda _: captured.append(counts["cuStreamEndCapture"]))
     streamed("cuda", epochs)
     # One graph for each of two stages: a chunk is begun before the next one is loaded.
     assert len(captured) > 11 * epochs
@@ -536,12 +483,6 @@ def test_graphs_for_chunks_that_alternate_are_captured_once(use, counts, monkeyp
 
 def streamed(engine: str, epochs: int = 2) -> dict[str, Any]:
     model = lm.Model(network(), engine=engine, seed=3)
-    model.fit(
-        data(11 * BATCH),
-        loss=lm.CrossEntropy(),
-        optimizer=lm.Adam(1e-2),
-        epochs=epochs,
-        batch_size=BATCH,
-        progress=False,
-    )
+    how: Any = {"epochs": epochs, "batch_size": BATCH, "progress": False}
+    model.fit(data(11 * BATCH), loss=lm.CrossEntropy(), optimizer=lm.Adam(1e-2), **how)
     return dict(model.parameters())

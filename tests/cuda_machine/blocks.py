@@ -22,15 +22,17 @@ from cuda_machine.syntax import (
 )
 
 # Instructions whose first operand is no destination.
-# fmt: off
-_WITHOUT_RESULT: Final = (
-    "st", "bra", "brx", "bar", "barrier", "cp", "fence", "prefetch", "ret", "exit", "trap",
-)
-# fmt: on
+_WITHOUT_RESULT: Final = ["st", "bra", "bar", "barrier", "cp", "fence", "prefetch", "ret", "exit"]
 # PTX ISA: undefined unless all threads of the warp execute them: those that are .aligned, and
 # shfl.sync with all of them in its mask.
 _WHOLE_WARP: Final = ("mma", "ldmatrix", "shfl", "wgmma")
 
+# What the instructions that end a block do.
+_KINDS: Final = {
+    **dict.fromkeys(("ret", "exit"), "exit"),
+    **dict.fromkeys(("bar", "barrier"), "barrier"),
+    "bra": "branch",
+}
 # Repeated, it is NaN in floats of 16 and of 32 bits.
 _BITS = 0xFFA5
 _SHORT_INTEGERS = ("b16", "u16", "s16")
@@ -43,7 +45,7 @@ class Block:
     Attributes:
         number: blocks are numbered in the order of the text; the lowest ones are run first.
         instructions: without `last`.
-        kind: "next", "branch", "switch", "exit", "barrier" or "trap".
+        kind: "next", "branch", "exit" or "barrier".
         last: the instruction that ends the block; None if it only falls through.
         successors: of a branch: where it leads to if it is taken, and otherwise.
         together: whether all lanes of a warp must arrive together.
@@ -69,7 +71,16 @@ def basic_blocks(kernel: Kernel) -> list[Block]:
     blocks, labels = _divided(kernel)
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
         after = (following.number,) if following else ()
-        block.successors = _successors(kernel, block, labels, after)
+        block.successors = after if block.kind in ("next", "barrier") else ()
+        if block.kind == "branch":
+            one = block.last
+            assert one is not None
+            (target,) = one.operands
+            assert isinstance(target, Symbol)
+            if target.name not in labels:
+                what = f"a branch to {target.name}, which is no label"
+                raise Fault(what, kernel=kernel.name, line=one.line, text=one.text)
+            block.successors = (labels[target.name], *(after if one.guard else ()))
     _find_lives(blocks)
     return blocks
 
@@ -86,7 +97,7 @@ def _divided(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     def add(one: Instruction) -> None:
         if one.name in _WHOLE_WARP:
             begin().together = True
-        kind = _kind(one)
+        kind = _KINDS.get(one.name, "next")
         if kind == "next":
             blocks[-1].instructions.append(one)
         else:
@@ -96,7 +107,7 @@ def _divided(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     for one in kernel.body:
         if isinstance(one, Label):
             labels[one.name] = begin().number
-        elif one.guard is None or _kind(one) == "branch":
+        elif one.guard is None or one.name == "bra":
             add(one)
         else:
             # A branch around it: the lanes without the predicate skip the instruction.
@@ -109,35 +120,6 @@ def _divided(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
         # The end of a body is a return.
         blocks[-1].kind = "exit"
     return blocks, labels
-
-
-def _kind(one: Instruction) -> str:
-    kinds = {"bra": "branch", "brx": "switch", "ret": "exit", "exit": "exit", "trap": "trap"}
-    kinds |= {"bar": "barrier", "barrier": "barrier"}
-    return kinds.get(one.name, "next")
-
-
-def _successors(
-    kernel: Kernel, block: Block, labels: dict[str, int], after: tuple[int, ...]
-) -> tuple[int, ...]:
-    one = block.last
-    if one is None or block.kind in ("exit", "trap", "barrier"):
-        return after if block.kind in ("next", "barrier") else ()
-    try:
-        if block.kind == "switch":
-            names = one.operands[1]
-            assert isinstance(names, Symbol)
-            return tuple(labels[name] for name in kernel.targets[names.name])
-        target = one.operands[0]
-        assert isinstance(target, Symbol)
-        return (labels[target.name], *(after if one.guard else ()))
-    except KeyError as missing:
-        raise Fault(
-            f"a branch to {missing.args[0]}, which is no label",
-            kernel=kernel.name,
-            line=one.line,
-            text=one.text,
-        ) from None
 
 
 def registers_in(operand: Operand | None) -> Iterator[Register]:
@@ -156,18 +138,15 @@ def registers_in(operand: Operand | None) -> Iterator[Register]:
             pass
 
 
-def has_result(one: Instruction) -> bool:
-    """Whether the first operand is a destination."""
-    return bool(one.operands) and one.name not in _WITHOUT_RESULT
-
-
 def read_and_written(one: Instruction) -> tuple[set[Register], set[Register]]:
     """The registers that an instruction reads, and those that it writes."""
-    written = set(registers_in(one.operands[0])) if has_result(one) else set[Register]()
+    results = 1 if one.operands and one.name not in _WITHOUT_RESULT else 0
     # A product of warpgroups is added to its result.
-    sources = one.operands[1:] if has_result(one) and one.name != "wgmma" else one.operands
-    read = {register for operand in sources for register in registers_in(operand)}
-    read |= set(registers_in(one.guard))
+    sources = one.operands[results if one.name != "wgmma" else 0 :]
+    read, written = (
+        {register for operand in operands for register in registers_in(operand)}
+        for operands in ((*sources, one.guard), one.operands[:results])
+    )
     return read, written
 
 

@@ -6,8 +6,7 @@ Sections in quotation marks are those of Nvidia's documentation of cuBLAS.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +18,8 @@ from cuda_machine.driver_state import OutsideTheDouble, State
 # "cudaDataType_t", and the one that is computed in ("cublasComputeType_t").
 TYPES = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16)}
 COMPUTE_32F, COMPUTE_32F_FAST_TF32, R_32F = 68, 77, 0
+# "cublasLtEpilogue_t"
+EPILOGUE_DEFAULT, EPILOGUE_BIAS = 1, 4
 # "cublasStatus_t"
 SUCCESS, NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = 0, 1, 7, 15
 STATUSES = {
@@ -26,43 +27,6 @@ STATUSES = {
     INVALID_VALUE: "CUBLAS_STATUS_INVALID_VALUE",
     NOT_SUPPORTED: "CUBLAS_STATUS_NOT_SUPPORTED",
 }
-
-
-class Description(IntEnum):
-    """cublasLtMatmulDescAttributes_t"""
-
-    TRANSA = 3
-    TRANSB = 4
-    FILL_MODE = 6
-    EPILOGUE = 7
-    BIAS_POINTER = 8
-    BIAS_BATCH_STRIDE = 10
-    BIAS_DATA_TYPE = 26
-
-
-class Layout(IntEnum):
-    """cublasLtMatrixLayoutAttribute_t"""
-
-    BATCH_COUNT = 5
-    STRIDED_BATCH_OFFSET = 6
-
-
-class Preference(IntEnum):
-    """cublasLtMatmulPreferenceAttributes_t"""
-
-    MAX_WORKSPACE_BYTES = 1
-    REDUCTION_SCHEME_MASK = 3
-    MIN_ALIGNMENT_A_BYTES = 5
-    MIN_ALIGNMENT_B_BYTES = 6
-    MIN_ALIGNMENT_C_BYTES = 7
-    MIN_ALIGNMENT_D_BYTES = 8
-
-
-class Epilogue(IntEnum):
-    """cublasLtEpilogue_t"""
-
-    DEFAULT = 1
-    BIAS = 4
 
 
 class CublasLtError(Exception):
@@ -73,28 +37,22 @@ class CublasLtError(Exception):
         self.status = status
 
 
-# The attributes that the double knows: their types, and their values before they are set
-# ("cublasLtMatmulDescAttributes_t", "cublasLtMatrixLayoutAttribute_t",
+# The attributes that the double knows, by their numbers: names, types, and values before they are
+# set ("cublasLtMatmulDescAttributes_t", "cublasLtMatrixLayoutAttribute_t",
 # "cublasLtMatmulPreferenceAttributes_t"). A pointer has eight bytes.
-ATTRIBUTES: dict[str, dict[int, tuple[type[Any], int]]] = {
+ATTRIBUTES: dict[str, dict[int, tuple[str, type[Any], int]]] = {
     "operation": {
-        Description.TRANSA: (np.int32, 0),
-        Description.TRANSB: (np.int32, 0),
-        Description.EPILOGUE: (np.uint32, int(Epilogue.DEFAULT)),
-        Description.BIAS_POINTER: (np.uint64, 0),
-        # -1: the type of D.
-        Description.BIAS_DATA_TYPE: (np.int32, -1),
-        Description.BIAS_BATCH_STRIDE: (np.int64, 0),
+        3: ("TRANSA", np.int32, 0),
+        4: ("TRANSB", np.int32, 0),
+        7: ("EPILOGUE", np.uint32, EPILOGUE_DEFAULT),
+        8: ("BIAS_POINTER", np.uint64, 0),
     },
-    "layout": {Layout.BATCH_COUNT: (np.int32, 1), Layout.STRIDED_BATCH_OFFSET: (np.int64, 0)},
+    "layout": {5: ("BATCH_COUNT", np.int32, 1), 6: ("STRIDED_BATCH_OFFSET", np.int64, 0)},
     "preference": {
-        Preference.MAX_WORKSPACE_BYTES: (np.uint64, 0),
+        1: ("MAX_WORKSPACE_BYTES", np.uint64, 0),
         # All schemes.
-        Preference.REDUCTION_SCHEME_MASK: (np.uint32, 7),
-        Preference.MIN_ALIGNMENT_A_BYTES: (np.uint32, 256),
-        Preference.MIN_ALIGNMENT_B_BYTES: (np.uint32, 256),
-        Preference.MIN_ALIGNMENT_C_BYTES: (np.uint32, 256),
-        Preference.MIN_ALIGNMENT_D_BYTES: (np.uint32, 256),
+        3: ("REDUCTION_SCHEME_MASK", np.uint32, 7),
+        **{n: (f"MIN_ALIGNMENT_{'ABCD'[n - 5]}_BYTES", np.uint32, 256) for n in range(5, 9)},
     },
 }
 
@@ -106,10 +64,10 @@ class Descriptor:
     handle: int
     kind: str
     created: tuple[int, ...]
-    attributes: dict[int, int] = field(default_factory=dict[int, int])
+    attributes: dict[str, int]
 
-    def __getitem__(self, name: Any) -> int:
-        return self.attributes.get(name, ATTRIBUTES[self.kind][name][1])
+    def __getitem__(self, name: str) -> int:
+        return self.attributes[name]
 
 
 class DescriptorCalls:
@@ -128,78 +86,64 @@ class DescriptorCalls:
             raise OutsideTheDouble(f"{handle:#x} is no {kind} that exists")
         return found
 
-    def cublasLtMatmulDescCreate(self, matmulDesc: int, computeType: int, scaleType: int) -> None:
+    def cublasLtMatmulDescCreate(self, matmulDesc, computeType, scaleType):
         """The double computes in float32, and multiplies float32 that are rounded to TF32."""
         if computeType not in (COMPUTE_32F, COMPUTE_32F_FAST_TF32) or scaleType != R_32F:
             raise OutsideTheDouble(f"compute type {computeType} with scale type {scaleType}")
         self._create(matmulDesc, "operation", computeType, scaleType)
 
-    def cublasLtMatrixLayoutCreate(
-        self, matLayout: int, type: int, rows: int, cols: int, ld: int
-    ) -> None:
+    def cublasLtMatrixLayoutCreate(self, matLayout, type, rows, cols, ld):
         if type not in TYPES:
             raise OutsideTheDouble(f"matrices of the type {type}")
         self._create(matLayout, "layout", type, rows, cols, ld)
 
-    def cublasLtMatmulPreferenceCreate(self, pref: int) -> None:
+    def cublasLtMatmulPreferenceCreate(self, pref):
         self._create(pref, "preference")
 
-    def cublasLtMatmulDescDestroy(self, matmulDesc: int) -> None:
+    def cublasLtMatmulDescDestroy(self, matmulDesc):
         del self.descriptors[self.find("operation", matmulDesc).handle]
 
-    def cublasLtMatrixLayoutDestroy(self, matLayout: int) -> None:
+    def cublasLtMatrixLayoutDestroy(self, matLayout):
         del self.descriptors[self.find("layout", matLayout).handle]
 
-    def cublasLtMatmulPreferenceDestroy(self, pref: int) -> None:
+    def cublasLtMatmulPreferenceDestroy(self, pref):
         del self.descriptors[self.find("preference", pref).handle]
 
-    def cublasLtMatmulDescSetAttribute(
-        self, matmulDesc: int, attr: int, buf: int, sizeInBytes: int
-    ) -> None:
+    def cublasLtMatmulDescSetAttribute(self, matmulDesc, attr, buf, sizeInBytes):
         self._set(self.find("operation", matmulDesc), attr, buf, sizeInBytes)
 
-    def cublasLtMatrixLayoutSetAttribute(
-        self, matLayout: int, attr: int, buf: int, sizeInBytes: int
-    ) -> None:
+    def cublasLtMatrixLayoutSetAttribute(self, matLayout, attr, buf, sizeInBytes):
         self._set(self.find("layout", matLayout), attr, buf, sizeInBytes)
 
-    def cublasLtMatmulPreferenceSetAttribute(
-        self, pref: int, attr: int, buf: int, sizeInBytes: int
-    ) -> None:
+    def cublasLtMatmulPreferenceSetAttribute(self, pref, attr, buf, sizeInBytes):
         self._set(self.find("preference", pref), attr, buf, sizeInBytes)
 
     def _create(self, address: int, kind: str, *created: int) -> None:
         handle = self.state.new_handle()
-        self.descriptors[handle] = Descriptor(handle, kind, created)
+        attributes = {name: value for name, _, value in ATTRIBUTES[kind].values()}
+        self.descriptors[handle] = Descriptor(handle, kind, created, attributes)
         ctypes.c_uint64.from_address(address).value = handle
 
     def _set(self, descriptor: Descriptor, attribute: int, buffer: int, size: int) -> None:
-        known = ATTRIBUTES[descriptor.kind].get(attribute)
-        if known is None:
+        if attribute not in ATTRIBUTES[descriptor.kind]:
             raise OutsideTheDouble(f"attribute {attribute} of the {descriptor.kind}")
-        dtype = np.dtype(known[0])
+        name, kind, _ = ATTRIBUTES[descriptor.kind][attribute]
+        dtype = np.dtype(kind)
         if not buffer:
             raise CublasLtError(INVALID_VALUE, "the attribute has no buffer")
         if size != dtype.itemsize:
             raise CublasLtError(INVALID_VALUE, f"the attribute has {dtype.itemsize} bytes")
         value = int(np.frombuffer(ctypes.string_at(buffer, size), dtype)[0])
-        _check_value(descriptor.kind, attribute, value)
-        descriptor.attributes[attribute] = value
-
-
-def _check_value(kind: str, attribute: int, value: int) -> None:
-    """Refuses values that an attribute cannot have, or that the double does not compute."""
-    if kind == "operation" and attribute in (Description.TRANSA, Description.TRANSB):
-        if value not in (0, 1):
+        # Refuses values that an attribute cannot have, or that the double does not compute.
+        if "TRANS" in name and value not in (0, 1):
             raise OutsideTheDouble(f"operation {value} on a matrix")
-    elif kind == "operation" and attribute == Description.EPILOGUE:
-        if value not in (Epilogue.DEFAULT, Epilogue.BIAS):
+        if "EPILOGUE" in name and value not in (EPILOGUE_DEFAULT, EPILOGUE_BIAS):
             raise OutsideTheDouble(f"epilogue {value}")
-    elif kind == "layout" and attribute == Layout.BATCH_COUNT:
-        if value < 1:
+        if "BATCH_COUNT" in name and value < 1:
             raise CublasLtError(INVALID_VALUE, f"a batch of {value}")
-    elif kind == "preference" and attribute in range(5, 9) and value & (value - 1):
-        raise CublasLtError(INVALID_VALUE, f"an alignment of {value} bytes")
+        if "ALIGNMENT" in name and value & (value - 1):
+            raise CublasLtError(INVALID_VALUE, f"an alignment of {value} bytes")
+        descriptor.attributes[name] = value
 
 
 # Products
@@ -323,22 +267,23 @@ def _as_tf32(factors: Doubles) -> Doubles:
 def problem_of(operation: Descriptor, layouts: tuple[Descriptor, ...]) -> Problem:
     """The problem of some descriptors, if it obeys the rules."""
     a, b, c, d = map(_layouted, "ABCD", layouts)
-    transposed = operation[Description.TRANSA] == 1, operation[Description.TRANSB] == 1
+    transposed = operation["TRANSA"] == 1, operation["TRANSB"] == 1
     _check_sizes(a, b, c, d, transposed)
     is_tf32 = operation.created[0] == COMPUTE_32F_FAST_TF32
     if is_tf32 and (a.type, d.type) != (R_32F, R_32F):
         raise CublasLtError(NOT_SUPPORTED, f"types {a.type} and {d.type} as TF32")
     if (a.type, d.type) not in SUPPORTED or a.type != b.type or c.type != d.type:
         raise CublasLtError(NOT_SUPPORTED, f"types {a.type}, {b.type}, {c.type}, {d.type}")
-    has_bias = operation[Description.EPILOGUE] == Epilogue.BIAS
-    if has_bias:
-        _check_bias(operation, d)
+    has_bias = operation["EPILOGUE"] == EPILOGUE_BIAS
+    # "CUBLASLT_MATMUL_DESC_BIAS_POINTER": heuristics depend on the address.
+    if has_bias and not operation["BIAS_POINTER"]:
+        raise CublasLtError(INVALID_VALUE, "a bias without an address")
     return Problem(a, b, c, d, *transposed, has_bias, is_tf32)
 
 
 def _layouted(name: str, descriptor: Descriptor) -> Layouted:
     type_, rows, columns, leading = descriptor.created
-    batch, stride = descriptor[Layout.BATCH_COUNT], descriptor[Layout.STRIDED_BATCH_OFFSET]
+    batch, stride = descriptor["BATCH_COUNT"], descriptor["STRIDED_BATCH_OFFSET"]
     if rows < 1 or columns < 1:
         raise OutsideTheDouble(f"{name} without elements")
     # "CUBLASLT_MATRIX_LAYOUT_LD": large enough that columns do not overlap.
@@ -374,13 +319,3 @@ def _overlap(d: Layouted) -> bool:
     indices = np.arange(d.batch)[:, None, None] * d.stride + np.arange(d.columns) * d.leading
     indices = indices[..., None] + np.arange(d.rows)
     return len(np.unique(indices)) < indices.size
-
-
-def _check_bias(operation: Descriptor, d: Layouted) -> None:
-    # "CUBLASLT_MATMUL_DESC_BIAS_POINTER": heuristics depend on the address.
-    if not operation[Description.BIAS_POINTER]:
-        raise CublasLtError(INVALID_VALUE, "a bias without an address")
-    if operation[Description.BIAS_DATA_TYPE] not in (-1, d.type):
-        raise CublasLtError(NOT_SUPPORTED, "a bias of another type than D")
-    if operation[Description.BIAS_BATCH_STRIDE]:
-        raise OutsideTheDouble("a bias for each product of a batch")

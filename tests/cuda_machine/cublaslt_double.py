@@ -30,39 +30,20 @@ from cuda_machine.cublaslt_descriptors import (
     SUCCESS,
     Bytes,
     CublasLtError,
-    Description,
     Descriptor,
     DescriptorCalls,
-    Layouted,
-    Preference,
     Problem,
     problem_of,
 )
 from cuda_machine.driver_state import Context, OutsideTheDouble, State
 from cuda_machine.faults import Fault
-from lamina.engines.cuda.cublaslt_functions import FUNCTIONS
+from lamina.engines.cuda.cublaslt_functions import FUNCTIONS, HeuristicResult
 
 # The simulated clock's milliseconds for a multiplication.
 MILLISECONDS_PER_MULTIPLICATION = 1e-9
 WORKSPACE_ALIGNMENT = 256
 # Begins the data of the double's algorithms.
 MARK = 0x1A31A
-# cublasLtMatmulHeuristicResult_t
-HEURISTIC_RESULT = np.dtype(
-    [
-        ("algorithm", np.uint64, 8),
-        ("workspace_bytes", np.uint64),
-        ("state", np.int32),
-        ("waves", np.float32),
-        ("reserved", np.int32, 4),
-    ]
-)
-_ALIGNMENTS = (
-    Preference.MIN_ALIGNMENT_A_BYTES,
-    Preference.MIN_ALIGNMENT_B_BYTES,
-    Preference.MIN_ALIGNMENT_C_BYTES,
-    Preference.MIN_ALIGNMENT_D_BYTES,
-)
 
 
 @dataclass(frozen=True)
@@ -129,27 +110,18 @@ class CublasLtDouble(DescriptorCalls):
         found = [f"{one.kind} {one.handle:#x}" for one in self.descriptors.values()]
         return [*found, *(f"handle {handle:#x}" for handle in self._handles)]
 
-    def cublasLtCreate(self, lightHandle: int) -> None:
+    def cublasLtCreate(self, lightHandle):
         """Writes a handle for the current context ("cublasLtCreate()")."""
-        if not self.state.stack:
+        if not self.state.thread.contexts:
             raise CublasLtError(NOT_INITIALIZED, "no context is current")
         handle = self.state.new_handle()
         self._handles[handle] = self.state.current()
         ctypes.c_uint64.from_address(lightHandle).value = handle
 
     def cublasLtMatmulAlgoGetHeuristic(
-        self,
-        lightHandle: int,
-        operationDesc: int,
-        Adesc: int,
-        Bdesc: int,
-        Cdesc: int,
-        Ddesc: int,
-        preference: int,
-        requestedAlgoCount: int,
-        heuristicResultsArray: int,
-        returnAlgoCount: int,
-    ) -> None:
+        self, lightHandle, operationDesc, Adesc, Bdesc, Cdesc, Ddesc, preference,
+        requestedAlgoCount, heuristicResultsArray, returnAlgoCount,
+    ):  # fmt: skip
         self._check_handle(lightHandle)
         operation = self.find("operation", operationDesc)
         layouts = tuple(self.find("layout", one) for one in (Adesc, Bdesc, Cdesc, Ddesc))
@@ -163,47 +135,24 @@ class CublasLtDouble(DescriptorCalls):
         ctypes.c_int.from_address(returnAlgoCount).value = count
         for place in range(count):
             algorithm = self._algorithm(place, operation, wanted)
-            address = heuristicResultsArray + place * HEURISTIC_RESULT.itemsize
-            self._write(address, algorithm, algorithm.data(problem))
+            address = heuristicResultsArray + place * ctypes.sizeof(HeuristicResult)
+            result = HeuristicResult.from_address(address)
+            result.algorithm[:] = algorithm.data(problem)
+            result.workspace_bytes = algorithm.workspace
+            result.state = NOT_SUPPORTED if self.failure == "state" else SUCCESS
+            result.waves = 1.0
 
     def _algorithm(self, place: int, operation: Descriptor, wanted: Descriptor) -> Algorithm:
-        bias = operation[Description.BIAS_POINTER]
-        alignments = (*(wanted[name] for name in _ALIGNMENTS), min(bias & -bias, 256))
-        most, mask = (
-            wanted[Preference.MAX_WORKSPACE_BYTES],
-            wanted[Preference.REDUCTION_SCHEME_MASK],
-        )
-        workspace = self.workspace if self.workspace <= most else 0
-        return Algorithm(alignments, workspace, mask, place)
-
-    def _write(self, address: int, algorithm: Algorithm, data: tuple[int, ...]) -> None:
-        """Writes a cublasLtMatmulHeuristicResult_t."""
-        result = np.zeros(1, HEURISTIC_RESULT)
-        result["algorithm"] = data
-        result["workspace_bytes"] = algorithm.workspace
-        result["state"] = NOT_SUPPORTED if self.failure == "state" else SUCCESS
-        result["waves"] = 1.0
-        ctypes.memmove(address, result.tobytes(), HEURISTIC_RESULT.itemsize)
+        bias = operation["BIAS_POINTER"]
+        promised = (wanted[f"MIN_ALIGNMENT_{matrix}_BYTES"] for matrix in "ABCD")
+        workspace = self.workspace if self.workspace <= wanted["MAX_WORKSPACE_BYTES"] else 0
+        schemes = wanted["REDUCTION_SCHEME_MASK"]
+        return Algorithm((*promised, min(bias & -bias, 256)), workspace, schemes, place)
 
     def cublasLtMatmul(
-        self,
-        lightHandle: int,
-        computeDesc: int,
-        alpha: int,
-        A: int,
-        Adesc: int,
-        B: int,
-        Bdesc: int,
-        beta: int,
-        C: int,
-        Cdesc: int,
-        D: int,
-        Ddesc: int,
-        algo: int,
-        workspace: int,
-        workspaceSizeInBytes: int,
-        stream: int,
-    ) -> None:
+        self, lightHandle, computeDesc, alpha, A, Adesc, B, Bdesc, beta, C, Cdesc, D, Ddesc,
+        algo, workspace, workspaceSizeInBytes, stream,
+    ):  # fmt: skip
         self._check_handle(lightHandle)
         operation = self.find("operation", computeDesc)
         layouts = tuple(self.find("layout", one) for one in (Adesc, Bdesc, Cdesc, Ddesc))
@@ -221,7 +170,7 @@ class CublasLtDouble(DescriptorCalls):
             raise OutsideTheDouble("a product without an algorithm")
         data = tuple((ctypes.c_uint64 * 8).from_address(algo))
         algorithm = Algorithm.of_data(data, problem)
-        bias = operation[Description.BIAS_POINTER] if problem.has_bias else 0
+        bias = operation["BIAS_POINTER"] if problem.has_bias else 0
         _check_addresses(algorithm, problem, (A, B, C, D, bias))
         _check_workspace(algorithm, workspace, workspaceSizeInBytes)
         product = _Product(self.state, problem, A, B, C if kept else 0, D, bias)
@@ -241,14 +190,14 @@ class CublasLtDouble(DescriptorCalls):
         if data not in self._loaded:
             self.state.check_unsafe_call()
             self._loaded.add(data)
-        self.state.run_or_capture(found, "cublasLtMatmul", run)
+        self.state.run_or_capture(found, run)
 
     def _check_handle(self, handle: int) -> None:
         context = self._handles.get(handle)
         if context is None:
             raise CublasLtError(NOT_INITIALIZED, "no such handle")
         # "cublasLtCreate()": a handle is tied to the device that was current.
-        if not self.state.stack or self.state.current() is not context:
+        if not self.state.thread.contexts or self.state.current() is not context:
             raise OutsideTheDouble("a handle of another context than the current one")
 
 
@@ -283,16 +232,15 @@ class Functions:
 
 def _check_addresses(algorithm: Algorithm, problem: Problem, addresses: tuple[int, ...]) -> None:
     """Heuristics exclude algorithms that need larger alignments than they were promised."""
-    for name, address, alignment in zip("ABCD", addresses, algorithm.alignments, strict=False):
+    matrices = problem.a, problem.b, problem.c, problem.d
+    rows = zip("ABCD", addresses, algorithm.alignments, matrices, strict=False)
+    for name, address, alignment, one in rows:
         if address % alignment:
             raise OutsideTheDouble(f"{name} is not aligned to {alignment} bytes, as was promised")
-    if problem.has_bias and addresses[4] % algorithm.alignments[4]:
-        raise OutsideTheDouble("the bias is not aligned as the heuristic saw it")
-    for name, address, one in zip(
-        "ABCD", addresses, (problem.a, problem.b, problem.c, problem.d), strict=False
-    ):
         if address % one.dtype.itemsize:
             raise OutsideTheDouble(f"{name} is not aligned to its elements")
+    if problem.has_bias and addresses[4] % algorithm.alignments[4]:
+        raise OutsideTheDouble("the bias is not aligned as the heuristic saw it")
 
 
 def _check_workspace(algorithm: Algorithm, address: int, size: int) -> None:
@@ -333,25 +281,21 @@ class _Product:
 
     def run(self, algorithm: Algorithm, workspace: int) -> float:
         one = self.problem
-        a, b = self._read(self.a, one.a), self._read(self.b, one.b)
-        c = self._read(self.c, one.c) if self.c else None
+        a, b = self._bytes(self.a, one.a.bytes), self._bytes(self.b, one.b.bytes)
+        c = self._bytes(self.c, one.c.bytes) if self.c else None
         bias = None
         if self.bias:
             bias = self._bytes(self.bias, one.d.rows * one.d.dtype.itemsize)
         result = one.compute(a, b, c, bias, algorithm.schemes)
-        for batch, matrix in enumerate(result):
-            for column in range(one.d.columns):
-                element = batch * one.d.stride + column * one.d.leading
-                address = self.d + element * one.d.dtype.itemsize
-                data = np.ascontiguousarray(matrix[:, column]).tobytes()
-                self._memory(address, len(data)).write(address, data)
+        for batch, column in np.ndindex(one.d.batch, one.d.columns):
+            element = batch * one.d.stride + column * one.d.leading
+            address = self.d + element * one.d.dtype.itemsize
+            data = result[batch, :, column].tobytes()
+            self._memory(address, len(data)).write(address, data)
         size = algorithm.workspace
         if size:
             self._memory(workspace, size).write(workspace, b"\xa5" * size)
         return result.size * one.inner * MILLISECONDS_PER_MULTIPLICATION
-
-    def _read(self, address: int, matrix: Layouted) -> Bytes:
-        return self._bytes(address, matrix.bytes)
 
     def _bytes(self, address: int, size: int) -> Bytes:
         return np.frombuffer(self._memory(address, size).read(address, size), np.uint8)

@@ -1,95 +1,239 @@
-"""The driver's functions for devices, contexts and errors."""
+"""The driver's functions for devices, contexts, errors and memory."""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from typing import Any
 
-from cuda.bindings.driver import CUcontext, CUdevice, CUdevice_attribute, CUresult
+import numpy as np
+from cuda.bindings.driver import CUcontext, CUdevice, CUdeviceptr, CUresult
 
 from cuda_machine.driver_state import (
-    Calls,
+    Allocation,
     Context,
     CudaError,
     Device,
+    HostAllocation,
     OutsideTheDouble,
+    State,
+    UseAfterRelease,
     driver_call,
 )
+from cuda_machine.operations import Stream
 
 # The version of CUDA whose driver the double stands for: 13.0.
 DRIVER_VERSION = 13000
+# The simulated clock's milliseconds for a byte that is copied or filled.
+MILLISECONDS_PER_BYTE = 1e-6
+# Bytes of page-locked memory that are kept after they were freed.
+KEPT_AFTER_RELEASE = 64 << 20
+# Page-locked memory is aligned as pages are.
+PAGE = 4096
 
 
-class DeviceCalls(Calls):
-    """cuInit, cuDevice..., cuCtx... and cuGetError..."""
+class DeviceCalls(State):
+    """cuInit, cuDevice..., cuCtx..., cuGetError..., cuMem... and cuMemcpy...
+
+    "API synchronization behavior" says which of them wait.
+    """
 
     @driver_call(context=False, initialized=False)
-    def cuInit(self, Flags: int) -> None:
+    def cuInit(self, Flags):
         if Flags != 0:
-            raise CudaError(CUresult.CUDA_ERROR_INVALID_VALUE)
-        if not self.state.devices:
-            raise CudaError(CUresult.CUDA_ERROR_NO_DEVICE)
-        self.state.initialized = True
+            raise CudaError("INVALID_VALUE")
+        if not self.devices:
+            raise CudaError("NO_DEVICE")
+        self.initialized = True
 
     @driver_call(1, context=False, initialized=False)
-    def cuDriverGetVersion(self) -> int:
+    def cuDriverGetVersion(self):
         return DRIVER_VERSION
 
     @driver_call(1, context=False, initialized=False)
-    def cuGetErrorString(self, error: CUresult) -> bytes:
+    def cuGetErrorString(self, error):
         return f"the text of {CUresult(error).name}".encode()
 
     @driver_call(1, context=False)
-    def cuDeviceGetCount(self) -> int:
-        return len(self.state.devices)
+    def cuDeviceGetCount(self):
+        return len(self.devices)
 
     @driver_call(1, context=False)
-    def cuDeviceGet(self, ordinal: int) -> CUdevice:
+    def cuDeviceGet(self, ordinal):
         return CUdevice(self._device(ordinal).ordinal)
 
     @driver_call(1, context=False)
-    def cuDeviceGetName(self, length: int, dev: Any) -> bytes:
+    def cuDeviceGetName(self, length, dev):
         # The bindings return all of a buffer of spaces, in which the driver writes up to a NUL.
         name = self._device(dev).description.name.encode()[: length - 1]
         return (name + b"\0").ljust(length)
 
     @driver_call(1, context=False)
-    def cuDeviceGetAttribute(self, attrib: CUdevice_attribute, dev: Any) -> int:
-        device = self._device(dev)
-        attributes = device.description.attributes()
+    def cuDeviceGetAttribute(self, attrib, dev):
+        attributes = self._device(dev).description.attributes()
         if attrib not in attributes:
             raise OutsideTheDouble(f"the double's devices have no value for {attrib.name}")
         return attributes[attrib]
 
     @driver_call(1, context=False)
-    def cuDeviceTotalMem(self, dev: Any) -> int:
+    def cuDeviceTotalMem(self, dev):
         return self._device(dev).description.memory
 
     @driver_call(1, context=False)
-    def cuDevicePrimaryCtxRetain(self, dev: Any) -> CUcontext:
+    def cuDevicePrimaryCtxRetain(self, dev):
         device = self._device(dev)
         if device.primary is None:
-            device.primary = self.state.add(Context(self.state.new_handle(), device))
+            device.primary = self.add(Context, device)
         return CUcontext(device.primary.handle)
 
     @driver_call(1, context=False)
-    def cuCtxGetCurrent(self) -> CUcontext:
-        return CUcontext(self.state.stack[-1].handle if self.state.stack else 0)
+    def cuCtxGetCurrent(self):
+        return CUcontext(self.current().handle if self.thread.contexts else 0)
 
     @driver_call(context=False)
-    def cuCtxPushCurrent(self, ctx: Any) -> None:
-        self.state.stack.append(self._context(ctx))
+    def cuCtxPushCurrent(self, ctx):
+        self.thread.contexts.append(self.find(Context, ctx, "INVALID_CONTEXT"))
 
     @driver_call(1, context=False)
-    def cuCtxPopCurrent(self) -> CUcontext:
-        if not self.state.stack:
-            raise CudaError(CUresult.CUDA_ERROR_INVALID_CONTEXT)
-        return CUcontext(self.state.stack.pop().handle)
+    def cuCtxPopCurrent(self):
+        handle = self.current().handle
+        self.thread.contexts.pop()
+        return CUcontext(handle)
 
     def _device(self, device: Any) -> Device:
         number = int(device)
-        if not 0 <= number < len(self.state.devices):
-            raise CudaError(CUresult.CUDA_ERROR_INVALID_DEVICE)
-        return self.state.devices[number]
+        if not 0 <= number < len(self.devices):
+            raise CudaError("INVALID_DEVICE")
+        return self.devices[number]
 
-    def _context(self, handle: Any) -> Context:
-        return self.state.find(Context, handle, CUresult.CUDA_ERROR_INVALID_CONTEXT)
+    # Memory
+
+    @driver_call(2)
+    def cuMemGetInfo(self):
+        device = self.current().device
+        total = device.description.memory
+        return total - device.memory.used, total
+
+    @driver_call(1)
+    def cuMemAlloc(self, bytesize):
+        self.check_unsafe_call()
+        context = self.current()
+        if bytesize == 0:
+            raise CudaError("INVALID_VALUE")
+        address = context.device.memory.allocate(bytesize)
+        self.allocations[address] = Allocation(address, bytesize, context)
+        return CUdeviceptr(address)
+
+    @driver_call()
+    def cuMemFree(self, dptr):
+        """Frees at once: that the call waits for work is not documented ("may")."""
+        self.check_unsafe_call()
+        allocation = self.allocations.get(int(dptr))
+        if allocation is None or allocation.context is not self.current():
+            raise CudaError("INVALID_VALUE")
+        allocation.freed = True
+        allocation.memory.free(allocation.address)
+        del self.allocations[allocation.address]
+
+    @driver_call(1)
+    def cuMemHostAlloc(self, bytesize, Flags):
+        if Flags & ~0b111 or bytesize == 0:
+            raise CudaError("INVALID_VALUE")
+        self.check_unsafe_call()
+        buffer = np.full(bytesize + PAGE, 0xA5, np.uint8)
+        address = -(-buffer.ctypes.data // PAGE) * PAGE
+        self.pinned[address] = HostAllocation(address, bytesize, self.current(), buffer=buffer)
+        return address
+
+    @driver_call()
+    def cuMemFreeHost(self, p):
+        """What may still be read there is recognizable."""
+        self.check_unsafe_call()
+        allocation = self.pinned.pop(int(p), None)
+        if allocation is None:
+            raise CudaError("INVALID_VALUE")
+        allocation.freed = True
+        allocation.buffer[:] = 0xA5
+        self.released.append(allocation)
+        while sum(one.size for one in self.released) > KEPT_AFTER_RELEASE:
+            self.released.popleft()
+
+    @driver_call()
+    def cuMemcpyHtoDAsync(self, dstDevice, srcHost, ByteCount, hStream):
+        """Page-locked memory is read when the copy runs, pageable memory by the call."""
+        stream = self.find_stream(hStream)
+        target, address, size = int(dstDevice), int(srcHost), ByteCount
+        to, pinned = self._allocation(target, size), self._pinned(stream, address, size)
+        staged = ctypes.string_at(address, size) if pinned is None else b""
+
+        def copy() -> None:
+            to.memory.write(target, staged if pinned is None else ctypes.string_at(address, size))
+
+        self._enqueue(stream, copy, size, to, pinned)
+
+    @driver_call()
+    def cuMemcpyDtoHAsync(self, dstHost, srcDevice, ByteCount, hStream):
+        """Page-locked memory is written when the copy runs, pageable memory by the call."""
+        stream = self.find_stream(hStream)
+        address, source, size = int(dstHost), int(srcDevice), ByteCount
+        of, pinned = self._allocation(source, size), self._pinned(stream, address, size)
+
+        def copy() -> None:
+            ctypes.memmove(address, of.memory.read(source, size), size)
+
+        self._enqueue(stream, copy, size, of, pinned)
+        if pinned is None and stream.last is not None:
+            self.wait(stream.last)
+
+    @driver_call()
+    def cuMemcpyDtoDAsync(self, dstDevice, srcDevice, ByteCount, hStream):
+        target, source = int(dstDevice), int(srcDevice)
+        to, of = self._allocation(target, ByteCount), self._allocation(source, ByteCount)
+
+        def copy() -> None:
+            to.memory.copy(target, source, ByteCount, of.memory)
+
+        self._enqueue(self.find_stream(hStream), copy, ByteCount, to, of)
+
+    @driver_call()
+    def cuMemsetD8Async(self, dstDevice, uc, N, hStream):
+        target, to = int(dstDevice), self._allocation(int(dstDevice), N)
+
+        def fill() -> None:
+            to.memory.write(target, bytes([uc]) * N)
+
+        self._enqueue(self.find_stream(hStream), fill, N, to)
+
+    def _enqueue(
+        self, stream: Stream, action: Callable[[], None], size: int, *used: Allocation | None
+    ) -> None:
+        """Adds a copy or fill, which must not run after what it uses was freed."""
+
+        def run() -> float:
+            for one in used:
+                if one is not None and one.freed:
+                    raise UseAfterRelease(*one.used_when_freed)
+            action()
+            return size * MILLISECONDS_PER_BYTE
+
+        self.run_or_capture(stream, run)
+
+    def _allocation(self, address: int, size: int) -> Allocation:
+        """The allocation that has these bytes, which are of any device (unified addressing)."""
+        for allocation in self.allocations.values():
+            offset = address - allocation.address
+            if offset >= 0 and offset + size <= allocation.size:
+                return allocation
+        raise CudaError("INVALID_VALUE")
+
+    def _pinned(self, stream: Stream, address: int, size: int) -> HostAllocation | None:
+        """The page-locked allocation that has these bytes; None if they are pageable."""
+        for allocation in self.pinned.values():
+            start = address - allocation.address
+            if start >= 0 and start + size <= allocation.size:
+                return allocation
+            if start < allocation.size and start + size > 0:
+                raise OutsideTheDouble("a copy of bytes that are page-locked in part only")
+        if stream.capture is not None:
+            raise OutsideTheDouble("the capture of a copy of pageable memory")
+        return None

@@ -23,9 +23,8 @@ from cuda.bindings import driver
 
 from cuda_machine.driver_devices import DeviceCalls
 from cuda_machine.driver_kernels import KernelCalls
-from cuda_machine.driver_memory import MemoryCalls
-from cuda_machine.driver_state import Context, Device, DeviceDescription, State
-from cuda_machine.driver_streams import GraphCalls, StreamCalls
+from cuda_machine.driver_state import Context, Device, DeviceDescription
+from cuda_machine.driver_streams import StreamCalls
 from cuda_machine.machine import Checks, Machine
 from cuda_machine.memory import BASE, Memory
 from cuda_machine.nvrtc_double import NvrtcDouble
@@ -41,7 +40,7 @@ ADDRESSES = 1 << 40
 BLOCKS = {"early": "ascending", "late": "descending"}
 
 
-class DriverDouble(DeviceCalls, MemoryCalls, KernelCalls, StreamCalls, GraphCalls):
+class DriverDouble(DeviceCalls, KernelCalls, StreamCalls):
     """Has the functions of its base classes, and all classes and numbers of the real module."""
 
     def __getattr__(self, name: str) -> Any:
@@ -78,8 +77,7 @@ class CudaDouble:
             )
             made.append(Device(ordinal, description, memory, machine))
         counts = Counter() if counts is None else counts
-        self._state = State(made, order, counts)
-        self.driver = DriverDouble(self._state)
+        self.driver = DriverDouble(made, order, counts)
         self.nvrtc = NvrtcDouble(counts, assembles=assembles)
 
     @cached_property
@@ -87,25 +85,25 @@ class CudaDouble:
         """Stands for the library cuBLASLt."""
         from cuda_machine.cublaslt_double import CublasLtDouble
 
-        return CublasLtDouble(self._state)
+        return CublasLtDouble(self.driver)
 
     @property
     def faults(self) -> list[Exception]:
-        return self._state.faults
+        return self.driver.faults
 
     def recover(self) -> list[Exception]:
         """Make failed devices usable again, as a new process would; return what went wrong."""
-        faults, self._state.faults = self._state.faults, []
-        for device in self._state.devices:
-            if device.error is not None and device.primary is not None:
+        faults, self.driver.faults = self.driver.faults, []
+        for device in self.driver.devices:
+            if device.error and device.primary is not None:
                 # What the device had still to do is lost.
-                self._state.scheduler.drop(device.primary)
-            device.error = None
+                self.driver.scheduler.drop(device.primary)
+            device.error = ""
         return faults
 
     def leaks(self) -> list[str]:
         """What is still alive, one line each: allocations, and handles of every kind."""
-        state = self._state
+        state = self.driver
         found = [
             f"{one.size} bytes on device {one.context.device.ordinal}"
             for one in state.allocations.values()

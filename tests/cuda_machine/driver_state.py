@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -12,22 +13,13 @@ from typing import Any, TypeVar
 
 from cuda.bindings.driver import CUdevice_attribute, CUresult, CUstreamCaptureMode
 
-from cuda_machine.faults import Fault
+from cuda_machine.faults import Fault, OutOfMemory
 from cuda_machine.machine import Machine
 from cuda_machine.memory import Memory
 from cuda_machine.operations import Node, Operation, Order, Scheduler, Stream
 from lamina.base.garbage import Pause
 
 Thing = TypeVar("Thing")
-# Bytes of page-locked memory that are kept after they were freed.
-KEPT_AFTER_RELEASE = 64 << 20
-# How the machine's faults begin for which CUDA has an error of their own.
-FAULTS = {
-    "an illegal address": CUresult.CUDA_ERROR_ILLEGAL_ADDRESS,
-    "a misaligned address": CUresult.CUDA_ERROR_MISALIGNED_ADDRESS,
-}
-
-
 # Static and dynamic shared memory of a block that has not opted in to more.
 SHARED_WITHOUT_OPT_IN = 48 * 1024
 # By compute capability, the bytes of shared memory of a multiprocessor, and the most of a block
@@ -79,11 +71,11 @@ class DeviceDescription:
 
 
 class CudaError(Exception):
-    """A call fails with a result of CUDA."""
+    """A call fails with a result of CUDA, by its name without CUDA_ERROR_."""
 
-    def __init__(self, result: CUresult) -> None:
-        super().__init__(result.name)
-        self.result = result
+    def __init__(self, name: str) -> None:
+        super().__init__(f"CUDA_ERROR_{name}")
+        self.result: CUresult = getattr(CUresult, f"CUDA_ERROR_{name}")
 
 
 class OutsideTheDouble(Exception):
@@ -93,11 +85,9 @@ class OutsideTheDouble(Exception):
 class UseAfterRelease(Exception):
     """An operation runs after something that it uses was freed or unloaded."""
 
-    def __init__(
-        self, text: str, cuda_result: CUresult = CUresult.CUDA_ERROR_LAUNCH_FAILED
-    ) -> None:
+    def __init__(self, text: str, error: str = "LAUNCH_FAILED") -> None:
         super().__init__(text)
-        self.cuda_result = cuda_result
+        self.error = error
 
 
 @dataclass(eq=False)
@@ -108,7 +98,7 @@ class Device:
     machine: Machine
     primary: Context | None = None
     # What every later call returns: after a fault a process cannot use its device any more.
-    error: CUresult | None = None
+    error: str = ""
 
 
 @dataclass(eq=False)
@@ -121,7 +111,7 @@ class Context:
     clock: float = 0.0
 
     def check(self) -> None:
-        if self.device.error is not None:
+        if self.device.error:
             raise CudaError(self.device.error)
 
 
@@ -134,10 +124,12 @@ class Allocation:
     context: Context
     freed: bool = False
     # The error of a copy or fill that runs after it was freed.
-    used_when_freed = (
-        "a copy or fill runs after its memory was freed",
-        CUresult.CUDA_ERROR_ILLEGAL_ADDRESS,
-    )
+    used_when_freed = "a copy or fill runs after its memory was freed", "ILLEGAL_ADDRESS"
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of the device."""
+        return self.context.device.memory
 
 
 @dataclass(eq=False)
@@ -145,10 +137,18 @@ class HostAllocation(Allocation):
     """Page-locked memory of the host. Arrays may view the buffer after it was freed."""
 
     buffer: Any = None
-    used_when_freed = (
-        "a copy runs after its page-locked memory was freed",
-        CUresult.CUDA_ERROR_LAUNCH_FAILED,
-    )
+    used_when_freed = "a copy runs after its page-locked memory was freed", "LAUNCH_FAILED"
+
+
+class Thread(threading.local):
+    """What each thread has: the contexts that it has made current, the present one last.
+
+    And its mode, which cuThreadExchangeStreamCaptureMode changes.
+    """
+
+    def __init__(self) -> None:
+        self.contexts: list[Context] = []
+        self.capture_mode = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 
 
 class State:
@@ -165,32 +165,25 @@ class State:
         self.pinned: dict[int, HostAllocation] = {}
         # Buffers that were freed last: an array of the caller may still view them.
         self.released: deque[HostAllocation] = deque()
-        self._threads = threading.local()
+        self.thread = Thread()
         self._numbers = itertools.count(0x10_0000, 0x10)
-
-    @property
-    def stack(self) -> list[Context]:
-        if not hasattr(self._threads, "stack"):
-            self._threads.stack = []
-        stack: list[Context] = self._threads.stack
-        return stack
 
     def current(self) -> Context:
         """The context that is current in the calling thread; otherwise INVALID_CONTEXT."""
-        if not self.stack:
-            raise CudaError(CUresult.CUDA_ERROR_INVALID_CONTEXT)
-        return self.stack[-1]
+        if not self.thread.contexts:
+            raise CudaError("INVALID_CONTEXT")
+        return self.thread.contexts[-1]
 
     def new_handle(self) -> int:
         return next(self._numbers)
 
-    def add(self, thing: Any) -> Any:
-        self.handles[thing.handle] = thing
+    def add(self, kind: type[Thing], *fields: Any) -> Thing:
+        """Something new with a handle."""
+        handle = self.new_handle()
+        self.handles[handle] = thing = kind(handle, *fields)
         return thing
 
-    def find(
-        self, kind: type[Thing], handle: Any, error: CUresult = CUresult.CUDA_ERROR_INVALID_HANDLE
-    ) -> Thing:
+    def find(self, kind: type[Thing], handle: Any, error: str = "INVALID_HANDLE") -> Thing:
         """The living object of a handle; `error` if there is none of this kind."""
         found = self.handles.get(int(handle))
         if not isinstance(found, kind):
@@ -204,111 +197,61 @@ class State:
         stream.context.check()
         return stream
 
-    @property
-    def capture_mode(self) -> CUstreamCaptureMode:
-        """The calling thread's own mode (cuThreadExchangeStreamCaptureMode)."""
-        default = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-        return getattr(self._threads, "capture_mode", default)
-
-    @capture_mode.setter
-    def capture_mode(self, mode: CUstreamCaptureMode) -> None:
-        self._threads.capture_mode = mode
-
     def check_unsafe_call(self) -> None:
         """Refuse a call that captures prohibit (cuThreadExchangeStreamCaptureMode); end these."""
-        if self.capture_mode == CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED:
+        if self.thread.capture_mode == CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED:
             return
-        streams = [one for one in self.handles.values() if isinstance(one, Stream)]
-        own = [one.capture for one in streams if one.capture is not None]
-        prohibiting = [
-            one for one in own if one.thread == threading.get_ident() and not one.invalidated
-        ]
+        own = [one.capture for one in self.handles.values() if isinstance(one, Stream)]
+        prohibiting = [one for one in own if one and one.prohibits(threading.get_ident())]
         for capture in prohibiting:
             capture.invalidated = True
         if prohibiting:
-            raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-
-    def enqueue(
-        self,
-        stream: Stream,
-        name: str,
-        action: Callable[[], float] | None,
-        after: Sequence[Operation] = (),
-    ) -> Operation:
-        """Add an operation to a stream that is not capturing."""
-        before = (*stream.predecessors(), *after)
-        return self.submit(stream, Operation(name, stream.context, action, before))
+            raise CudaError("STREAM_CAPTURE_UNSUPPORTED")
 
     def submit(self, stream: Stream, operation: Operation) -> Operation:
         stream.last = operation
         self.scheduler.submit(operation)
         return operation
 
-    def guarded(self, context: Context, action: Callable[[], float]) -> Callable[[], float]:
-        """An action whose fault fails its device. A device that has failed does nothing more."""
+    def run_or_capture(
+        self, stream: Stream, action: Callable[[], float], *, waits: bool = False
+    ) -> None:
+        """Add an operation to a stream, or to its capture; `waits` as in `Node`.
+
+        A fault of the action fails its device. A device that has failed does nothing more.
+        """
+        device = stream.context.device
 
         def run() -> float:
-            if context.device.error is not None:
-                return 0.0
             try:
-                return action()
+                return 0.0 if device.error else action()
             except (Fault, UseAfterRelease) as fault:
                 self.faults.append(fault)
-                context.device.error = result_of(fault)
+                device.error = error_of(fault)
                 return 0.0
 
-        return run
-
-    def run_or_capture(
-        self, stream: Stream, name: str, action: Callable[[], float], *, waits: bool = False
-    ) -> None:
-        """Add an operation to a stream, or to its capture; `waits` as in `Node`."""
-        guarded = self.guarded(stream.context, action)
         if stream.capture is None:
-            self.enqueue(stream, name, guarded)
-            return
-        if stream.capture.invalidated:
-            raise CudaError(CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
-        stream.capture.nodes.append(Node(name, guarded, waits))
+            self.submit(stream, Operation(stream.context, run, stream.predecessors()))
+        elif stream.capture.invalidated:
+            raise CudaError("STREAM_CAPTURE_INVALIDATED")
+        else:
+            stream.capture.nodes.append(Node(run, waits))
 
-    def wait(self, *operations: Operation) -> None:
-        for operation in operations:
-            self.scheduler.wait(operation)
-        for operation in operations:
-            operation.context.check()
-
-    def release(self, allocation: Allocation) -> None:
-        allocation.freed = True
-        allocation.context.device.memory.free(allocation.address)
-        del self.allocations[allocation.address]
-
-    def release_pinned(self, allocation: HostAllocation) -> None:
-        """Free page-locked memory; what may still be read there is recognizable."""
-        allocation.freed = True
-        allocation.buffer[:] = 0xA5
-        del self.pinned[allocation.address]
-        self.released.append(allocation)
-        while sum(one.size for one in self.released) > KEPT_AFTER_RELEASE:
-            self.released.popleft()
+    def wait(self, operation: Operation) -> None:
+        self.scheduler.wait(operation)
+        operation.context.check()
 
 
-def result_of(fault: Exception) -> CUresult:
+def error_of(fault: Exception) -> str:
     """The error that CUDA reports for a fault.
 
     Hardware does not report races and reads of uninitialized memory. The double does, so that no
     test passes over them.
     """
     if isinstance(fault, UseAfterRelease):
-        return fault.cuda_result
-    for beginning, result in FAULTS.items():
-        if str(fault).startswith(beginning):
-            return result
-    return CUresult.CUDA_ERROR_LAUNCH_FAILED
-
-
-class Calls:
-    def __init__(self, state: State) -> None:
-        self.state = state
+        return fault.error
+    kind = re.match("an? (illegal|misaligned) address", str(fault))
+    return f"{kind[1].upper()}_ADDRESS" if kind else "LAUNCH_FAILED"
 
 
 def driver_call(
@@ -323,20 +266,20 @@ def driver_call(
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def call(self: Calls, *arguments: Any, **named: Any) -> Any:
-            state = self.state
+        def call(state: State, *arguments: Any, **named: Any) -> Any:
             state.counts[method.__name__] += 1
             with state.lock:
                 # A finalizer may call the driver; on a real one, none runs within another call.
                 pause = Pause()
                 try:
                     if initialized and not state.initialized:
-                        raise CudaError(CUresult.CUDA_ERROR_NOT_INITIALIZED)
+                        raise CudaError("NOT_INITIALIZED")
                     if context:
                         state.current().check()
-                    returned = method(self, *arguments, **named)
-                except CudaError as error:
-                    return (error.result, *(None,) * outputs)
+                    returned = method(state, *arguments, **named)
+                except (CudaError, OutOfMemory) as error:
+                    failed = error if isinstance(error, CudaError) else CudaError("OUT_OF_MEMORY")
+                    return (failed.result, *(None,) * outputs)
                 finally:
                     state.scheduler.after_call()
                     pause.end()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cuda_machine.syntax import BITS, Immediate, Instruction
-from cuda_machine.writer import DTYPES, INTEGERS, Writer, expressions, helper, instruction, unknown
+from cuda_machine.writer import DTYPES, INTEGERS, Writer, expressions, helper, instruction
 
 _SIGNED = "s16|s32|s64"
 _LOGIC = "pred|b16|b32|b64"
@@ -22,18 +22,8 @@ expressions("and", _LOGIC, "{0} & {1}")
 expressions("or", _LOGIC, "{0} | {1}")
 expressions("xor", _LOGIC, "{0} ^ {1}")
 expressions("not", _LOGIC, "~{0}")
-expressions("popc", "b32|b64", "ones_in({0})", result="u32")
-expressions("clz", "b32|b64", "leading_zeros({0})", result="u32")
-expressions("brev", "b32|b64", "reversed_bits({0})")
-expressions("bfe", "u32|u64", "extracted({0}, {1}, {2})", others=("u32", "u32"))
 expressions("bfi", "b32|b64", "inserted({0}, {1}, {2}, {3})", others=("", "u32", "u32"))
 expressions("prmt", "b32", "permuted_bytes({0}, {1}, {2})")
-_BOTH = "(({1}.astype(np.uint64) << np.uint64(32)) | {0})"
-for _mode, _amount in (("clamp", "np.minimum({2}, 32)"), ("wrap", "({2} & 31)")):
-    _shift = f"{_amount}.astype(np.uint64)"
-    _left = f"(({_BOTH} << {_shift}) >> np.uint64(32)).astype(np.uint32)"
-    expressions("shf", f"l {_mode} b32", _left)
-    expressions("shf", f"r {_mode} b32", f"({_BOTH} >> {_shift}).astype(np.uint32)")
 
 
 @instruction("mul", "mad", forms=(f"lo|hi {INTEGERS}", "wide u16|s16|u32|s32"))
@@ -123,66 +113,14 @@ def _shift(writer: Writer, one: Instruction) -> None:
 
 
 @helper
-def ones_in(value: Any) -> Any:
-    counted = np.unpackbits(np.ascontiguousarray(value).view(np.uint8))
-    return counted.reshape(len(value), -1).sum(1, dtype=np.uint32)
-
-
-@helper
-def leading_zeros(value: Any) -> Any:
-    """How many bits above the highest set bit."""
-    if value.dtype == np.uint64:
-        high = leading_zeros((value >> np.uint64(32)).astype(np.uint32))
-        low = leading_zeros(value.astype(np.uint32))
-        return np.where(high == 32, low + np.uint32(32), high)
-    return np.uint32(32) - np.frexp(value.astype(np.float64))[1].astype(np.uint32)
-
-
-@helper
-def reversed_bits(value: Any) -> Any:
-    octets = np.ascontiguousarray(value).view(np.uint8)
-    bits = np.unpackbits(octets, bitorder="little").reshape(len(value), -1)
-    return np.packbits(bits[:, ::-1], axis=1, bitorder="little").view(value.dtype).reshape(-1)
-
-
-@instruction("bfe", forms="s32|s64")
-def _signed_field(writer: Writer, one: Instruction) -> None:
-    type = one.modifiers[-1]
-    result, *operands = one.operands
-    values = writer.several(operands, (f"u{BITS[type]}", "u32", "u32"))
-    code = f"extracted({', '.join(values)}, signed=True).view({writer.type(DTYPES[type])})"
-    writer.write(result, type, code)
-
-
-def _low_ones(count: Any, dtype: Any) -> Any:
-    """Integers whose lowest `count` bits are set."""
-    bits = dtype.itemsize * 8
-    ones = dtype.type((1 << bits) - 1)
-    return ones >> (bits - np.minimum(count, bits)).astype(dtype)
-
-
-@helper
-def extracted(value: Any, position: Any, length: Any, signed: bool = False) -> Any:
-    """Bit fields: bits above the value, or above the field, are its sign (PTX ISA, bfe)."""
-    dtype, bits = value.dtype, value.dtype.itemsize * 8
-    position, length = position & np.uint32(255), length & np.uint32(255)
-    clamped = np.minimum(position, bits).astype(dtype)
-    ones = dtype.type((1 << bits) - 1)
-    mask = _low_ones(length, dtype) & (ones >> clamped)
-    field = (value >> clamped) & mask
-    if not signed:
-        return field
-    last = np.minimum(position.astype(np.int64) + length - 1, bits - 1)
-    sign = (value >> np.maximum(last, 0).astype(dtype)) & dtype.type(1)
-    return np.where((sign == 1) & (length > 0), field | ~mask, field)
-
-
-@helper
 def inserted(field: Any, value: Any, position: Any, length: Any) -> Any:
     """Values in which the bits at a position are those of a field."""
     dtype, bits = value.dtype, value.dtype.itemsize * 8
-    shift = np.minimum(position & np.uint32(255), bits).astype(dtype)
-    mask = _low_ones(length & np.uint32(255), dtype) << shift
+    shift, least = (
+        np.minimum(one & np.uint32(255), bits).astype(dtype) for one in (position, length)
+    )
+    # A shift by all bits gives zeros.
+    mask = ~(~dtype.type(0) << least) << shift
     return (value & ~mask) | ((field << shift) & mask)
 
 
@@ -197,23 +135,6 @@ def permuted_bytes(a: Any, b: Any, selectors: Any) -> Any:
         chosen = np.where(selector & np.uint64(8), (octet >> 7) * np.uint8(255), octet)
         result = result | chosen.astype(np.uint32) << np.uint32(8 * number)
     return result
-
-
-@instruction("lop3", forms="b32")
-def _lop3(writer: Writer, one: Instruction) -> None:
-    result, a, b, c, table = one.operands
-    if not isinstance(table, Immediate):
-        unknown(one)
-    x, y, z = (writer.array(operand, "u32") for operand in (a, b, c))
-    terms = [
-        " & ".join(
-            f"{'' if number >> bit & 1 else '~'}{name}" for bit, name in ((2, x), (1, y), (0, z))
-        )
-        for number in range(8)
-        if table.bits >> number & 1
-    ]
-    code = " | ".join(f"({term})" for term in terms) or f"np.zeros(n, {writer.type('u4')})"
-    writer.write(result, "b32", code)
 
 
 @instruction("dp4a", forms="u32|s32 u32|s32")

@@ -18,6 +18,7 @@ from cuda_machine.copies import Copies
 from cuda_machine.faults import Fault, Index
 from cuda_machine.memory import Memory
 from cuda_machine.products import Products
+from cuda_machine.program import Program
 from cuda_machine.shadow import Access, Race, Shadow, tags_of
 
 Array = npt.NDArray[Any]
@@ -40,24 +41,17 @@ class Launch:
     """What all blocks of a launch have in common.
 
     Attributes:
-        lines: the text of each line with an instruction.
-        shared_bytes, local_bytes: of a block, and of a thread.
-        shared_granule: bytes of the smallest access of shared memory.
-        by_warpgroups: whether warpgroups multiply matrices in shared memory.
+        shared_bytes: of a block.
         global_shadow: the accesses of global memory in this launch; None if nobody checks.
         is_early: whether earlier kernels end only when a thread waits for them.
     """
 
-    kernel: str
-    lines: dict[int, str]
+    program: Program
     grid: Index
     block: Index
     memory: Memory
     parameters: bytes
     shared_bytes: int
-    local_bytes: int
-    shared_granule: int
-    by_warpgroups: bool
     checks: Checks
     global_shadow: Shadow | None
     is_early: bool
@@ -117,16 +111,14 @@ class Lanes:
         self.laneid = (thread & 31).astype(np.uint32)
         self.warps = -(-self.threads // 32)
         self.warp_of_lane = self.block_of_lane * self.warps + (thread >> 5)
-        for name, extents in (("ntid", launch.block), ("nctaid", launch.grid)):
-            for axis, extent in zip("xyz", extents, strict=True):
-                setattr(self, f"{name}_{axis}", np.uint32(extent))
         block = np.repeat(blocks, self.threads)
         for name, numbers, extents in (
             ("tid", thread, launch.block),
             ("ctaid", block, launch.grid),
         ):
-            for axis, value in zip("xyz", index_of(numbers, extents), strict=True):
+            for axis, value, extent in zip("xyz", index_of(numbers, extents), extents, strict=True):
                 setattr(self, f"{name}_{axis}", np.asarray(value).astype(np.uint32))
+                setattr(self, f"n{name}_{axis}", np.uint32(extent))
 
     def fault(self, what: str, line: int, lane: int | None = None) -> NoReturn:
         """Raises a fault of a lane."""
@@ -135,14 +127,8 @@ class Lanes:
         if lane is not None:
             block = index_of(int(self.blocks[lane // self.threads]), launch.grid)
             thread = index_of(lane % self.threads, launch.block)
-        raise Fault(
-            what,
-            kernel=launch.kernel,
-            line=line,
-            text=launch.lines.get(line, ""),
-            block=block,
-            thread=thread,
-        )
+        name, text = launch.program.kernel.name, launch.program.lines.get(line, "")
+        raise Fault(what, kernel=name, line=line, text=text, block=block, thread=thread)
 
     def fault_where(self, what: str, line: int, bad: Array, idx: Lane) -> NoReturn:
         """Raises a fault of the first lane of which `bad` is true."""
@@ -166,26 +152,20 @@ class Lanes:
         shared = np.zeros(self._stride * len(self.blocks), np.uint8)
         self._shared = {size: shared.view(f"u{size}") for size in (1, 2, 4, 8)}
         self._shared_base = self.block_of_lane * self._stride
-        self._shift = launch.shared_granule.bit_length() - 1
+        granule = launch.program.granules["shared"]
+        self._shift = granule.bit_length() - 1
         self._shared_written = np.zeros(len(shared) >> self._shift, np.bool_)
         self._shared_full = False
         # Who wrote what products of warpgroups do not see, a lane counted from 1; 0 if they do, -1
         # if they do so after the next barrier.
-        self._hidden = np.zeros(len(self._shared_written) * launch.by_warpgroups, np.int32)
+        is_hidden = launch.program.by_warpgroups
+        self._hidden = np.zeros(len(self._shared_written) * is_hidden, np.int32)
         # False where asynchronous copies have not arrived.
         self._arrived: npt.NDArray[np.bool_] | None = None
-        self._local_stride = -(-launch.local_bytes // 16) * 16
-        local = np.zeros(self._local_stride * self.count, np.uint8)
-        self._local = {size: local.view(f"u{size}") for size in (1, 2, 4, 8)}
-        self._local_base = np.arange(self.count, dtype=np.int64) * self._local_stride
-        self._local_written = np.zeros(len(local), np.bool_)
         self.epochs: Integers = np.zeros(len(self.blocks), np.int64)
-        checks = launch.checks
-        self._shared_shadow = (
-            Shadow(len(shared), launch.shared_granule, across=False)
-            if checks.shared_races and len(shared)
-            else None
-        )
+        self._shared_shadow: Shadow | None = None
+        if launch.checks.shared_races and len(shared):
+            self._shared_shadow = Shadow(len(shared), granule, across=False)
         self.retag()
 
     def retag(self) -> None:
@@ -204,7 +184,7 @@ class Lanes:
             if access.thread is not None:
                 who = f"thread {index_of(access.thread, launch.block)}"
             where = f"block {index_of(access.block, launch.grid)}, line {access.line}"
-            return f"{who} of {where}: {launch.lines.get(access.line)}"
+            return f"{who} of {where}: {launch.program.lines.get(access.line)}"
 
         at = race.position
         base = launch.memory.base
@@ -212,7 +192,7 @@ class Lanes:
         raise Fault(
             f"a race in {space} memory at {where}: {told(race.one)}; and {told(race.other)}; no "
             "barrier is between them",
-            kernel=launch.kernel,
+            kernel=launch.program.kernel.name,
         )
 
     # Earlier kernels
@@ -265,22 +245,14 @@ class Lanes:
         if bad.any():
             self.fault_where(what.format(int(addresses[np.argmax(bad)])), line, bad, idx)
 
-    def _within(
-        self, space: str, addresses: Integers, size: int, end: int, line: int, idx: Lane
-    ) -> None:
-        self.check_alignment(addresses, size, line, idx, space)
-        bad = (addresses < 0) | (addresses + size > end)
-        what = f"an illegal address: {size} bytes of {space} memory at {{:#x}}, of {end}"
-        self._refuse(what, addresses, bad, line, idx)
-
     def shared_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
         """The offsets in the shared memory of all blocks of legal addresses."""
-        self._within("shared", addresses, size, self.launch.shared_bytes, line, idx)
+        end = self.launch.shared_bytes
+        self.check_alignment(addresses, size, line, idx, "shared")
+        bad = (addresses < 0) | (addresses + size > end)
+        what = f"an illegal address: {size} bytes of shared memory at {{:#x}}, of {end}"
+        self._refuse(what, addresses, bad, line, idx)
         return addresses + (self._shared_base if idx is None else self._shared_base[idx])
-
-    def _local_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
-        self._within("local", addresses, size, self.launch.local_bytes, line, idx)
-        return addresses + (self._local_base if idx is None else self._local_base[idx])
 
     # Accesses
 
@@ -309,11 +281,6 @@ class Lanes:
                            offsets, size, line, idx, self._shift)  # fmt: skip
             self._note("shared", offsets, size, line, idx, writes=False)
             return offsets, self._shared
-        if space == "local":
-            offsets = self._local_offsets(addresses, size, line, idx)
-            self._need(self._local_written, "a read of local memory that is not written",
-                       offsets, size, line, idx)  # fmt: skip
-            return offsets, self._local
         offsets = self._global_offsets(addresses, size, line, idx)
         if space == "global":
             self.require_wait("a read of global memory", line, idx)
@@ -324,14 +291,9 @@ class Lanes:
         return offsets, self._global
 
     def store(
-        self,
-        space: str,
-        addresses: Integers,
-        values: Sequence[Array],
-        bits: int,
-        line: int,
-        idx: Lane,
-    ) -> None:
+        self, space: str, addresses: Integers, values: Sequence[Array], bits: int,
+        line: int, idx: Lane,
+    ) -> None:  # fmt: skip
         size = bits // 8
         offsets, data = self.writable(space, addresses, size * len(values), line, idx)
         positions = offsets // size if size > 1 else offsets
@@ -352,17 +314,10 @@ class Lanes:
                            offsets, size, line, idx, self._shift)  # fmt: skip
             if not self._shared_full:
                 self.mark_shared(offsets, size)
-            if self.launch.by_warpgroups:
+            if self.launch.program.by_warpgroups:
                 for at in _parts(offsets, size, self._shift):
                     self._hidden[at] = 1 + (np.arange(self.count) if idx is None else idx)
             return offsets, self._shared
-        if space == "local":
-            offsets = self._local_offsets(addresses, size, line, idx)
-            for at in _parts(offsets, size):
-                self._local_written[at] = True
-            return offsets, self._local
-        if space != "global":
-            self.fault(f"a write to {space} memory", line)
         offsets = self._global_offsets(addresses, size, line, idx)
         self.require_wait("a write to global memory", line, idx)
         self._note("global", offsets, size, line, idx, writes=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -21,27 +23,23 @@ _LANES = 1 << 15
 
 @dataclass
 class LoadedModule:
-    """A module whose variables have a space and an address; its kernels by name."""
+    """The space and the address of each variable of a module; its kernels by name."""
 
-    module: Module
     addresses: dict[str, tuple[str, int]]
     kernels: dict[str, LoadedKernel] = field(default_factory=dict)
 
 
 @dataclass
 class LoadedKernel:
-    """A kernel of a loaded module; its program is made when it is first launched."""
+    """A kernel of a loaded module."""
 
     kernel: Kernel
     loaded: LoadedModule = field(repr=False)
-    _program: Program | None = field(default=None, repr=False)
 
-    @property
+    @cached_property
     def program(self) -> Program:
-        """The kernel as Python code."""
-        if self._program is None:
-            self._program = make_program(self.kernel, self.loaded.addresses)
-        return self._program
+        """The kernel as Python code, made when it is first launched."""
+        return make_program(self.kernel, self.loaded.addresses)
 
 
 class Machine:
@@ -61,7 +59,7 @@ class Machine:
 
     def load(self, module: Module) -> LoadedModule:
         """Allocates the module's variables."""
-        loaded = LoadedModule(module, {})
+        loaded = LoadedModule({})
         for one in module.variables.values():
             if one.space not in ("global", "const"):
                 continue
@@ -95,16 +93,24 @@ class Machine:
 
         One that `is_early` may be launched before earlier kernels have ended.
         """
-        program = kernel.program
-        launch = self._launch(program, grid, block, parameters, shared_bytes, is_early)
-        blocks = self._ordered(grid[0] * grid[1] * grid[2])
+        program, checks, count = kernel.program, self.checks, math.prod(grid)
+        shadow = None
+        if checks.global_races:
+            if count > MOST_BLOCKS:
+                raise ValueError(f"races are checked for at most {MOST_BLOCKS} blocks")
+            shadow = self._cleared_shadow(program.granules["global"])
+        data = _parameter_bytes(kernel.kernel, parameters)
+        total = program.shared_bytes + shared_bytes
+        launched = program, grid, block, self.memory, data, total, checks, shadow, is_early
+        launch = Launch(*launched)
+        blocks = self._ordered(count)
         together = max(1, _LANES // launch.threads)
         # Overflow, and NaN of NaN or of infinities, are results like others.
         with np.errstate(all="ignore"):
             for first in range(0, len(blocks), together):
                 # Within a vector, blocks ascend: a lane's number says what it does first.
                 lanes = Lanes(launch, blocks[first : first + together])
-                Schedule(program, lanes).run()
+                Schedule(lanes).run()
                 lanes.finish(last=first + together >= len(blocks))
 
     def _ordered(self, count: int) -> np.ndarray:
@@ -115,51 +121,18 @@ class Machine:
             return blocks[::-1].copy()
         return np.random.default_rng(int(self.order)).permutation(blocks)
 
-    def _launch(
-        self,
-        program: Program,
-        grid: Index,
-        block: Index,
-        parameters: Sequence[bytes],
-        shared_bytes: int,
-        is_early: bool,
-    ) -> Launch:
-        declared = program.kernel.parameters
-        if len(parameters) != len(declared):
-            raise ValueError(f"{len(parameters)} parameters, {len(declared)} are expected")
-        data = bytearray()
-        for one, given in zip(declared, parameters, strict=True):
-            if len(given) != one.size:
-                raise ValueError(f"parameter {one.name} has {one.size} bytes, not {len(given)}")
-            data += bytes(one.offset - len(data)) + given
-        total = program.shared_bytes + shared_bytes
-        checks = self.checks
-        shadow = None
-        if checks.global_races:
-            if grid[0] * grid[1] * grid[2] > MOST_BLOCKS:
-                raise ValueError(f"races are checked for at most {MOST_BLOCKS} blocks")
-            shadow = self._cleared_shadow(program.granules["global"])
-        return Launch(
-            kernel=program.kernel.name,
-            lines=program.lines,
-            grid=grid,
-            block=block,
-            memory=self.memory,
-            parameters=bytes(data),
-            shared_bytes=total,
-            local_bytes=program.local_bytes,
-            shared_granule=program.granules["shared"],
-            by_warpgroups=program.by_warpgroups,
-            checks=checks,
-            global_shadow=shadow,
-            is_early=is_early,
-        )
-
     def _cleared_shadow(self, granule: int) -> Shadow:
         """What no launch has accessed yet."""
-        shadow = self._shadows.get(granule)
-        if shadow is None:
-            shadow = Shadow(len(self.memory.data), granule, across=True)
-            self._shadows[granule] = shadow
-        shadow.clear()
-        return shadow
+        if granule not in self._shadows:
+            self._shadows[granule] = Shadow(len(self.memory.data), granule, across=True)
+        self._shadows[granule].clear()
+        return self._shadows[granule]
+
+
+def _parameter_bytes(kernel: Kernel, parameters: Sequence[bytes]) -> bytes:
+    data = bytearray()
+    for one, given in zip(kernel.parameters, parameters, strict=True):
+        if len(given) != one.size:
+            raise ValueError(f"parameter {one.name} has {one.size} bytes, not {len(given)}")
+        data += bytes(one.offset - len(data)) + given
+    return bytes(data)

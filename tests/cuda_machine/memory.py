@@ -16,10 +16,9 @@ BASE: Final = 7 << 32
 ALIGNMENT: Final = 256
 # At least so many bytes between allocations belong to none, so that running over an end is found.
 GAP: Final = 256
-# Generic addresses of shared and local memory; those of global memory are below. PTX ISA, Generic
-# Addressing: windows within the generic address space, whose addresses nobody may count on.
+# Generic addresses of shared memory; those of global memory are below. PTX ISA, Generic
+# Addressing: a window within the generic address space, whose addresses nobody may count on.
 SHARED_WINDOW: Final = 1 << 44
-LOCAL_WINDOW: Final = 1 << 45
 
 
 class Memory:

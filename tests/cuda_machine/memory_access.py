@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cuda_machine.memory import LOCAL_WINDOW, SHARED_WINDOW
-from cuda_machine.syntax import (
-    BITS,
-    Address,
-    Immediate,
-    Instruction,
-    Operand,
-    Register,
-    Symbol,
-    Vector,
-)
+from cuda_machine.memory import SHARED_WINDOW
+from cuda_machine.syntax import BITS, Address, Immediate, Instruction, Operand, Register, Vector
 from cuda_machine.writer import DTYPES, Writer, instruction
 
 # .nc promises that nobody writes there, which changes no result.
@@ -24,93 +15,67 @@ _LARGE = "b64|u64|s64|f64"
 
 def _accesses(spaces: str) -> tuple[str, ...]:
     """The forms of loads or stores of at most 128 bits."""
-    return (
-        f"{spaces} {_SMALL}|{_LARGE}",
-        f"{spaces} v2 {_SMALL}|{_LARGE}",
-        f"{spaces} v4 {_SMALL}",
-    )
-
-
-# PTX ISA, ld: 256 bits only of global memory, by newer processors.
-_WIDE = ("global v4 b64|u64|s64|f64", "global v8 b32|u32|s32|f32")
+    return f"{spaces} {_SMALL}|{_LARGE}", f"{spaces} v2 {_SMALL}|{_LARGE}", f"{spaces} v4 {_SMALL}"
 
 
 def address_code(writer: Writer, address: Operand, space: str) -> str:
     """The addresses of all lanes, as int64 within the space."""
     if not isinstance(address, Address):
         raise ValueError("an operand that is no address")
-    offset = writer.constant(np.int64(address.offset))
-    match address.base:
-        case Register(_, type):
-            signed = BITS[type] == 64
-            value = writer.read(address.base, "s64" if signed else "u32")
-            if not signed:
-                # The sum has the width of the register: NVRTC relies on a negative base.
-                if address.offset:
-                    value = f"{value} + {writer.constant(np.uint32(address.offset % (1 << 32)))}"
-                return writer.temporary(f"({value}).astype({writer.type('i8')})")
-            if not address.offset:
-                return writer.temporary(value)
-            return writer.temporary(f"{value} + {offset}")
-        case Symbol(name, own):
-            known = writer.addresses.get(name)
-            if known is None:
-                raise ValueError(f"unknown variable {name}")
-            if known[0] != space and {known[0], space} != {"global", "const"}:
-                raise ValueError(f"{name} is no variable in {space} memory")
-            return _constant_addresses(writer, known[1] + own + address.offset)
-        case Immediate(bits, _):
-            return _constant_addresses(writer, bits + address.offset)
+    base, bits = address.base, 64
+    if isinstance(base, Register):
+        bits = BITS[base.type]
+        value = writer.read(base, "s64" if bits == 64 else "u32")
+    else:
+        of, at = writer.address(base.name)
+        if of != space and {of, space} != {"global", "const"}:
+            raise ValueError(f"{base.name} is no variable in {space} memory")
+        value = f"np.full(n, {writer.constant(np.int64(at))})"
+    if address.offset:
+        # The sum has the width of the register: NVRTC relies on a negative base.
+        offset = np.int64(address.offset) if bits == 64 else np.uint32(address.offset % (1 << 32))
+        value = f"{value} + {writer.constant(offset)}"
+    return writer.temporary(value if bits == 64 else f"({value}).astype({writer.type('i8')})")
 
 
-def _constant_addresses(writer: Writer, value: int) -> str:
-    return writer.temporary(f"np.full(n, {writer.constant(np.int64(value))})")
-
-
-def _access(one: Instruction) -> tuple[str, int, str]:
+def _access(one: Instruction, operand: Operand) -> tuple[str, int, str, tuple[Operand, ...]]:
+    """The space, the bits of an element, its type, and the registers of its operand."""
     space, *vector, type = one.modifiers
-    return space, int(vector[0][1:]) if vector else 1, type
-
-
-@instruction("ld", forms=_accesses("global|shared|local|const|param"), ignoring=("volatile", "nc"))
-@instruction("ld", forms=_WIDE, since=100)
-def _ld(writer: Writer, one: Instruction) -> None:
-    space, count, type = _access(one)
-    result, address = one.operands
-    elements = result.elements if isinstance(result, Vector) else (result,)
+    count = int(vector[0][1:]) if vector else 1
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
     if len(elements) != count:
         raise ValueError(f"{len(elements)} registers for {count} elements")
-    dtype = DTYPES[type]
+    return space, BITS[type], type, elements
+
+
+@instruction("ld", forms=_accesses("global|shared|const|param"), ignoring=("volatile", "nc"))
+def _ld(writer: Writer, one: Instruction) -> None:
+    result, address = one.operands
+    space, bits, type, elements = _access(one, result)
+    dtype = writer.type(DTYPES[type])
     if space == "param":
-        if not isinstance(address, Address) or not isinstance(address.base, Symbol):
+        if not isinstance(address, Address) or isinstance(address.base, Register):
             raise ValueError("an operand that is no parameter")
         begin, size = writer.offsets[address.base.name]
-        first = address.offset + address.base.offset
-        if first < 0 or first + BITS[type] // 8 * count > size:
+        if address.offset < 0 or address.offset + bits // 8 * len(elements) > size:
             raise ValueError("a read beyond a parameter")
         for number, element in enumerate(elements):
-            at = begin + first + number * BITS[type] // 8
-            code = f"np.full(n, m.parameter({at}, {writer.type(dtype)}))"
-            writer.write(element, type, code)
+            at = begin + address.offset + number * bits // 8
+            writer.write(element, type, f"np.full(n, m.parameter({at}, {dtype}))")
         return
     addresses = address_code(writer, address, space)
-    call = f"m.load({space!r}, {addresses}, {BITS[type]}, {count}, {writer.location(one)})"
-    loaded = [f"l{number}_{one.line}" for number in range(count)]
+    call = f"m.load({space!r}, {addresses}, {bits}, {len(elements)}, {writer.location(one)})"
+    loaded = [f"l{number}_{one.line}" for number in range(len(elements))]
     writer.emit(f"{', '.join(loaded)}, = {call}")
     for element, name in zip(elements, loaded, strict=True):
-        writer.write(element, type, f"{name}.view({writer.type(dtype)})")
+        writer.write(element, type, f"{name}.view({dtype})")
 
 
-@instruction("st", forms=_accesses("global|shared|local"), ignoring=("volatile",))
-@instruction("st", forms=_WIDE, since=100)
+@instruction("st", forms=_accesses("global|shared"), ignoring=("volatile",))
 def _st(writer: Writer, one: Instruction) -> None:
-    space, count, type = _access(one)
     address, value = one.operands
-    elements = value.elements if isinstance(value, Vector) else (value,)
-    if len(elements) != count:
-        raise ValueError(f"{len(elements)} registers for {count} elements")
+    space, bits, type, elements = _access(one, value)
     addresses = address_code(writer, address, space)
-    bits = BITS[type]
     # The value of a float register is stored as its bits.
     kind = type if any(isinstance(one, Immediate) for one in elements) else f"b{bits}"
     values = ", ".join(writer.array(element, kind) for element in elements)
@@ -121,16 +86,13 @@ def _st(writer: Writer, one: Instruction) -> None:
     writer.emit(f"m.store({space!r}, {addresses}, [{values}], {bits}, {writer.location(one)})")
 
 
-@instruction("cvta", forms="to? global|const|shared|local u64")
+@instruction("cvta", forms="to? global|shared u64")
 def _cvta(writer: Writer, one: Instruction) -> None:
-    to = one.modifiers[0] == "to"
-    space = one.modifiers[-2]
     result, address = one.operands
-    window = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space, 0)
-    shift = writer.constant(np.uint64((-window if to else window) % (1 << 64)))
-    value = writer.array(address, "u64")
+    window = SHARED_WINDOW if "shared" in one.modifiers else 0
+    shift = writer.constant(np.uint64((-window if "to" in one.modifiers else window) % (1 << 64)))
     # An address of another space becomes one that no memory has.
-    writer.write(result, "u64", f"{value} + {shift}")
+    writer.write(result, "u64", f"{writer.array(address, 'u64')} + {shift}")
 
 
 @instruction("prefetch", forms="global? L2")

@@ -6,18 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine.syntax import BITS, Instruction, Operand, Register, Vector
-from cuda_machine.writer import DTYPES, FLOATS, INTEGERS, Writer, expressions, helper, instruction
+from cuda_machine.syntax import BITS, Instruction, Register, Vector
+from cuda_machine.writer import DTYPES, INTEGERS, Writer, expressions, helper, instruction
 
 _TYPES = f"b16|b32|b64|{INTEGERS}|f32|f64"
-_SIGNED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_UNSIGNED = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
-# The opposite of a comparison of floats that is false for NaN is true for NaN.
-_UNORDERED = {"ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
-_OF_FLOATS = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
-
-_INTEGRAL = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
-_TO_INTEGRAL = "rni|rzi|rmi|rpi"
 _ALL = "u8|s8|u16|s16|u32|s32|u64|s64"
 
 
@@ -58,104 +50,57 @@ def _packed(writer: Writer, value: Vector, bits: int) -> str:
     return f"{packed}.view({writer.type(f'u{bits // 8}')}).reshape(-1)"
 
 
-def compared(writer: Writer, one: Instruction, type: str, a: Operand, b: Operand) -> str:
-    """The code of a comparison, by the first modifier."""
-    name = one.modifiers[0]
-    if type in FLOATS:
-        left, right = (writer.array(operand, type) for operand in (a, b))
-        if name in _SIGNED and name != "ne":
-            return f"{left} {_SIGNED[name]} {right}"
-        if name in _UNORDERED:
-            return f"~({left} {_UNORDERED[name]} {right})"
-        other = {
-            "ne": f"({left} < {right}) | ({left} > {right})",
-            "equ": f"~(({left} < {right}) | ({left} > {right}))",
-            "neu": f"{left} != {right}",
-            "num": f"({left} == {left}) & ({right} == {right})",
-            "nan": f"({left} != {left}) | ({right} != {right})",
-        }
-        return other[name]
-    operator = _UNSIGNED.get(name) or _SIGNED[name]
-    return f"{writer.array(a, type)} {operator} {writer.read(b, type)}"
-
-
-@instruction(
-    "setp",
-    forms=(
-        "eq|ne b16|b32|b64",
-        f"eq|ne|lt|le|gt|ge {INTEGERS}",
-        "lo|ls|hi|hs u16|u32|u64",
-        f"{_OF_FLOATS} f32|f64",
-    ),
-)
-def _setp(writer: Writer, one: Instruction) -> None:
-    result, a, b = one.operands
-    writer.write(result, "pred", compared(writer, one, one.modifiers[-1], a, b))
-
-
+# Comparisons by an operator and by its opposite. Those of floats that hold for NaN end with u.
+for _name, _operator, _opposite in (
+    *(("lt", "<", ">="), ("le", "<=", ">"), ("gt", ">", "<="), ("ge", ">=", "<")),
+):
+    _code = f"{{0}} {_operator} {{1}}"
+    expressions("setp", f"{_name} {INTEGERS}|f32|f64", _code, result="pred")
+    expressions("setp", f"{_name}u f32|f64", f"~({{0}} {_opposite} {{1}})", result="pred")
+_DIFFERENT = "({0} < {1}) | ({0} > {1})"
+for _form, _code in (
+    (f"eq b16|b32|b64|{INTEGERS}|f32|f64", "{0} == {1}"),
+    (f"ne b16|b32|b64|{INTEGERS}", "{0} != {1}"),
+    ("ne f32|f64", _DIFFERENT),
+    ("neu f32|f64", "{0} != {1}"),
+    ("equ f32|f64", f"~({_DIFFERENT})"),
+    ("num f32|f64", "({0} == {0}) & ({1} == {1})"),
+    ("nan f32|f64", "({0} != {0}) | ({1} != {1})"),
+):
+    expressions("setp", _form, _code, result="pred")
 expressions("selp", _TYPES, "np.where({2}, {0}, {1})", others=("", "pred"))
 
-
 # Conversions
-
-
-@instruction("cvt", forms=f"{_ALL} {_ALL}")
-@instruction("cvt", forms=f"rn f32|f64 {_ALL}")
-def _of_integers(writer: Writer, one: Instruction) -> None:
-    result, a = one.operands
-    kind, type = one.modifiers[-2:]
-    writer.write(result, kind, f"{writer.array(a, type)}.astype({writer.type(DTYPES[kind])})")
-
-
-@instruction("cvt", forms=f"{_TO_INTEGRAL} {_ALL} f32|f64")
-def _to_integer(writer: Writer, one: Instruction) -> None:
-    """Results are limited to the range of the type."""
-    result, a = one.operands
-    mode, kind, type = one.modifiers
-    # PTX ISA, cvt, Integer Notes: NaN becomes zero if the source is not .f64 and the destination
-    # is not .s64 or .u64; otherwise only the upper bit is set.
-    nan = 0
-    if type == "f64" or kind in ("s64", "u64"):
-        nan = 1 << (BITS[kind] - 1)
-    value = f"{writer.array(a, type)}.astype({writer.type('f8')})"
-    code = f"integers_of({value}, {mode!r}, {writer.type(DTYPES[kind])}, {nan})"
-    writer.write(result, kind, code)
+for _kind in _ALL.split("|"):
+    expressions("cvt", f"{_kind} {_ALL}", f"{{0}}.astype({DTYPES[_kind]!r})", result=_kind)
+    for _type in ("f32", "f64"):
+        # PTX ISA, cvt, Integer Notes: NaN becomes zero if the source is not .f64 and the
+        # destination is not .s64 or .u64; otherwise only the upper bit is set.
+        _nan = 1 << BITS[_kind] - 1 if _type == "f64" or _kind in ("s64", "u64") else 0
+        _code = f"integers_of({{0}}, {DTYPES[_kind]!r}, {_nan})"
+        expressions("cvt", f"rzi {_kind} {_type}", _code, result=_kind)
+for _kind, _form in (
+    *(("f32", f"rn f32 {_ALL}|f64"), ("f64", f"rn f64 {_ALL}")),
+    *(("f64", "f64 f32"), ("f32", "f32 f16")),
+):
+    expressions("cvt", _form, f"{{0}}.astype({DTYPES[_kind]!r})", result=_kind)
+# PTX ISA, cvt: of two floats the first one is in the upper half of the result.
+for _name, _bits, _since in (("f16", "half_bits", 75), ("bf16", "bfloat16_bits", 80)):
+    expressions("cvt", f"rn {_name} f32", f"{_bits}({{0}})", result="u16", since=_since)
+    _code = f"{_bits}({{1}}) | {_bits}({{0}}).astype(np.uint32) << 16"
+    expressions("cvt", f"rn {_name}x2 f32", _code, result="u32", since=80)
 
 
 @helper
-def integers_of(value: Any, mode: str, dtype: Any, nan: int) -> Any:
-    """Float64 rounded to integers, limited to the range of a type."""
-    whole = _INTEGRAL[mode](value)
-    info = np.iinfo(dtype)
-    missing = np.isnan(whole)
-    high = whole >= float(info.max)
-    low = whole <= float(info.min)
+def integers_of(value: Any, dtype: str, nan: int) -> Any:
+    """Floats that are rounded toward zero to integers, limited to the range of a type."""
+    whole, info = np.trunc(value.astype(np.float64)), np.iinfo(dtype)
+    missing, high, low = np.isnan(whole), whole >= float(info.max), whole <= float(info.min)
     result = np.where(high | low | missing, 0.0, whole).astype(dtype)
     result[high] = info.max
     result[low] = info.min
     result[missing] = np.array(nan, np.uint64).astype(dtype)
     return result
-
-
-@instruction("cvt", forms=(f"{_TO_INTEGRAL} f32 f32", f"{_TO_INTEGRAL} f64 f64"))
-@instruction("cvt", forms=("f64 f32", "f32 f16", "rn f32 f64", "rn f16 f32"))
-def _between_floats(writer: Writer, one: Instruction) -> None:
-    result, a = one.operands
-    kind, type = one.modifiers[-2:]
-    value = writer.array(a, type)
-    if one.modifiers[0] in _INTEGRAL:
-        writer.write(result, kind, f"np.{_INTEGRAL[one.modifiers[0]].__name__}({value})")
-    elif kind == "f16":
-        writer.write(result, "u16", f"half_bits({value})")
-    else:
-        writer.write(result, kind, f"{value}.astype({writer.type(DTYPES[kind])})")
-
-
-# PTX ISA, cvt: of two floats the first one is in the upper half of the result.
-expressions("cvt", "rn bf16 f32", "bfloat16_bits({0})", result="u16", since=80)
-for _name, _bits in (("f16x2", "half_bits"), ("bf16x2", "bfloat16_bits")):
-    _code = f"{_bits}({{1}}) | {_bits}({{0}}).astype(np.uint32) << 16"
-    expressions("cvt", f"rn {_name} f32", _code, result="u32", since=80)
 
 
 @helper

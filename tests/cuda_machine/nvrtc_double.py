@@ -16,15 +16,9 @@ from cuda.bindings import nvrtc
 
 # Functions that the real compiler answers.
 REAL = (
-    "nvrtcVersion",
-    "nvrtcGetSupportedArchs",
-    "nvrtcCreateProgram",
-    "nvrtcGetProgramLogSize",
-    "nvrtcGetProgramLog",
-    "nvrtcGetPTXSize",
-    "nvrtcGetPTX",
+    *("nvrtcVersion", "nvrtcGetSupportedArchs", "nvrtcGetErrorString", "nvrtcCreateProgram"),
+    *("nvrtcGetProgramLogSize", "nvrtcGetProgramLog", "nvrtcGetPTXSize", "nvrtcGetPTX"),
     "nvrtcDestroyProgram",
-    "nvrtcGetErrorString",
 )
 
 

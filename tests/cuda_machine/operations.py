@@ -35,7 +35,6 @@ class Operation:
     An action returns its duration on the simulated clock of its context, in milliseconds.
     """
 
-    name: str
     context: Any
     action: Callable[[], float] | None
     after: tuple[Operation, ...]
@@ -121,7 +120,6 @@ class Node:
     Instead of an action it may have an event, which each launch records.
     """
 
-    name: str
     action: Callable[[], float] | None
     waits: bool = False
     event: Event | None = None
@@ -138,6 +136,10 @@ class Capture:
     invalidated: bool = False
     nodes: list[Node] = field(default_factory=list)
 
+    def prohibits(self, thread: int) -> bool:
+        """Whether it would be ended by an unsafe call of a thread."""
+        return self.thread == thread and not self.invalidated
+
 
 @dataclass(eq=False)
 class Graph:
@@ -146,26 +148,30 @@ class Graph:
 
 
 @dataclass(eq=False)
-class ExecutableGraph:
-    """An instantiated graph. A launch comes after the one before it."""
+class Queue:
+    """Operations that wait for each other, and the last of them."""
 
     handle: int
-    nodes: tuple[Node, ...]
-    last: Operation | None = None
+    last: Operation | None = field(default=None, kw_only=True)
+
+    def predecessors(self) -> tuple[Operation, ...]:
+        """The operations that the next one waits for."""
+        return (self.last,) if self.last is not None and not self.last.done else ()
 
 
 @dataclass(eq=False)
-class Stream:
-    """A queue of operations, which does not wait for the default stream."""
+class ExecutableGraph(Queue):
+    """An instantiated graph. A launch comes after the one before it."""
 
-    handle: int
+    nodes: tuple[Node, ...]
+
+
+@dataclass(eq=False)
+class Stream(Queue):
+    """It does not wait for the default stream."""
+
     context: Any
-    last: Operation | None = None
     capture: Capture | None = None
-
-    def predecessors(self) -> tuple[Operation, ...]:
-        """The operations that the next operation of this stream waits for."""
-        return (self.last,) if self.last is not None and not self.last.done else ()
 
 
 @dataclass(eq=False)
@@ -191,5 +197,5 @@ class Event:
                 self.time = self.context.clock
             return 0.0
 
-        self.marker = marker = Operation("event", self.context, reach, after)
+        self.marker = marker = Operation(self.context, reach, after)
         return marker

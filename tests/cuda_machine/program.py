@@ -18,7 +18,7 @@ from cuda_machine import moves as moves
 from cuda_machine import warpgroups as warpgroups
 from cuda_machine.blocks import Block, basic_blocks, registers_in, with_undefined_values
 from cuda_machine.faults import Fault
-from cuda_machine.syntax import BITS, Instruction, Kernel, aligned, shared_layout
+from cuda_machine.syntax import BITS, Instruction, Kernel, shared_layout
 from cuda_machine.writer import HELPERS, Writer, canonical
 
 Code = Callable[..., Any]
@@ -34,7 +34,7 @@ class Program:
         registers: the NumPy type of each register.
         lines: the text of each line with an instruction.
         granules: bytes of the smallest access of "shared" and "global" memory.
-        shared_bytes, local_bytes: static shared memory of a block, local memory of a thread.
+        shared_bytes: static shared memory of a block.
         by_warpgroups: whether warpgroups multiply matrices in shared memory.
     """
 
@@ -46,25 +46,16 @@ class Program:
     lines: dict[int, str]
     granules: dict[str, int]
     shared_bytes: int
-    local_bytes: int
     by_warpgroups: bool
 
 
 def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Program:
     """The program of a kernel; variables of its module have a space and an address."""
-    assert kernel.module is not None
-    complete = with_undefined_values(kernel)
-    blocks = basic_blocks(complete)
+    blocks = basic_blocks(with_undefined_values(kernel))
     warpgroups.check_sums(kernel.name, blocks)
     shared, shared_bytes = shared_layout(kernel)
-    known = dict(addresses)
-    known.update((name, ("shared", offset)) for name, offset in shared.items())
+    known = {**addresses, **{name: ("shared", offset) for name, offset in shared.items()}}
     known.update((one.name, ("param", one.offset)) for one in kernel.parameters)
-    local_bytes = 0
-    for name, variable in kernel.local.items():
-        local_bytes = aligned(local_bytes, variable.align)
-        known[name] = ("local", local_bytes)
-        local_bytes += variable.size
     instructions = [one for block in blocks for one in block.all()]
     registers = {
         register.name: canonical(register)
@@ -87,7 +78,6 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
         {one.line: one.text for one in instructions},
         {name: _granule(instructions, name) for name in ("shared", "global")},
         shared_bytes,
-        local_bytes,
         any(one.name == "wgmma" for one in instructions),
     )
 
@@ -125,13 +115,11 @@ def _source(writer: Writer, block: Block) -> str:
 def _result(writer: Writer, block: Block) -> str:
     """What the function returns: which lanes take a branch, or where a switch leads."""
     one = block.last
-    if one is None or block.kind in ("exit", "trap"):
+    if one is None or block.kind == "exit":
         return "None"
     if block.kind == "barrier":
         writer.write_instruction(one)
         return writer.lines.pop()
-    if block.kind == "switch":
-        return writer.array(one.operands[0], "u32")
     return "None" if one.guard is None else writer.read(one.guard, "pred")
 
 

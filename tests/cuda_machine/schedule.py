@@ -6,90 +6,55 @@ number is run first, lanes that skip code wait for those that run it, and join t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
 from cuda_machine.lanes import Integers, Lane, Lanes
-from cuda_machine.program import Program, Registers
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Lanes `idx` at a barrier that ends the block `number`.
-
-    If it is aligned, all threads of a warp must execute this same instruction.
-    """
-
-    idx: Integers
-    number: int
-    line: int
-    aligned: bool
+from cuda_machine.program import Registers
 
 
 class Schedule:
     """The state of a run: which lanes wait where."""
 
-    def __init__(self, program: Program, lanes: Lanes) -> None:
-        self.program, self.lanes = program, lanes
-        self._pending: dict[int, list[Lane]] = {0: [None]}
+    def __init__(self, lanes: Lanes) -> None:
+        self.program, self.lanes = lanes.launch.program, lanes
+        self._pending: defaultdict[int, list[Lane]] = defaultdict(list, {0: [None]})
         # Lanes that wait for others of their warp, by block of instructions.
-        self._parked: dict[int, list[Integers]] = {}
-        # Lanes that wait at a barrier: where they continue, its line, name, and count of threads.
-        self._waiting: list[Waiting] = []
+        self._parked: dict[int, Integers] = {}
+        # Lanes that wait at a barrier, with the block that it ends.
+        self._waiting: list[tuple[int, Integers]] = []
         self._retried = 0
-        self.registers = Registers(program.registers, lanes.count)
+        self.registers = Registers(self.program.registers, lanes.count)
 
     def run(self) -> None:
         """Runs all lanes to their end."""
         registers = self.registers
         pending, codes, blocks = self._pending, self.program.codes, self.program.blocks
-        count = self.lanes.count
         while pending or self._waiting or self._parked:
             if not pending:
                 self._resolve()
                 continue
-            number = min(pending)
-            idx = self._merged(pending.pop(number))
+            following: int | None = min(pending)
+            idx = self._merged(pending.pop(following))
             lowest = min(pending, default=len(blocks))
-            while True:
+            while following is not None:
+                number = following
                 if blocks[number].together:
                     idx, some = self._together(number, idx)
                     if not some:
                         break
-                n = count if idx is None else len(idx)
+                n = self.lanes.count if idx is None else len(idx)
                 try:
                     result = codes[number](self.lanes, registers, idx, n)
                 except (TypeError, AttributeError):
                     self._check_written(number, registers)
                     raise
-                block = blocks[number]
-                if block.kind == "next" or (block.kind == "branch" and result is None):
-                    number = block.successors[0]
-                elif block.kind == "branch":
-                    taken = int(np.count_nonzero(result))
-                    if taken == n:
-                        number = block.successors[0]
-                    elif taken == 0:
-                        number = block.successors[1]
-                    else:
-                        self._push(block.successors[0], result, idx)
-                        self._push(block.successors[1], ~result, idx)
-                        break
-                else:
-                    following = self._special(block.kind, number, result, idx)
-                    if following is None:
-                        break
-                    number = following
-                if number >= lowest:
-                    pending.setdefault(number, []).append(idx)
+                following = self._following(number, result, idx, n)
+                if following is not None and following >= lowest:
+                    pending[following].append(idx)
                     break
-
-    def _push(self, number: int, chosen: Any, idx: Lane) -> None:
-        lanes = np.flatnonzero(chosen) if idx is None else idx[chosen]
-        if len(lanes):
-            self._pending.setdefault(number, []).append(lanes)
 
     def _merged(self, groups: list[Lane]) -> Lane:
         """The lanes of all groups in ascending order; None if these are all lanes."""
@@ -100,48 +65,38 @@ class Schedule:
 
     def _check_written(self, number: int, registers: Registers) -> None:
         block = self.program.blocks[number]
-        numbers = {name: n for n, name in enumerate(self.program.names)}
         for one in block.live_in:
-            if registers[numbers[one.name]] is None:
-                first = next(i for i in block.all())
-                self.lanes.fault(f"a read of register {one.name}, which is not written", first.line)
+            if registers[self.program.names.index(one.name)] is None:
+                what = f"a read of register {one.name}, which is not written"
+                self.lanes.fault(what, block.all()[0].line)
 
-    def _special(self, kind: str, number: int, result: Any, idx: Lane) -> int | None:
-        """Ends a block that is no branch; gives the next block if all its lanes continue there."""
+    def _following(self, number: int, result: Any, idx: Lane, n: int) -> int | None:
+        """Ends a block; gives the next one if all its lanes continue there."""
         lanes, block = self.lanes, self.program.blocks[number]
-        assert block.last is not None or kind == "exit"
-        if kind == "exit":
+        if block.kind == "exit":
             # A kernel that has ended must imply that all earlier ones have.
-            lanes.require_wait("the end of a thread", block.last.line if block.last else 0, idx)
-            self._exit(idx)
+            line = block.last.line if block.last else 0
+            lanes.require_wait("the end of a thread", line, idx)
+            own = slice(None) if idx is None else idx
+            lanes.exited[own] = True
+            lanes.live -= np.bincount(lanes.block_of_lane[own], minlength=len(lanes.live))
+            lanes.exits += 1
             return None
-        assert block.last is not None
-        if kind == "trap":
-            lanes.fault("a trap", block.last.line, 0 if idx is None else int(idx[0]))
-        if kind == "switch":
-            if int(result.max()) >= len(block.successors):
-                bad = result >= len(block.successors)
-                lanes.fault_where("a branch beyond the list of targets", block.last.line, bad, idx)
-            for position, successor in enumerate(block.successors):
-                self._push(successor, result == position, idx)
+        if block.kind == "barrier" and idx is not None:
+            self._waiting.append((number, idx))
             return None
-        if idx is None:
+        if block.kind == "barrier":
             # All threads of all blocks are here.
             lanes.pass_barrier(None)
+        if result is None:
             return block.successors[0]
-        aligned = block.last.name == "bar" or "aligned" in block.last.modifiers
-        self._waiting.append(Waiting(idx, number, block.last.line, aligned))
+        taken = int(np.count_nonzero(result))
+        if taken in (0, n):
+            return block.successors[0 if taken else 1]
+        for successor, chosen in zip(block.successors, (result, ~result), strict=True):
+            some = np.flatnonzero(chosen) if idx is None else idx[chosen]
+            self._pending[successor].append(some)
         return None
-
-    def _exit(self, idx: Lane) -> None:
-        lanes = self.lanes
-        if idx is None:
-            lanes.exited[:] = True
-            lanes.live[:] = 0
-        else:
-            lanes.exited[idx] = True
-            lanes.live -= np.bincount(lanes.block_of_lane[idx], minlength=len(lanes.live))
-        lanes.exits += 1
 
     # Warps
 
@@ -150,7 +105,7 @@ class Schedule:
         lanes = self.lanes
         parked = self._parked.pop(number, None)
         if parked is not None:
-            idx = self._merged([idx, *parked])
+            idx = self._merged([idx, parked])
         if idx is None and lanes.threads % 32 == 0:
             return None, True
         here = np.arange(lanes.count) if idx is None else idx
@@ -161,7 +116,7 @@ class Schedule:
                               "exited or do not exist", line, absent, here)  # fmt: skip
         ready = lanes.in_warps(here)[warp] == 32
         if not ready.all():
-            self._parked[number] = [here[~ready]]
+            self._parked[number] = here[~ready]
         return here[ready], bool(ready.any())
 
     # Barriers
@@ -169,75 +124,61 @@ class Schedule:
     def _resolve(self) -> None:
         """No lane can run on: lets those at complete barriers pass."""
         self._pass()
-        if self._pending:
-            return
-        if self._parked and self._retried != self.lanes.exits:
+        if not self._pending and self._parked and self._retried != self.lanes.exits:
             # Lanes for which they wait may have exited.
             self._retried = self.lanes.exits
-            for number, groups in self._parked.items():
-                self._pending.setdefault(number, []).extend(groups)
+            for number, idx in self._parked.items():
+                self._pending[number].append(idx)
             self._parked.clear()
-            return
-        self._deadlock()
+        if not self._pending:
+            self._deadlock()
 
     def _deadlock(self) -> None:
-        lanes = self.lanes
+        lanes, blocks = self.lanes, self.program.blocks
+        stops = [(blocks[number].all()[-1].line, idx) for number, idx in self._waiting]
+        stops += [(blocks[number].all()[0].line, idx) for number, idx in self._parked.items()]
+        line, (lane, *_) = stops[0]
+        block = int(lanes.block_of_lane[lane])
         told: list[str] = []
-        stops = [(one.line, one.idx) for one in self._waiting]
-        stops += [
-            (self.program.blocks[number].all()[0].line, lane)
-            for number, groups in self._parked.items()
-            for lane in groups
-        ]
-        block = int(lanes.block_of_lane[stops[0][1][0]])
-        for line, idx in stops:
+        for at, idx in stops:
             own = idx[lanes.block_of_lane[idx] == block]
             if len(own):
-                told.append(f"{len(own)} wait in line {line}: {lanes.launch.lines[line]}")
-        live = int(lanes.live[block])
-        lanes.fault(
-            f"a divergent barrier: of {live} threads that have not exited, " + ", ".join(told),
-            stops[0][0],
-            int(stops[0][1][0]),
-        )
+                told.append(f"{len(own)} wait in line {at}: {lanes.launch.program.lines[at]}")
+        what = f"a divergent barrier: of {int(lanes.live[block])} threads that have not exited, "
+        lanes.fault(what + ", ".join(told), line, int(lane))
 
     def _pass(self) -> None:
-        lanes, waiting = self.lanes, self._waiting
-        count = len(lanes.blocks)
+        lanes, count = self.lanes, len(self.lanes.blocks)
         arrived = np.zeros(count, np.int64)
-        for one in waiting:
-            arrived += np.bincount(lanes.block_of_lane[one.idx], minlength=count)
+        for _, idx in self._waiting:
+            arrived += np.bincount(lanes.block_of_lane[idx], minlength=count)
         complete = (arrived > 0) & (arrived == lanes.live)
         if not complete.any():
             return
-        passing, left = [], []
-        for one in waiting:
-            goes = complete[lanes.block_of_lane[one.idx]]
-            passing += [replace(one, idx=one.idx[goes])] if goes.any() else []
-            left += [replace(one, idx=one.idx[~goes])] if not goes.all() else []
+        passing: list[tuple[int, Integers]] = []
+        left: list[tuple[int, Integers]] = []
+        for number, idx in self._waiting:
+            goes = complete[lanes.block_of_lane[idx]]
+            passing += [(number, idx[goes])] if goes.any() else []
+            left += [(number, idx[~goes])] if not goes.all() else []
         self._waiting = left
         self._check_converged(passing)
         everyone = complete[lanes.live > 0].all()
         lanes.pass_barrier(None if everyone else np.flatnonzero(complete))
-        for one in passing:
-            successor = self.program.blocks[one.number].successors[0]
-            idx = None if len(one.idx) == lanes.count else one.idx
-            self._pending.setdefault(successor, []).append(idx)
+        for number, idx in passing:
+            (successor,) = self.program.blocks[number].successors
+            self._pending[successor].append(None if len(idx) == lanes.count else idx)
 
-    def _check_converged(self, passing: list[Waiting]) -> None:
+    def _check_converged(self, passing: list[tuple[int, Integers]]) -> None:
         """PTX ISA, barrier: with .aligned, all threads of a warp execute the same instruction."""
-        if len(passing) < 2:
-            return
-        lanes = self.lanes
+        lanes, blocks = self.lanes, self.program.blocks
         numbers = np.zeros(lanes.warps * len(lanes.blocks), np.int64)
-        for one in passing:
-            numbers[lanes.warp_of_lane[one.idx]] = one.number
-        for one in passing:
-            others = numbers[lanes.warp_of_lane[one.idx]]
-            bad = others != one.number
-            if one.aligned and bad.any():
-                last = self.program.blocks[int(others[bad.argmax()])].last
-                assert last is not None
-                where = f"in line {last.line}: {last.text}"
-                what = f"a divergent barrier: threads of one warp wait {where}"
-                lanes.fault_where(what, one.line, bad, one.idx)
+        for number, idx in passing:
+            numbers[lanes.warp_of_lane[idx]] = number
+        for number, idx in passing:
+            others = numbers[lanes.warp_of_lane[idx]]
+            bad, one = others != number, blocks[number].all()[-1]
+            if bad.any() and (one.name == "bar" or "aligned" in one.modifiers):
+                other = blocks[int(others[bad.argmax()])].all()[-1]
+                what = f"threads of one warp wait in line {other.line}: {other.text}"
+                lanes.fault_where(f"a divergent barrier: {what}", one.line, bad, idx)

@@ -15,13 +15,7 @@ BITS: Final = {
 }
 # Instructions that lead elsewhere, and what may follow the name. `.uni` says that all threads do
 # the same, and changes no result.
-CONTROL: Final = {
-    "bra": ("", "uni"),
-    "brx": ("idx", "idx.uni"),
-    "ret": ("", "uni"),
-    "exit": ("",),
-    "trap": ("",),
-}
+CONTROL: Final = {"bra": ("", "uni"), "ret": ("", "uni"), "exit": ("",)}
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ class Symbol:
 class Address:
     """`[base + offset]`; the offset is in bytes."""
 
-    base: Register | Symbol | Immediate
+    base: Register | Symbol
     offset: int
 
 
@@ -77,12 +71,7 @@ class Vector:
     elements: tuple[Operand, ...]
 
 
-@dataclass(frozen=True)
-class Sink:
-    """A destination that nobody reads, `_`."""
-
-
-Operand = Register | Not | Immediate | Special | Symbol | Address | Vector | Sink
+Operand = Register | Not | Immediate | Special | Symbol | Address | Vector
 
 
 @dataclass(frozen=True)
@@ -111,7 +100,7 @@ class Variable:
 
     Attributes:
         name: unique within its scope.
-        space: "param", "shared", "local", "const" or "global".
+        space: "shared", "const" or "global".
         size, align: in bytes; the size of `extern` arrays is 0.
         initial: the first bytes; those after them are zero.
     """
@@ -130,36 +119,7 @@ class Parameter:
 
     name: str
     size: int
-    align: int
     offset: int
-
-
-@dataclass
-class Kernel:
-    """A kernel.
-
-    Attributes:
-        shared, local: its own variables.
-        maxntid: the extents whose product bounds the threads of a block.
-        targets: the labels of each list of branch targets.
-        shared_bytes: static shared memory of the kernel.
-    """
-
-    name: str
-    line: int
-    parameters: list[Parameter] = field(default_factory=list)
-    shared: dict[str, Variable] = field(default_factory=dict)
-    local: dict[str, Variable] = field(default_factory=dict)
-    targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    body: list[Instruction | Label] = field(default_factory=list)
-    maxntid: tuple[int, ...] | None = None
-    module: Module | None = field(default=None, repr=False)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Static shared memory, that of the module included."""
-        assert self.module is not None
-        return shared_layout(self)[1]
 
 
 @dataclass
@@ -167,7 +127,6 @@ class Module:
     """A PTX text: its target, such as "sm_80", its kernels and variables."""
 
     target: str = ""
-    version: tuple[int, int] = (0, 0)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
 
@@ -176,16 +135,28 @@ class Module:
         return int("".join(filter(str.isdigit, self.target)))
 
 
+@dataclass
+class Kernel:
+    """A kernel with its own shared variables; `maxntid` bounds the threads of a block."""
+
+    name: str
+    line: int
+    module: Module = field(repr=False)
+    parameters: list[Parameter]
+    shared: dict[str, Variable] = field(default_factory=dict)
+    body: list[Instruction | Label] = field(default_factory=list)
+    maxntid: tuple[int, ...] | None = None
+
+
 def aligned(offset: int, align: int) -> int:
     return -(-offset // align) * align
 
 
 def shared_layout(kernel: Kernel) -> tuple[dict[str, int], int]:
-    """The offset of each shared variable, and the bytes of the static ones.
+    """The offset of each shared variable, and the bytes of the static ones, the module's included.
 
     Dynamic shared memory follows the static one; all `extern` arrays begin there.
     """
-    assert kernel.module is not None
     outer = [one for one in kernel.module.variables.values() if one.space == "shared"]
     variables = [*outer, *kernel.shared.values()]
     offsets: dict[str, int] = {}

@@ -40,7 +40,6 @@ def _product(type: str, k: int) -> str:
 @instruction("wgmma", forms="fence|commit_group|wait_group sync aligned", since=90)
 def _wgmma(writer: Writer, one: Instruction) -> None:
     """Scales of operands are 1, and the product is added to the sums."""
-    assert writer.kernel.module is not None
     if writer.kernel.module.target != "sm_90a":
         unknown(one, "only sm_90a has it")
     location = writer.location(one)

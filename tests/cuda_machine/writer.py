@@ -9,7 +9,6 @@ with a value for each of these lanes. Values are kept as bits: `v3_u4` is regist
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
@@ -25,7 +24,6 @@ from cuda_machine.syntax import (
     Not,
     Operand,
     Register,
-    Sink,
     Special,
     Symbol,
 )
@@ -167,7 +165,6 @@ class Writer:
         addresses: Mapping[str, tuple[str, int]],
         constants: dict[str, Any],
     ) -> None:
-        assert kernel.module is not None
         self.kernel, self.architecture = kernel, kernel.module.architecture
         self.numbers, self.addresses, self.constants = numbers, addresses, constants
         self.offsets = {one.name: (one.offset, one.size) for one in kernel.parameters}
@@ -238,7 +235,7 @@ class Writer:
             case Symbol(name, offset):
                 if type not in ("b32", "u32", "s32", "b64", "u64", "s64"):
                     raise ValueError(f"an address as .{type}")
-                return self.constant(np.array(self.address(name) + offset).astype(dtype)[()])
+                return self.constant(np.array(self.address(name)[1] + offset).astype(dtype)[()])
             case _:
                 raise ValueError(f"an operand of another kind is expected: {operand}")
 
@@ -255,10 +252,10 @@ class Writer:
         take = self.read if has_register else self.array
         return [take(one, type) for one, type in zip(operands, types, strict=True)]
 
-    def address(self, name: str) -> int:
+    def address(self, name: str) -> tuple[str, int]:
         if name not in self.addresses:
             raise ValueError(f"unknown variable {name}")
-        return self.addresses[name][1]
+        return self.addresses[name]
 
     def location(self, one: Instruction) -> str:
         """The last arguments of the methods of `Lanes`: the line, and the lanes."""
@@ -269,9 +266,7 @@ class Writer:
         return f"T_{dtype}"
 
     def _register(self, register: Register, type: str) -> str:
-        have, want = BITS[register.type], BITS[type]
-        if (have == 1) != (want == 1) or want > have or (want < have and type in FLOATS):
-            raise ValueError(f"{register.name} of .{register.type} as .{type}")
+        have, want = _checked_bits(register, type)
         if want < have:
             whole = self._view(register, f"{DTYPES[type][0]}{have // 8}")
             return self.temporary(f"{whole}.astype({self.type(DTYPES[type])})")
@@ -307,15 +302,10 @@ class Writer:
 
         A register may be larger than an integer type: then it is extended by the sign or by zeros.
         """
-        if isinstance(operand, Sink):
-            self.emit(value)
-            return
         if not isinstance(operand, Register):
             raise ValueError("a destination that is no register")
-        have, want = BITS[operand.type], BITS[type]
+        have, want = _checked_bits(operand, type)
         dtype = DTYPES[type]
-        if (have == 1) != (want == 1) or want > have or (want < have and type in FLOATS):
-            raise ValueError(f"{operand.name} of .{operand.type} as .{type}")
         if want < have:
             dtype = f"{dtype[0]}{have // 8}"
             value = f"({value}).astype({self.type(dtype)})"
@@ -328,20 +318,21 @@ class Writer:
         return self._view(register, canonical(register))
 
 
+def _checked_bits(register: Register, type: str) -> tuple[int, int]:
+    """The bits of a register and of a type that it is read or written as."""
+    have, want = BITS[register.type], BITS[type]
+    if (have == 1) != (want == 1) or want > have or (want < have and type in FLOATS):
+        raise ValueError(f"{register.name} of .{register.type} as .{type}")
+    return have, want
+
+
 def _constant(operand: Immediate, type: str) -> Any:
-    bits = BITS[type]
-    if operand.kind == "integer":
-        if type in ("f16", "f32", "f64"):
-            raise ValueError("an integer as a float")
-        if type == "pred":
-            return np.bool_(operand.bits)
-        return np.frombuffer(
-            (operand.bits % (1 << bits)).to_bytes(bits // 8, "little"), DTYPES[type]
-        )[0]
-    if type in ("f32", "f64") and operand.kind != type:
-        # PTX ISA, Constants: literals of 0d may be used for .f32, if they are exact.
-        raise ValueError(f"a constant of .{operand.kind} as .{type}")
-    if bits != (32 if operand.kind == "f32" else 64):
-        raise ValueError(f"a constant of .{operand.kind} as .{type}")
-    code = "<I" if bits == 32 else "<Q"
-    return np.frombuffer(struct.pack(code, operand.bits), DTYPES[type])[0]
+    bits, kind = BITS[type], operand.kind
+    if type == "pred" and kind == "integer":
+        return np.bool_(operand.bits)
+    # PTX ISA, Constants: literals of 0d may be used for .f32, if they are exact.
+    if type in FLOATS if kind == "integer" else type not in (kind, f"b{BITS[kind]}"):
+        raise ValueError(f"a constant of .{kind} as .{type}")
+    return np.frombuffer((operand.bits % (1 << bits)).to_bytes(bits // 8, "little"), DTYPES[type])[
+        0
+    ]

@@ -78,7 +78,9 @@ class CublasLt:
 
     def __init__(self, calls: LibraryCalls, capability: tuple[int, int]) -> None:
         self._calls = calls
-        self._handle = _created(calls.cublasLtCreate)
+        handle = ctypes.c_void_p()
+        calls.cublasLtCreate(ctypes.addressof(handle))
+        self._handle = handle.value
         # The sizes that "cublasSetWorkspace()" recommends, also for "cublasLtMatmul()".
         self._most_workspace_bytes = 32 << 20 if capability >= (9, 0) else 4 << 20
         self._algorithms: dict[MatrixProduct, tuple[Algorithm, ...]] = {}
@@ -124,26 +126,6 @@ class CublasLt:
     def _proposed(self, described: _Description, buffers: Addresses) -> Iterator[Algorithm]:
         """What the heuristic finds for a product; nothing if there is no algorithm."""
         results, count = (lt.HeuristicResult * _PROPOSALS)(), ctypes.c_int()
-        with ExitStack() as stack:
-            preference = self._preference(stack, buffers)
-            try:
-                self._calls.cublasLtMatmulAlgoGetHeuristic(
-                    *(self._handle, described.operation, *described.layouts, preference),
-                    *(_PROPOSALS, ctypes.addressof(results), ctypes.addressof(count)),
-                )
-            except CudaError as error:
-                if error.status != _NOT_SUPPORTED:
-                    raise
-                return
-        usable = (one for one in results[: count.value] if one.state == 0)
-        for number, one in enumerate(usable):
-            yield Algorithm(number, tuple(one.algorithm), one.workspace_bytes)
-
-    def _preference(self, stack: ExitStack, buffers: Addresses) -> int:
-        """Limits on algorithms, destroyed with the stack."""
-        calls = self._calls
-        preference = _created(calls.cublasLtMatmulPreferenceCreate)
-        stack.callback(calls.cublasLtMatmulPreferenceDestroy, preference)
         pointers = {
             lt.MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: buffers.left,
             lt.MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: buffers.right,
@@ -159,8 +141,20 @@ class CublasLt:
         }
         for name, pointer in pointers.items():
             limits[name] = ctypes.c_uint32(min(pointer & -pointer, _ALIGNMENT_BYTES))
-        _set(calls.cublasLtMatmulPreferenceSetAttribute, preference, limits)
-        return preference
+        with ExitStack() as stack:
+            preference = _made(self._calls, stack, "MatmulPreference", limits)
+            try:
+                self._calls.cublasLtMatmulAlgoGetHeuristic(
+                    *(self._handle, described.operation, *described.layouts, preference),
+                    *(_PROPOSALS, ctypes.addressof(results), ctypes.addressof(count)),
+                )
+            except CudaError as error:
+                if error.status != _NOT_SUPPORTED:
+                    raise
+                return
+        usable = (one for one in results[: count.value] if one.state == 0)
+        for number, one in enumerate(usable):
+            yield Algorithm(number, tuple(one.algorithm), one.workspace_bytes)
 
 
 @final
@@ -196,8 +190,6 @@ class _Description:
 
 def _operation(calls: LibraryCalls, stack: ExitStack, product: MatrixProduct, bias: int) -> int:
     compute = _COMPUTE_32F_FAST_TF32 if product.left.dtype == "tf32" else _COMPUTE_32F
-    operation = _created(calls.cublasLtMatmulDescCreate, compute, _TYPES["float32"])
-    stack.callback(calls.cublasLtMatmulDescDestroy, operation)
     transposed = {
         lt.MATMUL_DESC_TRANSA: product.left_transposed,
         lt.MATMUL_DESC_TRANSB: product.right_transposed,
@@ -210,34 +202,30 @@ def _operation(calls: LibraryCalls, stack: ExitStack, product: MatrixProduct, bi
         attributes[lt.MATMUL_DESC_EPILOGUE] = ctypes.c_uint32(lt.EPILOGUE_BIAS)
         # Heuristics read the alignment of this address ("cublasLtMatmulDescAttributes_t").
         attributes[lt.MATMUL_DESC_BIAS_POINTER] = ctypes.c_uint64(bias)
-    _set(calls.cublasLtMatmulDescSetAttribute, operation, attributes)
-    return operation
+    return _made(calls, stack, "MatmulDesc", attributes, compute, _TYPES["float32"])
 
 
 def _layout(calls: LibraryCalls, stack: ExitStack, matrix: Matrix, batch: int) -> int:
     size = matrix.rows, matrix.columns, matrix.leading
-    layout = _created(calls.cublasLtMatrixLayoutCreate, _TYPES[matrix.dtype], *size)
-    stack.callback(calls.cublasLtMatrixLayoutDestroy, layout)
+    attributes: dict[int, Any] = {}
     if batch > 1:
-        attributes = {
-            lt.MATRIX_LAYOUT_BATCH_COUNT: ctypes.c_int32(batch),
-            lt.MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: ctypes.c_int64(matrix.batch_stride),
-        }
-        _set(calls.cublasLtMatrixLayoutSetAttribute, layout, attributes)
-    return layout
+        attributes[lt.MATRIX_LAYOUT_BATCH_COUNT] = ctypes.c_int32(batch)
+        stride = ctypes.c_int64(matrix.batch_stride)
+        attributes[lt.MATRIX_LAYOUT_STRIDED_BATCH_OFFSET] = stride
+    return _made(calls, stack, "MatrixLayout", attributes, _TYPES[matrix.dtype], *size)
 
 
-def _created(create: Callable[..., None], *arguments: int) -> int:
-    """The handle that a function writes to its first argument."""
+def _made(
+    calls: LibraryCalls, stack: ExitStack, kind: str, attributes: Mapping[int, Any], *arguments: int
+) -> int:
+    """A descriptor with attributes, which it copies; destroyed with the stack."""
+    create, destroy, set_attribute = (
+        getattr(calls, f"cublasLt{kind}{what}") for what in ("Create", "Destroy", "SetAttribute")
+    )
     handle = ctypes.c_void_p()
     create(ctypes.addressof(handle), *arguments)
     assert handle.value is not None
-    return handle.value
-
-
-def _set(
-    set_attribute: Callable[..., None], descriptor: int, attributes: Mapping[int, Any]
-) -> None:
-    """Sets attributes of a descriptor, which copies them."""
+    stack.callback(destroy, handle.value)
     for name, value in attributes.items():
-        set_attribute(descriptor, name, ctypes.addressof(value), ctypes.sizeof(value))
+        set_attribute(handle.value, name, ctypes.addressof(value), ctypes.sizeof(value))
+    return handle.value

@@ -100,11 +100,9 @@ def _refuse_other_module() -> None:
 def no_package(package: str, found: str, advice: str = INSTALL) -> EngineError:
     """The error for a package of the engine, and what was found instead."""
     version, purpose = _PACKAGES[package]
-    return EngineError(
-        f"the cuda engine needs the package {package}{purpose}",
-        facts=(("expected", f"{package} {version} or later"), ("found", found)),
-        where="cuda",
-        advice=advice,
+    expected = f"{package} {version} or later"
+    return _error(
+        f"the cuda engine needs the package {package}{purpose}", advice, expected, ("found", found)
     )
 
 
@@ -159,7 +157,7 @@ def cublaslt_library() -> ctypes.CDLL:
 
 def no_library(error: Exception, missing: Sequence[str]) -> EngineError:
     """The error for a machine on which the library of CUDA's driver cannot be loaded."""
-    facts = [("expected", "libcuda.so.1 or nvcuda.dll"), ("found", without_library(error))]
+    facts = [("found", without_library(error))]
     advice = f"{UPDATE} Without an Nvidia GPU, use the cpu engine or the opencl engine."
     kernel = _kernel_driver()
     if kernel:
@@ -172,9 +170,8 @@ def no_library(error: Exception, missing: Sequence[str]) -> EngineError:
     if missing:
         facts.append(("missing packages", ", ".join(missing)))
         advice = f"{advice} {INSTALL}"
-    return EngineError(
-        "the library of Nvidia's driver is missing", facts=tuple(facts), where="cuda", advice=advice
-    )
+    problem = "the library of Nvidia's driver is missing"
+    return _error(problem, advice, "libcuda.so.1 or nvcuda.dll", *facts)
 
 
 def _kernel_driver() -> list[tuple[str, str]]:
@@ -187,33 +184,22 @@ def _kernel_driver() -> list[tuple[str, str]]:
 
 def no_device(found: str) -> EngineError:
     """The error for a driver that shows no device."""
-    return EngineError(
-        "there is no CUDA device on this machine",
-        facts=(("expected", "a GPU that the driver shows"), ("found", found)),
-        where="cuda",
-        advice=_ADVICE["CUDA_ERROR_NO_DEVICE"],
-    )
+    problem, advice = "there is no CUDA device on this machine", _ADVICE["CUDA_ERROR_NO_DEVICE"]
+    return _error(problem, advice, "a GPU that the driver shows", ("found", found))
 
 
 def no_start(found: str, status: str) -> EngineError:
     """The error for a driver that does not start."""
-    return EngineError(
-        "the CUDA driver does not start",
-        facts=(
-            ("expected", "a driver and a GPU that work"),
-            ("driver reported", found),
-            *_kernel_driver(),
-        ),
-        where="cuda",
-        advice=_ADVICE.get(status, "nvidia-smi shows whether the driver works."),
-    )
+    advice = _ADVICE.get(status, "nvidia-smi shows whether the driver works.")
+    facts = ("driver reported", found), *_kernel_driver()
+    return _error("the CUDA driver does not start", advice, "a driver and a GPU that work", *facts)
 
 
 def too_old(found: str) -> EngineError:
     """The error for a driver that supports only older versions of CUDA."""
-    return EngineError(
-        "the CUDA driver is too old",
-        facts=(("expected", f"one that supports CUDA {LEAST_CUDA}.0 or later"), ("found", found)),
-        where="cuda",
-        advice=UPDATE,
-    )
+    expected = f"one that supports CUDA {LEAST_CUDA}.0 or later"
+    return _error("the CUDA driver is too old", UPDATE, expected, ("found", found))
+
+
+def _error(problem: str, advice: str, expected: str, *facts: tuple[str, str]) -> EngineError:
+    return EngineError(problem, facts=(("expected", expected), *facts), where="cuda", advice=advice)

@@ -86,15 +86,14 @@ def _found() -> tuple[Found, ...]:
     broken: list[tuple[str, str, str]] = []
     hidden: list[tuple[str, str, str]] = []
     for platform in platforms:
-        own: list[cl.Device] = []
         try:
             own = platform.get_devices()
         except cl.Error as error:
             # This error code means that a platform has no device.
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
-                problem = f"the driver fails: {status_text(error)}"
-                broken.append((platform.name, problem, _UPDATE))
+                broken.append((platform.name, f"the driver fails: {status_text(error)}", _UPDATE))
                 continue
+            own = []
         handles += own
         if not own and platform.name == RUSTICL:
             hidden.append((platform.name, "Mesa's driver shows no device", RUSTICL_ADVICE))
@@ -157,8 +156,7 @@ def _record(number: int, handle: cl.Device) -> Device:
             shares_memory=bool(handle.host_unified_memory),
         )
     except cl.Error as error:
-        problem = f"the driver fails: {status_text(error)}"
-        return Device(engine, "", None, problem, _UPDATE)
+        return Device(engine, "", None, f"the driver fails: {status_text(error)}", _UPDATE)
 
 
 def has_float16(handle: cl.Device) -> bool:

@@ -73,10 +73,8 @@ def program_for(traits: Traits) -> tuple[str, tuple[Kernel, ...]]:
     """The text of all kernels but `halves`, and the kernels that a device can run."""
     module = _module(traits, OPENCL)
     kernels = (_arithmetic(module, traits), _plain(), _loops(), _memory())
-    text = _TEXT
-    in_order = "\n".join(OPENCL.in_order)
-    words = {"COUNT": COUNT, "GROUP": GROUP, "TERMS": _TERMS, "IN_ORDER": in_order}
-    words["OFFSET_BYTES"] = OFFSET_BYTES
+    text = _TEXT.replace("IN_ORDER", "\n".join(OPENCL.in_order))
+    words = {"COUNT": COUNT, "GROUP": GROUP, "TERMS": _TERMS, "OFFSET_BYTES": OFFSET_BYTES}
     for name, value in words.items():
         text = text.replace(name, str(value))
     if traits.largest_group >= GROUP:
@@ -91,8 +89,8 @@ def halves_for(traits: Traits, *, native: bool) -> tuple[str, tuple[Kernel, ...]
     is not refused, because Lamina can do without both.
     """
     module = _module(traits, replace(OPENCL, half=NATIVE_HALF) if native else OPENCL)
-    kernel = _halves(module, native)
-    return module.text(), (kernel,)
+    kernels = (_halves(module, native),)
+    return module.text(), kernels
 
 
 def _module(traits: Traits, words: Words) -> Module:
@@ -206,39 +204,28 @@ def _arithmetic(module: Module, traits: Traits) -> Kernel:
     def shift(code: Function, x: Mapping[str, Value]) -> Value:
         return code.binary("ashr", x["wide"], code.binary("urem", x["item"], constant(63, I64)))
 
-    rows: list[tuple[str, _Write, Array, int]] = [
-        ("comparisons of 64-bit integers", _compared, (_INTS >= 1).astype("uint64"), 0),
-        (
-            "conversions of floats to integers",
+    rows: dict[str, tuple[_Write, Array]] = {
+        "comparisons of 64-bit integers": (_compared, (_INTS >= 1).astype("uint64")),
+        "conversions of floats to integers": (
             lambda code, x: code.convert("fptoui.sat", x["special"], "i32"),
             _SATURATED,
-            0,
         ),
-        ("sums of floats in loops", _summed, _sums(), 0),
-        (
-            "fused multiply-adds",
+        "sums of floats in loops": (_summed, _sums()),
+        "fused multiply-adds": (
             lambda code, x: code.multiply_add(x["left"], x["right"], x["added"]),
             residual if traits.fused else zeros,
-            0,
         ),
-        (
-            "products and sums that are rounded separately",
+        "products and sums that are rounded separately": (
             lambda code, x: code.add(code.multiply(x["left"], x["right"]), x["added"]),
             zeros,
-            0,
         ),
-        ("divisions", lambda code, x: code.divide(x["left"], x["right"]), _LEFT / _RIGHT, inexact),
-        (
-            "square roots",
-            lambda code, x: code.intrinsic("sqrt", x["right"]),
-            np.sqrt(_RIGHT),
-            inexact,
-        ),
-        ("products of 64-bit integers", binary("mul"), _WIDE * _DIVISORS, 0),
-        ("divisions of 64-bit integers", binary("udiv"), _WIDE // _DIVISORS, 0),
-        ("remainders of 64-bit integers", binary("urem"), _WIDE % _DIVISORS, 0),
-        ("shifts of 64-bit integers", shift, shifted, 0),
-    ]
+        "divisions": (lambda code, x: code.divide(x["left"], x["right"]), _LEFT / _RIGHT),
+        "square roots": (lambda code, x: code.intrinsic("sqrt", x["right"]), np.sqrt(_RIGHT)),
+        "products of 64-bit integers": (binary("mul"), _WIDE * _DIVISORS),
+        "divisions of 64-bit integers": (binary("udiv"), _WIDE // _DIVISORS),
+        "remainders of 64-bit integers": (binary("urem"), _WIDE % _DIVISORS),
+        "shifts of 64-bit integers": (shift, shifted),
+    }
     inputs = {
         "left": np.resize(_LEFT, COUNT + _TERMS),
         "right": _RIGHT,
@@ -249,8 +236,8 @@ def _arithmetic(module: Module, traits: Traits) -> Kernel:
         "divisors": _DIVISORS,
     }
     checked = [
-        (Fault(f"{what} are wrong"), write, expected, tolerance)
-        for what, write, expected, tolerance in rows
+        (Fault(f"{what} are wrong"), *row, inexact if what in ("divisions", "square roots") else 0)
+        for what, row in rows.items()
     ]
     return _written(module, "arithmetic", inputs, checked, 0)
 
@@ -432,16 +419,12 @@ def _loops() -> Kernel:
     # A loop ends by one more iteration, and the iterations around a loop count too.
     outer, inner = MOST_ITERATIONS // 259, 256
     nested = Fault("the loops of a work item end too early")
-    return Kernel(
-        "loops",
-        (np.array([key], "uint64"), np.array([outer, inner, _LONG], "uint32")),
-        (
-            Check(plain, expected),
-            Check(ordered, expected),
-            Check(nested, _mixed(outer * inner)),
-            Check(SHORT_LOOPS, _mixed(_LONG)),
-        ),
+    checks = (
+        *(Check(plain, expected), Check(ordered, expected)),
+        *(Check(nested, _mixed(outer * inner)), Check(SHORT_LOOPS, _mixed(_LONG))),
     )
+    inputs = np.array([key], "uint64"), np.array([outer, inner, _LONG], "uint32")
+    return Kernel("loops", inputs, checks)
 
 
 def _mixed(count: int) -> Array:
@@ -453,26 +436,19 @@ def _memory() -> Kernel:
     x = (np.arange(16 * COUNT + 1) * 2654435761 % 2**32).astype("uint32")
     items = np.arange(COUNT, dtype="uint32")
     moved = np.concatenate([np.array([7], "uint32"), x[1:]])
-    return Kernel(
-        "memory",
-        (x,),
-        (
-            Check(Fault("private arrays are wrong"), x[x[:COUNT] & 15] * (items + 1)),
-            Check(Fault("vectors of 16 are wrong at addresses of their elements"), moved),
-        ),
+    checks = (
+        Check(Fault("private arrays are wrong"), x[x[:COUNT] & 15] * (items + 1)),
+        Check(Fault("vectors of 16 are wrong at addresses of their elements"), moved),
     )
+    return Kernel("memory", (x,), checks)
 
 
 def _groups() -> Kernel:
     x = (np.arange(COUNT) * 2654435761 % 2**32).astype("uint32")
     groups = x.reshape(-1, GROUP)
     sums = np.repeat(groups.sum(1, dtype="uint32"), GROUP)
-    return Kernel(
-        "groups",
-        (x,),
-        (
-            Check(Fault("local memory is wrong after a barrier"), groups[:, ::-1].reshape(-1)),
-            Check(Fault("barriers in a loop are wrong"), sums),
-        ),
-        group=GROUP,
+    checks = (
+        Check(Fault("local memory is wrong after a barrier"), groups[:, ::-1].reshape(-1)),
+        Check(Fault("barriers in a loop are wrong"), sums),
     )
+    return Kernel("groups", (x,), checks, group=GROUP)

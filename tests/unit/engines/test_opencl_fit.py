@@ -64,7 +64,7 @@ def test_a_value_that_is_not_finite_is_found_anywhere(engine, driver, dtype):
 
 
 @pytest.fixture(params=["on the device", "on the host"])
-def kept(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+def kept(request, monkeypatch):
     if request.param == "on the host":
         monkeypatch.setattr(snapshots, "_FRACTION", 0.0)
     return request.param

@@ -15,7 +15,6 @@ from lamina import ops
 from lamina.base.shapes import float32
 from lamina.codegen.pieces import PieceModule
 from lamina.codegen.words import OPENCL_PROCESSOR
-from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.opencl import launch_plan, processors
@@ -203,7 +202,7 @@ def test_a_recurrence_has_the_same_results_in_one_launch_and_in_many(
 
 
 @pytest.fixture
-def processor(engine: GpuEngine) -> GpuEngine:
+def processor(engine):
     """The first device of OpenCL, if it takes kernels for processors."""
     if not isinstance(engine.family, ProcessorFamily):
         pytest.skip("the first device of OpenCL takes kernels for GPUs")

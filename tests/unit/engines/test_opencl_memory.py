@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -41,21 +40,21 @@ def network() -> lm.Network:
 
 
 @pytest.fixture
-def driver(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def driver(engine, monkeypatch):
     monkeypatch.setattr(room, "NOT_ASKED_BYTES", 0)
     gc.collect()
     return engine.arena().driver
 
 
 @pytest.fixture
-def sizes(driver: Any, on_call: Any) -> list[int]:
+def sizes(driver, on_call):
     found: list[int] = []
     on_call(driver, "allocate", found.append)
     return found
 
 
 @pytest.fixture
-def leave(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def leave(driver, monkeypatch):
     """Limits the memory that is left on the device."""
 
     def only(count: int) -> None:
@@ -66,7 +65,7 @@ def leave(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
 
 
 @pytest.fixture
-def limit(driver: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def limit(driver, monkeypatch):
     """Limits one allocation, for models that are made afterwards."""
 
     def only(count: int) -> None:

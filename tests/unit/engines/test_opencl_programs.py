@@ -112,11 +112,16 @@ def expected(x: Any, run: int) -> Any:
     return (2 * x.reshape(-1) + C + run).reshape(3, 2)
 
 
+def check_run(executable: Any, run: int = 0, x: Any = X) -> None:
+    """Runs the program, whose parameter has been increased by so many runs."""
+    executable.run([x, EMPTY])
+    np.testing.assert_array_equal(executable.output("result"), expected(x, run))
+
+
 def test_runs_return_the_results_of_the_kernels(engine):
     executable, memory = made(engine)
     for run in range(3):
-        executable.run([X + run, EMPTY])
-        np.testing.assert_array_equal(executable.output("result"), expected(X + run, run))
+        check_run(executable, run, X + run)
     np.testing.assert_array_equal(executable.output("given"), X + 2)
     np.testing.assert_array_equal(memory.read(), [3, 3, 3])
     assert executable.output("nothing").shape == (3, 0)
@@ -127,8 +132,7 @@ DATA = {"x": (10, 2), "empty": (10, 0)}
 
 def test_a_timed_program_returns_the_seconds_of_each_step(engine):
     executable, _ = made(engine, timed=True)
-    executable.run([X, EMPTY])
-    np.testing.assert_array_equal(executable.output("result"), expected(X, 0))
+    check_run(executable)
     assert (executable.step_seconds() > 0).all()
     assert (executable.step_seconds() == 0).all()
 
@@ -140,15 +144,12 @@ def test_programs_share_an_arena_and_are_moved_when_it_changes(engine):
     second, other = made(engine, arena, of=program(5000))
     assert arena.bytes > small
     for one, shift in ((first, 0), (second, 0), (first, 1)):
-        one.run([X, EMPTY])
-        np.testing.assert_array_equal(one.output("result"), expected(X, shift))
+        check_run(one, shift)
     third, last = made(engine, arena)
-    third.run([X, EMPTY])
-    np.testing.assert_array_equal(third.output("result"), expected(X, 0))
+    check_run(third)
     second.release()
     assert arena.bytes == small
-    first.run([X, EMPTY])
-    np.testing.assert_array_equal(first.output("result"), expected(X, 2))
+    check_run(first, 2)
     first.release()
     assert arena.bytes == small
     third.release()
@@ -170,8 +171,7 @@ def test_programs_of_different_sizes_share_a_block_without_sub_buffers(engine, m
     ]
     for run in range(3):
         for executable, _ in pairs:
-            executable.run([X + run, EMPTY])
-            np.testing.assert_array_equal(executable.output("result"), expected(X + run, run))
+            check_run(executable, run, X + run)
     for executable, memory in pairs:
         executable.release()
         memory.release()
@@ -188,8 +188,7 @@ def test_programs_continue_when_the_arena_of_another_one_cannot_be_allocated(eng
     text = error_text(EngineError, lambda: made(engine, arena, of=program(1 << 50)))
     assert "there is not enough memory on the device" in text
     assert arena.bytes == before
-    first.run([X, EMPTY])
-    np.testing.assert_array_equal(first.output("result"), expected(X, 0))
+    check_run(first)
 
 
 def test_programs_that_lost_their_memory_allocate_it_again(engine, monkeypatch):
@@ -405,10 +404,7 @@ def test_threads_may_use_programs_of_their_own(engine):
     def work(shift: int) -> None:
         executable, _ = made(engine)
         for run in range(20):
-            executable.run([X + shift, EMPTY])
-            np.testing.assert_array_equal(
-                executable.output("result"), expected(X + shift, run), f"{shift}, {run}"
-            )
+            check_run(executable, run, X + shift)
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(work, range(3)))
