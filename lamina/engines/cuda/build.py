@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 
 from lamina.base.cache import find, keep, key_of
 from lamina.base.garbage import without_collections
@@ -46,11 +46,10 @@ def build(api: Cuda, capability: tuple[int, int], text: str) -> dict[str, bytes]
     # The longest one would end last if it began last.
     missing.sort(key=lambda name: len(texts[name]), reverse=True)
 
-    def code_of(name: str) -> bytes:
-        return compiled(api, architecture, texts[name])
-
+    compile_ = partial(compiled, api, architecture)
     with ThreadPoolExecutor() as pool:
-        for name, code in zip(missing, pool.map(code_of, missing), strict=True):
+        codes = pool.map(compile_, map(texts.__getitem__, missing))
+        for name, code in zip(missing, codes, strict=True):
             keep(keys[name], code)
             found[name] = code
     return {name: code for name, code in found.items() if code is not None}
@@ -132,8 +131,7 @@ def compiled(api: Cuda, architecture: str, text: str) -> bytes:
             fact = ("architecture", architecture)
             raise refused_kernel("NVRTC", fact, text, messages, r"\((\d+)\)", "cuda") from error
         kind = "CUBIN" if architecture.startswith("sm_") else "PTX"
-        size = getattr(nvrtc, f"nvrtcGet{kind}Size")(program)
-        code = bytes(size)
+        code = bytes(getattr(nvrtc, f"nvrtcGet{kind}Size")(program))
         # The package writes to these bytes.
         getattr(nvrtc, f"nvrtcGet{kind}")(program, code)
         return code

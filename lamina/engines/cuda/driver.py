@@ -70,11 +70,8 @@ class _Buffer:
 
 
 @final
-class _Module:
-    """Compiled kernels on the device by their names, unloaded with the last reference."""
-
-    def __init__(self) -> None:
-        self.handles: dict[str, Any] = {}
+class _Module(dict[str, Any]):
+    """The handles of compiled kernels by their names; unloaded with the last reference."""
 
 
 @final
@@ -390,7 +387,7 @@ class CudaDriver:
             module = _Module()
             with self.current() as calls:
                 for name, code in codes.items():
-                    handle = module.handles[name] = calls.cuModuleLoadData(code)
+                    module[name] = handle = calls.cuModuleLoadData(code)
                     self.destroyed_with(module, "cuModuleUnload", handle)
         return module
 
@@ -407,7 +404,7 @@ class CudaDriver:
         local_bytes: int = 0,
     ) -> _Kernel:
         with self.current() as calls:
-            function = calls.cuModuleGetFunction(module.handles[name], name.encode())
+            function = calls.cuModuleGetFunction(module[name], name.encode())
             if local_bytes:
                 attributes = calls.module.CUfunction_attribute
                 most = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

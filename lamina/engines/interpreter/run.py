@@ -109,22 +109,19 @@ def run_step(
 ) -> None:
     """Runs one step, on a flat array for each buffer; an adversary makes the order adversarial."""
     own = step.result_axes if isinstance(step, Contraction) else step.axes
+    # If points run in order, there is one worker.
+    workers = [_WorkerPoints(own, np.ones((1,) * len(own), bool), None)]
+    if adversary is not None:
+        axes = (*own, *(axis for axis in adversary.axes if axis not in own and axis.extent))
+        workers = [_WorkerPoints(axes, mask, adversary) for mask in _chunks(axes, adversary)]
     with np.errstate(all="ignore"):
-        for worker in _points_of_workers(own, adversary):
+        for worker in workers:
             if isinstance(step, Loop):
                 _run_loop(step, buffers, iteration or {}, worker)
             elif isinstance(step, Chain):
                 _run_chain(step, buffers, iteration or {}, worker.mask)
             else:
                 _run_contraction(step, buffers, iteration or {}, worker.mask)
-
-
-def _points_of_workers(own: tuple[Axis, ...], adversary: Adversary | None) -> list[_WorkerPoints]:
-    """The points of each worker; there is one worker if points run in order."""
-    if adversary is None:
-        return [_WorkerPoints(own, np.ones((1,) * len(own), bool), None)]
-    axes = (*own, *(axis for axis in adversary.axes if axis not in own and axis.extent))
-    return [_WorkerPoints(axes, mask, adversary) for mask in _chunks(axes, adversary)]
 
 
 def _chunks(axes: Sequence[Axis], adversary: Adversary | None) -> list[Array]:

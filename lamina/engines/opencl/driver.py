@@ -160,9 +160,8 @@ class OpenClDriver:
             self.words = replace(OPENCL, half=NATIVE_HALF if self.traits.has_float16 else half)
             self._context = cl.Context([found.handle])
             self._queue = _Queue(cl.CommandQueue(self._context))
-            # Made when it is needed.
+            # Made when they are needed; the launches of the second are timed by the device.
             self._uploads: _Queue | None = None
-            # Made when launches are timed.
             self._timing: _Queue | None = None
             self._command_buffers = None if RECORDED in faults else command_buffers(found.handle)
             self._has_timers = TIMERS not in faults
@@ -274,34 +273,30 @@ class OpenClDriver:
 
     def timed(self, launches: Sequence[tuple[Kernel, int | None]]) -> Callable[[], float]:
         if not self._has_timers:
-            return partial(self._seconds_until_done, self.sequence(launches))
+            sequence = self.sequence(launches)
+
+            def seconds_until_done() -> float:
+                """The time of a sequence by the host's clock."""
+                self.queue.finish()
+                started = time.perf_counter()
+                self.queue.run(sequence)
+                self.queue.finish()
+                return time.perf_counter() - started
+
+            return seconds_until_done
         row = tuple(launches)
 
         def seconds() -> float:
-            queue = self._timing_queue
+            own_process.require()
+            if self._timing is None:
+                profiling = cl.command_queue_properties.PROFILING_ENABLE
+                self._timing = _Queue(cl.CommandQueue(self._context, properties=profiling))
             self.queue.finish()
-            events = [queue.enqueue(kernel, number) for kernel, number in row]
-            queue.finish()
+            events = [self._timing.enqueue(kernel, number) for kernel, number in row]
+            self._timing.finish()
             return sum(1e-9 * (event.profile.end - event.profile.start) for event in events)
 
         return seconds
-
-    @property
-    def _timing_queue(self) -> _Queue:
-        """A queue whose launches are timed by the device."""
-        own_process.require()
-        if self._timing is None:
-            profiling = cl.command_queue_properties.PROFILING_ENABLE
-            self._timing = _Queue(cl.CommandQueue(self._context, properties=profiling))
-        return self._timing
-
-    def _seconds_until_done(self, sequence: _Sequence) -> float:
-        """The time of a sequence by the host's clock."""
-        self.queue.finish()
-        started = time.perf_counter()
-        self.queue.run(sequence)
-        self.queue.finish()
-        return time.perf_counter() - started
 
 
 def _traits(handle: cl.Device) -> Traits:

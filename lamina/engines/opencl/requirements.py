@@ -53,7 +53,9 @@ def no_device(found: str, platforms: Sequence[str] = ()) -> EngineError:
         ("found", found),
     ]
     advice = f"Install {_DRIVERS}"
-    closed = _closed_devices()
+    # Drivers do not list GPUs whose device files this user may not open.
+    files = sorted(map(str, (*_DEV.glob("dri/renderD*"), *_DEV.glob("kfd"))))
+    closed = [one for one in files if not os.access(one, os.R_OK | os.W_OK)]
     named = os.environ.get("OCL_ICD_VENDORS")
     if closed:
         facts.append(("no permission", ", ".join(closed)))
@@ -76,9 +78,3 @@ def no_device(found: str, platforms: Sequence[str] = ()) -> EngineError:
         where="opencl",
         advice=advice,
     )
-
-
-def _closed_devices() -> list[str]:
-    """The device files of GPUs that this user may not open. Drivers do not list such GPUs."""
-    found = [*_DEV.glob("dri/renderD*"), *_DEV.glob("kfd")]
-    return sorted(str(one) for one in found if not os.access(one, os.R_OK | os.W_OK))
