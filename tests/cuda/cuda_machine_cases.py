@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cuda_machine.machine import Checks, Machine
+from cuda_machine.machine import Machine
 from cuda_machine.memory import Memory
 from cuda_machine.ptx import parse
 
@@ -17,9 +17,9 @@ HEADER = ".version 8.5\n.target {target}\n.address_size 64\n"
 class Bench:
     """A machine with the arrays of a kernel."""
 
-    def __init__(self, text: str, **options: Any) -> None:
+    def __init__(self, text: str) -> None:
         self.memory = Memory(1 << 26)
-        self.machine = Machine(self.memory, **options)
+        self.machine = Machine(self.memory)
         self.loaded = self.machine.load(parse(text))
 
     def array(self, values: np.ndarray) -> int:
@@ -69,6 +69,3 @@ def calculate(
     addresses = [bench.array(one) for one in (values, np.zeros_like(values))]
     bench.launch("k", 1, threads, *addresses)
     return bench.read(addresses[1], values)
-
-
-__all__ = ["Bench", "Checks", "calculate", "kernel"]

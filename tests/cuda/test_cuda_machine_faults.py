@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_machine_cases import Bench, Checks, calculate, kernel
+from cuda_machine_cases import Bench, calculate, kernel
 
 from cuda_machine.faults import Fault, OutOfMemory
 from cuda_machine.memory import BASE, GAP, Memory
@@ -40,12 +40,10 @@ DIVERGENT = "setp.lt.u32 p, i, 7; @p bra waits; bar.sync 0; bra done; waits: {} 
 UNWRITTEN = "a read of register x, which is not written"
 
 
-def run(
-    body: str, *, threads: int = 64, blocks: int = 1, is_early: bool = False, **checks: bool
-) -> np.ndarray:
+def run(body: str, *, threads: int = 64, blocks: int = 1, is_early: bool = False) -> np.ndarray:
     """The array of 64 integers (with copies more) after a kernel."""
     text = kernel(START + body, ["u64"], target="sm_90" if is_early else "sm_80")
-    bench = Bench(text, checks=Checks(**checks))
+    bench = Bench(text)
     array = np.arange(128 if body.startswith("shl") else 64, dtype="u4")
     address = bench.array(array)
     bench.launch("k", blocks, threads, address, is_early=is_early)
@@ -147,7 +145,6 @@ NUMBERS = np.arange(64)
         (f"{SHIFT} st.global.u32 [at], x;", {}, NUMBERS + 3 * (NUMBERS % 32 < 29)),
         # Bytes of a word are no race.
         ("mov.u32 s, kept; add.u32 s, s, i; st.shared.u8 [s], i;", {}, NUMBERS),
-        (FIRST_WRITES, {"blocks": 2, "global_races": False}, NUMBERS),
         (ACROSS.format("bar.sync 0; "), {}, NUMBERS),
         ("griddepcontrol.wait; griddepcontrol.launch_dependents; st.global.u32 [at], i;",
          {"is_early": True}, NUMBERS),
@@ -167,13 +164,10 @@ def test_copies_arrive_at_the_wait_and_fill_with_zeros():
     np.testing.assert_array_equal(found.reshape(32, 4), expected)
 
 
-def test_global_memory_is_read_after_it_is_written_if_that_is_checked():
-    text = kernel(START + "ld.global.u32 x, [at];", ["u64"])
-    bench = Bench(text)
-    bench.launch("k", 1, 64, bench.memory.allocate(256))
-    checked = Bench(text, checks=Checks(unwritten_global=True))
+def test_global_memory_is_read_after_it_is_written():
+    bench = Bench(kernel(START + "ld.global.u32 x, [at];", ["u64"]))
     with pytest.raises(Fault, match="a read of global memory that is not written"):
-        checked.launch("k", 1, 64, checked.memory.allocate(256))
+        bench.launch("k", 1, 64, bench.memory.allocate(256))
 
 
 @pytest.mark.parametrize(

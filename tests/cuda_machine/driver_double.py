@@ -25,7 +25,7 @@ from cuda_machine.driver_devices import DeviceCalls
 from cuda_machine.driver_kernels import KernelCalls
 from cuda_machine.driver_state import Context, Device, DeviceDescription
 from cuda_machine.driver_streams import StreamCalls
-from cuda_machine.machine import Checks, Machine
+from cuda_machine.machine import Machine
 from cuda_machine.memory import BASE, Memory
 from cuda_machine.nvrtc_double import NvrtcDouble
 from cuda_machine.operations import Order
@@ -70,11 +70,7 @@ class CudaDouble:
         made: list[Device] = []
         for ordinal, description in enumerate(devices):
             memory = Memory(description.memory, BASE + ordinal * ADDRESSES)
-            machine = Machine(
-                memory,
-                order=BLOCKS.get(order.kind, order.seed),
-                checks=Checks(unwritten_global=True),
-            )
+            machine = Machine(memory, BLOCKS.get(order.kind, order.seed))
             made.append(Device(ordinal, description, memory, machine))
         counts = Counter() if counts is None else counts
         self.driver = DriverDouble(made, order, counts)

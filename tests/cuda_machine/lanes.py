@@ -28,21 +28,12 @@ Number = TypeVar("Number", int, Integers)
 
 
 @dataclass(frozen=True)
-class Checks:
-    """What is checked besides addresses: races, and reads of global memory that nobody wrote."""
-
-    shared_races: bool = True
-    global_races: bool = True
-    unwritten_global: bool = False
-
-
-@dataclass(frozen=True)
 class Launch:
     """What all blocks of a launch have in common.
 
     Attributes:
         shared_bytes: of a block.
-        global_shadow: the accesses of global memory in this launch; None if nobody checks.
+        global_shadow: the accesses of global memory in this launch.
         is_early: whether earlier kernels end only when a thread waits for them.
     """
 
@@ -52,8 +43,7 @@ class Launch:
     memory: Memory
     parameters: bytes
     shared_bytes: int
-    checks: Checks
-    global_shadow: Shadow | None
+    global_shadow: Shadow
     is_early: bool
 
     @property
@@ -163,16 +153,13 @@ class Lanes:
         # False where asynchronous copies have not arrived.
         self._arrived: npt.NDArray[np.bool_] | None = None
         self.epochs: Integers = np.zeros(len(self.blocks), np.int64)
-        self._shared_shadow: Shadow | None = None
-        if launch.checks.shared_races and len(shared):
-            self._shared_shadow = Shadow(len(shared), granule, across=False)
+        self._shared_shadow = Shadow(len(shared), granule, across=False)
         self.retag()
 
     def retag(self) -> None:
         """Makes the tags of the lanes those of the present epochs."""
-        if self._shared_shadow or self.launch.global_shadow:
-            own = self.block_of_lane
-            self._tags = tags_of(self.blocks[own], self.epochs[own], self.thread_of_lane)
+        own = self.block_of_lane
+        self._tags = tags_of(self.blocks[own], self.epochs[own], self.thread_of_lane)
 
     def _race(self, race: Race | None, space: str) -> None:
         if race is None:
@@ -285,9 +272,8 @@ class Lanes:
         if space == "global":
             self.require_wait("a read of global memory", line, idx)
             self._note("global", offsets, size, line, idx, writes=False)
-        if self.launch.checks.unwritten_global:
-            self._need(self.launch.memory.written, "a read of global memory that is not written",
-                       offsets, size, line, idx)  # fmt: skip
+        self._need(self.launch.memory.written, "a read of global memory that is not written",
+                   offsets, size, line, idx)  # fmt: skip
         return offsets, self._global
 
     def store(
@@ -321,9 +307,8 @@ class Lanes:
         offsets = self._global_offsets(addresses, size, line, idx)
         self.require_wait("a write to global memory", line, idx)
         self._note("global", offsets, size, line, idx, writes=True)
-        if self.launch.checks.unwritten_global:
-            for at in _parts(offsets, size):
-                self.launch.memory.written[at] = True
+        for at in _parts(offsets, size):
+            self.launch.memory.written[at] = True
         return offsets, self._global
 
     def _need(
@@ -368,15 +353,13 @@ class Lanes:
         self, space: str, offsets: Integers, size: int, line: int, idx: Lane, *, writes: bool
     ) -> None:
         shadow = self._shared_shadow if space == "shared" else self.launch.global_shadow
-        if shadow is not None:
-            tags = self._tags if idx is None else self._tags[idx]
-            self._race(shadow.access(offsets, size, tags, line, writes=writes), space)
+        tags = self._tags if idx is None else self._tags[idx]
+        self._race(shadow.access(offsets, size, tags, line, writes=writes), space)
 
     def pass_barrier(self, blocks: Integers | None) -> None:
         """All threads of these blocks (None for all blocks) have passed a barrier."""
         everyone = blocks is None
-        if self._shared_shadow:
-            self._race(self._shared_shadow.check(keep=not everyone), "shared")
+        self._race(self._shared_shadow.check(keep=not everyone), "shared")
         hidden = self._hidden.reshape(len(self.blocks), -1)
         own = slice(None) if blocks is None else blocks
         hidden[own] = np.maximum(hidden[own], 0)
@@ -391,7 +374,5 @@ class Lanes:
         """All lanes have exited; `last` if no other blocks of the launch follow."""
         self.copies.end()
         self.products.end()
-        if self._shared_shadow:
-            self._race(self._shared_shadow.check(keep=False), "shared")
-        if self.launch.global_shadow:
-            self._race(self.launch.global_shadow.check(keep=not last), "global")
+        self._race(self._shared_shadow.check(keep=False), "shared")
+        self._race(self.launch.global_shadow.check(keep=not last), "global")

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from cuda_machine.faults import Fault, Index
-from cuda_machine.lanes import Checks, Lanes, Launch
+from cuda_machine.lanes import Lanes, Launch
 from cuda_machine.memory import Memory
 from cuda_machine.program import Program, make_program
 from cuda_machine.schedule import Schedule
@@ -47,13 +47,10 @@ class Machine:
 
     Args:
         order: of the blocks of a grid: "ascending", "descending", or the seed of a random order.
-        checks: what is checked besides addresses.
     """
 
-    def __init__(
-        self, memory: Memory, *, order: str | int = "ascending", checks: Checks | None = None
-    ) -> None:
-        self.memory, self.order, self.checks = memory, order, checks or Checks()
+    def __init__(self, memory: Memory, order: str | int = "ascending") -> None:
+        self.memory, self.order = memory, order
         # The accesses of global memory in the last launch, by the size of the smallest one.
         self._shadows: dict[int, Shadow] = {}
 
@@ -93,15 +90,13 @@ class Machine:
 
         One that `is_early` may be launched before earlier kernels have ended.
         """
-        program, checks, count = kernel.program, self.checks, math.prod(grid)
-        shadow = None
-        if checks.global_races:
-            if count > MOST_BLOCKS:
-                raise ValueError(f"races are checked for at most {MOST_BLOCKS} blocks")
-            shadow = self._cleared_shadow(program.granules["global"])
+        program, count = kernel.program, math.prod(grid)
+        if count > MOST_BLOCKS:
+            raise ValueError(f"races are checked for at most {MOST_BLOCKS} blocks")
+        shadow = self._cleared_shadow(program.granules["global"])
         data = _parameter_bytes(kernel.kernel, parameters)
         total = program.shared_bytes + shared_bytes
-        launched = program, grid, block, self.memory, data, total, checks, shadow, is_early
+        launched = program, grid, block, self.memory, data, total, shadow, is_early
         launch = Launch(*launched)
         blocks = self._ordered(count)
         together = max(1, _LANES // launch.threads)
