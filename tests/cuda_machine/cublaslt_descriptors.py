@@ -310,12 +310,9 @@ def _check_sizes(
         raise CublasLtError(INVALID_VALUE, f"C is {c.rows} x {c.columns}")
     if len({one.batch for one in (a, b, c, d)}) > 1:
         raise CublasLtError(INVALID_VALUE, "batches of different lengths")
-    if d.batch > 1 and _overlap(d):
+    sizes = (d.batch, d.stride), (d.columns, d.leading), (d.rows, 1)
+    grid = np.ix_(*(np.arange(count) * step for count, step in sizes))
+    indices = grid[0] + grid[1] + grid[2]
+    if len(np.unique(indices)) < indices.size:
         # "cublasGemmStridedBatchedEx()": results must not overlap.
         raise OutsideTheDouble("results of a batch that overlap")
-
-
-def _overlap(d: Layouted) -> bool:
-    indices = np.arange(d.batch)[:, None, None] * d.stride + np.arange(d.columns) * d.leading
-    indices = indices[..., None] + np.arange(d.rows)
-    return len(np.unique(indices)) < indices.size

@@ -61,26 +61,17 @@ def _with_nan(chosen: Any, a: Any, b: Any) -> Any:
 # Odd).
 
 
-def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    """The rounded sum and its error (Knuth); the error is NaN if the sum is not finite."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-def to_odd(value: Any, error: Any) -> Any:
-    """The sum of a float64 and its error, rounded to odd; the error is below half an ulp."""
-    even = (value.view(np.int64) & 1) == 0
-    inexact = (error != 0) & np.isfinite(value) & np.isfinite(error)
-    toward = np.where(error > 0, np.inf, -np.inf)
-    return np.where(inexact & even, np.nextafter(value, toward), value)
-
-
-def fused(a: Any, b: Any, c: Any) -> Any:
+def _fused(a: Any, b: Any, c: Any) -> Any:
     """a * b + c of float64 whose products are exact, rounded to odd."""
     product = a * b
-    total, error = two_sum(product, c)
-    return to_odd(total, error)
+    total = product + c
+    # The error of the sum (Knuth), which is NaN if the sum is not finite.
+    part = total - product
+    error = (product - (total - part)) + (c - part)
+    even = (total.view(np.int64) & 1) == 0
+    inexact = (error != 0) & np.isfinite(total) & np.isfinite(error)
+    toward = np.where(error > 0, np.inf, -np.inf)
+    return np.where(inexact & even, np.nextafter(total, toward), total)
 
 
 @helper
@@ -97,7 +88,7 @@ def fma_f4(a: Any, b: Any, c: Any) -> Any:
     if halfway.any():
         where = np.flatnonzero(halfway)
         a, b, c = (np.broadcast_to(one, exact.shape)[where].astype(wide) for one in (a, b, c))
-        result[where] = fused(a, b, c).astype(np.float32)
+        result[where] = _fused(a, b, c).astype(np.float32)
     return result
 
 

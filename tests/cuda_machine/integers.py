@@ -37,7 +37,7 @@ def _mul(writer: Writer, one: Instruction) -> None:
     if half == "lo":
         value = f"{left} * {right}"
     elif half == "hi" and bits == 64:
-        value = f"high_{type}({left}, {right})"
+        value = f"high({left}, {right})"
     else:
         value = f"np.multiply({left}, {right}, dtype={writer.type(DTYPES[twice])})"
         if half == "hi":
@@ -47,21 +47,10 @@ def _mul(writer: Writer, one: Instruction) -> None:
 
 
 @helper
-def high_u64(a: Any, b: Any) -> Any:
-    """The upper 64 bits of products of unsigned integers."""
-    low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    a0, a1, b0, b1 = a & low, a >> shift, b & low, b >> shift
-    middle = a1 * b0 + (a0 * b0 >> shift)
-    other = a0 * b1 + (middle & low)
-    return a1 * b1 + (middle >> shift) + (other >> shift)
-
-
-@helper
-def high_s64(a: Any, b: Any) -> Any:
-    """The upper 64 bits of products of signed integers."""
-    a, b = np.broadcast_arrays(a, b)
-    high = high_u64(a.astype(np.uint64), b.astype(np.uint64)).view(np.int64)
-    return high - np.where(a < 0, b, 0) - np.where(b < 0, a, 0)
+def high(a: Any, b: Any) -> Any:
+    """The upper 64 bits of products."""
+    product = np.multiply(a, b, dtype=object) >> 64
+    return product.astype((a if np.ndim(a) else b).dtype)
 
 
 @instruction("div", "rem", forms=INTEGERS)

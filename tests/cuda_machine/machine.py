@@ -93,10 +93,17 @@ class Machine:
         program, count = kernel.program, math.prod(grid)
         if count > MOST_BLOCKS:
             raise ValueError(f"races are checked for at most {MOST_BLOCKS} blocks")
-        shadow = self._cleared_shadow(program.granules["global"])
-        data = _parameter_bytes(kernel.kernel, parameters)
+        granule = program.granules["global"]
+        if granule not in self._shadows:
+            self._shadows[granule] = Shadow(len(self.memory.data), granule, across=True)
+        shadow = self._shadows[granule]
+        shadow.clear()
+        data = bytearray()
+        for one, given in zip(kernel.kernel.parameters, parameters, strict=True):
+            assert len(given) == one.size, one.name
+            data += bytes(one.offset - len(data)) + given
         total = program.shared_bytes + shared_bytes
-        launched = program, grid, block, self.memory, data, total, shadow, is_early
+        launched = program, grid, block, self.memory, bytes(data), total, shadow, is_early
         launch = Launch(*launched)
         blocks = self._ordered(count)
         together = max(1, _LANES // launch.threads)
@@ -115,19 +122,3 @@ class Machine:
         if self.order == "descending":
             return blocks[::-1].copy()
         return np.random.default_rng(int(self.order)).permutation(blocks)
-
-    def _cleared_shadow(self, granule: int) -> Shadow:
-        """What no launch has accessed yet."""
-        if granule not in self._shadows:
-            self._shadows[granule] = Shadow(len(self.memory.data), granule, across=True)
-        self._shadows[granule].clear()
-        return self._shadows[granule]
-
-
-def _parameter_bytes(kernel: Kernel, parameters: Sequence[bytes]) -> bytes:
-    data = bytearray()
-    for one, given in zip(kernel.parameters, parameters, strict=True):
-        if len(given) != one.size:
-            raise ValueError(f"parameter {one.name} has {one.size} bytes, not {len(given)}")
-        data += bytes(one.offset - len(data)) + given
-    return bytes(data)

@@ -59,7 +59,11 @@ class Memory:
             if position < len(self._ends):
                 begin = -(-(self._ends[position] + GAP) // ALIGNMENT) * ALIGNMENT
         else:
-            position = self._grow(begin, size)
+            # More address space: gaps between allocations are no part of the device's size.
+            position, more = len(self._begins), begin + size + GAP - len(self.data)
+            more = -(-more // ALIGNMENT) * ALIGNMENT
+            self.data = np.concatenate([self.data, np.zeros(more, np.uint8)])
+            self.written = np.concatenate([self.written, np.zeros(more, np.bool_)])
         self._begins.insert(position, begin)
         self._ends.insert(position, begin + size)
         self.used += size
@@ -67,14 +71,6 @@ class Memory:
         self.data[begin : begin + size] = 0xA5
         self.written[begin : begin + size] = False
         return self.base + begin
-
-    def _grow(self, begin: int, size: int) -> int:
-        """Adds address space: gaps between allocations are no part of the device's size."""
-        more = begin + size + GAP - len(self.data)
-        more = -(-more // ALIGNMENT) * ALIGNMENT
-        self.data = np.concatenate([self.data, np.zeros(more, np.uint8)])
-        self.written = np.concatenate([self.written, np.zeros(more, np.bool_)])
-        return len(self._begins)
 
     def free(self, address: int) -> None:
         """Gives an allocation back."""

@@ -49,7 +49,10 @@ class Schedule:
                 try:
                     result = codes[number](self.lanes, registers, idx, n)
                 except (TypeError, AttributeError):
-                    self._check_written(number, registers)
+                    for one in blocks[number].live_in:
+                        if registers[self.program.names.index(one.name)] is None:
+                            what = f"a read of register {one.name}, which is not written"
+                            self.lanes.fault(what, blocks[number].all()[0].line)
                     raise
                 following = self._following(number, result, idx, n)
                 if following is not None and following >= lowest:
@@ -62,13 +65,6 @@ class Schedule:
             return groups[0]
         lanes = np.sort(np.concatenate([one for one in groups if one is not None]))
         return None if len(lanes) == self.lanes.count else lanes
-
-    def _check_written(self, number: int, registers: Registers) -> None:
-        block = self.program.blocks[number]
-        for one in block.live_in:
-            if registers[self.program.names.index(one.name)] is None:
-                what = f"a read of register {one.name}, which is not written"
-                self.lanes.fault(what, block.all()[0].line)
 
     def _following(self, number: int, result: Any, idx: Lane, n: int) -> int | None:
         """Ends a block; gives the next one if all its lanes continue there."""

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import final
@@ -35,19 +35,20 @@ class PlannedLaunch:
     """The calls of a launch.
 
     Attributes:
-        first, last: the first call, and the call after the last.
+        first: the number of the first call.
+        calls: all of them.
         in_order: whether one work item runs them in order.
         loops: those among them that the work item repeats.
     """
 
     first: int
-    last: int
+    calls: tuple[KernelCall, ...]
     in_order: bool
     loops: tuple[RepeatedCalls, ...] = ()
 
-    @property
-    def calls(self) -> range:
-        return range(self.first, self.last)
+    def part(self, first: int, last: int) -> PlannedLaunch:
+        """A launch of some of the calls."""
+        return replace(self, first=self.first + first, calls=self.calls[first:last])
 
 
 @final
@@ -86,7 +87,7 @@ class LaunchPlan:
         starts = phase_starts(self._extents, calls, loops)
         edges = [number for number, begins in enumerate(starts) if begins or self._separate]
         phases = [
-            PlannedLaunch(first, last, self._is_short(calls[first:last]))
+            PlannedLaunch(first, tuple(calls[first:last]), self._is_short(calls[first:last]))
             for first, last in pairwise((*edges, len(calls)))
         ]
         within = {number: loop for loop in loops for number in range(loop.first, loop.last)}
@@ -97,17 +98,16 @@ class LaunchPlan:
             return None if loop in launch.loops else loop
 
         found: list[PlannedLaunch] = []
-        for phase in self._with_short_loops(phases, loops, calls):
+        for phase in self._with_short_loops(phases, within, calls):
             before = found[-1] if found else None
             if before is not None and before.in_order and phase.in_order:
-                merged = PlannedLaunch(
-                    before.first, phase.last, True, (*before.loops, *phase.loops)
-                )
+                merged = (*before.calls, *phase.calls)
                 is_together = repeat_around(before) == repeat_around(phase)
-                if is_together and self._fits(merged, calls):
-                    found[-1] = merged
+                if is_together and self._fits(merged):
+                    repeated = (*before.loops, *phase.loops)
+                    found[-1] = replace(before, calls=merged, loops=repeated)
                     continue
-            found += self._split(phase, calls)
+            found += self._split(phase)
         return found
 
     def _is_short(self, calls: Sequence[KernelCall]) -> bool:
@@ -119,42 +119,38 @@ class LaunchPlan:
     def _with_short_loops(
         self,
         phases: Sequence[PlannedLaunch],
-        loops: Sequence[RepeatedCalls],
+        loop_at: Mapping[int, RepeatedCalls],
         calls: Sequence[KernelCall],
     ) -> Iterator[PlannedLaunch]:
         """The phases; a loop of short phases is one phase."""
-        loop_at = {number: loop for loop in loops for number in range(loop.first, loop.last)}
-        is_short = dict.fromkeys(loops, True)
+        is_short = dict.fromkeys(loop_at.values(), True)
         for phase in phases:
             if phase.first in loop_at:
                 is_short[loop_at[phase.first]] &= phase.in_order
         for phase in phases:
             loop = loop_at.get(phase.first)
-            whole = (
-                PlannedLaunch(loop.first, loop.last, True, (loop,)) if loop is not None else phase
-            )
-            if loop is None or not is_short[loop] or not self._fits(whole, calls):
+            repeated = tuple(calls[loop.first : loop.last]) if loop is not None else ()
+            if loop is None or not is_short[loop] or not self._fits(repeated):
                 yield phase
             elif phase.first == loop.first:
-                yield whole
+                yield PlannedLaunch(loop.first, repeated, True, (loop,))
 
-    def _fits(self, launch: PlannedLaunch, calls: Sequence[KernelCall]) -> bool:
+    def _fits(self, calls: Sequence[KernelCall]) -> bool:
         """Whether the kernel takes the buffers of all calls."""
-        return len(self.buffers(launch, calls)) <= _MOST_BUFFERS
+        return len(self.buffers(calls)) <= _MOST_BUFFERS
 
-    def _split(self, phase: PlannedLaunch, calls: Sequence[KernelCall]) -> Iterator[PlannedLaunch]:
+    def _split(self, phase: PlannedLaunch) -> Iterator[PlannedLaunch]:
         """A phase, in several launches if it has too many buffers for one."""
-        first = phase.first
-        for number in range(phase.first + 1, phase.last):
-            longer = replace(phase, first=first, last=number + 1)
-            if not phase.loops and not self._fits(longer, calls):
-                yield replace(phase, first=first, last=number)
+        first = 0
+        for number in range(1, len(phase.calls)):
+            if not phase.loops and not self._fits(phase.calls[first : number + 1]):
+                yield phase.part(first, number)
                 first = number
-        yield replace(phase, first=first)
+        yield phase.part(first, len(phase.calls))
 
-    def buffers(self, launch: PlannedLaunch, calls: Sequence[KernelCall]) -> list[str]:
+    def buffers(self, calls: Sequence[KernelCall]) -> list[str]:
         """The buffers of the calls of a launch, each once."""
-        sections = [self._sections[calls[number].section] for number in launch.calls]
+        sections = [self._sections[call.section] for call in calls]
         return list(dict.fromkeys(name for section in sections for name in section))
 
     def items(self, call: KernelCall) -> int:

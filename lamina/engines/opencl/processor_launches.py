@@ -27,7 +27,7 @@ from lamina.engines.gpu.launches import (
     Workspace,
 )
 from lamina.engines.opencl.launch_plan import LaunchPlan, PlannedLaunch
-from lamina.engines.simd.emit.kernels import KernelCall, RepeatedCalls, WrittenProgram
+from lamina.engines.simd.emit.kernels import RepeatedCalls, WrittenProgram
 from lamina.program.program import Program
 
 # The name of the memory that work items have for themselves.
@@ -52,9 +52,9 @@ def launches_of(
     repeats = _repeats_of(planned, loops)
     repeated = {number for one in repeats for number in range(one.first, one.last)}
     launches = [
-        writer.launch(one, calls, numbered=number in repeated) for number, one in enumerate(planned)
+        writer.launch(one, numbered=number in repeated) for number, one in enumerate(planned)
     ]
-    load = [writer.launch(one, written.load) for one in plan.launches(written.load, ())]
+    load = [writer.launch(one) for one in plan.launches(written.load, ())]
     count = max((len(one.buffers) for one in (*launches, *load)), default=0)
     module = written.module.inner
     gather = write_gather(module, program, {}, counted=False)
@@ -146,16 +146,13 @@ class _Writer:
         # The number of each case of the kernel.
         self._cases: dict[_Case, int] = {}
 
-    def launch(
-        self, planned: PlannedLaunch, calls: Sequence[KernelCall], *, numbered: bool = False
-    ) -> Launch:
+    def launch(self, planned: PlannedLaunch, *, numbered: bool = False) -> Launch:
         """The launch of some calls; `numbered` if it is repeated."""
-        buffers = self._plan.buffers(planned, calls)
+        buffers = self._plan.buffers(planned.calls)
         positions = {name: number for number, name in enumerate(buffers)}
         in_case: list[_CallInCase] = []
         launched: list[LaunchedCall] = []
-        for number in planned.calls:
-            call = calls[number]
+        for call in planned.calls:
             names = self._sections[call.section]
             items = 1 if planned.in_order else self._plan.items(call)
             arguments = tuple(positions[name] for name in names)

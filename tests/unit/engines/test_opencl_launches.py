@@ -161,7 +161,7 @@ def test_calls_side_by_side_touch_no_memory_that_another_one_writes(name, on_cal
     several = 0
     for launch in plan.launches(written.calls, written.loops):
         assert not launch.in_order
-        for one, other in permutations([written.calls[number] for number in launch.calls], 2):
+        for one, other in permutations(launch.calls, 2):
             several += 1
             for changed, used in product(one.writes, other.reads | other.writes):
                 assert changed != used
