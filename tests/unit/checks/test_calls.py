@@ -399,21 +399,6 @@ def test_named_tuples_stay_named_and_truth_values_are_no_numbers():
     assert "features must be a whole number" in text_of(lm.Linear, np.True_)
 
 
-def test_a_model_takes_numbers_of_numpy(tmp_path):
-    net = lm.networks.mlp([np.int64(5)], classes=np.int64(3), input=(np.int64(4),))
-    model = lm.Model(net, "interpreter", seed=np.int64(2))
-    loss, optimizer = lm.CrossEntropy(), lm.SGD(0.1)
-    history = model.fit(
-        (X, Y), loss=loss, optimizer=optimizer, epochs=np.int64(2), batch_size=np.int64(8)
-    )
-    assert len(history) == 2
-    with model.training(loss, optimizer, batch_size=np.int64(8)) as training:
-        assert np.isfinite(float(training.step(X[:8], Y[:8])))
-    model.save(tmp_path / "model.safetensors")
-    loaded = lm.load(tmp_path / "model.safetensors", engine="interpreter")
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-
-
 def test_functions_of_other_frameworks_are_refused_before_training():
     def old(epoch, logs): ...
 
@@ -429,10 +414,3 @@ def test_functions_of_other_frameworks_are_refused_before_training():
     assert "this is not a metric" in error.problem
     assert error.advice.startswith("It takes numbers: give it the results of model.predict.")
     np.testing.assert_array_equal(MODEL.parameters()["1.weight"], before)
-
-
-def test_a_name_says_what_it_is_called():
-    assert "Here it is lm.Model(net, seed=0)." in error_text(
-        AttributeError, getattr, lm, "set_seed"
-    )
-    assert "Here it is lm.AUROC()." in error_text(AttributeError, getattr, lm, "ROCAUC")

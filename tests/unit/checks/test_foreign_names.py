@@ -118,7 +118,6 @@ def test_every_name_is_refused_with_its_text(owner, instances):
 @pytest.mark.parametrize(
     ("owner", "name", "text"),
     [
-        (lm, "Dense", "module 'lamina' has no attribute 'Dense'. Here it is lm.Linear(features)."),
         (MODEL, "summary", "'Model' object has no attribute 'summary'. print(model.network) "),
         # Names that no table has: of the same name without underscores or capitals.
         (lm.ops, "logsigmoid", "Here it is lm.LogSigmoid."),
