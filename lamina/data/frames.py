@@ -91,30 +91,31 @@ def _plain(name: str, values: Any) -> Array:
 
 def _of_objects(name: str, values: list[Any]) -> Array:
     """A column of Python's objects: words, numbers or missing values."""
-    gaps = [_is_gap(value) for value in values]
-    present = [value for value, gap in zip(values, gaps, strict=True) if not gap]
-    if all(isinstance(value, str) for value in present):
-        words = [None if gap else value for value, gap in zip(values, gaps, strict=True)]
-        return np.array(words, object)
-    if all(isinstance(value, Real | np.bool_) for value in present):
-        return _numbers(values, gaps)
-    if all(isinstance(value, date | np.datetime64) for value in present):
-        if any(getattr(value, "tzinfo", None) is not None for value in present):
+    cells = _cells(values)
+    present = [cell for cell in cells if cell is not None]
+    if all(isinstance(cell, str) for cell in present):
+        return np.array(cells, object)
+    if all(isinstance(cell, Real | np.bool_) for cell in present):
+        return _numbers(cells)
+    if all(isinstance(cell, date | np.datetime64) for cell in present):
+        if any(getattr(cell, "tzinfo", None) is not None for cell in present):
             raise _unknown(name, "dates with a time zone", "Remove the zone, or leave it out.")
-        days = [None if gap else value for value, gap in zip(values, gaps, strict=True)]
-        return np.array(days, "datetime64[us]")
-    other = next(value for value in present if not isinstance(value, str))
-    raise _unknown(name, type(other).__name__)
+        return np.array(cells, "datetime64[us]")
+    raise _unknown(name, next(type(cell).__name__ for cell in present if not isinstance(cell, str)))
+
+
+def _cells(values: list[Any]) -> list[Any]:
+    """The values of a column; None for missing ones."""
+    return [None if _is_gap(value) else value for value in values]
 
 
 def _categories(values: list[Any]) -> Array:
     """The words of a column of categories, which may be numbers, bools or intervals."""
-    return np.array([None if _is_gap(value) else category(value) for value in values], object)
+    return np.array([cell if cell is None else category(cell) for cell in _cells(values)], object)
 
 
-def _numbers(values: list[Any], gaps: list[bool]) -> Array:
-    numbers = [np.nan if gap else _float(value) for value, gap in zip(values, gaps, strict=True)]
-    return np.array(numbers, np.float64)
+def _numbers(cells: list[Any]) -> Array:
+    return np.array([np.nan if cell is None else _float(cell) for cell in cells], np.float64)
 
 
 def _float(value: Any) -> float:
@@ -190,21 +191,19 @@ def _require_distinct(names: Sequence[Any]) -> None:
 
 
 def _of_series(narwhals: Any, name: str, series: Any) -> Array:
-    dtype, values = series.dtype, None
-    gaps: list[bool] = series.is_null().to_list()
+    dtype, gaps, values = series.dtype, series.is_null(), None
     if dtype.is_numeric() or dtype == narwhals.Boolean:
-        if not any(gaps) and dtype not in (narwhals.Int128, narwhals.UInt128):
+        if not gaps.any() and dtype not in (narwhals.Int128, narwhals.UInt128):
             values = np.asarray(series.to_numpy())
         if values is None or values.dtype.kind == "O":
-            return _numbers(series.to_list(), gaps)
+            return _numbers(_cells(series.to_list()))
         return values
     if dtype in (narwhals.Date, narwhals.Datetime):
         if getattr(dtype, "time_zone", None) is not None:
             raise _unknown(name, f"{dtype}: dates with a time zone")
-        days = [None if gap else value for value, gap in zip(series.to_list(), gaps, strict=True)]
-        return np.array(days, "datetime64[us]")
+        return np.array(_cells(series.to_list()), "datetime64[us]")
     if dtype in (narwhals.Categorical, narwhals.Enum):
         return _categories(series.to_list())
-    if dtype in (narwhals.String, narwhals.Object) or all(gaps):
+    if dtype in (narwhals.String, narwhals.Object) or gaps.all():
         return _of_objects(name, series.to_list())
     raise _unknown(name, str(dtype))

@@ -56,7 +56,6 @@ def read_image_folder(
                 ("found", f"{len(subfolders)} subfolders without pictures"),
             ),
             advice="Sort the pictures into one subfolder for each class.",
-            where=str(folder),
         )
     classes = tuple(classes or pictures)
     unknown = next((name for name in pictures if name not in classes), None)
@@ -65,7 +64,6 @@ def read_image_folder(
             f"the subfolder {unknown!r} is none of the classes",
             facts=(("expected", ", ".join(classes)), ("found", ", ".join(pictures))),
             advice="Rename it, leave it out, or train on a folder that has all classes.",
-            where=str(folder),
         )
     files = [(path, classes.index(name)) for name, paths in pictures.items() for path in paths]
     image_module, operations = (

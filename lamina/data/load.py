@@ -162,7 +162,6 @@ def _mapped(
         raise DataError(
             "the arrays of this file cannot be mapped into memory",
             facts=(("expected", ".npy, or HDF5 without compression and chunks"), ("found", found)),
-            where=str(path),
             advice="Read it in chunks: lm.data.Stream(lm.data.in_chunks(path)), or leave out "
             "on_disk=True.",
         )
@@ -200,7 +199,6 @@ def _read_array(path: Path, kind: str) -> Array:
         "the targets are in a file of another kind",
         facts=(("expected", "an IDX or npy file"), ("found", kind)),
         advice="Keep inputs and targets in one file, or in two separate files.",
-        where=str(path),
     )
 
 
@@ -222,7 +220,6 @@ def _kind(path: Path) -> str:
         "the file is empty" if not beginning else "the kind of file is not known",
         facts=(("expected", _FORMATS), ("found", found)),
         advice="Read the data by other means, and wrap the arrays: lamina.data.Dataset(x, y).",
-        where=str(path),
     )
 
 

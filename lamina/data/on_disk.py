@@ -81,7 +81,6 @@ class ChunkedFile:
                 raise DataError(
                     "the inputs and the targets differ in the number of examples",
                     facts=(("inputs", f"{self._count:,}"), ("targets", f"{len(outputs):,}")),
-                    where=str(path),
                 )
             each = max(1, size_of(inputs.shape[1:]) * inputs.dtype.itemsize)
             stored = inputs.chunks[0] if inputs.chunks else 1
