@@ -333,12 +333,9 @@ def element_count(shape: Shape) -> Polynomial:
     """
     product: list[int] = [1]
     for dim in shape:
-        coefficient_of_batch, offset = _parts(dim)
-        following = [0] * (len(product) + 1)
-        for power, coefficient in enumerate(product):
-            following[power] += coefficient * offset
-            following[power + 1] += coefficient * coefficient_of_batch
-        product = following
+        coefficient, offset = _parts(dim)
+        pairs = zip([*product, 0], [0, *product], strict=True)
+        product = [offset * one + coefficient * lower for one, lower in pairs]
     while len(product) > 1 and product[-1] == 0:
         product.pop()
     return tuple(product)

@@ -309,7 +309,7 @@ def _table(coding: Coding, frame: Any, columns: tuple[Column, ...]) -> Mapping[s
     if isinstance(frame, str | os.PathLike) and os.fspath(cast(Any, frame)):
         path, kinds = Path(cast(Any, frame)), {column.name: column.kind for column in columns}
         delimiters = (coding.delimiter or "") + DELIMITERS
-        table = read_columns(path, kinds, "word", delimiters, coding.decimal).columns
+        table = read_columns(path, kinds, "word", delimiters, coding.decimal)[0]
     else:
         table = columns_of(frame)
     _require_columns(coding, names, table)

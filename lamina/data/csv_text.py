@@ -92,7 +92,7 @@ def read_table(
         DataError, FileFormatError: if the file is missing, has no rows, or uneven ones, or an entry
             is not of the kind of its column, or a quote is not closed.
     """
-    return read_columns(Path(path), kinds or {}, None, delimiter or DELIMITERS, decimal).columns
+    return read_columns(Path(path), kinds or {}, None, delimiter or DELIMITERS, decimal)[0]
 
 
 class NotNumbers(FileFormatError):
@@ -153,23 +153,17 @@ def read_texts(path: Path, delimiters: str = DELIMITERS, decimal: str | None = N
     return Texts(dict(zip(layout.names, columns, strict=True)), lines, layout.delimiter)
 
 
-@frozen_dataclass
-class FileColumns:
-    """The columns of a file; `decimal` is None if no number has a decimal mark."""
-
-    columns: dict[str, Array]
-    delimiter: str
-    decimal: str | None
-
-
 def read_columns(
     path: Path,
     kinds: Mapping[str, str],
     other: str | None = None,
     delimiters: str = DELIMITERS,
     decimal: str | None = None,
-) -> FileColumns:
-    """The columns of a file; `other` is the kind of columns that `kinds` does not name."""
+) -> tuple[dict[str, Array], str, str | None]:
+    """The columns of a file, its delimiter, and its decimal mark if a number has one.
+
+    `other` is the kind of columns that `kinds` does not name.
+    """
     with reading_table(path):
         texts = read_texts(path, delimiters, decimal)
         cells = {name: (column, kinds.get(name, other)) for name, column in texts.columns.items()}
@@ -180,7 +174,7 @@ def read_columns(
             name: of_cells(name, column, kind, texts.where, decimal)
             for name, (column, kind) in cells.items()
         }
-        return FileColumns(columns, texts.delimiter, decimal)
+        return columns, texts.delimiter, decimal
 
 
 def is_table(path: Path) -> bool:

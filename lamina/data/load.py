@@ -136,10 +136,11 @@ def _read_table(
             except NotNumbers:
                 pass
         delimiters, decimal = options.get("delimiter", DELIMITERS), options.get("decimal")
-        file = read_columns(path, options.get("kinds", {}), None, delimiters, decimal)
-        names = list(file.columns)
-        how: dict[str, Any] = {**options, "delimiter": file.delimiter, "decimal": file.decimal}
-        dataset = coded(file.columns, names[column_number(name, names)], **how)
+        kinds = options.get("kinds", {})
+        columns, delimiter, decimal = read_columns(path, kinds, None, delimiters, decimal)
+        names = list(columns)
+        how: dict[str, Any] = {**options, "delimiter": delimiter, "decimal": decimal}
+        dataset = coded(columns, names[column_number(name, names)], **how)
         return Dataset(dataset.inputs, dataset.targets, dtype=dtype, coding=dataset.coding)
 
 

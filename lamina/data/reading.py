@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, final
@@ -124,8 +125,7 @@ class EpochBatches:
             # A source that draws random numbers draws the next ones after these epochs.
             for epoch in range(position.epoch):
                 iterator, _ = opened(source, epoch, 0, seed)
-                for _ in iterator:
-                    pass
+                deque(iterator, maxlen=0)
                 _close(iterator)
         self._iterator, omitted = opened(source, position.epoch, position.batches, seed)
         if stateful and not is_stateful(source):

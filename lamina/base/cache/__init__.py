@@ -104,12 +104,8 @@ def _report_once(reason: str, where: object) -> None:
 
 def key_of(inputs: Iterable[str]) -> str:
     """The key of an entry made from these inputs: the SHA-256 of all of them, in order."""
-    digest = hashlib.sha256()
-    for text in inputs:
-        encoded = text.encode()
-        digest.update(len(encoded).to_bytes(8, "little"))
-        digest.update(encoded)
-    return digest.hexdigest()
+    encoded = (len(text).to_bytes(8, "little") + text for text in map(str.encode, inputs))
+    return hashlib.sha256(b"".join(encoded)).hexdigest()
 
 
 @final
@@ -138,10 +134,8 @@ def sources_checksum(*packages: str) -> str:
             # Some installations have only compiled modules.
             if file.name.endswith((".py", ".pyc")) and file.is_file():
                 modules.append((f"{package}/{file.name}", file.read_bytes()))
-    digest = hashlib.sha256()
-    for name, content in sorted(modules):
-        digest.update(name.encode() + content)
-    return digest.hexdigest() if modules else ""
+    texts = (name.encode() + content for name, content in sorted(modules))
+    return hashlib.sha256(b"".join(texts)).hexdigest() if modules else ""
 
 
 def cached(key: str, make: Callable[[], bytes]) -> bytes:

@@ -178,7 +178,9 @@ def computed(loss: Any, operands: Sequence[Any]) -> None:
 def updated(optimizer: Any) -> None:
     """Builds the training graph of a network with the optimizer."""
     if not callable(getattr(optimizer, "rate", None)):
-        build_training_graph(net(), lm.MSE(), optimizer)
+        network, loss = net(), lm.MSE()
+        specs = BatchSpecs(network, float32, targets=default_targets(network, loss, float32))
+        training_graph(specs, TrainingOptions(loss, optimizer))
 
 
 def net() -> lm.Network:
@@ -188,11 +190,6 @@ def net() -> lm.Network:
 INPUT = lm.Input(3)
 OUTPUT, SQUARE = lm.Linear(2)(INPUT), INPUT * INPUT
 NET = lm.Network(INPUT, OUTPUT)
-
-
-def build_training_graph(network: lm.Network, loss: Any, optimizer: Any) -> None:
-    targets = default_targets(network, loss, float32)
-    training_graph(BatchSpecs(network, float32, targets=targets), TrainingOptions(loss, optimizer))
 
 
 def unused(_: object) -> None:
