@@ -301,9 +301,6 @@ def test_unfit_kinds_are_refused():
     )
 
 
-# Words that are taken for mistakes ----------------------------------------------------------------
-
-
 def test_a_few_words_among_texts_of_numbers_or_dates_are_mistakes():
     sizes, days = [str(20 + n) for n in range(39)], [f"2010-01-{day:02}" for day in range(1, 11)]
     y = [n + 0.5 for n in range(40)]
@@ -347,9 +344,6 @@ def test_dates_of_python_are_dates():
     assert "Remove the zone" in text
 
 
-# Numbers that float32 cannot hold -----------------------------------------------------------------
-
-
 @maker
 @pytest.mark.parametrize("options", [{}, {"standardise": True}, {"gaps": "mean"}])
 def test_numbers_that_float32_cannot_hold_are_refused(make, options):
@@ -376,9 +370,6 @@ def test_integers_and_scaled_numbers_that_float32_cannot_hold_are_refused():
     assert "  found     1e+30 in row 1" in text
 
 
-# Names of columns that are not text ---------------------------------------------------------------
-
-
 def test_names_of_columns_become_text(pandas):
     frame = pandas.DataFrame(np.arange(6.0).reshape(3, 2))
     assert from_frame(frame).coding.features == ("0", "1")
@@ -391,9 +382,6 @@ def test_names_of_columns_become_text(pandas):
     assert list(frame.columns) == [0, 1]
     assert from_frame({1: [1.0], "y": [0.5]}, 1).coding.features == ("y",)
     assert "target" in fault(from_frame, frame, ["1"])
-
-
-# Bools as text ------------------------------------------------------------------------------------
 
 
 def test_bools_as_text_are_taken_where_a_model_knows_bools():
@@ -409,9 +397,6 @@ def test_bools_as_text_are_taken_where_a_model_knows_bools():
     assert coding.features == ("b=False", "b=True")
     for value in ("True", True):
         assert coding.inputs({"b": [value]}).tolist() == [[0, 1]]
-
-
-# Words that look like mistakes --------------------------------------------------------------------
 
 
 NUMBERS = "different words that look like numbers, such as"

@@ -219,22 +219,6 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     )
 
 
-# IDX ----------------------------------------------------------------------------------------------
-
-
-def test_images_with_labels(tmp_path):
-    images, labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4), tmp_path / "labels"
-    path = tmp_path / "train-images-idx3-ubyte"
-    path.write_bytes(gzip.compress(encode(images)))
-    assert fault(path, DataError, targets=labels).where == str(labels)
-    labels.write_bytes(encode(np.array([7, 1], np.uint8)))
-    data = load(path, targets=str(labels))
-    assert repr(data) == "2 examples: x u8[1, 3, 4], y i64[]"
-    assert np.array_equal(data.inputs[:, 0], images)
-    assert repr(load(path)) == "2 examples: x u8[1, 3, 4]"
-    assert "lamina.data.mnist(folder)" in fault(tmp_path, DataError).advice
-
-
 # Tables -------------------------------------------------------------------------------------------
 
 
@@ -575,6 +559,19 @@ def folder(tmp_path):
         labels = np.arange(count, dtype=np.uint8)
         (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(encode(labels))
     return tmp_path
+
+
+def test_images_with_labels(tmp_path):
+    images, labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4), tmp_path / "labels"
+    path = tmp_path / "train-images-idx3-ubyte"
+    path.write_bytes(gzip.compress(encode(images)))
+    assert fault(path, DataError, targets=labels).where == str(labels)
+    labels.write_bytes(encode(np.array([7, 1], np.uint8)))
+    data = load(path, targets=str(labels))
+    assert repr(data) == "2 examples: x u8[1, 3, 4], y i64[]"
+    assert np.array_equal(data.inputs[:, 0], images)
+    assert repr(load(path)) == "2 examples: x u8[1, 3, 4]"
+    assert "lamina.data.mnist(folder)" in fault(tmp_path, DataError).advice
 
 
 def test_mnist_names_files_that_are_missing_or_do_not_fit(folder):
