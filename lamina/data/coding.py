@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -15,7 +15,6 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.kinds import Positive, Word, shown
 from lamina.checks.origin import warn
-from lamina.checks.stored import stored
 from lamina.data.arrays import columns_in
 from lamina.data.columns import (
     EXACT,
@@ -150,15 +149,6 @@ class Coding:
             if not self.columns:
                 return dataset_of_pictures(frame, self)
             return _dataset(self, _table(self, frame, (*self.columns, *target)))
-
-    def notes(self) -> dict[str, Any]:
-        """It as plain data, for a file."""
-        return asdict(self)
-
-    @staticmethod
-    def of(notes: Mapping[str, Any]) -> Coding:
-        """The coding of these notes; raises FileFormatError if they are of none."""
-        return stored(Coding, notes, "coding")
 
 
 def dataset_of_pictures(folder: Any, coding: Coding | None = None) -> Dataset:

@@ -39,10 +39,6 @@ class Position:
     used: Counted = 0
     state: Any = None
 
-    def notes(self) -> dict[str, Any]:
-        """It as plain data, for a file."""
-        return dict(vars(self))
-
 
 @final
 class WindowOrder:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +30,7 @@ from lamina.base.shapes import (
     static,
     uint32,
 )
+from lamina.checks.stored import stored
 from lamina.errors import DataError, FileFormatError, LaminaError, errors_at
 from lamina.files.atomic import write_atomically
 from lamina.files.decode import ADVICE, NONSENSE, decode
@@ -77,7 +78,7 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
         "notes": json.dumps(dict(model.notes)),
     }
     if model.coding is not None:
-        metadata["coding"] = json.dumps(model.coding.notes())
+        metadata["coding"] = json.dumps(asdict(model.coding))
     if model.precision.tf32:
         # Files of models without it can be read by earlier versions.
         metadata["precision"] = model.precision.products
@@ -216,7 +217,9 @@ def _assemble(
                 advice=ADVICE,
             )
     values = {name: values[name] for name in variables}
-    coding = data.Coding.of(json.loads(metadata["coding"])) if "coding" in metadata else None
+    coding = None
+    if "coding" in metadata:
+        coding = stored(data.Coding, json.loads(metadata["coding"]), "coding")
     extra = with_prefix(tensors, "extra/")
     return ModelFile(network, precision, seed, values, extra, cast(Any, notes), coding)
 

@@ -119,7 +119,7 @@ class Checkpoint:
             "seconds": history.seconds,
             "terms": self._options,
             "callbacks": plain,
-            "position": {} if begun.position is None else begun.position.notes(),
+            "position": {} if begun.position is None else dict(vars(begun.position)),
             "batch_size": training.batch_size,
         }
         if begun.recorded is not None:

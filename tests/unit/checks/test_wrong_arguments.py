@@ -552,7 +552,7 @@ PROTOCOLS = """
     average check_target doubt elements example_targets for_parameters forward measured terms result
     slots statistics target update"""
 INTERNAL = """
-    BatchRunner.fed Coding.notes Coding.of BatchRunner.in_order BatchRunner.uploaded
+    BatchRunner.fed BatchRunner.in_order BatchRunner.uploaded
     BatchRunner.release Model.of_parameters Network.trace Network.variables Explanation.tuning
     Training.memories Training.pieces Training.of Window.count"""
 # Objects that users get but do not make.

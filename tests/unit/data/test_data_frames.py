@@ -10,7 +10,7 @@ import pytest
 from error_texts import error_text, refused
 from frame_cases import TABLE, by_name, maker
 
-from lamina.data import Coding, Dataset, from_frame
+from lamina.data import Dataset, from_frame
 from lamina.data.stream import as_data, as_inputs
 from lamina.errors import DataError, DefinitionError, LaminaWarning
 
@@ -276,7 +276,6 @@ def test_kinds_of_columns_may_be_given(make):
     assert classes.inputs.tolist() == [[0, 1], [1, 0], [0, 1]]
     found = classes.coding.inputs(make({"zip": [12.0, None, 8.0]}))
     assert found.tolist() == [[1, 0], [0, 0], [0, 0]]
-    assert Coding.of(classes.coding.notes()) == classes.coding
     days = from_frame(make({"d": ["1970-01-02", None]}), gaps=9, kinds={"d": "date"})
     assert days.inputs.tolist() == [[1], [9]]
 

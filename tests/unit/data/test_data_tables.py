@@ -3,6 +3,7 @@
 import itertools
 import json
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from error_texts import error_text, refused
 from frame_cases import table
 
 import lamina as lm
+from lamina.checks.stored import stored
 from lamina.data import Coding, load, read_table
 from lamina.errors import DataError, DefinitionError, FileFormatError, LaminaWarning
 
@@ -359,9 +361,9 @@ def test_delimiter_and_decimal_mark_are_found(tmp_path, text, features, inputs, 
         assert data.inputs.tolist() == inputs
         assert data.targets.tolist() == list(range(len(inputs)))
     # They are stored with the model, and further rows are read so.
-    stored = Coding.of(json.loads(json.dumps(data.coding.notes())))
-    assert (stored.delimiter, stored.decimal) == (data.coding.delimiter, data.coding.decimal)
-    np.testing.assert_array_equal(stored.inputs(path), data.inputs)
+    again = stored(Coding, json.loads(json.dumps(asdict(data.coding))), "coding")
+    assert (again.delimiter, again.decimal) == (data.coding.delimiter, data.coding.decimal)
+    np.testing.assert_array_equal(again.inputs(path), data.inputs)
 
 
 @pytest.mark.parametrize(
