@@ -1,7 +1,6 @@
 """A table as frames of several packages."""
 
 import datetime
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ def by_name(table: dict[str, list[Any]]) -> Any:
 
 MAKERS = (pandas_frame, polars_frame, arrow_table, by_name)
 maker = pytest.mark.parametrize("make", MAKERS, ids=[one.__name__ for one in MAKERS])
-Maker = Callable[[dict[str, list[Any]]], Any]
 
 
 def table(folder: Path, text: str) -> Path:

@@ -18,13 +18,8 @@ BATCH = 8
 
 
 def batches_of(dataset: Dataset, size: int) -> Callable[[], Iterator[Any]]:
-    """A generator function over a data set."""
-
-    def batches() -> Iterator[Any]:
-        for start in range(0, len(dataset), size):
-            yield dataset.inputs[start : start + size], dataset.targets[start : start + size]
-
-    return batches
+    """A function that returns the batches of a data set."""
+    return lambda: dataset.batches(size)
 
 
 def trained(train: Any, engine: str = "cpu", **how: Any) -> tuple[dict[str, Any], History]:
