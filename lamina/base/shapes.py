@@ -419,11 +419,8 @@ def normalise_axes(axes: int | Sequence[int] | None, rank: int) -> tuple[int, ..
     listed = [axes] if isinstance(axes, int) else list(axes)
     result = sorted(normalise_axis(axis, rank) for axis in listed)
     if len(set(result)) != len(result):
-        raise ShapeError(
-            "an axis is named twice",
-            facts=(("found", str(tuple(listed))),),
-            advice="Name each axis once.",
-        )
+        facts = (("found", str(tuple(listed))),)
+        raise ShapeError("an axis is named twice", facts=facts, advice="Name each axis once.")
     return tuple(result)
 
 

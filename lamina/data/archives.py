@@ -162,11 +162,8 @@ def _read_npy_stream(stream: BinaryIO | Any, available: int, name: str) -> Array
         content = read_at_most(stream.read, payload + 1)
     if len(content) != payload:
         declared = f"{dtype.name}{shape_text(shape)}, {payload:,} bytes"
-        raise FileFormatError(
-            f"{name} does not match its header",
-            facts=(("declared", declared), ("found", f"{available:,} bytes with the header")),
-            advice=RESTORE,
-        )
+        facts = (("declared", declared), ("found", f"{available:,} bytes with the header"))
+        raise FileFormatError(f"{name} does not match its header", facts=facts, advice=RESTORE)
     array = np.frombuffer(content, dtype)
     array = array.reshape(shape, order="F" if layout.column_major else "C")
     return np.ascontiguousarray(array, dtype.newbyteorder("=")).reshape(shape)

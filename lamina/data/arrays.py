@@ -477,11 +477,8 @@ def convert(value: Any, target: DType, name: str, *, narrow: bool = True) -> Arr
         fitting = "float32" if narrowing else target.name
         advice = f"Convert it: array.astype('{fitting}')"
         advice += ", or make the model with dtype='float64'." if narrowing else "."
-        raise DTypeError(
-            f"{name} has the wrong dtype",
-            facts=(("expected", target.name), ("found", arriving.name)),
-            advice=advice,
-        )
+        facts = (("expected", target.name), ("found", arriving.name))
+        raise DTypeError(f"{name} has the wrong dtype", facts=facts, advice=advice)
     elif is_ranged(arriving, target):
         _require_range(array, target, name)
     native = array.dtype.newbyteorder("=")

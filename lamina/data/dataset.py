@@ -418,11 +418,8 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
     elif isinstance(given, float):  # a share
         advice = spelling(["(validation)"], "validation_split")
     found = type_text(value)
-    raise DataError(
-        "this is not a data set",
-        facts=(("expected", "a Dataset, a pair (x, y) of arrays, or an array"), ("found", found)),
-        advice=advice,
-    )
+    facts = (("expected", "a Dataset, a pair (x, y) of arrays, or an array"), ("found", found))
+    raise DataError("this is not a data set", facts=facts, advice=advice)
 
 
 Data = Annotated[Dataset | tuple[Any, Any] | tuple[Any, Any, Any], ReadBy(as_dataset)]

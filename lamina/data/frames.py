@@ -44,10 +44,8 @@ def columns_of(frame: Any) -> dict[str, Array]:
         columns = _of_data_frame(frame)
     counts = {name: len(values) for name, values in columns.items()}
     if len(set(counts.values())) > 1:
-        raise DataError(
-            "the columns differ in length",
-            facts=tuple((name, f"{count:,}") for name, count in counts.items()),
-        )
+        facts = tuple((name, f"{count:,}") for name, count in counts.items())
+        raise DataError("the columns differ in length", facts=facts)
     if not columns or not next(iter(counts.values())):
         raise DataError("the table has no rows")
     return columns

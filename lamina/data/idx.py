@@ -168,24 +168,16 @@ def _read_header(
         )
     rank = magic[3]
     if not 1 <= rank <= _LARGEST_RANK:
-        raise FileFormatError(
-            "the number of axes is impossible",
-            facts=(("expected", f"1 to {_LARGEST_RANK}"), ("found", str(rank))),
-            advice=RESTORE,
-        )
+        facts = (("expected", f"1 to {_LARGEST_RANK}"), ("found", str(rank)))
+        raise FileFormatError("the number of axes is impossible", facts=facts, advice=RESTORE)
     encoded = read_at_most(stream.read, 4 * rank)
     if len(encoded) < 4 * rank:
         found = f"{4 + len(encoded)} bytes"
-        raise FileFormatError(
-            "the file ends within its header",
-            facts=(("expected", f"{4 + 4 * rank} bytes of header"), ("found", found)),
-            advice=RESTORE,
-        )
+        facts = (("expected", f"{4 + 4 * rank} bytes of header"), ("found", found))
+        raise FileFormatError("the file ends within its header", facts=facts, advice=RESTORE)
     shape: tuple[int, ...] = struct.unpack(f">{rank}I", encoded)
     if 0 in shape:
-        raise FileFormatError(
-            "the header declares an array without elements",
-            facts=(("expected", "axes of 1 or more"), ("found", shape_text(shape))),
-            advice=RESTORE,
-        )
+        facts = (("expected", "axes of 1 or more"), ("found", shape_text(shape)))
+        problem = "the header declares an array without elements"
+        raise FileFormatError(problem, facts=facts, advice=RESTORE)
     return np.dtype(_TYPES[magic[2]]), shape, 4 + 4 * rank

@@ -147,11 +147,8 @@ def _require_readable(image: Any) -> None:
             expected = "opaque pixels"
             advice = "Put it on a background first, and convert it to colour (RGB) or grey (L)."
     if problem:
-        raise DataError(
-            f"the picture {problem}",
-            facts=(("expected", expected), ("found", found)),
-            advice=advice,
-        )
+        facts = (("expected", expected), ("found", found))
+        raise DataError(f"the picture {problem}", facts=facts, advice=advice)
 
 
 def _describe(shape: tuple[int, ...]) -> str:

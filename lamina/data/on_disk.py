@@ -58,11 +58,8 @@ def _mapped(
 ) -> Array:
     needed, size = offset + size_of(shape) * dtype.itemsize, path.stat().st_size
     if needed > size:
-        raise FileFormatError(
-            f"{path.name} does not match its header",
-            facts=(("declared", f"{needed:,} bytes"), ("found", f"{size:,} bytes")),
-            advice=RESTORE,
-        )
+        facts = (("declared", f"{needed:,} bytes"), ("found", f"{size:,} bytes"))
+        raise FileFormatError(f"{path.name} does not match its header", facts=facts, advice=RESTORE)
     return np.memmap(file, dtype, "r", offset, shape)
 
 

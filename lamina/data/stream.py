@@ -183,11 +183,8 @@ def _require_coded(dataset: Dataset, coding: Coding | None, *, is_training: bool
 
 
 def _uncoded(expected: str, found: str, advice: str) -> DataError:
-    return DataError(
-        "the columns of a data frame are not coded",
-        facts=(("expected", expected), ("found", found)),
-        advice=advice,
-    )
+    facts = (("expected", expected), ("found", found))
+    return DataError("the columns of a data frame are not coded", facts=facts, advice=advice)
 
 
 @final
