@@ -75,7 +75,7 @@ class DType:
     def limits(self) -> tuple[float, float]:
         """The smallest and the largest number; neither is infinite."""
         if self.is_float:
-            digits, exponent = _FLOAT_SIZES[self.name]
+            digits, exponent = _SIZES[self.name]
             largest = (2 - 2.0**-digits) * 2.0**exponent
             return -largest, largest
         if self.kind == "bool":
@@ -86,19 +86,14 @@ class DType:
     @property
     def epsilon(self) -> float:
         """The distance of 1 from the next larger float."""
-        return 2.0 ** -_FLOAT_SIZES[self.name][0]
+        return 2.0 ** -_SIZES[self.name][0]
 
     def __str__(self) -> str:
         return self.short
 
 
 # The bits of the fraction, and the largest exponent.
-_FLOAT_SIZES = {
-    "bfloat16": (7, 127),
-    "float16": (10, 15),
-    "float32": (23, 127),
-    "float64": (52, 1023),
-}
+_SIZES = {"bfloat16": (7, 127), "float16": (10, 15), "float32": (23, 127), "float64": (52, 1023)}
 
 bool_ = DType("bool", "bool", "bool", 0)
 uint8 = DType("uint8", "u8", "int", 1)

@@ -59,8 +59,9 @@ def _delimiter(value: Any) -> str:
 # The notation of a file, where it shall not be found.
 Delimiter = Annotated[str | None, OrNone(ReadBy(_delimiter))]
 Decimal = Annotated[str | None, OrNone(Word(tuple(".,")))]
-# The position of a row that is counted from 0.
-in_row = "in row {}".format
+# Describes the position of a row that is counted from 0: `"in line 3"`.
+Where = Callable[[int], str]
+in_row: Where = "in row {}".format
 
 
 def kind_of(values: Array) -> str:
@@ -77,9 +78,7 @@ def missing(values: Array) -> Array:
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
 
 
-def require_float32(
-    name: str, numbers: Array, given: Array, where: Callable[[int], str] = in_row
-) -> None:
+def require_float32(name: str, numbers: Array, given: Array, where: Where = in_row) -> None:
     """Requires float64 numbers that are finite in float32; NaN is a missing one."""
     broken = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(broken):
@@ -204,11 +203,7 @@ def category(value: Any) -> str:
 
 
 def of_cells(
-    name: str,
-    cells: Sequence[str],
-    kind: str | None,
-    where: Callable[[int], str],
-    decimal: str | None = None,
+    name: str, cells: Sequence[str], kind: str | None, where: Where, decimal: str | None = None
 ) -> Array:
     """The values of a column of text.
 
@@ -218,7 +213,6 @@ def of_cells(
     Args:
         cells: texts without spaces around them.
         kind: one of `KINDS`; a word is any cell that is not empty. None finds it.
-        where: a function that describes the position of a cell, `"in line 3"`.
         decimal: the decimal mark, as for `number_in`.
     """
     kind, kinds = "number" if kind == "class" else kind, _notations(decimal)
@@ -250,11 +244,7 @@ def of_cells(
 
 
 def _found_kind(
-    name: str,
-    cells: Sequence[str],
-    counts: Counter[str],
-    where: Callable[[int], str],
-    decimal: str | None = None,
+    name: str, cells: Sequence[str], counts: Counter[str], where: Where, decimal: str | None = None
 ) -> str:
     """The kind of the cells that are not missing; `counts` says how often each is there."""
     total = counts.total()
@@ -273,7 +263,7 @@ def _found_kind(
     return "word"
 
 
-def _other(cells: Sequence[str], fits: Callable[[str], bool], where: Callable[[int], str]) -> str:
+def _other(cells: Sequence[str], fits: Callable[[str], bool], where: Where) -> str:
     """The first cell that does not fit, with its position."""
     row = next(row for row, cell in enumerate(cells) if cell not in GAPS and not fits(cell))
     return f"{cells[row]!r} {where(row)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import struct
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -153,9 +153,7 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compres
     return array.astype(dtype.newbyteorder("="), copy=False)
 
 
-def _read_header(
-    stream: BinaryIO | gzip.GzipFile,
-) -> tuple[np.dtype[np.generic], tuple[int, ...], int]:
+def _read_header(stream: BinaryIO | gzip.GzipFile) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """The element type, the shape, and the size of the header in bytes."""
     magic = bytes(read_at_most(stream.read, 4))
     codes = ", ".join(f"{code:02x}" for code in _TYPES)

@@ -17,15 +17,10 @@ from lamina.base.shapes import Array
 from lamina.data.untrusted import reading
 from lamina.errors import DataError, imported_extra
 
-_SUFFIXES = frozenset(
-    (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
-)
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 # The modes of Pillow that are read, and the modes to which they are converted. That loses nothing,
 # if no pixel is transparent.
-_CONVERSIONS = {
-    **dict.fromkeys(("1", "L", "LA"), "L"),
-    **dict.fromkeys(("P", "PA", "RGB", "RGBA"), "RGB"),
-}
+_MODES = dict.fromkeys(("1", "L", "LA"), "L") | dict.fromkeys(("P", "PA", "RGB", "RGBA"), "RGB")
 _NUMBER = re.compile(r"[-+]?\d{1,300}([.,]\d+)?", re.ASCII)
 # Folders of systems and programs, which hold copies and caches. Hidden ones begin with a point.
 _CACHES = frozenset(
@@ -117,7 +112,7 @@ def _read_picture(
         with open_regular(path) as file, image_module.open(file) as opened:
             _require_readable(opened)
             image = upright(opened)  # cameras store in EXIF how they were held
-            mode = _CONVERSIONS[image.mode]
+            mode = _MODES[image.mode]
             shape = (1 if mode == "L" else 3, image.height, image.width)
             if like is not None and shape != like[1]:
                 found = _describe(shape)
@@ -133,12 +128,12 @@ def _read_picture(
 def _require_readable(image: Any) -> None:
     """Requires a single picture without transparency."""
     found, frames = image.mode, getattr(image, "n_frames", 1)
-    problem, expected = "", ", ".join(_CONVERSIONS)
+    problem, expected = "", ", ".join(_MODES)
     advice = "Convert it to grey (L) or colour (RGB) first."
     if frames > 1 and image.format != "MPO":  # a JPEG of a camera, with a preview
         problem, expected, found = "has several frames", "one", f"{frames} frames"
         advice = "Save the frame that counts as a picture of its own."
-    elif image.mode not in _CONVERSIONS:
+    elif image.mode not in _MODES:
         problem = "cannot be read without loss"
     elif image.has_transparency_data:
         alphas = image.convert("RGBA").getchannel("A")

@@ -18,7 +18,7 @@ from lamina.base.disk import open_regular
 from lamina.base.shapes import Array, size_of
 from lamina.checks import checked
 from lamina.checks.kinds import FilePath, OrNone, Whole
-from lamina.data.archives import hdf5_arrays, npy_layout, open_hdf5
+from lamina.data.archives import NpyLayout, hdf5_arrays, npy_layout, open_hdf5
 from lamina.data.dataset import permutations
 from lamina.data.untrusted import RESTORE, PathLike, reading
 from lamina.errors import DataError, FileFormatError
@@ -36,7 +36,7 @@ def mapped_npy(path: Path) -> Array | None:
         layout = npy_layout(file, path.name)
         if layout.column_major or not layout.dtype.isnative or 0 in layout.shape:
             return None
-        return _mapped(file, layout.dtype, layout.shape, layout.offset, path)
+        return _mapped(file, layout, path)
 
 
 def mapped_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None] | None:
@@ -49,18 +49,18 @@ def mapped_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None] |
                 return None
             if array.dtype.kind not in "biuf" or array.shape == () or 0 in array.shape:
                 return None
-            arrays.append(_mapped(file, array.dtype, array.shape, offset, path))
+            layout = NpyLayout(array.shape, array.dtype, False, offset)
+            arrays.append(_mapped(file, layout, path))
         return arrays[0], (arrays[1] if len(arrays) > 1 else None)
 
 
-def _mapped(
-    file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, path: Path
-) -> Array:
-    needed, size = offset + size_of(shape) * dtype.itemsize, path.stat().st_size
+def _mapped(file: BinaryIO, layout: NpyLayout, path: Path) -> Array:
+    needed = layout.offset + size_of(layout.shape) * layout.dtype.itemsize
+    size = path.stat().st_size
     if needed > size:
         facts = (("declared", f"{needed:,} bytes"), ("found", f"{size:,} bytes"))
         raise FileFormatError(f"{path.name} does not match its header", facts=facts, advice=RESTORE)
-    return np.memmap(file, dtype, "r", offset, shape)
+    return np.memmap(file, layout.dtype, "r", layout.offset, layout.shape)
 
 
 @final
@@ -175,7 +175,7 @@ class _ReadRows:
                     facts=(("expected", "an array in row-major order"),),
                     advice="Save it again: numpy.save(path, numpy.ascontiguousarray(array)).",
                 )
-            _mapped(file, layout.dtype, layout.shape, layout.offset, path)
+            _mapped(file, layout, path)
         self._layout, self.shape, self.dtype = layout, layout.shape, layout.dtype
 
     def __len__(self) -> int:

@@ -160,15 +160,11 @@ def find(key: str) -> bytes | None:
 
 def keep(key: str, content: bytes) -> None:
     """Writes the entry of a key, if the disk can be used."""
-    with _opened() as cache_folder:
-        if cache_folder is None:
+    with _opened() as root:
+        if root is None:
             return
         name, shard = _names(key)
-        with (
-            suppress(OSError),
-            cache_folder.below(_NEW) as new,
-            cache_folder.below(shard) as entries,
-        ):
+        with suppress(OSError), root.below(_NEW) as new, root.below(shard) as entries:
             new.sweep()
             _write(new, entries, name, _header(key, content) + content)
 

@@ -203,9 +203,7 @@ def test_the_folder_is_in_the_users_cache_folder_or_is_chosen(tmp_path, monkeypa
         pytest.param({"LAMINA_CACHE": "~anna/x"}, id="a home of another user that there is not"),
     ],
 )
-def test_without_a_home_folder_there_is_no_cache_and_one_warning(
-    variables, tmp_path, monkeypatch, caplog
-):
+def test_without_a_home_there_is_no_cache_and_one_warning(variables, tmp_path, monkeypatch, caplog):
     import pwd
 
     lacking = tmp_path / "home"
@@ -513,9 +511,7 @@ def test_a_parent_may_belong_to_root_and_be_written_by_the_users_own_group(
 
 
 @posix
-def test_a_folder_that_an_access_control_list_opens_to_others_is_not_used(
-    cache_folder, monkeypatch
-):
+def test_a_folder_that_an_access_list_opens_to_others_is_not_used(cache_folder, monkeypatch):
     """The mode shows what it gives to them as the group's."""
 
     def entry(tag, rights, who=2**32 - 1):

@@ -188,9 +188,7 @@ def test_gaps_of_nullable_columns_of_pandas_are_filled(backend, pandas):
     assert "numbers are missing in the column 'i'" in fault(from_frame, frame)
 
 
-def test_nullable_columns_in_a_dictionary_decimals_and_integers_of_128_bits_are_numbers(
-    pandas, polars
-):
+def test_nullable_columns_by_name_decimals_and_integers_of_128_bits_are_numbers(pandas, polars):
     series = polars.Series("a", [None, 3])
     for table in (
         {"a": pandas.Series([None, 3], dtype="Int64")},

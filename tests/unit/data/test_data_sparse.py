@@ -67,9 +67,7 @@ def test_a_data_set_describes_its_sparse_inputs():
 
 
 def test_examples_are_selected_as_those_of_the_dense_array():
-    data, plain = (
-        lm.data.Dataset(inputs, TRAIN.targets, weights=WEIGHTS) for inputs in (SPARSE, DENSE)
-    )
+    data, plain = (lm.data.Dataset(x, TRAIN.targets, weights=WEIGHTS) for x in (SPARSE, DENSE))
     for select in (
         lambda data: data.split(0.7, seed=2),
         lambda data: [data.take([5, 5, 1]), data.subset(3, 9)],

@@ -162,9 +162,8 @@ def test_trained_parameters_and_states_are_loaded_from_a_safetensors_file(tmp_pa
     again = lm.load(path)
     assert same(again.parameters() | again.states(), model.parameters() | model.states())
     np.testing.assert_array_equal(again.predict(normal(5, 6)), model.predict(normal(5, 6)))
-    np.testing.assert_array_equal(
-        load_file(path)["values/1.weight"], again.parameters()["1.weight"]
-    )
+    stored = load_file(path)["values/1.weight"]
+    np.testing.assert_array_equal(stored, again.parameters()["1.weight"])
 
 
 def test_loading_runs_no_initializer(tmp_path, monkeypatch):
@@ -260,9 +259,7 @@ def test_a_file_of_another_kind_is_refused(data, tmp_path):
         (b"PK\x03\x04" + b"\0" * 26 + b"weights/data.pkl", "a zip archive with a pickle"),
     ],
 )
-def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_its_weights(
-    read, data, found, tmp_path
-):
+def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_it(read, data, found, tmp_path):
     path = tmp_path / "weights.pt"
     path.write_bytes(data)
     assert error_text(FileFormatError, read, path) == (

@@ -80,9 +80,10 @@ def test_a_damaged_file_is_refused_or_loads_whole(damage, batch, whole, tmp_path
         assert same(found, whole[1])
 
 
-def forge(
-    path: Path, change: Callable[[Metadata, Any, Tensors], Any], source: Path | None = None
-) -> None:
+Change = Callable[[Metadata, Any, Tensors], Any]
+
+
+def forge(path: Path, change: Change, source: Path | None = None) -> None:
     """A model file with changed contents and a valid checksum, made from the source if given."""
     from safetensors.numpy import load, save
 
@@ -113,9 +114,6 @@ def test_a_file_whose_checksum_fits_loads(tmp_path):
     definition, arrays = encode(functional())
     assert json.loads(json.dumps(definition)) == definition
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
-
-
-Change = Callable[[Metadata, Any, Tensors], Any]
 
 
 def node(**entry: Any) -> Change:

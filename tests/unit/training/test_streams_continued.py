@@ -254,4 +254,4 @@ def test_checkpoints_of_steps_need_a_file():
 
 def test_a_position_is_plain_data():
     position = Position(1, 2, 3, 4, 5, {"next": 6})
-    assert stored(Position, position.notes(), "position") == position
+    assert stored(Position, dict(vars(position)), "position") == position
