@@ -657,7 +657,7 @@ def from_torch(
         1.weight   0.weight  [2, 3]
         1.bias     0.bias    [2]
     """
-    pairing = pair(network, state_dict, names, skip)
+    pairing = pair(network, state_dict, names or {}, skip)
     model = Model(network, engine=engine, seed=seed, dtype=dtype, precision=precision)
     model.load_parameters(pairing.values)
     if show:

@@ -19,6 +19,9 @@ from lamina.data.dataset import NAME_PAIRS
 from lamina.data.untrusted import RESTORE, read_at_most, reading, require_plausible
 from lamina.errors import DataError, DTypeError, FileFormatError, imported_extra
 
+# Inputs and targets.
+Pair = tuple[Array, Array | None]
+
 
 def read_npy(path: Path) -> Array:
     """The array in a `.npy` file."""
@@ -28,7 +31,7 @@ def read_npy(path: Path) -> Array:
         return _read_npy_stream(file, size, path.name)
 
 
-def read_npz(path: Path, targets: str | None) -> tuple[Array, Array | None]:
+def read_npz(path: Path, targets: str | None) -> Pair:
     """Inputs and targets from a `.npz` archive."""
     with (
         reading(path, "an npz archive"),
@@ -45,7 +48,7 @@ def read_npz(path: Path, targets: str | None) -> tuple[Array, Array | None]:
         return inputs, outputs[0] if outputs else None
 
 
-def read_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None]:
+def read_hdf5(path: Path, targets: str | None) -> Pair:
     """Inputs and targets from the arrays at the root of an HDF5 file."""
     with reading(path, "an HDF5 file"), open_hdf5(path) as file:
         size = path.stat().st_size

@@ -11,7 +11,7 @@ from lamina.base.disk import open_regular
 from lamina.base.shapes import Array
 from lamina.checks import checked
 from lamina.checks.kinds import AnyOf, FilePath, Flag, OrNone, Whole
-from lamina.data.archives import read_hdf5, read_npy, read_npz
+from lamina.data.archives import Pair, read_hdf5, read_npy, read_npz
 from lamina.data.coding import Words, coded, dataset_of_pictures, target_column, targets_of
 from lamina.data.columns import Decimal, Delimiter, Kinds
 from lamina.data.csv_text import (
@@ -144,9 +144,7 @@ def _read_table(
         return Dataset(dataset.inputs, dataset.targets, dtype=dtype, coding=dataset.coding)
 
 
-def _mapped(
-    path: Path, targets: PathLike | int | None, on_disk: bool | None
-) -> tuple[Array, Array | None] | None:
+def _mapped(path: Path, targets: PathLike | int | None, on_disk: bool | None) -> Pair | None:
     """The arrays of a file as memory maps; None if they are to be read."""
     is_mapped = path.stat().st_size > MAPPED_BYTES if on_disk is None else on_disk
     if not is_mapped:
@@ -169,7 +167,7 @@ def _mapped(
     return arrays
 
 
-def _read_file(path: Path, targets: PathLike | int | None) -> tuple[Array, Array | None]:
+def _read_file(path: Path, targets: PathLike | int | None) -> Pair:
     kind = _kind(path)
     name = os.fspath(targets) if isinstance(targets, os.PathLike) else targets
     if isinstance(name, int):

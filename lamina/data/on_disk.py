@@ -18,7 +18,7 @@ from lamina.base.disk import open_regular
 from lamina.base.shapes import Array, size_of
 from lamina.checks import checked
 from lamina.checks.kinds import FilePath, OrNone, Whole
-from lamina.data.archives import NpyLayout, hdf5_arrays, npy_layout, open_hdf5
+from lamina.data.archives import NpyLayout, Pair, hdf5_arrays, npy_layout, open_hdf5
 from lamina.data.dataset import permutations
 from lamina.data.untrusted import RESTORE, PathLike, reading
 from lamina.errors import DataError, FileFormatError
@@ -39,7 +39,7 @@ def mapped_npy(path: Path) -> Array | None:
         return _mapped(file, layout, path)
 
 
-def mapped_hdf5(path: Path, targets: str | None) -> tuple[Array, Array | None] | None:
+def mapped_hdf5(path: Path, targets: str | None) -> Pair | None:
     """Inputs and targets of an HDF5 file as memory maps; None if one cannot be mapped."""
     with reading(path, "an HDF5 file"), open_regular(path) as file, open_hdf5(path) as opened:
         arrays: list[Array] = []
@@ -83,9 +83,7 @@ class ChunkedFile:
             stored = inputs.chunks[0] if inputs.chunks else 1
             self._examples = examples or max(1, _CHUNK_BYTES // (each * stored)) * stored
 
-    def __call__(
-        self, epoch: int, skip: int, seed: int | None
-    ) -> Iterator[tuple[Array, Array | None]]:
+    def __call__(self, epoch: int, skip: int, seed: int | None) -> Iterator[Pair]:
         """The chunks of an epoch; without a seed in the order of the file."""
         count = -(-self._count // self._examples)
         order = np.arange(count)

@@ -153,7 +153,7 @@ class Pairing:
         return table_text(("parameter", "from", "shape"), rows)
 
 
-def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str]) -> Pairing:
+def pair_by_name(network: Network, arrays: NamedArrays, skip: Patterns) -> Pairing:
     """Pairs parameters and states with the arrays of the same names; the others are listed."""
     record = network.variables(float32)
     variables = {v.name: v for v in (*record.parameters.values(), *record.states.values())}
@@ -179,12 +179,7 @@ def pair_by_name(network: Network, arrays: Mapping[str, Any], skip: Sequence[str
     return Pairing(tuple(Pair(name, name) for name in values), kept, unused, values)
 
 
-def pair(
-    network: Network,
-    arrays: Mapping[str, Any],
-    names: Mapping[str, str] | None = None,
-    skip: Sequence[str] = (),
-) -> Pairing:
+def pair(network: Network, arrays: NamedArrays, names: Names, skip: Patterns) -> Pairing:
     """Pairs the parameters and states of a network with arrays, by name or in order.
 
     Args:
@@ -194,7 +189,7 @@ def pair(
         skip: patterns of names in the network that keep their values, and of arrays that are not
             needed.
     """
-    return _Pairing(network.variables(float32), arrays, names or {}, skip).pairing()
+    return _Pairing(network.variables(float32), arrays, names, skip).pairing()
 
 
 @frozen_dataclass
@@ -218,13 +213,7 @@ class _Layer:
 class _Pairing:
     """Pairs the layers of a network, one after the other."""
 
-    def __init__(
-        self,
-        record: Record,
-        arrays: Mapping[str, Any],
-        names: Mapping[str, str],
-        skip: Sequence[str],
-    ) -> None:
+    def __init__(self, record: Record, arrays: NamedArrays, names: Names, skip: Patterns) -> None:
         self._arrays, self._names, self._skip = arrays, names, skip
         self._unused = [n for n in arrays if n.endswith(_COUNTER) or _fits(n, skip)]
         # The arrays that are not taken yet, in order.

@@ -480,9 +480,7 @@ def test_files_of_another_user_are_not_used(which, cache_folder, owned, caplog):
 
 
 @posix
-def test_a_parent_may_belong_to_root_and_be_written_by_the_users_own_group(
-    cache_folder, owned, monkeypatch
-):
+def test_a_parent_may_be_roots_and_written_by_the_users_own_group(cache_folder, owned, monkeypatch):
     """As many systems make one for each user, and have folders be writable by the group."""
     import grp
     import pwd

@@ -184,9 +184,8 @@ def parcel(tmp_path):
 
 
 def run(code: str, parcel: Path) -> str:
-    return printed(
-        f"import sys\nsys.path[:0] = ['.', {str(FOLDER.parent)!r}]\n{code}", folder=parcel
-    )
+    first = f"import sys\nsys.path[:0] = ['.', {str(FOLDER.parent)!r}]\n"
+    return printed(first + code, folder=parcel)
 
 
 def test_nothing_is_loaded_before_it_is_used(parcel):

@@ -60,9 +60,7 @@ def call(function: Any, *values: Any, **options: Any) -> Callable[[], Any]:
     return lambda: function(*values, **options)  # type checkers would refuse the call
 
 
-NO_VALIDATION = (
-    "Without validation data there is none: fit(validation=...) measures 'validation_loss'."
-)
+NO_DATA = "Without validation data there is none: fit(validation=...) measures 'validation_loss'."
 INPUTS = (
     "Give a tuple with one array for each input. Targets are an argument of their own: "
     "Dataset(x, y), step(x, y)."
@@ -100,8 +98,8 @@ OF_ONE_LOSS = (
         (call(lm.Input, 4, dtype="long"), 'Write "int64".'),
         (call(lm.Input, 4, dtype="torch.float32"), 'Write "float32".'),
         (call(lm.Input, 4, dtype="fp16"), 'Write "float16".'),
-        (lambda: fit()["val_loss"], NO_VALIDATION),
-        (lambda: fit()["validation_loss"], NO_VALIDATION),
+        (lambda: fit()["val_loss"], NO_DATA),
+        (lambda: fit()["validation_loss"], NO_DATA),
         (call(lm.Adam, "1e-3"), "A rate is a number, without quotes, or a schedule."),
         (call(MODEL.evaluate, X, Y), "Inputs and targets are one argument, a pair: (x, y)."),
         (call(fit, lm.data.Dataset((X, Y))), INPUTS),
