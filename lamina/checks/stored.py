@@ -47,11 +47,7 @@ class _Fields(Kind):
         hints = get_type_hints(self.record, include_extras=True)
         kinds = {name: _kind(hint) for name, hint in hints.items()}
         unknown = [name for name in table if name not in kinds]
-        needed = [
-            field.name
-            for field in fields(self.record)
-            if field.default is MISSING and field.default_factory is MISSING
-        ]
+        needed = [f.name for f in fields(self.record) if f.default is f.default_factory is MISSING]
         absent = [name for name in needed if name not in table]
         if unknown or absent:
             found = f"{'no ' * (not unknown)}{(unknown or absent)[0]!r}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import zipfile
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -33,11 +33,7 @@ def read_npy(path: Path) -> Array:
 
 def read_npz(path: Path, targets: str | None) -> Pair:
     """Inputs and targets from a `.npz` archive."""
-    with (
-        reading(path, "an npz archive"),
-        open_regular(path) as file,
-        zipfile.ZipFile(file) as archive,
-    ):
+    with reading(path, "an npz archive"), open_regular(path) as file, ZipFile(file) as archive:
         members = {
             info.filename.removesuffix(".npy"): info
             for info in archive.infolist()
@@ -116,8 +112,8 @@ def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, ...
     )
 
 
-def _read_npz_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+def _read_npz_member(archive: ZipFile, info: ZipInfo) -> Array:
+    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
         raise FileFormatError(
             f"{info.filename} is compressed by a method that NumPy does not use",
             facts=(("expected", "stored or deflate"), ("found", f"method {info.compress_type}")),

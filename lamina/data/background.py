@@ -209,7 +209,7 @@ class Reader:
         if self._is_over:
             position, self._resumes = Position(max(0, position.epoch - 1)), False
         while plan is None or (left != 0 and (plan.epochs is None or position.epoch < plan.epochs)):
-            how = {"resumes": self._resumes, "keeps_states": self._keeps_states}
+            how = {"resumes": self._resumes, "keeps_state": self._keeps_states}
             batches = EpochBatches(self.stream.source, position, self.seed, **how)
             try:
                 first = batches.first()
@@ -217,7 +217,7 @@ class Reader:
                     plan = self._plan_for(first)
                     left = plan.steps
                 if left != 0:
-                    left = _Blocks(self, batches, first, position, plan, left).read()
+                    left = _Blocks(self, batches, first, plan, left).read()
             finally:
                 batches.close()
             position, self._resumes = Position(position.epoch + 1), False
@@ -306,15 +306,10 @@ class _Blocks:
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        batches: EpochBatches,
-        first: Dataset,
-        position: Position,
-        plan: Plan,
-        steps: int | None,
+        self, reader: Reader, batches: EpochBatches, first: Dataset, plan: Plan, steps: int | None
     ) -> None:
         self._reader, self._plan, self._steps = reader, plan, steps
+        position = batches.position
         self._epoch, self._block = position.epoch, position.block
         seed, self._regroups = reader.seed, reader.stream.regroup
         window = 0 if seed is None else reader.stream.window

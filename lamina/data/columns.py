@@ -98,8 +98,10 @@ def as_kind(name: str, values: Array, kind: str, learned: Collection[str] | None
     if present == kind:
         return values
     if missing(values).all():
-        gap, dtype = _NO_VALUE[kind]
-        return np.full(len(values), gap, dtype)
+        if kind == "word":
+            return np.full(len(values), None)
+        notation = _notations(None)[kind]
+        return np.full(len(values), notation.gap, notation.dtype)
     if present == "word":
         cells = [word or "" for word in cast(list[Any], values.tolist())]
         return of_cells(name, cells, kind, in_row)
@@ -184,13 +186,6 @@ _LOOKS = (
 )
 # Of fewer rows, words may all differ by chance.
 _FEW_ROWS = 20
-
-
-_NO_VALUE: Mapping[str, tuple[Any, Any]] = {
-    "word": (None, object),
-    "date": ("NaT", "datetime64[us]"),
-    "number": (np.nan, np.float64),
-}
 
 
 def category(value: Any) -> str:

@@ -108,15 +108,9 @@ class EpochBatches:
     """The batches of a source in one epoch, after a position; `state` precedes the next batch."""
 
     def __init__(
-        self,
-        source: Any,
-        position: Position,
-        seed: int | None,
-        *,
-        resumes: bool,
-        keeps_states: bool,
+        self, source: Any, position: Position, seed: int | None, *, resumes: bool, keeps_state: bool
     ) -> None:
-        self._source, self._keeps_states = source, keeps_states
+        self.position, self._source, self._keeps_state = position, source, keeps_state
         self.read = 0
         stateful = position.state is not None
         if stateful and is_stateful(source):
@@ -137,7 +131,7 @@ class EpochBatches:
         self.state = self._present_state()
 
     def _present_state(self) -> Any:
-        return saved_state(self._source, self._iterator) if self._keeps_states else None
+        return saved_state(self._source, self._iterator) if self._keeps_state else None
 
     def _next(self) -> Any:
         batch = next(self._iterator, _END)
