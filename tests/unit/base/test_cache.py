@@ -115,11 +115,8 @@ def test_the_key_covers_every_package_that_decides_an_entry(kind):
         pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
         from lamina.engines.opencl.verdicts import SOURCES as sources
     lamina = Path(lm.__file__).parent
-    found = {
-        ".".join(("lamina", *file.parent.relative_to(lamina).parts))
-        for root in roots
-        for file in (lamina / root).rglob("__init__.py")
-    }
+    inits = [file for root in roots for file in (lamina / root).rglob("__init__.py")]
+    found = {".".join(("lamina", *file.parent.relative_to(lamina).parts)) for file in inits}
     assert found | {"lamina.base"} == set(sources.packages)
 
 

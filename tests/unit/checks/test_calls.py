@@ -162,12 +162,9 @@ def test_advice_for_other_callables_is_not_given():
 
 def test_every_name_from_other_frameworks_is_of_a_callable_and_maps_to_an_option():
     known = {"", *(name for one in callables() for name in names_of(one))}
-    options = {
-        option
-        for name, found in spellings_by_owner()["()"].items()
-        if name.isidentifier()
-        for option in " ".join(found).split()
-    }
+    there = spellings_by_owner()["()"].items()
+    texts = (text for name, found in there if name.isidentifier() for text in found)
+    options = {*" ".join(texts).split()}
     assert options <= known
     owners = set(spellings_by_owner()) - {"()"}
     of_calls = {f"{getattr(one, '__qualname__', '')}()" for one in callables()}
@@ -361,22 +358,11 @@ def test_separate_inputs_and_targets_are_asked_for_as_a_pair(name, values, optio
 
 def test_numbers_of_numpy_are_kept_as_pythons():
     eight, three = np.int64(8), np.int32(3)
-    layers = [
-        lm.Conv2d(eight, (three, three), padding=np.int64(1)),
-        lm.MaxPool2d(np.uint8(2)),
-        lm.Reshape(eight, np.int64(16)),
-        lm.LSTM(eight, layers=np.int64(2), bias=np.True_),
-        lm.Dropout(np.float32(0.5)),
-    ]
-    assert repr(layers) == repr(
-        [
-            lm.Conv2d(8, (3, 3), padding=1),
-            lm.MaxPool2d(2),
-            lm.Reshape(8, 16),
-            lm.LSTM(8, layers=2),
-            lm.Dropout(0.5),
-        ]
-    )
+    layers = [lm.Conv2d(eight, (three, three), padding=np.int64(1)), lm.MaxPool2d(np.uint8(2))]
+    layers += [lm.Reshape(eight, np.int64(16)), lm.LSTM(eight, layers=np.int64(2), bias=np.True_)]
+    plain = [lm.Conv2d(8, (3, 3), padding=1), lm.MaxPool2d(2), lm.Reshape(8, 16)]
+    plain += [lm.LSTM(8, layers=2), lm.Dropout(0.5)]
+    assert repr([*layers, lm.Dropout(np.float32(0.5))]) == repr(plain)
     net = lm.Sequential(lm.Input(np.int64(1), eight, eight), *layers)
     assert net.plan(np.int64(2)).parameter_bytes == net.plan(2).parameter_bytes
 

@@ -860,12 +860,8 @@ def test_wrong_values_are_refused_clearly_and_right_ones_used(name, tmp_path, mo
     model().save("model.safetensors")
     np.save("x.npy", X)
     Path("x.csv").write_text("a\n1\n")
-    problems = [
-        problem
-        for parameter in parameters_of(name)
-        for value in VALUES
-        if (problem := problem_with(name, parameter, value))
-    ]
+    cases = ((parameter, value) for parameter in parameters_of(name) for value in VALUES)
+    problems = list(filter(None, (problem_with(name, *case) for case in cases)))
     assert not problems, "\n".join(problems)
 
 

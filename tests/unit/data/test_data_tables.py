@@ -179,10 +179,9 @@ def folder(tmp_path, monkeypatch):
 
 def network(features: int, outputs: int = 1, loss: str = "MSE") -> str:
     return (
-        "import lamina as lm\n"
+        "import lamina as lm\nepochs = 1\n"
         f"net = lm.Sequential(lm.Input({features}), lm.Linear({outputs}))\n"
         f"loss = lm.{loss}()\n"
-        "epochs = 1\n"
     )
 
 
