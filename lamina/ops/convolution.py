@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 
 from lamina.base.shapes import Array, Dim, static
-from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import Kind
 from lamina.errors import ShapeError
-from lamina.graph import Sample, Tensor, TensorLike, apply, described
+from lamina.graph import OPS, Sample, Tensor, TensorLike, apply, described
 from lamina.graph.attributes import Fields, Many, whole
 from lamina.ops.arguments import as_tensor, each_of, pairs_of
 from lamina.ops.conversion import numeric
 from lamina.ops.convolution_layouts import Axes, Layout, Pairs
 from lamina.ops.linalg import check_dtypes
-from lamina.ops.records import Gradients, Typed, make_op
+from lamina.ops.records import Given, Gradients, Typed, as_op, make_op
 from lamina.ops.windows import LARGEST_WINDOW
 
 __all__ = ["conv", "conv_transpose"]
@@ -133,8 +132,8 @@ _KINDS: dict[str, Kind] = {
     "groups": whole(1),
 }
 
-CONV = make_op(
-    "conv",
+
+@as_op(
     _infer_conv,
     _conv_gradient,
     _conv_reference,
@@ -157,9 +156,6 @@ CONV = make_op(
     attributes=_KINDS,
     multiplies=2,
 )
-
-
-@checked
 def conv(
     x: TensorLike,
     weight: TensorLike,
@@ -167,7 +163,7 @@ def conv(
     padding: int | Sequence[int | tuple[int, int]],
     dilations: int | Sequence[int],
     groups: int = 1,
-) -> Tensor:
+) -> Given:
     """The convolution of a tensor with a kernel: the cross-correlation, as in all frameworks.
 
     Args:
@@ -182,17 +178,17 @@ def conv(
         [batch, outputs, ...].
     """
     x, weight = numeric(as_tensor(x)), numeric(as_tensor(weight))
-    return apply(CONV, x, weight, **_given(weight, strides, padding, dilations), groups=groups)
+    return x, weight, *_given(weight, strides, padding, dilations), groups
 
 
-def _given(weight: Tensor, strides: object, padding: object, dilations: object) -> dict[str, Any]:
+CONV = OPS["conv"]
+
+
+def _given(weight: Tensor, strides: object, padding: object, dilations: object) -> tuple[Any, ...]:
     """Strides, dilations and padding for each axis, from the arguments of the user."""
     rank = max(weight.rank - 2, 0)
-    return {
-        "strides": each_of("strides", strides, rank, _STEP),
-        "dilations": each_of("dilations", dilations, rank, _STEP),
-        "padding": pairs_of("padding", padding, rank),
-    }
+    steps = each_of("strides", strides, rank, _STEP), each_of("dilations", dilations, rank, _STEP)
+    return *steps, pairs_of("padding", padding, rank)
 
 
 # Backward -----------------------------------------------------------------------------------------
@@ -257,22 +253,6 @@ def _convolved_shape(sample: Sample) -> tuple[int, ...]:
     """The shape of the result in a sample of a convolution."""
     x, weight = sample.shapes
     return x[0], weight[0], *Axes(weight, sample.attributes).counts(x[2:])
-
-
-CONV_TRANSPOSE = make_op(
-    "conv_transpose",
-    _infer_conv_transpose,
-    _conv_transpose_gradient,
-    _conv_transpose_reference,
-    _conv_transpose_build,
-    [
-        Sample((_convolved_shape(of), of.shapes[1]), {**of.attributes, "extents": of.shapes[0][2:]})
-        for of in CONV.samples
-    ],
-    operands=2,
-    attributes={**_KINDS, "extents": Many(whole(0))},
-    multiplies=2,
-)
 
 
 def _infer_weight_gradient(
@@ -349,7 +329,19 @@ def _weight_gradient(x: Tensor, upstream: Tensor, weight: Tensor, **numbers: Any
     return apply(CONV_WEIGHT_GRADIENT, x, upstream, **numbers, shape=static(weight.shape))
 
 
-@checked
+@as_op(
+    _infer_conv_transpose,
+    _conv_transpose_gradient,
+    _conv_transpose_reference,
+    _conv_transpose_build,
+    [
+        Sample((_convolved_shape(of), of.shapes[1]), {**of.attributes, "extents": of.shapes[0][2:]})
+        for of in CONV.samples
+    ],
+    operands=2,
+    attributes={**_KINDS, "extents": Many(whole(0))},
+    multiplies=2,
+)
 def conv_transpose(
     y: TensorLike,
     weight: TensorLike,
@@ -358,7 +350,7 @@ def conv_transpose(
     padding: int | Sequence[int | tuple[int, int]],
     dilations: int | Sequence[int],
     groups: int = 1,
-) -> Tensor:
+) -> Given:
     """The transpose of `conv` as a linear map: its gradient with respect to x.
 
     Args:
@@ -372,6 +364,8 @@ def conv_transpose(
         [batch, channels, *extents].
     """
     y, weight = numeric(as_tensor(y)), numeric(as_tensor(weight))
-    numbers = _given(weight, strides, padding, dilations)
     each = each_of("extents", extents, max(weight.rank - 2, 0), whole(0))
-    return apply(CONV_TRANSPOSE, y, weight, **numbers, groups=groups, extents=each)
+    return y, weight, *_given(weight, strides, padding, dilations), groups, each
+
+
+CONV_TRANSPOSE = OPS["conv_transpose"]

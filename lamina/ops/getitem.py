@@ -79,33 +79,14 @@ def _axis_of_entry(entries: Sequence[Entry], number: int) -> int:
 
 def _moved(x: Tensor, entries: Sequence[Entry]) -> Tensor:
     """Part of a tensor, for a key without arrays."""
-    starts: list[Dim] = []
-    stops: list[Dim] = []
-    steps: list[int] = []
-    flipped: list[int] = []
-    shape: list[Dim | None] = []  # None: the next dimension of the sliced tensor
-    keep: list[bool] = []
-    for entry in entries:
-        axis = len(starts)
-        if entry is None:
-            shape.append(1)
-            continue
-        if isinstance(entry, slice):
-            start, stop, step = _range_of(x, axis, entry)
-            if step < 0:
-                flipped.append(axis)
-            shape.append(None)
-        else:
-            assert isinstance(entry, int | Size)
-            start = _index_of(x, axis, entry)
-            stop, step = add_dims(start, 1), 1
-        keep.append(isinstance(entry, slice))
-        starts.append(start)
-        stops.append(stop)
-        steps.append(abs(step))
-    part = ops.flip(sliced(x, tuple(starts), tuple(stops), tuple(steps)), flipped)
-    kept = iter([dim for dim, kept in zip(part.shape, keep, strict=True) if kept])
-    return ops.reshape(part, [next(kept) if dim is None else dim for dim in shape])
+    named = [entry for entry in entries if entry is not None]
+    ranges = [_range_of(x, axis, entry) for axis, entry in enumerate(named)]
+    starts, stops = (tuple(each[end] for each in ranges) for end in (0, 1))
+    part = sliced(x, starts, stops, tuple(abs(step) for _, _, step in ranges))
+    part = ops.flip(part, [axis for axis, (_, _, step) in enumerate(ranges) if step < 0])
+    dims = iter(part.shape)
+    shape = [(entry, 1 if entry is None else next(dims)) for entry in entries]
+    return ops.reshape(part, [dim for entry, dim in shape if not isinstance(entry, int | Size)])
 
 
 def _out_of_range(x: Tensor, axis: int, index: str) -> LaminaError:
@@ -125,42 +106,37 @@ def _index_of(x: Tensor, axis: int, entry: int | Size) -> Dim:
     return found
 
 
-def _range_of(x: Tensor, axis: int, entry: slice[Any, Any, Any]) -> tuple[Dim, Dim, int]:
+def _range_of(x: Tensor, axis: int, entry: Entry) -> tuple[Dim, Dim, int]:
     """(start, stop, step) with start <= stop; the range is reversed if the step is negative."""
-    dim = x.shape[axis]
-    limits = _limit(x, entry.start), _limit(x, entry.stop)
+    if not isinstance(entry, slice):
+        assert isinstance(entry, int | Size)
+        start = _index_of(x, axis, entry)
+        return start, add_dims(start, 1), 1
+    dim, ends = x.shape[axis], (entry.start, entry.stop, entry.step)
+    text = ":".join("" if end is None else str(end) for end in ends)
+    limits = _limit(entry.start), _limit(entry.stop)
     step = 1 if entry.step is None else as_whole(entry.step)
     if not step:
-        raise _out_of_range(x, axis, _slice_text(entry))
+        raise _out_of_range(x, axis, text)
     if isinstance(dim, int) and not any(isinstance(limit, Size) for limit in limits):
         chosen = range(*slice(*limits, step).indices(dim))
         if not chosen:
             return 0, 0, step
         return min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1, step
     if step < 0 and (step != -1 or limits != (None, None)):
-        raise _out_of_range(x, axis, _slice_text(entry))
-    start, stop = (
-        default if limit is None else add_dims(dim, limit) if _counts_back(limit) else limit
-        for limit, default in zip(limits, (0, dim), strict=True)
-    )
+        raise _out_of_range(x, axis, text)
+    pairs = zip(limits, (0, dim), strict=True)
+    found = [default if limit is None else limit for limit, default in pairs]
+    start, stop = (add_dims(dim, n) if isinstance(n, int) and n < 0 else n for n in found)
     return start, stop, step
 
 
-def _limit(x: Tensor, limit: object) -> Any:
+def _limit(limit: object) -> Any:
     """An end of a range: a whole number, a size, or None."""
     whole = as_whole(limit)
     if whole is None and not (limit is None or isinstance(limit, Size)):
         raise refused("an end of a slice", "a whole number, or nothing", limit)
     return limit if whole is None else whole
-
-
-def _counts_back(limit: Any) -> bool:
-    return isinstance(limit, int) and limit < 0
-
-
-def _slice_text(entry: slice[Any, Any, Any]) -> str:
-    ends = ("" if end is None else str(end) for end in (entry.start, entry.stop, entry.step))
-    return ":".join(ends)
 
 
 # Keys ---------------------------------------------------------------------------------------------
@@ -306,13 +282,15 @@ def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:
 
 def _flat_indices(x: Tensor, arrays: dict[int, Tensor], axes: Sequence[int]) -> Tensor:
     """The index in all axes together, the last axis fastest."""
-    total: Tensor | None = None
+    limited: list[Tensor] = []
     for axis in axes:
         dim, indices = x.shape[axis], ops.cast(arrays[axis], int64)
         if indices.op is not CONSTANT:  # constants were checked
             last = dim - 1 if isinstance(dim, int) else ops.element_count(x, axis, int64) - 1
             indices = ops.maximum(ops.minimum(indices, last), 0)
-        # Only the first of the axes may depend on the batch.
-        total = indices if total is None else total * static((dim,))[0] + indices
-    assert total is not None
+        limited.append(indices)
+    total, *further = limited
+    # Only the first of the axes may depend on the batch.
+    for axis, indices in zip(axes[1:], further, strict=True):
+        total = total * static((x.shape[axis],))[0] + indices
     return total

@@ -97,7 +97,7 @@ def _concat_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar
     operands=(1, None),
     attributes={"axis": Axis()},
 )
-def concat(tensors: Sequence[Tensor], axis: int) -> Given | Tensor:
+def concat(tensors: Sequence[Tensor], axis: int) -> Given:
     """Tensors joined one after the other along an axis."""
     listed = tensors_of("concat: tensors", tensors)
     if not listed:

@@ -90,7 +90,7 @@ def reshaped_blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[i
     attributes={"shape": Many(Extent())},
     selects=True,
 )
-def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Given | Tensor:
+def reshape(x: Tensor, shape: int | Sequence[Dim]) -> Given:
     """The same elements, in the same order, with another shape.
 
     Args:
@@ -173,7 +173,7 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     attributes={"axes": Permutation()},
     selects=True,
 )
-def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Given | Tensor:
+def transpose(x: Tensor, axes: int | Sequence[int] | None = None) -> Given:
     """The axes in another order: axis i of the result is axis `axes[i]` of x; None: in reverse."""
     x = as_tensor(x)
     order = tuple(reversed(range(x.rank)))
@@ -206,7 +206,7 @@ def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     (Sample(((3, 4),), {"axes": (1,)}), Sample(((2, 1, 5),), {"axes": (0, 1, 2)})),
     attributes={"axes": Axes()},
 )
-def flip(x: Tensor, axes: int | Sequence[int] | None = None) -> Given | Tensor:
+def flip(x: Tensor, axes: int | Sequence[int] | None = None) -> Given:
     """The elements in reverse order along the axes; None means all axes."""
     x = as_tensor(x)
     named = axes_of(x, axes)

@@ -111,7 +111,7 @@ def _window_max_reference(x: Array, along: Sequence[Window]) -> Array:
     ),
     attributes={"along": Many(WINDOW)},
 )
-def window_max(x: TensorLike, along: Sequence[Window]) -> Given | Tensor:
+def window_max(x: TensorLike, along: Sequence[Window]) -> Given:
     """The largest element of each window along the last axes; padding counts as -infinity.
 
     The first of equal elements gets the gradient, as in PyTorch.

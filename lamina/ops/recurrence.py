@@ -125,13 +125,7 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
 
 
 def _recurrence_reference(
-    *operands: Array,
-    body: Graph,
-    states: int,
-    sequences: int,
-    reverse: bool,
-    truncate: int,
-    result: int,
+    *operands: Array, body: Graph, states: int, sequences: int, reverse: bool, result: int, **_: int
 ) -> Array:
     length = operands[states].shape[0]
     current = list(operands[:states])
@@ -142,7 +136,7 @@ def _recurrence_reference(
         time = length - 1 - iteration if reverse else iteration
         elements = [array[time] for array in operands[states : states + sequences]]
         values = [*current, *elements, *operands[states + sequences :]]
-        outputs, _ = evaluate(body, dict(zip(names, values, strict=True)))
+        outputs = evaluate(body, dict(zip(names, values, strict=True)))[0]
         results = [outputs[name] for name, _ in body.outputs]
         current = results[:states]
         for stack, value in zip(stacks, results, strict=True):
@@ -215,18 +209,15 @@ def _sample(
     shapes: tuple[tuple[Shape, ...], tuple[Shape, ...], tuple[Shape, ...]],
     dtype: DType,
     length: int,
-    *,
-    result: int = 0,
-    reverse: bool = False,
-    truncate: int = 0,
+    **changed: int,
 ) -> Sample:
     specs = [[(shape, dtype) for shape in group] for group in shapes]
     body = _graph(step, *specs)
     states, elements, constants = (tuple(map(static, group)) for group in shapes)
     operands = (*states, *((length, *shape) for shape in elements), *constants)
     loop = {"body": body, "states": len(states), "sequences": len(elements)}
-    attributes = {**loop, "reverse": reverse, "truncate": truncate, "result": result}
-    return Sample(operands, attributes, -1.0, 1.0, dtypes=(dtype.name,) * len(operands))
+    rest = {"reverse": False, "truncate": 0, "result": 0, **changed}
+    return Sample(operands, {**loop, **rest}, -1.0, 1.0, dtypes=(dtype.name,) * len(operands))
 
 
 _ONE = (((2, 3),), ((2, 3),), ((3, 3),))

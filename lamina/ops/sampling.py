@@ -7,6 +7,7 @@ Jaderberg, Simonyan, Zisserman, Kavukcuoglu: Spatial transformer networks (2015)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import product
 from typing import Literal, get_args
 
@@ -111,23 +112,20 @@ class _Reader:
 
     def read(self, positions: Sequence[Tensor]) -> Tensor:
         """[batch, channels, ...]: the elements at whole positions [batch, ...]; zero outside."""
-        number: Tensor | None = None
-        inside: Tensor | None = None
-        for axis, at in enumerate(positions):
-            extent = self.extents[axis]
-            limited = ops.maximum(ops.minimum(at, extent - 1), 0)
-            index = ops.cast(limited, int32)
-            number = index if number is None else number * extent + index
-            if self.padding == "zeros":
-                within = ops.equal(limited, at)
-                inside = within if inside is None else ops.logical_and(inside, within)
-        assert number is not None
+        pairs = list(zip(positions, self.extents, strict=True))
+        limited = [ops.maximum(ops.minimum(at, extent - 1), 0) for at, extent in pairs]
+        number, *further = (ops.cast(one, int32) for one in limited)
+        for index, extent in zip(further, self.extents[1:], strict=True):
+            number = number * extent + index
         count = size_of(static(number.shape[1:]))
         spread = ops.reshape(number, (number.shape[0], 1, count))
         shape = (*self.flat.shape[:2], *spread.shape[2:])
         elements = ops.take_along_axis(self.flat, ops.broadcast_to(spread, shape), 2)
         elements = ops.reshape(elements, (*shape[:2], *number.shape[1:]))
-        return elements if inside is None else ops.where(ops.expand_dims(inside, 1), elements, 0)
+        if self.padding != "zeros":
+            return elements
+        inside = reduce(ops.logical_and, map(ops.equal, limited, positions))
+        return ops.where(ops.expand_dims(inside, 1), elements, 0)
 
 
 def _reflected(position: Tensor, extent: int, corners: bool) -> Tensor:
@@ -192,22 +190,16 @@ def _weighted(
     reader: _Reader, positions: Sequence[Tensor], taps: Callable[[Tensor], list[_Tap]]
 ) -> Tensor:
     """The weighted sum of the elements at all combinations of taps."""
-    total: Tensor | None = None
+    values: list[Tensor] = []
     for chosen in product(*(taps(at) for at in positions)):
         at = [
             reader.inside(position, axis) if taps is _cubic else position
             for axis, (position, _) in enumerate(chosen)
         ]
-        value = reader.read(at)
-        weight: Tensor | None = None
-        for _, factor in chosen:
-            if factor is not None:
-                weight = factor if weight is None else weight * factor
-        if weight is not None:
-            value = value * ops.expand_dims(weight, 1)
-        total = value if total is None else total + value
-    assert total is not None
-    return total
+        factors = [factor for _, factor in chosen if factor is not None]
+        weight = [ops.expand_dims(reduce(ops.mul, factors), 1)] if factors else []
+        values.append(reduce(ops.mul, weight, reader.read(at)))
+    return reduce(ops.add, values)
 
 
 @checked

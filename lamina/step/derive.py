@@ -21,7 +21,7 @@ from lamina.graph import Graph, Hyperparameters, Tensor, constant, leaf, topolog
 from lamina.layers.scope import Variable, layers_built
 from lamina.layers.tracing import Trace
 from lamina.learning.by_output import LossTerm
-from lamina.learning.objective import TERMS, Objective, default_specs, loss_dtype, objective
+from lamina.learning.objective import TERMS, Objective, added, default_specs, loss_dtype, objective
 from lamina.learning.protocols import (
     Clip,
     Loss,
@@ -36,6 +36,7 @@ from lamina.learning.protocols import (
     matching,
     optimizers_by_name,
 )
+from lamina.ops.conversion import widened
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.step.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
 from lamina.step.precision import Rounding
@@ -107,10 +108,7 @@ def _with_float32_outputs(trace: Trace) -> Trace:
 
     With 8 or 11 bits, sums over a batch would have few correct digits.
     """
-    outputs = tuple(
-        ops.cast(tensor, float32) if tensor.dtype.is_half else tensor for tensor in trace.outputs
-    )
-    return Trace(trace.inputs, outputs, trace.record)
+    return Trace(trace.inputs, tuple(map(widened, trace.outputs)), trace.record)
 
 
 def default_targets(network: NetworkDefinition, loss: Loss, dtype: DType) -> tuple[Spec, ...]:
@@ -349,12 +347,7 @@ GRADIENT_NORM = "gradient_norm"
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
     """The norm of all gradients together."""
     with labelled(Origin(GRADIENT_NORM)):
-        wide = [ops.cast(one, float32) if one.dtype.is_half else one for one in gradients]
-        squares = [ops.sum(one * one) for one in wide]
-        total = squares[0]
-        for square in squares[1:]:
-            total = total + square
-        return ops.sqrt(total)
+        return ops.sqrt(added([ops.sum(one * one) for one in map(widened, gradients)]))
 
 
 def _trained(
