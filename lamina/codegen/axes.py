@@ -28,11 +28,11 @@ def _merged(some: Sequence[Axis], stages: Sequence[Stage]) -> tuple[tuple[Axis, 
     axes, stages = list(some), list(stages)
     number = 0
     while number + 1 < len(axes):
-        pair = (axes[number], axes[number + 1])
-        if _mergeable(stages, *pair):
-            merged, replacements = flattened(pair, pair[0].name + pair[1].name)
-            change = Rewrite(replacements)
-            stages = [change.stage(stage) for stage in stages]
+        outer, inner = axes[number : number + 2]
+        coefficients = [dict(index.terms) for index in _indices(stages)]
+        if all(one.get(outer, 0) == one.get(inner, 0) * inner.extent for one in coefficients):
+            merged, replacements = flattened((outer, inner), outer.name + inner.name)
+            stages = [*Rewrite(replacements).records(stages)]
             axes[number : number + 2] = [merged]
         else:
             number += 1
@@ -47,15 +47,6 @@ def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]
         return single, {axis: Index() for axis in axes}
     coordinates = unflatten(axis_index(single), [axis.extent for axis in axes])
     return single, dict(zip(axes, coordinates, strict=True))
-
-
-def _mergeable(stages: Iterable[Stage], outer: Axis, inner: Axis) -> bool:
-    """Whether in every index the outer coefficient is `inner.extent` times the inner one."""
-    for index in _indices(stages):
-        coefficients = dict(index.terms)
-        if coefficients.get(outer, 0) != coefficients.get(inner, 0) * inner.extent:
-            return False
-    return True
 
 
 def _indices(stages: Iterable[Stage]) -> set[Index]:

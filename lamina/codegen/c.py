@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import final
 
 from lamina.codegen import builder
 from lamina.codegen.builder import BasicBlock, OpenLoop
 from lamina.codegen.c_expressions import Expressions
-from lamina.codegen.c_sharing import Head, WrittenFunction, with_shared
+from lamina.codegen.c_sharing import FunctionText, with_shared
 from lamina.codegen.c_text import Types, indented, stored_as
 from lamina.codegen.iterations import Iterations
 from lamina.codegen.values import (
@@ -94,7 +95,7 @@ class Module(Types, builder.Module):
         words += [f"{self.type(type)} *result{number}" for number, type in enumerate(results)]
         apart = any(type in (POINTER, TABLE) for _, type in parameters)
         qualifiers = " ".join(filter(None, (self.words.function, self.words.apart * apart)))
-        head = Head(qualifiers, self.type(result) if result else "void", name, tuple(words))
+        head = FunctionText(qualifiers, self.type(result) if result else "void", name, tuple(words))
         return self._added(Function(self, parameters, head, is_called=True))
 
     def kernel(
@@ -121,15 +122,14 @@ class Module(Types, builder.Module):
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers]
         kernel = self.words.kernel
         if group:
-            groups = self.groups
-            kernel = groups.large_kernel if many_registers else groups.kernel
+            kernel = (many_registers and self.groups.large_kernel) or self.groups.kernel
             kernel = kernel.format(size=group)
         qualifiers, _, result = kernel.rpartition(" ")
-        head = Head(qualifiers, result, name, tuple(words))
+        head = FunctionText(qualifiers, result, name, tuple(words))
         made = Function(self, parameters, head, is_called=False)
         made.elements.update({label: stored_as(element) for label, element in buffers})
         for address, label in addresses if is_placed else ():
-            made.declare_placed(address, label)
+            made.block.lines.append(f"{self.words.placed.format(address=address, name=label)};")
         if self.words.begun:
             made.call_void(self.words.begun)
         return self._added(made)
@@ -145,7 +145,7 @@ class Module(Types, builder.Module):
         own = ((_GROUP, I64), (_ITEM, I64), (_LOCAL, POINTER))
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers, *own]
         words = tuple(f"{self._parameter(type)}{label}" for label, type in parameters)
-        head = Head(self.groups.phase, "void", name, words)
+        head = FunctionText(self.groups.phase, "void", name, words)
         return self._added(Function(self, parameters, head, is_called=True, is_phase=True))
 
     def keep_kernels(self, names: Collection[str]) -> None:
@@ -158,7 +158,7 @@ class Module(Types, builder.Module):
         if not self.has(name):
             parameters = [(f"x{number}", type) for number in range(count)]
             words = tuple(f"{self.type(type)} {label}" for label, _ in parameters)
-            head = Head(self.words.inlined, self.type(type), name, words)
+            head = FunctionText(self.words.inlined, self.type(type), name, words)
             code = self._added(Function(self, parameters, head, is_called=True))
             code.finish(function(code, *code.parameters))
         return name
@@ -205,8 +205,8 @@ class Module(Types, builder.Module):
             number = f"{self.words.unsigned['i64']} iteration;"
             head.append(f"typedef struct {{ {buffers} {number} }} {_ADDRESSES};")
         # Prototypes, because a function may be begun while its caller is written.
-        head += [f"{one.head.text};" for one in called]
-        texts = [one.text for one in (*called, *kernels)]
+        head += [f"{one.head};" for one in called]
+        texts = [f"{one.head}{one.body}" for one in (*called, *kernels)]
         return "\n\n".join(["\n".join(head), *texts]) + "\n"
 
 
@@ -222,7 +222,7 @@ class Function(Expressions):
         self,
         module: Module,
         parameters: Sequence[tuple[str, Type]],
-        head: Head,
+        head: FunctionText,
         *,
         is_called: bool,
         is_phase: bool = False,
@@ -251,10 +251,6 @@ class Function(Expressions):
         return self.call(self.module.inlined(function, type, len(operands)), type, *operands)
 
     # Structure
-
-    def declare_placed(self, address: str, name: str) -> None:
-        """Declares the address of a kernel's buffer, of a type of the language, in its block."""
-        self._line(self.module.words.placed.format(address=address, name=name))
 
     def _new_block(self, *lines: str) -> BasicBlock:
         self.block = BasicBlock("", list(lines))
@@ -344,9 +340,9 @@ class Function(Expressions):
         for number, value in enumerate(values):
             self._line(f"*result{number} = {self._operand(value)}")
 
-    def written(self) -> WrittenFunction:
+    def written(self) -> FunctionText:
         """The text of this function, after its last instruction."""
-        return WrittenFunction(self.head, indented(self.blocks))
+        return replace(self.head, body=indented(self.blocks))
 
     # Tables of addresses
 

@@ -261,7 +261,7 @@ class Expressions(BlockBuilder):
             wide = self.intrinsic("sqrt", self.convert("fpext", operands[0], "double"))
             return self.convert("fptrunc", wide, "float")
         type = operands[0].type
-        word = self._types.words.float_function[type.element]
+        word = self._types.words.float_function if type.element == "float" else "{name}"
         return self.call(word.format(name=name), type, *operands)
 
     def call(self, name: str, type: Type, *operands: Integer) -> Value:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 from lamina.base.records import frozen_dataclass
@@ -22,23 +23,26 @@ _LEAST_CHARACTERS = 1000
 
 
 @frozen_dataclass
-class Head:
-    """The first line of a function.
+class FunctionText:
+    """A function in a text.
 
     Attributes:
         qualifiers: before its result.
         result: the type of its result.
         name: of the function.
         parameters: the type and the name of each parameter.
+        body: the text after its first line; "" while it is being written.
     """
 
     qualifiers: str
     result: str
     name: str
     parameters: tuple[str, ...]
+    body: str = ""
 
     @property
-    def text(self) -> str:
+    def head(self) -> str:
+        """Its first line."""
         words = " ".join(filter(None, (self.qualifiers, self.result, self.name)))
         return f"{words}({', '.join(self.parameters)})"
 
@@ -46,23 +50,6 @@ class Head:
     def arguments(self) -> tuple[str, ...]:
         """The names of the parameters."""
         return tuple(re.split(r"[ *]", one)[-1] for one in self.parameters)
-
-
-@frozen_dataclass
-class WrittenFunction:
-    """A function in a text.
-
-    Attributes:
-        head: its first line.
-        body: the text after the head.
-    """
-
-    head: Head
-    body: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.head.text}{self.body}"
 
 
 @final
@@ -86,7 +73,7 @@ class _Group:
     def _columns_with(self, one: _Numbered) -> list[tuple[str, ...]]:
         return [(*seen, number) for seen, number in zip(self._columns, one.numbers, strict=True)]
 
-    def functions(self, words: Words) -> list[WrittenFunction]:
+    def functions(self, words: Words) -> list[FunctionText]:
         """The shared function, and those that call it; a function alone as it is."""
         first = self.members[0]
         if len(self.members) == 1:
@@ -94,44 +81,37 @@ class _Group:
         differing = _differing(self._columns)
         names = {column: f"given{number}" for number, column in enumerate(differing)}
         numbers = [names.get(column, column[0]) for column in self._columns]
-        head, type = first.function.head, words.unsigned[I64.element]
-        parameters = (*head.parameters, *(f"{type} {name}" for name in names.values()))
-        shared = Head(head.qualifiers, head.result, f"{head.name}_with_numbers", parameters)
+        type = words.unsigned[I64.element]
         pieces = zip(first.texts, (*numbers, ""), strict=True)
-        body = "".join(piece for pair in pieces for piece in pair)
-        found = [WrittenFunction(shared, body)]
+        shared = replace(
+            first.function,
+            name=f"{first.function.name}_with_numbers",
+            parameters=(*first.function.parameters, *(f"{type} {name}" for name in names.values())),
+            body="".join(piece for pair in pieces for piece in pair),
+        )
+        found = [shared]
         for member, one in enumerate(self.members):
-            own = one.function.head
+            own = one.function
             given = [*own.arguments, *(column[member] for column in differing)]
             call = f"{shared.name}({', '.join(given)});"
             returned = "" if own.result == "void" else "return "
             # Compilers may write these in their callers.
             qualifiers = own.qualifiers.removesuffix(words.apart).rstrip()
-            found.append(
-                WrittenFunction(
-                    Head(qualifiers, own.result, own.name, own.parameters),
-                    f" {{\n    {returned}{call}\n}}",
-                )
-            )
+            body = f" {{\n    {returned}{call}\n}}"
+            found.append(replace(own, qualifiers=qualifiers, body=body))
         return found
 
 
 @frozen_dataclass
 class _Numbered:
-    """A function whose numbers are apart from its text.
+    """A function, the texts before, between and after its numbers, and the numbers."""
 
-    Attributes:
-        function: the function.
-        texts: before, between and after the numbers.
-        numbers: of the text.
-    """
-
-    function: WrittenFunction
+    function: FunctionText
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
 
 
-def with_shared(functions: Sequence[WrittenFunction], words: Words) -> list[WrittenFunction]:
+def with_shared(functions: Sequence[FunctionText], words: Words) -> list[FunctionText]:
     """The functions, with those that they share before the first that calls them."""
     # Only integers are parameters. Divisions by constants are faster, so divisors of scalars stay.
     suffix = words.integer_suffix[I64.element]
@@ -141,8 +121,7 @@ def with_shared(functions: Sequence[WrittenFunction], words: Words) -> list[Writ
     for function in functions:
         pieces = number.split(function.body)
         one = _Numbered(function, tuple(pieces[::2]), tuple(pieces[1::2]))
-        head = function.head
-        alike = groups[head.qualifiers, head.result, head.parameters, one.texts]
+        alike = groups[function.qualifiers, function.result, function.parameters, one.texts]
         group = next((group for group in alike if group.fits(one)), None)
         if group is not None:
             group.add(one)

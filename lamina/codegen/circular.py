@@ -5,16 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from lamina.codegen import floats
 from lamina.codegen.builder import Builder
-from lamina.codegen.floats import (
-    bits_of,
-    clamped,
-    format_of,
-    polynomial,
-    rounded,
-    two_product,
-    two_sum,
-)
 from lamina.codegen.values import Value
 
 # (sin(r) - r) / r**3 and (cos(r) - 1 + r**2 / 2) / r**4 in powers of r**2, for abs(r) <= pi / 4.
@@ -58,7 +50,8 @@ def tan(code: Builder, x: Value) -> Value:
     top = code.select(odd, -cosine, sine)
     result = top / code.select(odd, sine, cosine)
     if x.type.element == "float":
-        result = _undefined_at_infinity(code, result, x)
+        # NaN where x is infinite.
+        result = result + (x - x)
     return code.select(x.equals(0), x, result)
 
 
@@ -71,9 +64,10 @@ def _circular(code: Builder, x: Value, quarters: int) -> Value:
     quadrant = quarter + quarters
     result = code.select((quadrant & 1).differs(0), cosine, sine)
     result = code.select((quadrant & 2).differs(0), -result, result)
-    result = clamped(code, result, -1.0, 1.0)
+    result = floats.clamped(code, result, -1.0, 1.0)
     if x.type.element == "float":
-        result = _undefined_at_infinity(code, result, x)
+        # NaN where x is infinite.
+        result = result + (x - x)
     if quarters == 0:
         result = code.select(x.equals(0), x, result)
     return result
@@ -93,8 +87,8 @@ def _reduced(code: Builder, x: Value) -> tuple[Value, Value]:
     is_single = x.type.element == "float"
     if is_single:
         # Beyond this, no digit of the result is right, and products would overflow.
-        x = clamped(code, x, -(2.0**30), 2.0**30)
-    count, quarter = rounded(code, x * (2 / math.pi))
+        x = floats.clamped(code, x, -(2.0**30), 2.0**30)
+    count, quarter = floats.rounded(code, x * (2 / math.pi))
     if is_single:
         return _less_half_pis(code, x, count), quarter
     r = x
@@ -106,18 +100,13 @@ def _reduced(code: Builder, x: Value) -> tuple[Value, Value]:
 def _sine_and_cosine(code: Builder, r: Value) -> tuple[Value, Value]:
     """For abs(r) about pi / 4 or less."""
     z = r * r
-    sine = code.multiply_add(r * z, polynomial(code, z, _SIN), r)
+    sine = code.multiply_add(r * z, floats.polynomial(code, z, _SIN), r)
     # 1 - z / 2 and its rounding error.
     half = z * 0.5
     near = 1 - half
     lost = 1 - near - half
-    tail = code.multiply_add(z * z, polynomial(code, z, _COS), lost)
+    tail = code.multiply_add(z * z, floats.polynomial(code, z, _COS), lost)
     return sine, near + tail
-
-
-def _undefined_at_infinity(code: Builder, result: Value, x: Value) -> Value:
-    """The result, but NaN where x is infinite."""
-    return result + (x - x)
 
 
 def _less_half_pis(code: Builder, x: Value, count: Value) -> Value:
@@ -127,8 +116,8 @@ def _less_half_pis(code: Builder, x: Value, count: Value) -> Value:
     """
     r, lost = x, code.constant(0, x.type)
     for piece in _HALF_PI_SINGLE:
-        for term in two_product(code, count, code.constant(piece, x.type)):
-            r, rounding = two_sum(code, r, -term)
+        for term in floats.two_product(code, count, code.constant(piece, x.type)):
+            r, rounding = floats.two_sum(code, r, -term)
             lost = lost + rounding
     return r + lost
 
@@ -140,16 +129,16 @@ def atan2(code: Builder, y: Value, x: Value) -> Value:
     pi / 4 if that is smaller, the angle is a multiple of pi / 4 plus or minus atan(t). Special
     cases are those of C.
     """
-    shape = format_of(x)
+    shape = floats.format_of(x)
     swapped, small, large = _sorted(code, code.intrinsic("fabs", y), code.intrinsic("fabs", x))
     shifted = small > large * _TANGENT
     top = code.select(shifted, small - large, small)
     bottom = code.select(shifted, small + large, large)
     t = top / code.select(bottom.equals(0), 1, bottom)
     z = t * t
-    angle = code.multiply_add(t * z, polynomial(code, z, shape.atan), t)
+    angle = code.multiply_add(t * z, floats.polynomial(code, z, shape.atan), t)
     quarters = code.select(shifted, code.constant(1, x.type), 0)
-    negative = bits_of(code, x) < 0
+    negative = floats.bits_of(code, x) < 0
     for mirrored, line in ((swapped, 2), (negative, 4)):
         quarters = code.select(mirrored, line - quarters, quarters)
         angle = code.select(mirrored, -angle, angle)
@@ -165,6 +154,6 @@ def _sorted(code: Builder, y: Value, x: Value) -> tuple[Value, Value, Value]:
     large, small = code.select(swapped, y, x), code.select(swapped, x, y)
     endless = small.equals(math.inf)
     large, small = code.select(endless, 1, large), code.select(endless, 1, small)
-    past = large > 2.0 ** (format_of(x).bias - 2)
+    past = large > 2.0 ** (floats.format_of(x).bias - 2)
     scale = code.select(past, code.constant(0.25, x.type), 1)
     return swapped, small * scale, large * scale

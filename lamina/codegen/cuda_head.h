@@ -252,15 +252,19 @@ INLINE Vector<U16, N> half_operation(Vector<U16, N> a, Vector<U16, N> b) {
     return a;
 }
 
-// Matrices of warps: `MatrixWords` in words.py describes the functions. PTX ISA, "Warp-level matrix
-// instructions" and "Data movement and conversion instructions: cp.async", defines them. Which
-// devices have an instruction is known when a kernel is written.
+// Matrices of warps (PTX ISA, "Warp-level matrix instructions" and "Data movement and conversion
+// instructions: cp.async"). Which devices have an instruction is known when a kernel is written.
+//
+// A matrix of eight rows of 16 bytes is held by a warp: each item has 32 bits, two neighbours of 16
+// bits or one element of TF32. Item `4 r + c` has word `c` of row `r`.
 
 // The shared memory that a launch adds to that of the kernel's arrays, aligned for warpgroups.
 extern __shared__ __align__(1024) U8 launched_memory[];
 
 INLINE U32 in_shared(const void *address) { return (U32)__cvta_generic_to_shared(address); }
 
+// Loads four such matrices from local memory. Items 8 i to 8 i + 7 give the addresses of the rows of
+// matrix i, which are aligned to 16 bytes.
 INLINE Vector<U32, 4> load_matrices(const U8 *row) {
     Vector<U32, 4> made;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -270,6 +274,7 @@ INLINE Vector<U32, 4> load_matrices(const U8 *row) {
                  : "memory");
     return made;
 }
+// The same; the matrices are transposed.
 INLINE Vector<U32, 4> load_matrices_transposed(const U8 *row) {
     Vector<U32, 4> made;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -280,6 +285,9 @@ INLINE Vector<U32, 4> load_matrices_transposed(const U8 *row) {
     return made;
 }
 
+// Adds a product to 16 x 8 floats; K is 16, or 8 for TF32. The left operand is in four words (rows 0
+// to 7 of the first half of K, rows 8 to 15 of it, then the same for the last half of K), the right
+// one, transposed, in two. The sums are two neighbours of rows 0 to 7, and of rows 8 to 15.
 #define SUMS "+f"(c.lanes[0]), "+f"(c.lanes[1]), "+f"(c.lanes[2]), "+f"(c.lanes[3])
 
 #if __CUDA_ARCH__ >= 800
@@ -306,6 +314,7 @@ INLINE Vector<float, 4> multiply_tf32(Vector<U32, 4> a, U32 low, U32 high, Vecto
         : "r"(a.lanes[0]), "r"(a.lanes[1]), "r"(a.lanes[2]), "r"(a.lanes[3]), "r"(low), "r"(high));
     return c;
 }
+// Begins to copy 16 bytes from a buffer to local memory. Outside of bounds they become zero.
 INLINE void copy_async(U8 *target, const U8 *source, bool inside) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
@@ -313,7 +322,9 @@ INLINE void copy_async(U8 *target, const U8 *source, bool inside) {
                    "r"(inside ? 16 : 0)
                  : "memory");
 }
+// Ends a batch of copies.
 INLINE void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+// Waits for all batches but the last ones.
 template <int number>
 INLINE void await_copies() { asm volatile("cp.async.wait_group %0;" : : "n"(number) : "memory"); }
 #else
@@ -332,8 +343,14 @@ INLINE Vector<float, 4> multiply_float16(Vector<U32, 4> a, U32 low, U32 high,
 }
 #endif
 
-// Matrices of warpgroups: `WarpgroupWords` in words.py describes the functions. PTX ISA, "Asynchronous
-// warpgroup level matrix instructions", defines them. Only sm_90a has them.
+// Matrices of warpgroups, of four warps (PTX ISA, "Asynchronous warpgroup level matrix
+// instructions"). Only sm_90a has them.
+//
+// A tile in local memory is one of K and m, or of K and n. It consists of panels that begin at
+// multiples of 1024 bytes, one after the other. A row of a panel has 128 bytes, which are neighbours
+// along K, or along m or n; rows are neighbours along the other axis. Chunk c of 16 bytes of row r is
+// at chunk c xor (r mod 8) of the row. A descriptor says where 64 of m, or all n, and a few of K
+// begin; beyond an address by some bytes, it is larger by a sixteenth of them.
 
 // The registers of sums in asm, and the sums.
 #define NAMES_32 \
@@ -357,8 +374,10 @@ INLINE Vector<float, 4> multiply_float16(Vector<U32, 4> a, U32 low, U32 high,
 #define SUMS_64 SUMS_32, SUMS_16(32), SUMS_16(48)
 #define SUMS_128 SUMS_64, SUMS_16(64), SUMS_16(80), SUMS_16(96), SUMS_16(112)
 
-// Both operands are scaled by 1, and the product is added to the sums. Where rows run along m or n,
-// an operand counts as transposed; only tiles of 16 bits can be.
+// Begins to add a product of two tiles, given by their descriptors, to 64 x n floats; K is 16, or 8
+// for TF32. Of the sums, items have those of 16 x 8 as in `multiply_float16`, for one such 8 of n
+// after the other: n / 2 floats. Rows run along m or n where an operand is `across`. It then counts as
+// transposed; only tiles of 16 bits can be. Both operands are scaled by 1.
 #define TILES_PRODUCT(n, kind, sums, operands)                                              \
     if constexpr (N == sums)                                                                \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #n kind " {" NAMES_##sums "}, "    \
@@ -377,18 +396,21 @@ TILES_PRODUCTS(bfloat16, "k16.f32.bf16.bf16", ", %34, %35", ", %66, %67", ", %13
 TILES_PRODUCTS(float16, "k16.f32.f16.f16", ", %34, %35", ", %66, %67", ", %130, %131")
 TILES_PRODUCTS(tf32, "k8.f32.tf32.tf32", "", "", "")
 
-// A descriptor has addresses in units of 16 bytes: the begin; the distance of panels, which must be 1
-// if rows run along K; that of eight rows, 1024 bytes; and the mode of 128 bytes in which chunks are
-// exchanged.
+// The descriptor of the begin of a tile. The bytes of a panel are 16 if rows run along K. It has
+// addresses in units of 16 bytes: the begin; the distance of panels; that of eight rows, 1024 bytes;
+// and the mode of 128 bytes in which chunks are exchanged.
 INLINE U64 describe_tile(const U8 *begin, U64 panel) {
     return in_shared(begin) >> 4 | panel >> 4 << 16 | 64ull << 32 | 1ull << 62;
 }
+// What was written to local memory is visible to products that begin after the next barrier.
 INLINE void make_visible() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+// Ends a batch of products, and waits for the batch before it.
 INLINE void end_products() {
     asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
     asm volatile("wgmma.wait_group.sync.aligned 1;" : : : "memory");
 }
-// Instructions that write sums stay before these, and those that read them after.
+// Come before the products of a batch, and wait for all products. Instructions that write sums stay
+// before these, and those that read them after.
 #define ON_SUMS(name, instruction)                                                          \
     template <int N>                                                                        \
     INLINE Vector<float, N> name(Vector<float, N> c) {                                      \

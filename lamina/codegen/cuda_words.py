@@ -1,49 +1,32 @@
-"""The table of words of CUDA C++, as NVRTC compiles it; `cuda_head.h` has its vectors."""
+"""The table of words of CUDA C++, as NVRTC compiles it.
+
+`cuda_head.h` has its vectors, and functions with which warps and warpgroups multiply matrices.
+"""
 
 from __future__ import annotations
 
 from importlib.resources import files
 
-from lamina.codegen.words import (
-    GroupWords,
-    HalfWords,
-    MatrixWords,
-    VectorWords,
-    WarpgroupWords,
-    Words,
-)
+from lamina.codegen.words import GroupWords, HalfWords, VectorWords, Words, types
 
-_KINDS = "bfloat16", "float16", "tf32"
 _HEAD = files("lamina.codegen").joinpath("cuda_head.h").read_text(encoding="utf-8")
 _INLINED = "static __device__ __forceinline__"
 
 CUDA = Words(
     language="CUDA C++",
     head=tuple(_HEAD.splitlines()),
-    double_head=(),
     kernel='extern "C" __global__ void',
     function="static __device__",
-    apart="",
     address="{element} *",
     item="(U64)blockIdx.x * blockDim.x + threadIdx.x",
     numbers="const U64 *",
     array="static __constant__ U64 {name}[{count}] = {{{numbers}}};",
     prefetch='asm volatile("prefetch.L2 [%0];" : : "l"({address}))',
-    unsigned={
-        "i1": "bool",
-        "i8": "U8",
-        "i16": "U16",
-        "i32": "U32",
-        "i64": "U64",
-        "float": "float",
-        "double": "double",
-    },
+    unsigned=types("bool", "U8", "U16", "U32", "U64", "float", "double"),
     signed={"i8": "S8", "i16": "S16", "i32": "S32", "i64": "S64"},
     integer_suffix={"i8": "", "i16": "", "i32": "u", "i64": "ull"},
     bits="bits<{type}>({value})",
     nearest="nearest<{type}>({value}, {least}, {most}, {low}, {high})",
-    float_function={"float": "{name}", "double": "{name}"},
-    in_order=(),
     rolled=("#pragma unroll 1",),
     half=HalfWords(
         loaded="from_half({name})",
@@ -78,25 +61,6 @@ CUDA = Words(
         # A barrier orders the accesses of a block to all memory.
         barrier_everywhere="__syncthreads()",
         shifted="of_later_item<{distance}>",
-    ),
-    matrices=MatrixWords(
-        loaded="load_matrices",
-        loaded_transposed="load_matrices_transposed",
-        multiplied={kind: f"multiply_{kind}" for kind in _KINDS},
-        copied="copy_async",
-        committed="commit_copies",
-        awaited="await_copies<{number}>",
-        warpgroups=WarpgroupWords(
-            described="describe_tile",
-            multiplied={
-                kind: f"multiply_tiles_{kind}<{{left_across:d}}, {{right_across:d}}>"
-                for kind in _KINDS
-            },
-            visible="make_visible",
-            begun="begin_products",
-            ended="end_products",
-            finished="finish_products",
-        ),
     ),
     begun="await_earlier_kernels",
     inlined=_INLINED,

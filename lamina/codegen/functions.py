@@ -11,27 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from lamina.codegen import floats
 from lamina.codegen.builder import Builder
 from lamina.codegen.circular import cos, sin, tan
-from lamina.codegen.floats import (
-    as_float,
-    clamped,
-    format_of,
-    mantissa_and_exponent,
-    polynomial,
-    power_of_two,
-    rounded,
-    scaled,
-    split_exponent,
-    two_product,
-)
 from lamina.codegen.values import Value
 
 
 def reduced_exp(code: Builder, x: Value) -> tuple[Value, Value]:
     """(r, n) with x = r + n log(2), abs(r) about log(2) / 2 or less."""
-    shape = format_of(x)
-    count, integer = rounded(code, x * (1 / math.log(2)))
+    shape = floats.format_of(x)
+    count, integer = floats.rounded(code, x * (1 / math.log(2)))
     negative = -count
     r = code.multiply_add(negative, shape.ln2[0], x)
     return code.multiply_add(negative, shape.ln2[1], r), integer
@@ -39,22 +28,22 @@ def reduced_exp(code: Builder, x: Value) -> tuple[Value, Value]:
 
 def exp_minus_one(code: Builder, r: Value) -> Value:
     """exp(r) - 1 for abs(r) <= log(2) / 2."""
-    return code.multiply_add(r * r, polynomial(code, r, format_of(r).exp), r)
+    return code.multiply_add(r * r, floats.polynomial(code, r, floats.format_of(r).exp), r)
 
 
 def exp(code: Builder, x: Value) -> Value:
     """exp(x), as exp(r) * 2**n."""
-    shape = format_of(x)
-    r, exponent = reduced_exp(code, clamped(code, x, shape.exp_low, shape.exp_high))
-    return scaled(code, exp_minus_one(code, r) + 1, exponent)
+    shape = floats.format_of(x)
+    r, exponent = reduced_exp(code, floats.clamped(code, x, shape.exp_low, shape.exp_high))
+    return floats.scaled(code, exp_minus_one(code, r) + 1, exponent)
 
 
 def expm1(code: Builder, x: Value) -> Value:
     """exp(x) - 1, accurate near zero: 2**n (exp(r) - 1) + (2**n - 1)."""
-    shape = format_of(x)
-    r, exponent = reduced_exp(code, clamped(code, x, shape.expm1_low, shape.exp_high))
+    shape = floats.format_of(x)
+    r, exponent = reduced_exp(code, floats.clamped(code, x, shape.expm1_low, shape.exp_high))
     # Half the result is computed and then doubled, because 2**n may overflow.
-    scale = power_of_two(code, exponent - 1, x.type)
+    scale = floats.power_of_two(code, exponent - 1, x.type)
     rest = scale - 0.5
     half = code.multiply_add(scale, exp_minus_one(code, r), rest)
     return code.select(x.equals(0), x, half + half)
@@ -62,11 +51,11 @@ def expm1(code: Builder, x: Value) -> Value:
 
 def exp2(code: Builder, x: Value) -> Value:
     """2 to the power x: exp(r log(2)) * 2**n."""
-    shape = format_of(x)
-    x = clamped(code, x, -(shape.bias + shape.mantissa + 3.0), shape.bias + 2.0)
-    count, exponent = rounded(code, x)
+    shape = floats.format_of(x)
+    x = floats.clamped(code, x, -(shape.bias + shape.mantissa + 3.0), shape.bias + 2.0)
+    count, exponent = floats.rounded(code, x)
     r = (x - count) * math.log(2)
-    return scaled(code, exp_minus_one(code, r) + 1, exponent)
+    return floats.scaled(code, exp_minus_one(code, r) + 1, exponent)
 
 
 def _log_sum(code: Builder, f: Value, exponent: Value, correction: Value) -> Value:
@@ -75,12 +64,12 @@ def _log_sum(code: Builder, f: Value, exponent: Value, correction: Value) -> Val
     With s = f / (2 + f), log(1 + f) is f - f**2 / 2 + s (f**2 / 2 + s**2 R(s**2)), where only
     small terms are rounded before the last addition (as in the logarithm of FDLIBM, Sun, 1993).
     """
-    shape = format_of(f)
+    shape = floats.format_of(f)
     s = f / (f + 2)
     z = s * s
-    tail = z * polynomial(code, z, shape.log)
+    tail = z * floats.polynomial(code, z, shape.log)
     half = f * f * 0.5
-    count = as_float(code, exponent, f.type)
+    count = floats.as_float(code, exponent, f.type)
     low = code.multiply_add(count, shape.ln2[1], correction)
     low = code.multiply_add(s, half + tail, low)
     rest = half - low
@@ -89,10 +78,7 @@ def _log_sum(code: Builder, f: Value, exponent: Value, correction: Value) -> Val
 
 
 def _log_edges(code: Builder, x: Value, distance: Value, result: Value) -> Value:
-    """The result, corrected where x is infinite and where `distance` is not positive.
-
-    `distance` is the distance of x above the pole of the logarithm.
-    """
+    """The result, corrected where x is infinite, and at or below the pole, by its distance."""
     result = code.select(x.equals(math.inf), x, result)
     result = code.select(distance.equals(0), -math.inf, result)
     # Below zero, and for NaN.
@@ -101,7 +87,7 @@ def _log_edges(code: Builder, x: Value, distance: Value, result: Value) -> Value
 
 def log(code: Builder, x: Value) -> Value:
     """The natural logarithm: log(m) + e log(2)."""
-    m, exponent = mantissa_and_exponent(code, x)
+    m, exponent = floats.mantissa_and_exponent(code, x)
     result = _log_sum(code, m - 1, exponent, code.constant(0, x.type))
     return _log_edges(code, x, x, result)
 
@@ -110,7 +96,7 @@ def log1p(code: Builder, x: Value) -> Value:
     """log(1 + x), accurate near zero: the rounding error of 1 + x is corrected."""
     u = x + 1
     lost = code.select(x >= 1, 1 - (u - x), x - (u - 1))
-    m, exponent = split_exponent(code, u)
+    m, exponent = floats.split_exponent(code, u)
     result = _log_sum(code, m - 1, exponent, lost / u)
     result = _log_edges(code, x, u, result)
     return code.select(code.intrinsic("fabs", x) < 2.0**-60, x, result)
@@ -120,26 +106,26 @@ def _log_fraction(code: Builder, f: Value) -> Value:
     """log(1 + f) as in `_log_sum`."""
     s = f / (f + 2)
     z = s * s
-    tail = z * polynomial(code, z, format_of(f).log)
+    tail = z * floats.polynomial(code, z, floats.format_of(f).log)
     half = f * f * 0.5
     return f - (half - s * (half + tail))
 
 
 def log2(code: Builder, x: Value) -> Value:
     """The logarithm to base 2: e + log(m) / log(2); exact for powers of 2."""
-    m, exponent = mantissa_and_exponent(code, x)
+    m, exponent = floats.mantissa_and_exponent(code, x)
     fraction = _log_fraction(code, m - 1)
-    count = as_float(code, exponent, x.type)
+    count = floats.as_float(code, exponent, x.type)
     result = code.multiply_add(fraction, 1 / math.log(2), count)
     return _log_edges(code, x, x, result)
 
 
 def log10(code: Builder, x: Value) -> Value:
     """The logarithm to base 10: e log10(2) + log(m) / log(10)."""
-    shape = format_of(x)
-    m, exponent = mantissa_and_exponent(code, x)
+    shape = floats.format_of(x)
+    m, exponent = floats.mantissa_and_exponent(code, x)
     fraction = _log_fraction(code, m - 1)
-    count = as_float(code, exponent, x.type)
+    count = floats.as_float(code, exponent, x.type)
     low = count * shape.log10_2[1]
     low = code.multiply_add(fraction, 1 / math.log(10), low)
     result = code.multiply_add(count, shape.log10_2[0], low)
@@ -148,9 +134,9 @@ def log10(code: Builder, x: Value) -> Value:
 
 def _quarter_expm1(code: Builder, x: Value) -> Value:
     """A quarter of exp(|x|) - 1, where sinh(x) is finite: it does not overflow."""
-    size = clamped(code, code.intrinsic("fabs", x), 0.0, format_of(x).sinh_high)
+    size = floats.clamped(code, code.intrinsic("fabs", x), 0.0, floats.format_of(x).sinh_high)
     r, exponent = reduced_exp(code, size)
-    scale = power_of_two(code, exponent - 2, x.type)
+    scale = floats.power_of_two(code, exponent - 2, x.type)
     rest = scale - 0.25
     return code.multiply_add(scale, exp_minus_one(code, r), rest)
 
@@ -162,7 +148,7 @@ def sinh(code: Builder, x: Value) -> Value:
     rest = quarter / (half + half + 1)
     result = code.intrinsic("copysign", half + (rest + rest), x)
     # Below this, x**2 / 6 does not change the result; the quarter of a denormal number loses bits.
-    tiny = 2.0 ** -(format_of(x).mantissa // 2 + 1)
+    tiny = 2.0 ** -(floats.format_of(x).mantissa // 2 + 1)
     return code.select(code.intrinsic("fabs", x) < tiny, x, result)
 
 
@@ -174,7 +160,7 @@ def cosh(code: Builder, x: Value) -> Value:
 
 def tanh(code: Builder, x: Value) -> Value:
     """The hyperbolic tangent: t / (t + 2) with t = exp(2 |x|) - 1."""
-    size = clamped(code, code.intrinsic("fabs", x), 0.0, format_of(x).tanh_high)
+    size = floats.clamped(code, code.intrinsic("fabs", x), 0.0, floats.format_of(x).tanh_high)
     t = expm1(code, size + size)
     return code.intrinsic("copysign", t / (t + 2), x)
 
@@ -193,20 +179,20 @@ def softplus(code: Builder, x: Value) -> Value:
 
 def _erf_near(code: Builder, x: Value) -> Value:
     """erf(x) for abs(x) up to 1."""
-    tail = polynomial(code, x * x, format_of(x).erf_near)
+    tail = floats.polynomial(code, x * x, floats.format_of(x).erf_near)
     return code.multiply_add(x, tail, x)
 
 
 def erf(code: Builder, x: Value) -> Value:
     """The error function: x + x P(x**2) up to 1, beyond it 1 - exp(-Q(x))."""
-    shape = format_of(x)
+    shape = floats.format_of(x)
     near = _erf_near(code, x)
     size = code.intrinsic("fabs", x)
-    bounded = clamped(code, size, 0.0, shape.erf_high)
-    exponent = polynomial(code, bounded, shape.erf_far[0][1])
+    bounded = floats.clamped(code, size, 0.0, shape.erf_high)
+    exponent = floats.polynomial(code, bounded, shape.erf_far[0][1])
     for start, coefficients in shape.erf_far[1:]:
         beyond = bounded >= start
-        exponent = code.select(beyond, polynomial(code, bounded, coefficients), exponent)
+        exponent = code.select(beyond, floats.polynomial(code, bounded, coefficients), exponent)
     far = code.intrinsic("copysign", 1 - exp(code, -exponent), x)
     return code.select(size < 1, near, far)
 
@@ -218,15 +204,15 @@ def erfc(code: Builder, x: Value) -> Value:
 
     Shepherd, Laframboise: Chebyshev approximation of (1 + 2 x) exp(x**2) erfc(x) (1981).
     """
-    shape = format_of(x)
-    size = clamped(code, code.intrinsic("fabs", x), 0.0, shape.erfc_high)
+    shape = floats.format_of(x)
+    size = floats.clamped(code, code.intrinsic("fabs", x), 0.0, shape.erfc_high)
     t = (size - 4) / (size + 4)
     line = size + size + 1
-    quotient = polynomial(code, t, shape.erfc) / line
-    square, lost = two_product(code, size, size)
+    quotient = floats.polynomial(code, t, shape.erfc) / line
+    square, lost = floats.two_product(code, size, size)
     r, exponent = reduced_exp(code, -square)
     less = exp_minus_one(code, r - lost)
-    above = scaled(code, code.multiply_add(quotient, less, quotient), exponent)
+    above = floats.scaled(code, code.multiply_add(quotient, less, quotient), exponent)
     below = 2 - above
     far = code.select(x < 0, below, above)
     near = 1 - _erf_near(code, x)

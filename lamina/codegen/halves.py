@@ -103,16 +103,14 @@ def _to_float16(code: Builder, value: Value) -> Value:
 
 
 def _rounded_to_odd(code: Builder, value: Value) -> Value:
-    """Floats of 64 bits in 32: the last bit of a number that does not fit is set.
-
-    So rounding the result to 16 bits rounds the number correctly.
-    """
+    """Floats of 64 bits in 32, rounded so that a further rounding to 16 bits is correct."""
     single = code.convert("fptrunc", value, "float")
     back = code.convert("fpext", single, "double")
     bits = code.convert("bitcast", single, "i32")
     one = code.constant(1, bits.type)
     too_large = code.intrinsic("fabs", back) > code.intrinsic("fabs", value)
     bits = bits - code.select(too_large, one, 0)
+    # The last bit of a number that does not fit is set.
     bits = bits | code.select(code.compare("one", back, value), one, 0)
     return code.convert("bitcast", bits, "float")
 

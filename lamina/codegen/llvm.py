@@ -338,14 +338,10 @@ class Function(BlockBuilder):
         return self.instruction(f"{operation} {typed(value)} to {type_text(type)}", type)
 
     def from_half(self, value: Value) -> Value:
-        half, single = (type_text(value.type.of(element)) for element in ("half", "float"))
-        bits = self.instruction(f"bitcast {typed(value)} to {half}", value.type.of("half"))
-        return self.instruction(f"fpext {half} {bits.name} to {single}", value.type.of("float"))
+        return self.convert("fpext", self.convert("bitcast", value, "half"), "float")
 
     def to_half(self, value: Value) -> Value:
-        half, bits = (type_text(value.type.of(element)) for element in ("half", "i16"))
-        rounded = self.instruction(f"fptrunc {typed(value)} to {half}", value.type.of("half"))
-        return self.instruction(f"bitcast {half} {rounded.name} to {bits}", value.type.of("i16"))
+        return self.convert("bitcast", self.convert("fptrunc", value, "half"), "i16")
 
     def multiply_add_pairs(self, left: Value, right: Value, added: Value) -> Value:
         lanes = added.type.lanes

@@ -151,7 +151,7 @@ def with_single_axes(step: Contraction, *groups: str) -> Contraction:
     The groups are some of `"batch"`, `"m"`, `"n"` and `"k"`.
     """
     axes, replacements = _single_axes(step, groups)
-    return replace(Rewrite(replacements).contraction(step), **axes)
+    return replace(Rewrite(replacements).record(step), **axes)
 
 
 def _single_axes(

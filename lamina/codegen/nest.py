@@ -7,7 +7,7 @@ in the innermost level on which it depends. One axis may run along the lanes of 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import final
 
@@ -25,6 +25,7 @@ from lamina.program.scalar import (
     Scalar,
     Within,
     loads,
+    postorder,
 )
 
 
@@ -33,15 +34,13 @@ class _Level:
     """One loop of the nest, or the function around the loops.
 
     Attributes:
-        axes: the values of the axes that this level binds.
-        locals: the values of the locals that are defined here.
+        bound: the values of the axes, and of the locals by their names, that this level binds.
         known: the values computed in this level, by their expressions.
         block_before_inner_loop: while a loop inside this level is written, the block before that
             loop: code of this level goes there. None if no loop is open in this level.
     """
 
-    axes: dict[Axis, Value] = field(default_factory=dict[Axis, Value])
-    locals: dict[str, Value] = field(default_factory=dict[str, Value])
+    bound: dict[Axis | str, Value] = field(default_factory=dict[Axis | str, Value])
     known: dict[object, Value] = field(default_factory=dict[object, Value])
     block_before_inner_loop: BasicBlock | None = None
 
@@ -77,7 +76,7 @@ class Nest:
 
     def fix(self, axis: Axis, value: Value) -> None:
         """The axis has this value in the whole function."""
-        self._levels[0].axes[axis] = value
+        self._levels[0].bound[axis] = value
 
     @contextmanager
     def level(self, before: BasicBlock | None) -> Generator[None]:
@@ -108,13 +107,9 @@ class Nest:
         yield
         self.lanes = saved
 
-    def bind(self, axis: Axis, value: Value) -> None:
-        """The axis has this value in the innermost level."""
-        self._levels[-1].axes[axis] = value
-
-    def define(self, name: str, value: Value) -> None:
-        """A local of the step, in the innermost level."""
-        self._levels[-1].locals[name] = value
+    def bind(self, bound: Axis | str, value: Value) -> None:
+        """The axis, or the local of this name, has this value in the innermost level."""
+        self._levels[-1].bound[bound] = value
 
     @property
     def innermost(self) -> int:
@@ -123,13 +118,9 @@ class Nest:
 
     # Known values
 
-    def axis(self, axis: Axis) -> Value:
-        """The value of an axis."""
-        return self._levels[self._axis_depth(axis)].axes[axis]
-
-    def local(self, name: str) -> Value:
-        """The value of a local."""
-        return self._levels[self._local_depth(name)].locals[name]
+    def value(self, bound: Axis | str) -> Value:
+        """The value of an axis, or of a local by its name."""
+        return self._levels[self._bound_depth(bound)].bound[bound]
 
     def known(self, depth: int) -> dict[object, Value]:
         """The values computed in a level, by their expressions."""
@@ -138,20 +129,10 @@ class Nest:
     @contextmanager
     def at(self, depth: int) -> Generator[dict[object, Value]]:
         """Inside, instructions go to the level of this number; yields the values known there."""
-        level = self._levels[depth]
-        block = next(
-            (
-                outer.block_before_inner_loop
-                for outer in self._levels[depth:]
-                if outer.block_before_inner_loop is not None
-            ),
-            None,
-        )
-        if block is None:
-            yield level.known
-        else:
-            with self._code.at(block):
-                yield level.known
+        blocks = (level.block_before_inner_loop for level in self._levels[depth:])
+        block = next(filter(None, blocks), None)
+        with self._code.at(block) if block is not None else nullcontext():
+            yield self._levels[depth].known
 
     def forget(self, buffers: set[str]) -> None:
         """Drops known values that depend on loads from these buffers."""
@@ -165,22 +146,16 @@ class Nest:
     def depth(self, scalar: Scalar) -> int:
         """The innermost level on which the scalar depends."""
         depths = self._depths
-        pending = [scalar] if scalar not in depths else []
-        while pending:
-            top = pending[-1]
-            operands = top.operands if isinstance(top, Apply) else ()
-            missing = [operand for operand in operands if operand not in depths]
-            pending += missing
-            if not missing:
-                depths[top] = self._depth_of(top)
-                pending.pop()
+        if scalar not in depths:
+            for one in postorder(scalar, known=depths):
+                depths[one] = self._depth_of(one)
         return depths[scalar]
 
     def _depth_of(self, scalar: Scalar) -> int:
         if isinstance(scalar, Literal):
             return 0
         if isinstance(scalar, Local):
-            return self._local_depth(scalar.name)
+            return self._bound_depth(scalar.name)
         if isinstance(scalar, Position):
             return self.index_depth(scalar.index)
         if isinstance(scalar, Within):
@@ -199,7 +174,7 @@ class Nest:
             depth = 0
             for atom, _ in index.terms:
                 if isinstance(atom, Axis):
-                    depth = max(depth, self._axis_depth(atom))
+                    depth = max(depth, self._bound_depth(atom))
                 elif isinstance(atom, Gathered):
                     depth = max(depth, self.depth(atom.value))
                 else:
@@ -207,17 +182,12 @@ class Nest:
             self._depths[index] = depth
         return self._depths[index]
 
-    def _axis_depth(self, axis: Axis) -> int:
+    def _bound_depth(self, bound: Axis | str) -> int:
         for number in range(len(self._levels) - 1, -1, -1):
-            if axis in self._levels[number].axes:
+            if bound in self._levels[number].bound:
                 return number
-        raise InternalError(f"the axis {axis} has no value here", where=self._code.name)
-
-    def _local_depth(self, name: str) -> int:
-        for number in range(len(self._levels) - 1, -1, -1):
-            if name in self._levels[number].locals:
-                return number
-        raise InternalError(f"the local {name} has no value here", where=self._code.name)
+        kind = "axis" if isinstance(bound, Axis) else "local"
+        raise InternalError(f"the {kind} {bound} has no value here", where=self._code.name)
 
 
 def _reads(key: object, buffers: set[str]) -> bool:

@@ -37,7 +37,7 @@ class Points(Generic[Code]):
         position: the integer type of indices.
 
     Attributes:
-        fix, axis, define, inside, reading: as in `Nest`, where `inside` is `level`.
+        fix, axis, define, inside, reading: `fix`, `value`, `bind`, `level` and `reading` of `Nest`.
         indices: as in `Positions`.
         address: as in `Access`.
     """
@@ -58,7 +58,7 @@ class Points(Generic[Code]):
         self._access = Access(
             *(code, self._nest, self._positions, bases, sizes, calling, whole_vectors)
         )
-        self.fix, self.axis, self.define = self._nest.fix, self._nest.axis, self._nest.define
+        self.fix, self.axis, self.define = self._nest.fix, self._nest.value, self._nest.bind
         self.inside, self.reading = self._nest.level, self._nest.reading
         self.indices, self.address = self._positions.indices, self._access.address
 
@@ -106,36 +106,23 @@ class Points(Generic[Code]):
         start: Integer = 0,
         stop: Integer | None = None,
         most: int | None = None,
+        *,
+        lanes: int = 0,
     ) -> Generator[OpenLoop]:
-        """A loop over an axis, one point at a time.
+        """A loop over an axis, one point at a time, or over its full vectors of some lanes.
 
         With loop-carried values, `code.end_loop` ends it inside. `most` is the largest number of
-        iterations, by default of the whole axis.
+        iterations, by default of the whole axis. With lanes, `start` and `stop` count vectors.
         """
-        stop = axis.extent if stop is None else stop
-        bounds = self.loop_bound(start), self.loop_bound(stop)
-        opened = self.code.begin_loop(*bounds, 1, carried or (), most=most or axis.extent)
-        with self.bound(axis, opened.index, before=opened.before):
-            yield opened
-            if carried is None:
-                self.code.end_loop(opened)
-
-    @contextmanager
-    def vectors(
-        self,
-        axis: Axis,
-        lanes: int,
-        carried: Sequence[Value] | None = None,
-        start: Integer = 0,
-        stop: Integer | None = None,
-        most: int | None = None,
-    ) -> Generator[OpenLoop]:
-        """A loop over the full vectors of an axis; `start` and `stop` are numbers of vectors."""
-        stop = axis.extent // lanes if stop is None else stop
-        bounds = self.loop_bound(start), self.loop_bound(stop)
-        opened = self.code.begin_loop(*bounds, 1, carried or (), most=most or axis.extent // lanes)
-        first = opened.index * self.position(lanes)
-        with self.along(axis, first, lanes, multiple=lanes, before=opened.before):
+        whole = axis.extent // (lanes or 1)
+        bounds = self.loop_bound(start), self.loop_bound(whole if stop is None else stop)
+        opened = self.code.begin_loop(*bounds, 1, carried or (), most=most or whole)
+        if lanes:
+            first = opened.index * self.position(lanes)
+            inside = self.along(axis, first, lanes, multiple=lanes, before=opened.before)
+        else:
+            inside = self.bound(axis, opened.index, before=opened.before)
+        with inside:
             yield opened
             if carried is None:
                 self.code.end_loop(opened)
@@ -208,7 +195,7 @@ class Points(Generic[Code]):
         if isinstance(scalar, Literal):
             return literal(self.code, scalar)
         if isinstance(scalar, Local):
-            return self._nest.local(scalar.name)
+            return self._nest.value(scalar.name)
         if isinstance(scalar, Position):
             return self._as_integer(self._positions.position(scalar.index))
         if isinstance(scalar, Within):

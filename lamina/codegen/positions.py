@@ -66,7 +66,7 @@ class Positions:
             if isinstance(atom, Axis):
                 if atom == nest.lanes.axis:
                     stride += coefficient
-                value = nest.axis(atom)
+                value = nest.value(atom)
             elif isinstance(atom, Gathered):
                 value = self._gathered(atom, depth)
             else:

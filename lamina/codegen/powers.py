@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import math
 
+from lamina.codegen import floats
 from lamina.codegen.builder import Builder, Module
 from lamina.codegen.division import each_lane
-from lamina.codegen.floats import (
-    as_float,
-    bits_of,
-    clamped,
-    floor,
-    format_of,
-    mantissa_and_exponent,
-    polynomial,
-    scaled,
-    two_product,
-    two_sum,
-)
 from lamina.codegen.functions import exp_minus_one, reduced_exp
 from lamina.codegen.values import Type, Value
 
@@ -28,34 +17,34 @@ def _precise_log(code: Builder, x: Value) -> tuple[Value, Value]:
     log(m) is 2 s + 2/3 s**3 + s**5 R(s**2) with s = (m - 1) / (m + 1), the first two terms in
     twice the precision.
     """
-    shape = format_of(x)
+    shape = floats.format_of(x)
     type = x.type
-    m, exponent = mantissa_and_exponent(code, x)
-    count = as_float(code, exponent, type)
+    m, exponent = floats.mantissa_and_exponent(code, x)
+    count = floats.as_float(code, exponent, type)
     f = m - 1
-    below, below_low = two_sum(code, m, code.constant(1, type))
+    below, below_low = floats.two_sum(code, m, code.constant(1, type))
     s = f / below
     # f - s * (m + 1) is the remainder of the division.
-    product, lost = two_product(code, s, below)
+    product, lost = floats.two_product(code, s, below)
     s_low = (f - product - lost - s * below_low) / below
-    z, z_low = two_product(code, s, s)
+    z, z_low = floats.two_product(code, s, s)
     z_low = code.multiply_add(s + s, s_low, z_low)
-    cube, cube_low = two_product(code, s, z)
+    cube, cube_low = floats.two_product(code, s, z)
     cube_low = code.multiply_add(s, z_low, cube_low)
     cube_low = code.multiply_add(z, s_low, cube_low)
-    term, term_low = two_product(code, cube, code.constant(2 / 3, type))
+    term, term_low = floats.two_product(code, cube, code.constant(2 / 3, type))
     term_low = code.multiply_add(cube_low, 2 / 3, term_low)
     # No float equals 2/3, so the difference is added.
     term_low = code.multiply_add(cube, _TWO_THIRDS_LACK[type.element], term_low)
-    tail = cube * z * polynomial(code, z, _POWER_LOG)
-    high, low = two_sum(code, s + s, term)
+    tail = cube * z * floats.polynomial(code, z, _POWER_LOG)
+    high, low = floats.two_sum(code, s + s, term)
     low = low + (term_low + tail) + (s_low + s_low)
-    far, far_low = two_sum(code, count * shape.ln2[0], high)
+    far, far_low = floats.two_sum(code, count * shape.ln2[0], high)
     low = low + far_low
     # exponent * log(2): the first summand is exact, the second in twice the precision.
-    second, second_low = two_product(code, count, code.constant(shape.ln2[1], type))
-    far, more = two_sum(code, far, second)
-    return two_sum(code, far, low + (more + second_low))
+    second, second_low = floats.two_product(code, count, code.constant(shape.ln2[1], type))
+    far, more = floats.two_sum(code, far, second)
+    return floats.two_sum(code, far, low + (more + second_low))
 
 
 # log((1 + s) / (1 - s)) is 2 s + 2/3 s**3 + s**5 times this, in powers of s**2.
@@ -82,14 +71,14 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     size = code.intrinsic("fabs", x)
     high, low = _precise_log(code, size)
     # With larger exponents every power is zero or infinite, except powers of 1.
-    bounded = clamped(code, y, -1e20, 1e20)
-    total, lost = two_product(code, bounded, high)
+    bounded = floats.clamped(code, y, -1e20, 1e20)
+    total, lost = floats.two_product(code, bounded, high)
     rest = code.multiply_add(bounded, low, lost)
-    shape = format_of(x)
-    inside = clamped(code, total, shape.exp_low, shape.exp_high)
+    shape = floats.format_of(x)
+    inside = floats.clamped(code, total, shape.exp_low, shape.exp_high)
     rest = code.select(inside.equals(total), rest, 0)
     r, exponent = reduced_exp(code, inside)
-    result = scaled(code, exp_minus_one(code, r + rest) + 1, exponent)
+    result = floats.scaled(code, exp_minus_one(code, r + rest) + 1, exponent)
     # Zero and infinity have no finite logarithm that could be multiplied.
     infinite = code.constant(math.inf, x.type)
     rising = y > 0
@@ -103,10 +92,10 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     limit = code.select(size.equals(1), 1, limit)
     result = code.select(endless, limit, result)
     # Signs.
-    whole = floor(code, y).equals(y)
+    whole = floats.floor(code, y).equals(y)
     half = y * 0.5
-    odd = whole & floor(code, half).differs(half)
-    negative = bits_of(code, x) < 0
+    odd = whole & floats.floor(code, half).differs(half)
+    negative = floats.bits_of(code, x) < 0
     flipped = code.select(negative & odd, -result, result)
     below = x < 0
     finite = size < infinite

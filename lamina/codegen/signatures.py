@@ -85,7 +85,7 @@ class Signatures:
         if key not in self._numbered:
             numbers: dict[str, str] = {}
             change = Rewrite(buffer=lambda name: numbers.setdefault(name, str(len(numbers))))
-            without_names = tuple(replace(change.step(step), name="") for step in steps)
+            without_names = tuple(replace(change.record(step), name="") for step in steps)
             without_names = self._equal.setdefault(without_names, without_names)
             self._numbered[key] = steps, (without_names, tuple(numbers))
         return self._numbered[key][1]

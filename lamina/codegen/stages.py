@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar, final
+from typing import final
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Position
 from lamina.program.steps import Reduce, Scan, SegmentSum, Stage, Store, Write
-
-Code = TypeVar("Code", bound=Builder, covariant=True)
 
 
 @frozen_dataclass
@@ -84,7 +82,7 @@ def _over_vectors(points: Points[Builder], run: Run) -> Iterator[None]:
             last = min(stop, full)
         elif rest:
             last = code.minimum(stop, points.position(full))
-        with points.vectors(axis, lanes, start=run.start, stop=last):
+        with points.loop(axis, start=run.start, stop=last, lanes=lanes):
             yield
     if not rest:
         return
@@ -101,10 +99,10 @@ def _over_vectors(points: Points[Builder], run: Run) -> Iterator[None]:
 
 
 @final
-class Stages(Generic[Code]):
+class Stages:
     """Writes stages at the current point."""
 
-    def __init__(self, points: Points[Code], style: Style) -> None:
+    def __init__(self, points: Points[Builder], style: Style) -> None:
         self._points = points
         self._code = points.code
         self._style = style
@@ -189,11 +187,7 @@ class Stages(Generic[Code]):
         points, extent = self._points, axis.extent // (lanes or 1)
 
         def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
-            with (
-                points.vectors(axis, lanes, received, start, stop, most)
-                if lanes
-                else points.loop(axis, received, start, stop, most)
-            ) as opened:
+            with points.loop(axis, received, start, stop, most, lanes=lanes) as opened:
                 return self._code.end_loop(opened, body(opened.carried))
 
         fresh = combine.start(carried[0].type.lanes)

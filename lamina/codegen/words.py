@@ -20,6 +20,13 @@ from lamina.base.records import frozen_dataclass
 
 # One of two values.
 CHOSEN = "{condition} ? {yes} : {no}"
+# The elements of scalars, in the order of a language's types.
+_ELEMENTS = "i1", "i8", "i16", "i32", "i64", "float", "double"
+
+
+def types(*names: str) -> Mapping[str, str]:
+    """The types of a language by their elements: of bools, unsigned integers and floats."""
+    return dict(zip(_ELEMENTS, names, strict=True))
 
 
 @frozen_dataclass
@@ -77,8 +84,8 @@ class GroupWords:
 
     Attributes:
         kernel: the qualifiers of a kernel whose groups have a fixed size; field `size`.
-        large_kernel: the same for kernels with many values in registers. Compilers may otherwise
-            spill some of them, so that one more group is resident.
+        large_kernel: the same for kernels with many values in registers, if they have others.
+            Compilers may otherwise spill some of them, so that one more group is resident.
         group: the number of the work group, of 64 bits.
         item: the number of the work item in its group, of 64 bits.
         declared: the declaration of an array in local memory, which the items of a group share,
@@ -101,83 +108,18 @@ class GroupWords:
     """
 
     kernel: str
-    large_kernel: str
     group: str
     item: str
     declared: str
     address: str
     barrier: str
     barrier_everywhere: str
+    large_kernel: str = ""
     launched: str = ""
     memory: str = ""
     phase: str = ""
     phase_barrier: str = ""
     shifted: str = ""
-
-
-@frozen_dataclass
-class WarpgroupWords:
-    """The functions with which four warps, a warpgroup, multiply matrices in local memory.
-
-    A tile is one of K and m, or of K and n. It consists of panels that begin at multiples of 1024
-    bytes, one after the other. A row of a panel has 128 bytes, which are neighbours along K, or
-    along m or n; rows are neighbours along the other axis. Chunk c of 16 bytes of row r is at chunk
-    c xor (r mod 8) of the row. A descriptor says where 64 of m, or all n, and a few of K begin.
-
-    Attributes:
-        described: the descriptor of the begin of a tile, an i64. Operands: the address, and the
-            bytes of a panel, or 16 if rows run along K. That of an address some bytes beyond it is
-            larger by a sixteenth of them.
-        multiplied: begins to add a product to 64 x n floats, by kinds of elements; fields
-            `left_across` and `right_across`, whether rows run along m or n. K is 16, or 8 for
-            TF32. Operands: the descriptors of both tiles, and the sums: a vector of n / 2 floats,
-            in which work items have those of 16 x 8 sums in the order of `MatrixWords.multiplied`,
-            for one such 8 of n after the other.
-        visible: what was written to local memory is visible to products that begin after the next
-            barrier.
-        begun: comes before the products of a batch. The operand and the result are the sums.
-        ended: ends a batch of products, and waits for the batch before it.
-        finished: waits for all products. The operand and the result are the sums.
-    """
-
-    described: str
-    multiplied: Mapping[str, str]
-    visible: str
-    begun: str
-    ended: str
-    finished: str
-
-
-@frozen_dataclass
-class MatrixWords:
-    """The functions of a language with which the 32 work items of a warp multiply matrices.
-
-    A matrix of eight rows of 16 bytes is held by a warp: each item has 32 bits, two neighbours of
-    16 bits or one element of TF32. Item `4 r + c` has word `c` of row `r`.
-
-    Attributes:
-        loaded: loads four such matrices from local memory. Items 8 i to 8 i + 7 give the addresses
-            of the rows of matrix i, which are aligned to 16 bytes. The result is a vector of four
-            i32.
-        loaded_transposed: the same; the matrices are transposed.
-        multiplied: adds a product to 16 x 8 floats, by kinds of elements; K is 16, or 8 for TF32.
-            Operands: the left one in four i32 (rows 0 to 7 of the first half of K, rows 8 to 15 of
-            it, then the same for the last half of K), the right one, transposed, in two i32, and
-            the sums in four floats (two neighbours of rows 0 to 7, and of rows 8 to 15).
-        copied: begins to copy 16 bytes to local memory. Operands: the address there, the address
-            in a buffer, and an i1: whether the bytes are copied; otherwise they become zero.
-        committed: ends a batch of copies.
-        awaited: a call that waits for all batches but the last ones; field `number`.
-        warpgroups: the functions of four warps.
-    """
-
-    loaded: str
-    loaded_transposed: str
-    multiplied: Mapping[str, str]
-    copied: str
-    committed: str
-    awaited: str
-    warpgroups: WarpgroupWords
 
 
 @frozen_dataclass
@@ -209,7 +151,7 @@ class Words:
             and for languages in which conversions of large numbers are undefined: `least` and
             `most`, the least and the largest integer as constants, `low` and `high`, the floats
             at which conversions saturate.
-        float_function: a function of the language for floats, by elements; field `name`.
+        float_function: a function of the language for float32; field `name`, that for float64.
         in_order: lines before a loop with loop-carried floats, for compilers that otherwise
             reorder sums.
         rolled: lines before a loop that compilers must not unroll.
@@ -219,7 +161,6 @@ class Words:
             that have an instruction for it; "" if the language has none.
         vectors: how vectors are written; None if the language has none.
         groups: how groups of work items are written; None if the language has none.
-        matrices: how warps multiply matrices; None if the language cannot do that.
         begun: the function that kernels call first; "" if there is none.
         inlined: the qualifiers of a function that is always inlined; "" if the language has none.
             Mathematical functions are then written once in a text.
@@ -227,10 +168,8 @@ class Words:
 
     language: str
     head: tuple[str, ...]
-    double_head: tuple[str, ...]
     kernel: str
     function: str
-    apart: str
     address: str
     item: str
     numbers: str
@@ -241,13 +180,14 @@ class Words:
     integer_suffix: Mapping[str, str]
     bits: str
     nearest: str
-    float_function: Mapping[str, str]
-    in_order: tuple[str, ...]
-    rolled: tuple[str, ...]
-    half: HalfWords | None
-    vectors: VectorWords | None
-    groups: GroupWords | None
-    matrices: MatrixWords | None = None
+    float_function: str = "{name}"
+    double_head: tuple[str, ...] = ()
+    apart: str = ""
+    in_order: tuple[str, ...] = ()
+    rolled: tuple[str, ...] = ()
+    half: HalfWords | None = None
+    vectors: VectorWords | None = None
+    groups: GroupWords | None = None
     begun: str = ""
     bfloat16: str = ""
     inlined: str = ""
@@ -264,7 +204,6 @@ OPENCL = Words(
     double_head=("#ifdef cl_khr_fp64", "#pragma OPENCL EXTENSION cl_khr_fp64 : enable", "#endif"),
     kernel="__kernel void",
     function="static",
-    apart="",
     placed="{address}const {name} = "
     f"({{address}})((__global uchar *){{name}}_block + (ulong){{name}}_offset * {OFFSET_BYTES})",
     address="__global {element} *",
@@ -272,24 +211,14 @@ OPENCL = Words(
     numbers="__constant ulong *",
     array="__constant ulong {name}[{count}] = {{{numbers}}};",
     prefetch="prefetch({address}, 1)",
-    unsigned={
-        "i1": "bool",
-        "i8": "uchar",
-        "i16": "ushort",
-        "i32": "uint",
-        "i64": "ulong",
-        "float": "float",
-        "double": "double",
-    },
+    unsigned=types("bool", "uchar", "ushort", "uint", "ulong", "float", "double"),
     signed={"i8": "char", "i16": "short", "i32": "int", "i64": "long"},
     integer_suffix={"i8": "", "i16": "", "i32": "u", "i64": "ul"},
     bits="as_{type}({value})",
     nearest="convert_{type}_sat({value})",
-    float_function={"float": "{name}", "double": "{name}"},
     # Intel's compiler for processors reorders sums when it vectorizes or unrolls a loop, and
     # miscompiles the last iterations of sums from which it subtracts.
     in_order=("#pragma clang loop vectorize(disable) unroll(disable)",),
-    rolled=(),
     # OpenCL 1.0 has these functions, on any device.
     half=HalfWords(
         loaded="vload_half{lanes}(0, (const __private half *)&{name})",
@@ -307,7 +236,6 @@ OPENCL = Words(
     ),
     groups=GroupWords(
         kernel="__kernel __attribute__((reqd_work_group_size({size}, 1, 1))) void",
-        large_kernel="__kernel __attribute__((reqd_work_group_size({size}, 1, 1))) void",
         group="(ulong)get_group_id(0)",
         item="(ulong)get_local_id(0)",
         declared="__local {element} {name}[{count}] __attribute__((aligned(16)))",
@@ -318,14 +246,12 @@ OPENCL = Words(
 )
 
 
-def _unaligned() -> tuple[str, ...]:
-    """Types of vectors in memory that are aligned like one element."""
-    return tuple(
-        f"typedef {element}{lanes} __attribute__((aligned({size}))) {element}{lanes}_in_memory;"
-        for element, size in (("uchar", 1), ("ushort", 2), ("uint", 4), ("ulong", 8))
-        for lanes in (2, 4, 8, 16)
-    )
-
+# Types of vectors in memory that are aligned like one element.
+_UNALIGNED = (
+    f"typedef {element}{lanes} __attribute__((aligned({size}))) {element}{lanes}_in_memory;"
+    for element, size in (("uchar", 1), ("ushort", 2), ("uint", 4), ("ulong", 8))
+    for lanes in (2, 4, 8, 16)
+)
 
 assert OPENCL.vectors is not None
 
@@ -333,7 +259,7 @@ assert OPENCL.vectors is not None
 # `vload16` and `select` as for accesses and operators.
 OPENCL_PROCESSOR = replace(
     OPENCL,
-    head=(*OPENCL.head, *_unaligned()),
+    head=(*OPENCL.head, *_UNALIGNED),
     apart="__attribute__((noinline))",
     vectors=replace(
         OPENCL.vectors,

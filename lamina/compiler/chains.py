@@ -20,7 +20,7 @@ from typing import final
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.program.index import Axis, Index, axes_of, axis_index
-from lamina.program.program import Buffer, Repeat
+from lamina.program.program import Buffer, Repeat, replaced_steps
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Load, Local, Scalar, indices, loads, postorder
 from lamina.program.steps import (
@@ -60,47 +60,28 @@ def join_chains(
     The outputs are read after the last step. The copies are those of weights.
     """
     lasting = {name for name, one in buffers.items() if one.kind in _LASTING}.union(copies)
-    found = _Search(buffers, steps, repeats, set(outputs), lasting).chains()
+    free = {name for name, one in buffers.items() if one.kind == "temporary"}
+    found = _Search(steps, repeats, free.difference(outputs), lasting).chains()
     if not found:
         return list(steps), list(repeats)
     joined = {number for chain in found for number in chain.joined}
     placed = {chain.place: chain for chain in found}
-    new: list[Step] = []
-    starts: list[int] = []
-    for number, step in enumerate(steps):
-        starts.append(len(new))
+
+    def replacements(number: int, step: Step) -> Sequence[Step]:
         if number in placed:
-            new.append(placed[number].step(f"{number}.{step.name.split('.', 1)[1]}"))
-        elif number not in joined:
-            new.append(step)
-    starts.append(len(new))
-    new = [_without_unread(step, new, outputs, buffers) for step in new]
-    used = {name for step in new for name in reads_of(step) | writes_of(step)}
-    for name in [name for name, one in buffers.items() if one.kind == "temporary"]:
-        if name not in used:
-            del buffers[name]
-    moved = [Repeat(one.axis, starts[one.first], starts[one.last]) for one in repeats]
-    return [_numbered(number, step) for number, step in enumerate(new)], moved
+            return (placed[number].step(step.name),)
+        return () if number in joined else (step,)
 
-
-def _numbered(number: int, step: Step) -> Step:
-    """The step with its number at the beginning of its name."""
-    return replace(step, name=f"{number}.{step.name.split('.', 1)[1]}")
-
-
-def _without_unread(
-    step: Step, steps: Sequence[Step], outputs: Iterable[str], buffers: Mapping[str, Buffer]
-) -> Step:
-    """A chain without stores at its rows that no other step reads."""
-    if not isinstance(step, Chain):
-        return step
-    read = {name for one in steps for name in reads_of(one)}.union(outputs)
-    kept = [one for one in step.stores if one.buffer in read or not _is_free(buffers, one.buffer)]
-    return replace(step, stores=tuple(kept))
-
-
-def _is_free(buffers: Mapping[str, Buffer], name: str) -> bool:
-    return buffers[name].kind == "temporary"
+    new, moved = replaced_steps((replacements(*one) for one in enumerate(steps)), repeats)
+    read = {name for one in new for name in reads_of(one)}.union(outputs)
+    for number, step in enumerate(new):
+        if isinstance(step, Chain):
+            # What no other step reads of its rows is not stored.
+            kept = tuple(one for one in step.stores if one.buffer in read or one.buffer not in free)
+            new[number] = replace(step, stores=kept)
+    for name in free.difference(*(reads_of(step) | writes_of(step) for step in new)):
+        del buffers[name]
+    return new, moved
 
 
 class _Unfit(Exception):
@@ -164,37 +145,29 @@ class _Joined:
     def step(self, name: str) -> Chain:
         """The chain. The names of its locals depend on their order alone."""
         first = self.parts[0]
-        products = {key: one for part in self.parts for key, one in part.products.items()}
+        products = {key: one for part in self.parts for key, one in part.products.items()}.values()
         with_loop = next((part for part in self.parts if part.loop is not None), first)
-        names = [one.result for one in products.values()]
-        reduced = [one.local for one in with_loop.reductions]
-        dtypes = {one.result: one.dtype for one in products.values()}
-        dtypes |= {one.local: one.dtype for one in with_loop.reductions}
-        new = {old: f"s{number}" for number, old in enumerate(names)}
-        new |= {old: f"r{number}" for number, old in enumerate(reduced)}
-        locals_ = {old: Local(name, dtypes[old]) for old, name in new.items()}
+        locals_ = {
+            one.result: Local(f"s{number}", one.dtype) for number, one in enumerate(products)
+        } | {
+            one.local: Local(f"r{number}", one.dtype)
+            for number, one in enumerate(with_loop.reductions)
+        }
+        change = Rewrite(locals=locals_)
         sums: list[WeightedSum] = []
         for number, part in enumerate(self.parts):
             assert part.total is not None
-            own = {part.total.result: Local(f"sum{number}", part.total.dtype)}
-            change = Rewrite(locals={**locals_, **own})
-            sums.append(
-                replace(
-                    part.total,
-                    result=f"sum{number}",
-                    weight=change.scalar(part.total.weight),
-                    stores=change.stores(part.total.stores),
-                )
-            )
-        change = Rewrite(locals=locals_)
+            total = Local(f"sum{number}", part.total.dtype)
+            own = Rewrite(locals={**locals_, part.total.result: total})
+            sums.append(replace(own.record(part.total), result=total.name))
         return Chain(
             *(name, first.batch, first.m, first.k),
-            tuple(replace(one, result=new[one.result]) for one in products.values()),
+            tuple(replace(one, result=locals_[one.result].name) for one in products),
             tuple(
-                replace(one, local=new[one.local], value=change.scalar(one.value))
+                replace(change.record(one), local=locals_[one.local].name)
                 for one in with_loop.reductions
             ),
-            change.stores(with_loop.stores),
+            change.records(with_loop.stores),
             tuple(sums),
         )
 
@@ -204,29 +177,23 @@ class _Search:
     """Finds the chains in the steps of a program."""
 
     def __init__(
-        self,
-        buffers: Mapping[str, Buffer],
-        steps: Sequence[Step],
-        repeats: Sequence[Repeat],
-        outputs: set[str],
-        lasting: set[str],
+        self, steps: Sequence[Step], repeats: Sequence[Repeat], free: set[str], lasting: set[str]
     ) -> None:
-        self._steps = steps
+        self.steps = steps
         self._repeated = {n for one in repeats for n in range(one.first, one.last)}
         self._writers: dict[str, list[int]] = {}
         self._readers: dict[str, list[int]] = {}
         self._reads = [reads_of(step) for step in steps]
-        self._writes = [writes_of(step) for step in steps]
+        self.writes = [writes_of(step) for step in steps]
         for number in range(len(steps)):
-            for name in self._writes[number]:
+            for name in self.writes[number]:
                 self._writers.setdefault(name, []).append(number)
             for name in self._reads[number]:
                 self._readers.setdefault(name, []).append(number)
-        self._lasting = lasting
-        self._free = {name for name in buffers if _is_free(buffers, name) and name not in outputs}
+        self._free, self._lasting = free, lasting
 
     def chains(self) -> list[_Joined]:
-        parts = [part for number in range(len(self._steps)) for part in self._part(number)]
+        parts = [part for number in range(len(self.steps)) for part in self._part(number)]
         while parts:
             parts = self._acceptable(parts)
             groups = self._groups(parts)
@@ -250,10 +217,10 @@ class _Search:
 
     def _part(self, number: int) -> list[_Part]:
         """The contraction of a number as the end of a chain, if it is one."""
-        step = self._steps[number]
+        step = self.steps[number]
         if not isinstance(step, Contraction) or number in self._repeated or not all(step.extents):
             return []
-        if self._reads[number] & self._writes[number]:
+        if self._reads[number] & self.writes[number]:
             return []
         for swapped in (False, True):
             try:
@@ -283,12 +250,6 @@ class _Search:
             return None
         return writers[0]
 
-    def written(self, number: int) -> frozenset[str]:
-        return self._writes[number]
-
-    def step(self, number: int) -> Step:
-        return self._steps[number]
-
     def _acceptable(self, parts: list[_Part]) -> list[_Part]:
         """The parts whose hidden buffers need not be stored."""
         while True:
@@ -299,25 +260,25 @@ class _Search:
             refused: set[str] = set()
             for name, maker in hidden.items():
                 readers = self._readers[name]
-                # Buffers of single rows, which a chain may store.
-                kept = self._row_buffers(maker) if maker in loops else frozenset[str]()
+                kept: set[str] = set()
+                if maker in loops:
+                    # What it stores at each of its own points, a chain may store for its rows.
+                    step = self.steps[maker]
+                    assert isinstance(step, Loop)
+                    at_rows = (
+                        one for one in step.stages if isinstance(one, Write) and not one.axes
+                    )
+                    kept = {store.buffer for one in at_rows for store in one.stores}
                 is_read = any(
                     (reader not in ends or name not in ends[reader].hidden) and reader not in makers
                     for reader in readers
                 )
-                is_stored = self._writes[maker] - hidden.keys() - kept
+                is_stored = self.writes[maker] - hidden.keys() - kept
                 if is_read or is_stored:
                     refused.add(name)
             if not refused:
                 return parts
             parts = [part for part in parts if refused.isdisjoint(part.hidden)]
-
-    def _row_buffers(self, number: int) -> frozenset[str]:
-        """What a loop stores at each of its own points."""
-        step = self._steps[number]
-        assert isinstance(step, Loop)
-        own = [one for one in step.stages if isinstance(one, Write) and not one.axes]
-        return frozenset(store.buffer for one in own for store in one.stores)
 
     def _groups(self, parts: Sequence[_Part]) -> list[_Joined]:
         """Parts over the same points that share products are one chain, if they can be."""
@@ -353,19 +314,19 @@ class _Search:
         for part in group.parts:
             for maker in part.hidden.values():
                 moved.setdefault(maker, False)
-        written = frozenset[str]().union(*(self._writes[number] for number in ends))
+        written = frozenset[str]().union(*(self.writes[number] for number in ends))
         if any(written & self._reads[number] for number in moved):
             return False
         for number, stores in moved.items():
-            for other in range(len(self._steps)):
+            for other in range(len(self.steps)):
                 place = places.get(other, other)
                 is_kept = (other < number) == (place < group.place)
                 if other in moved or is_kept:
                     continue
-                if self._writes[other] & self._reads[number]:
+                if self.writes[other] & self._reads[number]:
                     return False
-                touched = self._reads[other] | self._writes[other]
-                if stores and self._writes[number] & touched:
+                touched = self._reads[other] | self.writes[other]
+                if stores and self.writes[number] & touched:
                     return False
         return True
 
@@ -394,30 +355,18 @@ class _Reader:
         # Names of axes by their place in the buffers that are not stored: equal in all chains that
         # share a product.
         named = Rewrite(self._canonical)
-        groups = [self._renamed(group) for group in (part.batch, part.m, part.k)]
-        total = WeightedSum(
-            step.result,
-            n,
-            named.scalar(weight),
-            change.scalar(named.scalar(self._right)),
-            step.dtype,
-            change.stores(named.stores(stores)),
-        )
+        total = WeightedSum(step.result, n, weight, self._right, step.dtype, stores)
         return replace(
             part,
-            batch=groups[0],
-            m=groups[1],
-            k=groups[2],
-            products={
-                name: replace(one, left=named.scalar(one.left), right=named.scalar(one.right))
-                for name, one in part.products.items()
-            },
+            batch=self._renamed(part.batch),
+            m=self._renamed(part.m),
+            k=self._renamed(part.k),
+            products={name: named.record(one) for name, one in part.products.items()},
             reductions=tuple(
-                replace(one, axes=self._renamed(one.axes), value=named.scalar(one.value))
-                for one in part.reductions
+                replace(named.record(one), axes=self._renamed(one.axes)) for one in part.reductions
             ),
-            stores=named.stores(part.stores),
-            total=total,
+            stores=named.records(part.stores),
+            total=change.record(named.record(total)),
         )
 
     def _check(self, weight: Scalar, stores: Sequence[Store]) -> None:
@@ -431,20 +380,15 @@ class _Reader:
         values = [one.value for one in part.reductions]
         gone = set(part.hidden)
         if part.loop is not None:
-            gone |= self._search.written(part.loop)
+            gone |= self._search.writes[part.loop]
         for load in loads(weight, self._right, *operands, *values, *at_rows):
             if load.buffer in gone:
                 raise _Unfit
 
     def _renamed(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        found: list[Axis] = []
-        for axis in axes:
-            if axis.extent == 1:
-                continue
-            ((atom, _),) = self._canonical[axis].terms
-            assert isinstance(atom, Axis)
-            found.append(atom)
-        return tuple(found)
+        return tuple(
+            one for axis in axes if axis.extent > 1 for one in axes_of(self._canonical[axis])
+        )
 
     def _computed(self, scalar: Scalar) -> Scalar:
         """A scalar whose loads of buffers that need not be stored are computed."""
@@ -454,7 +398,7 @@ class _Reader:
         number = self._search.writer(load.buffer)
         if number is None:
             return load
-        maker = self._search.step(number)
+        maker = self._search.steps[number]
         over = axes_of(load.index)
         is_inner = not over.isdisjoint(self._m) and not over.isdisjoint(self._step.k)
         if isinstance(maker, Contraction) and is_inner:
@@ -483,10 +427,8 @@ class _Reader:
         store = next(one for one in maker.stores if one.buffer == load.buffer)
         if store.accumulate or maker is self._step:
             raise _Unfit
-        at = self._hide(load, store) | {
-            axis: Index() for axis in maker.result_axes if axis.extent == 1
-        }
-        if set(at) != set(maker.result_axes):
+        at = self._hide(load, store) | {axis: Index() for axis in maker.axes if axis.extent == 1}
+        if set(at) != set(maker.axes):
             raise _Unfit
         part.hidden[load.buffer] = number
         inner = tuple(Axis(f"d{place}", axis.extent) for place, axis in enumerate(maker.k))
@@ -560,15 +502,13 @@ class _Reader:
                 Reduce(local, one.combine, columns if one.axes else (), value, one.dtype)
             )
         part.reductions = tuple(reductions)
-        stores: list[Store] = []
-        for stage in loop.stages:
-            if isinstance(stage, Write) and not stage.axes:
-                change = Rewrite(at, locals_)
-                stores += [
-                    replace(one, value=self._computed(one.value))
-                    for one in change.stores(stage.stores)
-                ]
-        part.stores = tuple(stores)
+        change = Rewrite(at, locals_)
+        part.stores = tuple(
+            replace(one, value=self._computed(one.value))
+            for stage in loop.stages
+            if isinstance(stage, Write) and not stage.axes
+            for one in change.records(stage.stores)
+        )
         return locals_
 
 

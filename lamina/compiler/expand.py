@@ -18,10 +18,7 @@ def expand(graph: Graph, *, chains: bool = False) -> Graph:
 
 @final
 class _Expansion:
-    """Expands tensors.
-
-    It is a class, because nested functions that call each other form reference cycles.
-    """
+    """It is a class, because nested functions that call each other form reference cycles."""
 
     def __init__(self, chains: bool) -> None:
         self._chains = chains

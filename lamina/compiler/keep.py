@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, final
 
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
-from lamina.compiler.fusion.trials import exact
+from lamina.compiler.simplify import attributes_key, exact
 from lamina.graph import Graph, Tensor, apply, leaf, rebuild, rewrite, topological
 from lamina.ops.lowering_rules import Recurrence, Repeating, is_expensive, loop_key
 from lamina.ops.slicing import SLICE, slice_axis
@@ -37,28 +36,6 @@ def keep(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
-@frozen_dataclass
-class _RebuiltLoop:
-    """A result of a rebuilt loop, and the tensors of the original iteration, by result."""
-
-    node: Tensor
-    originals: tuple[Tensor, ...]
-
-    def result(self, number: int) -> Tensor:
-        """A result by its number: the stack of its values in all iterations."""
-        return rebuild(self.node, self.node.operands, result=number)
-
-    def stack_of(self, tensor: Tensor) -> Tensor:
-        """The values of an original tensor in all iterations; of a state, its new values."""
-        number = self.originals.index(tensor)
-        stack = self.result(number)
-        if number >= self.node.attributes["states"]:
-            return stack
-        start = 0 if self.node.attributes["reverse"] else 1
-        (rows,) = static(stack.shape[:1])
-        return slice_axis(stack, 0, start, start + rows - 1)
-
-
 @final
 class _Loop(Recurrence):
     """A recurrence before and after it is rebuilt.
@@ -75,7 +52,7 @@ class _Loop(Recurrence):
         self.tensors = topological(self.body.roots)
         self.kept: set[Tensor] = set()
         self.sources: dict[Tensor, tuple[_Loop, Tensor]] = {}
-        self._rebuilt: _RebuiltLoop | None = None
+        self._rebuilt: Tensor | None = None
 
     def worth_keeping(self) -> set[Tensor]:
         """The tensors that are cheaper to keep for each iteration than to compute again.
@@ -101,10 +78,7 @@ class _Loop(Recurrence):
         return kept | (products & (varying | results))
 
     def needed_tensors(self) -> set[Tensor]:
-        """The tensors that an iteration computes or reads.
-
-        A further result that is read from another loop is not computed.
-        """
+        """The tensors that an iteration computes or reads, without results of other loops."""
         computed = [x for n, (_, x) in enumerate(self.body.outputs) if not self._is_read(n)]
         return set(topological(computed, given=tuple(self.sources)))
 
@@ -123,14 +97,26 @@ class _Loop(Recurrence):
         tensor = self.body.outputs[number][1]
         if self._is_read(number):
             other, original = self.sources[tensor]
-            return other.rebuilt.stack_of(original)
-        return self.rebuilt.result(number - sum(self._is_read(n) for n in range(number)))
+            return other.stack_of(original)
+        return self._result(number - sum(self._is_read(n) for n in range(number)))
 
-    @property
-    def rebuilt(self) -> _RebuiltLoop:
-        """The rebuilt loop. Loops that read from it are rebuilt later."""
+    def _result(self, number: int) -> Tensor:
+        """A result of the rebuilt loop by its number: its values in all iterations."""
         assert self._rebuilt is not None, "a loop reads from a later one"
-        return self._rebuilt
+        return rebuild(self._rebuilt, self._rebuilt.operands, result=number)
+
+    def stack_of(self, tensor: Tensor) -> Tensor:
+        """The values of a result of the rebuilt loop in all iterations; of a state, its new values.
+
+        Loops that read from this one are rebuilt later.
+        """
+        number = [one for _, one in self.results()].index(tensor)
+        stack = self._result(number)
+        if number >= self.states:
+            return stack
+        start = 0 if self.reverse else 1
+        (rows,) = static(stack.shape[:1])
+        return slice_axis(stack, 0, start, start + rows - 1)
 
     def results(self) -> list[tuple[str, Tensor]]:
         """The results of the rebuilt loop by name: those still computed, and the kept tensors."""
@@ -141,7 +127,7 @@ class _Loop(Recurrence):
                 own.append((_unused("kept", names), tensor))
         return own
 
-    def _rebuild(self, operands: tuple[Tensor, ...]) -> _RebuiltLoop:
+    def _rebuild(self, operands: tuple[Tensor, ...]) -> Tensor:
         """The loop on these operands; kept tensors become results, and read ones sequences."""
         results = self.results()
         inputs = list(zip(self.body.inputs, operands, strict=True))
@@ -153,7 +139,7 @@ class _Loop(Recurrence):
             names = {str(x.attributes["name"]) for x in self.body.inputs}
             read: list[tuple[Tensor, Tensor]] = []
             for (other, original), own in self._read_from_others(needed):
-                sequence = other.rebuilt.stack_of(original)
+                sequence = other.stack_of(original)
                 element = leaf(_unused("kept", names), "input", original.shape, original.dtype)
                 read.append((element, sequence))
                 replaced |= dict.fromkeys(own, element)
@@ -173,16 +159,12 @@ class _Loop(Recurrence):
             "sequences": len(sequences),
             "result": 0,
         }
-        node = apply(self.node.op, *(operand for _, operand in inputs), **attributes)
-        return _RebuiltLoop(node, tuple(tensor for _, tensor in results))
+        return apply(self.node.op, *(operand for _, operand in inputs), **attributes)
 
     def _read_from_others(
         self, needed: set[Tensor]
     ) -> list[tuple[tuple[_Loop, Tensor], list[Tensor]]]:
-        """The tensors read from other loops, each with the tensors of this loop that it replaces.
-
-        They are in the order of the other loops' results.
-        """
+        """The tensors read from other loops, in their order, each with those that it replaces."""
         replaced: dict[tuple[_Loop, Tensor], list[Tensor]] = {}
         for tensor, source in self.sources.items():
             if tensor in needed:
@@ -208,10 +190,7 @@ def _unused(name: str, names: set[str]) -> str:
 
 
 def _choose_kept(loops: Mapping[object, _Loop]) -> None:
-    """Sets the tensors that each loop keeps and reads.
-
-    The first loop that computes an expensive tensor keeps it, if a later loop needs it.
-    """
+    """The first loop that computes an expensive tensor keeps it, if a later loop needs it."""
     numbers: dict[Hashable, int] = {}
     first: dict[int, tuple[_Loop, Tensor]] = {}
     expensive: set[int] = set()
@@ -246,7 +225,7 @@ def _value_numbers(
         if node in leaves:
             key = _input_key(loop, input_numbers[node], loops)
         else:
-            key = (node.op, _attributes_key(node), *(found[x] for x in node.operands))
+            key = (node.op, attributes_key(node, _key), *(found[x] for x in node.operands))
         found[node] = numbers.setdefault((loop.length, key), len(numbers))
     return found
 
@@ -270,10 +249,6 @@ def _input_key(loop: _Loop, number: int, loops: Mapping[object, _Loop]) -> Hasha
     return "element", operand
 
 
-def _attributes_key(node: Tensor) -> Hashable:
-    return tuple(sorted((name, _key(value)) for name, value in node.attributes.items()))
-
-
 def _key(value: Any) -> Hashable:
     """An attribute's value as a key; graphs of equal structure have equal keys."""
     if not isinstance(value, Graph):
@@ -283,7 +258,7 @@ def _key(value: Any) -> Hashable:
     rows = tuple(
         ("input", x.shape, x.dtype)
         if x in inputs
-        else (x.op, _attributes_key(x), *(numbers[y] for y in x.operands))
+        else (x.op, attributes_key(x, _key), *(numbers[y] for y in x.operands))
         for x in numbers
     )
     return (

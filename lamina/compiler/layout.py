@@ -27,12 +27,7 @@ from lamina.ops.windows import SHEAR, Slope
 
 @frozen_dataclass
 class _Permuted:
-    """A tensor with a transpose that is still to be applied.
-
-    Attributes:
-        tensor: with its axes in the order in which it is computed.
-        axes: the permutation: axis `i` of the original tensor is axis `axes[i]` of this one.
-    """
+    """A tensor with a transpose that is still to be applied: its axis `i` is axis `axes[i]`."""
 
     tensor: Tensor
     axes: tuple[int, ...]

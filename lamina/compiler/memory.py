@@ -27,16 +27,7 @@ from lamina.errors import LargestBlockError
 from lamina.program.index import axes_of
 from lamina.program.program import Allocation, Buffer, Plan, Repeat
 from lamina.program.scalar import loads
-from lamina.program.steps import (
-    Chain,
-    Contraction,
-    Sort,
-    Step,
-    loads_of,
-    reads_of,
-    stores_of,
-    writes_of,
-)
+from lamina.program.steps import Chain, Contraction, Sort, Step, reads_of, stores_of, writes_of
 
 # Buffers of at least this size start at cache lines. Smaller ones are aligned to their elements.
 CACHE_LINE_BYTES = 64
@@ -115,12 +106,12 @@ def plan_memory(
         changes[region.first] += region.bytes
         changes[min(region.last, len(steps) - 1) + 1] -= region.bytes
     largest = max(accumulate(changes))
-    space = _AddressRange(tuple(regions), max(span, granularity), granularity)
-    addresses, blocks = _pack(space, largest)
+    span = max(span, granularity)
+    addresses, blocks = _pack(regions, span, granularity, largest)
     allocations: list[Allocation] = []
     for region, address in zip(regions, addresses, strict=True):
         taken_over = ""
-        block, offset = divmod(address, space.span)
+        block, offset = divmod(address, span)
         for lifetime in region.lifetimes:
             name, first, last = lifetime.buffer.name, lifetime.first, lifetime.last
             allocations.append(
@@ -150,7 +141,7 @@ def _lifetimes(
         inside = range(repeat.first, repeat.last)
         repeated = steps[repeat.first : repeat.last]
         used = [(one.buffer, one.index) for step in repeated for one in stores_of(step)]
-        used += [(one.buffer, one.index) for step in repeated for one in loads_of(step)]
+        used += [(one.buffer, one.index) for step in repeated for one in step.loads]
         lasting = {buffer for buffer, index in used if repeat.axis in axes_of(index)}
         for name in first:
             # A buffer lives during all iterations if one iteration leaves it for another, or if it
@@ -195,7 +186,7 @@ def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetim
     if isinstance(step, Chain) or len(stores) != 1 or stores[0].accumulate:
         return []
     load_indices: dict[str, set[object]] = {}
-    for load in loads_of(step):
+    for load in step.loads:
         load_indices.setdefault(load.buffer, set()).add((load.index, load.bounds))
     # Buffers that other points read too.
     if isinstance(step, Contraction):
@@ -217,40 +208,24 @@ def _replaceable(result: _Lifetime, step: Step, lifetimes: Mapping[str, _Lifetim
     ]
 
 
-@frozen_dataclass
-class _AddressRange:
-    """The addresses that regions are given.
-
-    Attributes:
-        regions: all regions.
-        span: in bytes. Block number n has the addresses from n * span on; no region crosses a
-            multiple of the span.
-        granularity: in bytes. The sizes of all blocks but the last are multiples of it.
-    """
-
-    regions: tuple[_Region, ...]
-    span: int
-    granularity: int
-
-    def blocks(self, addresses: Sequence[int]) -> tuple[int, ...]:
-        """The bytes of each block, for these addresses of the regions."""
-        sizes: list[int] = []
-        for region, address in zip(self.regions, addresses, strict=True):
-            number, start = divmod(address, self.span)
-            sizes += [0] * (number + 1 - len(sizes))
-            sizes[number] = max(sizes[number], start + region.bytes)
-        return (
-            *(-(-size // self.granularity) * self.granularity for size in sizes[:-1]),
-            *sizes[-1:],
-        )
-
-
-def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int, ...]]:
+def _pack(
+    regions: Sequence[_Region], span: int, granularity: int, lower_bound: int
+) -> tuple[list[int], tuple[int, ...]]:
     """Addresses for the regions, and the bytes of each block.
 
-    The search ends early at an arena of `lower_bound` bytes, because no order needs fewer.
+    Block number n has the addresses from n * span on, and no region crosses a multiple of the span.
+    The sizes of all blocks but the last are multiples of the granularity. The search ends early at
+    an arena of `lower_bound` bytes, because no order needs fewer.
     """
-    regions = space.regions
+
+    def blocks(addresses: Sequence[int]) -> tuple[int, ...]:
+        sizes: list[int] = []
+        for region, address in zip(regions, addresses, strict=True):
+            number, start = divmod(address, span)
+            sizes += [0] * (number + 1 - len(sizes))
+            sizes[number] = max(sizes[number], start + region.bytes)
+        return *(-(-size // granularity) * granularity for size in sizes[:-1]), *sizes[-1:]
+
     numbers = range(len(regions))
     keys: list[Callable[[int], tuple[int, ...]]] = [
         lambda n: (-regions[n].bytes, regions[n].first),
@@ -260,7 +235,7 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
     ]
     # First fit: each region gets the lowest address that no region alive at the same time has.
     if len(regions) > MOST_IN_LISTS:
-        pack: Callable[[Sequence[int]], list[int]] = partial(_first_fit_with_arrays, space)
+        pack: Callable[[Sequence[int]], list[int]] = partial(_first_fit_with_arrays, regions, span)
     else:
         concurrent = [
             [
@@ -270,13 +245,13 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
             ]
             for number, region in enumerate(regions)
         ]
-        pack = partial(_first_fit_with_lists, space, concurrent)
+        pack = partial(_first_fit_with_lists, regions, span, concurrent)
     best_order: Sequence[int] = ()
     best: tuple[int, list[int]] = 0, []
     for key in keys:
         order = sorted(numbers, key=key)
         addresses = pack(order)
-        size = sum(space.blocks(addresses))
+        size = sum(blocks(addresses))
         if not best_order or size < best[0]:
             best_order, best = order, (size, addresses)
         if best[0] <= lower_bound:
@@ -289,20 +264,19 @@ def _pack(space: _AddressRange, lower_bound: int) -> tuple[list[int], tuple[int,
         moved = order.pop(generator.randrange(len(order)))
         order.insert(generator.randrange(len(order) + 1), moved)
         addresses = pack(order)
-        size = sum(space.blocks(addresses))
+        size = sum(blocks(addresses))
         if size <= best[0]:
             best_order, best = order, (size, addresses)
-    return best[1], space.blocks(best[1])
+    return best[1], blocks(best[1])
 
 
 def _first_fit_with_lists(
-    space: _AddressRange, concurrent: Sequence[Sequence[int]], order: Sequence[int]
+    regions: Sequence[_Region], span: int, concurrent: Sequence[Sequence[int]], order: Sequence[int]
 ) -> list[int]:
     """First fit for few regions. `concurrent` lists, for each region, those alive at once."""
     ranges: dict[int, tuple[int, int]] = {}
-    span = space.span
     for number in order:
-        region = space.regions[number]
+        region = regions[number]
         length, alignment = region.bytes, region.alignment
         address = 0
         for start, end in sorted(ranges[other] for other in concurrent[number] if other in ranges):
@@ -313,12 +287,13 @@ def _first_fit_with_lists(
                 if address % span + length > span:
                     address += span - address % span
         ranges[number] = (address, address + length)
-    return [ranges[number][0] for number in range(len(space.regions))]
+    return [ranges[number][0] for number in range(len(regions))]
 
 
-def _first_fit_with_arrays(space: _AddressRange, order: Sequence[int]) -> list[int]:
+def _first_fit_with_arrays(
+    regions: Sequence[_Region], span: int, order: Sequence[int]
+) -> list[int]:
     """First fit for many regions: thousands may be alive at the same time as each of them."""
-    regions, span = space.regions, space.span
     # A column for each region allocated so far, by address: first step, last step, start and end.
     allocated = np.zeros((4, len(regions)), np.int64)
     addresses = [0] * len(regions)

@@ -7,6 +7,7 @@ tensors that it made are type-checked; at the end the program is checked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from lamina.base.garbage import without_collections
@@ -71,8 +72,8 @@ def assemble(
     copies = copies or {}
     named = Buffers(fused.graph, (*copies, *copies.values()))
     prepared = [
-        preparing(named.buffer_of[copy], copy.dtype, named.buffers[named.buffer_of[of]], number)
-        for number, (copy, of) in enumerate(copies.items())
+        preparing(named.buffer_of[copy], copy.dtype, named.buffers[named.buffer_of[of]])
+        for copy, of in copies.items()
     ]
     steps, repeats = write_steps(fused, named, target, prepared)
     if target.scatter == "sorted":
@@ -88,7 +89,8 @@ def assemble(
         alignment=target.alignment_bytes,
         largest_block=target.largest_block_bytes,
     )
-    parts = tuple(steps), outputs, named.constants, plan, tuple(repeats), len(copies)
+    numbered = (replace(step, name=f"{number}.{step.name}") for number, step in enumerate(steps))
+    parts = tuple(numbered), outputs, named.constants, plan, tuple(repeats), len(copies)
     return Program(name, named.buffers, *parts)
 
 
@@ -103,7 +105,7 @@ def write_steps(
     repeats: list[Repeat] = []
     for group in fused.groups:
         if group.step is None:
-            before, repeated, axis = lower_repeating(group, named, optimised, target, len(steps))
+            before, repeated, axis = lower_repeating(group, named, optimised, target)
             first = len(steps) + len(before)
             steps += [*before, *repeated]
             if repeated:
@@ -114,6 +116,6 @@ def write_steps(
                 named.buffer_of[node] = named.buffer_of[fused.in_place[node]]
             elif node in group.stored:
                 named.buffer_of[node] = named.temporary(node)
-        label = f"{len(steps)}.{readable_name(group.members[-1])}"
+        label = readable_name(group.members[-1])
         steps.append(group.step.written(named.buffer_of, label))
     return steps, repeats

@@ -66,10 +66,7 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
 
 
 def _graph_checksum(graph: Graph) -> str | None:
-    """A checksum of everything that decides a graph's program, the same in every process.
-
-    None for a graph that cannot be described, for example because of an op defined outside Lamina.
-    """
+    """A checksum of all that decides a graph's program; None if an op is defined outside Lamina."""
     try:
         rows = _Rows()
         rows.graph(graph)

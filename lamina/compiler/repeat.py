@@ -43,9 +43,10 @@ class _Loop(Recurrence):
         outputs: the numbers of these outputs: all states, then further results.
         axis: its index is the number of the iteration.
         time: the index along the time axis of sequences, in terms of `axis`.
+        stacks: the buffer of each output; the rows of states include the initial state.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, buffers: Buffers) -> None:
         members = [member for member in group.members if member in group.stored]
         super().__init__(members[0])
         self.operands = members[0].operands
@@ -55,39 +56,74 @@ class _Loop(Recurrence):
         self.axis = Axis("t", self.length)
         iteration = axis_index(self.axis)
         self.time = iteration * -1 + (self.length - 1) if self.reverse else iteration
+        self.stacks: dict[int, str] = {}
+        self._buffers = buffers
 
-    def rows(self, number: int) -> int:
-        """The number of rows in the stack of a result; a state's includes the initial state."""
-        return self.length + 1 if number < self.states else self.length
+    def first_rows(self, graph: Graph) -> list[Step]:
+        """Steps that store the initial states; without iterations, also empty further results."""
+        before: list[Step] = []
+        for number, (_, tensor) in zip(self.outputs, graph.outputs, strict=True):
+            shape = static(tensor.shape)
+            if number < self.states:
+                first = Index(self.length if self.reverse else 0)
+                start = IterationRow(self.stacks[number], first * size_of(shape))
+                source = self.operands[number]
+                before.append(_copy(source, start, self._buffers.buffer_of, "initial"))
+            elif not self.length:
+                nothing = broadcast_to(constant(0, tensor.dtype), (0, *shape))
+                start = IterationRow(self.stacks[number], Index())
+                before.append(_copy(nothing, start, self._buffers.buffer_of, "empty"))
+        return before
 
-    def written(self, number: int) -> Index:
-        """The row of a result that an iteration writes."""
-        return self.time if self.reverse or number >= self.states else self.time + 1
+    def given(self, graph: Graph) -> dict[Tensor, Location]:
+        """The locations of an iteration's inputs: states, elements of sequences, constants."""
+        given: dict[Tensor, Location] = {}
+        for number, leaf in enumerate(graph.inputs[: self.states]):
+            row = self.time + 1 if self.reverse else self.time
+            given[leaf] = IterationRow(
+                named(self.stacks[number]), row * size_of(static(leaf.shape))
+            )
+        locations: dict[Tensor, Location] = {
+            one: named(buffer) for one, buffer in self._buffers.buffer_of.items()
+        }
 
-    @property
-    def read(self) -> Index:
-        """The row of a state that an iteration reads."""
-        return self.time + 1 if self.reverse else self.time
+        def pulling(operand: Tensor, time: Coordinates) -> Location:
+            return lambda coordinates: pulled(operand, (*time, *coordinates), locations)
 
-    @property
-    def initial(self) -> Index:
-        """The row of the initial state."""
-        return Index(self.length if self.reverse else 0)
+        others = zip(graph.inputs[self.states :], self.operands[self.states :], strict=True)
+        for number, (leaf, operand) in enumerate(others):
+            # The element of a sequence at the iteration's time, or a constant.
+            given[leaf] = pulling(operand, (self.time,) if number < self.sequences else ())
+        return given
+
+    def iteration_steps(self, fused: Fused) -> list[Step]:
+        """The steps of one iteration."""
+        locations: dict[Tensor, str | IterationRow] = {**self._buffers.of_constants(fused.graph)}
+        for number, (_, tensor) in zip(self.outputs, fused.graph.outputs, strict=True):
+            row = self.time if self.reverse or number >= self.states else self.time + 1
+            locations[tensor] = IterationRow(
+                self.stacks[number], row * size_of(static(tensor.shape))
+            )
+        steps: list[Step] = []
+        for group in fused.groups:
+            # Recurrences inside an iteration were unrolled before.
+            assert group.step is not None
+            for one in group.members:
+                if one in group.stored and one not in locations:
+                    locations[one] = self._buffers.temporary(one)
+            steps.append(group.step.written(locations, readable_name(group.members[-1])))
+        return steps
 
 
 def lower_repeating(
-    group: Group,
-    buffers: Buffers,
-    optimised: Callable[[Graph], Graph],
-    target: Target,
-    first_number: int,
+    group: Group, buffers: Buffers, optimised: Callable[[Graph], Graph], target: Target
 ) -> tuple[list[Step], list[Step], Axis]:
-    """The steps of a recurrence, numbered from `first_number` on. Its results get buffers.
+    """The steps of a recurrence. Its results get buffers.
 
     `optimised` are the passes that come before fusion. Returns the steps that store the initial
     states before the loop, the repeated steps, and the axis of iterations.
     """
-    loop = _Loop(group)
+    loop = _Loop(group, buffers)
     body = optimised(unroll(keep(loop.body)))
     while any(isinstance(node.op.lowering, Repeating) for node in body.nodes()):
         # An op was expanded to a recurrence.
@@ -98,79 +134,15 @@ def lower_repeating(
         apart = apply(RESHAPE, tensor, shape=tensor.shape) if tensor in outputs else tensor
         outputs[apart] = name
     graph = Graph(body.inputs, tuple((name, tensor) for tensor, name in outputs.items()))
-    stacks: dict[int, str] = {}
     for number, (_, tensor) in zip(loop.outputs, graph.outputs, strict=True):
-        shape = (loop.rows(number), *static(tensor.shape))
-        stacks[number] = buffers.temporary(loop.results.get(number, tensor), shape)
-    before = _first_rows(loop, graph, stacks, buffers, first_number)
+        shape = (loop.length + (number < loop.states), *static(tensor.shape))
+        loop.stacks[number] = buffers.temporary(loop.results.get(number, tensor), shape)
+    before = loop.first_rows(graph)
     steps: list[Step] = []
     if loop.length:
-        fused = fuse(graph, target, given=_given(loop, graph, stacks, buffers))
-        steps = _iteration_steps(loop, fused, stacks, buffers, first_number + len(before))
-    buffers.buffer_of |= {tensor: stacks[number] for number, tensor in loop.results.items()}
+        steps = loop.iteration_steps(fuse(graph, target, given=loop.given(graph)))
+    buffers.buffer_of |= {tensor: loop.stacks[number] for number, tensor in loop.results.items()}
     return before, steps, loop.axis
-
-
-def _first_rows(
-    loop: _Loop, graph: Graph, stacks: Mapping[int, str], buffers: Buffers, first_number: int
-) -> list[Step]:
-    """Steps that store the initial states; without iterations, also empty further results."""
-    before: list[Step] = []
-    for number, (_, tensor) in zip(loop.outputs, graph.outputs, strict=True):
-        shape = static(tensor.shape)
-        name = f"{first_number + len(before)}"
-        if number < loop.states:
-            start = IterationRow(stacks[number], loop.initial * size_of(shape))
-            source = loop.operands[number]
-            before.append(_copy(source, start, buffers.buffer_of, f"{name}.initial"))
-        elif not loop.length:
-            nothing = broadcast_to(constant(0, tensor.dtype), (0, *shape))
-            start = IterationRow(stacks[number], Index())
-            before.append(_copy(nothing, start, buffers.buffer_of, f"{name}.empty"))
-    return before
-
-
-def _given(
-    loop: _Loop, graph: Graph, stacks: Mapping[int, str], buffers: Buffers
-) -> dict[Tensor, Location]:
-    """The locations of an iteration's inputs: states, elements of sequences, constants."""
-    given: dict[Tensor, Location] = {}
-    for number, leaf in enumerate(graph.inputs[: loop.states]):
-        row = loop.read * size_of(static(leaf.shape))
-        given[leaf] = IterationRow(named(stacks[number]), row)
-    locations: dict[Tensor, Location] = {
-        one: named(buffer) for one, buffer in buffers.buffer_of.items()
-    }
-
-    def pulling(operand: Tensor, time: Coordinates) -> Location:
-        return lambda coordinates: pulled(operand, (*time, *coordinates), locations)
-
-    others = zip(graph.inputs[loop.states :], loop.operands[loop.states :], strict=True)
-    for number, (leaf, operand) in enumerate(others):
-        # The element of a sequence at the iteration's time, or a constant.
-        given[leaf] = pulling(operand, (loop.time,) if number < loop.sequences else ())
-    return given
-
-
-def _iteration_steps(
-    loop: _Loop, fused: Fused, stacks: Mapping[int, str], buffers: Buffers, first_number: int
-) -> list[Step]:
-    """The steps of one iteration."""
-    locations: dict[Tensor, str | IterationRow] = {**buffers.of_constants(fused.graph)}
-    for number, (_, tensor) in zip(loop.outputs, fused.graph.outputs, strict=True):
-        locations[tensor] = IterationRow(
-            stacks[number], loop.written(number) * size_of(static(tensor.shape))
-        )
-    steps: list[Step] = []
-    for group in fused.groups:
-        # Recurrences inside an iteration were unrolled before.
-        assert group.step is not None
-        for one in group.members:
-            if one in group.stored and one not in locations:
-                locations[one] = buffers.temporary(one)
-        label = f"{first_number + len(steps)}.{readable_name(group.members[-1])}"
-        steps.append(group.step.written(locations, label))
-    return steps
 
 
 def _copy(

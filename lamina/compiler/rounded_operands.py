@@ -102,13 +102,13 @@ def with_rounded_operands(graph: Graph, target: Target) -> RoundedOperands:
     return RoundedOperands(new, frozenset(stored.values()) - copies.keys(), copies)
 
 
-def preparing(copy: str, dtype: DType, source: Buffer, number: int) -> Loop:
-    """The step of a number that makes a copy in a buffer from the buffer of its source."""
+def preparing(copy: str, dtype: DType, source: Buffer) -> Loop:
+    """The step that makes a copy in a buffer from the buffer of its source."""
     axis = Axis("i0", source.size)
     at = axis_index(axis)
     primitive = "cast" if dtype.is_half else "round_to_tf32"
     value = Apply(primitive, (Load(source.name, at, source.dtype),), dtype)
-    return Loop(f"{number}.{copy}", (axis,), (Write((), (Store(copy, at, value),)),))
+    return Loop(copy, (axis,), (Write((), (Store(copy, at, value),)),))
 
 
 def _rounded(tensor: Tensor, dtype: DType) -> Tensor:
@@ -123,17 +123,15 @@ def _copy(one: _Rounding) -> Tensor:
 
 
 def _rounding(node: Tensor) -> _Rounding | None:
-    """What a tensor is the rounding of; None if it is none, or always stored.
-
-    Floats are rounded to 16 bits before they are moved, and to TF32 afterwards. Computed tensors
-    are stored in 16 bits anyway.
-    """
+    """What a tensor is the rounding of; None if it is none, or always stored."""
+    # Floats are rounded to 16 bits before they are moved, and to TF32 afterwards.
     if node.op is ROUND_TO_TF32:
         (moved,) = node.operands
         movements = _movements(moved)
         return _Rounding(movements[0].operands[0] if movements else moved, float32)
     if node.op is CAST and node.dtype.is_half:
         (source,) = node.operands
+        # Computed tensors are stored in 16 bits anyway.
         if source.op is LEAF and source.dtype == float32:
             return _Rounding(source, node.dtype)
     return None
@@ -163,7 +161,11 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
             read = [one for one in ends if one is not None]
             for end in read if len(read) == len(ends) else ():
                 if end in roundings and _size(end):
-                    passes[roundings[end]].append(_multiplications(node) / _size(end) / tile)
+                    extents: dict[str, int] = {}
+                    for name, operand in zip(("left", "right"), node.operands, strict=True):
+                        extents |= zip(node.attributes[name], static(operand.shape), strict=True)
+                    multiplications = size_of([*extents.values()])
+                    passes[roundings[end]].append(multiplications / _size(end) / tile)
     users, roots = users_of(nodes), set(graph.roots)
     inside: dict[_Rounding, set[Tensor]] = defaultdict(set)
     for node, one in roundings.items():
@@ -171,7 +173,10 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
 
     def is_worth(one: _Rounding) -> bool:
         used = {user for node in inside[one] - roundings.keys() for user in users[node]}
-        is_separate = one.is_of_leaf or _is_moved(one.source)
+        floats = [x for x in read_operands(one.source) if x.dtype.is_float]
+        # Products read what has elements of another tensor through a view.
+        is_moved = isinstance(one.source.op.lowering, Movement) and len(floats) == 1
+        is_separate = one.is_of_leaf or is_moved
         return is_worth_rounding(
             target,
             elements=_size(one.source),
@@ -197,19 +202,5 @@ def _end(operand: Tensor, roundings: Mapping[Tensor, _Rounding]) -> Tensor | Non
     return node if _size(read) == _size(operand) else None
 
 
-def _is_moved(node: Tensor) -> bool:
-    """Whether the tensor has elements of another one, so that products read it through a view."""
-    floats = [x for x in read_operands(node) if x.dtype.is_float]
-    return isinstance(node.op.lowering, Movement) and len(floats) == 1
-
-
 def _size(node: Tensor) -> int:
     return size_of(static(node.shape))
-
-
-def _multiplications(node: Tensor) -> int:
-    """The multiplications of a contraction."""
-    extents: dict[str, int] = {}
-    for name, operand in zip(("left", "right"), node.operands, strict=True):
-        extents |= zip(node.attributes[name], static(operand.shape), strict=True)
-    return size_of([*extents.values()])

@@ -9,7 +9,7 @@ the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.base.shapes import int64, size_of
@@ -22,7 +22,7 @@ from lamina.program.index import (
     gathered_index,
     unflatten,
 )
-from lamina.program.program import Buffer, Repeat
+from lamina.program.program import Buffer, Repeat, replaced_steps
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Load, Local, Position, Scalar, indices
 from lamina.program.steps import Loop, SegmentSum, Sort, Step, Store, Write, position_dtype
@@ -32,30 +32,18 @@ def sort_scatters(
     buffers: dict[str, Buffer], steps: Sequence[Step], repeats: Sequence[Repeat]
 ) -> tuple[list[Step], list[Repeat]]:
     """The steps with two parallel ones for each sequential scatter; adds buffers for the order."""
-    new: list[Step] = []
-    starts: list[int] = []  # for each old step, the number of its first new step
-    for step in steps:
-        starts.append(len(new))
-        replacement = _sorted_scatter(step, buffers) if isinstance(step, Loop) else ()
-        new += replacement or (step,)
-    starts.append(len(new))
-    moved = [Repeat(one.axis, starts[one.first], starts[one.last]) for one in repeats]
-    return [_numbered(number, step) for number, step in enumerate(new)], moved
+    return replaced_steps((_sorted_scatter(step, buffers) for step in steps), repeats)
 
 
-def _numbered(number: int, step: Step) -> Step:
-    """The step with its number at the beginning of its name."""
-    name = f"{number}.{step.name.split('.', 1)[1]}"
-    return step if name == step.name else replace(step, name=name)
-
-
-def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
-    """The two steps for a scatter, and a new buffer for the order; none for another loop."""
-    match loop.stages:
-        case (Write(cleared, (Store() as zero,)), Write(axes, (Store() as addition,), True)):
+def _sorted_scatter(loop: Step, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
+    """The two steps for a scatter, and a new buffer for the order; another step as it is."""
+    match loop:
+        case Loop(
+            stages=(Write(cleared, (Store() as zero,)), Write(axes, (Store() as addition,), True))
+        ):
             pass
         case _:
-            return ()
+            return (loop,)
     # Both indices without their common terms, relative to the constant of the zeros.
     both = tuple(term for term in addition.index.terms if term in zero.index.terms)
     common = Index(zero.index.constant, both)
@@ -66,7 +54,10 @@ def _sorted_scatter(loop: Loop, buffers: dict[str, Buffer]) -> tuple[Step, ...]:
     sorting = Rewrite(index_of_axis).index(key)
     used = {axis for index in (sorting, *indices(Position(sorting))) for axis in axes_of(index)}
     outer = tuple(axis for axis in loop.axes if axis in used)
-    name = _unused(f"{loop.name.split('.', 1)[1]}.order", buffers)
+    name, number = f"{loop.name}.order", 1
+    while name in buffers:
+        number += 1
+        name = f"{loop.name}.order#{number}"
     dtype = position_dtype(rank)
     order = Buffer(name, "temporary", (*(axis.extent for axis in outer), rank.extent), dtype)
     buffers[name] = order
@@ -91,11 +82,3 @@ def _axes_of_value(axes: Sequence[Axis], value: Index) -> dict[Axis, Index]:
     """The index of each axis of the values, in terms of the flat index of a value."""
     indices_of_axes = unflatten(value, [axis.extent for axis in axes])
     return dict(zip(axes, indices_of_axes, strict=True))
-
-
-def _unused(wanted: str, buffers: Mapping[str, Buffer]) -> str:
-    name, number = wanted, 1
-    while name in buffers:
-        number += 1
-        name = f"{wanted}#{number}"
-    return name

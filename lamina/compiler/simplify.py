@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, cast
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def _sharing(settled: dict[Tensor, Any]) -> Callable[[Tensor, tuple[Tensor, ...]
         attributes = settled.get(node)
         if attributes is None:
             new = _simplified(node)
-            attributes = _attributes_key(new)
+            attributes = attributes_key(new)
             if new is node:
                 settled[node] = attributes
             node = new
@@ -64,13 +64,16 @@ def _sharing(settled: dict[Tensor, Any]) -> Callable[[Tensor, tuple[Tensor, ...]
     return shared
 
 
-def _attributes_key(node: Tensor) -> Any:
-    return tuple(sorted([(name, _exact(value)) for name, value in node.attributes.items()]))
+def exact(value: Hashable) -> Hashable:
+    """A key that distinguishes equal values: 0.0 and -0.0, 1 and True."""
+    if isinstance(value, tuple):
+        return tuple([exact(item) for item in cast(tuple[Hashable, ...], value)])
+    return (type(value), repr(value)) if isinstance(value, bool | float) else value
 
 
-def _exact(value: Any) -> Any:
-    """A key that distinguishes 0.0 from -0.0, which are equal."""
-    return repr(value) if isinstance(value, float) else value
+def attributes_key(node: Tensor, key: Callable[[Any], Hashable] = exact) -> Hashable:
+    """The attributes of a tensor as a key, from the keys of their values."""
+    return tuple(sorted([(name, key(value)) for name, value in node.attributes.items()]))
 
 
 def _simplified(node: Tensor) -> Tensor:
@@ -268,7 +271,7 @@ def keeps_elements(node: Tensor) -> bool:
     is_moved = isinstance(node.op.lowering, Movement) and len(node.operands) == 1
     # `one_hot` makes floats of integers.
     has_floats = all(x.dtype.is_float for x in node.operands)
-    return is_moved and has_floats and all(_exact(fill) in ("0", "0.0") for fill in fills)
+    return is_moved and has_floats and all(repr(fill) == "0.0" for fill in fills)
 
 
 def _moved(node: Tensor) -> Tensor | None:
@@ -316,12 +319,10 @@ def _sum(node: Tensor) -> Tensor | None:
     # A sum of equal terms: one term times their number.
     source = operand.operands[0]
     lead = operand.rank - source.rank
-    repeated = [
-        axis
+    if not all(
+        axis < lead or (source.shape[axis - lead] == 1 and operand.shape[axis] != 1)
         for axis in axes
-        if axis < lead or (source.shape[axis - lead] == 1 and operand.shape[axis] != 1)
-    ]
-    if len(repeated) != len(axes):
+    ):
         return None
     kept = tuple(
         (1 if axis < lead else source.shape[axis - lead])

@@ -16,7 +16,7 @@ from lamina.ops.arguments import as_tensor, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull, Reduction
 from lamina.ops.movement import reshape
 from lamina.ops.records import Typed, make_op
-from lamina.program.index import constant_index
+from lamina.program.index import Index
 from lamina.program.scalar import Scalar
 
 __all__ = ["broadcast_to", "sum_to"]
@@ -40,7 +40,7 @@ def _broadcast_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Sca
     own = node.operands[0].shape
     last = coordinates[len(coordinates) - len(own) :]
     rows = zip(last, own, strict=True)
-    return pull(0, tuple(constant_index(0) if dim == 1 else index for index, dim in rows))
+    return pull(0, tuple(Index(0) if dim == 1 else index for index, dim in rows))
 
 
 BROADCAST_TO = make_op(

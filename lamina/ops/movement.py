@@ -18,7 +18,7 @@ from lamina.graph.attributes import Axes, Many, Permutation
 from lamina.ops.arguments import as_tensor, axes_of, axis_of, listed_axes, shape_of
 from lamina.ops.lowering_rules import Coordinates, Movement, Pull
 from lamina.ops.records import Given, Typed, as_op
-from lamina.program.index import Index, constant_index, flatten, unflatten
+from lamina.program.index import Index, flatten, unflatten
 from lamina.program.scalar import Scalar
 
 __all__ = ["expand_dims", "flip", "reshape", "squeeze", "transpose"]
@@ -192,7 +192,7 @@ def _flip_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     axes = node.attributes["axes"]
     extents = static(node.shape)
     moved = (
-        constant_index(extents[axis] - 1) - index if axis in axes else index
+        Index(extents[axis] - 1) - index if axis in axes else index
         for axis, index in enumerate(coordinates)
     )
     return pull(0, tuple(moved))

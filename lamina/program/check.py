@@ -13,7 +13,7 @@ from lamina.program.dtypes import check_scalars
 from lamina.program.index import Axis, Gathered, Index
 from lamina.program.parallel import may_overlap, memory_of, overlaps
 from lamina.program.points import find_meeting_points, find_point_outside
-from lamina.program.program import KINDS, Allocation, Program, Repeat
+from lamina.program.program import KINDS, Allocation, Program
 from lamina.program.ranges import range_of
 from lamina.program.scalar import Load, Position, indices
 from lamina.program.steps import (
@@ -24,12 +24,7 @@ from lamina.program.steps import (
     Sort,
     Step,
     Store,
-    Write,
-    inner_axes,
-    loads_of,
     reads_of,
-    stage_stores,
-    stage_values,
     stores_of,
     writes_of,
 )
@@ -62,17 +57,18 @@ def verify(program: Program) -> None:
         if same != number:
             raise InternalError(f"step {same} has the same name", where=where)
         repeat = program.repeated(number)
-        _check_axes(step, repeat, where)
+        iteration = None if repeat is None else repeat.axis
+        _check_axes(step, iteration, where)
         for store in stores_of(step):
             _check_access(program, store, where)
-        for load in loads_of(step):
+        for load in step.loads:
             _check_access(program, load, where)
         check_scalars(step, where)
         stages = step.stages if isinstance(step, Loop) else ()
         if len(stages) > 1 and any(isinstance(stage, Sort) for stage in stages):
             # Special kernels run it.
             raise InternalError("a sort must be the only stage of its loop", where=where)
-        _check_stores(program, step, repeat, where)
+        _check_stores(program, step, iteration, where)
         own = writes_of(step)
         missing = _read_before(step) - written
         if missing:
@@ -137,47 +133,27 @@ def _check_prepared(program: Program) -> None:
                 raise InternalError(f"prepares {name}, which does not outlive it", where=step.name)
 
 
-def _check_axes(step: Step, repeat: Repeat | None, where: str) -> None:
+def _check_axes(step: Step, iteration: Axis | None, where: str) -> None:
     """Checks that each axis is iterated once, and that indices depend on iterated axes only."""
-    around = [] if repeat is None else [repeat.axis]
+    around = () if iteration is None else (iteration,)
     if isinstance(step, Contraction):
-        batch, m, n, k = step.batch, step.m, step.n, step.k
-        _check_nest((*around, *batch, *m, *n, *k), (), where)
-        _check_nest((*around, *batch, *m, *k), indices(step.left), where)
-        _check_nest((*around, *batch, *k, *n), indices(step.right), where)
-        stored = [store.index for store in step.stores]
-        values = indices(*(store.value for store in step.stores))
-        _check_nest((*around, *batch, *m, *n), (*stored, *values), where)
-        for window in step.left_windows:
-            check_window(window, step.left, (*batch, *m, *k), k, where)
-        for window in step.right_windows:
-            check_window(window, step.right, (*batch, *n, *k), k, where)
-        return
-    if isinstance(step, Chain):
-        outer, batch, k = (*around, *step.axes), (*around, *step.batch), step.k
-        for product in step.products:
-            _check_nest((*outer, *k, *product.axes), (), where)
-            _check_nest((*outer, *product.axes), indices(product.left), where)
-            _check_nest((*batch, *k, *product.axes), indices(product.right), where)
+        for windows, view, axes in (
+            (step.left_windows, step.left, step.m),
+            (step.right_windows, step.right, step.n),
+        ):
+            for window in windows:
+                check_window(window, view, (*step.batch, *axes, *step.k), step.k, where)
+    elif isinstance(step, Chain):
         for stage in step.reductions:
-            if stage.axes not in ((), k):
+            if stage.axes not in ((), step.k):
                 raise InternalError(f"reduces over other axes than k: {stage}", where=where)
-            _check_nest((*outer, *stage.axes), indices(stage.value), where)
-        nests = [((), step.stores), *((one.n, one.stores) for one in step.sums)]
-        for axes, stores in nests:
-            values = indices(*(store.value for store in stores))
-            stored = [store.index for store in stores]
-            _check_nest((*outer, *axes), (*stored, *values), where)
-        for total in step.sums:
-            _check_nest((*outer, *k), indices(total.weight), where)
-            _check_nest((*batch, *k, *total.n), indices(total.right), where)
-        return
-    for stage in step.stages:
-        stored = [store.index for store in stage_stores(stage)]
-        values = indices(*stage_values(stage))
-        _check_nest((*around, *step.axes, *inner_axes(stage)), (*stored, *values), where)
-        if isinstance(stage, SegmentSum):
-            _check_nest((*around, *step.axes), indices(Position(stage.segment)), where)
+    else:
+        for stage in step.stages:
+            if isinstance(stage, SegmentSum):
+                _check_nest((*around, *step.axes), indices(Position(stage.segment)), where)
+    for nest in step.nests:
+        stored = [store.index for store in nest.stores]
+        _check_nest((*around, *nest.axes), (*stored, *indices(*nest.values)), where)
 
 
 def _check_nest(axes: Sequence[Axis], within: Iterable[Index], where: str) -> None:
@@ -210,7 +186,7 @@ def _check_indices(checked: Iterable[Index], known: set[Axis], where: str) -> No
 
 def _read_before(step: Step) -> set[str]:
     """The buffers whose contents from before the step it reads."""
-    read = {load.buffer for load in loads_of(step)}
+    read = {load.buffer for load in step.loads}
     cleared: set[str] = set()
     for store in stores_of(step):
         if not store.accumulate:
@@ -220,44 +196,30 @@ def _read_before(step: Step) -> set[str]:
     return read
 
 
-def _check_stores(program: Program, step: Step, repeat: Repeat | None, where: str) -> None:
+def _check_stores(program: Program, step: Step, iteration: Axis | None, where: str) -> None:
     """Checks that no two points store in one element, except by additions in order."""
     earlier: list[tuple[Store, tuple[Axis, ...]]] = []
-    # (axes, stores, whether the points are run in order) of each stage.
-    nests: list[tuple[tuple[Axis, ...], tuple[Store, ...], bool]]
-    if isinstance(step, Contraction):
-        outer = step.result_axes
-        nests = [(outer, step.stores, False)]
-    elif isinstance(step, Chain):
-        outer = step.axes
-        sums = ((one.n, one.stores) for one in step.sums)
-        nests = [((*outer, *n), stores, False) for n, stores in (((), step.stores), *sums)]
-    else:
-        outer = step.axes
-        nests = [
-            ((*outer, *inner_axes(s)), stage_stores(s), isinstance(s, Write) and s.sequential)
-            for s in step.stages
-        ]
-    for axes, stores, in_order in nests:
+    for nest in step.nests:
+        axes, stores = nest.axes, nest.stores
         # A nest without points stores nothing.
-        if not all(axis.extent for axis in (*axes, *([repeat.axis] if repeat else ()))):
+        if not all(axis.extent for axis in (*axes, *([iteration] if iteration else ()))):
             continue
         for number, store in enumerate(stores):
             if not program.buffers[store.buffer].size:
                 raise InternalError(f"stores in {store.buffer}, which is empty", where=where)
-            apart = outer if in_order and store.accumulate else axes
-            _check_apart_at(repeat, where, (store, axes), (store, axes), apart)
+            apart = step.axes if nest.in_order and store.accumulate else axes
+            _check_apart_at(iteration, where, (store, axes), (store, axes), apart)
             for other in stores[:number]:
                 both_add = store.accumulate and other.accumulate
                 differing = apart if both_add else None
-                _check_apart_at(repeat, where, (other, axes), (store, axes), differing)
+                _check_apart_at(iteration, where, (other, axes), (store, axes), differing)
             for other, other_axes in earlier:
-                _check_apart_at(repeat, where, (other, other_axes), (store, axes), outer)
+                _check_apart_at(iteration, where, (other, other_axes), (store, axes), step.axes)
         earlier += [(store, axes) for store in stores]
 
 
 def _check_apart_at(
-    repeat: Repeat | None,
+    iteration: Axis | None,
     where: str,
     one: tuple[Store, tuple[Axis, ...]],
     other: tuple[Store, tuple[Axis, ...]],
@@ -270,15 +232,16 @@ def _check_apart_at(
     (first, first_axes), (second, second_axes) = one, other
     if first.buffer != second.buffer:
         return
-    fixed = None if repeat is None else repeat.axis
     if apart is None:
-        proved = never_meet(first.index, second.index, fixed)
+        proved = never_meet(first.index, second.index, iteration)
     else:
         several = tuple(axis for axis in apart if axis.extent > 1)
-        proved = meet_at_one_point(first.index, second.index, several, fixed)
+        proved = meet_at_one_point(first.index, second.index, several, iteration)
     if proved:
         return
-    points = find_meeting_points(first.index, first_axes, second.index, second_axes, apart, fixed)
+    points = find_meeting_points(
+        *(first.index, first_axes, second.index, second_axes, apart, iteration)
+    )
     if points:
         elements = dict.fromkeys(f"{store.buffer}[{store.index}]" for store in (first, second))
         problem = f"stores {' and '.join(elements)} in one element, {points}"

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.program.index import Axis, Index, axes_of
 from lamina.program.program import Buffer
-from lamina.program.scalar import CONVERSIONS, Apply, Load, Scalar, postorder, varying
-from lamina.program.steps import (
-    Chain,
-    Contraction,
-    Reduce,
-    Scan,
-    SegmentSum,
-    Step,
-    Store,
-    inner_axes,
-    stage_stores,
-    stage_values,
-)
+from lamina.program.scalar import CONVERSIONS, Apply, Load, postorder, varying
+from lamina.program.steps import Chain, Contraction, Step, Store, inner_axes
 
 # Primitives that only convert or choose numbers.
 _NO_ARITHMETIC = frozenset((*CONVERSIONS, "select"))
@@ -62,64 +51,22 @@ def cost_of(step: Step, buffers: Mapping[str, Buffer], repeated: Axis | None = N
             used = axes_of(access.index)
             counts[access.buffer] += size_of([axis.extent for axis in axes if axis in used])
 
-    for own, values, stores, combining in _nests(step):
-        axes = (*iterations, *own)
+    for nest in step.nests:
+        axes = [axis for axis in (*iterations, *nest.axes) if axis not in nest.once]
         points = size_of([axis.extent for axis in axes])
-        scalars = [*values, *(store.value for store in stores)]
-        at_points = set(varying(*scalars))
-        for scalar in postorder(*scalars):
+        at_points = set(varying(*nest.values))
+        for scalar in postorder(*nest.values):
             if isinstance(scalar, Apply):
                 operations += (points if scalar in at_points else 1) * _operations(scalar)
             elif isinstance(scalar, Load):
                 touch(read, scalar, axes)
-        operations += points * combining
-        for store in stores:
+        operations += points * nest.combining
+        for store in nest.stores:
             touch(written, store, axes)
             if store.accumulate:
                 operations += points
                 read[store.buffer] += size_of([a.extent for a in axes])
     return Cost(operations, _bytes(read, buffers), _bytes(written, buffers))
-
-
-def _nests(
-    step: Step,
-) -> Iterator[tuple[tuple[Axis, ...], tuple[Scalar, ...], tuple[Store, ...], int]]:
-    """(axes, values, stores, operations that combine a value) of each loop nest."""
-    if isinstance(step, Contraction):
-        outer = (*step.batch, *step.m, *step.n)
-        yield (*step.batch, *step.m, *step.k), (step.left,), (), 0
-        yield (*step.batch, *step.k, *step.n), (step.right,), (), 0
-        yield (*outer, *step.k), (), (), 2
-        yield outer, (), step.stores, 0
-        return
-    if isinstance(step, Chain):
-        at_k = (*step.axes, *step.k)
-        for product in step.products:
-            yield (*step.axes, *product.axes), (product.left,), (), 0
-            yield (*step.batch, *step.k, *product.axes), (product.right,), (), 0
-            yield (*at_k, *product.axes), (), (), 2
-        for stage in step.reductions:
-            yield (*step.axes, *stage.axes), (stage.value,), (), int(bool(stage.axes))
-        yield at_k, tuple(one.weight for one in step.sums), (), 0
-        yield step.axes, (), step.stores, 0
-        for one in step.sums:
-            yield (*step.batch, *step.k, *one.n), (one.right,), (), 0
-            yield (*at_k, *one.n), (), (), 2
-            yield (*step.axes, *one.n), (), one.stores, 0
-        return
-    for stage in step.stages:
-        if isinstance(stage, Reduce):
-            combining = int(bool(stage.axes) and stage.value.dtype.is_float)
-            yield (*step.axes, *stage.axes), (stage.value,), (), combining
-        elif isinstance(stage, SegmentSum):
-            # Each value is added to one segment only.
-            fixed = [axis for axis in step.axes if axis not in axes_of(stage.segment)]
-            values = (stage.key, stage.value)
-            yield (*fixed, stage.axis), values, (), int(stage.dtype.is_float)
-        else:
-            combining = int(isinstance(stage, Scan) and stage.dtype.is_float)
-            axes, values = (*step.axes, *inner_axes(stage)), stage_values(stage)
-            yield axes, values, stage_stores(stage), combining
 
 
 def _operations(scalar: Apply) -> int:

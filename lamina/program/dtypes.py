@@ -7,6 +7,7 @@ from typing import final
 
 from lamina.base.shapes import DType, bool_, float32, float64, int32, int64, uint32
 from lamina.errors import InternalError
+from lamina.program import steps
 from lamina.program.scalar import (
     PRIMITIVES,
     Apply,
@@ -18,22 +19,6 @@ from lamina.program.scalar import (
     Within,
     indices_of,
     postorder,
-)
-from lamina.program.steps import (
-    COMBINERS,
-    POSITIONAL,
-    Chain,
-    Contraction,
-    Reduce,
-    Scan,
-    SegmentSum,
-    Sort,
-    Stage,
-    Step,
-    Store,
-    position_dtype,
-    stage_stores,
-    stage_values,
 )
 
 # Whether a primitive may have these operand dtypes and this result dtype.
@@ -88,24 +73,24 @@ _RULES: Mapping[str, _Rule] = {
 }
 
 
-def check_scalars(step: Step, where: str) -> None:
+def check_scalars(step: steps.Step, where: str) -> None:
     """Raises InternalError for a scalar of a wrong dtype, or one that is not defined."""
     checker = _Checker(where)
-    if isinstance(step, Contraction):
+    if isinstance(step, steps.Contraction):
         checker.check_product(step.result, step.left, step.right, step.dtype)
         checker.define(step.result, step.dtype)
         checker.check_stores(step.stores)
         return
-    if isinstance(step, Chain):
+    if isinstance(step, steps.Chain):
         _check_chain(step, checker)
         return
     for stage in step.stages:
-        checker.check(*stage_values(stage))
+        checker.check(*steps.stage_values(stage))
         checker.check_stage(stage)
-        checker.check_stores(stage_stores(stage))
+        checker.check_stores(steps.stage_stores(stage))
 
 
-def _check_chain(step: Chain, checker: _Checker) -> None:
+def _check_chain(step: steps.Chain, checker: _Checker) -> None:
     """Stores know the reductions and their own sum, and nothing of a single k."""
     at_rows = _Checker(checker.where)
     for product in step.products:
@@ -125,11 +110,7 @@ def _check_chain(step: Chain, checker: _Checker) -> None:
 
 @final
 class _Checker:
-    """Checks scalars in the order in which a step computes them.
-
-    Args:
-        where: the step, for errors.
-    """
+    """Checks scalars in the order in which a step computes them; errors name `where`, the step."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -153,7 +134,7 @@ class _Checker:
         if not left.dtype == right.dtype == dtype or dtype.is_half:
             self.refuse(f"{result} is {dtype}, but multiplies {left.dtype} by {right.dtype}")
 
-    def check_stores(self, stores: Sequence[Store]) -> None:
+    def check_stores(self, stores: Sequence[steps.Store]) -> None:
         """Checks the values of stores and the values gathered in their indices."""
         self.check(*(store.value for store in stores))
         for store in stores:
@@ -162,33 +143,33 @@ class _Checker:
             if store.index.values:
                 self.check(Position(store.index))
 
-    def check_stage(self, stage: Stage) -> None:
+    def check_stage(self, stage: steps.Stage) -> None:
         """Checks the combination of a stage, and defines its local."""
-        if isinstance(stage, Sort | SegmentSum) and stage.key.dtype.kind != "int":
+        if isinstance(stage, steps.Sort | steps.SegmentSum) and stage.key.dtype.kind != "int":
             self.refuse(f"a key is not an integer: {stage.key}")
-        if isinstance(stage, Sort) and stage.dtype != position_dtype(stage.axis):
+        if isinstance(stage, steps.Sort) and stage.dtype != steps.position_dtype(stage.axis):
             self.refuse(f"positions cannot be {stage.dtype}: {stage}")
-        if isinstance(stage, Reduce | Scan) and stage.combine not in COMBINERS:
+        if isinstance(stage, steps.Reduce | steps.Scan) and stage.combine not in steps.COMBINERS:
             self.refuse(f"there is no combiner {stage.combine!r}")
-        if isinstance(stage, Scan) and stage.combine in POSITIONAL:
+        if isinstance(stage, steps.Scan) and stage.combine in steps.POSITIONAL:
             self.refuse(f"there is no running {stage.combine}")
-        if isinstance(stage, Reduce | Scan | SegmentSum):
+        if isinstance(stage, steps.Reduce | steps.Scan | steps.SegmentSum):
             self._check_combined(stage)
-        if isinstance(stage, Reduce | SegmentSum):
+        if isinstance(stage, steps.Reduce | steps.SegmentSum):
             self.define(stage.local, stage.dtype)
 
-    def _check_combined(self, stage: Reduce | Scan | SegmentSum) -> None:
-        combine = "sum" if isinstance(stage, SegmentSum) else stage.combine
+    def _check_combined(self, stage: steps.Reduce | steps.Scan | steps.SegmentSum) -> None:
+        combine = "sum" if isinstance(stage, steps.SegmentSum) else stage.combine
         found = stage.value.dtype
         combined = f"the {combine} of {found}"
-        if isinstance(stage, Reduce) and not stage.axes:
+        if isinstance(stage, steps.Reduce) and not stage.axes:
             combined = "its value"
-        elif combine in POSITIONAL:
+        elif combine in steps.POSITIONAL:
             found = int64
         if stage.value.dtype.is_half and combined != "its value":
             self.refuse(f"combines floats of 16 bits: {combined}")
         if stage.dtype != found:
-            name = stage.buffer if isinstance(stage, Scan) else stage.local
+            name = stage.buffer if isinstance(stage, steps.Scan) else stage.local
             self.refuse(f"{name} is {stage.dtype}, but {combined} is {found}")
 
     def check(self, *scalars: Scalar) -> None:

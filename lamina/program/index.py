@@ -80,16 +80,12 @@ class Gathered:
 Atom = Axis | Quotient | Remainder | Gathered
 
 
-def _order(atom: Atom) -> tuple[str, str]:
-    return type(atom).__name__, str(atom)
-
-
 @frozen_dataclass
 class Index:
     """`constant + sum of coefficient * atom`, in normal form.
 
-    Build with `constant_index`, `axis_index` and the operators; the constructor itself expects
-    terms that are merged, sorted and free of zero coefficients.
+    Build with `axis_index` and the operators; the constructor expects terms that are merged,
+    sorted and free of zero coefficients.
     """
 
     constant: int = 0
@@ -218,18 +214,14 @@ def _sum(constant: int, terms: Iterable[tuple[Atom, int]]) -> Index:
                 rest = {a: c for a, c in merged.items() if a != atom and a != match}
                 whole = atom.index * coefficient
                 return _sum(constant + whole.constant, (*rest.items(), *whole.terms))
-    return Index(constant, tuple(sorted(merged.items(), key=lambda term: _order(term[0]))))
+    ordered = sorted(merged.items(), key=lambda term: (type(term[0]).__name__, str(term[0])))
+    return Index(constant, tuple(ordered))
 
 
 def _only_atom(index: Index) -> Atom | None:
     """The atom, if the index is a single atom with the coefficient 1; otherwise None."""
     alone = not index.constant and len(index.terms) == 1 and index.terms[0][1] == 1
     return index.terms[0][0] if alone else None
-
-
-def constant_index(value: int) -> Index:
-    """The same index at every point."""
-    return Index(value)
 
 
 def axis_index(axis: Axis) -> Index:

@@ -15,7 +15,6 @@ from lamina.program.ranges import range_of
 from lamina.program.scalar import Load, loads
 from lamina.program.steps import (
     Chain,
-    Contraction,
     Loop,
     Scan,
     Sort,
@@ -25,7 +24,6 @@ from lamina.program.steps import (
     gathering_positions,
     inner_axes,
     stage_stores,
-    stage_values,
     stores_of,
 )
 
@@ -97,9 +95,7 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
     reads an element that another point overwrites.
     """
     step = program.steps[number]
-    if isinstance(step, Contraction):
-        return step.result_axes
-    if isinstance(step, Chain):
+    if not isinstance(step, Loop):
         return step.axes
     repeat = program.repeated(number)
     repeated = None if repeat is None else repeat.axis
@@ -136,19 +132,13 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
 
 def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]]:
     """The loads and stores of each stage; for a contraction, of its operands and its epilogue."""
-    if isinstance(step, Contraction):
-        yield loads(step.left, step.right), ()
-        values = [store.value for store in step.stores]
-        yield loads(*values, *gathering_positions(step.stores)), step.stores
-        return
     if isinstance(step, Chain):
         # Its points store at no particular time, so that they read nothing that one overwrites.
         yield step.loads, ()
         yield (), stores_of(step)
         return
-    for stage in step.stages:
-        stores = stage_stores(stage)
-        yield loads(*stage_values(stage), *gathering_positions(stores)), stores
+    for nest in step.nests:
+        yield loads(*nest.values, *gathering_positions(nest.stores)), nest.stores
 
 
 def may_overlap(

@@ -87,13 +87,7 @@ def _ends(offsets: Integers, keys: Integers) -> tuple[Integers, Integers, Intege
 
 @final
 class _Points:
-    """A numbered list of points of some axes.
-
-    Gathered indices are drawn at random from their range.
-
-    Args:
-        axes: of an extent of at least 1 each.
-    """
+    """A numbered list of points of some axes; gathered indices are drawn from their range."""
 
     def __init__(self, axes: Iterable[Axis]) -> None:
         self._axes = tuple(dict.fromkeys(axes))

@@ -7,7 +7,7 @@ the rules on which engines rely.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
 
@@ -111,6 +111,18 @@ class Repeat:
     axis: Axis
     first: int
     last: int
+
+
+def replaced_steps(
+    replacements: Iterable[Sequence[Step]], repeats: Sequence[Repeat]
+) -> tuple[list[Step], list[Repeat]]:
+    """The steps that replace each step of a program, and the repeats of the new ones."""
+    steps: list[Step] = []
+    starts = [0]
+    for some in replacements:
+        steps += some
+        starts.append(len(steps))
+    return steps, [Repeat(one.axis, starts[one.first], starts[one.last]) for one in repeats]
 
 
 @frozen_dataclass

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, TypeVar, final
 
+from lamina.program import steps
 from lamina.program.index import Atom, Axis, Index, Quotient, Remainder, gathered_index
 from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within, postorder
-from lamina.program.steps import (
-    Chain,
-    Contraction,
-    Loop,
-    Reduce,
-    SegmentSum,
-    Sort,
-    Stage,
-    Step,
-    Store,
-    Write,
-)
 from lamina.program.windows import Sliding
+
+_Record = TypeVar(
+    "_Record", bound=steps.Step | steps.Stage | steps.Store | steps.InnerProduct | steps.WeightedSum
+)
+
+# What is rewritten in each record, in the order of the text. `index` is an element of the record's
+# buffer.
+_REWRITTEN: Mapping[type, tuple[str, ...]] = {
+    steps.Loop: ("stages",),
+    steps.Reduce: ("value",),
+    steps.Write: ("stores",),
+    steps.Scan: ("value", "index"),
+    steps.Sort: ("key", "index"),
+    steps.SegmentSum: ("value", "key", "segment"),
+    steps.Store: ("index", "value"),
+    steps.Contraction: ("left", "right", "stores"),
+    steps.Chain: ("products", "reductions", "stores", "sums"),
+    steps.InnerProduct: ("left", "right"),
+    steps.WeightedSum: ("weight", "right", "stores"),
+}
 
 
 @final
@@ -68,71 +77,26 @@ class Rewrite:
         # None for indices without replacements.
         self._indices: dict[Index, Index | None] = {}
 
-    def step(self, step: Step) -> Step:
-        if isinstance(step, Chain):
-            return self.chain(step)
-        return self.loop(step) if isinstance(step, Loop) else self.contraction(step)
+    def record(self, record: _Record) -> _Record:
+        """A step, or a part of a step."""
+        given: Any = record
+        new: dict[str, Any] = {}
+        for name in _REWRITTEN[type(record)]:
+            value: Any = getattr(given, name)
+            if name == "index":
+                new["buffer"], new["index"] = self._location(given.buffer, value)
+            elif isinstance(value, tuple):
+                new[name] = self.records(value)
+            else:
+                new[name] = self.index(value) if isinstance(value, Index) else self.scalar(value)
+        if isinstance(record, steps.Contraction):
+            for name in ("left_windows", "right_windows"):
+                windows: tuple[Sliding, ...] = getattr(record, name)
+                new[name] = tuple(one for one in windows if one.axes.isdisjoint(self._axes))
+        return replace(record, **new)
 
-    def loop(self, loop: Loop) -> Loop:
-        return replace(loop, stages=tuple(self.stage(stage) for stage in loop.stages))
-
-    def contraction(self, step: Contraction) -> Contraction:
-        def kept(windows: tuple[Sliding, ...]) -> tuple[Sliding, ...]:
-            return tuple(one for one in windows if one.axes.isdisjoint(self._axes))
-
-        return replace(
-            step,
-            left=self.scalar(step.left),
-            right=self.scalar(step.right),
-            stores=self.stores(step.stores),
-            left_windows=kept(step.left_windows),
-            right_windows=kept(step.right_windows),
-        )
-
-    def chain(self, chain: Chain) -> Chain:
-        return replace(
-            chain,
-            products=tuple(
-                replace(one, left=self.scalar(one.left), right=self.scalar(one.right))
-                for one in chain.products
-            ),
-            reductions=tuple(
-                replace(one, value=self.scalar(one.value)) for one in chain.reductions
-            ),
-            stores=self.stores(chain.stores),
-            sums=tuple(
-                replace(
-                    one,
-                    weight=self.scalar(one.weight),
-                    right=self.scalar(one.right),
-                    stores=self.stores(one.stores),
-                )
-                for one in chain.sums
-            ),
-        )
-
-    def stage(self, stage: Stage) -> Stage:
-        if isinstance(stage, Write):
-            return replace(stage, stores=self.stores(stage.stores))
-        if isinstance(stage, Sort):
-            key = self.scalar(stage.key)
-            buffer, index = self._location(stage.buffer, stage.index)
-            return replace(stage, key=key, buffer=buffer, index=index)
-        value = self.scalar(stage.value)
-        if isinstance(stage, SegmentSum):
-            key, segment = self.scalar(stage.key), self.index(stage.segment)
-            return replace(stage, key=key, segment=segment, value=value)
-        if isinstance(stage, Reduce):
-            return replace(stage, value=value)
-        buffer, index = self._location(stage.buffer, stage.index)
-        return replace(stage, value=value, buffer=buffer, index=index)
-
-    def stores(self, stores: tuple[Store, ...]) -> tuple[Store, ...]:
-        return tuple(self.store(store) for store in stores)
-
-    def store(self, store: Store) -> Store:
-        buffer, index = self._location(store.buffer, store.index)
-        return replace(store, buffer=buffer, index=index, value=self.scalar(store.value))
+    def records(self, records: Sequence[_Record]) -> tuple[_Record, ...]:
+        return tuple(self.record(one) for one in records)
 
     def scalar(self, scalar: Scalar) -> Scalar:
         known = self._scalars

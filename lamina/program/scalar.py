@@ -34,51 +34,25 @@ from lamina.program.index import Index
 
 # name -> number of operands. Comparisons and logical operations give bool.
 PRIMITIVES: dict[str, int] = {
-    "add": 2,
-    "subtract": 2,
-    "multiply": 2,
+    **dict.fromkeys(("add", "subtract", "multiply"), 2),
     "multiply_add": 3,  # of floats: first * second + third
     "divide": 2,  # of floats
     "quotient": 2,  # of integers, truncated towards zero; 0 if divided by 0
     "fmod": 2,  # of floats: the remainder of a division truncated towards zero, exact
     # of integers: by squaring, wrapping around; negative powers are 0, except those of 1 and -1
     "power": 2,
-    "maximum": 2,  # NaN if either operand is NaN
-    "minimum": 2,  # NaN if either operand is NaN
-    "negative": 1,
-    "absolute": 1,
-    "sign": 1,
+    **dict.fromkeys(("maximum", "minimum"), 2),  # NaN if either operand is NaN
+    **dict.fromkeys(("negative", "absolute", "sign"), 1),
     "copysign": 2,  # of floats: the first operand's size with the second's sign
     "floor": 1,
     "round": 1,  # of floats: to the nearest whole number, the even one of two
-    "square_root": 1,
-    "reciprocal": 1,
-    "exp": 1,
-    "exp2": 1,
-    "expm1": 1,
-    "log": 1,
-    "log2": 1,
-    "log10": 1,
-    "log1p": 1,
-    "sin": 1,
-    "cos": 1,
-    "tan": 1,
+    **dict.fromkeys(("square_root", "reciprocal"), 1),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
+    **dict.fromkeys(("sin", "cos", "tan"), 1),
     "atan2": 2,  # of y and x: the angle of the point (x, y)
-    "sinh": 1,
-    "cosh": 1,
-    "tanh": 1,
-    "erf": 1,
-    "erfc": 1,
-    "sigmoid": 1,
-    "softplus": 1,
-    "equal": 2,
-    "not_equal": 2,
-    "less": 2,
-    "less_equal": 2,
-    "greater": 2,
-    "greater_equal": 2,
-    "logical_and": 2,
-    "logical_or": 2,
+    **dict.fromkeys(("sinh", "cosh", "tanh", "erf", "erfc", "sigmoid", "softplus"), 1),
+    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), 2),
+    **dict.fromkeys(("logical_and", "logical_or"), 2),
     "logical_not": 1,
     "select": 3,  # condition, value where true, value where false
     "cast": 1,
@@ -90,11 +64,7 @@ PRIMITIVES: dict[str, int] = {
     # seed (i64), step (i64), position (i64), stream (i64): 32 random bits (u32), Philox 4x32-10
     "random_bits": 4,
     # of integers; shifts by a negative number or by all bits and more leave only sign bits
-    "bitwise_and": 2,
-    "bitwise_or": 2,
-    "bitwise_xor": 2,
-    "shift_left": 2,
-    "shift_right": 2,
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"), 2),
 }
 
 
@@ -243,11 +213,7 @@ class Apply:
         """The scalar as text; in a long one, shared subexpressions are named after "where"."""
         if _written_out(self) <= LONGEST_WRITTEN_OUT:
             return text(self, {})
-        names: dict[Scalar, str] = {}
-        lines: list[str] = []
-        for scalar in shared(self):
-            lines.append(f"t{len(names)} = {text(scalar, names)}")
-            names[scalar] = f"t{len(names)}"
+        names, lines = named(self)
         return f"{text(self, names)} where {', '.join(lines)}" if lines else text(self, {})
 
     def __repr__(self) -> str:
@@ -316,12 +282,18 @@ def _written_out(scalar: Scalar) -> int:
     return counts[scalar]
 
 
-def shared(*roots: Scalar) -> tuple[Apply, ...]:
-    """The computed subexpressions that are used several times, operands before users."""
+def named(*roots: Scalar) -> tuple[dict[Scalar, str], list[str]]:
+    """Names for the computed subexpressions that are used several times, and their definitions."""
     uses = Counter(roots)
     for scalar in postorder(*roots):
         uses.update(operands_of(scalar))
-    return tuple(s for s in postorder(*roots) if isinstance(s, Apply) and uses[s] > 1)
+    names: dict[Scalar, str] = {}
+    lines: list[str] = []
+    for scalar in postorder(*roots):
+        if isinstance(scalar, Apply) and uses[scalar] > 1:
+            lines.append(f"t{len(names)} = {text(scalar, names)}")
+            names[scalar] = f"t{len(names)}"
+    return names, lines
 
 
 def postorder(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar]:

@@ -30,8 +30,8 @@ from typing import cast
 
 from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import DType, int32, int64, size_of
-from lamina.program.index import Axis, Index, axis_index
-from lamina.program.scalar import Apply, Load, Position, Scalar, loads, shared, text
+from lamina.program.index import Axis, Index, axes_of, axis_index
+from lamina.program.scalar import Apply, Load, Position, Scalar, loads, named, text
 from lamina.program.windows import Sliding
 
 # How a reduction combines values, and its result over no values; None if it needs at least one.
@@ -240,11 +240,37 @@ def stage_stores(stage: Stage) -> tuple[Store, ...]:
     return ()
 
 
+@frozen_dataclass
+class Nest:
+    """A loop nest of a step: what is computed and stored at each point of some axes.
+
+    Attributes:
+        axes: outermost first.
+        values: the computed values, those that are stored included.
+        stores: at each point.
+        combining: the operations that combine a value, or a product, with others.
+        in_order: whether points are run in order, except along the step's own axes.
+        once: the axes along which each value counts once, as it is added to one segment only.
+    """
+
+    axes: tuple[Axis, ...]
+    values: tuple[Scalar, ...] = ()
+    stores: tuple[Store, ...] = ()
+    combining: int = 0
+    in_order: bool = False
+    once: frozenset[Axis] = frozenset()
+
+
+def _storing(axes: tuple[Axis, ...], stores: tuple[Store, ...]) -> Nest:
+    return Nest(axes, tuple(store.value for store in stores), stores)
+
+
 class _Cached:
     """Loads and hash of a step, computed once."""
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
+        """Every distinct load, including those inside the indices of stores."""
         step = cast(Step, self)
         return loads(*scalars_of(step), *gathering_positions(stores_of(step)))
 
@@ -273,6 +299,24 @@ class Loop(_Cached):
 
     def __hash__(self) -> int:
         return self._hash
+
+    @cached_property
+    def nests(self) -> tuple[Nest, ...]:
+        """One for each stage."""
+        found: list[Nest] = []
+        for stage in self.stages:
+            inner, values = inner_axes(stage), stage_values(stage)
+            combines = isinstance(stage, Reduce | Scan | SegmentSum) and bool(inner)
+            segment = stage.segment if isinstance(stage, SegmentSum) else Index()
+            found.append(
+                Nest(
+                    *((*self.axes, *inner), values, stage_stores(stage)),
+                    combining=int(combines and values[-1].dtype.is_float),
+                    in_order=isinstance(stage, Write) and stage.sequential,
+                    once=frozenset(axes_of(segment)),
+                )
+            )
+        return tuple(found)
 
     def __str__(self) -> str:
         lines = [f"loop {self.name} over ({_over(self.axes)})"]
@@ -317,9 +361,19 @@ class Contraction(_Cached):
         return self._hash
 
     @property
-    def result_axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[Axis, ...]:
         """The axes over which the sums are stored: batch, m and n."""
         return (*self.batch, *self.m, *self.n)
+
+    @cached_property
+    def nests(self) -> tuple[Nest, ...]:
+        """The sums of products, both operands, and the epilogue."""
+        return (
+            Nest((*self.axes, *self.k), combining=2),
+            Nest((*self.batch, *self.m, *self.k), (self.left,)),
+            Nest((*self.batch, *self.k, *self.n), (self.right,)),
+            _storing(self.axes, self.stores),
+        )
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
@@ -413,6 +467,27 @@ class Chain(_Cached):
         """The axes of the points that are independent: batch and m."""
         return (*self.batch, *self.m)
 
+    @cached_property
+    def nests(self) -> tuple[Nest, ...]:
+        """Products and their operands, reductions, weighted sums and their operands, stores."""
+        found: list[Nest] = []
+        for product in self.products:
+            found += [
+                Nest((*self.axes, *self.k, *product.axes), combining=2),
+                Nest((*self.axes, *product.axes), (product.left,)),
+                Nest((*self.batch, *self.k, *product.axes), (product.right,)),
+            ]
+        for stage in self.reductions:
+            axes = (*self.axes, *stage.axes)
+            found.append(Nest(axes, (stage.value,), combining=bool(stage.axes)))
+        found.append(Nest((*self.axes, *self.k), tuple(total.weight for total in self.sums)))
+        for total in self.sums:
+            found.append(Nest((*self.axes, *self.k, *total.n), combining=2))
+            found.append(Nest((*self.batch, *self.k, *total.n), (total.right,)))
+        found.append(_storing(self.axes, self.stores))
+        found += [_storing((*self.axes, *total.n), total.stores) for total in self.sums]
+        return tuple(found)
+
     @property
     def extents(self) -> tuple[int, int, int]:
         """The sizes (b, m, k)."""
@@ -439,11 +514,7 @@ Step = Loop | Contraction | Chain
 
 def _store_lines(stores: tuple[Store, ...]) -> list[str]:
     """The stores as text; shared subexpressions are named first."""
-    names: dict[Scalar, str] = {}
-    lines: list[str] = []
-    for scalar in shared(*(store.value for store in stores)):
-        lines.append(f"t{len(names)} = {text(scalar, names)}")
-        names[scalar] = f"t{len(names)}"
+    names, lines = named(*(store.value for store in stores))
     return lines + [store.text(names) for store in stores]
 
 
@@ -453,35 +524,12 @@ def _over(axes: tuple[Axis, ...]) -> str:
 
 def stores_of(step: Step) -> tuple[Store, ...]:
     """Every store of a step; scans count as stores of their running value."""
-    if isinstance(step, Contraction):
-        return step.stores
-    if isinstance(step, Chain):
-        return (*step.stores, *(store for one in step.sums for store in one.stores))
-    return tuple(store for stage in step.stages for store in stage_stores(stage))
+    return tuple(store for nest in step.nests for store in nest.stores)
 
 
 def scalars_of(step: Step) -> Iterator[Scalar]:
     """The values that a step computes, views of a contraction included."""
-    if isinstance(step, Contraction):
-        yield step.left
-        yield step.right
-        yield from (store.value for store in step.stores)
-        return
-    if isinstance(step, Chain):
-        for product in step.products:
-            yield from (product.left, product.right)
-        yield from (one.value for one in step.reductions)
-        for total in step.sums:
-            yield from (total.weight, total.right)
-        yield from (store.value for store in stores_of(step))
-        return
-    for stage in step.stages:
-        yield from stage_values(stage)
-
-
-def loads_of(step: Step) -> tuple[Load, ...]:
-    """Every distinct load of a step, including those inside the indices of stores."""
-    return step.loads
+    return (value for nest in step.nests for value in nest.values)
 
 
 def gathering_positions(stores: Iterable[Store]) -> Iterator[Position]:
@@ -497,7 +545,7 @@ def loads_in_index(index: Index) -> tuple[Load, ...]:
 def reads_of(step: Step) -> frozenset[str]:
     """The names of the buffers that a step reads, including those of accumulating stores."""
     accumulated = {store.buffer for store in stores_of(step) if store.accumulate}
-    return frozenset({load.buffer for load in loads_of(step)} | accumulated)
+    return frozenset({load.buffer for load in step.loads} | accumulated)
 
 
 def writes_of(step: Step) -> frozenset[str]:

@@ -125,10 +125,7 @@ def sliding_at(
 
 
 def _moving(index: Index) -> tuple[Axis | None, int]:
-    """The axis of a coordinate along one axis, and its factor: 1 for a constant coordinate.
-
-    0 for a coordinate that moves along several axes or another expression.
-    """
+    """The axis of a coordinate, and its factor: 1 if it is constant, 0 along several axes."""
     if not index.terms:
         return None, 1
     (atom, factor), *others = index.terms
@@ -185,10 +182,7 @@ def check_window(
 def _shown(
     window: Sliding, bounds: Sequence[Bound], reached: tuple[int, int]
 ) -> tuple[int, int] | None:
-    """The first and the last of the reached indices at which the bounds hold.
-
-    None if the window's axes have other bounds.
-    """
+    """The ends of the reached indices at which the bounds hold; None if the axes have others."""
     first, last = reached
     rest = window.scaled_index % window.divisor
     whole = rest == Index()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.codegen.words import NATIVE_HALF, Words
+from lamina.codegen.words import NATIVE_HALF, Words, types
 
 C99 = Words(
     language="C99",
@@ -29,35 +29,20 @@ C99 = Words(
             for type, other in ((one, another), (another, one))
         ),
     ),
-    double_head=(),
     kernel="void",
     function="static",
-    apart="",
     address="{element} *",
     item="work_item",
     numbers="const uint64_t *",
     array="static const uint64_t {name}[{count}] = {{{numbers}}};",
     prefetch="(void){address}",
-    unsigned={
-        "i1": "bool",
-        "i8": "uint8_t",
-        "i16": "uint16_t",
-        "i32": "uint32_t",
-        "i64": "uint64_t",
-        "float": "float",
-        "double": "double",
-    },
+    unsigned=types("bool", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "float", "double"),
     signed={"i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t"},
     integer_suffix={"i8": "", "i16": "", "i32": "u", "i64": "ull"},
     bits="as_{type}({value})",
     # The conversion of a float beyond the integers is undefined, and must be avoided.
     nearest="{value} >= {high} ? {most} : {value} > {low} ? ({type}){value} : {least}",
-    float_function={"float": "{name}f", "double": "{name}"},
-    in_order=(),
-    rolled=(),
-    half=None,
-    vectors=None,
-    groups=None,
+    float_function="{name}f",
 )
 
 

@@ -54,10 +54,7 @@ _GATHER = 3
 
 
 def _is_packed(dtype: DType) -> bool:
-    """Whether elements are packed when they are written, and unpacked when they are read.
-
-    Floats of 16 bits are converted by few instructions.
-    """
+    """Whether elements are packed and unpacked; floats of 16 bits take only few instructions."""
     return dtype.itemsize < UNIT_BYTES and not dtype.is_half
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import final
 
 from lamina.base.shapes import size_of, static
 from lamina.compiler.buffers import is_number
-from lamina.compiler.fusion.precedence import Precedence, cycles
+from lamina.compiler.fusion.precedence import Precedence, cycle
 from lamina.compiler.fusion.results import DistinctResults
 from lamina.compiler.fusion.trials import Trials, UnnamedStep
 from lamina.compiler.fusion.views import boundary
@@ -111,10 +111,14 @@ class Groups:
         if elsewhere:
             return elsewhere
         written = {self.group_of[anchor]: target for anchor, target in self.in_place.items()}
-        return {
-            min((written[number] for number in sorted(cycle) if number in written), key=bytes_of)
-            for cycle in cycles(self.predecessors)
-        }
+        predecessors = dict(self.predecessors)
+        found: set[Tensor] = set()
+        while waiting := cycle(predecessors):
+            writers = sorted(written.keys() & set(waiting))
+            smallest = min(writers, key=lambda number: bytes_of(written[number]))
+            found.add(written[smallest])
+            predecessors[smallest] = set()
+        return found
 
     def begin_joining(self) -> None:
         """Must be called before `join`, and only if no leaf is blocked."""
@@ -180,11 +184,8 @@ def join_siblings(groups: Groups) -> None:
 
     A join saves the bytes of the second read.
     """
-
-    def share_input(first: int, second: int) -> bool:
-        return not groups.large_sources[first].isdisjoint(groups.large_sources[second])
-
-    _join_over_same_points(groups, share_input)
+    sources = groups.large_sources
+    _join_over_same_points(groups, lambda one, other: not sources[one].isdisjoint(sources[other]))
 
 
 def join_small(groups: Groups) -> None:
@@ -210,11 +211,8 @@ def _join_over_same_points(groups: Groups, is_worth_joining: Callable[[int, int]
     for numbers in by_points.values():
         for position, first in enumerate(numbers):
             for second in numbers[position + 1 : position + 1 + SIBLINGS_TRIED]:
-                if (
-                    first in groups.members
-                    and second in groups.members
-                    and is_worth_joining(first, second)
-                ):
+                exist = first in groups.members and second in groups.members
+                if exist and is_worth_joining(first, second):
                     groups.join(first, second)
 
 
@@ -237,17 +235,9 @@ def execution_order(groups: Groups) -> tuple[int, ...]:
     for number, needed in groups.predecessors.items():
         for one in needed:
             successors[one].append(number)
-    # When a group finishes, the growth of others can only fall. They are pushed again each time.
-    heap: list[tuple[tuple[int, int], int]] = []
-    ready: set[int] = set()
-
-    def put(number: int) -> None:
-        heappush(heap, (growth.of(number), number))
-
-    for number, needed in missing.items():
-        if not needed:
-            ready.add(number)
-            put(number)
+    ready = {number for number, needed in missing.items() if not needed}
+    heap = [(growth.of(number), number) for number in ready]
+    heapify(heap)
     done: list[int] = []
     while heap:
         _, best = heappop(heap)
@@ -255,13 +245,15 @@ def execution_order(groups: Groups) -> tuple[int, ...]:
             continue
         ready.remove(best)
         done.append(best)
-        for last in growth.finish(best) & ready:
-            put(last)
+        # When a group finishes, the growth of others can only fall. They are pushed again.
+        pushed = growth.finish(best) & ready
         for successor in successors[best]:
             missing[successor].remove(best)
             if not missing[successor]:
                 ready.add(successor)
-                put(successor)
+                pushed.add(successor)
+        for number in pushed:
+            heappush(heap, (growth.of(number), number))
     if len(done) < len(groups.members):
         raise InternalError("the steps of a program wait for each other in a cycle")
     return tuple(done)

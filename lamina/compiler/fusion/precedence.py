@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import final
 
 
@@ -71,40 +71,10 @@ class Precedence:
                     pending.append(one)
 
 
-def cycles(predecessors: Mapping[int, AbstractSet[int]]) -> list[list[int]]:
-    """The strongly connected components of more than one group: groups that wait for each other.
-
-    Tarjan, *Depth-first search and linear graph algorithms*, 1972, without recursion.
-    """
-    found: list[list[int]] = []
-    index: dict[int, int] = {}
-    lowest: dict[int, int] = {}
-    open_ones: dict[int, None] = {}
-    for root in predecessors:
-        if root in index:
-            continue
-        index[root] = lowest[root] = len(index)
-        open_ones[root] = None
-        pending = [(root, iter(predecessors[root]))]
-        while pending:
-            number, rest = pending[-1]
-            for one in rest:
-                if one not in index:
-                    index[one] = lowest[one] = len(index)
-                    open_ones[one] = None
-                    pending.append((one, iter(predecessors[one])))
-                    break
-                if one in open_ones:
-                    lowest[number] = min(lowest[number], index[one])
-            else:
-                pending.pop()
-                if pending:
-                    user = pending[-1][0]
-                    lowest[user] = min(lowest[user], lowest[number])
-                if lowest[number] == index[number]:
-                    component: list[int] = []
-                    while not component or component[-1] != number:
-                        component.append(open_ones.popitem()[0])
-                    if len(component) > 1:
-                        found.append(component)
-    return found
+def cycle(predecessors: Mapping[int, AbstractSet[int]]) -> list[int]:
+    """Groups that wait for each other; none if the groups have an order."""
+    try:
+        TopologicalSorter(predecessors).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []

@@ -118,11 +118,7 @@ def _needed_by_several(context: PassContext, anchors: Anchors) -> set[Tensor]:
 
 
 def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
-    """The tensors that are only sliced, into no more elements than they have.
-
-    Without storing them, no more elements are computed than with storing. A tensor whose only user
-    is elementwise and only sliced is also one of them.
-    """
+    """The tensors, or elementwise users of them, that are only sliced, into no more elements."""
     found: set[Tensor] = set()
     for node in reversed(nodes):
         sizes = [size_of(static(user.shape)) for user in users[node]]

@@ -14,6 +14,7 @@ from typing import cast, final
 from lamina.base.records import frozen_dataclass
 from lamina.compiler.lowering.lower import lower_group
 from lamina.compiler.lowering.pull import IterationRow, Location, NotOneStep
+from lamina.compiler.simplify import attributes_key
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Repeating
 from lamina.program.index import Index
@@ -50,7 +51,7 @@ class UnnamedStep:
         rewrite = Rewrite(
             buffer=lambda buffer: row(buffer).buffer, start=lambda buffer: row(buffer).start
         )
-        return replace(rewrite.step(self.step), name=name)
+        return replace(rewrite.record(self.step), name=name)
 
 
 @final
@@ -92,7 +93,7 @@ class Trials:
         }
         outputs = {one: str(buffer_ids[self._buffer(one)]) for one in stored}
         try:
-            return lower_group(members, outputs, locations, "")
+            return lower_group(members, outputs, locations)
         except NotOneStep:
             return None
 
@@ -171,14 +172,6 @@ class SubgraphSignatures:
     def _kind(self, node: Tensor) -> int:
         """A number for a tensor's op, shape, dtype and attributes."""
         if node not in self._kind_of:
-            attributes = sorted((name, exact(value)) for name, value in node.attributes.items())
-            kind = (node.op, node.shape, node.dtype, *attributes)
+            kind = (node.op, node.shape, node.dtype, attributes_key(node))
             self._kind_of[node] = self._kinds.setdefault(kind, len(self._kinds))
         return self._kind_of[node]
-
-
-def exact(value: Hashable) -> Hashable:
-    """A key that distinguishes equal values: 0.0 and -0.0, 1 and True."""
-    if isinstance(value, tuple):
-        return tuple(exact(item) for item in cast(tuple[Hashable, ...], value))
-    return (type(value), repr(value)) if isinstance(value, bool | float) else value

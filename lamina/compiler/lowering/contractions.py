@@ -31,7 +31,6 @@ def lower_contraction(
     contractions: Sequence[Tensor],
     stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
-    name: str,
 ) -> Contraction:
     """The contraction step of a group, whose other members form the epilogue.
 
@@ -66,7 +65,7 @@ def lower_contraction(
     # The axes of K are in the order of memory of the left operand.
     k_axes = sorted(axes_of_labels(k_labels), key=lambda axis: -abs(strides.get(axis, 0)))
     return Contraction(
-        name=name,
+        name="",
         batch=axes_of_labels(
             label for label in output_labels if label in left_labels and label in right_labels
         ),
@@ -86,24 +85,20 @@ def lower_contraction(
 def _fitted(
     windows: Iterable[Sliding], view: Scalar, axes: Collection[Axis], k_axes: Collection[Axis]
 ) -> tuple[Sliding, ...]:
-    """The windows between a view and its buffer, narrowed to the elements that it reads.
-
-    A window of one element at stride 1 without padding is omitted, because it is a plain axis.
-    """
+    """The windows between a view and its buffer, narrowed to the elements that it reads."""
     narrowed = (fitted(one, view) for one in windows if one.axes <= set(axes))
     used = [one for one in narrowed if one is not None and one.kind(k_axes) is not None]
+    # A window of one element at stride 1 without padding is a plain axis.
     return tuple(one for one in used if not (one.is_axis and one.stride == 1))
 
 
 def _labelled_operands(node: Tensor) -> tuple[_Labelled, _Labelled]:
-    """The operands with their labels, swapped if needed so that the right one has the last label.
-
-    Then elements along N are adjacent in the result.
-    """
+    """The operands with their labels, the one with the last label of the result on the right."""
     left, right = node.operands
     attributes = node.attributes
     one, other = (left, attributes["left"]), (right, attributes["right"])
     output: tuple[str, ...] = attributes["output"]
+    # So elements along N are adjacent in the result.
     return (other, one) if output and output[-1] not in other[1] else (one, other)
 
 

@@ -47,7 +47,6 @@ def lower_loop(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
-    name: str,
 ) -> Loop:
     """A loop that computes all members; arguments as for `lower_group`.
 
@@ -57,10 +56,10 @@ def lower_loop(
     concats = frozenset(m for m in members if m in stored and _concatenates_equal_shapes(m))
     if concats:
         try:
-            return _lowered_loop(members, stored, locations, name, concats)
+            return _lowered_loop(members, stored, locations, concats)
         except NotOneStep:
             pass
-    return _lowered_loop(members, stored, locations, name)
+    return _lowered_loop(members, stored, locations)
 
 
 def _concatenates_equal_shapes(node: Tensor) -> bool:
@@ -74,7 +73,6 @@ def _lowered_loop(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
-    name: str,
     concats: frozenset[Tensor] = frozenset(),
 ) -> Loop:
     """A loop that computes all members; the concats are stored operand by operand."""
@@ -126,7 +124,7 @@ def _lowered_loop(
         stages.append(Write(iterating(space.inner), tuple(writes[True])))
     if writes[False]:
         stages.append(Write((), tuple(writes[False])))
-    return Loop(name, iterating(space.outer), tuple(stages))
+    return Loop("", iterating(space.outer), tuple(stages))
 
 
 def _concat_stores(
@@ -145,20 +143,35 @@ def _concat_stores(
 
 
 def _loop_space(members: Sequence[Tensor]) -> Space:
-    """The iteration space of the members; without reductions, of the member of highest rank."""
+    """The iteration space of the members; without reductions, of the member of highest rank.
+
+    Refuses a member of another size than the outer axes or all axes.
+    """
     reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]
-    if not reductions:
+    if reductions:
+        shape = static(reductions[0].operands[0].shape)
+        reduced = set[int](reductions[0].attributes["axes"])
+        outer = numbered_axes("i", (n for axis, n in enumerate(shape) if axis not in reduced))
+        inner = numbered_axes("k", (n for axis, n in enumerate(shape) if axis in reduced))
+    else:
         largest = max(members, key=lambda m: m.rank)
-        outer = numbered_axes("i", static(largest.shape))
-        return _space(members, outer, ())
-    source = reductions[0].operands[0]
-    shape, reduced = static(source.shape), set[int](reductions[0].attributes["axes"])
-    outer = numbered_axes("i", (shape[axis] for axis in range(len(shape)) if axis not in reduced))
-    inner = numbered_axes("k", (shape[axis] for axis in range(len(shape)) if axis in reduced))
-    pattern = _pattern(reductions[0])
-    if any(_pattern(other) != pattern for other in reductions):
+        outer, inner = numbered_axes("i", static(largest.shape)), ()
+    patterns = [_pattern(one) for one in reductions]
+    if any(one != patterns[0] for one in patterns):
         raise NotOneStep
-    return _space(members, outer, inner)
+    outer_size = size_of([axis.extent for axis in outer])
+    full_size = outer_size * size_of([axis.extent for axis in inner])
+    flags = [[combined for _, combined in one] for one in patterns]
+    full: set[Tensor] = set()
+    for member in members:
+        size = size_of(static(member.shape))
+        if isinstance(member.op.lowering, Reduction) or size == outer_size:
+            continue
+        # Each reduction must combine the last axes.
+        if size != full_size or not all(combined == sorted(combined) for combined in flags):
+            raise NotOneStep
+        full.add(member)
+    return Space(outer, inner, frozenset(full))
 
 
 def _pattern(reduction: Tensor) -> tuple[tuple[int, bool], ...]:
@@ -166,24 +179,6 @@ def _pattern(reduction: Tensor) -> tuple[tuple[int, bool], ...]:
     shape = static(reduction.operands[0].shape)
     axes: tuple[int, ...] = reduction.attributes["axes"]
     return tuple((extent, axis in axes) for axis, extent in enumerate(shape) if extent != 1)
-
-
-def _space(members: Sequence[Tensor], outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> Space:
-    """The space of these axes; refuses a member of another size than the outer or all axes."""
-    outer_size = size_of([axis.extent for axis in outer])
-    full_size = outer_size * size_of([axis.extent for axis in inner])
-    reductions = [m for m in members if isinstance(m.op.lowering, Reduction)]
-    full: set[Tensor] = set()
-    for member in members:
-        size = size_of(static(member.shape))
-        if isinstance(member.op.lowering, Reduction) or size == outer_size:
-            continue
-        flags = ([combined for _, combined in _pattern(reduction)] for reduction in reductions)
-        # Each reduction must combine the last axes.
-        if size != full_size or not all(combined == sorted(combined) for combined in flags):
-            raise NotOneStep
-        full.add(member)
-    return Space(outer, inner, frozenset(full))
 
 
 def _reduced_coordinates(reduction: Tensor, space: Space) -> Coordinates:

@@ -28,32 +28,23 @@ from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Contracting, Repeating, Scanning, Scattering, Sorting
 from lamina.program.index import Axis, Index, axes_of, axis_index
 from lamina.program.scalar import Literal
-from lamina.program.steps import (
-    Contraction,
-    Loop,
-    Scan,
-    Sort,
-    Step,
-    Store,
-    Write,
-    loads_of,
-    stores_of,
-)
+from lamina.program.steps import Contraction, Loop, Scan, Sort, Step, Store, Write, stores_of
 
 
 def lower_group(
     members: Sequence[Tensor],
     stored: Mapping[Tensor, str | IterationRow],
     locations: Mapping[Tensor, Location],
-    name: str,
 ) -> Step:
-    """The step that computes a group; NotOneStep if one loop nest cannot compute all members.
+    """The step without a name that computes a group.
 
     Args:
         members: the group's anchors, operands before users.
         stored: the members that must be stored, and their locations.
         locations: of anchors of other groups, leaves and array constants.
-        name: the step's name.
+
+    Raises:
+        NotOneStep: if one loop nest cannot compute all members.
     """
     if any(isinstance(m.op.lowering, Repeating) for m in members):
         raise NotOneStep
@@ -61,28 +52,25 @@ def lower_group(
     if special:
         if len(members) > 1:
             raise NotOneStep
-        lowered = _lower_special(special[0], Puller(locations), stored[special[0]], name)
+        lowered = _lower_special(special[0], Puller(locations), stored[special[0]])
     else:
         contractions = [m for m in members if isinstance(m.op.lowering, Contracting)]
         if contractions:
-            lowered = lower_contraction(members, contractions, stored, locations, name)
+            lowered = lower_contraction(members, contractions, stored, locations)
         else:
-            lowered = lower_loop(members, stored, locations, name)
+            lowered = lower_loop(members, stored, locations)
     _check_own_reads(lowered)
     return lowered
 
 
 def _check_own_reads(step: Step) -> None:
-    """Refuses a step that loads from a buffer that it stores, except at the stored index.
-
-    A step must not load from a buffer to which it adds (`accumulate`).
-    """
+    """Refuses loads from a buffer that the step adds to, or stores at another index."""
     store_indices: dict[str, set[Index]] = {}
     for store in stores_of(step):
         if not store.accumulate:
             store_indices.setdefault(store.buffer, set()).add(store.index)
     added = {store.buffer for store in stores_of(step) if store.accumulate}
-    for load in loads_of(step):
+    for load in step.loads:
         if load.buffer in added:
             raise NotOneStep
         if load.buffer in store_indices and (
@@ -95,11 +83,11 @@ def _check_own_reads(step: Step) -> None:
             raise NotOneStep
 
 
-def _lower_special(node: Tensor, puller: Puller, location: str | IterationRow, name: str) -> Loop:
+def _lower_special(node: Tensor, puller: Puller, location: str | IterationRow) -> Loop:
     """The loop of a scan, a sort or a scatter."""
     lowering = node.op.lowering
     if isinstance(lowering, Scattering):
-        return _lower_scatter(node, lowering, puller, location, name)
+        return _lower_scatter(node, lowering, puller, location)
     if not isinstance(lowering, Scanning | Sorting):
         raise InternalError(f"{node.op.name} has no lowering rule")
     shape = static(node.shape)
@@ -118,16 +106,13 @@ def _lower_special(node: Tensor, puller: Puller, location: str | IterationRow, n
     else:
         stage = Sort(axes[along], lowering.key(node, value), *target, node.dtype)
     others = (axis for number, axis in enumerate(axes) if number != along)
-    return Loop(name, iterating(others), (stage,))
+    return Loop("", iterating(others), (stage,))
 
 
 def _lower_scatter(
-    node: Tensor, lowering: Scattering, puller: Puller, location: str | IterationRow, name: str
+    node: Tensor, lowering: Scattering, puller: Puller, location: str | IterationRow
 ) -> Loop:
-    """Zeros first, then additions in order.
-
-    An axis along which the values keep their coordinate in the result is parallel.
-    """
+    """Zeros first, then additions in order, parallel along axes that keep their coordinates."""
     shape = static(node.shape)
     values = node.operands[0]
     axes = numbered_axes("k", static(values.shape))
@@ -149,4 +134,4 @@ def _lower_scatter(
     addition = Store(*buffer_and_index(location, coordinates, shape), value, accumulate=True)
     inner, added = ([a for a in iterating(x) if a not in outer] for x in (cleared, axes))
     writes = Write(tuple(inner), (zero,)), Write(tuple(added), (addition,), sequential=True)
-    return Loop(name, outer, writes)
+    return Loop("", outer, writes)

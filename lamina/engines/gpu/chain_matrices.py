@@ -18,7 +18,6 @@ from lamina.engines.gpu.chain_rows import whole_steps
 from lamina.engines.gpu.matrix_operands import EDGE, MatrixOperand, products_of_warps
 from lamina.engines.gpu.schedule import STEP, VECTOR_BYTES, WARP, MatrixChainSchedule, MatrixLoad
 from lamina.engines.gpu.tile_operands import Side
-from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Scalar
 
@@ -33,10 +32,7 @@ class WarpParts(Parts):
     def __init__(self, grid: Grid, decided: MatrixChainSchedule) -> None:
         self._grid, self._decided = grid, decided
         self._points, self._code = grid.points, grid.points.code
-        words = grid.points.code.module.words.matrices
-        if words is None:
-            raise InternalError("this language has no instructions on matrices")
-        self._words, self.type = words, FLOAT
+        self.type = FLOAT
         lane = axis_index(grid.item) % WARP
         self._first = axis_index(grid.item) // WARP * decided.warp_m
         # An item has two neighbouring sums of every eighth row and column.
@@ -87,7 +83,7 @@ class WarpParts(Parts):
         return MatrixOperand(
             *(self._grid.tiling(k, extent, bound), side, multiplied_of(side.view), load),
             *(self._decided.element_bytes, begin, self._first if is_left else Index()),
-            *(is_left, self._words),
+            is_left,
             in_panels=False,
             along_k=load.along_k,
         )
@@ -171,7 +167,7 @@ class WarpParts(Parts):
     ) -> Sequence[Value]:
         """The sums of blocks of 16 rows and 8 columns after an extent of K, from the first on."""
         code, points = self._code, self._points
-        multiplied = self._words.multiplied[self._decided.kind]
+        multiplied = f"multiply_{self._decided.kind}"
         begins = [code.multiply(first, points.position(one.k_distance)) for one in (left, right)]
         rows = self.rows.block // 2
         columns = len(blocks) // rows // 2

@@ -56,7 +56,7 @@ def single_chain(chain: Chain) -> Chain:
     for one in chain.sums:
         axis, own = flattened(one.n, "n")
         change = Rewrite(own)
-        right, stores = change.scalar(one.right), change.stores(one.stores)
+        right, stores = change.scalar(one.right), change.records(one.stores)
         sums.append(replace(one, n=(axis,), right=right, stores=stores))
     single = {name: (axis,) for name, (axis, _) in groups.items()}
     k = single["k"]
@@ -64,7 +64,7 @@ def single_chain(chain: Chain) -> Chain:
     found = replace(
         chain, products=tuple(products), sums=tuple(sums), reductions=tuple(reductions), **single
     )
-    return _without_row_values(Rewrite(replaced).chain(found))
+    return _without_row_values(Rewrite(replaced).record(found))
 
 
 def _without_row_values(chain: Chain) -> Chain:
@@ -76,7 +76,7 @@ def _without_row_values(chain: Chain) -> Chain:
             kept.append(replace(one, value=value))
         else:
             values[one.local] = value
-    return Rewrite(locals=values).chain(replace(chain, reductions=tuple(kept)))
+    return Rewrite(locals=values).record(replace(chain, reductions=tuple(kept)))
 
 
 def rows_of(chain: Chain) -> Rows | None:

@@ -354,7 +354,7 @@ class _Chain:
                         inside(points, "m_inside", location, self._m.extent)
                     )
                 axes = {self._m: location, self._batch.axis: self._batch.first}
-                points.store_all(Rewrite(axes, own).stores(self._chain.stores))
+                points.store_all(Rewrite(axes, own).records(self._chain.stores))
 
 
 @frozen_dataclass

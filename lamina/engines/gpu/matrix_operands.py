@@ -5,7 +5,7 @@ buffer. A warp loads four matrices at once: 8 of m or n, and 16 bytes of K. Matr
 transposed if rows do not run along K; elements of TF32 are loaded one by one then. So each kind of
 tile is stored without exchanging elements.
 
-Warpgroups multiply tiles where they are. `WarpgroupWords` describes their panels. Rows of TF32 run
+Warpgroups multiply tiles where they are. `cuda_head.h` describes their panels. Rows of TF32 run
 along K: vectors that are read along m or n are written to several rows.
 """
 
@@ -17,7 +17,6 @@ from typing import final
 from lamina.codegen.c import Function
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.values import I1, I32, I64, Value, constant, undefined
-from lamina.codegen.words import MatrixWords
 from lamina.engines.gpu.schedule import HALF_BYTES, STEP, WARP, MatrixLoad
 from lamina.engines.gpu.tile_operands import ROWS, Side, TileVectors, Tiling
 from lamina.program.index import Axis, Index, axis_index
@@ -60,13 +59,12 @@ class MatrixOperand:
         begin: int,
         first: Index,
         is_left: bool,
-        words: MatrixWords,
         *,
         in_panels: bool,
         along_k: bool,
     ) -> None:
         self._points, self._code = tiling.points, tiling.points.code
-        self._along_k, self._words, self._is_left = along_k, words, is_left
+        self._along_k, self._is_left = along_k, is_left
         self._element = memory_element(view.dtype)
         self._bytes = element_bytes
         # The k of a matrix.
@@ -89,7 +87,7 @@ class MatrixOperand:
             self._row = _PANEL_BYTES // self._bytes
             address = self._code.offset(self._array, self._location(first, Index()), self._element)
             size = _ROW_BYTES if along_k else self._rows * _PANEL_BYTES
-            self._descriptor = self._code.call(words.warpgroups.described, I64, address, size)
+            self._descriptor = self._code.call("describe_tile", I64, address, size)
         else:
             self._start = self._location(*self._matrices(tiling.item, first, is_left))
 
@@ -157,7 +155,7 @@ class MatrixOperand:
                 for one in (more, inside, within):
                     if one is not None:
                         copied = one if copied.number else code.binary("and", copied, one)
-                code.call_void(self._words.copied, self._address(number, stage), source, copied)
+                code.call_void("copy_async", self._address(number, stage), source, copied)
 
     def _address(self, number: int, stage: Value, row: int = 0) -> Value:
         """The address of a vector of the tile that begins at an element; `row` rows further."""
@@ -183,7 +181,7 @@ class MatrixOperand:
         address = code.offset(address, beyond, self._element)
         if not along_k and self._bytes > HALF_BYTES:
             return self._each(address)
-        name = self._words.loaded if along_k else self._words.loaded_transposed
+        name = f"load_matrices{'' if along_k else '_transposed'}"
         return code.call(name, I32.wide(4), address)
 
     def _each(self, address: Value) -> Value:

@@ -26,7 +26,6 @@ from lamina.engines.gpu.schedule import STEP, WARP, WARPGROUP, MatrixSchedule
 from lamina.engines.gpu.tile_operands import Batch, Side, Tiling, write_in_tiles, write_over_tiles
 from lamina.engines.gpu.tile_results import TileResults
 from lamina.engines.gpu.work_item import ItemPoints
-from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.steps import Contraction
 
@@ -53,10 +52,6 @@ class _Matrices:
         self._step, self._schedule, self._item = step, schedule, item
         (batch,), (m,), (n,), (self._k,) = step.batch, step.m, step.n, step.k
         self._stretch = Axis("stretch", -(-self._k.extent // schedule.tile_k))
-        words = points.code.module.words.matrices
-        if words is None:
-            raise InternalError("this language has no instructions on matrices")
-        self._words = words
         warp, lane = axis_index(item) // WARP, axis_index(item) % WARP
         # The tile of a warp, and where it begins in the tile of the group.
         self._warp_m = schedule.tile_m // schedule.warps_m
@@ -115,7 +110,7 @@ class _Matrices:
                 MatrixOperand(
                     *(tiling, side, multiplied_of(side.view), load),
                     *(schedule.element_bytes, begin, first),
-                    *(side is self._left, self._words),
+                    side is self._left,
                     in_panels=schedule.by_warpgroups,
                     along_k=along_k,
                 )
@@ -126,7 +121,7 @@ class _Matrices:
 
     def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:
         code, points, stages = self._code, self._points, self._schedule.stages
-        ahead, together = self._schedule.ahead, self._words.warpgroups
+        ahead = self._schedule.ahead
         last = self._stretch.extent - 1
         with ExitStack() as bound:
             operands = self._operands(bound)
@@ -139,7 +134,7 @@ class _Matrices:
                     else:
                         one.keep(one.loaded(Index(stage)), begin)
                 if is_asynchronous:
-                    code.call_void(self._words.committed)
+                    code.call_void("commit_copies")
             following = Axis("following", self._stretch.extent)
             through_registers = [one for one in operands if not one.is_asynchronous]
             held: list[Value] = []
@@ -149,9 +144,9 @@ class _Matrices:
 
             def body(opened: OpenLoop) -> Sequence[Value]:
                 if is_asynchronous:
-                    code.call_void(self._words.awaited.format(number=ahead - 1))
+                    code.call_void(f"await_copies<{ahead - 1}>")
                 if self._schedule.by_warpgroups:
-                    code.call_void(together.visible)
+                    code.call_void("make_visible")
                 # The tile is there for all items, and they are done with the one before.
                 code.barrier()
                 # After the last tile, copies write zeros without reading anything; what goes
@@ -173,7 +168,7 @@ class _Matrices:
                     with points.bound(following, number):
                         for one in through_registers:
                             received += one.loaded(axis_index(following))
-                    code.call_void(together.ended)
+                    code.call_void("end_products")
                     return received
                 with points.bound(following, number):
                     self._copy(operands, axis_index(following), target, more)
@@ -193,9 +188,9 @@ class _Matrices:
             )
             if is_asynchronous:
                 # Copies must end before their group does.
-                code.call_void(self._words.awaited.format(number=0))
+                code.call_void("await_copies<0>")
             if self._schedule.by_warpgroups:
-                found = [code.call(together.finished, found[0].type, found[0])]
+                found = [code.call("finish_products", found[0].type, found[0])]
             return found
 
     def _copy(
@@ -207,7 +202,7 @@ class _Matrices:
         for one in copied:
             one.copy(stretch, code.multiply(target, points.position(one.size)), more)
         if copied:
-            code.call_void(self._words.committed)
+            code.call_void("commit_copies")
 
     def _keep(
         self, operands: Sequence[MatrixOperand], values: Sequence[Value], target: Value
@@ -223,7 +218,7 @@ class _Matrices:
     ) -> Sequence[Value]:
         """The sums after the tiles of a stage."""
         code, points = self._code, self._points
-        multiplied = self._words.multiplied[self._schedule.kind]
+        multiplied = f"multiply_{self._schedule.kind}"
         begins = [code.multiply(stage, points.position(one.size)) for one in operands]
         return products_of_warps(
             *(code, multiplied, operands, begins),
@@ -235,13 +230,11 @@ class _Matrices:
     ) -> list[Value]:
         """Begins the products of the tiles of a stage; the sums after them."""
         code, points, schedule = self._code, self._points, self._schedule
-        words = self._words.warpgroups
         left_along_k, right_along_k = schedule.rows_along_k
-        multiplied = words.multiplied[schedule.kind].format(
-            left_across=not left_along_k, right_across=not right_along_k
-        )
+        across = f"{not left_along_k:d}, {not right_along_k:d}"
+        multiplied = f"multiply_tiles_{schedule.kind}<{across}>"
         begins = [code.multiply(stage, points.position(one.size)) for one in operands]
-        total = code.call(words.begun, total.type, total)
+        total = code.call("begin_products", total.type, total)
         for k in range(0, schedule.tile_k, 32 // schedule.element_bytes):
             tiles = (one.descriptor(begin, k) for one, begin in zip(operands, begins, strict=True))
             total = code.call(multiplied, total.type, *tiles, total)

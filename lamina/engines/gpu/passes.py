@@ -144,7 +144,7 @@ def _over_results(step: Contraction, single: Contraction, stages: Sequence[Stage
         }
         | sectors
     )
-    return Loop(step.name, axes, tuple(of_single.stage(one) for one in stages))
+    return Loop(step.name, axes, of_single.records(stages))
 
 
 def stored_steps(chain: Chain, workspaces: StepWorkspaces) -> tuple[Step, ...]:
@@ -177,7 +177,7 @@ def stored_steps(chain: Chain, workspaces: StepWorkspaces) -> tuple[Step, ...]:
         ends.append(
             Contraction(
                 *(f"{chain.name}.{total.result}", chain.batch, chain.m, total.n, chain.k),
-                *(load, total.right, total.result, total.dtype, at_rows.stores(total.stores)),
+                *(load, total.right, total.result, total.dtype, at_rows.records(total.stores)),
             )
         )
     stages.append(Write(chain.k, tuple(weights)))
@@ -198,7 +198,7 @@ def without_epilogue(step: Contraction, workspaces: StepWorkspaces) -> tuple[Con
     store, load = workspaces.kept(axes, value)
     kept = Rewrite(scalars={value: load})
     sums = replace(single, name=f"{step.name}.sums", stores=(store,))
-    return sums, _over_results(step, single, (Write((), kept.stores(step.stores)),))
+    return sums, _over_results(step, single, (Write((), kept.records(step.stores)),))
 
 
 def _rounded_before_selection(store: Store) -> Store:
@@ -241,7 +241,7 @@ def _loop_passes(
         stages = loop.stages[done : done + one.stages]
         done += one.stages
         rewritten = Rewrite(locals=kept)
-        stages = [rewritten.stage(stage) for stage in stages]
+        stages = [*rewritten.records(stages)]
         used = _locals_of(loop.stages[done:])
         stores: list[Store] = []
         for stage in stages:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from lamina.base.shapes import DType, float32
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import FLOAT, I32, I64, Type, Value, constant
-from lamina.codegen.words import Words
 from lamina.engines.engine import Peaks
 from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.kernels import module_for
@@ -48,7 +47,7 @@ def measured_peaks(driver: Driver, dtype: DType, *, tf32: bool = False) -> Peaks
     module = module_for(driver.traits, driver.words)
     if has_matrices:
         items = -(-items // _GROUP) * _GROUP
-        _write_matrix_multiply_add(module, driver.words, kind, items)
+        _write_matrix_multiply_add(module, kind, items)
     else:
         _write_multiply_add(module, type, items)
     _write_copy(module, type, copies)
@@ -90,10 +89,9 @@ def _write_multiply_add(module: Module, type: Type, items: int) -> None:
         _store_sum(code, found, code.offset(sums, own, type.element))
 
 
-def _write_matrix_multiply_add(module: Module, words: Words, kind: str, items: int) -> None:
+def _write_matrix_multiply_add(module: Module, kind: str, items: int) -> None:
     """Writes the kernel; all items have work, because a warp multiplies together."""
-    assert words.matrices is not None
-    multiply = words.matrices.multiplied[kind]
+    multiply = f"multiply_{kind}"
     code = module.kernel("multiply_add", [("sums", FLOAT.element)], [])
     (sums,) = code.parameters
     with items_below(code, items) as (item, _):

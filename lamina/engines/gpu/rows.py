@@ -60,7 +60,7 @@ class _Rows:
         stages = self._loop.stages
         for number, stage in enumerate(stages):
             if isinstance(stage, Reduce):
-                self._points.define(stage.local, self._reduced(self._here.stage(stage)))
+                self._points.define(stage.local, self._reduced(self._here.record(stage)))
             elif isinstance(stage, Write):
                 written = {store.buffer for store in stage.stores}
                 # The items of a row read what one of them overwrites. A number of each point may
@@ -115,7 +115,7 @@ class _Rows:
             # One item stores; it reads inside the condition, because it may overwrite that.
             first = code.compare("eq", points.indices(self._share).start, points.position(0))
             point = Axis("point", size_of([axis.extent for axis in self._loop.axes]))
-            own = Rewrite(self._coordinates(axis_index(point))).stores(stage.stores)
+            own = Rewrite(self._coordinates(axis_index(point))).records(stage.stores)
             value = points.indices(self._point).start
             with (
                 code.when(first) as before,
@@ -124,7 +124,7 @@ class _Rows:
             ):
                 points.store_all(own)
             return
-        here = self._here.stage(stage)
+        here = self._here.record(stage)
         assert isinstance(here, Write)
         own, axis = _with_one_axis(here)
         assert isinstance(own, Write)
@@ -138,7 +138,7 @@ class _Rows:
 
 def _with_one_axis(stage: Reduce | Write) -> tuple[Stage, Axis]:
     axis, replaced = flattened(stage.axes, "inner")
-    one = Rewrite(replaced).stage(stage)
+    one = Rewrite(replaced).record(stage)
     assert isinstance(one, Reduce | Write)
     return replace(one, axes=(axis,)), axis
 

@@ -87,4 +87,4 @@ class TileResults:
         name = f"{step.result}_{total.name}"
         points.define(name, total)
         own = {**locals, step.result: Local(name, step.dtype)}
-        points.store_all(Rewrite(axes, own).stores(step.stores))
+        points.store_all(Rewrite(axes, own).records(step.stores))

@@ -190,7 +190,7 @@ class _Tree:
             with points.bound(Axis("stored", 1), points.position(0)):
                 points.define(step.result, total)
                 axes = {self._batch: batch, self._m: m, self._n: n}
-                points.store_all(Rewrite(axes).stores(step.stores))
+                points.store_all(Rewrite(axes).records(step.stores))
 
 
 def _across(total: Value, points: ItemPoints) -> Value:

@@ -215,4 +215,4 @@ def _epilogue(found: Convolution, coordinates: tuple[int, int], total: Scalar) -
         position: axis_index(_tiles_along(position)) * _RESULTS + number
         for position, number in zip(found.positions, coordinates, strict=True)
     }
-    return Rewrite(axes, {found.step.result: total}).stores(found.step.stores)
+    return Rewrite(axes, {found.step.result: total}).records(found.step.stores)

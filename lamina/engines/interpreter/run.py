@@ -108,7 +108,7 @@ def run_step(
     adversary: Adversary | None = None,
 ) -> None:
     """Runs one step, on a flat array for each buffer; an adversary makes the order adversarial."""
-    own = step.result_axes if isinstance(step, Contraction) else step.axes
+    own = step.axes
     # If points run in order, there is one worker.
     workers = [_WorkerPoints(own, np.ones((1,) * len(own), bool), None)]
     if adversary is not None:
@@ -159,7 +159,7 @@ def _run_contraction(step: Contraction, buffers: Flat, iteration: Iteration, mas
     right_points = _Points((*step.batch, *step.k, *step.n), buffers, {}, iteration)
     left, right = left_points.everywhere(step.left), right_points.everywhere(step.right)
     result = _product(left, right, (step.batch, step.m, step.n, step.k), step.dtype)
-    _store(step.stores, _Points(step.result_axes, buffers, {step.result: result}, iteration), mask)
+    _store(step.stores, _Points(step.axes, buffers, {step.result: result}, iteration), mask)
 
 
 def _product(left: Array, right: Array, groups: Sequence[tuple[Axis, ...]], dtype: DType) -> Array:

@@ -106,7 +106,7 @@ def test_masks_of_64_bits_are_not_converted_from_32_bits():
     (x,) = code.parameters
     one, other = (code.load(code.offset(x, 4 * n, "double"), Type("double", 4)) for n in (0, 1))
     code.store(code.select(code.compare("ogt", one, other), one, other), x)
-    (line,) = (line for line in code.written().text.splitlines() if "select(" in line)
+    (line,) = (line for line in code.written().body.splitlines() if "select(" in line)
     assert "^" in line
     assert "convert_long4(" not in line
 
@@ -126,7 +126,7 @@ def test_loops_that_carry_floats_keep_their_order(type, expected):
     loop = code.begin_loop(0, 10, 1, (constant(0, type),))
     element = code.load(code.offset(code.parameters[0], loop.index, type.element), type)
     code.end_loop(loop, (code.add(loop.carried[0], element),))
-    lines = [line.strip() for line in code.written().text.splitlines()]
+    lines = [line.strip() for line in code.written().body.splitlines()]
     (start,) = [number for number, line in enumerate(lines) if line.startswith("for (")]
     assert [line for line in lines if line.startswith("#")] == expected
     assert lines[start - len(expected) : start] == expected
@@ -158,5 +158,5 @@ def test_positions_that_are_read_from_data_are_read_again_after_a_store():
     assert points.value(halved) == before
     points.store(Store("indices", Index(0), Literal(5, int64)), constant(5, I64))
     points.store(Store("x", Index(0), halved), points.value(halved))
-    text = code.written().text
+    text = code.written().body
     assert text.count("/ 2ul") == text.count("= *indices") == 2

@@ -26,45 +26,42 @@ def half(name: str, dtype: DType = float16) -> Apply:
     return cast(Local(name, dtype), float32)
 
 
+def rounded(*operands: Scalar, dtype: DType = float16, primitive: str = "add") -> Apply:
+    return cast(Apply(primitive, operands, float32), dtype)
+
+
 @pytest.mark.parametrize(
     ("primitive", "operation"), [("add", "fadd"), ("subtract", "fsub"), ("multiply", "fmul")]
 )
-@pytest.mark.parametrize(
-    ("wide", "narrow"),
-    [
+def test_a_rounded_sum_or_product_of_float16_is_one_in_float16(primitive, operation):
+    for wide, narrow in (
         (half("y"), Local("y", float16)),
         # A literal that float16 has.
         (Literal(0.375, float32), Literal(0.375, float16)),
-    ],
-    ids=["float16", "literal"],
-)
-def test_a_rounded_sum_or_product_of_float16_is_one_in_float16(primitive, operation, wide, narrow):
-    found = half_operation(cast(Apply(primitive, (half("x"), wide), float32), float16))
-    assert found == (operation, (Local("x", float16), narrow))
+    ):
+        found = half_operation(rounded(half("x"), wide, primitive=primitive))
+        assert found == (operation, (Local("x", float16), narrow))
 
 
-@pytest.mark.parametrize(
-    "scalar",
-    [
-        Apply("add", (half("x"), half("y")), float32),
-        cast(half("x"), float16),
-        cast(Apply("divide", (half("x"), half("y")), float32), float16),
-        cast(Apply("multiply_add", (half("x"), half("y"), half("z")), float32), float16),
-        cast(Apply("add", (half("x"), Local("y", float32)), float32), float16),
-        cast(Apply("add", (half("x"), Literal(0.1, float32)), float32), float16),
-        cast(Apply("add", (half("x"), Literal(65_536.0, float32)), float32), float16),
-        cast(Apply("add", (half("x", bfloat16), half("y", bfloat16)), float32), bfloat16),
-        cast(Apply("add", (half("x", bfloat16), half("y", bfloat16)), float32), float16),
-        cast(Apply("add", (half("x"), half("y")), float32), bfloat16),
-    ],
-    ids=(
-        *("not rounded", "no operation", "quotient", "multiply-add", "operand of float32"),
-        *("literal with more digits", "literal out of range", "bfloat16", "operands of bfloat16"),
-        "result of bfloat16",
+OTHERS = {
+    "not rounded": Apply("add", (half("x"), half("y")), float32),
+    "no operation": cast(half("x"), float16),
+    "quotient": rounded(half("x"), half("y"), primitive="divide"),
+    "multiply-add": cast(
+        Apply("multiply_add", (half("x"), half("y"), half("z")), float32), float16
     ),
-)
-def test_anything_else_stays_in_float32(scalar):
-    assert half_operation(scalar) is None
+    "operand of float32": rounded(half("x"), Local("y", float32)),
+    "literal with more digits": rounded(half("x"), Literal(0.1, float32)),
+    "literal out of range": rounded(half("x"), Literal(65_536.0, float32)),
+    "bfloat16": rounded(half("x", bfloat16), half("y", bfloat16), dtype=bfloat16),
+    "operands of bfloat16": rounded(half("x", bfloat16), half("y", bfloat16)),
+    "result of bfloat16": rounded(half("x"), half("y"), dtype=bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_anything_else_stays_in_float32(name):
+    assert half_operation(OTHERS[name]) is None
 
 
 def pairs() -> tuple[Array, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor, leaf
+from lamina.learning.by_output import options_of
 from lamina.ops.differentiate import gradients
 from lamina.program.check import verify
 from lamina.program.cost import cost_of, space_of
@@ -24,6 +25,8 @@ from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
 from lamina.program.scalar import Local
 from lamina.program.steps import Chain, Contraction
+from lamina.step.planning import bill_of
+from lamina.step.precision import Precision
 
 CHAINED = replace(DEFAULT_TARGET, chains=True)
 
@@ -60,6 +63,7 @@ def test_attention_and_its_gradients_are_three_chains():
     assert (len(of_queries.products), len(of_queries.sums)) == (2, 1)
     assert (len(of_keys_and_values.products), len(of_keys_and_values.sums)) == (2, 2)
     assert space_of(of_queries) == "2 of 128 x 128 : 8, 8, 8"
+    assert decode(encode(program)).steps == program.steps
 
 
 @pytest.mark.parametrize("length", [512, 2048])
@@ -90,11 +94,6 @@ def test_the_text_of_a_chain_lists_products_reductions_and_sums():
     assert len(lines) == 7
 
 
-def test_a_chain_survives_encoding():
-    program = attention(128)
-    assert decode(encode(program)).steps == program.steps
-
-
 def test_operations_of_a_chain_count_every_product():
     program, other = attention(128), attention(128, chains=False)
     counted, before = (
@@ -104,46 +103,35 @@ def test_operations_of_a_chain_count_every_product():
     assert before < counted < 1.5 * before
 
 
-# Graphs without chains: a result of the function is an output.
-UNCHAINED: dict[str, Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]] = {
-    "scores that are a result": lambda q, k, v: (
-        lambda scores: [scores, ops.matmul(ops.exp(scores), v)]
-    )(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))),
-    "scores that a reduction of columns reads": lambda q, k, v: (
-        lambda weights: [ops.sum(weights, 2), ops.matmul(weights, v)]
-    )(ops.exp(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))),
+LEAVES, SHORT, WIDE = operands(), operands(64), operands(features=512)
+SCORES = ops.matmul(LEAVES[0], ops.transpose(LEAVES[1], (0, 1, 3, 2)))
+WEIGHTS, TANH = ops.exp(SCORES), ops.tanh(SCORES)
+# Results, their leaves, and whether they are one chain or two contractions.
+CHAINS: dict[str, tuple[list[Tensor], list[Tensor], bool]] = {
+    "scores that are a result": ([SCORES, ops.matmul(WEIGHTS, LEAVES[2])], LEAVES, False),
+    "scores that a reduction of columns reads": (
+        [ops.sum(WEIGHTS, 2), ops.matmul(WEIGHTS, LEAVES[2])],
+        LEAVES,
+        False,
+    ),
+    "products without a reduction": ([ops.matmul(TANH, LEAVES[2])], LEAVES, True),
+    "short rows": ([ops.attention(*SHORT)], SHORT, False),
+    "long sums": ([ops.attention(*WIDE)], WIDE, False),
 }
 
 
-@pytest.mark.parametrize("name", UNCHAINED)
-def test_products_that_others_read_are_stored(name):
-    leaves = operands()
-    program = of(UNCHAINED[name](*leaves), leaves)
-    assert "Chain" not in kinds(program)
-    assert kinds(program).count("Contraction") == 2
-
-
-def test_products_without_a_reduction_are_chains_too():
-    q, k, v = operands()
-    weights = ops.tanh(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))
-    program = of([ops.matmul(weights, v)], [q, k, v])
-    assert kinds(program) == ["Chain"]
-
-
-def test_short_rows_and_long_sums_are_no_chains():
-    for length, features in ((64, 8), (128, 512)):
-        leaves = operands(length, features)
-        assert "Chain" not in kinds(of([ops.attention(*leaves)], leaves))
+@pytest.mark.parametrize("name", CHAINS)
+def test_products_whose_results_are_not_read_elsewhere_are_a_chain(name):
+    results, leaves, is_chain = CHAINS[name]
+    found = kinds(of(results, leaves))
+    assert (found == ["Chain"]) == is_chain
+    assert found.count("Contraction") == (0 if is_chain else 2)
 
 
 def test_layers_with_weights_are_no_chains():
     net = lm.Sequential(lm.Input(64), lm.Linear(256), lm.ReLU(), lm.Linear(64))
     bill = net.plan(256, lm.MSE(), lm.SGD(0.1))
     assert any(isinstance(step, Contraction) for step in bill.program.steps)
-    from lamina.learning.by_output import options_of
-    from lamina.step.planning import bill_of
-    from lamina.step.precision import Precision
-
     options = options_of(lm.MSE(), lm.SGD(0.1), None, (), "test")
     device = InterpreterEngine().device
     program = bill_of(net, 256, options, Precision(float32, None), lambda: device, CHAINED).program

@@ -1,7 +1,7 @@
 """The plan of the arena: no overlap, little waste, results in place, blocks within a limit."""
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from harness import run_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_cases import program_of
+from training_cases import same
 
 import lamina as lm
 from lamina import ops
@@ -22,8 +23,8 @@ from lamina.graph import leaf
 from lamina.inspect.bill import MemoryBill
 from lamina.program.check import verify
 from lamina.program.encoding import decode, encode
-from lamina.program.index import Axis, axis_index, constant_index
-from lamina.program.program import Buffer, Plan, Program
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
 from lamina.program.steps import Loop, Reduce, Step, Store, Write, reads_of, writes_of
 
@@ -190,13 +191,7 @@ def _rows(draw: st.DrawFn, count: int) -> list[Row]:
     return rows
 
 
-def rows_of(counts: st.SearchStrategy[int]) -> st.SearchStrategy[list[Row]]:
-    return counts.flatmap(_rows)
-
-
-def random_program(
-    rows: list[Row], *, alignment: int = 1, largest_block: int | None = None
-) -> Program:
+def random_program(rows: list[Row], **limits: int) -> Program:
     """Each step stores the sum of the buffers that it reads, plus its own number."""
     buffers = {
         f"b{number}": Buffer(f"b{number}", "temporary", (row.size,), row.dtype)
@@ -204,13 +199,7 @@ def random_program(
     }
     steps = tuple(_step(number, rows) for number in range(len(rows)))
     outputs = tuple((f"y{number}", f"b{number}") for number in range(0, len(rows), 5))
-    plan = plan_memory(
-        buffers,
-        steps,
-        [buffer for _, buffer in outputs],
-        alignment=alignment,
-        largest_block=largest_block,
-    )
+    plan = plan_memory(buffers, steps, [buffer for _, buffer in outputs], **limits)
     return Program("random", buffers, steps, outputs, {}, plan)
 
 
@@ -227,7 +216,7 @@ def _step(number: int, rows: list[Row]) -> Step:
             term: Scalar = Load(f"b{read}", axis_index(axis), other.dtype)
         else:
             local = f"r{len(stages)}"
-            first = Load(f"b{read}", constant_index(other.size - 1), other.dtype)
+            first = Load(f"b{read}", Index(other.size - 1), other.dtype)
             stages.append(Reduce(local, "sum", (), first, other.dtype))
             term = Local(local, other.dtype)
         value = Apply("add", (value, Apply("cast", (term,), row.dtype)), row.dtype)
@@ -235,13 +224,8 @@ def _step(number: int, rows: list[Row]) -> Step:
     return Loop(f"{number}.step", (axis,) if row.size != 1 else (), tuple(stages))
 
 
-def outputs_of(program: Program) -> dict[str, bytes]:
-    outputs, _ = run_program(program, InterpreterEngine(poison=True), {})
-    return {name: value.tobytes() for name, value in outputs.items()}
-
-
 @settings(max_examples=30, deadline=None, derandomize=True)
-@given(rows_of(st.integers(1, 30)), st.sampled_from((1, 64, 128)), st.integers(125, 700))
+@given(st.integers(1, 30).flatmap(_rows), st.sampled_from((1, 64, 128)), st.integers(125, 700))
 def test_blocks_are_aligned_and_within_the_limit(rows, alignment, units):
     limit = 128 * units + 5
     program = random_program(rows, alignment=alignment, largest_block=limit)
@@ -251,11 +235,15 @@ def test_blocks_are_aligned_and_within_the_limit(rows, alignment, units):
     assert all(allocation.offset % alignment == 0 for allocation in plan.allocations)
     assert all(size % max(alignment, 64) == 0 for size in plan.blocks[:-1])
     assert plan.largest_live_bytes <= plan.arena_bytes
-    assert outputs_of(program) == outputs_of(random_program(rows))
+    found, expected = (
+        run_program(one, InterpreterEngine(poison=True), {})[0]
+        for one in (program, random_program(rows))
+    )
+    assert same(found, expected)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
-@given(rows_of(st.integers(1, 20)))
+@given(st.integers(1, 20).flatmap(_rows))
 def test_a_limit_that_holds_everything_changes_nothing(rows):
     assert random_program(rows, largest_block=1 << 30).plan == random_program(rows).plan
     assert len(random_program(rows).plan.blocks) == 1
@@ -303,35 +291,9 @@ def test_the_bill_of_several_blocks_names_them(tmp_path):
 )
 def test_blocks_that_do_not_hold_their_buffers_are_refused(blocks):
     program = random_program(large_rows(), largest_block=8192)
-    changed = Plan(blocks, program.plan.largest_live_bytes, program.plan.allocations)
-    data = encode(Program("x", program.buffers, program.steps, program.outputs, {}, changed))
+    data = encode(replace(program, plan=replace(program.plan, blocks=blocks)))
     with pytest.raises(FileFormatError, match="this is not a program"):
         decode(data)
-
-
-def test_damaged_plans_never_reach_outside_their_blocks():
-    data = encode(random_program(large_rows(), largest_block=8192))
-    end = 8 + int.from_bytes(data[:8], "little")
-    rows = json.loads(data[8:end])
-    generator = np.random.default_rng(0)
-    accepted = 0
-    for _ in range(300):
-        damaged = [list(row) if isinstance(row, list) else row for row in rows]
-        number = int(generator.integers(len(rows)))
-        row = damaged[number]
-        if isinstance(row, list):
-            row[int(generator.integers(len(row)))] = int(generator.integers(number + 1))
-        else:
-            damaged[number] = [-1, 3, 8191, 10**12, None, 1.5][int(generator.integers(6))]
-        text = json.dumps(damaged).encode()
-        try:
-            plan = decode(len(text).to_bytes(8, "little") + text).plan
-        except FileFormatError:
-            continue
-        accepted += 1
-        for part in plan.allocations:
-            assert 0 <= part.offset <= part.offset + part.bytes <= plan.blocks[part.block]
-    assert accepted < 150
 
 
 def test_a_network_trains_to_the_same_numbers_in_several_blocks():
@@ -339,16 +301,13 @@ def test_a_network_trains_to_the_same_numbers_in_several_blocks():
     program = lm.Sequential(*layers).plan(16, lm.MSE(), lm.Adam(1e-2)).program
     limit = max(buffer.bytes for buffer in program.of_kind("temporary"))
     plan = plan_memory(
-        program.buffers,
-        program.steps,
-        [buffer for _, buffer in program.outputs],
+        *(program.buffers, program.steps, [buffer for _, buffer in program.outputs]),
         program.repeats,
         alignment=128,
         largest_block=-(-limit // 128) * 128,
     )
     assert len(plan.blocks) > 1
-    fields = (program.steps, program.outputs, program.constants)
-    divided = Program(program.name, program.buffers, *fields, plan, program.repeats)
+    divided = replace(program, plan=plan)
     verify(divided)
     generator = np.random.default_rng(0)
     feeds = {

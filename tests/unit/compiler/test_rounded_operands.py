@@ -141,22 +141,6 @@ def test_a_parameter_has_a_copy_that_is_made_first_and_updated_with_it(rounding)
     assert decode(encode(program)) == program
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_without_an_update_a_copy_is_made_once(rounding):
-    x, weight = given("x", "input"), given("weight", "parameter")
-    program = program_of(rounding, [ops.matmul(x, weight)])
-    assert program.prepared == 1
-    assert [step for step in program.steps[1:] if "weight" in reads_of(step)] == []
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_an_input_is_rounded_by_one_step(rounding):
-    x, weights = given("x", "input"), [given(f"w{n}", "parameter") for n in range(3)]
-    program = program_of(rounding, [ops.matmul(x, weight) for weight in weights])
-    assert len([step for step in program.steps if "x" in reads_of(step)]) == 1
-    assert "x" not in operands_of(program)
-
-
 def test_a_computed_tensor_is_stored_in_float32_only_if_something_reads_that():
     x, weights = given("x", "input"), [given(f"w{n}", "parameter") for n in range(2)]
     hidden = ops.tanh(ops.matmul(x, weights[0]))
@@ -173,26 +157,28 @@ def test_a_computed_tensor_is_stored_in_float32_only_if_something_reads_that():
     assert stored([*products, ops.sum(hidden, 1)]) == 5
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_windows_are_rounded_where_they_are_read(rounding):
-    x, weight = given("x", "input", 4, 8, 9, 9), given("weight", "parameter", 8, 8, 3, 3)
-    program = program_of(rounding, [ops.conv(x, weight, 1, 1, 1)])
-    assert (len(program.steps), program.prepared) == (1, 0)
+X, WEIGHTS = given("x", "input"), [given(f"w{number}", "parameter") for number in range(3)]
+PRODUCT = ops.matmul(X, WEIGHTS[0])
+IMAGE, KERNEL = given("x", "input", 4, 8, 9, 9), given("w", "parameter", 8, 8, 3, 3)
+EMPTY = given("x", "input", SIZE, 0), given("w", "parameter", 0, SIZE)
+# Results, costs, and the number of steps, those included that prepare copies, and of these.
+STORED: dict[str, tuple[list[Tensor], dict[str, Any], int, int]] = {
+    "a parameter without an update": ([PRODUCT], {}, 3, 1),
+    "an input of three products": ([ops.matmul(X, weight) for weight in WEIGHTS], {}, 7, 3),
+    "no windows": ([ops.conv(IMAGE, KERNEL, 1, 1, 1)], {}, 1, 0),
+    "nothing if conversions are free": ([PRODUCT], {"operand_tile": None}, 1, 0),
+    "nothing if launches are expensive": ([PRODUCT], {"launch_bytes": 1e6}, 1, 0),
+    "no operand without elements": ([ops.matmul(*EMPTY)], {}, 1, 0),
+}
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_an_operand_is_stored_only_if_that_costs_less(rounding):
-    x, weight = given("x", "input"), given("weight", "parameter")
-    outputs = [ops.matmul(x, weight)]
-    assert len(program_of(rounding, outputs).steps) == 3
-    for costs in ({"operand_tile": None}, {"launch_bytes": 1e6}):
-        assert len(program_of(rounding, outputs, **costs).steps) == 1
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_an_operand_without_elements_is_not_stored(rounding):
-    x, weight = given("x", "input", SIZE, 0), given("weight", "parameter", 0, SIZE)
-    assert program_of(rounding, [ops.matmul(x, weight)]).prepared == 0
+@pytest.mark.parametrize("name", STORED)
+def test_an_operand_is_stored_if_that_costs_less(name, rounding):
+    results, costs, steps, prepared = STORED[name]
+    program = program_of(rounding, results, **costs)
+    assert (len(program.steps), program.prepared) == (steps, prepared)
+    assert (program.prepared > 0) == {"x", "w0"}.isdisjoint(operands_of(program))
 
 
 # Inputs that are rounded while they are gathered --------------------------------------------------

@@ -210,7 +210,7 @@ NONE: dict[str, Callable[[], Contraction]] = {
     ),
     "a literal that is added": lambda: added(Literal(1.0, float32)),
     "a literal operand": lambda: replace(STEP, left=Literal(1.0, float32)),
-    "a result that is an operand": lambda: SAME.contraction(STEP),
+    "a result that is an operand": lambda: SAME.record(STEP),
     "two stores": lambda: replace(
         STEP, stores=(STORE, Store("copy", STORE.index, STORE.value))
     ),

@@ -11,8 +11,10 @@ import pytest
 from program_cases import program_of
 
 import lamina as lm
-from lamina.base.shapes import float32
+from lamina.base.shapes import float32, float64
+from lamina.engines import DEFAULT_TARGET
 from lamina.errors import FileFormatError, InternalError
+from lamina.graph import leaf
 from lamina.program.encoding import checksum, decode, encode
 from lamina.program.program import Program
 from lamina.program.scalar import Literal
@@ -33,17 +35,21 @@ def with_constants() -> Program:
     return program_of([y, lm.ops.where(lm.ops.constant(flags), x, -0.0)])
 
 
+def in_blocks() -> Program:
+    """Its temporaries are in several blocks."""
+    y = lm.ops.cumsum(leaf("x", "input", (1000,), float64), 0)
+    target = replace(DEFAULT_TARGET, largest_block_bytes=8192)
+    return program_of([y, lm.ops.cumsum(y * y, 0)], target=target)
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "layers": lambda: training(
         lm.Sequential(lm.Input(9), lm.Linear(20), lm.BatchNorm(), lm.Dropout(0.5), lm.Linear(4))
     ),
     "windows": lambda: training(
         lm.Sequential(
-            lm.Input(2, 9, 9),
-            lm.Conv2d(5, 3, stride=2, padding=1),
-            lm.MaxPool2d(2),
-            lm.Flatten(),
-            lm.Linear(4),
+            *(lm.Input(2, 9, 9), lm.Conv2d(5, 3, stride=2, padding=1), lm.MaxPool2d(2)),
+            *(lm.Flatten(), lm.Linear(4)),
         )
     ),
     "recurrent": lambda: training(lm.networks.lstm_classifier(3, 7, inputs=2, features=8)),
@@ -51,6 +57,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         lm.networks.transformer_encoder(11, 6, 8, heads=2, layers=1, hidden=16, classes=3)
     ),
     "constants": with_constants,
+    "blocks": in_blocks,
 }
 
 
@@ -150,16 +157,21 @@ def test_programs_that_reach_outside_their_buffers_are_refused():
     assert refused > 5
 
 
-def test_damaged_records_are_refused_or_decode_to_a_program():
-    rows = rows_of(PROGRAMS["windows"]())
+@pytest.mark.parametrize("faults", [1, 3])
+@pytest.mark.parametrize("name", ["windows", "blocks"])
+def test_damaged_records_are_refused_or_decode_to_a_program_within_its_memory(name, faults):
+    rows = rows_of(PROGRAMS[name]())
     generator = np.random.default_rng(0)
-    for _ in range(500):
+    for _ in range(300):
         damaged = [list(row) if isinstance(row, list) else row for row in rows]
-        for number in generator.integers(0, len(rows), 3):
+        for number in generator.integers(0, len(rows), faults):
             row = damaged[number]
             if isinstance(row, list):
                 row[int(generator.integers(len(row)))] = int(generator.integers(len(rows)))
             else:
-                damaged[number] = ["x", -1, 1.5, True, None, 10**30][int(generator.integers(6))]
+                others = ["x", -1, 3, 8191, 1.5, True, None, 10**12, 10**30]
+                damaged[number] = others[int(generator.integers(len(others)))]
         with suppress(FileFormatError):
-            assert isinstance(decode(with_rows(damaged)), Program)
+            plan = decode(with_rows(damaged)).plan
+            for part in plan.allocations:
+                assert 0 <= part.offset <= part.offset + part.bytes <= plan.blocks[part.block]

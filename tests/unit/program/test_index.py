@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 from index_values import points_of, value_at
 
-from lamina.program.index import (
-    Axis,
-    Index,
-    axes_of,
-    axis_index,
-    constant_index,
-    flatten,
-    unflatten,
-)
+from lamina.program.index import Axis, Index, axes_of, axis_index, flatten, unflatten
 from lamina.program.ranges import range_of
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound
@@ -40,7 +32,7 @@ def test_arithmetic_equals_that_of_integers(seed):
     generator = np.random.default_rng(seed)
     axes = [Axis(f"i{n}", int(generator.integers(1, 7))) for n in range(3)]
     every = list(points_of(axes))
-    index = constant_index(int(generator.integers(-3, 4)))
+    index = Index(int(generator.integers(-3, 4)))
     expected = [index.constant] * len(every)
     for _ in range(8):
         operation = generator.choice(["axis", "*", "+", "//", "%", "-self", "self"])

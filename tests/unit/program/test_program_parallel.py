@@ -15,7 +15,7 @@ from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import InternalError
 from lamina.graph import leaf
 from lamina.program.check import verify
-from lamina.program.index import Axis, Index, axis_index, constant_index, flatten
+from lamina.program.index import Axis, Index, axis_index, flatten
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import Apply, Bound, Load, Local, Scalar
@@ -90,7 +90,7 @@ def contraction() -> Contraction:
     index = flatten((axis_index(POINT), axis_index(n)), (ROWS, COLUMNS))
     return Contraction(
         *("1.step", (), (POINT,), (n,), (INNER,)),
-        *(load("a"), load("x", constant_index(0)), "sum", float32),
+        *(load("a"), load("x", Index(0)), "sum", float32),
         (Store("b", index, Local("sum", float32)),),
     )
 
@@ -106,7 +106,7 @@ GUARDED = Load("a", HERE, float32, (Bound(axis_index(INNER), 1, COLUMNS),))
 BROKEN: dict[str, Step] = {
     "an operand is read elsewhere": everywhere(load("a", BACKWARDS)),
     "an operand is read here and elsewhere": everywhere(add(load("a"), load("a", BACKWARDS))),
-    "every point reads the first one": everywhere(add(load("a"), load("a", constant_index(0)))),
+    "every point reads the first one": everywhere(add(load("a"), load("a", Index(0)))),
     "a parameter is read elsewhere": at_points(Store("p", HERE, load("p", BACKWARDS)), TO_B),
     "the points of a row read each other": in_rows(Store("b", HERE, load("a", ROW_BACKWARDS))),
     "a contraction overwrites its operand": contraction(),
@@ -177,16 +177,29 @@ def test_rows_of_other_iterations_may_be_read_by_contractions_with_guards():
         verify(repeated(COLUMNS - 1))
 
 
-def names(one: Program, number: int = 1) -> list[str]:
-    return [axis.name for axis in parallel_axes(one, number)]
+CORNER = axis_index(POINT) * COLUMNS
+SUMMED = by_rows("b", load("a"))
+OWN_RANGES = in_rows(Store("p", HERE, load("a")), Store("b", HERE, load("x")))
+OF_CORNER = Write((INNER,), (Store("b", HERE, load("p", CORNER)),))
+OVERWRITTEN = Loop(
+    "1.step", (POINT,), (OF_CORNER, Write((), (Store("p", CORNER, load("x", CORNER)),)))
+)
+# Programs, and the axes along which their second step may be split.
+SPLIT: dict[str, tuple[Program, list[str]]] = {
+    "not rows that are overwritten after their sum": (program(SUMMED), ["i"]),
+    "rows that are not overwritten": (program(SUMMED, in_place=False), ["i", "k"]),
+    "rows of which each stage reads its own range": (program(OWN_RANGES), ["i", "k"]),
+    "not rows that read one stored value": (program(OVERWRITTEN, in_place=False), ["i"]),
+    "the result of a contraction": (program(contraction(), in_place=False), ["i", "n"]),
+}
 
 
-def test_rows_that_are_overwritten_after_their_sum_are_not_split():
-    step = by_rows("b", load("a"))
-    assert names(program(step)) == ["i"]
-    assert names(program(step, in_place=False)) == ["i", "k"]
-    verify(program(step))
-    assert result(program(step), poison=True) == result(program(step), poison=False)
+@pytest.mark.parametrize("name", SPLIT)
+def test_steps_are_split_along_axes_whose_points_are_independent(name):
+    one, axes = SPLIT[name]
+    assert [axis.name for axis in parallel_axes(one, 1)] == axes
+    verify(one)
+    assert result(one, poison=True) == result(one, poison=False)
 
 
 def test_results_show_rows_that_are_split_wrongly(monkeypatch):
@@ -195,27 +208,6 @@ def test_results_show_rows_that_are_split_wrongly(monkeypatch):
     engine = "lamina.engines.interpreter.engine"
     monkeypatch.setattr(f"{engine}.parallel_axes", lambda *_: (POINT, INNER))
     assert result(step, poison=True) != right
-
-
-def test_rows_may_be_split_where_each_stage_reads_its_own_range():
-    first = Write((INNER,), (Store("p", HERE, load("a")),))
-    second = Write((INNER,), (Store("b", HERE, load("x")),))
-    one = program(Loop("1.step", (POINT,), (first, second)))
-    assert names(one) == ["i", "k"]
-    assert result(one, poison=True) == result(one, poison=False)
-
-
-def test_rows_are_not_split_where_all_elements_read_one_stored_value():
-    corner = axis_index(POINT) * COLUMNS
-    first = Write((INNER,), (Store("b", HERE, load("p", corner)),))
-    second = Write((), (Store("p", corner, load("x", corner)),))
-    one = program(Loop("1.step", (POINT,), (first, second)), in_place=False)
-    assert names(one) == ["i"]
-    assert result(one, poison=True) == result(one, poison=False)
-
-
-def test_a_contraction_is_split_along_all_axes_of_its_result():
-    assert names(program(contraction(), in_place=False)) == ["i", "n"]
 
 
 def test_a_scatter_in_order_is_split_along_axes_that_are_not_scattered():
@@ -238,7 +230,7 @@ def test_every_step_of_a_training_may_be_split_along_its_own_axes():
     net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.LayerNorm(), lm.GELU(), lm.Linear(4))
     compiled = net.plan(4, lm.CrossEntropy(), lm.Adam(1e-3)).program
     for number, step in enumerate(compiled.steps):
-        own = step.axes if isinstance(step, Loop) else step.result_axes
+        own = step.axes
         assert parallel_axes(compiled, number)[: len(own)] == own
 
 
@@ -258,9 +250,8 @@ def test_a_buffer_that_another_iteration_reads_stays_allocated():
 
 
 def test_a_local_keeps_its_value_when_its_source_is_overwritten():
-    corner = axis_index(POINT) * COLUMNS
-    local = Reduce("r0", "sum", (), load("p", corner), float32)
-    write = Write((), (Store("p", corner, load("x", corner)),))
+    local = Reduce("r0", "sum", (), load("p", CORNER), float32)
+    write = Write((), (Store("p", CORNER, load("x", CORNER)),))
     later = Write((INNER,), (Store("b", HERE, Local("r0", float32)),))
     step = Loop("1.step", (POINT,), (local, write, later))
     verify(program(step, in_place=False))

@@ -6,7 +6,7 @@ from error_texts import problem_of
 from lamina.base.shapes import DType, bool_, float32, float64, int32, int64, uint8, uint32
 from lamina.program import dtypes
 from lamina.program.check import verify
-from lamina.program.index import Axis, Index, axis_index, constant_index, flatten, gathered_index
+from lamina.program.index import Axis, Index, axis_index, flatten, gathered_index
 from lamina.program.points import find_meeting_points, find_point_outside
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import (
@@ -368,7 +368,7 @@ REFUSED: dict[str, tuple[Step, str]] = {
         for combine in ("argmax", "argmin")
     },
     "a sort that is not alone": (
-        loop(SORT, write(Store("y", constant_index(0), ZEROS), axes=()), axes=()),
+        loop(SORT, write(Store("y", Index(0), ZEROS), axes=()), axes=()),
         "in step 0, 0.step: a sort must be the only stage of its loop",
     ),
 }

@@ -8,7 +8,7 @@ from error_texts import problem_of
 
 from lamina.base.shapes import DType, float32, float64
 from lamina.program.check import verify
-from lamina.program.index import Axis, Index, Remainder, axis_index, constant_index
+from lamina.program.index import Axis, Index, Remainder, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import Apply, Bound, Literal, Load
 from lamina.program.steps import Loop, Reduce, Stage, Step, Store, Write
@@ -68,7 +68,7 @@ def allocated(*allocations: Allocation, size: int = 32) -> Program:
 
 EMPTY = Buffer("p", "parameter", (0,), float32)
 GUARDED = Load("p", HERE, float32, (Bound(HERE, 0, 4),))
-NOTHING = Write((), (Store("p", constant_index(0), Literal(0.0, float32)),))
+NOTHING = Write((), (Store("p", Index(0), Literal(0.0, float32)),))
 ALLOWED = {
     "sound": SOUND,
     "an update of a parameter": third(load("p"), "p"),
@@ -101,7 +101,7 @@ BROKEN = {
     "a load below": (third(load("x", -1)), "reaches outside input x f32[4]"),
     "a store outside": (third(load("x"), "b", 1), "reaches outside temporary b f32[4]"),
     "a fixed element outside": (
-        third(Load("x", constant_index(4), float32)),
+        third(Load("x", Index(4), float32)),
         "reaches outside input x f32[4]: 4",
     ),
     "shared bytes": (allocated(OF_A, replace(OF_B, offset=12)), "a and b share bytes while alive"),

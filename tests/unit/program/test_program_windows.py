@@ -259,10 +259,10 @@ def test_windows_are_kept_until_their_axes_are_replaced():
     assert len(step.left_windows) == 2
     (window, other), batch = step.left_windows, step.m[0]
     assert window.position is not None
-    kept = Rewrite({batch: axis_index(Axis("b", batch.extent))}).contraction(step)
+    kept = Rewrite({batch: axis_index(Axis("b", batch.extent))}).record(step)
     assert kept.left_windows == step.left_windows
     renamed = {window.position: axis_index(Axis("p", window.position.extent))}
-    assert Rewrite(renamed).contraction(step).left_windows == (other,)
+    assert Rewrite(renamed).record(step).left_windows == (other,)
 
 
 def test_bounds_that_always_hold_are_omitted():

@@ -73,7 +73,7 @@ def test_buffers_are_renamed_in_the_order_of_the_text():
         *("product", (), (OLD,), (NEW,), ()),
         *(load(HERE, "a"), load(axis_index(NEW), "b"), "sum", float32, (store,)),
     )
-    after = Rewrite(buffer=renamed).step(step)
+    after = Rewrite(buffer=renamed).record(step)
     assert asked == ["a", "b", "c", "at", "d"]
     assert "C[@(AT[j])] = sum + D[i if 0 <= i < 7]" in str(after)
 
@@ -87,7 +87,7 @@ def test_stages_are_rewritten_but_for_their_own_axes():
     step = Loop("loop", (), (reduce, scan, write))
     change = Rewrite(CHANGE, {"r": Local("s", float32)}, buffer=lambda name: name + "2")
     new = load(THERE, "x2")
-    assert change.step(step) == Loop(
+    assert change.record(step) == Loop(
         "loop",
         (),
         (
@@ -112,6 +112,6 @@ def test_a_buffer_may_become_a_range_of_another():
         buffer=lambda name: {"0": "rows", "1": "x"}[name],
         start=lambda name: Index(40 if name == "0" else 0),
     )
-    assert rewrite.store(store) == Store(
+    assert rewrite.record(store) == Store(
         "rows", axis_index(i) + 40, Load("x", axis_index(i), float32)
     )

@@ -16,7 +16,7 @@ from lamina.engines.simd.decide.overlap import LastTouched, extents_of
 from lamina.engines.simd.decide.schedule import GemmSchedule, StepSchedule
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Program
-from lamina.program.steps import Contraction, Loop, Scan, loads_of, reads_of, writes_of
+from lamina.program.steps import Contraction, Loop, Scan, reads_of, writes_of
 
 
 def fused_column_sums(
@@ -81,7 +81,7 @@ def _carries(step: Contraction, loop: Loop, overlapping: Collection[tuple[str, s
     (axis,) = loop.axes
     matrix = as_matrix(step)
     stores = {store.buffer: store for store in matrix.step.stores}
-    for load in loads_of(loop):
+    for load in loop.loads:
         if any((load.buffer, name) in overlapping for name in stores):
             store = stores.get(load.buffer)
             if store is None or store.accumulate or axis.extent != matrix.n.extent:

@@ -48,7 +48,7 @@ def split_loop(loop: Loop, locals_: Sequence[str], blocks: int) -> Split:
             split.split(stage)
         else:
             change = Rewrite(locals=split.renamed)
-            split.stages.append(change.stage(stage) if split.renamed else stage)
+            split.stages.append(change.record(stage) if split.renamed else stage)
     loops = (*split.loops, replace(loop, stages=tuple(split.stages)))
     split.loops = [merged_axes(one) for one in loops]
     return split

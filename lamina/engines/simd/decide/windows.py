@@ -155,7 +155,7 @@ def _windowed(step: Contraction, image: Image, scattered: tuple[Sliding, ...] = 
     outer, of_outer = flattened(image.outer, "o")
     change = Rewrite(of_outer)
     image = replace(image, view=change.scalar(image.view))
-    stores = tuple(change.store(store) for store in step.stores)
+    stores = change.records(step.stores)
     return Windowed(replace(step, stores=stores), image, outer, scattered)
 
 

@@ -362,7 +362,7 @@ def write_left_along_k(
         target = code.offset(whole, item * stride, matrix.element)
         with points.bound(matrix.m, m):
             if full:
-                with points.vectors(matrix.k, length) as loop:
+                with points.loop(matrix.k, lanes=length) as loop:
                     value = vector()
                     code.store(value, code.offset(target, loop.index * lanes, matrix.element))
             if rest:

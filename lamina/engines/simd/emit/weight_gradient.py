@@ -47,7 +47,7 @@ class WeightGradient(WindowWriter):
         step, image, block = windowed.step, windowed.image, schedule.block
         self._m, of_m = flattened(step.m, "m")
         change = Rewrite(of_m)
-        self._step = replace(step, stores=tuple(change.store(store) for store in step.stores))
+        self._step = replace(step, stores=change.records(step.stores))
         self._matrix = matrix_of_positions(windowed)
         self._positions_of_run = size_of([axis.extent for axis in image.positions[1:]])
         self._tiles = m_tiles_of(windowed, block, schedule.tile_m)
