@@ -59,54 +59,52 @@ def scaled(factor: Any, *, name: str = "y") -> Graph:
     return Graph((x,), ((name, x * ops.constant(np.asarray(factor, "float32"))),))
 
 
-def test_a_graph_that_was_compiled_before_is_not_compiled_again(compiled):
-    assert len({cached(training_graph_of(classifier())) for _ in range(3)}) == 1
+@pytest.mark.parametrize(
+    "make", [classifier, lambda: lm.networks.lstm_classifier(3, 7, inputs=2, features=8)]
+)
+def test_a_graph_that_was_compiled_before_is_not_compiled_again(make, compiled):
+    assert len({cached(training_graph_of(make())) for _ in range(3)}) == 1
     assert len(compiled) == 1
 
 
-DIFFERENT: dict[str, Callable[[], tuple[Any, ...]]] = {
-    "the first": lambda: (training_graph_of(classifier()),),
-    "another batch": lambda: (training_graph_of(classifier()), 7),
-    "another name": lambda: (training_graph_of(classifier()), 8, "evaluation"),
-    "another size": lambda: (training_graph_of(classifier(21)),),
-    "another number": lambda: (training_graph_of(classifier(dropout=0.25)),),
-    "another layer": lambda: (training_graph_of(classifier(layer=lm.Tanh)),),
-    "another loss": lambda: (training_graph_of(classifier(), lm.MSE()),),
-    "another optimizer": lambda: (training_graph_of(classifier(), optimizer=lm.SGD(0.1)),),
-    "another momentum": lambda: (
-        training_graph_of(classifier(), optimizer=lm.SGD(0.1, momentum=0.9)),
-    ),
-    "a constant": lambda: (scaled([1, 2, 3]),),
-    "another constant": lambda: (scaled([1, 2, 4]),),
-    "a constant of one number": lambda: (scaled(2),),
-    "a negative zero": lambda: (scaled(-0.0),),
-    "a zero": lambda: (scaled(0.0),),
-    "another output": lambda: (scaled(0.0, name="z"),),
-}
+# The first of them, another batch, another name, and so on.
+DIFFERENT: list[tuple[Callable[[], Graph], int, str]] = [
+    (lambda: training_graph_of(classifier()), 8, "test"),
+    (lambda: training_graph_of(classifier()), 7, "test"),
+    (lambda: training_graph_of(classifier()), 8, "evaluation"),
+    (lambda: training_graph_of(classifier(21)), 8, "test"),
+    (lambda: training_graph_of(classifier(dropout=0.25)), 8, "test"),
+    (lambda: training_graph_of(classifier(layer=lm.Tanh)), 8, "test"),
+    (lambda: training_graph_of(classifier(), lm.MSE()), 8, "test"),
+    (lambda: training_graph_of(classifier(), optimizer=lm.SGD(0.1)), 8, "test"),
+    (lambda: training_graph_of(classifier(), optimizer=lm.SGD(0.1, momentum=0.9)), 8, "test"),
+    (lambda: scaled([1, 2, 3]), 8, "test"),
+    (lambda: scaled([1, 2, 4]), 8, "test"),
+    (lambda: scaled(2), 8, "test"),
+    (lambda: scaled(-0.0), 8, "test"),
+    (lambda: scaled(0.0), 8, "test"),
+    (lambda: scaled(0.0, name="z"), 8, "test"),
+]
 
 
 @pytest.mark.sampled
 def test_graphs_of_different_programs_have_different_entries(compiled):
-    for _ in range(2):
-        for make in DIFFERENT.values():
-            graph, *rest = make()
-            batch, name = (*rest, *(8, "test")[len(rest) :])
-            again = compile_graph(graph, batch=batch, name=name, target=DEFAULT_TARGET)
-            assert cached(graph, batch, name) == str(again)
+    for make, batch, name in DIFFERENT * 2:
+        graph = make()
+        again = compile_graph(graph, batch=batch, name=name, target=DEFAULT_TARGET)
+        assert cached(graph, batch, name) == str(again)
     assert len(compiled) == len(DIFFERENT)
 
 
 def test_programs_for_other_targets_are_other_entries(compiled):
-    x, weight = (leaf(name, "input", shape, float32) for name, shape in SHAPES.items())
+    shapes = {"x": (2, 3, 6, 6), "weight": (3, 1, 3, 3)}
+    x, weight = (leaf(name, "input", shape, float32) for name, shape in shapes.items())
     y = ops.relu(ops.conv(x, weight, 1, 1, 1, groups=3))
     graph = Graph((x, weight), (("y", ops.sum(y @ y)),))
     for target in (DEFAULT_TARGET, replace(DEFAULT_TARGET, alignment_bytes=4096)) * 2:
         again = compile_graph(graph, batch=1, name="test", target=target)
         assert cached(graph, 1, target=target) == str(again)
     assert len(compiled) == 2
-
-
-SHAPES = {"x": (2, 3, 6, 6), "weight": (3, 1, 3, 3)}
 
 
 def test_a_shared_tensor_and_two_equal_ones_have_different_checksums():
@@ -134,13 +132,6 @@ def test_every_op_has_a_checksum_for_all_its_samples():
     assert len(described) > 0.8 * count
 
 
-def test_programs_of_recurrent_networks_are_found_again(compiled):
-    for _ in range(2):
-        net = lm.networks.lstm_classifier(3, 7, inputs=2, features=8)
-        cached(training_graph_of(net))
-    assert len(compiled) == 1
-
-
 def test_an_op_that_is_not_ours_is_compiled_each_time(compiled):
     known = OPS["exp"]
     own = Op("exp", known.infer, None, known.reference, known.lowering)
@@ -150,25 +141,21 @@ def test_an_op_that_is_not_ours_is_compiled_each_time(compiled):
     assert len(compiled) == 2
 
 
-def test_another_version_of_the_sources_compiles_anew(compiled, monkeypatch):
-    cached(scaled(2))
-    monkeypatch.setattr(program_cache.SOURCES, "checksum", "another")
-    cached(scaled(2))
-    assert len(compiled) == 2
-
-
-@pytest.mark.parametrize("without", ["the cache", "the sources"])
-def test_nothing_is_stored_without_a_cache_or_a_checksum_of_the_sources(
-    without, compiled, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    ("folder", "checksum", "kept"), [(True, "another", 1), (True, "", 0), (False, "another", 0)]
+)
+def test_the_cache_and_the_checksum_of_the_sources_decide_what_is_kept(
+    folder, checksum, kept, compiled, monkeypatch, tmp_path
 ):
-    if without == "the cache":
+    cached(scaled(2))
+    monkeypatch.setattr(program_cache.SOURCES, "checksum", checksum)
+    if not folder:
         monkeypatch.setenv("LAMINA_CACHE", "off")
-    else:
-        monkeypatch.setattr(program_cache.SOURCES, "checksum", "")
+    before = len(list(tmp_path.rglob("*.object")))
     for _ in range(2):
         cached(scaled(2))
-    assert len(compiled) == 2
-    assert not list(tmp_path.rglob("*.object"))
+    assert len(compiled) == 3 - kept
+    assert len(list(tmp_path.rglob("*.object"))) == before + kept
 
 
 NONSENSE = {

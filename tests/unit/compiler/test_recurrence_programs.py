@@ -1,5 +1,6 @@
 """Recurrences as programs: one loop, few steps, and refused calls."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -69,12 +70,16 @@ def test_within_an_iteration_temporaries_share_memory():
     assert len({one.offset for one in between}) == 2
 
 
-def test_all_results_and_all_their_gradients_are_one_loop_each():
+def with_gradients(build: Callable[[Leaves], Tensors]) -> Program:
+    """The program of all results and of all their gradients."""
     leaves = Leaves()
-    graph = graph_of(lstm(leaves), leaves)
-    both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
-    program = compiled(both)
-    assert len(program.repeats) == 2
+    graph = graph_of(build(leaves), leaves)
+    both = (*graph.outputs, *gradients_of(graph, leaves).outputs)
+    return compiled(Graph(graph.inputs, both))
+
+
+def test_all_results_and_all_their_gradients_are_one_loop_each():
+    assert len(with_gradients(lstm).repeats) == 2
 
 
 @pytest.mark.parametrize("kind", [lm.LSTM, lm.GRU])
@@ -162,10 +167,7 @@ def test_unused_results_do_not_change_the_program():
 
 
 def test_equal_arrays_inside_and_outside_of_loops_are_one_buffer():
-    leaves = Leaves()
-    graph = graph_of(with_arrays(leaves), leaves)
-    both = Graph(graph.inputs, (*graph.outputs, *gradients_of(graph, leaves).outputs))
-    program = compiled(both)
+    program = with_gradients(with_arrays)
     found = [value.tobytes() for value in program.constants.values()]
     assert len(set(found)) == len(found)
     assert {MASK.tobytes(), MIXING.tobytes()} <= set(found)
