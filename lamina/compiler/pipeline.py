@@ -62,14 +62,11 @@ def optimised(graph: Graph, checked: Graph | None = None, *, chains: bool = Fals
     return graph
 
 
-def assemble(
-    fused: Fused, name: str, target: Target, copies: Mapping[Tensor, Tensor] | None = None
-) -> Program:
+def assemble(fused: Fused, name: str, target: Target, copies: Mapping[Tensor, Tensor]) -> Program:
     """The program: named buffers, steps that use them, and the plan of the arena.
 
     `copies` has leaves that are rounded copies of other leaves.
     """
-    copies = copies or {}
     named = Buffers(fused.graph, (*copies, *copies.values()))
     prepared = [
         preparing(named.buffer_of[copy], copy.dtype, named.buffers[named.buffer_of[of]])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from error_texts import problem_of
 from training_cases import same
 
 import lamina as lm
@@ -14,9 +15,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.gpu.gather import rounding_steps
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.errors import InternalError
 from lamina.graph import Graph, Tensor, leaf
-from lamina.program.check import verify
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, reads_of, writes_of
@@ -91,8 +90,6 @@ def test_trainings_are_equal_bit_by_bit(interpreter, network, precision):
     interpreter["target"] = STORING
     assert same(trained(network(), **precision), expected)
 
-
-# Which operands are stored ------------------------------------------------------------------------
 
 SIZE = 64
 ROUNDINGS = {
@@ -181,9 +178,6 @@ def test_an_operand_is_stored_if_that_costs_less(name, rounding):
     assert (program.prepared > 0) == {"x", "w0"}.isdisjoint(operands_of(program))
 
 
-# Inputs that are rounded while they are gathered --------------------------------------------------
-
-
 def test_only_inputs_that_are_only_rounded_are_rounded_while_they_are_gathered():
     x, y, weight = given("x", "input"), given("y", "input"), given("weight", "parameter")
     outputs = [ops.matmul(x, weight), ops.matmul(y, weight), ops.sum(y, 0)]
@@ -201,24 +195,15 @@ def test_only_inputs_that_are_only_rounded_are_rounded_while_they_are_gathered()
     assert rounding_steps(replace(program, plan=plan)) == {"x": number}
 
 
-# Faults of programs that prepare copies -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("prepared", [2, 3])
-def test_only_copies_of_parameters_are_prepared(prepared):
-    x, weight = given("x", "input"), given("weight", "parameter")
-    program = program_of("TF32", [ops.matmul(x, weight)])
-    with pytest.raises(InternalError, match="prepares"):
-        verify(replace(program, prepared=prepared))
-
-
-def test_a_copy_that_does_not_outlive_the_run_is_refused():
-    x, weight = given("x", "input"), given("weight", "parameter")
-    program = program_of("TF32", [ops.matmul(x, weight)])
+def test_faults_of_prepared_copies_are_found():
+    program = program_of("TF32", [PRODUCT])
     shorter = tuple(
         replace(one, last=one.last - 1) if one.first == 0 else one
         for one in program.plan.allocations
     )
-    plan = replace(program.plan, allocations=shorter)
-    with pytest.raises(InternalError, match="which does not outlive it"):
-        verify(replace(program, plan=plan))
+    for broken, said in (
+        (replace(program, prepared=2), "prepares"),
+        (replace(program, prepared=3), "prepares"),
+        (replace(program, plan=replace(program.plan, allocations=shorter)), "does not outlive it"),
+    ):
+        assert said in problem_of(broken)

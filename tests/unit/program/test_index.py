@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from index_values import points_of, value_at
 
-from lamina.program.index import Axis, Index, axes_of, axis_index, flatten, unflatten
+from lamina.program.index import Axis, Index, axis_index, flatten, unflatten
 from lamina.program.ranges import range_of
-from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound
 
 pytestmark = pytest.mark.each_case
@@ -109,26 +108,10 @@ def test_equal_indices_compare_equal():
     assert (flat + 24 * 5) % 24 == flat
 
 
-def test_an_axis_of_extent_1_is_the_constant_0():
-    assert axis_index(Axis("i", 1)) == Index()
-
-
-def test_unflatten_of_an_empty_shape_does_not_divide_by_zero():
-    axes = [Axis("i", 0), Axis("j", 3)]
-    assert len(unflatten(flatten([axis_index(a) for a in axes], (0, 3)), (3, 0, 2))) == 3
-
-
-def test_rewriting_replaces_axes_inside_quotients():
-    i, j = Axis("i", 12), Axis("j", 4)
-    index = axis_index(i) // 3 * 5 + axis_index(i) % 3
-    replaced = Rewrite({i: axis_index(j) * 3}).index(index)
-    assert replaced == axis_index(j) * 5
-    assert axes_of(index) == {i}
-    assert axes_of(replaced) == {j}
-
-
-def test_bounds_are_tight_for_plain_sums():
-    i, j = axis_index(Axis("i", 5)), axis_index(Axis("j", 3))
+def test_axes_of_extents_0_and_1_and_the_bounds_of_plain_sums():
+    i, j, alone, empty = (axis_index(Axis(f"i{extent}", extent)) for extent in (5, 3, 1, 0))
+    assert alone == Index()
+    assert len(unflatten(flatten([empty, j], (0, 3)), (3, 0, 2))) == 3
     assert (i * 2 - j * 4 + 1).bounds == (-7, 9)
 
 

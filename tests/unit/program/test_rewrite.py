@@ -27,6 +27,7 @@ def test_bounds_indices_and_gathered_indices_are_rewritten():
     bound = Within((Bound(THERE, 1, 5),))
     assert after == Apply("select", (bound, load(there * 2), Local("a", float32)), float32)
     assert Rewrite(CHANGE).scalar(Position(HERE + 1)) == Position(THERE + 1)
+    assert Rewrite(CHANGE).index(HERE // 3 * 5 + HERE % 3) == axis_index(NEW) * 5
 
 
 def test_unchanged_expressions_are_the_same_objects():
