@@ -256,9 +256,6 @@ def mantissa_and_exponent(code: Builder, x: Value) -> tuple[Value, Value]:
     return m, code.select(tiny, lowered, exponent)
 
 
-# Whole numbers ------------------------------------------------------------------------------------
-
-
 def round_half_even(code: Builder, x: Value) -> Value:
     """The nearest integer, the even one of two; not every processor has an instruction for it."""
     large = 2.0 ** format_of(x).mantissa
@@ -278,9 +275,6 @@ def floor(code: Builder, x: Value) -> Value:
     down = code.select(near > x, down, near)
     # NaN and numbers without fraction stay, zeros with their sign.
     return code.select(size < large, down, x)
-
-
-# Sums and products with their rounding errors -----------------------------------------------------
 
 
 def two_sum(code: Builder, a: Value, b: Value) -> tuple[Value, Value]:

@@ -129,9 +129,6 @@ def _shortened(code: Builder, value: Value) -> Value:
     return value
 
 
-# Operations on float16 ----------------------------------------------------------------------------
-
-
 _OPERATIONS = {"add": "fadd", "subtract": "fsub", "multiply": "fmul"}
 
 

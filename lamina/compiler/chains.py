@@ -64,7 +64,9 @@ def join_chains(
     found = _Search(steps, repeats, free.difference(outputs), lasting).chains()
     if not found:
         return list(steps), list(repeats)
-    joined = {number for chain in found for number in chain.joined}
+    parts = [part for chain in found for part in chain.parts]
+    # All steps that vanish or move for chains.
+    joined = {number for part in parts for number in (part.number, *part.hidden.values())}
     placed = {chain.place: chain for chain in found}
 
     def replacements(number: int, step: Step) -> Sequence[Step]:
@@ -131,12 +133,10 @@ class _Joined:
     Attributes:
         parts: in order.
         place: the number of the step in whose place it runs: the last of its parts, or the first.
-        joined: the numbers of all steps that vanish or move for chains.
     """
 
     parts: tuple[_Part, ...]
     place: int
-    joined: frozenset[int]
 
     @property
     def loops(self) -> frozenset[int]:
@@ -264,11 +264,8 @@ class _Search:
                 if maker in loops:
                     # What it stores at each of its own points, a chain may store for its rows.
                     step = self.steps[maker]
-                    assert isinstance(step, Loop)
-                    at_rows = (
-                        one for one in step.stages if isinstance(one, Write) and not one.axes
-                    )
-                    kept = {store.buffer for one in at_rows for store in one.stores}
+                    at_rows = (nest for nest in step.nests if nest.axes == step.axes)
+                    kept = {store.buffer for nest in at_rows for store in nest.stores}
                 is_read = any(
                     (reader not in ends or name not in ends[reader].hidden) and reader not in makers
                     for reader in readers
@@ -282,27 +279,21 @@ class _Search:
 
     def _groups(self, parts: Sequence[_Part]) -> list[_Joined]:
         """Parts over the same points that share products are one chain, if they can be."""
-        makers = {number for part in parts for number in part.hidden.values()}
         groups: list[_Joined] = []
         for part in parts:
             for number, group in enumerate(groups):
-                found = self._joined((*group.parts, part), makers)
+                found = self._joined((*group.parts, part))
                 if all(map(part.fits, group.parts)) and found is not None:
                     groups[number] = found
                     break
             else:
-                joined = frozenset((*makers, part.number))
-                groups.append(_Joined((part,), part.number, joined))
+                groups.append(_Joined((part,), part.number))
         return groups
 
-    def _joined(self, parts: tuple[_Part, ...], makers: set[int]) -> _Joined | None:
+    def _joined(self, parts: tuple[_Part, ...]) -> _Joined | None:
         """Parts as one chain at the place of the last one or the first; None: neither is right."""
-        ends = [part.number for part in parts]
-        for place in (ends[-1], ends[0]):
-            found = _Joined(parts, place, frozenset((*makers, *ends)))
-            if self._is_in_order(found, {}):
-                return found
-        return None
+        both = (_Joined(parts, part.number) for part in (parts[-1], parts[0]))
+        return next((one for one in both if self._is_in_order(one, {})), None)
 
     def _is_in_order(self, group: _Joined, places: Mapping[int, int]) -> bool:
         """Whether the steps of a chain may run at its place, and need no results of each other.

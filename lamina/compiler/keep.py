@@ -186,9 +186,6 @@ def _unused(name: str, names: set[str]) -> str:
     return f"{name}{number}"
 
 
-# Equal tensors ------------------------------------------------------------------------------------
-
-
 def _choose_kept(loops: Mapping[object, _Loop]) -> None:
     """The first loop that computes an expensive tensor keeps it, if a later loop needs it."""
     numbers: dict[Hashable, int] = {}

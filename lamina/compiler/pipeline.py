@@ -13,7 +13,7 @@ from functools import partial
 from lamina.base.garbage import without_collections
 from lamina.compiler.buffers import Buffers, readable_name
 from lamina.compiler.chains import join_chains
-from lamina.compiler.expand import expand
+from lamina.compiler.expand import expand, widen
 from lamina.compiler.fusion.fuse import Fused, fuse
 from lamina.compiler.keep import keep
 from lamina.compiler.layout import sink_transposes
@@ -22,7 +22,6 @@ from lamina.compiler.repeat import lower_repeating
 from lamina.compiler.rounded_operands import preparing, with_rounded_operands
 from lamina.compiler.scatter import sort_scatters
 from lamina.compiler.simplify import simplify
-from lamina.compiler.widen import widen
 from lamina.graph import Graph, Tensor, bind_batch, verify
 from lamina.program.check import verify as verify_program
 from lamina.program.program import Program, Repeat

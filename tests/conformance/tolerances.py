@@ -29,9 +29,8 @@ import ml_dtypes
 import numpy as np
 
 from lamina.base.shapes import Array, converted, size_of, static
-from lamina.compiler.expand import expand
+from lamina.compiler.expand import expand, widen
 from lamina.compiler.unroll import unroll
-from lamina.compiler.widen import widen
 from lamina.graph import CONSTANT, LEAF, Graph, Tensor, evaluate
 from lamina.ops.lowering_rules import (
     Contracting,

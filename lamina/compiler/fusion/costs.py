@@ -203,8 +203,6 @@ def is_worth_rounding(
     return elements * storing + target.launch_bytes < elements * rounding
 
 
-# Expressions, down to stored tensors --------------------------------------------------------------
-
 # The levels that an op with deep index expressions adds to an expression. Such ops are gathers,
 # whose index is loaded, and reshapes, whose coordinates depend on all axes. Without this bound,
 # each op in a chain of reshapes and transposes would double the size of an index.

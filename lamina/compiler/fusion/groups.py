@@ -161,9 +161,6 @@ class Groups:
         return tuple([m for m in members if m in self.results or not self.users[m] <= inside])
 
 
-# Joining ------------------------------------------------------------------------------------------
-
-
 def join_producers(groups: Groups) -> None:
     """Joins each anchor's group with those of its sources, the latest source first.
 
@@ -222,9 +219,6 @@ def _points(members: Sequence[Tensor]) -> int:
         size_of(static(m.operands[0].shape if isinstance(m.op.lowering, Reduction) else m.shape))
         for m in members
     )
-
-
-# The order ----------------------------------------------------------------------------------------
 
 
 def execution_order(groups: Groups) -> tuple[int, ...]:

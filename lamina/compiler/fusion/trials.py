@@ -130,9 +130,6 @@ class Trials:
         return self._in_place.get(node, node)
 
 
-# Signatures of subgraphs --------------------------------------------------------------------------
-
-
 @final
 class SubgraphSignatures:
     """Computes signatures, which have `given` tensors in them; only those of one object compare."""
