@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 from lamina.program import steps
 from lamina.program.index import Atom, Axis, Index, Quotient, Remainder, gathered_index
@@ -86,7 +86,7 @@ class Rewrite:
             if name == "index":
                 new["buffer"], new["index"] = self._location(given.buffer, value)
             elif isinstance(value, tuple):
-                new[name] = self.records(value)
+                new[name] = self.records(cast(tuple[Any, ...], value))
             else:
                 new[name] = self.index(value) if isinstance(value, Index) else self.scalar(value)
         if isinstance(record, steps.Contraction):

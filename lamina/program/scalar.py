@@ -296,7 +296,7 @@ def named(*roots: Scalar) -> tuple[dict[Scalar, str], list[str]]:
     return names, lines
 
 
-def postorder(*roots: Scalar, known: Collection[Scalar] = ()) -> Iterator[Scalar]:
+def postorder(*roots: Scalar, known: Collection[object] = ()) -> Iterator[Scalar]:
     """Every distinct scalar within the roots, operands before their users.
 
     Includes scalars inside gathered indices and bounds. Omits `known` scalars, and scalars that
