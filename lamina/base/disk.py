@@ -58,12 +58,9 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 def _require_regular(path: str | os.PathLike[str], mode: int) -> None:
     if not stat.S_ISREG(mode):
         found = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
-        raise DataError(
-            "this is not a regular file",
-            facts=(("expected", "a file"), ("found", found)),
-            advice="Name one file.",
-            where=os.fspath(path),
-        )
+        facts = (("expected", "a file"), ("found", found))
+        error = DataError("this is not a regular file", facts=facts, advice="Name one file.")
+        raise error.at(os.fspath(path))
 
 
 def write_whole(path: str, content: Content, permissions: int | None = None) -> None:

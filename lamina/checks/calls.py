@@ -197,11 +197,8 @@ class Interface:
             problem = str(error)
         empty = inspect.Parameter.empty
         method = not _OWNERS.isdisjoint(self.signature.parameters)
-        parameters = [
-            parameter.replace(default=empty, annotation=empty)
-            for parameter in self.signature.parameters.values()
-            if parameter.name not in _OWNERS
-        ]
+        users = [p for p in self.signature.parameters.values() if p.name not in _OWNERS]
+        parameters = [p.replace(default=empty, annotation=empty) for p in users]
         bare = self.signature.replace(parameters=parameters, return_annotation=empty)
         facts = (("expected", f"{self.name}{bare}"),)
         takes_any = any(parameter.kind == _ANY for parameter in parameters)

@@ -97,12 +97,8 @@ def refusal(
     """The error for a value that is not of its kind; the subject owns the argument."""
     texts = (misfit.problem, misfit.example, misfit.advice)
     problem, example, advice = (text.replace("{name}", name + misfit.part) for text in texts)
-    return DefinitionError(
-        subject + problem,
-        facts=(*facts, ("expected", example), ("found", misfit.found or shown(value))),
-        where=where,
-        advice=advice,
-    )
+    facts = (*facts, ("expected", example), ("found", misfit.found or shown(value)))
+    return DefinitionError(subject + problem, facts=facts, where=where, advice=advice)
 
 
 def shown(value: object) -> str:
@@ -168,10 +164,8 @@ class Whole(Kind):
         limits = [f"at least {self.least}"] * low + [f"at most {self.most}"] * high
         example = f"{self.least} <= {{name}}" if low else "{name}"
         example = f"{example} <= {self.most}" if high else f"{{name}} >= {self.least}"
-        return Misfit(
-            f"a whole number{' of ' * bool(limits)}{', '.join(limits)}",
-            example if limits else "{name}=0, 1, 2, ...",
-        )
+        example = example if limits else "{name}=0, 1, 2, ..."
+        return Misfit(f"a whole number{' of ' * bool(limits)}{', '.join(limits)}", example)
 
 
 @final

@@ -34,11 +34,8 @@ def read_npy(path: Path) -> Array:
 def read_npz(path: Path, targets: str | None) -> Pair:
     """Inputs and targets from a `.npz` archive."""
     with reading(path, "an npz archive"), open_regular(path) as file, ZipFile(file) as archive:
-        members = {
-            info.filename.removesuffix(".npy"): info
-            for info in archive.infolist()
-            if info.filename.endswith(".npy")
-        }
+        infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        members = {info.filename.removesuffix(".npy"): info for info in infos}
         names = choose_names(members, targets)
         inputs, *outputs = [_read_npz_member(archive, members[name]) for name in names]
         return inputs, outputs[0] if outputs else None

@@ -242,11 +242,8 @@ def coded(
             if absent[0] == target
             else "Give the kinds of columns of this table.",
         )
-    columns = tuple(
-        _column(name, _known_kind(name, values, given.get(name)), words, gaps, standardise)
-        for name, values in table.items()
-        if name != target
-    )
+    inputs = ((n, _known_kind(n, cells, given.get(n))) for n, cells in table.items() if n != target)
+    columns = tuple(_column(name, cells, words, gaps, standardise) for name, cells in inputs)
     if not columns:
         raise DataError("the table has no columns of inputs")
     first = next(iter(table))

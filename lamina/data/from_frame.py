@@ -79,8 +79,6 @@ def from_frame(
     """
     with errors_at("from_frame"):
         stated = {target, *(kinds or {})}
-        table = {
-            name: values if name in stated else recognised(name, values)
-            for name, values in columns_of(frame).items()
-        }
+        columns = columns_of(frame).items()
+        table = {n: values if n in stated else recognised(n, values) for n, values in columns}
         return coded(table, target, words, gaps, standardise=standardise, kinds=kinds)

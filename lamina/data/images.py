@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,8 @@ def read_image_folder(
             advice="Rename it, leave it out, or train on a folder that has all classes.",
         )
     files = [(path, classes.index(name)) for name, paths in pictures.items() for path in paths]
-    image_module, operations = (
-        imported_extra(f"PIL.{name}", "data", "reading pictures", "pillow")
-        for name in ("Image", "ImageOps")
-    )
-    read = partial(_read_picture, image_module, operations.exif_transpose)
+    found = partial(imported_extra, extra="data", purpose="reading pictures", package="pillow")
+    read = partial(_read_picture, found("PIL.Image"), found("PIL.ImageOps").exif_transpose)
     first = read(files[0][0], None)
     images = np.empty((len(files), *first.shape), np.uint8)
     for index, (path, _) in enumerate(files):
@@ -99,10 +96,7 @@ def _pictures_in(folder: Path) -> list[Path]:
 
 
 def _read_picture(
-    image_module: Any,
-    upright: Callable[[Any], Any],
-    path: Path,
-    like: tuple[Path, tuple[int, ...]] | None,
+    image_module: Any, upright: Any, path: Path, like: tuple[Path, tuple[int, ...]] | None
 ) -> Array:
     """One picture as uint8[channels, height, width], of the shape of the first one."""
     with reading(path, "a picture"), warnings.catch_warnings():
