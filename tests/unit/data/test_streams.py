@@ -289,11 +289,16 @@ def test_the_seed_of_the_fit_is_that_of_the_window():
     assert not same(trained(stream)[0], plain)
 
 
-def test_batches_of_another_dtype_are_refused():
+def test_batches_of_another_dtype_are_refused(monkeypatch):
     source = [(PAIRS[0][0].astype("uint8"), PAIRS[0][1]), PAIRS[1]]
     assert "another dtype than the program was compiled for" in fault(source, DTypeError)
     text = error_text(DataError, lm.Model(network()).predict, lambda: (x for x, _ in source))
     assert "the batches of the stream differ" in text
+    # Whatever the chunks.
+    hand_out(monkeypatch, lambda: True)
+    x = TRAIN.inputs[:10]
+    with reading([x, x, x.astype("float64")]) as reader:
+        assert "the batches of the stream differ" in error_text(DataError, list, taken(reader))
 
 
 def test_sources_without_batches_are_refused():
@@ -617,11 +622,3 @@ def test_a_stream_is_continued_with_a_smaller_buffer(path):
         trained(source, checkpoint=path, checkpoint_steps=1, **how)
     found = trained(Stream(source, buffer_bytes=1), checkpoint=path, resume=True, **how)
     assert same(whole[0], found[0])
-
-
-def test_batches_of_another_dtype_are_refused_whatever_the_chunks(monkeypatch):
-    x = TRAIN.inputs[:10]
-    hand_out(monkeypatch, lambda: True)
-    with reading([x, x, x.astype("float64")]) as reader:
-        text = error_text(DataError, list, taken(reader))
-    assert "the batches of the stream differ" in text

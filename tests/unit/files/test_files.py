@@ -205,21 +205,6 @@ def test_networks_that_are_no_plain_data_cannot_be_saved(tmp_path):
         lm.Model(chain(lm.Linear(2))).save(tmp_path / "missing" / "model")
 
 
-def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "model"
-    lm.Model(chain(lm.Linear(2))).save(path)
-    before = path.read_bytes()
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(DataError):
-        lm.Model(chain(lm.Linear(2)), seed=1).save(path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_missing_files_folders_and_pipes_are_refused(tmp_path):
     problem = refused(tmp_path / "missing").problem
