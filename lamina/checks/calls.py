@@ -377,7 +377,6 @@ _SIMPLE: dict[Any, Kind] = {bool: Flag(), int: Whole(), float: Number(), str: Te
 _ANY = inspect.Parameter.VAR_KEYWORD
 # Methods that Lamina calls with checked arguments; `check_target` runs in every training step.
 _INNER = {"forward", "check_target"}
-# The first parameter of methods.
 _OWNERS = {"self", "cls"}
 
 

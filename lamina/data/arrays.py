@@ -28,7 +28,6 @@ from lamina.graph import Tensor
 
 # What a data set has as inputs, targets or weights.
 Arrays = Array | tuple[Array, ...] | Mapping[str, Array]
-# Class, shape and dtype of an array.
 ArrayType = tuple[type, tuple[int, ...], np.dtype[Any]]
 # Up to this number of elements a loop in Python takes less time than a call of NumPy.
 FEW_ELEMENTS = 32

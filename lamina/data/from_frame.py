@@ -23,7 +23,6 @@ def _column_name(value: Any) -> str:
     raise Misfit("the name of a column", "'rent'")
 
 
-# The name of a column of a frame.
 ColumnName = Annotated[Any, OrNone(ReadBy(_column_name))]
 Gaps = Annotated[str | float, AnyOf((Word(GAP_RULES), Number()))]
 

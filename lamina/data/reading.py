@@ -30,7 +30,6 @@ class EpochExamples:
         self, batches: EpochBatches, first: Dataset, convert: Convert, skip: int, most: int | None
     ) -> None:
         self._batches, self._convert, self._most = batches, convert, most
-        # Before the first batch, arrays are unknown.
         self.arrays: Sequence[Array] = ()
         self._used, self._state = skip, batches.state
         self._load(first)
