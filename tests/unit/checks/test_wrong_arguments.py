@@ -127,7 +127,8 @@ NUMBERS = some("()", "(1.0,)", "[1, 2]", "vector", "near")
 
 # By the parameter's name: parameters without a kind, and those that take less than it reads.
 USUAL: dict[str, Accepted] = {
-    **dict.fromkeys(("engine", "loss", "network", "optimizer"), NOTHING),
+    **dict.fromkeys(("engine", "inputs", "loss", "network", "optimizer", "outputs"), NOTHING),
+    **dict.fromkeys(("prediction", "target"), NOTHING),
     **dict.fromkeys(("clip", "weights"), OPTIONAL),
     "frozen": some("()"),
     "metrics": some("()", "{}"),
@@ -273,10 +274,7 @@ ROWS |= {
         {"function": FUNCTION, "name": some("text")},
     ),
     "Loss.__call__": Row(
-        {"prediction": A_PREDICTION, "target": A_PREDICTION},
-        {"prediction target": NOTHING},
-        call=lm.MSE(),
-        words=("MSE",),
+        {"prediction": A_PREDICTION, "target": A_PREDICTION}, call=lm.MSE(), words=("MSE",)
     ),
     "init.Uniform": Row({"low": -2.0, "high": 2.0}, {"low": UNIT | some("-1", "1.5")}),
     **{
@@ -342,7 +340,7 @@ ROWS |= {
         {"operands": A_PREDICTION}, call=lm.Recompute(lm.Linear(2)), words=("Linear",)
     ),
     "Sequential": Row({"layers": INPUT}, {"layers": NOTHING}),
-    "Network": Row({"inputs": INPUT, "outputs": OUTPUT}, {"inputs outputs": NOTHING}),
+    "Network": Row({"inputs": INPUT, "outputs": OUTPUT}),
     "Layer.__call__": Row(
         {"operands": A_PREDICTION}, {"named": NOTHING}, call=lm.Linear(2), words=("Linear",)
     ),
@@ -390,7 +388,7 @@ NO_BATCHES = ("the data has none", "number of targets", "the function does not r
 ROWS |= {
     "Model": Row({"network": NET, "engine": "interpreter"}, {"dtype precision": NOTHING}),
     "Model.__call__": Row(),
-    "Model.predict": Row({"inputs": X}, {"inputs others options": NOTHING}, words=NO_BATCHES),
+    "Model.predict": Row({"inputs": X}, {"others options": NOTHING}, words=NO_BATCHES),
     "Model.evaluate": Row({"data": (X, Y), "loss": lm.MSE()}, DATA, words=NO_BATCHES),
     "Model.training": Row(
         {**STEP, "batch_size": 2}, {"data": OPTIONAL, **OF_CLASSES}, lambda made: made.release()
@@ -422,9 +420,7 @@ ROWS |= {
         # There is no file named "a".
         {"path": NOTHING},
     ),
-    "compile": Row(
-        {"inputs": INPUT, "outputs": SQUARE, "engine": "interpreter"}, {"inputs outputs": NOTHING}
-    ),
+    "compile": Row({"inputs": INPUT, "outputs": SQUARE, "engine": "interpreter"}),
     "Function.__call__": Row(
         {"arrays": np.ones((2, 3), "float32")}, {"arrays": NOTHING}, words=("input 0",)
     ),
