@@ -349,13 +349,8 @@ MODULES: dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], tuple[i
         ),
         lambda: lm.Sequential(
             *(lm.Input(2, 8, 8), lm.Conv2d(4, 3, bias=False), lm.BatchNorm()),
-            *(
-                lm.ConvTranspose2d(6, 2),
-                lm.GroupNorm(3),
-                lm.Flatten(),
-                lm.LayerNorm(),
-                lm.Linear(3),
-            ),
+            *(lm.ConvTranspose2d(6, 2), lm.GroupNorm(3)),
+            *(lm.Flatten(), lm.LayerNorm(), lm.Linear(3)),
         ),
         (2, 8, 8),
     ),
