@@ -9,7 +9,6 @@ from typing import Any
 from simd_alternatives import combinations
 
 from lamina.codegen.axes import merged_axes
-from lamina.codegen.signatures import Signatures
 from lamina.engines.gpu.chain_schedules import matrix_chain, tiled_chain
 from lamina.engines.gpu.contraction_costs import rate_of
 from lamina.engines.gpu.contraction_schedules import (
@@ -22,19 +21,21 @@ from lamina.engines.gpu.contraction_schedules import (
     winograd_schedules,
 )
 from lamina.engines.gpu.decisions import candidates, decide, position_bits
-from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.family import Family, SingleSteps
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import can_share_rows, merge_schedule, points_of, split_size
 from lamina.engines.gpu.matrix_schedules import matrices_fit, matrix_schedule
-from lamina.engines.gpu.packed_operands import OPERANDS, packed_steps
+from lamina.engines.gpu.packed_operands import packed_steps
 from lamina.engines.gpu.passes import ordered, stored_steps
 from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import (
+    PACKED,
+    STORED,
+    WINOGRAD,
     ContractionSchedule,
     KernelSchedule,
     LoopSchedule,
     MatrixSchedule,
-    PackedSchedule,
     Pass,
     PassesSchedule,
     RowSchedule,
@@ -42,13 +43,11 @@ from lamina.engines.gpu.schedule import (
     Schedule,
     SortSchedule,
     StepSchedule,
-    StoredSchedule,
+    StepsSchedule,
     TreeSchedule,
-    WinogradSchedule,
     WrittenSchedule,
     element_bytes_of,
 )
-from lamina.engines.gpu.single_steps import single_step, written_by
 from lamina.engines.gpu.winograd import convolution_of
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.program import Program
@@ -85,16 +84,13 @@ def legal_chains(chain: Chain, bits: int, target: Target, traits: Traits) -> Ite
         if matrix is not None:
             yield matrix
     steps = stored_steps(chain, StepWorkspaces(chain.name))
-    yield StoredSchedule(tuple(next(candidates(one, target, traits)) for one in steps))
+    yield StepsSchedule(STORED, tuple(next(candidates(one, target, traits)) for one in steps))
 
 
 def candidate_schedules(program: Program, family: Family) -> Iterator[Any]:
     """Schedules of a program that together have all candidates of each step; for tests."""
-    signatures, written = Signatures(program), written_by(program)
-    found = [
-        family.candidates(single_step(program, number, signatures, written))
-        for number in range(len(program.steps))
-    ]
+    alone = SingleSteps(program)
+    found = [family.candidates(alone.program(number)) for number in range(len(program.steps))]
     for forced in combinations([own[1:] or [None] for own in found]):
         yield family.decide(program, forced)
 
@@ -152,12 +148,12 @@ def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator
     yield from kernels
     if convolution_of(step) is not None:
         point = LoopSchedule(1, bits)
-        yield WinogradSchedule(point, point, ContractionSchedule(2, 2, bits), point)
+        yield StepsSchedule(WINOGRAD, (point, point, ContractionSchedule(2, 2, bits), point))
         yield from winograd_schedules(step, bits, traits)
-    for operand, kernel in zip(OPERANDS, kernels, strict=False):
-        _, products = packed_steps(step, operand, StepWorkspaces(step.name))
+    for (operand, way), kernel in zip(PACKED.items(), kernels, strict=False):
+        _, products = packed_steps(operand, step, StepWorkspaces(step.name))
         own = next(iter(_legal_groups(Product(products), bits, traits)), kernel)
-        yield PackedSchedule(operand, LoopSchedule(1, bits), own)
+        yield StepsSchedule(way, (LoopSchedule(1, bits), own))
     for splits in (2, 3):
         if one.k and one.k % splits == 0:
             for kernel in kernels[splits::4]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -15,7 +14,7 @@ import pytest
 from alternatives import legal_schedules
 from cublaslt_cases import Product
 from error_texts import error_text
-from gpu_cases import Case, compiled
+from gpu_cases import Case, compiled, timed_candidates
 
 from cuda_machine.engine import DoubledDevice, skip_without_nvrtc
 from lamina import ops
@@ -27,10 +26,9 @@ from lamina.engines.cuda.family import LEAST_K, LEAST_SIDE, is_large
 from lamina.engines.engine import Candidate
 from lamina.engines.gpu import tuning
 from lamina.engines.gpu.compilation import compile_program
+from lamina.engines.gpu.family import with_memories
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, Schedule
-from lamina.engines.gpu.single_steps import with_memories
-from lamina.engines.gpu.tuning import timed_candidates
 from lamina.errors import EngineError, InternalError
 from lamina.program.program import Program
 
@@ -162,8 +160,7 @@ def test_a_candidate_that_the_library_refuses_is_not_chosen(device, layer):
         write=device.family.write,
     )
     device.library.failure = "call"
-    timed = lambda: device.driver, a_millisecond, math.inf
-    found, complete = timed_candidates(program, family, *timed)
+    found, complete = timed_candidates(program, family, device.driver, a_millisecond)
     assert complete
     assert found[0] == Candidate(
         str(library), None, "the CUDA driver failed at creating a program's kernels"
@@ -184,8 +181,7 @@ def test_candidates_are_built_by_threads_once_each_and_those_that_are_refused_dr
 
     on_call(device.driver, "build", building)
     texts = [str(one) for one in device.family.candidates(program)]
-    timed = lambda: device.driver, a_millisecond, math.inf
-    found, complete = timed_candidates(program, device.family, *timed)
+    found, complete = timed_candidates(program, device.family, device.driver, a_millisecond)
     assert complete
     assert len(builders) == len(found) == len(texts) > 2
     assert threading.get_ident() not in builders
@@ -205,7 +201,7 @@ def test_candidates_of_the_next_steps_are_built_while_those_of_a_step_are_timed(
     )
     program = compiled(case, device.engine.target)
     begun, timed = list[int](), list[int]()
-    on_call(tuning, "begun_candidates", lambda *_: begun.append(len(timed)))
+    on_call(tuning, "Trials", lambda *_: begun.append(len(timed)))
 
     def timer(schedule: str, repeat: Callable[[], None], runs: int) -> float:
         timed.append(runs)

@@ -23,7 +23,7 @@ from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu import arena
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.memory import DeviceMemory
-from lamina.engines.gpu.uploads import DeviceStaging
+from lamina.engines.gpu.transfers import DeviceStaging
 from lamina.runtime import streaming
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")

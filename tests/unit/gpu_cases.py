@@ -1,6 +1,8 @@
 """Graphs of odd and tiny shapes for the tests of kernels for GPUs."""
 
+import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +13,9 @@ from lamina import ops
 from lamina.base.shapes import Array, DType, bfloat16, float16, float32, float64, int64
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.discovery import open_engine
-from lamina.engines.engine import Device
+from lamina.engines.engine import Candidate, Device
 from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.tuning import Timer, Trials
 from lamina.graph import Graph, Tensor, leaf
 from lamina.learning.by_output import options_of
 from lamina.ops.conversion import stored_as_tf32
@@ -123,6 +126,14 @@ def run_kernel(engine: str, text: str, kernel: str, *arrays: Array) -> None:
     driver.queue.launch(driver.kernel(built, kernel, buffers, 1, numbered=False, group=1))
     for buffer, array in zip(buffers, arrays, strict=True):
         driver.queue.read(array, buffer)
+
+
+def timed_candidates(
+    program: Program, family: Any, driver: Any, timer: Timer
+) -> tuple[tuple[Candidate, ...], bool]:
+    """The times of all candidates for a step, and whether all were begun."""
+    with ThreadPoolExecutor() as threads:
+        return Trials(program, family, lambda: driver, threads).timed(timer, math.inf)
 
 
 def _product(m: int, k: int, n: int) -> Case:

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import DType, bool_
+from lamina.base.shapes import bool_
 from lamina.codegen.axes import flattened
-from lamina.engines.gpu.schedule import VECTOR_BYTES, TileLoad
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import CONVERSIONS, Apply, Literal, Local, Position, Scalar, postorder
@@ -214,19 +213,3 @@ def _position(value: Scalar) -> Index | None:
     if left is None or right is None:
         return None
     return left + right if value.primitive == "add" else left - right
-
-
-def sum_tile(extent: int, width: int, items: int) -> int:
-    """The extent of a tile with all of a sum's n, for so many work items along it."""
-    vectors = width if extent >= width * items else 1
-    return -(-extent // (vectors * items)) * vectors * items
-
-
-def whole_steps(extent: int, step: int) -> int:
-    """The least multiple of a step that is not smaller than an extent."""
-    return -(-extent // step) * step
-
-
-def weight_load(dtype: DType) -> TileLoad:
-    """How weights are kept in local memory: rows are padded, so that columns are in banks apart."""
-    return TileLoad(False, 1, VECTOR_BYTES // dtype.itemsize)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from lamina.codegen.matrix import half_of
-from lamina.engines.gpu.chain_rows import rows_of, single_chain, sum_tile, weight_load, whole_steps
+from lamina.engines.gpu.chain_rows import rows_of, single_chain
 from lamina.engines.gpu.contraction_costs import (
     BARRIER,
     INTEGER_LANES,
@@ -22,19 +23,20 @@ from lamina.engines.gpu.passes import stored_steps
 from lamina.engines.gpu.products import Operand
 from lamina.engines.gpu.schedule import (
     STEP,
+    STORED,
     VECTOR_BYTES,
     WARP,
     ChainSchedule,
-    MatrixChainSchedule,
     MatrixLoad,
-    PartSchedule,
     StepSchedule,
-    StoredSchedule,
+    StepsSchedule,
     TileLoad,
+    WrittenSchedule,
+    element_bytes_of,
+    whole_steps,
 )
 from lamina.engines.gpu.workspaces import StepWorkspaces
-from lamina.program.index import Axis
-from lamina.program.scalar import Apply, Scalar
+from lamina.program.scalar import Apply
 from lamina.program.steps import Chain, Step
 from lamina.program.tf32 import ROUNDED
 
@@ -52,10 +54,8 @@ LONGEST_STORED = 256
 OPERATIONS_OF_WEIGHT, OTHER_REGISTERS, MOST_REGISTERS = 30, 75, 255
 # The registers that take as long as all arithmetic if they are in memory.
 SPILL = 8
-# Local memory is divided into pieces of so many bytes.
-_PIECE = 16
 
-Decide = Callable[[Step], PartSchedule]
+Decide = Callable[[Step], WrittenSchedule]
 
 
 def chain_schedules(
@@ -66,86 +66,62 @@ def chain_schedules(
     `decide` gives the best schedule of the steps that store the chain's products and weights.
     """
     tiled = [tiled_chain(chain, tile, bits, traits) for tile in TILES]
+    tiled += [matrix_chain(chain, tile, bits, traits) for tile in MATRIX_TILES]
     costs: dict[StepSchedule, float] = {
         one: _cost(chain, one, traits) for one in tiled if one is not None
     }
-    matrices = [matrix_chain(chain, tile, bits, traits) for tile in MATRIX_TILES]
-    costs |= {one: _matrix_cost(chain, one, traits) for one in matrices if one is not None}
     yield from sorted(costs, key=lambda one: costs[one])
     if not costs or chain.extents[2] <= LONGEST_STORED:
         steps = stored_steps(chain, StepWorkspaces(chain.name))
-        yield StoredSchedule(tuple(decide(one) for one in steps))
+        yield StepsSchedule(STORED, tuple(decide(one) for one in steps))
 
 
 def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     """The expected clocks of a schedule."""
-    single = single_chain(chain)
-    bytes_, rates = single.products[0].dtype.itemsize, traits.rates
-    products = [one.axes[0].extent for one in single.products]
-    items_k = decided.tile_k // decided.item_k
-    sums = [sum_tile(one.n[0].extent, decided.width, items_k) for one in single.sums]
-    points, group = decided.tile_m * decided.tile_k, decided.group
-    arithmetic = points * (sum(products) + sum(sums) + len(sums) * OPERATIONS_OF_WEIGHT)
-    local = group * sum(products) * (decided.item_m + decided.item_k)
-    local += group * decided.tile_k * sum(decided.item_m + n // items_k for n in sums)
-    copied = decided.tile_k * (sum(products) + sum(sums))
-    loads = [(d, one.lanes) for d, one in zip(products, decided.rights, strict=True)]
-    loads += [(n, one.lanes) for n, one in zip(sums, decided.sums, strict=True)]
-    reads = decided.tile_k * sum(extent / lanes for extent, lanes in loads)
-    # A wavefront that is not full takes as long as a full one.
-    unused = -(-group // WAVEFRONT) * WAVEFRONT / group
-    lanes = arithmetic / rates.lanes + reads * OPERATIONS_OF_LOAD / INTEGER_LANES
-    moved = copied * bytes_ / rates.cache_bytes
-    busy = max(unused * lanes, unused * local * bytes_ / rates.local_bytes, moved)
-    kept = len(products) * decided.item_m * decided.item_k
-    kept += decided.item_m * (sum(sums) // items_k)
-    registers = (kept + decided.item_m + decided.item_k) * bytes_ // 4 + OTHER_REGISTERS
-    return _in_rounds(single, decided, busy, registers, traits)
-
-
-def _matrix_cost(chain: Chain, decided: MatrixChainSchedule, traits: Traits) -> float:
-    """The expected clocks of a schedule with instructions on matrices."""
     single, rates = single_chain(chain), traits.rates
-    products = [whole_steps(one.axes[0].extent, decided.step_k) for one in single.products]
-    sums = [whole_steps(one.n[0].extent, STEP) for one in single.sums]
-    points, bytes_ = decided.tile_m * decided.tile_k, decided.element_bytes
-    arithmetic = points * sum((*products, *sums)) / dict(traits.matrices)[decided.kind]
-    other = points * len(sums) * OPERATIONS_OF_WEIGHT / rates.lanes
-    loads = [(d, one.lanes) for d, one in zip(products, decided.rights, strict=True)]
-    loads += [(n, one.lanes) for n, one in zip(sums, decided.sums, strict=True)]
+    points, sums = decided.tile_m * decided.tile_k, sum(decided.tiles)
+    lengths = [one.axes[0].extent for one in single.products]
+    loads = [(d, one.lanes) for d, one in zip(lengths, decided.rights, strict=True)]
+    extents = decided.tiles if not decided.kind else [one.n[0].extent for one in single.sums]
+    loads += [(n, one.lanes) for n, one in zip(extents, decided.sums, strict=True)]
     reads = decided.tile_k * sum(extent / lanes for extent, lanes in loads)
-    other += reads * OPERATIONS_OF_LOAD / INTEGER_LANES
-    # Each warp reads all columns, and its rows.
-    copied = decided.tile_k * sum((*products, *sums))
-    local = copied * (decided.warps + 1) + decided.tile_m * sum(products)
-    local += 2 * points * len(sums)
-    moved = copied * bytes_ / rates.cache_bytes
-    busy = arithmetic + max(other, local * bytes_ / rates.local_bytes, moved)
-    # Products, the weights that are computed from them, and sums.
-    values = 2 * decided.tile_k * len(products) + sum(sums)
-    registers = decided.warp_m * values // WARP + OTHER_REGISTERS
-    return _in_rounds(single, decided, busy, registers, traits)
-
-
-def _in_rounds(
-    single: Chain,
-    decided: ChainSchedule | MatrixChainSchedule,
-    busy: float,
-    registers: int,
-    traits: Traits,
-) -> float:
-    """The clocks of all groups, each of which is busy for some clocks at a tile of columns."""
+    loaded = reads * OPERATIONS_OF_LOAD / INTEGER_LANES
+    weighing = points * len(decided.tiles) * OPERATIONS_OF_WEIGHT
+    products = sum(decided.lengths)
+    multiplied, copied = points * (products + sums), decided.tile_k * (products + sums)
+    if decided.kind:
+        bytes_ = element_bytes_of(decided.kind)
+        warps = decided.group // WARP
+        # Each warp reads all columns, and its rows.
+        local = copied * (warps + 1) + decided.tile_m * products + 2 * points * len(decided.tiles)
+        other = max(weighing / rates.lanes + loaded, local * bytes_ / rates.local_bytes)
+        moved = copied * bytes_ / rates.cache_bytes
+        busy = multiplied / dict(traits.matrices)[decided.kind] + max(other, moved)
+        # Products, the weights that are computed from them, and sums.
+        values = 2 * decided.tile_k * len(decided.lengths) + sums
+        registers = decided.tile_m // warps * values // WARP + OTHER_REGISTERS
+    else:
+        bytes_, items, group = single.products[0].dtype.itemsize, decided.items_k, decided.group
+        item_m, item_k = decided.item_m, decided.tile_k // items
+        local = group * products * (item_m + item_k)
+        local += group * decided.tile_k * sum(item_m + n // items for n in decided.tiles)
+        # A wavefront that is not full takes as long as a full one.
+        unused = -(-group // WAVEFRONT) * WAVEFRONT / group
+        lanes = (multiplied + weighing) / rates.lanes + loaded
+        moved = copied * bytes_ / rates.cache_bytes
+        busy = max(unused * lanes, unused * local * bytes_ / rates.local_bytes, moved)
+        kept = len(decided.lengths) * item_m * item_k + item_m * (sums // items)
+        registers = (kept + item_m + item_k) * bytes_ // 4 + OTHER_REGISTERS
     b, m, k = single.extents
-    # Those that do not fit are in memory.
+    # Registers that do not fit are in memory.
     busy *= 1 + max(registers - MOST_REGISTERS, 0) / SPILL
-    resident = min(traits.rates.resident_items, REGISTERS // registers) // decided.group
+    resident = min(rates.resident_items, REGISTERS // registers) // decided.group
     shared = traits.compute_unit_local_bytes or traits.local_bytes
     resident = max(min(resident, shared // decided.local_bytes), 1)
     tiles, groups = -(-k // decided.tile_k), b * -(-m // decided.tile_m)
-    resident = min(resident, -(-groups // traits.compute_units))
-    waits = len(single.products) + len(single.sums)
-    waiting = waits * (LOAD_LATENCY + 2 * BARRIER) / resident
     rounds = -(-groups // traits.compute_units)
+    waits = len(decided.lengths) + len(decided.tiles)
+    waiting = waits * (LOAD_LATENCY + 2 * BARRIER) / min(resident, rounds)
     return rounds * tiles * (busy + waiting)
 
 
@@ -153,84 +129,91 @@ def tiled_chain(
     chain: Chain, tile: tuple[int, int, int, int], bits: int, traits: Traits
 ) -> ChainSchedule | None:
     """The schedule with tiles of rows, columns, and a block of both; None if it does not fit."""
-    single = single_chain(chain)
-    if not all(single.extents) or (single.reductions and rows_of(single) is None):
-        return None
+    single, (tile_m, tile_k, item_m, item_k) = single_chain(chain), tile
     dtypes = {one.dtype for one in (*single.products, *single.sums)}
     if len(dtypes) > 1 or not all(dtype.is_float for dtype in dtypes):
         return None
-    (dtype,) = dtypes
-    (m,), (k,), bytes_ = single.m, single.k, dtype.itemsize
-    tile_m, tile_k, item_m, item_k = tile
-    items_k, width = tile_k // item_k, VECTOR_BYTES // bytes_
-    group = tile_m // item_m * items_k
-    lefts: list[TileLoad] = []
-    rights: list[TileLoad] = []
-    kept = rows = 0
-    for product in single.products:
-        (d,) = product.axes
-        for view, outer, extent, loads in (
-            (product.left, m, tile_m, lefts),
-            (product.right, k, tile_k, rights),
-        ):
-            loads.append(tile_load(Operand(view, outer, d), extent, d.extent, bytes_))
-        kept += _pieces(d.extent * (tile_m + lefts[-1].padding), bytes_)
-        rows = max(rows, d.extent * (tile_k + rights[-1].padding))
-    sums: list[TileLoad] = []
-    for one in single.sums:
-        (n,) = one.n
-        extent = sum_tile(n.extent, width, items_k)
-        sums.append(tile_load(Operand(one.right, n, k), extent, tile_k, bytes_))
-        rows = max(rows, tile_k * (extent + sums[-1].padding))
-    kept += _pieces(rows, bytes_)
-    kept += _pieces(tile_k * (tile_m + weight_load(dtype).padding), bytes_)
-    if single.reductions:
-        kept += _pieces(items_k * tile_m, bytes_)
-    is_launched = traits.launched_local_bytes > 0
-    most = traits.launched_local_bytes if is_launched else traits.local_bytes
-    if kept > most or group > traits.largest_group:
-        return None
-    loads_ = tuple(lefts), tuple(rights), tuple(sums)
-    return ChainSchedule(*tile, *loads_, width, kept, is_launched, bits)
+    bytes_, items = single.products[0].dtype.itemsize, tile_k // item_k
+    width = VECTOR_BYTES // bytes_
+
+    def tile_of_sum(n: int) -> int:
+        return whole_steps(n, (width if n >= width * items else 1) * items)
+
+    def load(side: Operand, outer: int, k: int) -> TileLoad:
+        return tile_load(side, outer, k, bytes_)
+
+    # Rows of weights are padded, so that columns are in banks apart.
+    weights = TileLoad(False, 1, width)
+    shape = tile_m, tile_k, item_m, items, width
+    return _scheduled(single, "", shape, (1, tile_of_sum), load, weights, bits, traits)
 
 
 def matrix_chain(
     chain: Chain, tile: tuple[int, int, int], bits: int, traits: Traits
-) -> MatrixChainSchedule | None:
+) -> ChainSchedule | None:
     """The schedule with tiles of rows, columns, and some warps; None if it is not possible."""
     single, (tile_m, tile_k, warps) = single_chain(chain), tile
     kind = _kind(single)
-    if kind not in dict(traits.matrices) or not all(single.extents):
+    if kind not in dict(traits.matrices):
         return None
-    if single.reductions and rows_of(single) is None:
+
+    def load(side: Operand, outer: int, k: int) -> MatrixLoad:
+        return replace(matrix_load(side, traits), is_asynchronous=False)
+
+    step_k = 2 * VECTOR_BYTES // element_bytes_of(kind)
+    weights = MatrixLoad(True, 1, step_k // 2, False)
+    # Work items have every eighth row, and four share each row.
+    shape = tile_m, tile_k, tile_m // warps // 8, 4, 2
+    extents = step_k, partial(whole_steps, step=STEP)
+    return _scheduled(single, kind, shape, extents, load, weights, bits, traits)
+
+
+def _scheduled(
+    single: Chain,
+    kind: str,
+    shape: tuple[int, int, int, int, int],
+    extents: tuple[int, Callable[[int], int]],
+    load: Callable[[Operand, int, int], TileLoad | MatrixLoad],
+    weights: TileLoad | MatrixLoad,
+    bits: int,
+    traits: Traits,
+) -> ChainSchedule | None:
+    """The schedule of a kind and shape; None if it does not fit.
+
+    `extents` has a number of which the lengths of products are multiples in local memory, and the
+    extent of a tile for the n of a sum.
+    """
+    if not all(single.extents) or (single.reductions and rows_of(single) is None):
         return None
-    (m,), (k,) = single.m, single.k
-
-    def load(view: Scalar, outer: Axis, inner: Axis) -> MatrixLoad:
-        return replace(matrix_load(Operand(view, outer, inner), traits), is_asynchronous=False)
-
-    lengths = [one.axes[0] for one in single.products]
-    lefts = tuple(load(one.left, m, d) for one, d in zip(single.products, lengths, strict=True))
-    rights = tuple(load(one.right, k, d) for one, d in zip(single.products, lengths, strict=True))
-    sums = tuple(load(one.right, one.n[0], k) for one in single.sums)
-    weights = MatrixLoad(True, 1, 4 if kind == "tf32" else 8, False)
-    empty = MatrixChainSchedule(
-        *(kind, tile_m, tile_k, warps, lefts, rights, sums, weights, 0, 0, bits)
+    tile_m, tile_k, _, items_k, _ = shape
+    (m,), (k,), dtype = single.m, single.k, single.products[0].dtype
+    step, tile_of_sum = extents
+    lengths = tuple(whole_steps(one.axes[0].extent, step) for one in single.products)
+    tiles = tuple(tile_of_sum(one.n[0].extent) for one in single.sums)
+    products = [(one, *one.axes, d) for one, d in zip(single.products, lengths, strict=True)]
+    lefts = tuple(load(Operand(one.left, m, axis), tile_m, d) for one, axis, d in products)
+    rights = tuple(load(Operand(one.right, k, axis), tile_k, d) for one, axis, d in products)
+    sums = tuple(
+        load(Operand(one.right, one.n[0], k), tile, tile_k)
+        for one, tile in zip(single.sums, tiles, strict=True)
     )
-    inner = [whole_steps(d.extent, empty.step_k) for d in lengths]
-    counts = [one.size(tile_k, d) for one, d in zip(rights, inner, strict=True)]
-    counts += [
-        one.size(whole_steps(total.n[0].extent, STEP), tile_k)
-        for one, total in zip(sums, single.sums, strict=True)
-    ]
-    kept = [one.size(tile_m, d) for one, d in zip(lefts, inner, strict=True)]
-    kept += [max(counts), weights.size(tile_m, tile_k)]
-    local = sum(_pieces(count, empty.element_bytes) for count in kept)
+    counts = [one.size(tile_m, d) for one, d in zip(lefts, lengths, strict=True)]
+    # One operand of columns after the other is at one place.
+    columns = [one.size(tile_k, d) for one, d in zip(rights, lengths, strict=True)]
+    columns += [one.size(tile, tile_k) for one, tile in zip(sums, tiles, strict=True)]
+    counts += [max(columns), weights.size(tile_m, tile_k)]
+    bytes_ = element_bytes_of(kind) if kind else dtype.itemsize
+    sizes = [count * bytes_ for count in counts]
     if single.reductions:
-        local += _pieces(STEP // 4 * tile_m, single.products[0].dtype.itemsize)
-    decided = replace(empty, right_count=max(counts), local_bytes=local)
-    fits_ = local <= traits.launched_local_bytes and decided.group <= traits.largest_group
-    return decided if fits_ else None
+        sizes.append(items_k * tile_m * dtype.itemsize)
+    local_bytes = sum(whole_steps(size, VECTOR_BYTES) for size in sizes)
+    is_launched = traits.launched_local_bytes > 0
+    decided = ChainSchedule(
+        *(kind, *shape, lengths, tiles, lefts, rights, sums, weights, local_bytes),
+        *(is_launched, bits),
+    )
+    most = traits.launched_local_bytes if is_launched else traits.local_bytes
+    return decided if local_bytes <= most and decided.group <= traits.largest_group else None
 
 
 def _kind(single: Chain) -> str:
@@ -243,7 +226,3 @@ def _kind(single: Chain) -> str:
         is_rounded = isinstance(view, Apply) and view.primitive in ROUNDED
         kinds.add("tf32" if is_rounded else half.dtype.name if half is not None else "")
     return kinds.pop() if len(kinds) == 1 else ""
-
-
-def _pieces(count: int, element_bytes: int) -> int:
-    return -(-count * element_bytes // _PIECE) * _PIECE

@@ -11,47 +11,47 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain as joined
 from typing import final
 
-from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import bool_
-from lamina.codegen.c import Module
 from lamina.codegen.primitives import EMITTERS
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Value, constant
-from lamina.engines.gpu.chain_items import Column, Grid, ItemParts, Parts, Totals
-from lamina.engines.gpu.chain_matrices import WarpParts
-from lamina.engines.gpu.chain_rows import columns_of, rows_of
-from lamina.engines.gpu.schedule import ChainSchedule, MatrixChainSchedule
+from lamina.engines.gpu.chain_parts import Column, Grid, ItemParts, Totals, WarpParts
+from lamina.engines.gpu.chain_rows import columns_of, rows_of, single_chain
+from lamina.engines.gpu.schedule import ChainSchedule
+from lamina.engines.gpu.tile_kernels import TileResults
 from lamina.engines.gpu.tile_operands import Batch
-from lamina.engines.gpu.tile_results import TileResults
 from lamina.engines.gpu.work_item import (
+    Body,
     ItemPoints,
-    chain_of,
+    along_lanes,
     clamped,
     clamped_inside,
     inside,
-    work_group,
+    item_of,
+    step_of,
 )
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Local, Scalar
 from lamina.program.steps import Chain, Reduce
 
+# The values that a work item carries from tile to tile: the largest of each row, if rows are
+# reduced; for each reduction that adds up, the sum of each row, of the item's columns; and the
+# totals of each sum of the chain.
+Carried = Sequence[Sequence[Value]]
+# For each row of the block, the locals that belong to it.
+RowLocals = Sequence[Mapping[str, Scalar]]
 
-def write_chain(
-    module: Module, name: str, signature: Signature[ChainSchedule | MatrixChainSchedule]
-) -> int:
-    """Writes the kernel; returns the number of its work items."""
-    decided, chain = signature.decided, chain_of(signature)
+
+def chain_kernel(signature: Signature[ChainSchedule]) -> Body:
+    """A work group computes the sums of a tile of rows."""
+    decided, chain = signature.decided, single_chain(step_of(signature, Chain))
     (batch,), (m,) = chain.batch, chain.m
     groups = [Axis("batch_tile", batch.extent), Axis("m_tile", -(-m.extent // decided.tile_m))]
-    if not all(chain.extents):
-        return 0
-    item = Axis("item", decided.group)
-    with work_group(module, name, signature, groups, item) as points:
-        _Chain(points, chain, decided, groups, item).write()
-    return math.prod(axis.extent for axis in groups) * decided.group
+    return groups, lambda points: _Chain(points, chain, decided, groups).write()
 
 
 @final
@@ -59,12 +59,7 @@ class _Chain:
     """Writes the kernel of a chain over single axes."""
 
     def __init__(
-        self,
-        points: ItemPoints,
-        chain: Chain,
-        decided: ChainSchedule | MatrixChainSchedule,
-        groups: Sequence[Axis],
-        item: Axis,
+        self, points: ItemPoints, chain: Chain, decided: ChainSchedule, groups: Sequence[Axis]
     ) -> None:
         self._points, self._code = points, points.code
         self._chain, self._decided = chain, decided
@@ -73,37 +68,29 @@ class _Chain:
         self._batch = Batch(batch, groups[0], 1, Index())
         self._m_tiles = groups[1]
         self._tiles = Axis("k_tile", -(-self._k.extent // decided.tile_k))
-        grid = Grid(points, chain, self._batch, self._m_tiles, self._tiles, item)
-        if isinstance(decided, ChainSchedule):
-            self._parts: Parts = ItemParts(grid, decided)
-        else:
-            self._parts = WarpParts(grid, decided)
+        grid = Grid(points, chain, self._batch, self._m_tiles, self._tiles, item_of(decided))
+        self._parts = (WarpParts if decided.kind else ItemParts)(grid, decided)
         self._rows = rows_of(chain)
         width = self._parts.columns.width
-        self._lanes = width if self._k.extent % width == 0 else 1
-        self._lane = Axis("lane", self._lanes)
+        self._lane = Axis("lane", width if self._k.extent % width == 0 else 1)
+        self._no_locals: list[Mapping[str, Scalar]] = [{}] * self._parts.rows.block
         self._names = 0
-        # For each row of the block, its index.
-        self._m_indices: list[Index] = []
-        self._exchanged: Value | None = None
 
     def write(self) -> None:
         with ExitStack() as bound:
-            self._bind_rows(bound)
+            # For each row of the block, its index.
+            self._m_indices = [self._m_index(row, bound) for row in range(self._parts.rows.block)]
             self._parts.begin(bound)
             if self._rows is not None:
                 items = self._parts.columns.items
                 self._exchanged = self._parts.exchange(items * self._decided.tile_m)
             self._store(self._over_columns())
 
-    def _bind_rows(self, bound: ExitStack) -> None:
-        side = self._parts.rows
-        for row in range(side.block):
-            location = self._row_in_all(row)
-            if side.is_ragged:
-                axis = Axis(f"row{row}", self._m.extent)
-                location = clamped(self._points, axis, location, bound)
-            self._m_indices.append(location)
+    def _m_index(self, row: int, bound: ExitStack) -> Index:
+        location = self._row_in_all(row)
+        if not self._parts.rows.is_ragged:
+            return location
+        return clamped(self._points, Axis(f"row{row}", self._m.extent), location, bound)
 
     def _row_in_tile(self, row: int) -> Index:
         """The location in the tile of a row of the block."""
@@ -113,82 +100,79 @@ class _Chain:
     def _row_in_all(self, row: int) -> Index:
         return axis_index(self._m_tiles) * self._decided.tile_m + self._row_in_tile(row)
 
-    def _over_columns(self) -> _Carried:
-        points, code = self._points, self._code
-        first, after = columns_of(
-            self._chain, self._decided.tile_m, self._decided.tile_k, self._m_tiles
-        )
+    def _over_columns(self) -> Carried:
+        points, code, decided = self._points, self._code, self._decided
+        first, after = columns_of(self._chain, decided.tile_m, decided.tile_k, self._m_tiles)
         extent = self._tiles.extent
         end = points.position(extent)
         if after is not None:
             end = code.minimum(points.indices(after).start, end)
         start = points.indices(first).start
-        carried = self._fresh()
-        opened = code.begin_loop(start, end, 1, carried.values, most=extent, rolled=True)
+        fresh = self._fresh()
+        values = [*joined.from_iterable(fresh)]
+        opened = code.begin_loop(start, end, 1, values, most=extent, rolled=True)
         with points.bound(self._tiles, opened.index, before=opened.before):
-            received = self._at_tile(carried.with_values(opened.carried))
-            return carried.with_values(code.end_loop(opened, received.values))
+            received = self._at_tile(_grouped_as(fresh, opened.carried))
+            values = code.end_loop(opened, [*joined.from_iterable(received)])
+            return _grouped_as(fresh, values)
 
-    def _fresh(self) -> _Carried:
-        parts = self._parts
-        rows, zero = parts.rows.block, constant(0, parts.type)
-        largest: list[Value] = []
-        sums: list[list[Value]] = []
-        if self._rows is not None:
-            largest = [constant(-math.inf, parts.type)] * rows
-            sums = [[zero] * rows for _ in self._rows.sums]
-        totals = [parts.zeros(side) for side in parts.sums]
-        return _Carried(tuple(largest), tuple(map(tuple, sums)), tuple(map(tuple, totals)))
+    def _fresh(self) -> Carried:
+        type, rows = self._parts.type, self._parts.rows.block
+        totals = [self._parts.zeros(side) for side in self._parts.sums]
+        if self._rows is None:
+            return [[], *totals]
+        sums = [[constant(0, type)] * rows for _ in self._rows.sums]
+        return [[constant(-math.inf, type)] * rows, *sums, *totals]
 
-    def _at_tile(self, carried: _Carried) -> _Carried:
+    def _divided(self, carried: Carried) -> tuple[Sequence[Value], Carried, Carried]:
+        """The largest values, the sums of rows, and the totals."""
+        count = len(self._chain.sums)
+        return carried[0], carried[1:-count], carried[-count:]
+
+    def _at_tile(self, carried: Carried) -> Carried:
         """The carried values after a tile of columns."""
-        points, code, parts = self._points, self._code, self._parts
+        code, parts = self._code, self._parts
+        largest, sums, totals = self._divided(carried)
         products = [parts.product(number) for number in range(len(self._chain.products))]
+        scales: Sequence[Value] | None = None
         with ExitStack() as bound:
-            if self._lanes > 1:
-                first = points.position(0)
-                bound.enter_context(
-                    points.along(self._lane, first, self._lanes, multiple=self._lanes)
-                )
-            columns = list(self._columns(bound))
-            names = self._named(products, columns)
-            largest, sums, scales = carried.largest, carried.sums, None
-            locals_: list[Mapping[str, Scalar]] = [{}] * parts.rows.block
+            bound.enter_context(along_lanes(self._points, self._lane))
+            self._columns = list(self._columns_of_block(bound))
+            self._products = self._named(products)
+            locals_: RowLocals = self._no_locals
             if self._rows is not None:
-                largest, scales, locals_ = self._advanced(names, columns, carried.largest)
-                sums = tuple(
-                    self._added(one, scales, own, names, columns, locals_)
-                    for one, own in zip(self._rows.sums, carried.sums, strict=True)
-                )
+                largest, scales, locals_ = self._advanced(largest)
+                sums = [
+                    self._added(one, scales, own, locals_)
+                    for one, own in zip(self._rows.sums, sums, strict=True)
+                ]
             weights = [
-                self._at_points(parts.weight(number), 0, names, columns, locals_)
-                for number in range(len(self._chain.sums))
+                self._at_points(parts.weight(number), 0, locals_) for number in range(len(totals))
             ]
-        totals: list[Sequence[Value]] = []
-        for number, (side, own) in enumerate(zip(parts.sums, carried.totals, strict=True)):
-            scaled: Sequence[Value] = own
+        found: list[Sequence[Value]] = [largest, *sums]
+        for number, (side, own) in enumerate(zip(parts.sums, totals, strict=True)):
             if scales is not None:
                 vectors = side.block // side.width
-                scaled = [
-                    code.multiply(total, code.splat(scales[place // vectors], total.type.lanes))
+                own = [
+                    total * code.splat(scales[place // vectors], total.type.lanes)
                     for place, total in enumerate(own)
                 ]
-            totals.append(parts.summed(number, weights[number], columns, scaled))
-        return _Carried(tuple(largest), tuple(map(tuple, sums)), tuple(map(tuple, totals)))
+            found.append(parts.summed(number, weights[number], self._columns, own))
+        return found
 
-    def _columns(self, bound: ExitStack) -> Iterator[Column]:
+    def _columns_of_block(self, bound: ExitStack) -> Iterator[Column]:
         """The vectors of the block's columns; inside, their locations have values."""
-        points, decided, lanes = self._points, self._decided, self._lanes
-        side = self._parts.columns
+        side, lanes = self._parts.columns, self._lane.extent
         singles = side.width // lanes
         for vector in range(side.block // side.width):
             for lane in range(singles):
                 in_tile = side.in_tile(vector) + lane
-                location = (axis_index(self._tiles) * decided.tile_k + in_tile) // lanes
+                location = axis_index(self._tiles) * self._decided.tile_k + in_tile
+                location //= lanes
                 is_inside: Value | None = None
                 if side.is_ragged:
                     axis = Axis(f"column{vector}_{lane}", self._k.extent // lanes)
-                    is_inside, location = clamped_inside(points, axis, location, bound)
+                    is_inside, location = clamped_inside(self._points, axis, location, bound)
                 k = location * lanes + (axis_index(self._lane) if lanes > 1 else 0)
                 yield Column(in_tile, k, is_inside, vector, lane if singles > 1 else None)
 
@@ -199,64 +183,48 @@ class _Chain:
         self._points.define(name, value)
         return Local(name, self._dtype)
 
-    def _named(
-        self, products: Sequence[Totals], columns: Sequence[Column]
-    ) -> list[list[dict[str, Scalar]]]:
+    def _named(self, products: Sequence[Totals]) -> list[list[dict[str, Scalar]]]:
         """For each row and column, the locals of the products."""
-        vectors = len({one.number for one in columns})
-        found: list[list[dict[str, Scalar]]] = []
-        for row in range(self._parts.rows.block):
-            found.append([])
-            for column in columns:
-                own: dict[str, Scalar] = {}
-                for product, totals in zip(self._chain.products, products, strict=True):
-                    value = totals[row * vectors + column.number]
-                    if column.lane is not None:
-                        value = self._code.extract(value, column.lane)
-                    own[product.result] = self._local(value, product.result)
-                found[-1].append(own)
-        return found
+        vectors = len({one.number for one in self._columns})
 
-    def _at_points(
-        self,
-        scalar: Scalar,
-        beyond: float,
-        names: Sequence[Sequence[Mapping[str, Scalar]]],
-        columns: Sequence[Column],
-        locals_: Sequence[Mapping[str, Scalar]],
-    ) -> list[list[Value]]:
+        def locals_at(row: int, column: Column) -> Iterator[tuple[str, Scalar]]:
+            for product, totals in zip(self._chain.products, products, strict=True):
+                value = totals[row * vectors + column.number]
+                if column.lane is not None:
+                    value = self._code.extract(value, column.lane)
+                yield product.result, self._local(value, product.result)
+
+        rows = range(self._parts.rows.block)
+        return [[dict(locals_at(row, column)) for column in self._columns] for row in rows]
+
+    def _at_points(self, scalar: Scalar, beyond: float, locals_: RowLocals) -> list[list[Value]]:
         """The scalar at each row and column; columns beyond the end have another value."""
-        points, code = self._points, self._code
         found: list[list[Value]] = []
-        for row, index in enumerate(self._m_indices):
+        for index, own, products in zip(self._m_indices, locals_, self._products, strict=True):
             found.append([])
-            for number, column in enumerate(columns):
+            for column, names in zip(self._columns, products, strict=True):
                 axes = {self._m: index, self._k: column.k, self._batch.axis: self._batch.first}
-                change = Rewrite(axes, {**names[row][number], **locals_[row]})
-                value = points.vector(change.scalar(scalar))
+                value = self._points.vector(Rewrite(axes, {**names, **own}).scalar(scalar))
                 if column.is_inside is not None:
-                    nothing = constant(beyond, value.type)
-                    value = code.select(column.is_inside, value, nothing)
+                    value = self._code.select(column.is_inside, value, beyond)
                 found[-1].append(value)
         return found
 
     def _combined(self, combine: str, values: Sequence[Value]) -> Value:
         """All lanes of some values combined, in order."""
         code = self._code
-        scalars = [
+        total, *others = [
             code.extract(value, lane) if value.type.lanes else value
             for value in values
             for lane in range(value.type.lanes or 1)
         ]
-        total = scalars[0]
-        for one in scalars[1:]:
+        for one in others:
             total = EMITTERS[combine](code, self._dtype, total, one)
         return total
 
     def _shared(self, combine: str, values: Sequence[Value]) -> list[Value]:
         """The values of the rows, combined over the work items that share them, in order."""
         points, code, parts = self._points, self._code, self._parts
-        assert self._exchanged is not None
         tile_m, element_ = self._decided.tile_m, parts.type.element
         for row, value in enumerate(values):
             at = points.indices(parts.position * tile_m + self._row_in_tile(row)).start
@@ -274,17 +242,13 @@ class _Chain:
         return found
 
     def _advanced(
-        self,
-        names: Sequence[Sequence[Mapping[str, Scalar]]],
-        columns: Sequence[Column],
-        largest: Sequence[Value],
-    ) -> tuple[Sequence[Value], list[Value], list[Mapping[str, Scalar]]]:
+        self, largest: Sequence[Value]
+    ) -> tuple[Sequence[Value], Sequence[Value], RowLocals]:
         """The largest values so far, the factors of earlier sums, and the locals of each row."""
         rows, points = self._rows, self._points
         assert rows is not None
         name, dtype = rows.maximum.local, rows.maximum.dtype
-        nothing: list[Mapping[str, Scalar]] = [{}] * len(largest)
-        values = self._at_points(rows.maximum.value, -math.inf, names, columns, nothing)
+        values = self._at_points(rows.maximum.value, -math.inf, self._no_locals)
         own = self._shared("maximum", [self._combined("maximum", one) for one in values])
         found = [
             EMITTERS["maximum"](self._code, dtype, *pair) for pair in zip(largest, own, strict=True)
@@ -293,58 +257,49 @@ class _Chain:
         locals_: list[Mapping[str, Scalar]] = []
         for before, now in zip(largest, found, strict=True):
             old, new = self._local(before, name), self._local(now, name)
-            difference = Apply(
-                "subtract", (old, Rewrite(locals={name: new}).scalar(rows.shift)), dtype
-            )
+            shift = Rewrite(locals={name: new}).scalar(rows.shift)
+            factor = Apply("exp", (Apply("subtract", (old, shift), dtype),), dtype)
             # Until then, all values were zero.
             fresh = Apply("equal", (old, Literal(-math.inf, dtype)), bool_)
-            factor = Apply("exp", (difference,), dtype)
             scale = Apply("select", (fresh, Literal(1.0, dtype), factor), dtype)
             scales.append(points.value(scale))
             locals_.append({name: new})
         return found, scales, locals_
 
     def _added(
-        self,
-        one: Reduce,
-        scales: Sequence[Value],
-        totals: Sequence[Value],
-        names: Sequence[Sequence[Mapping[str, Scalar]]],
-        columns: Sequence[Column],
-        locals_: Sequence[Mapping[str, Scalar]],
-    ) -> tuple[Value, ...]:
+        self, one: Reduce, scales: Sequence[Value], totals: Sequence[Value], locals_: RowLocals
+    ) -> Sequence[Value]:
         """The work item's sums of a reduction after its columns."""
-        code = self._code
-        values = self._at_points(one.value, 0.0, names, columns, locals_)
-        return tuple(
-            code.add(code.multiply(total, scale), self._combined("add", row))
+        values = self._at_points(one.value, 0.0, locals_)
+        return [
+            total * scale + self._combined("add", row)
             for total, scale, row in zip(totals, scales, values, strict=True)
-        )
+        ]
 
     # Results
 
-    def _store(self, carried: _Carried) -> None:
+    def _store(self, carried: Carried) -> None:
         points, code, chain, parts = self._points, self._code, self._chain, self._parts
+        largest, sums, totals = self._divided(carried)
         locals_: list[dict[str, Scalar]] = [{} for _ in range(parts.rows.block)]
         if self._rows is not None:
             name = self._rows.maximum.local
-            for row, value in enumerate(carried.largest):
-                locals_[row][name] = self._local(value, name)
-            for one, own in zip(self._rows.sums, carried.sums, strict=True):
+            for own, value in zip(locals_, largest, strict=True):
+                own[name] = self._local(value, name)
+            for one, values in zip(self._rows.sums, sums, strict=True):
                 # All items are done with what was exchanged before.
                 code.barrier()
-                for row, value in enumerate(self._shared("add", own)):
-                    locals_[row][one.local] = self._local(value, one.local)
+                for own, value in zip(locals_, self._shared("add", values), strict=True):
+                    own[one.local] = self._local(value, one.local)
         if chain.stores:
             # One of the items that share rows stores what belongs to them.
-            first = code.compare("eq", points.indices(parts.position).start, points.position(0))
-            point = Axis("first", 1)
-            with code.when(first) as before, points.bound(point, points.position(0), before=before):
+            is_first = points.indices(parts.position).start.equals(0)
+            with code.when(is_first) as before, points.inside(before):
                 self._store_rows(locals_)
-        for one, side, totals in zip(chain.sums, parts.sums, carried.totals, strict=True):
-            TileResults(points, one, self._batch, parts.rows, side, locals_).write(totals)
+        for one, side, own in zip(chain.sums, parts.sums, totals, strict=True):
+            TileResults(points, one, self._batch, parts.rows, side, locals_).write(own)
 
-    def _store_rows(self, locals_: Sequence[Mapping[str, Scalar]]) -> None:
+    def _store_rows(self, locals_: RowLocals) -> None:
         points = self._points
         for row, own in enumerate(locals_):
             location = self._row_in_all(row)
@@ -357,31 +312,7 @@ class _Chain:
                 points.store_all(Rewrite(axes, own).records(self._chain.stores))
 
 
-@frozen_dataclass
-class _Carried:
-    """The values that a work item carries from tile to tile.
-
-    Attributes:
-        largest: of each row; none if rows are not reduced.
-        sums: of each reduction that adds up, its sum of each row, of the item's columns.
-        totals: of each sum of the chain.
-    """
-
-    largest: tuple[Value, ...]
-    sums: tuple[tuple[Value, ...], ...]
-    totals: tuple[tuple[Value, ...], ...]
-
-    @property
-    def values(self) -> list[Value]:
-        return [*self.largest, *(v for own in (*self.sums, *self.totals) for v in own)]
-
-    def with_values(self, values: Sequence[Value]) -> _Carried:
-        """The same with other values."""
-        rest = iter(values)
-
-        def taken(like: Sequence[Value]) -> tuple[Value, ...]:
-            return tuple(next(rest) for _ in like)
-
-        return _Carried(
-            taken(self.largest), tuple(map(taken, self.sums)), tuple(map(taken, self.totals))
-        )
+def _grouped_as(groups: Carried, values: Sequence[Value]) -> Carried:
+    """Values in groups of the same sizes."""
+    rest = iter(values)
+    return [[next(rest) for _ in own] for own in groups]

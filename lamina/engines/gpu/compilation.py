@@ -13,9 +13,8 @@ from typing import Any
 from lamina.base.cache import find, folder, keep, key_of
 from lamina.base.garbage import without_collections
 from lamina.base.records import decoded
-from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.family import Choices, Family, forced_by
 from lamina.engines.gpu.launches import Launches
-from lamina.engines.gpu.single_steps import Choices, forced_by
 from lamina.program.encoding import checksum
 from lamina.program.program import Program
 

@@ -16,9 +16,9 @@ from lamina.engines.gpu.schedule import (
     ContractionSchedule,
     KernelSchedule,
     MatrixSchedule,
-    PackedSchedule,
     PassesSchedule,
     TiledSchedule,
+    TileSchedule,
     TreeSchedule,
 )
 
@@ -53,17 +53,22 @@ def contraction_cost(
 
 
 def packed_cost(
-    one: Product, side: Operand, products: Product, decided: PackedSchedule, traits: Traits
+    one: Product,
+    operand: str,
+    products: Product,
+    decided: KernelSchedule | PassesSchedule,
+    traits: Traits,
 ) -> float:
     """The expected clocks of a contraction with a packed operand, its loop and launch included.
 
-    The operand is a `side` before it is packed; `products` is the contraction that reads it packed.
+    `products` is the contraction that reads the `operand` packed, with the schedule `decided`.
     """
-    count = one.batch * one.k * (one.m if decided.operand == "left" else one.n)
+    side, outer = (one.left, one.m) if operand == "left" else (one.right, one.n)
+    count = one.batch * one.k * outer
     written = count * side.loaded_bytes / traits.rates.memory_bytes
     read = count * _moved_bytes(side, along_k=True) / traits.rates.cache_bytes
     packing = (read + 2 * written) / traits.compute_units + traits.rates.launch
-    return packing + contraction_cost(products, decided.products, traits)
+    return packing + contraction_cost(products, decided, traits)
 
 
 def bytes_in_a_clock(traits: Traits) -> float:
@@ -103,13 +108,21 @@ def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: 
     return max(rounds * group / items * clocks, waiting) + rounds * levels / resident
 
 
+def _work(
+    one: Product, decided: TileSchedule, traits: Traits, splits: int
+) -> tuple[int, int, int, int]:
+    """The stretches, K, and results of a group, and the groups of a compute unit."""
+    stretches = math.ceil(max(one.k // splits, 1) / decided.tile_k)
+    results = decided.tile_b * decided.tile_m * decided.tile_n
+    groups = splits * (one.batch // decided.tile_b)
+    groups *= math.ceil(one.m / decided.tile_m) * math.ceil(one.n / decided.tile_n)
+    rounds = math.ceil(groups / traits.compute_units)
+    return stretches, stretches * decided.tile_k, results, rounds
+
+
 def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int) -> float:
-    k, rates = max(one.k // splits, 1), traits.rates
-    stretches = math.ceil(k / tiled.tile_k)
-    padded = stretches * tiled.tile_k
-    results = tiled.tile_b * tiled.tile_m * tiled.tile_n
-    groups = splits * (one.batch // tiled.tile_b)
-    groups *= math.ceil(one.m / tiled.tile_m) * math.ceil(one.n / tiled.tile_n)
+    stretches, padded, results, rounds = _work(one, tiled, traits, splits)
+    rates = traits.rates
     arithmetic = results * padded / rates.lanes
     local = moved = loads = 0.0
     for side, load, tile, item in (
@@ -128,7 +141,6 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
     # A wavefront that is not full takes as long as a full one.
     unused = math.ceil(tiled.group / WAVEFRONT) * WAVEFRONT / tiled.group
     busy = max(unused * arithmetic, unused * local, moved / rates.cache_bytes) + stored
-    rounds = math.ceil(groups / traits.compute_units)
     resident = min(_resident(tiled, one.element_bytes, traits), rounds)
     waiting = (stretches + 1) * LOAD_LATENCY / (resident * (1 + (tiled.buffers > 1)))
     # A group alone uses the lanes of a compute unit only if it has enough work items.
@@ -139,12 +151,8 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
 def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: int) -> float:
     rate = rate_of(one, traits, by_warpgroups=decided.by_warpgroups)
     assert rate is not None
-    k, rates = max(one.k // splits, 1), traits.rates
-    stretches = math.ceil(k / decided.tile_k)
-    padded = stretches * decided.tile_k
-    results = decided.tile_m * decided.tile_n
-    groups = splits * one.batch
-    groups *= math.ceil(one.m / decided.tile_m) * math.ceil(one.n / decided.tile_n)
+    stretches, padded, results, rounds = _work(one, decided, traits, splits)
+    rates = traits.rates
     arithmetic = results * padded / rate
     local = moved = loads = 0.0
     for side, load, tile, warps in (
@@ -160,7 +168,6 @@ def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: 
     other = loads * OPERATIONS_OF_LOAD / INTEGER_LANES
     stored = results * _stored_bytes(one, splits) / rates.memory_bytes
     busy = max(arithmetic, other, local, moved / rates.cache_bytes) + stored
-    rounds = math.ceil(groups / traits.compute_units)
     registers = results // decided.group + 64
     resident = min(rates.resident_items, REGISTERS // registers) // decided.group
     resident = min(resident, traits.compute_unit_local_bytes // decided.local_bytes, rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -10,23 +11,24 @@ from lamina.engines.gpu.contraction_costs import bytes_in_a_clock, contraction_c
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
 from lamina.engines.gpu.matrix_schedules import matrix_schedules
-from lamina.engines.gpu.packed_operands import OPERANDS, gains_by_packing, packed_steps
+from lamina.engines.gpu.packed_operands import gains_by_packing, packed_steps
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
     HALF_BYTES,
     NARROW,
+    PACKED,
     VECTOR_BYTES,
+    WINOGRAD,
     ContractionSchedule,
     KernelSchedule,
     MatrixLoad,
     MatrixSchedule,
-    PackedSchedule,
     Pass,
     PassesSchedule,
+    StepsSchedule,
     TiledSchedule,
     TileLoad,
     TreeSchedule,
-    WinogradSchedule,
     WrittenSchedule,
 )
 from lamina.engines.gpu.winograd import convolution_of, winograd_steps
@@ -95,15 +97,14 @@ def _packed(step: Contraction, bits: int, traits: Traits) -> Mapping[WrittenSche
     """
     found: dict[WrittenSchedule, float] = {}
     one = Product(step)
-    for operand, side in zip(OPERANDS, (one.left, one.right), strict=True):
+    for operand, way in PACKED.items():
         if traits.is_processor or not gains_by_packing(step, operand):
             continue
-        packing, products = packed_steps(step, operand, StepWorkspaces(step.name))
+        packing, products = packed_steps(operand, step, StepWorkspaces(step.name))
         loop, own = point_schedule(packing, bits, traits), Product(products)
         costs = {
-            decided: packed_cost(one, side, own, decided, traits)
+            StepsSchedule(way, (loop, kernels)): packed_cost(one, operand, own, kernels, traits)
             for kernels in _unpacked(own, bits, traits)
-            for decided in (PackedSchedule(operand, loop, kernels),)
         }
         best = min(costs, key=lambda each: costs[each])
         found[best] = costs[best]
@@ -118,7 +119,7 @@ def winograd_schedules(
         return {}
     workspaces = StepWorkspaces(step.name)
     weights, data, products, results = winograd_steps(step, workspaces)
-    sizes = [one.size for one in workspaces.made()]
+    sizes = [one.size for one in workspaces.made]
     if max(sizes) > NARROW:
         return {}
     loops = [point_schedule(one, bits, traits) for one in (weights, data, results)]
@@ -127,7 +128,7 @@ def winograd_schedules(
     # The transformed data and results are written, and read by the next kernel.
     moved = 2 * sum(sizes) * step.dtype.itemsize / bytes_in_a_clock(traits)
     cost = contraction_cost(Product(products), first, traits) + moved + 3 * traits.rates.launch
-    return {WinogradSchedule(loops[0], loops[1], first, loops[2]): cost}
+    return {StepsSchedule(WINOGRAD, (*loops[:2], first, loops[2])): cost}
 
 
 def direct_schedule(one: Product, bits: int) -> ContractionSchedule:
@@ -148,7 +149,7 @@ def _tiles(one: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
         if tile_m >= 2 * max(own.m, 8) or tile_n >= 2 * max(own.n, 8):
             continue
         group = (tile_m // item_m) * (tile_n // item_n)
-        tile_b = _power_below(LEAST_GROUP // group, own.batch) if group < LEAST_GROUP else 1
+        tile_b = math.gcd(LEAST_GROUP // group, own.batch) if group < LEAST_GROUP else 1
         stretches = ((8, 1), (8, 2), (16, 1), (16, 2), (32, 1))
         for (tile_k, buffers), halves in product(stretches, kept):
             # PoCL 3.1 keeps wrong values over a loop between barriers, in some large kernels.
@@ -163,14 +164,6 @@ def _tiles(one: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
             if tiled not in seen and fits(tiled, own.element_bytes, traits):
                 seen.add(tiled)
                 yield tiled
-
-
-def _power_below(most: int, number: int) -> int:
-    """The largest power of two that divides a number and is at most `most`; at least 1."""
-    power = 1
-    while power * 2 <= most and number % (power * 2) == 0:
-        power *= 2
-    return power
 
 
 def _trees(one: Product, bits: int, traits: Traits) -> Iterator[TreeSchedule]:
@@ -218,7 +211,7 @@ def _split(
 def for_share(decided: KernelSchedule, k: int) -> KernelSchedule:
     """The schedule for a share of K: its vectors along K must fit into the share."""
     if isinstance(decided, TreeSchedule):
-        return replace(decided, lanes=_fitting(decided.lanes, k))
+        return replace(decided, lanes=math.gcd(decided.lanes, k))
     if isinstance(decided, TiledSchedule | MatrixSchedule):
         left, right = (_load_of_share(one, k) for one in (decided.left, decided.right))
         return replace(decided, left=left, right=right)
@@ -226,16 +219,10 @@ def for_share(decided: KernelSchedule, k: int) -> KernelSchedule:
 
 
 def _load_of_share(load: TileLoad | MatrixLoad, k: int) -> TileLoad | MatrixLoad:
-    lanes = _fitting(load.lanes, k) if load.along_k else load.lanes
+    lanes = math.gcd(load.lanes, k) if load.along_k else load.lanes
     if isinstance(load, TileLoad):
         return replace(load, lanes=lanes)
     return replace(load, lanes=lanes, is_asynchronous=load.is_asynchronous and lanes == load.lanes)
-
-
-def _fitting(lanes: int, extent: int) -> int:
-    while extent % lanes:
-        lanes //= 2
-    return lanes
 
 
 def tiled_schedule(
@@ -273,7 +260,7 @@ def tile_load(
     # Vectors of up to 16 bytes are read from buffers, and written to local memory.
     widest = max(side.loaded_bytes, HALF_BYTES) if is_half else element_bytes
     lanes = min(along_k if is_along_k else outer, VECTOR_BYTES // widest)
-    lanes = _fitting(lanes, tile_k if is_along_k else tile)
+    lanes = math.gcd(lanes, tile_k if is_along_k else tile)
     padding = VECTOR_BYTES // element_bytes if is_along_k else 0
     return TileLoad(is_along_k, lanes, padding, is_half)
 

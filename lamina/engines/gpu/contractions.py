@@ -8,36 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import reduce
 from itertools import product
 from typing import final
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
-from lamina.codegen.c import Module
+from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import ContractionSchedule
-from lamina.engines.gpu.work_item import ItemPoints, contraction_of, with_products, work_item
+from lamina.engines.gpu.work_item import Body, ItemPoints, step_of, with_products
 from lamina.program.index import Axis
 from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
 
 
-def write_contraction(module: Module, name: str, signature: Signature[ContractionSchedule]) -> int:
-    """Writes the kernel; returns the number of its work items."""
-    step, tiles = contraction_of(signature, "batch", "m", "n"), signature.decided
-    (batch,), (m,), (n,) = step.batch, step.m, step.n
-    if not batch.extent * m.extent * n.extent:
-        return 0
+def contraction_kernel(signature: Signature[ContractionSchedule]) -> Body:
+    """A work item computes a tile."""
+    tiles = signature.decided
+    step = with_single_axes(step_of(signature, Contraction), "batch", "m", "n")
+    (m,), (n,) = step.m, step.n
     m_tiles = Axis("m_tile", -(-m.extent // tiles.tile_m))
     n_tiles = Axis("n_tile", -(-n.extent // tiles.tile_n))
-    axes = (batch, m_tiles, n_tiles)
-    with work_item(module, name, signature, axes) as points:
-        sides = (_TiledAxis(m, m_tiles, tiles.tile_m), _TiledAxis(n, n_tiles, tiles.tile_n))
-        _Tile(points, step, *sides).write()
-    return size_of([axis.extent for axis in axes])
+    sides = (_TiledAxis(m, m_tiles, tiles.tile_m), _TiledAxis(n, n_tiles, tiles.tile_n))
+    return (*step.batch, m_tiles, n_tiles), lambda points: _Tile(points, step, *sides).write()
 
 
 @frozen_dataclass
@@ -72,17 +69,15 @@ class _Tile:
         self._store(totals)
 
     def _first(self, side: _TiledAxis) -> Value:
-        points = self._points
-        return self._code.multiply(points.axis(side.tiles), points.position(side.size))
+        return self._points.axis(side.tiles) * side.size
 
     def _clamped(self, side: _TiledAxis) -> list[Value]:
         """Each m or n of the tile; the last valid one for those beyond the end of the axis."""
-        code, points, first = self._code, self._points, self._first(side)
-        indices = [code.add(first, points.position(number)) for number in range(side.size)]
+        first = self._first(side)
+        indices = [first + number for number in range(side.size)]
         if not side.is_ragged:
             return indices
-        last = points.position(side.axis.extent - 1)
-        return [code.minimum(index, last) for index in indices]
+        return [self._code.minimum(index, side.axis.extent - 1) for index in indices]
 
     def _over(
         self,
@@ -120,14 +115,13 @@ class _Tile:
 
         It is written out, because GPUs keep arrays in registers only if their indices are known.
         """
-        points, code = self._points, self._code
+        points = self._points
         for number, total in enumerate(totals):
             row, column = divmod(number, self._n.size)
-            m = code.add(self._first(self._m), points.position(row))
-            n = code.add(self._first(self._n), points.position(column))
+            m, n = self._first(self._m) + row, self._first(self._n) + column
             inside = self._inside(m, n)
             with (
-                nullcontext() if inside is None else code.when(inside) as before,
+                nullcontext() if inside is None else self._code.when(inside) as before,
                 points.bound(self._m.axis, m, before=before),
                 points.bound(self._n.axis, n),
             ):
@@ -136,11 +130,6 @@ class _Tile:
 
     def _inside(self, m: Value, n: Value) -> Value | None:
         """Whether the result has an element (m, n); None if it always has."""
-        code, found = self._code, list[Value]()
-        for side, index in ((self._m, m), (self._n, n)):
-            if side.is_ragged:
-                end = self._points.position(side.axis.extent)
-                found.append(code.compare("slt", index, end))
-        if len(found) < 2:
-            return found[0] if found else None
-        return code.binary("and", *found)
+        sides = ((self._m, m), (self._n, n))
+        found = [index < side.axis.extent for side, index in sides if side.is_ragged]
+        return reduce(lambda one, other: one & other, found) if found else None

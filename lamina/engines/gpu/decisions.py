@@ -18,17 +18,17 @@ from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.loop_schedules import loop_schedules
 from lamina.engines.gpu.schedule import (
     NARROW,
+    PACKED,
     ChainSchedule,
     LibrarySchedule,
     MatrixSchedule,
-    PackedSchedule,
-    PartSchedule,
     PassesSchedule,
     Schedule,
     StepSchedule,
-    StoredSchedule,
+    StepsSchedule,
     TiledSchedule,
     TreeSchedule,
+    WrittenSchedule,
 )
 from lamina.program.index import Axis, Gathered, Index
 from lamina.program.program import Program
@@ -74,10 +74,10 @@ def candidates(step: Step, target: Target, traits: Traits) -> Iterator[StepSched
     return loop_schedules(step, bits, traits)
 
 
-def _of_part(step: Step, target: Target, traits: Traits) -> PartSchedule:
+def _of_part(step: Step, target: Target, traits: Traits) -> WrittenSchedule:
     """The schedule of a contraction or a loop that stores values of a chain."""
     found = next(candidates(step, target, traits))
-    assert not isinstance(found, StoredSchedule | LibrarySchedule)
+    assert not isinstance(found, LibrarySchedule)
     return found
 
 
@@ -100,8 +100,8 @@ def promising(step: Step, target: Target, traits: Traits) -> Sequence[StepSchedu
 def _halves(one: StepSchedule) -> tuple[bool, bool]:
     if isinstance(one, PassesSchedule):
         return _halves(one.passes[0].kernels[0])
-    if isinstance(one, PackedSchedule):
-        return _halves(one.products)
+    if isinstance(one, StepsSchedule) and one.way in PACKED.values():
+        return _halves(one.steps[-1])
     if isinstance(one, TiledSchedule):
         return one.left.is_half, one.right.is_half
     return False, False
@@ -111,8 +111,8 @@ def _kind(one: StepSchedule) -> tuple[object, ...]:
     """What schedules of one kind have in common: the kernels, their tiles, whether K is split."""
     if isinstance(one, PassesSchedule):
         return ("passes", len(one.passes), *_kind(one.passes[0].kernels[0]))
-    if isinstance(one, PackedSchedule):
-        return ("packed", *_kind(one.products))
+    if isinstance(one, StepsSchedule):
+        return (one.way in PACKED.values(), *_kind(one.steps[-1]))
     if isinstance(one, TiledSchedule):
         return ("tiles", one.tile_m, one.tile_n)
     if isinstance(one, MatrixSchedule):
@@ -120,7 +120,7 @@ def _kind(one: StepSchedule) -> tuple[object, ...]:
     if isinstance(one, TreeSchedule):
         return ("tree", one.along_k)
     if isinstance(one, ChainSchedule):
-        return ("chain", one.tile_m, one.tile_k)
+        return ("chain", one.kind) if one.kind else ("chain", one.tile_m, one.tile_k)
     return (type(one).__name__,)
 
 

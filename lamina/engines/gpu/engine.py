@@ -15,13 +15,12 @@ from lamina.engines.gpu.arena import DeviceArena, device_arena
 from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.executable import GpuProgram, needs_of
-from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.family import Choices, Family, forced_by
 from lamina.engines.gpu.finite import finite_check
-from lamina.engines.gpu.launches import LaunchedCall, Launches
+from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.memory import DeviceMemory, SharedBlock, device_memory
-from lamina.engines.gpu.single_steps import Choices, forced_by
+from lamina.engines.gpu.transfers import DeviceStaging
 from lamina.engines.gpu.tuning import Tuner
-from lamina.engines.gpu.uploads import DeviceStaging
 from lamina.engines.room import Need
 from lamina.errors import EngineError
 from lamina.program.program import Program
@@ -165,17 +164,16 @@ class GpuEngine:
                     used = ", ".join(filter(None, one.buffers))
                     lines.append(f"// step {one.step}: the library's {one.product}: {used}")
                 continue
-            whole = LaunchedCall(one.kernel, one.buffers, one.items, one.step)
-            for call in one.calls or (whole,):
+            for call in one.calls or (one,):
                 if step not in (None, call.step):
                     continue
-                used = f"{call.function}({', '.join(call.buffers)})"
+                used = f"{call.kernel}({', '.join(call.buffers)})"
                 items = f"{call.items} work item{'s' * (call.items != 1)}"
                 lines.append(f"// step {call.step}: {used}, {items}")
                 if step is None:
                     continue
                 # Equal steps share their functions.
-                names = [name for name in _called(functions, call.function) if name not in shown]
+                names = [name for name in _called(functions, call.kernel) if name not in shown]
                 lines += (functions[name] for name in names)
                 shown.update(names)
         if step is None:

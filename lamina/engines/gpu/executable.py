@@ -11,7 +11,6 @@ import numpy as np
 from lamina.base.shapes import Array
 from lamina.engines.engine import STAGES, Memory
 from lamina.engines.gpu.arena import DeviceArena, arena_layout, upload_buffers, upload_name
-from lamina.engines.gpu.downloads import Downloads
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, Module
 from lamina.engines.gpu.launches import Launch, Launches, Traits
 from lamina.engines.gpu.memory import DeviceMemory, device_memory
@@ -23,8 +22,8 @@ from lamina.engines.gpu.runs import (
     counted_runs,
     numbered_runs,
 )
-from lamina.engines.gpu.step_times import StepTimes, changed_by
-from lamina.engines.gpu.uploads import Uploads
+from lamina.engines.gpu.step_times import Piece, changed_by, pieces_of
+from lamina.engines.gpu.transfers import Downloads, Uploads
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
 from lamina.program.steps import writes_of
@@ -88,12 +87,9 @@ class GpuProgram:
         self._changes_memories = not written.isdisjoint(self._outside)
         self._seconds = np.zeros(len(program.steps)) if timed else None
         self._order = _order_of(launches)
-        self._uploads, self._downloads = (
-            Uploads(driver, program.of_kind("input")),
-            Downloads(driver),
-        )
-        self._recording, self._scalars = Recording(driver), KeptScalars(driver)
-        self._saved = Recording(driver)
+        self._uploads = Uploads(driver, program.of_kind("input"))
+        self._downloads, self._scalars = Downloads(driver), KeptScalars(driver)
+        self._recording, self._saved = Recording(driver), Recording(driver)
         # On a device that counts the runs, the numbers of the run.
         counted = driver.traits.counts_runs
         self._counter = DeviceMemory(driver, (2,), np.dtype(np.int32)) if counted else None
@@ -112,7 +108,7 @@ class GpuProgram:
         # Kernels of the sequence keep their buffers alive.
         self._sequence: LaunchSequence = None
         self._together: tuple[int, LaunchSequence] | None = None
-        self._times: StepTimes | None = None
+        self._pieces: list[Piece] = []
         self._load: LaunchSequence = None
         self._inputs: list[Buffer] = []
         # Where inputs are uploaded during the run before; empty if they are uploaded after it.
@@ -154,7 +150,7 @@ class GpuProgram:
                 steps = [launches[number].step for number, _ in self._order]
                 each = [(step, *one) for step, one in zip(steps, self._ordered, strict=True)]
                 given = self._changed, self._buffers, self._saved
-                self._times = StepTimes(driver, each, *given)
+                self._pieces = pieces_of(driver, each, *given)
 
     def _kernel(self, launch: Launch, *, numbered: bool) -> Kernel:
         buffers = [self._buffers[name] for name in launch.buffers]
@@ -239,12 +235,12 @@ class GpuProgram:
             self._loaded += len(self._changes)
 
     def _run(self) -> None:
-        if self._times is None or self._seconds is None:
+        if self._seconds is None:
             self._driver.queue.run(self._sequence)
             self._driver.queue.flush()
             return
-        for step, seconds in self._times.run():
-            self._seconds[step] += seconds
+        for one in self._pieces:
+            self._seconds[one.step] += one.run()
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
@@ -371,15 +367,9 @@ class GpuProgram:
         finally:
             own = (*self._constants.values(), *self._kept.values())
             self._constants, self._kept = {}, {}
+            recordings, transfers = (self._recording, self._saved), (self._uploads, self._downloads)
             counter = () if self._counter is None else (self._counter,)
-            for memory in (
-                *own,
-                *counter,
-                self._recording,
-                self._saved,
-                self._uploads,
-                self._downloads,
-            ):
+            for memory in (*own, *counter, *recordings, *transfers):
                 memory.release()
 
 

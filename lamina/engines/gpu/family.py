@@ -1,15 +1,24 @@
-"""Families: kernels that suit one kind of device, with their schedules."""
+"""Families: kernels that suit one kind of device; programs of one step, to find their schedules."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, final
 
 from lamina.base.cache import Sources
+from lamina.codegen.signatures import Signatures
 from lamina.engines.gpu.launches import Launches
-from lamina.program.program import Program
+from lamina.program.program import Buffer, Plan, Program, Repeat
+from lamina.program.steps import Step, writes_of
 from lamina.program.target import Target
+
+# The step, and the number of the candidate for its schedule. Steps that are not listed are run as
+# the cost model says.
+Choices = tuple[tuple[int, int], ...]
+# Buffers that keep their values from one run to the next, unless the program writes them.
+_LASTING = ("parameter", "state", "constant")
 
 
 class Family(ABC):
@@ -61,3 +70,55 @@ class Family(ABC):
     def step_that_runs(self, schedule: Any, step: int) -> int:
         """The number of the step whose kernels run a step: itself, unless it is fused into it."""
         return step
+
+
+@final
+class SingleSteps:
+    """The steps of a program as programs of one step.
+
+    On these, candidates for schedules are found, written and timed.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program, self._signatures = program, Signatures(program)
+        self._written = {name for step in program.steps for name in writes_of(step)}
+
+    def key(self, number: int) -> tuple[Step, tuple[bool, ...]]:
+        """What equal steps whose operands change as often have in common."""
+        (step,), names = self._signatures.numbered(self._program.steps[number])
+        return step, tuple(map(self._lasts, names))
+
+    def _lasts(self, name: str) -> bool:
+        """Whether a buffer keeps its values from one run to the next."""
+        return self._program.buffers[name].kind in _LASTING and name not in self._written
+
+    def program(self, number: int) -> Program:
+        """One step as a program: equal programs for equal steps whose operands change as often.
+
+        What the step writes is a state, what changes between runs is an input, the rest are
+        parameters. Operands that do not change may be packed once for all runs.
+        """
+        (step,), names = self._signatures.numbered(self._program.steps[number])
+        buffers: dict[str, Buffer] = {}
+        for short, name in zip(map(str, range(len(names))), names, strict=True):
+            buffer, kind = self._program.buffers[name], "state"
+            if short not in writes_of(step):
+                kind = "parameter" if self._lasts(name) else "input"
+            buffers[short] = Buffer(short, kind, (buffer.size,), buffer.dtype)
+        repeat = self._program.repeated(number)
+        repeats = () if repeat is None else (Repeat(repeat.axis, 0, 1),)
+        return Program("step", buffers, (step,), (), {}, Plan((), 0, ()), repeats)
+
+
+def forced_by(program: Program, family: Family, choices: Choices) -> Mapping[int, Any]:
+    """The schedules of the steps for which the cost model's choice is not taken."""
+    alone = SingleSteps(program)
+    return {
+        number: family.candidates(alone.program(number))[candidate] for number, candidate in choices
+    }
+
+
+def with_memories(program: Program) -> Program:
+    """The program with inputs as states, which have their own memory."""
+    buffers = {name: replace(one, kind="state") for name, one in program.buffers.items()}
+    return replace(program, buffers=buffers)

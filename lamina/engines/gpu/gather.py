@@ -70,32 +70,35 @@ def _is_unused(program: Program, buffer: str, step: int) -> bool:
 
 
 @frozen_dataclass
-class _Words:
-    """The words of an example: how they are read and stored, and their number.
+class _Input:
+    """An input, and the words of an example: how they are read and stored, and their number.
 
     Attributes:
         store: of the step that rounds them; None if they are copied.
     """
 
+    name: str
+    batch: int
     read: Type
     stored: Type
-    count: int
+    words: int
     store: Store | None = None
 
 
-def _words_of(program: Program, input: Buffer, rounding: Mapping[str, int]) -> _Words:
-    """The words of an example of an input: vectors if they are rounded."""
-    if input.name not in rounding:
-        element, count = _words(input.bytes // input.shape[0])
-        return _Words(element, element, count)
-    store = _rounding_store(program.steps[rounding[input.name]], input)
+def _input(program: Program, input: Buffer, rounding: Mapping[str, int]) -> _Input:
+    """An input in words: vectors if they are rounded."""
+    name, batch = input.name, input.shape[0]
+    if name not in rounding:
+        element, count = _words(input.bytes // batch)
+        return _Input(name, batch, element, element, count)
+    store = _rounding_store(program.steps[rounding[name]], input)
     assert store is not None
-    count = input.size // input.shape[0]
+    count = input.size // batch
     lanes = next(lanes for lanes in (4, 2, 0) if not lanes or count % lanes == 0)
     read, stored = (
         Type(memory_element(one)).wide(lanes) for one in (input.dtype, store.value.dtype)
     )
-    return _Words(read, stored, count // max(lanes, 1), store)
+    return _Input(name, batch, read, stored, count // max(lanes, 1), store)
 
 
 def write_gather(
@@ -107,63 +110,50 @@ def write_gather(
     buffer, and there always is a kernel.
     """
     # An input without axes has no examples: its program is not run over data sets.
-    inputs = [one for one in program.of_kind("input") if one.shape and one.bytes]
-    if not inputs and not counted:
+    given = [one for one in program.of_kind("input") if one.shape and one.bytes]
+    if not given and not counted:
         return None
     # Examples are whole, aligned words.
-    words = [_words_of(program, one, rounding) for one in inputs]
+    inputs = [_input(program, one, rounding) for one in given]
     buffers = [
         (f"{kind}{number}", type.element)
-        for number, one in enumerate(words)
+        for number, one in enumerate(inputs)
         for kind, type in (("examples", one.read), ("batch", one.stored))
     ]
     buffers += [("rows", "i64"), *([("runs", "i32")] if counted else [])]
     code = module.kernel("gather", buffers, [] if counted else [("run", I32)])
-    *copied, rows, given = code.parameters
+    *copied, rows, last = code.parameters
     item = code.item()
-    run = code.load(given, I32) if counted else given
-    for number, (one, own) in enumerate(zip(inputs, words, strict=True)):
+    run = code.load(last, I32) if counted else last
+    for number, one in enumerate(inputs):
         source, target = copied[2 * number : 2 * number + 2]
-        with code.when(code.compare("ult", item, constant(one.shape[0] * own.count, I64))):
-            _gather(code, one.shape[0], own, (source, target, rows), item, run)
+        with code.when(code.compare("ult", item, one.batch * one.words)):
+            _gather(code, one, (source, target, rows), item, run)
     if counted:
-        _count(code, item, run, _at(code, given, constant(1, I64), I32))
-    most = max(
-        (one.shape[0] * own.count for one, own in zip(inputs, words, strict=True)), default=1
-    )
+        _count(code, item, run, _at(code, last, constant(1, I64), I32))
+    most = max((one.batch * one.words for one in inputs), default=1)
+    rounded = {one.name: one.store.buffer for one in inputs if one.store is not None}
     names = tuple(one.name for one in inputs)
-    rounded = {
-        name: own.store.buffer
-        for name, own in zip(names, words, strict=True)
-        if own.store is not None
-    }
     return Gather(code.name, names, most, rounded, tuple(rounding[name] for name in rounded))
 
 
 def _gather(
-    code: Function,
-    batch: int,
-    own: _Words,
-    buffers: tuple[Value, Value, Value],
-    item: Value,
-    run: Value,
+    code: Function, own: _Input, buffers: tuple[Value, Value, Value], item: Value, run: Value
 ) -> None:
     """Copies a word of an example to an input, or rounds it."""
-    examples, target, rows = buffers
-    words = own.count
-    position = I32 if batch * words <= NARROW else I64
+    (examples, target, rows), words = buffers, own.words
+    is_narrow = own.batch * words <= NARROW
 
     def wide(value: Value) -> Value:
-        return value if position == I64 else code.convert("zext", value, "i64")
+        return code.convert("zext", value, "i64") if is_narrow else value
 
-    number = item if position == I64 else code.convert("trunc", item, "i32")
-    example, word = number, constant(0, position)
+    number = code.convert("trunc", item, "i32") if is_narrow else item
+    example, word = number, constant(0, number.type)
     if words > 1:
-        example = code.binary("udiv", number, constant(words, position))
-        word = code.binary("urem", number, constant(words, position))
-    first = code.multiply(code.convert("zext", run, "i64"), constant(batch, I64))
-    row = code.load(_at(code, rows, code.add(first, wide(example)), I64), I64)
-    source = code.add(code.multiply(row, constant(words, I64)), wide(word))
+        example, word = number // words, number % words
+    first = code.convert("zext", run, "i64") * own.batch
+    row = code.load(_at(code, rows, first + wide(example), I64), I64)
+    source = row * words + wide(word)
     value = code.load(_at(code, examples, source, own.read), own.read, _vector_bytes(own.read))
     if own.store is not None:
         assert isinstance(own.store.value, Apply)
@@ -185,13 +175,13 @@ def _words(size: int) -> tuple[Type, int]:
 def _at(code: Function, buffer: Value, index: Value, type: Type) -> Value:
     """The address of a word or vector of a number."""
     if type.lanes:
-        index = code.multiply(index, constant(type.lanes, index.type))
+        index *= type.lanes
     return code.offset(buffer, index, type.element)
 
 
 def _count(code: Function, item: Value, number: Value, address: Value) -> None:
     """The first work item stores a number of the run."""
-    with code.when(code.compare("eq", item, constant(0, I64))):
+    with code.when(item.equals(0)):
         code.store(number, address)
 
 
@@ -214,10 +204,9 @@ def write_recorder(module: Module, program: Program) -> Recorder:
     number = code.convert("zext", run, "i64")
     for position, (_, (element, words)) in enumerate(outputs):
         records, output = copied[2 * position : 2 * position + 2]
-        inside = code.compare("ult", item, constant(words, I64))
-        with code.when(code.binary("and", inside, code.is_given(records))):
-            target = code.add(code.multiply(number, constant(words, I64)), item)
+        with code.when(code.compare("ult", item, words) & code.is_given(records)):
+            target = number * words + item
             value = code.load(_at(code, output, item, element), element)
             code.store(value, _at(code, records, target, element))
-    _count(code, item, code.add(run, constant(1, I32)), runs)
+    _count(code, item, run + 1, runs)
     return Recorder(code.name, {name: words for name, (_, words) in outputs})

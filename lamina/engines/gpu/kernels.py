@@ -8,30 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 from lamina.base.shapes import uint8
 from lamina.codegen.c import Function, Module
 from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import Words
-from lamina.engines.gpu.chain_tiles import write_chain
-from lamina.engines.gpu.contractions import write_contraction
+from lamina.engines.gpu.chain_tiles import chain_kernel
+from lamina.engines.gpu.contractions import contraction_kernel
 from lamina.engines.gpu.gather import rounding_steps, write_gather, write_recorder
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
-from lamina.engines.gpu.loops import write_loop
-from lamina.engines.gpu.matrix_tiles import write_matrices
+from lamina.engines.gpu.loops import loop_kernel, row_kernel
+from lamina.engines.gpu.matrix_tiles import matrix_kernel
 from lamina.engines.gpu.passes import passes_of, without_epilogue
 from lamina.engines.gpu.phases import Joined, Phase, extra_clocks, joined_launches, write_phases
 from lamina.engines.gpu.plain_products import plain_product
-from lamina.engines.gpu.rows import write_rows
-from lamina.engines.gpu.scans import write_scan
+from lamina.engines.gpu.scans import scan_kernel
 from lamina.engines.gpu.schedule import (
     ChainSchedule,
     ContractionSchedule,
     KernelSchedule,
     LibrarySchedule,
     LoopSchedule,
-    MatrixChainSchedule,
     MatrixSchedule,
     RowSchedule,
     ScanSchedule,
@@ -41,30 +39,26 @@ from lamina.engines.gpu.schedule import (
     TiledSchedule,
     TreeSchedule,
 )
-from lamina.engines.gpu.sort import write_sort
-from lamina.engines.gpu.tiles import write_tiled
-from lamina.engines.gpu.trees import write_tree_contraction
-from lamina.engines.gpu.work_item import StepSignature
+from lamina.engines.gpu.sort import sort_kernel
+from lamina.engines.gpu.tiles import tiled_kernel
+from lamina.engines.gpu.trees import tree_kernel
+from lamina.engines.gpu.work_item import Body, StepSignature, write_kernel
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.cost import cost_of
 from lamina.program.index import Axis
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction, Step
 
-# The schedules whose work items are independent of each other.
-_ITEM_SCHEDULES = (LoopSchedule, SortSchedule, ContractionSchedule)
-# (module, name of the kernel, signature) -> the number of its work items.
-_WRITERS: dict[type, Callable[..., int]] = {
-    LoopSchedule: write_loop,
-    RowSchedule: write_rows,
-    SortSchedule: write_sort,
-    ScanSchedule: write_scan,
-    ContractionSchedule: write_contraction,
-    TiledSchedule: write_tiled,
-    TreeSchedule: write_tree_contraction,
-    MatrixSchedule: write_matrices,
-    ChainSchedule: write_chain,
-    MatrixChainSchedule: write_chain,
+_KERNELS: dict[type, Callable[[Any], Body]] = {
+    LoopSchedule: loop_kernel,
+    RowSchedule: row_kernel,
+    SortSchedule: sort_kernel,
+    ScanSchedule: scan_kernel,
+    ContractionSchedule: contraction_kernel,
+    TiledSchedule: tiled_kernel,
+    TreeSchedule: tree_kernel,
+    MatrixSchedule: matrix_kernel,
+    ChainSchedule: chain_kernel,
 }
 
 
@@ -141,18 +135,14 @@ class _Writer:
         """The launches that run a step."""
         if isinstance(decided, LibrarySchedule):
             return self._library(number, step, decided, iteration)
-        if isinstance(decided, KernelSchedule):
-            return self._launches(number, f"step{number}", [step], decided, iteration, ())
-        workspaces = StepWorkspaces(step.name)
+        workspaces, name = StepWorkspaces(step.name), f"step{number}"
         passes = passes_of(step, decided, workspaces)
-        self.workspaces |= workspaces_in_blocks(workspaces.made(), self._traits)
-        return [
-            launch
-            for share, (own, schedule) in enumerate(passes)
-            for launch in self._launches(
-                *(number, f"step{number}_{share}", own, schedule, iteration, workspaces.made())
-            )
-        ]
+        self.workspaces |= workspaces_in_blocks(workspaces.made, self._traits)
+        found: list[Launch] = []
+        for share, (own, schedule) in enumerate(passes):
+            kernel = name if schedule is decided else f"{name}_{share}"
+            found += self._launches(number, kernel, own, schedule, iteration, workspaces.made)
+        return found
 
     def _library(
         self, number: int, step: Step, decided: LibrarySchedule, iteration: Axis | None
@@ -166,7 +156,7 @@ class _Writer:
         algorithm = decided.algorithm
         size = algorithm.workspace_bytes
         workspace = workspaces.add(size, uint8) if size else ""
-        self.workspaces |= workspaces_in_blocks(workspaces.made(), self._traits)
+        self.workspaces |= workspaces_in_blocks(workspaces.made, self._traits)
         found = plain_product(sums)
         assert found is not None
         assert found.product == decided.product
@@ -177,8 +167,7 @@ class _Writer:
         ]
         if epilogue is not None and decided.epilogue is not None:
             launches += self._launches(
-                *(number, f"step{number}", [epilogue], decided.epilogue, iteration),
-                workspaces.made(),
+                *(number, f"step{number}", [epilogue], decided.epilogue, iteration), workspaces.made
             )
         return launches
 
@@ -193,13 +182,14 @@ class _Writer:
     ) -> list[Launch]:
         signature, used = self._signatures.of(steps, decided, iteration, workspaces)
         if signature not in self._written:
-            write = _WRITERS[type(decided)]
-            self._written[signature] = name, write(self.module, name, signature)
+            body = _KERNELS[type(decided)](signature)
+            self._written[signature] = name, write_kernel(self.module, name, signature, body)
             self._signature_of[name] = signature
         name, items = self._written[signature]
-        group = 0 if isinstance(decided, _ITEM_SCHEDULES) else decided.group
-        local = _launched_bytes(decided)
-        return [Launch(name, used, items, number, group, local_bytes=local)] if items else []
+        local = decided.launched_bytes
+        return (
+            [Launch(name, used, items, number, decided.group, local_bytes=local)] if items else []
+        )
 
     # Phases
 
@@ -256,18 +246,10 @@ class _Writer:
     def _phase(self, launch: Launch) -> Phase:
         name, signature = launch.kernel, self._signature_of[launch.kernel]
         if name not in self._phases:
-            write = _WRITERS[type(signature.decided)]
-            write(self.module, f"{name}_phase", replace(signature, is_phase=True))
+            body, phase = _KERNELS[type(signature.decided)](signature), f"{name}_phase"
+            write_kernel(self.module, phase, replace(signature, is_phase=True), body)
             self._phases[name] = self.module.functions[-1]
         return Phase(launch, self._phases[name], signature.iteration is not None)
-
-
-def _launched_bytes(decided: KernelSchedule) -> int:
-    """The bytes of local memory that the launches of a kernel add."""
-    if isinstance(decided, ChainSchedule):
-        return decided.local_bytes if decided.is_launched else 0
-    is_launched = isinstance(decided, MatrixSchedule | MatrixChainSchedule)
-    return decided.local_bytes if is_launched else 0
 
 
 def workspaces_in_blocks(buffers: Sequence[Buffer], traits: Traits) -> dict[str, Workspace]:

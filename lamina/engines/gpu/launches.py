@@ -74,25 +74,8 @@ class Traits:
 
 
 @frozen_dataclass
-class LaunchedCall:
-    """A function that does a part of a launch.
-
-    Attributes:
-        function: its name in the text.
-        buffers: that it uses, in order.
-        items: the number of work items that run it.
-        step: the number of its step in the program.
-    """
-
-    function: str
-    buffers: tuple[str, ...]
-    items: int
-    step: int
-
-
-@frozen_dataclass
 class Launch:
-    """One kernel of one step, one that calls functions of several steps, or a call of a library.
+    """A kernel of one step, one that calls functions of several steps, or a call of a library.
 
     Attributes:
         kernel: the name of its function in the text.
@@ -105,7 +88,8 @@ class Launch:
         numbers: the arguments after the buffers, ints.
         local_bytes: of local memory that a work group needs in addition to what the kernel
             declares.
-        calls: the functions that do the work, if several launches share the kernel.
+        calls: the functions that do the work, if several launches share the kernel; each like a
+            launch of its own.
         product: what a library of the device computes instead of a kernel. Then the buffers are
             those of the left, the right and the result, of the bias, of what is added, and the
             library's workspace, and `kernel` is the name of the step's call for people.
@@ -119,7 +103,7 @@ class Launch:
     group: int = 0
     numbers: tuple[int, ...] = ()
     local_bytes: int = 0
-    calls: tuple[LaunchedCall, ...] = ()
+    calls: tuple[Launch, ...] = ()
     product: MatrixProduct | None = None
     algorithm: Algorithm | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from lamina.base.shapes import size_of
 from lamina.codegen.axes import flattened, merged_axes
@@ -28,7 +28,6 @@ from lamina.program.steps import (
     Reduce,
     Scan,
     Sort,
-    Stage,
     Write,
     inner_axes,
     stage_stores,
@@ -149,27 +148,17 @@ def _passes(loop: Loop, bits: int, traits: Traits) -> Iterator[PassesSchedule]:
     stages = ordered(loop).stages
     passes: list[Pass] = []
     begin = 0
-    for end in _pass_ends(stages):
-        own = Loop(loop.name, loop.axes, stages[begin:end])
-        passes.append(_pass(own, bits, traits))
-        begin = end
-    if len(passes) > 1 or passes[0].splits > 1:
-        yield PassesSchedule(tuple(passes))
-
-
-def _pass_ends(stages: Sequence[Stage]) -> list[int]:
-    """Where passes end: before each further wave of reductions, and around writes over axes."""
-    ends: list[int] = []
-    begin = 0
     while begin < len(stages):
+        # A pass ends before each further wave of reductions, and around writes over axes.
         leading = len(leading_reductions(stages[begin:]))
         end = begin + max(leading, 1)
         alone = not leading and bool(inner_axes(stages[begin]))
         while not alone and end < len(stages) and not inner_axes(stages[end]):
             end += 1
-        ends.append(end)
+        passes.append(_pass(Loop(loop.name, loop.axes, stages[begin:end]), bits, traits))
         begin = end
-    return ends
+    if len(passes) > 1 or passes[0].splits > 1:
+        yield PassesSchedule(tuple(passes))
 
 
 def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from typing import final
 
 from lamina.codegen.c import Function
+from lamina.codegen.matrix import multiplied_of
 from lamina.codegen.primitives import memory_element
-from lamina.codegen.values import I1, I32, I64, Value, constant, undefined
+from lamina.codegen.values import I1, I32, I64, Value, undefined
 from lamina.engines.gpu.schedule import HALF_BYTES, STEP, WARP, MatrixLoad
 from lamina.engines.gpu.tile_operands import ROWS, Side, TileVectors, Tiling
 from lamina.program.index import Axis, Index, axis_index
-from lamina.program.scalar import Load, Scalar
+from lamina.program.scalar import Load
 
 # The m or n of a matrix.
 EDGE = 8
@@ -29,7 +30,7 @@ _ROW_BYTES = 16
 _PANEL_BYTES = 128
 
 
-def copied_apart(row_bytes: int) -> int:
+def _copied_apart(row_bytes: int) -> int:
     """The distance of the rows that are copied together, so that they are in different banks.
 
     Banks have 128 bytes together. Rows of 64 or 32 bytes, without padding, are padded by 16, so
@@ -44,41 +45,49 @@ def copied_apart(row_bytes: int) -> int:
 class MatrixOperand:
     """Copies the tiles of one operand, and loads its matrices.
 
-    Its view is the operand as it is kept in local memory, where its tiles begin at some bytes. The
-    rows of a tile that are the warp's, or the warpgroup's, begin at `first`. A tile is `in_panels`
-    for warpgroups; its rows run `along_k`, or along m or n.
+    Its tiles begin at some byte of local memory. The rows of a tile that are the warp's, or the
+    warpgroup's, begin at `first`. A tile is `in_panels` for warpgroups.
+
+    Attributes:
+        along_k: whether the rows of a tile run along K; otherwise along m or n.
+        size: the number of elements of a tile.
+        loaded: as in `TileVectors`.
+        is_asynchronous: whether the device copies its vectors without registers.
+        count: the number of vectors that the work item copies.
     """
 
     def __init__(
         self,
         tiling: Tiling,
         side: Side,
-        view: Scalar,
-        load: MatrixLoad,
-        element_bytes: int,
         begin: int,
         first: Index,
-        is_left: bool,
         *,
-        in_panels: bool,
-        along_k: bool,
+        is_left: bool,
+        in_panels: bool = False,
     ) -> None:
         self._points, self._code = tiling.points, tiling.points.code
-        self._along_k, self._is_left = along_k, is_left
-        self._element = memory_element(view.dtype)
-        self._bytes = element_bytes
+        self._is_left = is_left
+        view, load = multiplied_of(side.view), side.load
+        assert isinstance(load, MatrixLoad)
+        self._element, self._bytes = memory_element(view.dtype), view.dtype.itemsize
+        # Warpgroups multiply TF32 only in rows along K.
+        is_wide = self._bytes > HALF_BYTES
+        self.along_k = load.along_k or (in_panels and is_wide)
         # The k of a matrix.
         self._edge = _ROW_BYTES // self._bytes
         # The K of an instruction.
         self.step_k = 2 * self._edge
-        row, self._rows = (tiling.tile_k, side.tile) if along_k else (side.tile, tiling.tile_k)
+        row, self._rows = tiling.tile_k, side.tile
+        if not self.along_k:
+            row, self._rows = self._rows, row
         self._row = row + load.padding
         self.size = self._row * self._rows
         self._array = self._code.launched(self._element, begin)
         # Vectors that are written to several rows: a sector, then the next k, are in all banks.
-        self._is_turned = along_k and not load.along_k
+        self._is_turned = self.along_k and not load.along_k
         near = ROWS // load.lanes if self._is_turned else None
-        apart = 1 if self._is_turned else copied_apart(row * self._bytes)
+        apart = 1 if self._is_turned else _copied_apart(row * self._bytes)
         self._vectors = TileVectors(tiling, side, view, apart, near)
         self.loaded, self.is_asynchronous = self._vectors.loaded, load.is_asynchronous
         self.count = len(self._vectors.all)
@@ -86,23 +95,24 @@ class MatrixOperand:
         if in_panels:
             self._row = _PANEL_BYTES // self._bytes
             address = self._code.offset(self._array, self._location(first, Index()), self._element)
-            size = _ROW_BYTES if along_k else self._rows * _PANEL_BYTES
+            size = _ROW_BYTES if self.along_k else self._rows * _PANEL_BYTES
             self._descriptor = self._code.call("describe_tile", I64, address, size)
         else:
+            # The item loads its own element of each matrix of TF32 whose rows do not run along K.
+            self._is_single = is_wide and not self.along_k
             self._start = self._location(*self._matrices(tiling.item, first, is_left))
 
     def _location(self, outer: Index, k: Index) -> Value:
         """Where an element of a tile is in local memory."""
-        points, code = self._points, self._code
-        row, at = (outer, k) if self._along_k else (k, outer)
+        points = self._points
+        row, at = (outer, k) if self.along_k else (k, outer)
         if not self._in_panels:
             return points.indices(row * self._row + at).start
         # Rows of the panel before come first. Chunks of a row are exchanged.
         row_in_all = at // self._row * self._rows + row
         place, chunk = row_in_all * self._row + at % self._edge, at % self._row // self._edge
         begin, number, exchanged = (points.indices(one).start for one in (place, chunk, row % ROWS))
-        chunk_at = code.binary("xor", number, exchanged)
-        return code.add(begin, code.multiply(chunk_at, points.position(self._edge)))
+        return begin + (number ^ exchanged) * self._edge
 
     def _matrices(self, item: Axis, first: Index, is_left: bool) -> tuple[Index, Index]:
         """The row of a matrix whose address the work item gives: its first m or n, and k.
@@ -112,12 +122,11 @@ class MatrixOperand:
         """
         lane = axis_index(item) % WARP
         row, number = lane % EDGE, lane // EDGE
-        if not self._along_k and self._bytes > HALF_BYTES:
-            # The item loads its own element of each matrix.
+        if self._is_single:
             return first + lane // self._edge, lane % self._edge
         early, late = number % 2, number // 2
         outer, k = (early, late) if is_left else (late, early)
-        if self._along_k:
+        if self.along_k:
             return first + outer * EDGE + row, k * self._edge
         return first + outer * EDGE, k * self._edge + row
 
@@ -151,37 +160,34 @@ class MatrixOperand:
             with self._vectors.owned(vector), self._vectors.at(vector, stretch) as (load, inside):
                 assert isinstance(load, Load)
                 source, within = self._points.address(load)
-                copied = constant(True, I1)
-                for one in (more, inside, within):
-                    if one is not None:
-                        copied = one if copied.number else code.binary("and", copied, one)
+                conditions = [one for one in (more, inside, within) if one is not None]
+                copied = conditions[0] if conditions else code.constant(True, I1)
+                for one in conditions[1:]:
+                    copied &= one
                 code.call_void("copy_async", self._address(number, stage), source, copied)
 
     def _address(self, number: int, stage: Value, row: int = 0) -> Value:
         """The address of a vector of the tile that begins at an element; `row` rows further."""
         vector = self._vectors.all[number]
         location = self._location(vector.outer + row, vector.k * self._vectors.k_lanes)
-        start = self._code.add(stage, location)
-        return self._code.offset(self._array, start, self._element)
+        return self._code.offset(self._array, stage + location, self._element)
 
     # To registers
 
     @property
     def k_distance(self) -> int:
         """The distance in local memory between elements that are neighbours along K."""
-        return 1 if self._along_k else self._row
+        return 1 if self.along_k else self._row
 
     def matrices(self, stage: Value, number: int, k: int) -> Value:
         """Four matrices: the 16 m or n of a number among the warp's, and 32 bytes of K."""
-        code, along_k = self._code, self._along_k
-        begin = code.add(stage, self._start)
-        outer = number * STEP
-        beyond = outer * self._row + k if along_k else k * self._row + outer
-        address = code.offset(self._array, begin, self._element)
+        code, outer = self._code, number * STEP
+        beyond = outer * self._row + k if self.along_k else k * self._row + outer
+        address = code.offset(self._array, stage + self._start, self._element)
         address = code.offset(address, beyond, self._element)
-        if not along_k and self._bytes > HALF_BYTES:
+        if self._is_single:
             return self._each(address)
-        name = f"load_matrices{'' if along_k else '_transposed'}"
+        name = f"load_matrices{'' if self.along_k else '_transposed'}"
         return code.call(name, I32.wide(4), address)
 
     def _each(self, address: Value) -> Value:
@@ -201,13 +207,12 @@ class MatrixOperand:
 
     def descriptor(self, stage: Value, k: int) -> Value:
         """The descriptor of the tile that begins at an element, from a k on."""
-        code, row = self._code, self._row
-        beyond = k // row * row * self._rows + k % row if self._along_k else k * row
-        start = code.add(stage, self._points.position(beyond))
-        units = code.binary("udiv", start, self._points.position(self._edge))
+        row = self._row
+        beyond = k // row * row * self._rows + k % row if self.along_k else k * row
+        units = (stage + beyond) // self._edge
         if units.type != I64:
-            units = code.convert("zext", units, "i64")
-        return code.add(self._descriptor, units)
+            units = self._code.convert("zext", units, "i64")
+        return self._descriptor + units
 
 
 def products_of_warps(

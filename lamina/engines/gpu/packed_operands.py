@@ -18,11 +18,9 @@ from lamina.program.steps import Contraction, Loop, Write
 from lamina.program.tf32 import ROUNDED
 from lamina.program.windows import loaded
 
-OPERANDS = ("left", "right")
-
 
 def packed_steps(
-    step: Contraction, operand: str, workspaces: StepWorkspaces
+    operand: str, step: Contraction, workspaces: StepWorkspaces
 ) -> tuple[Loop, Contraction]:
     """The loop that packs an operand, `"left"` or `"right"`, and the contraction that reads it.
 

@@ -7,8 +7,10 @@ stages of a loop become passes of their own if each needs another division of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from lamina.base.shapes import int64, size_of
 from lamina.codegen.axes import flattened, stride_along
@@ -16,12 +18,13 @@ from lamina.codegen.matrix import half_of, with_single_axes
 from lamina.engines.gpu.packed_operands import packed_steps
 from lamina.engines.gpu.products import SECTOR, scatters_along_n
 from lamina.engines.gpu.schedule import (
+    PACKED,
+    STORED,
+    WINOGRAD,
     KernelSchedule,
-    PackedSchedule,
     Pass,
-    PassesSchedule,
-    StoredSchedule,
-    WinogradSchedule,
+    StepsSchedule,
+    WrittenSchedule,
 )
 from lamina.engines.gpu.winograd import winograd_steps
 from lamina.engines.gpu.workspaces import StepWorkspaces
@@ -54,51 +57,39 @@ from lamina.program.steps import (
     stage_values,
 )
 
+# The steps of each way to run a step as several.
+_STEPS: dict[str, Callable[[Any, StepWorkspaces], Sequence[Step]]] = {
+    WINOGRAD: winograd_steps,
+    STORED: lambda chain, workspaces: stored_steps(chain, workspaces),
+    PACKED["left"]: partial(packed_steps, "left"),
+    PACKED["right"]: partial(packed_steps, "right"),
+}
+
 
 def passes_of(
-    step: Step,
-    decided: PassesSchedule | WinogradSchedule | PackedSchedule | StoredSchedule,
-    workspaces: StepWorkspaces,
+    step: Step, decided: WrittenSchedule, workspaces: StepWorkspaces
 ) -> Sequence[tuple[tuple[Step, ...], KernelSchedule]]:
     """A step as passes that run one after the other: the one or two steps of each kernel."""
-    found: Iterable[tuple[tuple[Step, ...], KernelSchedule]]
-    if isinstance(step, Chain) or isinstance(decided, StoredSchedule):
-        assert isinstance(step, Chain)
-        assert isinstance(decided, StoredSchedule)
-        found = []
-        for one, own in zip(stored_steps(step, workspaces), decided.steps, strict=True):
-            is_kernel = isinstance(own, KernelSchedule)
-            found += [((one,), own)] if is_kernel else passes_of(one, own, workspaces)
-    elif isinstance(decided, WinogradSchedule):
-        assert isinstance(step, Contraction)
-        steps = winograd_steps(step, workspaces)
-        found = [((one,), own) for one, own in zip(steps, decided.kernels, strict=True)]
-    elif isinstance(decided, PackedSchedule):
-        assert isinstance(step, Contraction)
-        packing, products = packed_steps(step, decided.operand, workspaces)
-        found = [((packing,), decided.packing), *_products(products, decided.products, workspaces)]
-    elif isinstance(step, Contraction):
-        found = _products(step, decided, workspaces)
-    elif isinstance(step.stages[0], Sort):
-        found = _sort_passes(step, step.stages[0], decided.passes[0].kernels, workspaces)
-    elif isinstance(step.stages[0], Scan):
-        found = _scan_passes(step, step.stages[0], decided.passes[0], workspaces)
+    if isinstance(decided, KernelSchedule):
+        return [((step,), decided)]
+    if isinstance(decided, StepsSchedule):
+        steps = _STEPS[decided.way](step, workspaces)
+        each = zip(steps, decided.steps, strict=True)
+        return [one for part, own in each for one in passes_of(part, own, workspaces)]
+    (first, *_), found = decided.passes, list[tuple[tuple[Step, ...], KernelSchedule]]()
+    if isinstance(step, Contraction):
+        parts = split_contraction(step, first.splits, workspaces)
+        return [((one,), own) for one, own in zip(parts, first.kernels, strict=True)]
+    assert isinstance(step, Loop)
+    stage = step.stages[0]
+    if isinstance(stage, Sort):
+        found += _sort_passes(step, stage, first.kernels, workspaces)
+    elif isinstance(stage, Scan):
+        found += _scan_passes(step, stage, first, workspaces)
     else:
         passes = _loop_passes(ordered(step), decided.passes, workspaces)
-        found = [((one,), own) for one, own in passes]
-    return tuple(found)
-
-
-def _products(
-    step: Contraction, decided: KernelSchedule | PassesSchedule, workspaces: StepWorkspaces
-) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
-    """The passes of a contraction, one unless its K is split."""
-    if not isinstance(decided, PassesSchedule):
-        yield (step,), decided
-        return
-    (only,) = decided.passes
-    steps = split_contraction(step, only.splits, workspaces)
-    yield from (((one,), own) for one, own in zip(steps, only.kernels, strict=True))
+        found += (((one,), own) for one, own in passes)
+    return found
 
 
 def split_contraction(

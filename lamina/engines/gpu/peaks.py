@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 
 from lamina.base.shapes import DType, float32
 from lamina.codegen.c import Function, Module
-from lamina.codegen.values import FLOAT, I32, I64, Type, Value, constant
+from lamina.codegen.values import FLOAT, I32, Type, Value
 from lamina.engines.engine import Peaks
 from lamina.engines.gpu.driver import Driver, Kernel
 from lamina.engines.gpu.kernels import module_for
@@ -75,55 +76,45 @@ def measured_peaks(driver: Driver, dtype: DType, *, tf32: bool = False) -> Peaks
 
 
 def _write_multiply_add(module: Module, type: Type, items: int) -> None:
-    code = module.kernel("multiply_add", [("sums", type.element)], [])
-    (sums,) = code.parameters
-    with items_below(code, items) as (item, _):
-        lanes = max(type.lanes, 1)
-        own = code.multiply(item, constant(lanes, I64))
+    with _items(module, "multiply_add", ["sums"], type, items) as (code, at):
         # Compilers would compute what is the same for all work items only once.
-        x = code.load(code.offset(sums, own, type.element), type)
-        y = code.add(x, x)
-        first = [code.add(x, constant(n, type)) for n in range(_CHAINS)]
-        loop = code.begin_loop(0, _CALLS, carried=first)
-        found = code.end_loop(loop, [code.multiply_add(one, x, y) for one in loop.carried])
-        _store_sum(code, found, code.offset(sums, own, type.element))
+        x = code.load(at(0), type)
+        y = x + x
+        loop = code.begin_loop(0, _CALLS, carried=[x + n for n in range(_CHAINS)])
+        first, *found = code.end_loop(loop, [code.multiply_add(one, x, y) for one in loop.carried])
+        target = at(0)
+        code.store(sum(found, first), target)
 
 
 def _write_matrix_multiply_add(module: Module, kind: str, items: int) -> None:
     """Writes the kernel; all items have work, because a warp multiplies together."""
-    multiply = f"multiply_{kind}"
-    code = module.kernel("multiply_add", [("sums", FLOAT.element)], [])
-    (sums,) = code.parameters
-    with items_below(code, items) as (item, _):
-        own = code.multiply(item, constant(4, I64))
-        operand = code.load(code.offset(sums, own, I32.element), I32.wide(4))
+    multiply, type = f"multiply_{kind}", FLOAT.wide(4)
+    with _items(module, "multiply_add", ["sums"], type, items) as (code, at):
+        operand = code.load(at(0), I32.wide(4))
         low, high = code.extract(operand, 0), code.extract(operand, 1)
-        x = code.load(code.offset(sums, own, FLOAT.element), FLOAT.wide(4))
-        first = [code.add(x, constant(n, x.type)) for n in range(_MATRICES)]
-        loop = code.begin_loop(0, _CALLS, carried=first)
-        found = code.end_loop(
-            loop, [code.call(multiply, one.type, operand, low, high, one) for one in loop.carried]
+        x = code.load(at(0), type)
+        loop = code.begin_loop(0, _CALLS, carried=[x + n for n in range(_MATRICES)])
+        first, *found = code.end_loop(
+            loop, [code.call(multiply, type, operand, low, high, one) for one in loop.carried]
         )
-        _store_sum(code, found, code.offset(sums, own, FLOAT.element))
-
-
-def _store_sum(code: Function, values: Sequence[Value], address: Value) -> None:
-    total = values[0]
-    for one in values[1:]:
-        total = code.add(total, one)
-    code.store(total, address)
+        target = at(0)
+        code.store(sum(found, first), target)
 
 
 def _write_copy(module: Module, type: Type, items: int) -> None:
-    code = module.kernel("copy", [("target", type.element), ("source", type.element)], [])
+    with _items(module, "copy", ["target", "source"], type, items) as (code, at):
+        code.store(code.load(at(1), type), at(0))
+
+
+@contextmanager
+def _items(
+    module: Module, name: str, buffers: Sequence[str], type: Type, items: int
+) -> Generator[tuple[Function, Callable[[int], Value]]]:
+    """A kernel of some items; yields it, and the address of the item's value in each buffer."""
+    code = module.kernel(name, [(one, type.element) for one in buffers], [])
     with items_below(code, items) as (item, _):
-        own = code.multiply(item, constant(max(type.lanes, 1), I64))
-
-        def at(buffer: Value) -> Value:
-            return code.offset(buffer, own, type.element)
-
-        target, source = code.parameters
-        code.store(code.load(at(source), type), at(target))
+        own = item * max(type.lanes, 1)
+        yield code, lambda number: code.offset(code.parameters[number], own, type.element)
 
 
 def _runs_a_second(driver: Driver, kernel: Kernel) -> float:

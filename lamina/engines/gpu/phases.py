@@ -9,22 +9,22 @@ visible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import final
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.c import Function, Module
-from lamina.codegen.values import I32, I64, Value, constant
+from lamina.codegen.values import I32, Value
 from lamina.engines.gpu.contraction_costs import BARRIER, LOAD_LATENCY
-from lamina.engines.gpu.launches import Launch, LaunchedCall, RepeatedLaunches
+from lamina.engines.gpu.launches import Launch, RepeatedLaunches
 from lamina.engines.gpu.rates import Rates
 from lamina.engines.gpu.schedule import (
+    VECTOR_BYTES,
     WARP,
     ChainSchedule,
     KernelSchedule,
-    MatrixChainSchedule,
-    MatrixSchedule,
-    TiledSchedule,
+    TileSchedule,
+    whole_steps,
 )
 from lamina.program.cost import Cost
 
@@ -40,7 +40,7 @@ _OPERATION = 8
 # long for a large kernel, while several small ones are compiled at a time.
 _MOST_BUFFERS, _MOST_PHASES = 400, 24
 # Kernels whose work items need more registers and local memory than those of phases have.
-_WITH_TILES = (MatrixSchedule, TiledSchedule, ChainSchedule, MatrixChainSchedule)
+_WITH_TILES = (TileSchedule, ChainSchedule)
 
 
 @frozen_dataclass
@@ -83,65 +83,47 @@ def joined_launches(
     `extra` is what `extra_clocks` returns for each.
     """
     found: list[Joined] = []
-    # The present run: whole loops, and launches that are not repeated.
-    run = _Run(launches)
+    # The present run: whole loops, and launches that are not repeated. Each has its first launch,
+    # the launch after its last, the clocks of an iteration, and the loop.
+    run: list[tuple[int, int, float, RepeatedLaunches | None]] = []
+
+    def end() -> None:
+        """Joins the launches of the run, if they are worth it; a new one begins."""
+        each = [(last - first, clocks, _count(loop)) for first, last, clocks, loop in run]
+        clocks = sum(count * own for _, own, count in each)
+        if clocks < (sum(count * some for some, _, count in each) - 1) * (LAUNCH - BARRIER):
+            loops = tuple(loop for *_, loop in run if loop is not None)
+            found.append(Joined(run[0][0], run[-1][1], loops))
+        run.clear()
+
     starts = {one.first: one for one in repeats}
     number = 0
     while number < len(launches):
         loop = starts.get(number)
         last = number + 1 if loop is None else loop.last
         clocks = _sum(extra[number:last])
-        if clocks is None or not run.takes(number, last):
-            found += run.end()
+        row = launches[run[0][0] if run else number : last]
+        if clocks is None or len(row) > _MOST_PHASES or len(buffers_of(row)) > _MOST_BUFFERS:
+            end()
         if clocks is not None:
-            run.add(number, last, clocks, loop)
+            run.append((number, last, clocks, loop))
         elif loop is not None:
             # Within an iteration.
             within = joined_launches(launches[number:last], extra[number:last], ())
             found += (Joined(number + one.first, number + one.last) for one in within)
         number = last
-    return [*found, *run.end()]
+    end()
+    return found
+
+
+def _count(loop: RepeatedLaunches | None) -> int:
+    return 1 if loop is None else loop.count
 
 
 def _sum(extra: Sequence[float | None]) -> float | None:
     """The sum for launches that all are small; None if one is not."""
     small = [one for one in extra if one is not None and one <= LAUNCH - BARRIER]
     return sum(small) if len(small) == len(extra) else None
-
-
-@final
-class _Run:
-    """Neighbouring launches that may become one."""
-
-    def __init__(self, launches: Sequence[Launch]) -> None:
-        self._launches = launches
-        self._begin(0)
-
-    def _begin(self, first: int) -> None:
-        self._first = self._last = first
-        self._loops: list[RepeatedLaunches] = []
-        self._clocks, self._count = 0.0, 0
-
-    def takes(self, first: int, last: int) -> bool:
-        """Whether further launches follow, and the kernel can have their phases and buffers."""
-        row = self._launches[self._first : last]
-        fits = len(row) <= _MOST_PHASES and len(buffers_of(row)) <= _MOST_BUFFERS
-        return first == self._last and fits
-
-    def add(self, first: int, last: int, clocks: float, loop: RepeatedLaunches | None) -> None:
-        if not self._count:
-            self._begin(first)
-        count = 1 if loop is None else loop.count
-        self._last = last
-        self._clocks += count * clocks
-        self._count += count * (last - first)
-        self._loops += () if loop is None else (loop,)
-
-    def end(self) -> Iterator[Joined]:
-        """The launches of the run, if they are worth it; a new one begins."""
-        if self._clocks < (self._count - 1) * (LAUNCH - BARRIER):
-            yield Joined(self._first, self._last, tuple(self._loops))
-        self._begin(self._last)
 
 
 def buffers_of(launches: Sequence[Launch]) -> tuple[str, ...]:
@@ -179,81 +161,82 @@ def write_phases(
     """
     launches = [one.launch for one in phases]
     buffers = buffers_of(launches)
-    numbers = [("iteration", I32)] if is_repeated else []
     code = module.kernel(
         name,
         [(f"b{number}", "i8") for number in range(len(buffers))],
-        numbers,
+        [("iteration", I32)] if is_repeated else [],
         group=ITEMS,
         many_registers=True,
     )
-    writer = _Writer(code, dict(zip(buffers, code.parameters, strict=False)), most_local_bytes)
+    given, item = dict(zip(buffers, code.parameters, strict=False)), code.item_in_group()
+    local, local_bytes = code.launched("i8", 0), 0
     starts = {one.first: one for one in loops}
     number = 0
     while number < len(phases):
         loop = starts.get(number)
         last = number + 1 if loop is None else loop.last
         iteration = code.parameters[-1] if is_repeated else None
-        opened = None
-        if loop is not None:
-            opened = code.begin_loop(0, loop.count, rolled=True)
-            iteration = code.convert("trunc", opened.index, "i32")
-        for phase in phases[number:last]:
-            writer.write(phase, iteration)
-        if opened is not None:
-            code.end_loop(opened)
+        with nullcontext() if loop is None else _rolled(code, loop.count) as index:
+            if index is not None:
+                iteration = code.convert("trunc", index, "i32")
+            for phase in phases[number:last]:
+                parts, own = _parts_of(phase, most_local_bytes)
+                local_bytes = max(local_bytes, parts * own)
+                numbers = [iteration] if phase.takes_iteration and iteration is not None else []
+                arguments = [*(given[name] for name in phase.launch.buffers), *numbers]
+                _write_phase(code, phase, parts, arguments, item, (local, own))
         number = last
     return Launch(
         *(name, buffers, ITEMS, launches[0].step, ITEMS),
-        local_bytes=writer.local_bytes,
+        local_bytes=local_bytes,
         calls=tuple(
-            LaunchedCall(one.function.name, one.launch.buffers, one.launch.items, one.launch.step)
+            Launch(one.function.name, one.launch.buffers, one.launch.items, one.launch.step)
             for one in phases
         ),
     )
 
 
-@final
-class _Writer:
-    """Writes the calls of phases; `local_bytes` are those of all groups of a phase together."""
+def _parts_of(phase: Phase, most_local_bytes: int) -> tuple[int, int]:
+    """The groups of a phase that run at the same time, and the local memory of each."""
+    group = max(phase.launch.group, 1)
+    # Shares of the local memory are aligned to vectors.
+    local_bytes = whole_steps(phase.function.local_bytes, VECTOR_BYTES)
+    parts = min(ITEMS // group, phase.launch.items // group)
+    if local_bytes:
+        warp = max(WARP // group, 1)
+        parts = min(parts, max(most_local_bytes // local_bytes // warp, 1) * warp)
+    return parts, local_bytes
 
-    def __init__(self, code: Function, buffers: Mapping[str, Value], most: int) -> None:
-        self._code, self._buffers, self._most = code, buffers, most
-        self._item = code.item_in_group()
-        self._local = code.launched("i8", 0)
-        self.local_bytes = 0
 
-    def write(self, phase: Phase, iteration: Value | None) -> None:
-        code, function, launch = self._code, phase.function, phase.launch
-        group = max(launch.group, 1)
-        groups = launch.items // group
-        # Shares of the local memory are aligned to vectors.
-        local_bytes = -(-function.local_bytes // 16) * 16
-        parts = min(ITEMS // group, groups)
-        if local_bytes:
-            warp = max(WARP // group, 1)
-            parts = min(parts, max(self._most // local_bytes // warp, 1) * warp)
-        self.local_bytes = max(self.local_bytes, parts * local_bytes)
-        part = code.binary("udiv", self._item, constant(group, I64))
-        item = code.binary("urem", self._item, constant(group, I64))
-        local = code.offset(self._local, code.multiply(part, constant(local_bytes, I64)), "i8")
-        barriers = int(function.iterations.barriers)
-        rounds = -(-groups // parts)
-        opened = code.begin_loop(0, rounds, rolled=True)
-        end = constant(groups, I64)
-        number = code.add(code.multiply(opened.index, constant(parts, I64)), part)
+def _write_phase(
+    code: Function,
+    phase: Phase,
+    parts: int,
+    arguments: Sequence[Value],
+    item_in_all: Value,
+    local: tuple[Value, int],
+) -> None:
+    group = max(phase.launch.group, 1)
+    groups, (begin, local_bytes) = phase.launch.items // group, local
+    part, item = item_in_all // group, item_in_all % group
+    share = code.offset(begin, part * local_bytes, "i8")
+    barriers = int(phase.function.iterations.barriers)
+    with _rolled(code, -(-groups // parts)) as index:
+        number = index * parts + part
         if parts * group < ITEMS:
-            exists = code.compare("ult", part, constant(parts, I64))
-            number = code.select(exists, number, end)
-        numbers = [iteration] if phase.takes_iteration and iteration is not None else []
-        with code.when(code.compare("ult", number, end)):
-            given = (self._buffers[name] for name in launch.buffers)
-            code.call_void(function.name, *given, *numbers, number, item, local)
+            number = code.select(code.compare("ult", part, parts), number, groups)
+        with code.when(code.compare("ult", number, groups)):
+            code.call_void(phase.function.name, *arguments, number, item, share)
         if barriers:
-            with code.otherwise():
-                waiting = code.begin_loop(0, barriers, rolled=True)
+            with code.otherwise(), _rolled(code, barriers):
                 code.phase_barrier()
-                code.end_loop(waiting)
         # The next groups overwrite the local memory, the next phase reads what was stored.
         code.phase_barrier()
-        code.end_loop(opened)
+
+
+@contextmanager
+def _rolled(code: Function, count: int) -> Generator[Value]:
+    """A loop that compilers must not unroll; yields its index."""
+    opened = code.begin_loop(0, count, rolled=True)
+    yield opened.index
+    code.end_loop(opened)

@@ -78,9 +78,15 @@ def counted_runs(
     `program` has the launches of the program; None if its steps are timed, which `timed` does.
     """
     gather = _gather_kernel(driver, module, launches, data, buffers, counter)
-    recorder = _record_kernel(driver, module, launches, data, buffers, counter)
-    first = [(gather, None)] if gather is not None else []
-    last = [(recorder, None)]
+    recorder = launches.recorder
+    assert recorder is not None
+    given: list[Buffer] = []
+    for name in recorder.outputs:
+        record, output = data.records.get(name, (None, None))
+        given += (record, None if output is None else buffers[output.name])
+    items = max((recorder.outputs[name] for name in data.records), default=1)
+    record = driver.kernel(module, recorder.kernel, (*given, counter), items, numbered=False)
+    first, last = [(gather, None)] if gather is not None else [], [(record, None)]
     rows = [[*first, *program, *last]] if program is not None else [first, last]
     sequences: list[LaunchSequence] = [driver.sequence(row) for row in rows]
 
@@ -111,25 +117,6 @@ def _gather_kernel(
     given = (*pairs, data.rows, *(() if counter is None else (counter,)))
     numbered = counter is None
     return driver.kernel(module, gather.kernel, given, gather.items, numbered=numbered)
-
-
-def _record_kernel(
-    driver: Driver,
-    module: Module,
-    launches: Launches,
-    data: DataSet,
-    buffers: Mapping[str, Buffer],
-    counter: Buffer,
-) -> Kernel:
-    """The kernel that records the outputs of a run, and counts it."""
-    recorder = launches.recorder
-    assert recorder is not None
-    given: list[Buffer] = []
-    for name in recorder.outputs:
-        record, output = data.records.get(name, (None, None))
-        given += (record, None if output is None else buffers[output.name])
-    items = max((recorder.outputs[name] for name in data.records), default=1)
-    return driver.kernel(module, recorder.kernel, (*given, counter), items, numbered=False)
 
 
 @final

@@ -9,31 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from lamina.base.shapes import size_of
+from lamina.codegen.axes import merged_axes
 from lamina.codegen.blocks import Carried, write_running
-from lamina.codegen.c import Module
 from lamina.codegen.reductions import combiner
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Value
 from lamina.engines.gpu.schedule import ScanSchedule
 from lamina.engines.gpu.tree import fetched, keep, kept_type
-from lamina.engines.gpu.work_item import ItemPoints, loop_of, work_group
+from lamina.engines.gpu.work_item import Body, ItemPoints, item_of, step_of
 from lamina.program.index import Axis, axis_index
-from lamina.program.steps import Reduce, Scan, Store
+from lamina.program.steps import Loop, Reduce, Scan, Store
 
 
-def write_scan(module: Module, name: str, signature: Signature[ScanSchedule]) -> int:
-    """Writes the kernel; returns the number of its work items."""
-    loop, decided = loop_of(signature), signature.decided
+def scan_kernel(signature: Signature[ScanSchedule]) -> Body:
+    """A group scans an axis."""
+    loop, item = merged_axes(step_of(signature, Loop)), item_of(signature.decided)
     (scan,) = loop.stages
     assert isinstance(scan, Scan)
-    groups = size_of([axis.extent for axis in loop.axes])
-    if not groups * scan.axis.extent:
-        return 0
-    item = Axis("item", decided.items)
-    with work_group(module, name, signature, loop.axes, item) as points:
-        _Scan(points, scan, item).write()
-    return groups * decided.items
+    # Without elements there are no groups.
+    axes = loop.axes if scan.axis.extent else [scan.axis]
+    return axes, lambda points: _Scan(points, scan, item).write()
 
 
 @final
@@ -72,26 +67,22 @@ class _Scan:
     def _value(self, at: Value, neutral: Sequence[Value]) -> Sequence[Value]:
         """The element of this item; without effect beyond the end of the axis."""
         code, points, axis = self._code, self._points, self._scan.axis
-        last = points.position(axis.extent - 1)
-        with points.bound(axis, code.minimum(at, last)):
+        with points.bound(axis, code.minimum(at, axis.extent - 1)):
             value = points.value(self._scan.value)
-        inside = code.compare("slt", at, points.position(axis.extent))
-        value = code.select(inside, value, neutral[0])
+        value = code.select(at < axis.extent, value, neutral[0])
         return self._combine.merged(neutral, [value])
 
     def _within(
         self, array: Value, item: Value, value: Sequence[Value]
     ) -> tuple[Sequence[Value], int]:
         """The running values within the stretch, and the row of the array that has all of them."""
-        code, points, items = self._code, self._points, self._item.extent
-        type = kept_type(value[0].type)
+        code, items, type = self._code, self._item.extent, kept_type(value[0].type)
         distance, row = 1, 0
         keep(code, value[0], code.offset(array, item, type.element))
         code.barrier()
         while distance < items:
-            has_other = code.compare("sge", item, points.position(distance))
-            other = code.subtract(item, points.position(distance))
-            other = code.select(has_other, other, item)
+            has_other = item >= distance
+            other = code.select(has_other, item - distance, item)
             begin = code.offset(array, row * items, type.element)
             earlier = fetched(code, code.offset(begin, other, type.element), value[0].type)
             both = self._combine.merged([earlier], value)
@@ -104,7 +95,9 @@ class _Scan:
         return value, row
 
     def _store(self, at: Value, value: Value) -> None:
-        code, points, scan = self._code, self._points, self._scan
-        inside = code.compare("slt", at, points.position(scan.axis.extent))
-        with code.when(inside) as before, points.bound(scan.axis, at, before=before):
+        points, scan = self._points, self._scan
+        with (
+            self._code.when(at < scan.axis.extent) as before,
+            points.bound(scan.axis, at, before=before),
+        ):
             points.store(Store(scan.buffer, scan.index, scan.value), value)

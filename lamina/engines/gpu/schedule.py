@@ -20,13 +20,32 @@ STEP = 16
 WARP, WARPGROUP = 32, 128
 
 
+class KernelSchedule:
+    """How a kernel runs a step.
+
+    Attributes:
+        position_bits: the bits in which positions are computed.
+    """
+
+    position_bits: int
+
+    @property
+    def group(self) -> int:
+        """The number of work items of a group; 0 if they are independent of each other."""
+        return 0
+
+    @property
+    def launched_bytes(self) -> int:
+        """The bytes of local memory that launches add for each group."""
+        return 0
+
+
 @frozen_dataclass
-class LoopSchedule:
+class LoopSchedule(KernelSchedule):
     """A work item computes all stages at one point of a loop, or at a vector of points.
 
     Attributes:
         lanes: the points of a vector along the last axis; 1 for scalars.
-        position_bits: the bits in which positions are computed.
     """
 
     lanes: int
@@ -38,7 +57,7 @@ class LoopSchedule:
 
 
 @frozen_dataclass
-class RowSchedule:
+class RowSchedule(KernelSchedule):
     """The work items of a group share the inner axes of the stages at a point of a loop.
 
     Each item reduces a share, then the shares are combined in local memory as a tree.
@@ -48,7 +67,6 @@ class RowSchedule:
         rows: the number of points of a work group; it divides the number of points.
         along_points: whether neighbouring work items are at neighbouring points; otherwise they
             share a point.
-        position_bits: the bits in which positions are computed.
     """
 
     items: int
@@ -68,14 +86,13 @@ class RowSchedule:
 
 
 @frozen_dataclass
-class SortSchedule:
+class SortSchedule(KernelSchedule):
     """A work item finds the rank of one element of a sort.
 
     Attributes:
         run: the elements of a run; runs are sorted by themselves.
         merges: whether pairs of sorted runs are merged; otherwise runs are sorted, and each item
             counts the elements before its own.
-        position_bits: the bits in which positions are computed.
     """
 
     run: int
@@ -90,12 +107,11 @@ class SortSchedule:
 
 
 @frozen_dataclass
-class ScanSchedule:
+class ScanSchedule(KernelSchedule):
     """The work items of a group scan an axis together, as many elements at a time as there are.
 
     Attributes:
         items: the number of work items of a group, a power of two.
-        position_bits: the bits in which positions are computed.
     """
 
     items: int
@@ -110,12 +126,11 @@ class ScanSchedule:
 
 
 @frozen_dataclass
-class ContractionSchedule:
+class ContractionSchedule(KernelSchedule):
     """A work item keeps the sums of a tile of a contraction in registers.
 
     Attributes:
         tile_m, tile_n: the tile's rows and columns.
-        position_bits: the bits in which positions are computed.
     """
 
     tile_m: int
@@ -145,6 +160,10 @@ class TileLoad:
     padding: int
     is_half: bool = False
 
+    def size(self, outer: int, k: int) -> int:
+        """The elements in local memory of a tile of an extent along m or n, and along K."""
+        return k * (outer + self.padding)
+
     def __str__(self) -> str:
         vectors = f"vectors of {self.lanes}" if self.lanes > 1 else "elements"
         padded = f", padded by {self.padding}" if self.padding else ""
@@ -152,8 +171,7 @@ class TileLoad:
         return f"{vectors} along {'k' if self.along_k else 'the result'}{padded}{half}"
 
 
-@frozen_dataclass
-class TiledSchedule:
+class TileSchedule(KernelSchedule):
     """A work group computes a tile of a contraction from tiles of its operands in local memory.
 
     Attributes:
@@ -162,13 +180,33 @@ class TiledSchedule:
         tile_b: the products of a batch in one group; it divides the batch.
         tile_m, tile_n: the tile of each product.
         tile_k: the stretch of K in local memory.
+    """
+
+    swapped: bool
+    tile_b: int
+    tile_m: int
+    tile_n: int
+    tile_k: int
+
+    @property
+    def _tile(self) -> str:
+        tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"
+        batch = f"{self.tile_b} of " if self.tile_b > 1 else ""
+        exchanged = ", operands exchanged" if self.swapped else ""
+        return f"a tile of {batch}{tile} for each group of {self.group}{exchanged}"
+
+
+@frozen_dataclass
+class TiledSchedule(TileSchedule):
+    """Work items multiply by themselves.
+
+    Attributes:
         item_m, item_n: a work item's block of sums; they divide the tile.
         left, right: how the operands are copied, after the exchange.
         buffers: 2 if the next tiles are read while the present ones are multiplied, otherwise 1.
         unrolled: how many of the multiplications along a stretch are written out; it divides the
             stretch.
         width: the most lanes of vectors in local memory and registers; 1 for scalars.
-        position_bits: the bits in which positions are computed.
     """
 
     swapped: bool
@@ -191,18 +229,15 @@ class TiledSchedule:
 
     def local_bytes(self, element_bytes: int) -> int:
         """The bytes in local memory, for elements of some bytes unless they are kept in 16 bits."""
-        row = sum(
-            (tile + load.padding) * (HALF_BYTES if load.is_half else element_bytes)
+        tiles = sum(
+            load.size(tile, self.tile_k) * (HALF_BYTES if load.is_half else element_bytes)
             for tile, load in ((self.tile_m, self.left), (self.tile_n, self.right))
         )
-        return self.buffers * self.tile_b * self.tile_k * row
+        return self.buffers * self.tile_b * tiles
 
     def __str__(self) -> str:
-        tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"
-        batch = f"{self.tile_b} of " if self.tile_b > 1 else ""
-        exchanged = ", operands exchanged" if self.swapped else ""
         lines = (
-            f"a tile of {batch}{tile} for each group of {self.group}{exchanged}",
+            self._tile,
             f"a block of {self.item_m} x {self.item_n} for each work item",
             f"left {self.left}",
             f"right {self.right}",
@@ -213,7 +248,7 @@ class TiledSchedule:
 
 
 @frozen_dataclass
-class TreeSchedule:
+class TreeSchedule(KernelSchedule):
     """The work items of a group share K of a few sums, then combine them as a tree.
 
     Attributes:
@@ -223,7 +258,6 @@ class TreeSchedule:
         lanes: of vectors along K; 1 for scalars.
         along_k: whether neighbouring work items read neighbours along K; otherwise the same K of
             neighbouring blocks.
-        position_bits: the bits in which positions are computed.
     """
 
     items: int
@@ -277,21 +311,22 @@ class MatrixLoad:
         return f"{vectors} {along}, {copied}{padded}"
 
 
+def whole_steps(extent: int, step: int) -> int:
+    """The least multiple of a step that is not smaller than an extent."""
+    return -(-extent // step) * step
+
+
 def element_bytes_of(kind: str | None) -> int:
     """The bytes in local memory of an element that instructions on matrices multiply."""
     return 4 if kind == "tf32" else HALF_BYTES
 
 
 @frozen_dataclass
-class MatrixSchedule:
-    """The warps of a work group compute a tile of a contraction by instructions on matrices.
+class MatrixSchedule(TileSchedule):
+    """The warps of a work group multiply by instructions on matrices.
 
     Attributes:
         kind: the elements of the operands, `"bfloat16"`, `"float16"` or `"tf32"`. Sums are float32.
-        swapped: whether left and right are exchanged, so that results are stored without gaps
-            along n.
-        tile_m, tile_n: the tile of a group.
-        tile_k: the stretch of K in local memory.
         warps_m, warps_n: the warps along the tile's m and n; they divide the tile into multiples
             of 16.
         by_warpgroups: whether four warps multiply together, and read both operands from local
@@ -299,7 +334,6 @@ class MatrixSchedule:
         left, right: how the operands are copied, after the exchange.
         stages: the tiles in local memory, at least 2, or 3 for warpgroups. While one is multiplied,
             the others are copied; warpgroups also multiply the one before it.
-        position_bits: the bits in which positions are computed.
     """
 
     kind: str
@@ -314,6 +348,7 @@ class MatrixSchedule:
     right: MatrixLoad
     stages: int
     position_bits: int
+    tile_b = 1
 
     @property
     def group(self) -> int:
@@ -330,29 +365,19 @@ class MatrixSchedule:
         return element_bytes_of(self.kind)
 
     @property
-    def rows_along_k(self) -> tuple[bool, bool]:
-        """Whether rows of the left and the right operand in local memory run along K."""
-        always = self.by_warpgroups and self.kind == "tf32"
-        return always or self.left.along_k, always or self.right.along_k
-
-    @property
     def local_bytes(self) -> int:
         """The bytes in local memory."""
-        sides = ((self.left, self.tile_m), (self.right, self.tile_n))
-        sizes = (
-            tile * (self.tile_k + load.padding)
-            if load.along_k
-            else self.tile_k * (tile + load.padding)
-            for load, tile in sides
-        )
-        return self.stages * self.element_bytes * sum(sizes)
+        left = self.left.size(self.tile_m, self.tile_k)
+        return self.stages * self.element_bytes * (left + self.right.size(self.tile_n, self.tile_k))
+
+    @property
+    def launched_bytes(self) -> int:
+        return self.local_bytes
 
     def __str__(self) -> str:
-        tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"
-        exchanged = ", operands exchanged" if self.swapped else ""
         lines = (
             f"matrices of {self.kind}",
-            f"a tile of {tile} for each group of {self.group}{exchanged}",
+            self._tile,
             f"{self.warps_m} x {self.warps_n} warps" + (", by fours" if self.by_warpgroups else ""),
             f"left {self.left}",
             f"right {self.right}",
@@ -362,124 +387,65 @@ class MatrixSchedule:
 
 
 @frozen_dataclass
-class ChainSchedule:
+class ChainSchedule(KernelSchedule):
     """A work group computes the sums of a tile of rows of a chain, over tiles of columns.
 
     Work items keep blocks of the products at a tile of rows and columns in registers, and blocks of
-    the sums. Weights pass through local memory.
+    the sums in the same rows. Weights pass through local memory.
 
     Attributes:
+        kind: the elements of all operands if warps multiply by instructions on matrices, as of a
+            `MatrixSchedule`; otherwise "".
         tile_m, tile_k: the rows and columns of a tile.
-        item_m, item_k: a work item's block of products; they divide the tile. Its sums are in the
-            same rows.
+        item_m: the rows of a work item's block.
+        items_k: the work items that share a row.
+        width: the most lanes of vectors of columns; 1 for scalars.
+        lengths, tiles: the extents in local memory of the axes of products, and of n of the sums.
         lefts, rights: how the operands of each product are copied to local memory.
         sums: how the right operand of each sum is copied.
-        width: the most lanes of vectors in local memory and registers; 1 for scalars.
+        weights: how weights are kept in local memory.
         local_bytes: of local memory.
         is_launched: whether launches add the local memory; otherwise kernels declare it.
-        position_bits: the bits in which positions are computed.
     """
 
+    kind: str
     tile_m: int
     tile_k: int
     item_m: int
-    item_k: int
-    lefts: tuple[TileLoad, ...]
-    rights: tuple[TileLoad, ...]
-    sums: tuple[TileLoad, ...]
+    items_k: int
     width: int
+    lengths: tuple[int, ...]
+    tiles: tuple[int, ...]
+    lefts: tuple[TileLoad | MatrixLoad, ...]
+    rights: tuple[TileLoad | MatrixLoad, ...]
+    sums: tuple[TileLoad | MatrixLoad, ...]
+    weights: TileLoad | MatrixLoad
     local_bytes: int
     is_launched: bool
     position_bits: int
 
     @property
     def group(self) -> int:
-        return (self.tile_m // self.item_m) * (self.tile_k // self.item_k)
+        return (self.tile_m // self.item_m) * self.items_k
+
+    @property
+    def launched_bytes(self) -> int:
+        return self.local_bytes if self.is_launched else 0
 
     def __str__(self) -> str:
+        block = f"a block of {self.item_m} x {self.tile_k // self.items_k} for each work item"
         lines = (
+            f"matrices of {self.kind}" if self.kind else "",
             f"tiles of {self.tile_m} x {self.tile_k} for each group of {self.group}",
-            f"a block of {self.item_m} x {self.item_k} for each work item",
+            "" if self.kind else block,
             *(f"left {one}" for one in self.lefts),
             *(f"right {one}" for one in self.rights),
             *(f"summed {one}" for one in self.sums),
             f"{self.local_bytes} bytes of local memory",
-            f"vectors of {self.width}; positions of {self.position_bits} bits",
+            "" if self.kind else f"vectors of {self.width}",
+            f"positions of {self.position_bits} bits",
         )
-        return "; ".join(lines)
-
-
-@frozen_dataclass
-class MatrixChainSchedule:
-    """As `ChainSchedule`, by instructions on matrices. Each warp has some of the rows.
-
-    Attributes:
-        kind: the elements of all operands, as of a `MatrixSchedule`.
-        tile_m, tile_k: the rows and columns of a tile.
-        warps: the warps of a group, which share its rows; each has a multiple of 16.
-        lefts, rights: how the operands of each product are copied to local memory.
-        sums: how the right operand of each sum is copied.
-        weights: how weights are kept in local memory: their rows run along K.
-        right_count: the elements in local memory of the largest right operand.
-        local_bytes: of local memory.
-        position_bits: the bits in which positions are computed.
-    """
-
-    kind: str
-    tile_m: int
-    tile_k: int
-    warps: int
-    lefts: tuple[MatrixLoad, ...]
-    rights: tuple[MatrixLoad, ...]
-    sums: tuple[MatrixLoad, ...]
-    weights: MatrixLoad
-    right_count: int
-    local_bytes: int
-    position_bits: int
-
-    @property
-    def group(self) -> int:
-        return WARP * self.warps
-
-    @property
-    def warp_m(self) -> int:
-        """The rows of a warp."""
-        return self.tile_m // self.warps
-
-    @property
-    def element_bytes(self) -> int:
-        """The bytes of an element in local memory."""
-        return element_bytes_of(self.kind)
-
-    @property
-    def step_k(self) -> int:
-        """The K of an instruction."""
-        return 2 * VECTOR_BYTES // self.element_bytes
-
-    def __str__(self) -> str:
-        lines = (
-            f"matrices of {self.kind}",
-            f"tiles of {self.tile_m} x {self.tile_k} for each group of {self.group}",
-            *(f"left {one}" for one in self.lefts),
-            *(f"right {one}" for one in self.rights),
-            *(f"summed {one}" for one in self.sums),
-            f"{self.local_bytes} bytes of local memory; positions of {self.position_bits} bits",
-        )
-        return "; ".join(lines)
-
-
-KernelSchedule = (
-    LoopSchedule
-    | RowSchedule
-    | SortSchedule
-    | ScanSchedule
-    | ContractionSchedule
-    | TiledSchedule
-    | TreeSchedule
-    | MatrixSchedule
-    | ChainSchedule
-    | MatrixChainSchedule
-)
+        return "; ".join(filter(None, lines))
 
 
 @frozen_dataclass
@@ -516,69 +482,33 @@ class PassesSchedule:
         return "\n   ".join(map(str, self.passes))
 
 
-@frozen_dataclass
-class WinogradSchedule:
-    """A convolution by Winograd's algorithm F(2x2, 3x3), in four kernels.
-
-    Attributes:
-        weights, data: of the kernels that transform them.
-        products: of the contractions over channels.
-        results: of the kernel that transforms their results, with the epilogue.
-    """
-
-    weights: LoopSchedule
-    data: LoopSchedule
-    products: KernelSchedule
-    results: LoopSchedule
-
-    @property
-    def kernels(self) -> tuple[KernelSchedule, ...]:
-        """The schedules of its kernels."""
-        return self.weights, self.data, self.products, self.results
-
-    def __str__(self) -> str:
-        return f"Winograd F(2x2, 3x3): {', then '.join(map(str, self.kernels))}"
+# The ways to run a step as several steps: a convolution by Winograd's algorithm, as the loops that
+# transform weights and data, the contraction over channels, and the loop that transforms its
+# results, with the epilogue; a chain as the contraction of each product, the loop that reduces the
+# rows and stores the weights, and the contraction of each sum; a contraction as the loop that packs
+# an operand in runs of neighbours, and the contraction that reads it packed.
+WINOGRAD, STORED = "Winograd F(2x2, 3x3)", "products and weights stored"
+PACKED = {"left": "left packed", "right": "right packed"}
 
 
 @frozen_dataclass
-class PackedSchedule:
-    """A contraction, one operand of which is first packed in a workspace, in runs of neighbours.
+class StepsSchedule:
+    """A step is run as several steps, which keep values in workspaces.
 
     Attributes:
-        operand: `"left"` or `"right"`, of the step.
-        packing: of the kernel that packs it.
-        products: of the contraction that reads the packed operand.
+        way: which steps they are, `WINOGRAD` for example.
+        steps: the schedule of each.
     """
 
-    operand: str
-    packing: LoopSchedule
-    products: KernelSchedule | PassesSchedule
+    way: str
+    steps: tuple[WrittenSchedule, ...]
 
     def __str__(self) -> str:
-        return f"{self.operand} packed: {self.packing}, then {self.products}"
-
-
-# Schedules of contractions and loops whose kernels are all written by us.
-PartSchedule = KernelSchedule | PassesSchedule | WinogradSchedule | PackedSchedule
-
-
-@frozen_dataclass
-class StoredSchedule:
-    """A chain whose products and weights are stored in workspaces, as several steps.
-
-    Attributes:
-        steps: of the contraction of each product, of the loop that reduces the rows and stores the
-            weights, and of the contraction of each sum.
-    """
-
-    steps: tuple[PartSchedule, ...]
-
-    def __str__(self) -> str:
-        return "products and weights stored: " + ", then ".join(map(str, self.steps))
+        return f"{self.way}: {', then '.join(map(str, self.steps))}"
 
 
 # Schedules of steps whose kernels are all written by us.
-WrittenSchedule = PartSchedule | StoredSchedule
+WrittenSchedule = KernelSchedule | PassesSchedule | StepsSchedule
 
 
 @frozen_dataclass

@@ -67,35 +67,25 @@ def _overlap(one: Location, other: Location) -> bool:
     return block == other_block and start < other_start + other_size and other_start < start + size
 
 
-@final
-class StepTimes:
-    """The launches of a program, step by step; `run` runs all of them and returns their times.
+def pieces_of(
+    driver: Driver,
+    launches: Sequence[StepLaunch],
+    changed: Mapping[int, Changed],
+    buffers: Mapping[str, Buffer],
+    saved: Recording,
+) -> list[Piece]:
+    """The launches of a program, step by step: a repeated step is launched in each iteration.
 
     `saved` keeps what steps change while they are timed.
     """
-
-    def __init__(
-        self,
-        driver: Driver,
-        launches: Sequence[StepLaunch],
-        changed: Mapping[int, Changed],
-        buffers: Mapping[str, Buffer],
-        saved: Recording,
-    ) -> None:
-        # A step is launched once for each iteration if it is repeated.
-        self._pieces = [
-            _Piece(driver, step, [(kernel, number) for _, kernel, number in group], changed[step])
-            for (step, _), group in groupby(launches, key=lambda one: (one[0], one[2]))
-        ]
-        self._buffers, self._saved = buffers, saved
-
-    def run(self) -> list[tuple[int, float]]:
-        """Runs all steps and waits; returns the number of each, and the seconds of a run."""
-        return [(one.step, one.run(self._buffers, self._saved)) for one in self._pieces]
+    return [
+        Piece(driver, step, [one[1:] for one in group], changed[step], buffers, saved)
+        for (step, _), group in groupby(launches, key=lambda one: (one[0], one[2]))
+    ]
 
 
 @final
-class _Piece:
+class Piece:
     """A step, or an iteration of it, whose first run says how often it is run to be timed."""
 
     def __init__(
@@ -104,21 +94,29 @@ class _Piece:
         step: int,
         launches: Sequence[tuple[Kernel, int | None]],
         changed: Changed,
+        buffers: Mapping[str, Buffer],
+        saved: Recording,
     ) -> None:
         self._driver, self.step, self._launches, self._changed = driver, step, launches, changed
+        self._buffers, self._saved = buffers, saved
         self._runs = 0
         self._timed: Callable[[], float] = driver.timed(launches)
         self._again: LaunchSequence = None
 
-    def run(self, buffers: Mapping[str, Buffer], saved: Recording) -> float:
+    def run(self) -> float:
         """Runs the step and waits; returns the seconds of a run."""
         if not self._runs:
             seconds = self._timed()
-            self._decide(seconds)
+            fitting = int(LEAST_SECONDS / max(seconds, 1e-9)) + 1
+            self._runs = min(fitting, MOST_RUNS) if self._changed.is_repeatable else 1
+            if self._runs > 1:
+                self._timed = self._driver.timed([*self._launches] * self._runs)
+                if self._changed.names:
+                    self._again = self._driver.sequence(self._launches)
             return seconds
         changed = self._changed
         kept = [
-            (buffers[name], saved.buffer(f"changed {number}", size), size)
+            (self._buffers[name], self._saved.buffer(f"changed {number}", size), size)
             for number, (name, size) in enumerate(zip(changed.names, changed.bytes, strict=True))
             if self._runs > 1
         ]
@@ -131,11 +129,3 @@ class _Piece:
         if kept:
             queue.run(self._again)
         return seconds
-
-    def _decide(self, seconds: float) -> None:
-        fitting = int(LEAST_SECONDS / max(seconds, 1e-9)) + 1
-        self._runs = min(fitting, MOST_RUNS) if self._changed.is_repeatable else 1
-        if self._runs > 1:
-            self._timed = self._driver.timed([*self._launches] * self._runs)
-            if self._changed.names:
-                self._again = self._driver.sequence(self._launches)

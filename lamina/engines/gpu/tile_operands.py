@@ -8,117 +8,26 @@ on the stretch of K is computed once.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import DType
-from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
-from lamina.codegen.builder import OpenLoop
-from lamina.codegen.c import Module
 from lamina.codegen.halves import to_float
 from lamina.codegen.matrix import half_of
 from lamina.codegen.primitives import element
-from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.products import run_along
-from lamina.engines.gpu.schedule import MatrixLoad, MatrixSchedule, TiledSchedule, TileLoad
-from lamina.engines.gpu.work_item import (
-    ItemPoints,
-    clamped,
-    clamped_inside,
-    contraction_of,
-    work_group,
-)
+from lamina.engines.gpu.schedule import MatrixLoad, TileLoad
+from lamina.engines.gpu.work_item import ItemPoints, along_lanes, clamped, clamped_inside
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Scalar
-from lamina.program.steps import Contraction
 
 # The float32 in a sector of a GPU's memory.
 _SECTOR = 8
 # The rows of a matrix that instructions on matrices read together.
 ROWS = 8
-# The most rows of tiles of a band.
-BAND = 8
-# A long K of a work group is summed in blocks of so many products.
-_BLOCK = 4096
-# (points, contraction over single axes, schedule, groups that count tiles of batch, m and n, item)
-# -> an object whose method `write` writes the kernel.
-TileWriter = Callable[[ItemPoints, Contraction, Any, Sequence[Axis], Axis], Any]
-
-
-def write_in_tiles(
-    module: Module,
-    name: str,
-    signature: Signature[TiledSchedule | MatrixSchedule],
-    tiles: tuple[int, int, int],
-    writer: TileWriter,
-) -> int:
-    """Writes a kernel whose work groups compute tiles; returns the number of its work items.
-
-    The sizes of `tiles` are those of batch, m and n after the exchange of the operands.
-    """
-    schedule = signature.decided
-    step = contraction_of(signature, "batch", "m", "n", "k")
-    if schedule.swapped:
-        step = replace(step, m=step.n, n=step.m, left=step.right, right=step.left)
-    extents = step.extents[:3]
-    if not math.prod(extents):
-        return 0
-    groups = [
-        Axis(f"{name}_tile", -(-extent // tile))
-        for name, extent, tile in zip("bmn", extents, tiles, strict=True)
-    ]
-    item = Axis("item", schedule.group)
-    batch, m, n = groups
-    rows = rows_of_band(m.extent, n.extent)
-    bands, in_band = Axis("band", m.extent // rows), Axis("m_in_band", rows)
-    with work_group(module, name, signature, (batch, bands, n, in_band), item) as points:
-        points.fix(m, points.indices(axis_index(bands) * rows + axis_index(in_band)).start)
-        writer(points, step, schedule, groups, item).write()
-    return math.prod(axis.extent for axis in groups) * schedule.group
-
-
-def rows_of_band(m_tiles: int, n_tiles: int) -> int:
-    """The rows of tiles that groups compute column by column; 1 if they go row by row.
-
-    Groups that run at the same time then share rows of the left operand and columns of the right
-    one in a cache: a long row of tiles would need nearly all columns.
-    """
-    if n_tiles <= BAND:
-        return 1
-    return next(rows for rows in range(BAND, 0, -1) if m_tiles % rows == 0)
-
-
-def write_over_tiles(
-    points: ItemPoints,
-    stretch: Axis,
-    tile_k: int,
-    zeros: Sequence[Value],
-    body: Callable[[OpenLoop], Sequence[Value]],
-    *,
-    in_blocks: bool = True,
-) -> Sequence[Value]:
-    """Writes the loop over the stretches of K, and gives its sums; the body is of one stretch.
-
-    Unrolled, its long body would take more registers than there are. A long K is summed in blocks:
-    then a work item keeps its sums twice.
-    """
-    code = points.code
-
-    def loop(start: Bound, stop: Bound, most: int, received: Carried) -> Carried:
-        bounds = points.loop_bound(start), points.loop_bound(stop)
-        opened = code.begin_loop(*bounds, 1, received, most=most, rolled=True)
-        with points.bound(stretch, opened.index, before=opened.before):
-            return code.end_loop(opened, body(opened))
-
-    is_float = zeros[0].type.is_float
-    blocks = blocks_of(stretch.extent, tile_k, _BLOCK) if is_float and in_blocks else []
-    return write_sums(points, blocks, stretch.extent, zeros, loop)
 
 
 @frozen_dataclass
@@ -197,8 +106,7 @@ class Tiling:
         batch: the batch axis.
         k: the k axis.
         tile_k: the extent of a tile along K.
-        group: the number of work items that share the tiles.
-        item: the number of the work item in its group.
+        item: the number of the work item in its group, which shares the tiles.
         bound: the axes of ragged tiles have their values in it.
     """
 
@@ -206,7 +114,6 @@ class Tiling:
     batch: Batch
     k: Axis
     tile_k: int
-    group: int
     item: Axis
     bound: ExitStack
 
@@ -253,7 +160,7 @@ class TileVectors:
         self._points, self._code = tiling.points, tiling.points.code
         self._lane = Axis("lane", side.load.lanes)
         lanes, along_k = side.load.lanes, side.load.along_k
-        batch, stretch, group = tiling.batch, tiling.tile_k, tiling.group
+        batch, stretch, group = tiling.batch, tiling.tile_k, tiling.item.extent
         self.k_lanes = lanes if along_k else 1
         fast = (stretch if along_k else side.tile) // lanes
         slow = side.tile if along_k else stretch
@@ -294,18 +201,15 @@ class TileVectors:
 
         Yields its elements, and whether it is inside of K; None if all are.
         """
-        points, lanes, tile_k = self._points, self._side.load.lanes, self._tiling.tile_k
+        points, tile_k = self._points, self._tiling.tile_k
         location = stretch * (tile_k // self.k_lanes) + vector.k
         inside: Value | None = None
         with ExitStack() as bound:
             if self._tiling.k.extent % tile_k:
                 vectors = Axis("k_inside", self._tiling.k.extent // self.k_lanes)
                 inside, location = clamped_inside(points, vectors, location, bound)
-            k = location * self.k_lanes
-            if lanes > 1:
-                first = points.position(0)
-                bound.enter_context(points.along(self._lane, first, lanes, multiple=lanes))
-                k += axis_index(self._lane) if self.k_lanes > 1 else 0
+            lane = bound.enter_context(along_lanes(points, self._lane))
+            k = location * self.k_lanes + (lane if self.k_lanes > 1 else 0)
             yield Rewrite({self._tiling.k: k}).scalar(vector.view), inside
 
     def loaded(self, stretch: Index) -> Sequence[Value]:
@@ -325,13 +229,8 @@ class TileVectors:
         if vector.number is None:
             yield
             return
-        points = self._points
-        end, number = points.position(self.count), points.indices(vector.number).start
-        own, first = Axis("owned", 1), points.position(0)
-        with (
-            self._code.when(self._code.compare("slt", number, end)) as before,
-            points.bound(own, first, before=before),
-        ):
+        number = self._points.indices(vector.number).start
+        with self._code.when(number < self.count) as before, self._points.inside(before):
             yield
 
 
@@ -357,98 +256,88 @@ def _near(side: Side, k: Axis, stretch: int) -> int | None:
 
 
 @final
-class LocalTile:
-    """A tile in local memory: for each k a row along m or n.
+class TileOperand:
+    """The tiles of one operand in local memory: for each k a row along m or n.
 
-    Args:
-        points: the kernel.
-        side: the side of the contraction.
-        tile_k: the extent of the tile along K.
-        type: of the elements in local memory.
-        array: in local memory.
-        half: the dtype of elements that are converted when they are multiplied; None for others.
+    By default it has an array of its own for some tiles. `is_copied` says that work items copy its
+    elements from a buffer.
+
+    Attributes:
+        size: the number of elements of a tile.
+        loaded: as in `TileVectors`.
     """
 
     def __init__(
         self,
-        points: ItemPoints,
+        tiling: Tiling,
         side: Side,
-        tile_k: int,
         type: Type,
-        array: Value,
-        half: DType | None = None,
-    ) -> None:
-        self._points, self._code = points, points.code
-        self._side, self._tile_k, self._half = side, tile_k, half
-        self.type, self.array = type, array
-
-    def start(self, position: Index, half: Value | None = None) -> Value:
-        """Where the work item's block begins in local memory, in the `half` of two tiles."""
-        location = position * (self._tile_k * self._side.row) + self._side.in_tile(0)
-        value = self._points.indices(location).start
-        return value if half is None else self._code.add(half, value)
-
-    def vectors(self, start: Value, k: Value, following: int) -> list[Value]:
-        """The work item's block at one k, `following` locations after another one, in vectors."""
-        code, points, side = self._code, self._points, self._side
-        begin = code.add(start, code.multiply(k, points.position(side.row)))
-        lanes = side.width if side.width > 1 else 0
-        whole = side.row % side.width == 0
-        found: list[Value] = []
-        for number in range(side.block // side.width):
-            beyond = following * side.row + number * side.items * side.width
-            address = code.offset(self.array, begin, self.type.element)
-            address = code.offset(address, beyond, self.type.element)
-            align = lanes * self.type.bytes if whole else 0
-            loaded = code.load(address, self.type.wide(lanes), align)
-            found.append(loaded if self._half is None else to_float(code, loaded, self._half))
-        return found
-
-
-@final
-class TileOperand:
-    """Copies the tiles of one operand; its elements have a type when they are multiplied.
-
-    By default it has an array of its own for some tiles.
-    """
-
-    def __init__(
-        self, tiling: Tiling, side: Side, type: Type, buffers: int, array: Value | None = None
+        buffers: int = 1,
+        array: Value | None = None,
+        *,
+        is_copied: bool = True,
     ) -> None:
         self._points, self._code = tiling.points, tiling.points.code
         self._side, self._tile_k = side, tiling.tile_k
         is_half = isinstance(side.load, TileLoad) and side.load.is_half
-        view = half_of(side.view) if is_half else None
-        self._type = type if view is None else Type(element(view.dtype))
+        # Elements that are converted when they are multiplied.
+        half = half_of(side.view) if is_half else None
+        self._half = None if half is None else half.dtype
+        self._type = type if half is None else Type(element(half.dtype))
         self.size = tiling.batch.tile * tiling.tile_k * side.row
         if array is None:
             array = self._code.local(self._type.element, buffers * self.size)
         self._array = array
-        half = None if view is None else view.dtype
-        self.tile = LocalTile(tiling.points, side, tiling.tile_k, self._type, array, half)
-        near = _near(side, tiling.k, tiling.tile_k)
-        self._vectors = TileVectors(tiling, side, view or side.view, near=near)
-        self.loaded = self._vectors.loaded
+        if is_copied:
+            near = _near(side, tiling.k, tiling.tile_k)
+            self._vectors = TileVectors(tiling, side, half or side.view, near=near)
+            self.loaded = self._vectors.loaded
 
-    def keep(self, values: Sequence[Value], start: Value | None) -> None:
+    # To local memory
+
+    def keep(self, values: Sequence[Value], start: Value) -> None:
         """Writes the work item's vectors to local memory, `start` elements after its begin."""
-        vectors, side = self._vectors, self._side
+        vectors, side, code, type = self._vectors, self._side, self._code, self._type
         for vector, value in zip(vectors.all, values, strict=True):
             row = vector.batch * self._tile_k + vector.k * vectors.k_lanes
             location = self._points.indices(row * side.row + vector.outer).start
             with vectors.owned(vector):
-                self._keep(location, value, start)
+                address = code.offset(self._array, start + location, type.element)
+                lanes = value.type.lanes
+                if vectors.k_lanes == 1 or not lanes:
+                    whole = side.row % max(lanes, 1) == 0
+                    code.store(value, address, lanes * type.bytes if whole else 0)
+                    continue
+                for lane in range(lanes):
+                    below = code.offset(address, lane * side.row, type.element)
+                    code.store(code.extract(value, lane), below)
 
-    def _keep(self, location: Value, value: Value, start: Value | None) -> None:
-        code, type = self._code, self._type
-        if start is not None:
-            location = code.add(start, location)
-        address = code.offset(self._array, location, type.element)
-        lanes = value.type.lanes
-        if self._vectors.k_lanes == 1 or not lanes:
-            whole = self._side.row % max(lanes, 1) == 0
-            code.store(value, address, lanes * type.bytes if whole else 0)
-            return
-        for lane in range(lanes):
-            below = code.offset(address, lane * self._side.row, type.element)
-            code.store(code.extract(value, lane), below)
+    def put(self, value: Value, outer: Index, k: Index) -> None:
+        """Writes a value of an m or n, or a vector along K to several rows."""
+        code, row, element_ = self._code, self._side.row, self._type.element
+        start = self._points.indices(k * row + outer).start
+        address = code.offset(self._array, start, element_)
+        for lane in range(value.type.lanes or 1):
+            scalar = code.extract(value, lane) if value.type.lanes else value
+            code.store(scalar, code.offset(address, lane * row, element_))
+
+    # To registers
+
+    def start(self, position: Index, begin: Value) -> Value:
+        """Where the work item's block begins in local memory, in the tile that begins there."""
+        location = position * (self._tile_k * self._side.row) + self._side.in_tile(0)
+        return begin + self._points.indices(location).start
+
+    def vectors(self, start: Value, k: Value, following: int) -> list[Value]:
+        """The work item's block at one k, `following` locations after another one, in vectors."""
+        code, side, type = self._code, self._side, self._type
+        begin, lanes = start + k * side.row, side.width if side.width > 1 else 0
+        align = lanes * type.bytes if side.row % side.width == 0 else 0
+        found: list[Value] = []
+        for number in range(side.block // side.width):
+            beyond = following * side.row + number * side.items * side.width
+            address = code.offset(self._array, begin, type.element)
+            address = code.offset(address, beyond, type.element)
+            loaded = code.load(address, type.wide(lanes), align)
+            found.append(loaded if self._half is None else to_float(code, loaded, self._half))
+        return found

@@ -9,104 +9,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import final
 
 from lamina.codegen.builder import OpenLoop
-from lamina.codegen.c import Function, Module
+from lamina.codegen.c import Function
 from lamina.codegen.primitives import element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import TiledSchedule
-from lamina.engines.gpu.tile_operands import (
-    Batch,
-    LocalTile,
-    Side,
-    TileOperand,
-    Tiling,
-    write_in_tiles,
-    write_over_tiles,
-)
-from lamina.engines.gpu.tile_results import TileResults
-from lamina.engines.gpu.work_item import ItemPoints, with_products
+from lamina.engines.gpu.tile_kernels import TileKernel, kernel_in_tiles
+from lamina.engines.gpu.tile_operands import TileOperand, Tiling
+from lamina.engines.gpu.work_item import Body, ItemPoints, with_products
 from lamina.program.index import Axis, Index, axis_index
-from lamina.program.steps import Contraction
 
 
-def write_tiled(module: Module, name: str, signature: Signature[TiledSchedule]) -> int:
-    """Writes the kernel; returns the number of its work items."""
-    tiled = signature.decided
-    tiles = (tiled.tile_b, tiled.tile_m, tiled.tile_n)
-    return write_in_tiles(module, name, signature, tiles, _Tiles)
+def tiled_kernel(signature: Signature[TiledSchedule]) -> Body:
+    """A work group computes a tile, and a work item a block of it."""
+    return kernel_in_tiles(signature, _Tiles)
 
 
 @final
-class _Tiles:
-    """Writes the kernel of a contraction over single axes."""
-
-    def __init__(
-        self,
-        points: ItemPoints,
-        step: Contraction,
-        tiled: TiledSchedule,
-        groups: Sequence[Axis],
-        item: Axis,
-    ) -> None:
-        self._points, self._code = points, points.code
-        self._step, self._tiled, self._item = step, tiled, item
-        (batch,), (m,), (n,), (self._k,) = step.batch, step.m, step.n, step.k
-        self._stretch = Axis("stretch", max(-(-self._k.extent // tiled.tile_k), 1))
-        self._type = Type(element(step.dtype))
-        at = axis_index(item)
+class _Tiles(TileKernel[TiledSchedule]):
+    def _blocks(
+        self, item: Index
+    ) -> tuple[Index, tuple[int, int, Index, int], tuple[int, int, Index, int]]:
+        tiled = self._decided
         m_items, n_items = tiled.tile_m // tiled.item_m, tiled.tile_n // tiled.item_n
-        self._batch = Batch(batch, groups[0], tiled.tile_b, at // (n_items * m_items))
-        self._left = Side(
-            *(step.left, m, groups[1], tiled.tile_m, tiled.left, tiled.item_m),
-            *(m_items, at // n_items % m_items, math.gcd(tiled.width, tiled.item_m)),
-        )
-        self._right = Side(
-            *(step.right, n, groups[2], tiled.tile_n, tiled.right, tiled.item_n),
-            *(n_items, at % n_items, math.gcd(tiled.width, tiled.item_n)),
-        )
+        m_width, n_width = (math.gcd(tiled.width, one) for one in (tiled.item_m, tiled.item_n))
+        left = tiled.item_m, m_items, item // n_items % m_items, m_width
+        return item // (n_items * m_items), left, (tiled.item_n, n_items, item % n_items, n_width)
 
-    def write(self) -> None:
-        right = self._right
-        lanes = right.width if right.width > 1 else 0
-        zero = constant(0, self._type.wide(lanes))
-        totals: Sequence[Value] = [zero] * (self._left.block * right.block // right.width)
-        if self._k.extent:
-            totals = self._summed(totals)
-        TileResults(self._points, self._step, self._batch, self._left, right).write(totals)
+    def _zeros(self) -> Sequence[Value]:
+        right, type = self._right, Type(element(self._step.dtype))
+        zero = constant(0, type.wide(right.width if right.width > 1 else 0))
+        return [zero] * (self._left.block * right.block // right.width)
 
-    def _summed(self, totals: Sequence[Value]) -> Sequence[Value]:
-        with ExitStack() as bound:
-            tiling = Tiling(
-                *(self._points, self._batch, self._k, self._tiled.tile_k, self._tiled.group),
-                *(self._item, bound),
-            )
-            operands = [
-                TileOperand(tiling, side, self._type, self._tiled.buffers)
-                for side in (self._left, self._right)
-            ]
-            if self._tiled.buffers == 1:
-                return self._one_buffer(operands, totals)
-            return self._two_buffers(operands, totals)
+    def _summed(self, totals: Sequence[Value], tiling: Tiling) -> Sequence[Value]:
+        buffers, type = self._decided.buffers, Type(element(self._step.dtype))
+        operands = [TileOperand(tiling, side, type, buffers) for side in (self._left, self._right)]
+        if buffers == 1:
+            return self._one_buffer(operands, totals)
+        return self._two_buffers(operands, totals)
 
     def _one_buffer(
         self, operands: Sequence[TileOperand], totals: Sequence[Value]
     ) -> Sequence[Value]:
-        code = self._code
+        code, begins = self._code, [self._points.position(0)] * 2
 
         def body(opened: OpenLoop) -> Sequence[Value]:
             loaded = [one.loaded(axis_index(self._stretch)) for one in operands]
             # All items are done with the previous tile.
             code.barrier()
-            for one, values in zip(operands, loaded, strict=True):
-                one.keep(values, None)
+            for one, values, begin in zip(operands, loaded, begins, strict=True):
+                one.keep(values, begin)
             code.barrier()
-            return self._products(operands, (None, None), opened.carried)
+            return self._products(operands, begins, opened.carried)
 
-        return write_over_tiles(self._points, self._stretch, self._tiled.tile_k, totals, body)
+        return self._over_tiles(totals, body)
 
     def _two_buffers(
         self, operands: Sequence[TileOperand], totals: Sequence[Value]
@@ -114,44 +73,38 @@ class _Tiles:
         """While a tile is multiplied, the next one is read into registers."""
         code, points = self._code, self._points
         for one in operands:
-            one.keep(one.loaded(Index()), None)
+            one.keep(one.loaded(Index()), points.position(0))
         code.barrier()
         following = Axis("following", self._stretch.extent)
 
         def body(opened: OpenLoop) -> Sequence[Value]:
-            odd = code.binary("and", opened.index, points.position(1))
-            halves = [code.multiply(odd, points.position(one.size)) for one in operands]
+            odd = opened.index & 1
+            begins = [odd * one.size for one in operands]
             # After the last tile it is read once more, and not used.
-            number = code.add(opened.index, points.position(1))
-            number = code.minimum(number, points.position(self._stretch.extent - 1))
+            number = code.minimum(opened.index + 1, self._stretch.extent - 1)
             with points.bound(following, number):
                 loaded = [one.loaded(axis_index(following)) for one in operands]
-            received = self._products(operands, halves, opened.carried)
-            for one, values, half in zip(operands, loaded, halves, strict=True):
-                one.keep(values, code.subtract(points.position(one.size), half))
+            received = self._products(operands, begins, opened.carried)
+            for one, values, begin in zip(operands, loaded, begins, strict=True):
+                one.keep(values, one.size - begin)
             code.barrier()
             return received
 
-        return write_over_tiles(points, self._stretch, self._tiled.tile_k, totals, body)
+        return self._over_tiles(totals, body)
 
     def _products(
-        self,
-        operands: Sequence[TileOperand],
-        halves: Sequence[Value | None],
-        totals: Sequence[Value],
+        self, operands: Sequence[TileOperand], begins: Sequence[Value], totals: Sequence[Value]
     ) -> Sequence[Value]:
-        """The sums after the tiles in local memory, the halves of which begin there."""
-        tiles = [one.tile for one in operands]
-        starts = [
-            one.start(self._batch.position, half) for one, half in zip(tiles, halves, strict=True)
-        ]
-        tiled = self._tiled
-        return write_products(self._points, tiles, starts, tiled.tile_k, tiled.unrolled, totals)
+        """The sums after the tiles that begin there in local memory."""
+        tile_k, unrolled = self._decided.tile_k, self._decided.unrolled
+        product = self._batch.position
+        starts = [one.start(product, begin) for one, begin in zip(operands, begins, strict=True)]
+        return write_products(self._points, operands, starts, tile_k, unrolled, totals)
 
 
 def write_products(
     points: ItemPoints,
-    tiles: Sequence[LocalTile],
+    tiles: Sequence[TileOperand],
     starts: Sequence[Value],
     tile_k: int,
     unrolled: int,
@@ -176,7 +129,7 @@ def write_products(
 
 def _multiplied(
     code: Function,
-    tiles: Sequence[LocalTile],
+    tiles: Sequence[TileOperand],
     starts: Sequence[Value],
     k: Value,
     following: int,

@@ -8,7 +8,7 @@ from typing import final
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.c import Function
-from lamina.codegen.values import I1, I8, I32, Type, Value, constant
+from lamina.codegen.values import I1, I8, I32, Type, Value
 from lamina.engines.gpu.schedule import WARP
 from lamina.engines.gpu.work_item import ItemPoints
 from lamina.program.index import Index
@@ -22,7 +22,7 @@ Combine = Callable[[Function, Sequence[Value], Sequence[Value]], Sequence[Value]
 
 def added(code: Function, left: Sequence[Value], right: Sequence[Value]) -> Sequence[Value]:
     """The sums of two rows of values."""
-    return [code.add(one, other) for one, other in zip(left, right, strict=True)]
+    return [one + other for one, other in zip(left, right, strict=True)]
 
 
 def kept_type(type: Type) -> Type:
@@ -39,7 +39,7 @@ def fetched(code: Function, address: Value, type: Type) -> Value:
     """A value of a type in local memory."""
     if type != I1:
         return code.load(address, type)
-    return code.compare("ne", code.load(address, I8), constant(0, I8))
+    return code.load(address, I8).differs(0)
 
 
 @final

@@ -14,20 +14,23 @@ from typing import final
 
 from lamina.base.shapes import size_of
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
-from lamina.codegen.c import Module
+from lamina.codegen.c import Function
+from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import TreeSchedule
 from lamina.engines.gpu.tree import Tree
 from lamina.engines.gpu.work_item import (
+    Body,
     ItemPoints,
+    along_lanes,
     clamped,
     clamped_inside,
-    contraction_of,
     inside,
+    item_of,
+    step_of,
     with_products,
-    work_group,
 )
 from lamina.program.index import Axis, Index, axis_index, unflatten
 from lamina.program.rewrite import Rewrite
@@ -35,18 +38,14 @@ from lamina.program.scalar import Scalar
 from lamina.program.steps import Contraction
 
 
-def write_tree_contraction(module: Module, name: str, signature: Signature[TreeSchedule]) -> int:
-    """Writes the kernel; returns the number of its work items."""
-    step, tree = contraction_of(signature, "batch", "m", "n", "k"), signature.decided
+def tree_kernel(signature: Signature[TreeSchedule]) -> Body:
+    """The items of a group share K of some blocks of sums."""
+    tree = signature.decided
+    step = with_single_axes(step_of(signature, Contraction), "batch", "m", "n", "k")
     batch, m, n, _ = step.extents
-    if not batch * m * n:
-        return 0
     shape = (batch, -(-m // tree.item_m), -(-n // tree.item_n))
     groups = Axis("group", -(-size_of(shape) // tree.results))
-    item = Axis("item", tree.group)
-    with work_group(module, name, signature, [groups], item) as points:
-        _Tree(points, step, tree, shape, groups, item).write()
-    return groups.extent * tree.group
+    return [groups], lambda points: _Tree(points, step, tree, shape, groups).write()
 
 
 @final
@@ -60,11 +59,10 @@ class _Tree:
         tree: TreeSchedule,
         shape: tuple[int, int, int],
         groups: Axis,
-        item: Axis,
     ) -> None:
         self._points, self._code = points, points.code
         self._step, self._tree, self._shape = step, tree, shape
-        self._groups, self._item = axis_index(groups), axis_index(item)
+        self._groups, self._item = axis_index(groups), axis_index(item_of(tree))
         self._is_ragged = size_of(shape) % tree.results != 0
         (self._batch,), (self._m,), (self._n,), (self._k,) = step.batch, step.m, step.n, step.k
         self._type = Type(element(step.dtype))
@@ -123,7 +121,7 @@ class _Tree:
 
         blocks = blocks_of(rounds.extent) if self._step.dtype.is_float else []
         totals = write_sums(points, blocks, rounds.extent, totals, loop)
-        return [_across(total, self._points) for total in totals]
+        return [_across(total, code) for total in totals]
 
     def _block(self, bound: ExitStack) -> Index:
         """The number of the work item's block; of the last block for items beyond it."""
@@ -151,12 +149,8 @@ class _Tree:
     ) -> Sequence[Value]:
         """The sums after the k, or vector of k, at a location."""
         code, points, lanes = self._code, self._points, self._tree.lanes
-        lane, k = Axis("lane", lanes), location * lanes
-        with ExitStack() as across:
-            if lanes > 1:
-                k += axis_index(lane)
-                across.enter_context(points.along(lane, points.position(0), lanes, multiple=lanes))
-            at = Rewrite({self._k: k})
+        with along_lanes(points, Axis("lane", lanes)) as lane:
+            at = Rewrite({self._k: location * lanes + lane})
             left, right = ([points.vector(at.scalar(view)) for view in side] for side in views)
         if is_inside is not None:
             left, right = (
@@ -187,14 +181,15 @@ class _Tree:
             location = (row * tree.item_n + column) * apart + result
             first = points.indices(location).start
             (total,) = combined.result([array], first, [self._type])
-            with points.bound(Axis("stored", 1), points.position(0)):
+            with points.inside(None):
                 points.define(step.result, total)
                 axes = {self._batch: batch, self._m: m, self._n: n}
                 points.store_all(Rewrite(axes).records(step.stores))
 
 
-def _across(total: Value, points: ItemPoints) -> Value:
-    code, lanes = points.code, total.type.lanes
+def _across(total: Value, code: Function) -> Value:
+    """The sum of all lanes."""
+    lanes = total.type.lanes
     while lanes > 1:
         lanes //= 2
         low, high = (
@@ -203,5 +198,5 @@ def _across(total: Value, points: ItemPoints) -> Value:
             else code.extract(total, first)
             for first in (0, lanes)
         )
-        total = code.add(low, high)
+        total = low + high
     return total

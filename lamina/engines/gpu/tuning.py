@@ -13,26 +13,23 @@ import math
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple
-from functools import partial
 from typing import Any, TypeVar, final
 
 import numpy as np
 
 from lamina.base.cache import find, folder, keep, key_of
 from lamina.base.shapes import as_dtype
-from lamina.codegen.signatures import Signatures
 from lamina.engines.engine import Candidate, TunedStep
 from lamina.engines.gpu.arena import DeviceArena
 from lamina.engines.gpu.driver import Driver, Module
 from lamina.engines.gpu.executable import GpuProgram
-from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.family import Choices, Family, SingleSteps, with_memories
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.memory import DeviceMemory
-from lamina.engines.gpu.single_steps import Choices, lasting, single_step, with_memories, written_by
 from lamina.errors import EngineError, LaminaError
 from lamina.program.cost import cost_of
 from lamina.program.encoding import checksum
@@ -149,19 +146,13 @@ class Tuner:
     def _tried(self, program: Program, seconds: float) -> tuple[TunedStep, ...]:
         """The considerable steps with several candidates. None is begun after some seconds."""
         deadline = time.monotonic() + seconds
-        signatures, written = Signatures(program), written_by(program)
-        considerable = _considerable(program, signatures, written, self._family.target)
+        alone = SingleSteps(program)
+        considerable = _considerable(program, alone, self._family.target)
         found: list[TunedStep] = []
         with _building() as threads:
-            begun = (
-                (
-                    numbers,
-                    self._begun(single_step(program, numbers[0], signatures, written), threads),
-                )
-                for numbers in considerable
-            )
+            begun = (self._begun(alone.program(one[0]), threads) for one in considerable)
             ahead = 0 if self._driver.traits.is_processor else STEPS_AHEAD
-            for numbers, tuned in _ahead(begun, ahead):
+            for numbers, tuned in zip(considerable, _ahead(begun, ahead), strict=False):
                 if time.monotonic() >= deadline:
                     break
                 candidates, chosen = tuned(deadline)
@@ -200,10 +191,10 @@ class Tuner:
         if entry is not None:
             rows, known = json.loads(entry)
             return lambda deadline: (tuple(Candidate(*row) for row in rows), known)
-        timed = begun_candidates(one, self._family, self._opened, threads)
+        trials = Trials(one, self._family, self._opened, threads)
 
         def tuned(deadline: float) -> tuple[tuple[Candidate, ...], int]:
-            candidates, complete = timed(self._timer, deadline)
+            candidates, complete = trials.timed(self._timer, deadline)
             chosen = _best(candidates)
             if complete and self._family.sources.checksum:
                 rows = [astuple(each) for each in candidates]
@@ -235,9 +226,7 @@ def _choices_of(tuned: Iterable[TunedStep]) -> Choices:
     return tuple((number, one.chosen) for one in tuned if one.chosen for number in one.steps)
 
 
-def _considerable(
-    program: Program, signatures: Signatures, written: Collection[str], target: Target
-) -> list[tuple[int, ...]]:
+def _considerable(program: Program, alone: SingleSteps, target: Target) -> list[tuple[int, ...]]:
     """The numbers of equal steps that take a considerable share of the time, the longest first."""
     equal: dict[object, list[int]] = defaultdict(list)
     # The time of a step is that of so many bytes.
@@ -248,11 +237,10 @@ def _considerable(
             # Most runs omit it.
             continue
         repeat = program.repeated(number)
-        (own,), names = signatures.numbered(step)
         cost = cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
         moved = max(cost.operations / _OPERATIONS_PER_BYTE, cost.bytes)
         launched = target.launch_bytes * (repeat.axis.extent if repeat is not None else 1)
-        key = own, launched, tuple(lasting(program, name, written) for name in names)
+        key = launched, alone.key(number)
         equal[key].append(number)
         bytes_[key] += moved + launched
         if moved >= LEAST_LAUNCHES * launched:
@@ -266,17 +254,6 @@ def _considerable(
 # Trials of candidates, with memory of their own
 
 
-def timed_candidates(
-    program: Program, family: Family, opened: Callable[[], Driver], timer: Timer, deadline: float
-) -> tuple[tuple[Candidate, ...], bool]:
-    """The times of all candidates, and whether all were begun before the deadline.
-
-    Candidates that fail have no time, and neither have those that were not begun.
-    """
-    with _building() as threads:
-        return begun_candidates(program, family, opened, threads)(timer, deadline)
-
-
 @contextmanager
 def _building() -> Generator[ThreadPoolExecutor]:
     """Threads that build candidates; those that nobody needs any more are not begun."""
@@ -287,134 +264,118 @@ def _building() -> Generator[ThreadPoolExecutor]:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def begun_candidates(
-    program: Program, family: Family, opened: Callable[[], Driver], threads: ThreadPoolExecutor
-) -> Callable[[Timer, float], tuple[tuple[Candidate, ...], bool]]:
-    """A function that does what `timed_candidates` does; threads build the candidates already."""
-    schedules = family.candidates(program)
-    texts = [family.text_of_candidate(one) for one in schedules]
-    if len(schedules) < 2:
-        return lambda timer, deadline: (tuple(Candidate(text, None) for text in texts), True)
-    builds = _begin_builds(program, family, schedules, opened(), threads)
-
-    def timed(timer: Timer, deadline: float) -> tuple[tuple[Candidate, ...], bool]:
-        trials = _Trials(program, timer)
-        try:
-            with _memories(program, opened()) as memories:
-                try:
-                    complete = trials.run(builds, texts, memories, DeviceArena(opened), deadline)
-                finally:
-                    trials.release()
-        except EngineError as error:
-            # The memory of the step itself does not fit.
-            return tuple(Candidate(text, None, error.problem) for text in texts), False
-        expected = family.expected_seconds(program, schedules)
-        found = (
-            Candidate(text, trials.seconds.get(number), trials.problems.get(number, ""), modelled)
-            for number, (text, modelled) in enumerate(zip(texts, expected, strict=True))
-        )
-        return tuple(found), complete
-
-    return timed
-
-
-def _begin_builds(
-    program: Program,
-    family: Family,
-    schedules: Sequence[Any],
-    driver: Driver,
-    threads: ThreadPoolExecutor,
-) -> list[Build]:
-    """Functions that return the kernels of schedules, and their module when it is built.
+@final
+class Trials:
+    """Candidates for the only step of a program; threads begin to build them.
 
     GPUs wait for compilers of the host, which has several cores. Those of processors would slow
     down what is timed meanwhile.
     """
 
-    def written(schedule: Any) -> Launches:
-        return family.write(program, family.decide(program, {0: schedule}))
+    def __init__(
+        self,
+        program: Program,
+        family: Family,
+        opened: Callable[[], Driver],
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self._program, self._family, self._opened = program, family, opened
+        self._driver = opened()
+        self._schedules = family.candidates(program)
+        self._texts = [family.text_of_candidate(one) for one in self._schedules]
+        several = self._schedules if len(self._schedules) > 1 else ()
+        self._builds = [self._build(one, threads) for one in several]
+        self._executables: dict[int, GpuProgram] = {}
+        # Of the candidates that have run, and of those that have failed.
+        self._seconds: dict[int, float] = {}
+        self._problems: dict[int, str] = {}
 
-    def later(schedule: Any) -> tuple[Launches, Module]:
-        launches = written(schedule)
-        return launches, driver.build(launches.text)
+    def _build(self, schedule: Any, threads: ThreadPoolExecutor) -> Build:
+        def written() -> Launches:
+            return self._family.write(
+                self._program, self._family.decide(self._program, {0: schedule})
+            )
 
-    def begun(schedule: Any) -> Build:
+        def later() -> tuple[Launches, Module]:
+            launches = written()
+            return launches, self._driver.build(launches.text)
+
+        if self._driver.traits.is_processor:
+            return later
         try:
-            launches = written(schedule)
+            launches = written()
         except LaminaError:
             # It is raised again.
-            return partial(later, schedule)
-        module = threads.submit(driver.build, launches.text)
+            return later
+        module = threads.submit(self._driver.build, launches.text)
         return lambda: (launches, module.result())
 
-    if driver.traits.is_processor:
-        return [partial(later, one) for one in schedules]
-    return [begun(one) for one in schedules]
+    def timed(self, timer: Timer, deadline: float) -> tuple[tuple[Candidate, ...], bool]:
+        """The times of all candidates, and whether all were begun before the deadline.
 
-
-@final
-class _Trials:
-    """Runs of candidates on a device: their seconds, and the problems of those that fail."""
-
-    def __init__(self, program: Program, timer: Timer) -> None:
-        self._program, self._timer = program, timer
-        (step,) = program.steps
-        self._changing = reads_of(step) & writes_of(step)
-        self._executables: dict[int, GpuProgram] = {}
-        self.seconds: dict[int, float] = {}
-        self.problems: dict[int, str] = {}
-
-    def run(
-        self,
-        builds: Sequence[Build],
-        texts: Sequence[str],
-        memories: Mapping[str, DeviceMemory],
-        arena: DeviceArena,
-        deadline: float,
-    ) -> bool:
-        """Begins candidates until the deadline; returns whether all were begun."""
-        self._filled = [memories[name] for name in self._changing]
-        bound = with_memories(self._program)
-        begun = 0
-        while begun < len(builds) and time.monotonic() < deadline:
+        Candidates that fail have no time, and neither have those that were not begun.
+        """
+        texts, complete = self._texts, True
+        expected: Sequence[float | None] = [None] * len(texts)
+        if self._builds:
             try:
-                launches, module = builds[begun]()
-                executable = GpuProgram(bound, launches, memories, arena, module=module)
-                self._executables[begun] = executable
-                # Many drivers compile at the first launch.
-                executable.together(1)()
-                for _ in range(2):
-                    self._sample(begun, texts[begun], 1)
-            except LaminaError as error:
-                self.seconds.pop(begun, None)
-                self.problems[begun] = error.problem
-            begun += 1
-        self._compare(texts)
-        return begun == len(builds)
+                with _memories(self._program, self._driver) as memories:
+                    complete = self._run(memories, timer, deadline)
+            except EngineError as error:
+                # The memory of the step itself does not fit.
+                return tuple(Candidate(text, None, error.problem) for text in texts), False
+            expected = self._family.expected_seconds(self._program, self._schedules)
+        seconds, problems = self._seconds, self._problems
+        found = (
+            Candidate(text, seconds.get(number), problems.get(number, ""), modelled)
+            for number, (text, modelled) in enumerate(zip(texts, expected, strict=True))
+        )
+        return tuple(found), complete
 
-    def _compare(self, texts: Sequence[str]) -> None:
+    def _run(self, memories: Mapping[str, DeviceMemory], timer: Timer, deadline: float) -> bool:
+        """Begins candidates until the deadline; returns whether all were begun."""
+        (step,) = self._program.steps
+        changing = [memories[name] for name in reads_of(step) & writes_of(step)]
+        bound, arena = with_memories(self._program), DeviceArena(self._opened)
+
+        def sample(number: int, runs: int) -> None:
+            for memory in changing:
+                _fill(memory)
+            seconds = timer(self._texts[number], self._executables[number].together(runs), runs)
+            self._seconds[number] = min(seconds, self._seconds.get(number, seconds))
+
+        try:
+            begun = 0
+            while begun < len(self._builds) and time.monotonic() < deadline:
+                try:
+                    launches, module = self._builds[begun]()
+                    executable = GpuProgram(bound, launches, memories, arena, module=module)
+                    self._executables[begun] = executable
+                    # Many drivers compile at the first launch.
+                    executable.together(1)()
+                    for _ in range(2):
+                        sample(begun, 1)
+                except LaminaError as error:
+                    self._seconds.pop(begun, None)
+                    self._problems[begun] = error.problem
+                begun += 1
+            self._compare(sample)
+        finally:
+            while self._executables:
+                self._executables.popitem()[1].release()
+        return begun == len(self._builds)
+
+    def _compare(self, sample: Callable[[int, int], None]) -> None:
         """Times the fast candidates alternately: a busy machine slows down all of them."""
-        fastest, end = min(self.seconds.values(), default=0.0), time.monotonic() + ENOUGH_SECONDS
-        fast = {number: one for number, one in self.seconds.items() if one <= SLOW * fastest}
+        fastest, end = min(self._seconds.values(), default=0.0), time.monotonic() + ENOUGH_SECONDS
+        fast = [number for number, one in self._seconds.items() if one <= SLOW * fastest]
         for _ in range(SAMPLES):
             if len(fast) < 2 or time.monotonic() > end:
                 return
             for number in fast:
                 # A power of two, so that few samples need another sequence of launches.
-                fitting = int(SAMPLE_SECONDS / max(self.seconds[number], 1e-9))
-                runs = 1 << max(fitting.bit_length() - 1, 0)
-                self._sample(number, texts[number], min(runs, MOST_RUNS))
-
-    def _sample(self, number: int, text: str, runs: int) -> None:
-        for memory in self._filled:
-            _fill(memory)
-        seconds = self._timer(text, self._executables[number].together(runs), runs)
-        self.seconds[number] = min(seconds, self.seconds.get(number, seconds))
-
-    def release(self) -> None:
-        """Releases everything but the memories."""
-        while self._executables:
-            self._executables.popitem()[1].release()
+                fitting = int(SAMPLE_SECONDS / max(self._seconds[number], 1e-9))
+                sample(number, min(1 << max(fitting.bit_length() - 1, 0), MOST_RUNS))
 
 
 @contextmanager

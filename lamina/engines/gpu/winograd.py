@@ -7,11 +7,11 @@ and the last one transforms its results to tiles of 2x2 and runs the epilogue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import size_of
+from lamina.base.shapes import DType, size_of
 from lamina.codegen.filtering import FILTERINGS, Transform
 from lamina.codegen.matrix import exchanged
 from lamina.engines.gpu.workspaces import StepWorkspaces
@@ -25,63 +25,21 @@ _FILTERING = FILTERINGS[3]
 _TILE = _FILTERING.input_tile
 # The results of a tile along an axis.
 _RESULTS = _FILTERING.results
-# The elements of a transformed tile.
-PRODUCTS = _FILTERING.products
 # (row, column) of a tile -> value.
 _Tile = Mapping[tuple[int, int], Scalar]
 
 
-@frozen_dataclass
-class Convolution:
-    """A contraction over windows of 3x3, which are in its left operand, along both dimensions."""
-
-    step: Contraction
-    windows: tuple[Sliding, Sliding]
-
-    @property
-    def positions(self) -> tuple[Axis, Axis]:
-        """The axes of the output positions."""
-        return _both(one.position for one in self.windows)
-
-    @property
-    def elements(self) -> tuple[Axis, Axis]:
-        """The axes of the kernel elements."""
-        return _both(one.element for one in self.windows)
-
-    @property
-    def channels(self) -> tuple[Axis, ...]:
-        """The axes that are summed up besides the kernel elements."""
-        return tuple(axis for axis in self.step.k if axis not in self.elements)
-
-    @property
-    def tiles(self) -> tuple[Axis, ...]:
-        """The axes of m, where tiles are counted instead of positions."""
-        counted = {one: _tiles_along(one) for one in self.positions}
-        return tuple(counted.get(axis, axis) for axis in self.step.m)
-
-
-def _both(axes: Iterable[Axis | None]) -> tuple[Axis, Axis]:
-    first, second = axes
-    assert first is not None
-    assert second is not None
-    return first, second
-
-
-def _tiles_along(position: Axis) -> Axis:
-    return Axis(f"{position.name}_tile", position.extent // _RESULTS)
-
-
-def convolution_of(step: Contraction) -> Convolution | None:
-    """The contraction as a convolution to which the algorithm applies; None if it does not."""
+def convolution_of(step: Contraction) -> Contraction | None:
+    """The contraction with windows of 3x3 in its left operand, if the algorithm applies to it."""
     if not step.left_windows:
         step = exchanged(step)
     windows = step.left_windows
-    if step.right_windows or len(windows) != 2 or not step.dtype.is_float:
+    if step.right_windows or len(windows) != 2 or not step.dtype.is_float or 0 in step.extents:
         return None
-    if not all(_fits(one) and one.position in step.m for one in windows):
-        return None
-    found = Convolution(step, (windows[0], windows[1]))
-    return found if found.channels and 0 not in step.extents else None
+    elements = [one.element for one in windows]
+    has_channels = any(axis not in elements for axis in step.k)
+    fits = all(_fits(one) and one.position in step.m for one in windows)
+    return step if fits and has_channels else None
 
 
 def _fits(window: Sliding) -> bool:
@@ -103,73 +61,106 @@ def winograd_steps(
 
     `convolution_of` is not None for the contraction.
     """
-    found = convolution_of(step)
-    assert found is not None
-    own, element = found.step, Axis("element", PRODUCTS)
-    sides = (
-        (*own.batch, *found.channels, *own.n),
-        (*own.batch, *found.tiles, *found.channels),
-        (*own.batch, *found.tiles, *own.n),
+    own = convolution_of(step)
+    assert own is not None
+    element, dtype = Axis("element", _FILTERING.products), own.dtype
+    # For each position, an axis that counts tiles.
+    tiles = {one.position: _tiles_along(one) for one in own.left_windows}
+    m = tuple(tiles.get(axis, axis) for axis in own.m)
+    elements = [one.element for one in own.left_windows]
+    channels = tuple(axis for axis in own.k if axis not in elements)
+    sides = (*own.batch, *channels, *own.n), (*own.batch, *m, *channels), (*own.batch, *m, *own.n)
+    weights, data, sums = (
+        _Transformed(workspaces.add(element.extent * _size(axes), dtype), axes, dtype)
+        for axes in sides
     )
-    names = [workspaces.add(PRODUCTS * _size(axes), own.dtype) for axes in sides]
-
-    def at(side: int, element: Index) -> Index:
-        """The index in workspace `side` of an element of the transformed tile at a point."""
-        return element * _size(sides[side]) + row_major(sides[side])
-
-    weights = _transformed(_weights(found), _FILTERING.weight_transform)
-    data = _transformed(_data(found), _FILTERING.data_transform)
-    first, second = (
-        Loop(f"{own.name}.{name}", sides[side], (_stores(values, names[side], side, at),))
-        for side, name, values in ((0, "weights", weights), (1, "data", data))
-    )
-    number = axis_index(element)
-    left, right = (Load(names[side], at(side, number), own.dtype) for side in (1, 0))
-    total = Store(names[2], at(2, number), Local(own.result, own.dtype))
+    first = _loop(f"{own.name}.weights", weights, _weights(own), _FILTERING.weight_transform)
+    second = _loop(f"{own.name}.data", data, _data(own), _FILTERING.data_transform)
+    at = axis_index(element)
     products = Contraction(
-        *(f"{own.name}.products", (element, *own.batch), found.tiles, own.n, found.channels),
-        *(left, right, own.result, own.dtype, (total,)),
+        *(f"{own.name}.products", (element, *own.batch), m, own.n, channels),
+        *(data.load(at), weights.load(at), own.result, dtype),
+        (sums.store(at, Local(own.result, dtype)),),
     )
     summed = {
-        (row, column): Load(names[2], at(2, Index(row * _TILE + column)), own.dtype)
+        (row, column): sums.load(Index(row * _TILE + column))
         for row, column in product(range(_TILE), range(_TILE))
     }
     results = _transformed(summed, _FILTERING.output_transform)
-    stores = [one for tile, value in results.items() for one in _epilogue(found, tile, value)]
-    return first, second, products, Loop(own.name, sides[2], (Write((), tuple(stores)),))
+    stores = [one for tile, value in results.items() for one in _epilogue(own, tile, value)]
+    return first, second, products, Loop(own.name, sums.axes, (Write((), tuple(stores)),))
+
+
+@frozen_dataclass
+class _Transformed:
+    """A workspace with the elements of the transformed tile at each point of some axes."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    dtype: DType
+
+    def _at(self, element: Index) -> Index:
+        return element * _size(self.axes) + row_major(self.axes)
+
+    def load(self, element: Index) -> Load:
+        return Load(self.name, self._at(element), self.dtype)
+
+    def store(self, element: Index, value: Scalar) -> Store:
+        return Store(self.name, self._at(element), value)
+
+
+def _tiles_along(window: Sliding) -> Axis:
+    position = window.position
+    assert position is not None
+    return Axis(f"{position.name}_tile", position.extent // _RESULTS)
+
+
+def _loop(name: str, target: _Transformed, tile: _Tile, transform: Transform) -> Loop:
+    """The loop that stores the transform of a tile at each point."""
+    stores = (
+        target.store(Index(row * _TILE + column), value)
+        for (row, column), value in _transformed(tile, transform).items()
+    )
+    return Loop(name, target.axes, (Write((), tuple(stores)),))
 
 
 def _size(axes: Sequence[Axis]) -> int:
     return size_of([axis.extent for axis in axes])
 
 
-def _weights(found: Convolution) -> _Tile:
+def _weights(step: Contraction) -> _Tile:
     """The weights of 3x3, in the order in which the data is read."""
     tile: dict[tuple[int, int], Scalar] = {}
     for coordinates in product(range(_FILTERING.window), range(_FILTERING.window)):
-        rows = zip(found.elements, found.windows, coordinates, strict=True)
-        axes = {axis: Index(_element(window, number)) for axis, window, number in rows}
-        tile[coordinates] = Rewrite(axes).scalar(found.step.right)
+        axes: dict[Axis, Index] = {}
+        for window, number in zip(step.left_windows, coordinates, strict=True):
+            axes |= _element(window, number)
+        tile[coordinates] = Rewrite(axes).scalar(step.right)
     return tile
 
 
-def _element(window: Sliding, number: int) -> int:
+def _element(window: Sliding, number: int) -> dict[Axis, Index]:
     """The kernel element that reads the element of this number after the first one."""
-    return number if window.dilation > 0 else _FILTERING.window - 1 - number
+    assert window.element is not None
+    last = _FILTERING.window - 1
+    return {window.element: Index(number if window.dilation > 0 else last - number)}
 
 
-def _data(found: Convolution) -> _Tile:
+def _position(window: Sliding, beyond: int) -> dict[Axis, Index]:
+    """The position of a number beyond the first one of a tile."""
+    assert window.position is not None
+    return {window.position: axis_index(_tiles_along(window)) * _RESULTS + beyond}
+
+
+def _data(step: Contraction) -> _Tile:
     """The tile of 4x4 elements of the data: positions and kernel elements that read them."""
     tile: dict[tuple[int, int], Scalar] = {}
     for coordinates in product(range(_TILE), range(_TILE)):
         axes: dict[Axis, Index] = {}
-        for window, position, element, number in zip(
-            found.windows, found.positions, found.elements, coordinates, strict=True
-        ):
+        for window, number in zip(step.left_windows, coordinates, strict=True):
             first = min(number, _FILTERING.window - 1)
-            axes[element] = Index(_element(window, first))
-            axes[position] = axis_index(_tiles_along(position)) * _RESULTS + (number - first)
-        tile[coordinates] = Rewrite(axes).scalar(found.step.left)
+            axes |= _element(window, first) | _position(window, number - first)
+        tile[coordinates] = Rewrite(axes).scalar(step.left)
     return tile
 
 
@@ -202,17 +193,8 @@ def _combined(factors: Sequence[float], values: Sequence[Scalar]) -> Scalar:
     return total
 
 
-def _stores(tile: _Tile, name: str, side: int, at: Callable[[int, Index], Index]) -> Write:
-    stores = (
-        Store(name, at(side, Index(row * _TILE + column)), value)
-        for (row, column), value in tile.items()
-    )
-    return Write((), tuple(stores))
-
-
-def _epilogue(found: Convolution, coordinates: tuple[int, int], total: Scalar) -> Sequence[Store]:
-    axes = {
-        position: axis_index(_tiles_along(position)) * _RESULTS + number
-        for position, number in zip(found.positions, coordinates, strict=True)
-    }
-    return Rewrite(axes, {found.step.result: total}).records(found.step.stores)
+def _epilogue(step: Contraction, coordinates: tuple[int, int], total: Scalar) -> Sequence[Store]:
+    axes: dict[Axis, Index] = {}
+    for window, number in zip(step.left_windows, coordinates, strict=True):
+        axes |= _position(window, number)
+    return Rewrite(axes, {step.result: total}).records(step.stores)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TypeVar
 
 from lamina.base.shapes import size_of
-from lamina.codegen.axes import merged_axes
 from lamina.codegen.builder import BasicBlock
 from lamina.codegen.c import Function, Module
-from lamina.codegen.matrix import with_single_axes
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import memory_element
 from lamina.codegen.signatures import Signature
-from lamina.codegen.values import I32, I64, Type, Value, constant
-from lamina.engines.gpu.chain_rows import single_chain
+from lamina.codegen.values import I32, Type, Value
 from lamina.engines.gpu.schedule import (
     ChainSchedule,
     KernelSchedule,
-    MatrixChainSchedule,
     MatrixSchedule,
     RowSchedule,
     TiledSchedule,
@@ -30,31 +27,21 @@ from lamina.program.steps import Chain, Contraction, Loop
 # if ptxas decides, so more of them are resident.
 _LARGE_BLOCK = 32
 
+Kind = TypeVar("Kind", Loop, Contraction, Chain)
 # Points of a kernel.
 ItemPoints = Points[Function]
+# The axes with a work item at each point, or a work group if the schedule has groups, the last axis
+# fastest; and a function that writes the code there, where the axes have their values.
+Body = tuple[Sequence[Axis], Callable[[ItemPoints], None]]
 # Steps of equal signature share their kernels.
 StepSignature = Signature[KernelSchedule]
 
 
-def contraction_of(signature: StepSignature, *groups: str) -> Contraction:
-    """The contraction of a signature, with a single axis in each of some groups of axes."""
+def step_of(signature: StepSignature, kind: type[Kind]) -> Kind:
+    """The only step of a signature, which is of a kind."""
     (step,) = signature.steps
-    assert isinstance(step, Contraction)
-    return with_single_axes(step, *groups)
-
-
-def chain_of(signature: StepSignature) -> Chain:
-    """The chain of a signature, with single axes."""
-    (step,) = signature.steps
-    assert isinstance(step, Chain)
-    return single_chain(step)
-
-
-def loop_of(signature: StepSignature) -> Loop:
-    """The loop of a signature, with neighbouring axes merged."""
-    (step,) = signature.steps
-    assert isinstance(step, Loop)
-    return merged_axes(step)
+    assert isinstance(step, kind)
+    return step
 
 
 @contextmanager
@@ -64,8 +51,7 @@ def items_below(code: Function, count: int) -> Generator[tuple[Value, BasicBlock
     Yields the number of the work item, and the block before that code, which is always run.
     """
     item = code.item()
-    inside = code.compare("ult", item, constant(count, I64))
-    with code.when(inside) as before:
+    with code.when(code.compare("ult", item, count)) as before:
         yield item, before
 
 
@@ -95,7 +81,7 @@ def _takes_registers(decided: KernelSchedule) -> bool:
     """Whether work items keep many values, of which ptxas would spill some for more occupancy."""
     if isinstance(decided, TiledSchedule):
         return decided.item_m * decided.item_n >= _LARGE_BLOCK
-    return isinstance(decided, MatrixSchedule | RowSchedule | ChainSchedule | MatrixChainSchedule)
+    return isinstance(decided, MatrixSchedule | RowSchedule | ChainSchedule)
 
 
 def _coordinates(
@@ -108,49 +94,52 @@ def _coordinates(
     for left, axis in zip(range(len(axes) - 1, -1, -1), reversed(axes), strict=True):
         value = number
         if left:
-            extent = points.position(axis.extent)
-            value = code.binary("urem", number, extent)
-            number = code.binary("udiv", number, extent)
+            value, number = number % axis.extent, number // axis.extent
         yield axis, value
 
 
-@contextmanager
-def work_item(
-    module: Module, name: str, signature: StepSignature, axes: Sequence[Axis]
-) -> Generator[ItemPoints]:
-    """Begins a kernel with a work item for each point of some axes, the last one fastest.
-
-    Inside, the axes have their values; work items after the last point do nothing.
-    """
-    points = _kernel(module, name, signature, 0)
-    code = points.code
+def write_kernel(module: Module, name: str, signature: StepSignature, body: Body) -> int:
+    """Writes a kernel; returns the number of its work items."""
+    (axes, write), group = body, signature.decided.group
     count = size_of([axis.extent for axis in axes])
-    with items_below(code, count) as (item, before), ExitStack() as bound:
-        for number, (axis, value) in enumerate(_coordinates(points, item, axes)):
-            bound.enter_context(points.bound(axis, value, before=None if number else before))
-        yield points
+    if not count:
+        return 0
+    points = _kernel(module, name, signature, group)
+    code = points.code
+    if group:
+        for axis, value in _coordinates(points, code.group(), axes):
+            points.fix(axis, value)
+        item = item_of(signature.decided)
+        for axis, value in _coordinates(points, code.item_in_group(), [item]):
+            points.fix(axis, value)
+        write(points)
+        return count * group
+    # Work items after the last point do nothing.
+    with items_below(code, count) as (number, before), ExitStack() as bound:
+        for place, (axis, value) in enumerate(_coordinates(points, number, axes)):
+            bound.enter_context(points.bound(axis, value, before=None if place else before))
+        write(points)
+    return count
+
+
+def item_of(decided: KernelSchedule) -> Axis:
+    """The axis that numbers the work items of a group."""
+    return Axis("item", decided.group)
 
 
 @contextmanager
-def work_group(
-    module: Module, name: str, signature: StepSignature, groups: Sequence[Axis], item: Axis
-) -> Generator[ItemPoints]:
-    """Begins a kernel with a work group for each point of some axes, the last one fastest.
-
-    Inside, these axes have their values, and `item` is the number of the work item in its group.
-    """
-    points = _kernel(module, name, signature, item.extent)
-    code = points.code
-    for axis, value in _coordinates(points, code.group(), groups):
-        points.fix(axis, value)
-    for axis, value in _coordinates(points, code.item_in_group(), [item]):
-        points.fix(axis, value)
-    yield points
+def along_lanes(points: ItemPoints, lane: Axis) -> Generator[Index]:
+    """Inside, vectors run along an axis of lanes, unless it has only one; yields its index."""
+    if lane.extent == 1:
+        yield Index()
+        return
+    with points.along(lane, points.position(0), lane.extent, multiple=lane.extent):
+        yield axis_index(lane)
 
 
 def clamped(points: ItemPoints, axis: Axis, location: Index, bound: ExitStack) -> Index:
     """A location as that of an axis; the last one for those beyond its end."""
-    value = points.code.minimum(points.indices(location).start, points.position(axis.extent - 1))
+    value = points.code.minimum(points.indices(location).start, axis.extent - 1)
     bound.enter_context(points.bound(axis, value))
     return axis_index(axis)
 
@@ -159,9 +148,9 @@ def clamped_inside(
     points: ItemPoints, axis: Axis, location: Index, bound: ExitStack
 ) -> tuple[Value, Index]:
     """Whether a location is below the extent of an axis, and what `clamped` returns."""
-    code, value = points.code, points.indices(location).start
-    is_inside = code.compare("slt", value, points.position(axis.extent))
-    value = code.minimum(value, points.position(axis.extent - 1))
+    value = points.indices(location).start
+    is_inside = value < axis.extent
+    value = points.code.minimum(value, axis.extent - 1)
     bound.enter_context(points.bound(axis, value))
     return is_inside, axis_index(axis)
 
@@ -174,11 +163,9 @@ def inside(
 
     If it `reads` what results replace, it does so inside.
     """
-    code, axis = points.code, Axis(name, extent)
-    value = points.indices(location).start
-    is_inside = code.compare("slt", value, points.position(extent))
+    axis, value = Axis(name, extent), points.indices(location).start
     with (
-        code.when(is_inside) as before,
+        points.code.when(value < extent) as before,
         points.bound(axis, value, before=before),
         points.reading() if reads else nullcontext(),
     ):
@@ -190,8 +177,6 @@ def with_products(
 ) -> list[Value]:
     """Totals, to each of which the product of two factors is added."""
     return [
-        code.multiply_add(left, right, total)
-        if total.type.is_float
-        else code.add(total, code.multiply(left, right))
+        code.multiply_add(left, right, total) if total.type.is_float else total + left * right
         for total, (left, right) in zip(totals, factors, strict=True)
     ]

@@ -14,16 +14,15 @@ from lamina.program.steps import Store
 
 @final
 class StepWorkspaces:
-    """The workspaces of a step of a name."""
+    """The workspaces of a step of a name; `made` has all of them, in order."""
 
     def __init__(self, step: str) -> None:
-        self._step = step
-        self._made: list[Buffer] = []
+        self._step, self.made = step, list[Buffer]()
 
     def add(self, size: int, dtype: DType) -> str:
         """A further workspace, of a number of elements; returns its name."""
-        name = f"workspace {len(self._made)} of {self._step}"
-        self._made.append(Buffer(name, "temporary", (size,), dtype))
+        name = f"workspace {len(self.made)} of {self._step}"
+        self.made.append(Buffer(name, "temporary", (size,), dtype))
         return name
 
     def kept(self, axes: Sequence[Axis], value: Scalar) -> tuple[Store, Load]:
@@ -31,7 +30,3 @@ class StepWorkspaces:
         location = row_major(axes)
         name = self.add(size_of([axis.extent for axis in axes]), value.dtype)
         return Store(name, location, value), Load(name, location, value.dtype)
-
-    def made(self) -> tuple[Buffer, ...]:
-        """All of them, in order."""
-        return tuple(self._made)

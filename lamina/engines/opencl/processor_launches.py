@@ -18,14 +18,7 @@ from lamina.codegen.c import Function, Module
 from lamina.codegen.pieces import PieceModule
 from lamina.codegen.values import I32, I64, Value, constant
 from lamina.engines.gpu.gather import write_gather
-from lamina.engines.gpu.launches import (
-    Launch,
-    LaunchedCall,
-    Launches,
-    RepeatedLaunches,
-    Traits,
-    Workspace,
-)
+from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches, Traits, Workspace
 from lamina.engines.opencl.launch_plan import LaunchPlan, PlannedLaunch
 from lamina.engines.simd.emit.kernels import RepeatedCalls, WrittenProgram
 from lamina.program.program import Program
@@ -151,13 +144,13 @@ class _Writer:
         buffers = self._plan.buffers(planned.calls)
         positions = {name: number for number, name in enumerate(buffers)}
         in_case: list[_CallInCase] = []
-        launched: list[LaunchedCall] = []
+        launched: list[Launch] = []
         for call in planned.calls:
             names = self._sections[call.section]
             items = 1 if planned.in_order else self._plan.items(call)
             arguments = tuple(positions[name] for name in names)
             in_case.append(_CallInCase(call.function, call.slices.work.items, items, arguments))
-            launched.append(LaunchedCall(call.function, names, items, call.step))
+            launched.append(Launch(call.function, names, items, call.step))
         loops = tuple(
             (loop.first - planned.first, loop.last - planned.first, loop.iterations)
             for loop in planned.loops

@@ -19,10 +19,11 @@ from lamina.engines.gpu.matrix_schedules import matrix_schedule
 from lamina.engines.gpu.packed_operands import gains_by_packing, packed_steps
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
+    PACKED,
     WARP,
     MatrixLoad,
     MatrixSchedule,
-    PackedSchedule,
+    StepsSchedule,
     TiledSchedule,
 )
 from lamina.engines.gpu.workspaces import StepWorkspaces
@@ -181,9 +182,9 @@ def test_packed_weights_have_runs_of_neighbours(dtype):
     workspaces = StepWorkspaces("step")
     before = contraction(dtype)
     assert Product(before).right.runs == (1, 1)
-    _, after = packed_steps(before, "right", workspaces)
+    _, after = packed_steps("right", before, workspaces)
     assert max(Product(after).right.runs) == 32
-    assert [one.dtype for one in workspaces.made()] == [dtype]
+    assert [one.dtype for one in workspaces.made] == [dtype]
     assert after.left == before.left
 
 
@@ -194,15 +195,20 @@ def test_packed_weights_have_runs_of_neighbours(dtype):
 )
 def test_weights_that_many_groups_read_are_packed(dtype, kind, lanes):
     chosen = next(contraction_schedules(contraction(dtype), 32, A100.traits))
-    assert isinstance(chosen, PackedSchedule)
-    assert isinstance(chosen.products, kind)
-    assert {chosen.products.left.lanes, chosen.products.right.lanes} == {lanes}
+    assert isinstance(chosen, StepsSchedule)
+    _, products = chosen.steps
+    assert isinstance(products, kind)
+    assert (chosen.way, products.left.lanes, products.right.lanes) == (
+        PACKED["right"],
+        lanes,
+        lanes,
+    )
 
 
 def test_processors_do_not_pack():
     processor = replace(A100.traits, is_processor=True)
     found = contraction_schedules(contraction(), 32, processor)
-    assert not any(isinstance(one, PackedSchedule) for one in found)
+    assert not any(isinstance(one, StepsSchedule) for one in found)
 
 
 @needs_compiler

@@ -23,7 +23,7 @@ from opencl_cases import for_gpus
 
 from lamina import ops
 from lamina.engines.engine import Engine
-from lamina.engines.gpu import tile_operands
+from lamina.engines.gpu import tile_kernels
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import target_for
@@ -70,9 +70,9 @@ def test_schedules_give_the_results_of_the_interpreter(case):
 
 
 def test_tiles_in_bands_give_the_results_of_the_interpreter(monkeypatch):
-    assert [tile_operands.rows_of_band(*one) for one in ((12, 9), (7, 99), (26, 50))] == [6, 7, 2]
-    assert tile_operands.rows_of_band(12, 8) == 1
-    monkeypatch.setattr(tile_operands, "BAND", 2)
+    assert [tile_kernels.rows_of_band(*one) for one in ((12, 9), (7, 99), (26, 50))] == [6, 7, 2]
+    assert tile_kernels.rows_of_band(12, 8) == 1
+    monkeypatch.setattr(tile_kernels, "BAND", 2)
     banded = Case("matmul-banded", ((2, 32, 3), (2, 3, 90)), ops.matmul)
     test_schedules_give_the_results_of_the_interpreter(banded)
 

@@ -127,7 +127,7 @@ def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(name, cy
     launches, single = (FAMILY.write(program, decided, separate=one) for one in (False, True))
     calls = [call for launch in launches.launches for call in launch.calls]
     expected = [call for launch in single.launches for call in launch.calls]
-    assert [(x.function, x.step) for x in calls] == [(x.function, x.step) for x in expected]
+    assert [(x.kernel, x.step) for x in calls] == [(x.kernel, x.step) for x in expected]
     # A loop is repeated by the same launches, or within one launch.
     separate = {
         (repeat.count, single.launches[repeat.first].step, single.launches[repeat.last - 1].step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,51 +153,41 @@ def test_factors_are_read_as_tf32_if_they_are_stored_rounded():
 INSIDE = (Bound(axis_index(M), 0, 4),)
 SAME = Rewrite(buffer=lambda name: "x0" if name == "contract" else name)
 NONE: dict[str, Callable[[], Contraction]] = {
-    "float64": lambda: step_of(ops.matmul, A, B, dtypes=(float64, float64)),
-    "int64": lambda: step_of(ops.matmul, A, B, dtypes=(int64, int64)),
-    "relu": lambda: step_of(lambda x, y: ops.relu(ops.matmul(x, y)), A, B),
-    "scaled": lambda: step_of(lambda x, y: ops.matmul(x, y) * 2.0, A, B),
-    "two dtypes": lambda: step_of(
-        lambda x, y: ops.matmul(ops.cast(x, float32), y), A, B, dtypes=(bfloat16, float32)
+    "float64": partial(step_of, ops.matmul, A, B, dtypes=(float64, float64)),
+    "int64": partial(step_of, ops.matmul, A, B, dtypes=(int64, int64)),
+    "relu": partial(step_of, lambda x, y: ops.relu(x @ y), A, B),
+    "scaled": partial(step_of, lambda x, y: x @ y * 2.0, A, B),
+    "two dtypes": partial(
+        step_of, lambda x, y: ops.cast(x, float32) @ y, A, B, dtypes=(bfloat16, float32)
     ),
-    "rounded operand": lambda: step_of(lambda x, y: ops.matmul(ops.rounded(x, bfloat16), y), A, B),
-    "rounded to TF32": lambda: step_of(
-        lambda x, y: ops.matmul(ops.round_to_tf32(x), ops.round_to_tf32(y)), A, B
+    "rounded operand": partial(step_of, lambda x, y: ops.rounded(x, bfloat16) @ y, A, B),
+    "rounded to TF32": partial(
+        step_of, lambda x, y: ops.round_to_tf32(x) @ ops.round_to_tf32(y), A, B
     ),
-    "one factor stored as TF32": lambda: step_of(
-        lambda x, y: ops.matmul(stored_as_tf32(x), y), A, B
+    "one factor stored as TF32": partial(step_of, lambda x, y: stored_as_tf32(x) @ y, A, B),
+    "rounded result": partial(step_of, lambda x, y: ops.cast(x @ y, float16), A, B),
+    "rounded with a bias": partial(
+        step_of, lambda x, y, z: x @ y + z, A, B, BIAS, dtypes=(float16,) * 3
     ),
-    "rounded result": lambda: step_of(lambda x, y: ops.cast(ops.matmul(x, y), float16), A, B),
-    "rounded with a bias": lambda: step_of(
-        lambda x, y, z: ops.matmul(x, y) + z, A, B, BIAS, dtypes=(float16,) * 3
-    ),
-    "bias along rows": lambda: step_of(
-        lambda x, y, z: ops.matmul(x, y) + ops.reshape(z, (6, 1)), A, B, (6,)
-    ),
-    "bias of another dtype": lambda: step_of(
-        lambda x, y, z: ops.matmul(x, y) + ops.cast(z, float32), A, B, BIAS,
+    "bias along rows": partial(step_of, lambda x, y, z: x @ y + ops.reshape(z, (6, 1)), A, B, (6,)),
+    "bias of another dtype": partial(
+        *(step_of, lambda x, y, z: x @ y + ops.cast(z, float32), A, B, BIAS),
         dtypes=(float32, float32, bfloat16),
     ),
-    "bias and matrix": lambda: step_of(
-        lambda x, y, z, w: ops.matmul(x, y) + z + w, A, B, BIAS, (6, 7)
-    ),
-    "gathered": lambda: step_of(
-        lambda x, i, y: ops.matmul(ops.take(x, i, 0), y), A, (4,), B,
+    "bias and matrix": partial(step_of, lambda x, y, z, w: x @ y + z + w, A, B, BIAS, (6, 7)),
+    "gathered": partial(
+        *(step_of, lambda x, i, y: ops.take(x, i, 0) @ y, A, (4,), B),
         dtypes=(float32, int64, float32),
     ),
-    "padded": lambda: step_of(
-        lambda x, y: ops.matmul(ops.pad(x, ((0, 0), (1, 0))), y), A, (6, 7)
+    "padded": partial(step_of, lambda x, y: ops.pad(x, ((0, 0), (1, 0))) @ y, A, (6, 7)),
+    "every second column": partial(step_of, lambda x, y: x[:, ::2] @ y, (6, 10), B),
+    "backwards": partial(step_of, lambda x, y: ops.flip(x, 1) @ y, A, B),
+    "broadcast batch": partial(step_of, lambda x, y: ops.broadcast_to(x, (3, *A)) @ y, A, (3, *B)),
+    "windows": partial(
+        *(step_of, lambda x, y: ops.conv(x, y, 1, 0, dilations=1, groups=1)),
+        *((1, 2, 5, 5), (3, 2, 2, 2)),
     ),
-    "every second column": lambda: step_of(lambda x, y: ops.matmul(x[:, ::2], y), (6, 10), B),
-    "backwards": lambda: step_of(lambda x, y: ops.matmul(ops.flip(x, 1), y), A, B),
-    "broadcast batch": lambda: step_of(
-        lambda x, y: ops.matmul(ops.broadcast_to(x, (3, *A)), y), A, (3, *B)
-    ),
-    "windows": lambda: step_of(
-        lambda x, y: ops.conv(x, y, strides=1, padding=0, dilations=1, groups=1),
-        (1, 2, 5, 5), (3, 2, 2, 2),
-    ),
-    "empty": lambda: step_of(ops.matmul, (3, 0), (0, 2)),
+    "empty": partial(step_of, ops.matmul, (3, 0), (0, 2)),
     "an iteration": lambda: read(index=LEFT.index + axis_index(Axis("iteration", 4)) * 30),
     "rows at one place": lambda: read(index=axis_index(K)),
     "rows that overlap": lambda: read(index=axis_index(M) * 2 + axis_index(K)),
@@ -205,16 +196,12 @@ NONE: dict[str, Callable[[], Contraction]] = {
     "a guarded operand": lambda: read(bounds=INSIDE),
     "a guarded matrix": lambda: added(Load("x2", STORE.index, float32, INSIDE)),
     "a row of the result": lambda: added(Load(STORE.buffer, axis_index(N), float32)),
-    "another element of the result": lambda: added(
-        Load(STORE.buffer, STORE.index + 1, float32)
-    ),
+    "another element of the result": lambda: added(Load(STORE.buffer, STORE.index + 1, float32)),
     "a literal that is added": lambda: added(Literal(1.0, float32)),
     "a literal operand": lambda: replace(STEP, left=Literal(1.0, float32)),
     "a result that is an operand": lambda: SAME.record(STEP),
-    "two stores": lambda: replace(
-        STEP, stores=(STORE, Store("copy", STORE.index, STORE.value))
-    ),
-}  # fmt: skip
+    "two stores": lambda: replace(STEP, stores=(STORE, Store("copy", STORE.index, STORE.value))),
+}
 
 
 @pytest.mark.parametrize("name", NONE)
@@ -226,7 +213,7 @@ def test_the_sums_of_any_epilogue_are_a_plain_product():
     step = step_of(lambda x, y, z: ops.tanh(ops.matmul(x, y) + z), A, B, BIAS)
     workspaces = StepWorkspaces("step")
     sums, loop = without_epilogue(step, workspaces)
-    (workspace,) = workspaces.made()
+    (workspace,) = workspaces.made
     found = plain_product(sums)
     assert found is not None
     assert (found.result, workspace.size) == (workspace.name, 42)
@@ -287,7 +274,7 @@ def rounded_then(after: Callable[[Tensor, Tensor], Tensor]) -> Contraction:
 def test_sums_that_are_only_used_rounded_are_stored_so(after, dtype):
     step, workspaces = rounded_then(after), StepWorkspaces("step")
     sums, loop = without_epilogue(step, workspaces)
-    (workspace,) = workspaces.made()
+    (workspace,) = workspaces.made
     found = plain_product(sums)
     assert found is not None
     assert found.product.result.dtype == workspace.dtype.name == dtype.name

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lamina.base.shapes import float32, int64
-from lamina.engines.gpu.step_times import Changed, StepTimes, changed_by
+from lamina.engines.gpu.step_times import Changed, changed_by, pieces_of
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Load
@@ -52,9 +52,9 @@ def runs_of(seconds: float, changed: Changed = NOTHING, runs: int = 2) -> list[A
     driver: Any = FakeDriver(seconds)
     launches: Any = [(3, "a", None), (3, "b", None)]
     saved: Any = FakeRecording()
-    times = StepTimes(driver, launches, {3: changed}, {"p": "p of the device"}, saved)
+    (piece,) = pieces_of(driver, launches, {3: changed}, {"p": "p of the device"}, saved)
     for _ in range(runs):
-        assert times.run() == [(3, pytest.approx(2 * seconds))]
+        assert (piece.step, piece.run()) == (3, pytest.approx(2 * seconds))
     return driver.done
 
 
@@ -82,8 +82,9 @@ def test_a_step_that_may_not_see_what_it_changes_runs_once():
 def test_iterations_of_a_step_are_timed_one_by_one():
     driver: Any = FakeDriver(1.0)
     launches: Any = [(0, "a", 0), (1, "b", 0), (0, "a", 1), (1, "b", 1), (2, "c", None)]
-    times = StepTimes(driver, launches, dict.fromkeys(range(3), NOTHING), {}, FakeRecording())  # pyright: ignore
-    assert [step for step, _ in times.run()] == [0, 1, 0, 1, 2]
+    pieces = pieces_of(driver, launches, dict.fromkeys(range(3), NOTHING), {}, FakeRecording())  # pyright: ignore
+    assert [one.step for one in pieces] == [0, 1, 0, 1, 2]
+    assert [one.run() for one in pieces] == [1.0] * 5
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from error_texts import error_text
-from gpu_cases import TRAITS
+from gpu_cases import TRAITS, timed_candidates
 from harness import run_program
 from program_cases import program_of
 
@@ -21,17 +21,16 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import Array, float32
 from lamina.cli import main
-from lamina.codegen.signatures import Signatures
 from lamina.codegen.words import OPENCL
 from lamina.engines.engine import Candidate, TunedStep
 from lamina.engines.gpu import memory as device_memory
 from lamina.engines.gpu.contraction_schedules import costs_of_schedules
 from lamina.engines.gpu.decisions import MOST_PROMISING, candidates, position_bits, promising
+from lamina.engines.gpu.family import SingleSteps
 from lamina.engines.gpu.gpus import GpuFamily, target_for
 from lamina.engines.gpu.memory import DeviceMemory
 from lamina.engines.gpu.rates import Rates
-from lamina.engines.gpu.single_steps import single_step, written_by
-from lamina.engines.gpu.tuning import Tuner, _best, _fill, timed_candidates
+from lamina.engines.gpu.tuning import Tuner, _best, _fill
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.simd.decide import candidates as of_processors
 from lamina.engines.simd.decide.schedule import GemmSchedule
@@ -45,7 +44,6 @@ from lamina.program.target import Target
 
 # A product that is worth tuning on any device.
 SIZE = 256
-FOREVER = float("inf")
 
 
 def network(target: Target, size: int = SIZE) -> Program:
@@ -58,8 +56,7 @@ def network(target: Target, size: int = SIZE) -> Program:
 
 
 def alone_of(program: Program) -> list[Program]:
-    signatures, written = Signatures(program), written_by(program)
-    return [single_step(program, n, signatures, written) for n in range(len(program.steps))]
+    return [*map(SingleSteps(program).program, range(len(program.steps)))]
 
 
 def feeds(size: int = SIZE) -> dict[str, Array]:
@@ -346,7 +343,7 @@ def test_candidates_of_every_step_run(layers, kind, engine, driver, training_pro
     for one in alone_of(program):
         if one not in seen:
             seen.append(one)
-            found, complete = timed_candidates(one, family, lambda: driver, FakeTimer(), FOREVER)
+            found, complete = timed_candidates(one, family, driver, FakeTimer())
             assert complete
             assert not any(each.problem for each in found)
             timed += len(found) > 1

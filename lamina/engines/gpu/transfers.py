@@ -1,7 +1,11 @@
-"""Uploads while the host continues: inputs of single runs, and examples that are streamed.
+"""Transfers by a device while the host continues, and by several threads of the host.
 
-On a device that copies while kernels run, large inputs are uploaded early: a second queue copies
-them to upload buffers during the run before, and the run begins with copies on the device.
+Uploads are inputs of single runs, and examples that are streamed. On a device that copies while
+kernels run, large inputs are uploaded early: a second queue copies them to upload buffers during
+the run before, and the run begins with copies on the device.
+
+Downloads are large results. A device writes fast to memory that it knows, but results are arrays of
+the caller's; drivers would copy them by one thread.
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ from typing import final
 
 import numpy as np
 
-from lamina.base.copies import by_threads, stretches
+from lamina.base import copies
 from lamina.base.shapes import Array
 from lamina.engines.gpu.driver import Buffer, Driver, Event, Queue
-from lamina.engines.gpu.memory import DeviceMemory, HostBlock
+from lamina.engines.gpu.memory import DeviceMemory, HostBlock, fill_from_buffer
 from lamina.program.program import Buffer as Input
 
 # The host fills a slot while the device copies from another one. The queue holds at most as many
@@ -25,6 +29,8 @@ from lamina.program.program import Buffer as Input
 _LEAST_SLOTS, _MOST_SLOTS = 2, 16
 _BYTES_OF_SLOTS = 1 << 20
 _ALIGNMENT_BYTES = 64
+# The pieces of a download that are on their way at the same time.
+_SLOTS = 8
 
 
 @final
@@ -99,11 +105,11 @@ class Uploads:
             if source.flags.c_contiguous:
                 own, source = own.reshape(-1), source.reshape(-1)
             each = own[:1].nbytes
-            for rows in stretches(len(own), each):
+            for rows in copies.stretches(len(own), each):
                 work.append(partial(np.copyto, own[rows], source[rows], casting="no"))
                 sends.append(partial(queue.send, targets[number], own[rows], rows.start * each))
         # The device copies the first pieces while the host still copies the others.
-        by_threads(work, self._size, lambda number: transfers.append(sends[number]()))
+        copies.by_threads(work, self._size, lambda number: transfers.append(sends[number]()))
         return list(transfers)
 
     def release(self) -> None:
@@ -169,3 +175,43 @@ class DeviceStaging:
         finally:
             for one in (*blocks.values(), *memories.values()):
                 one.release()
+
+
+@final
+class Downloads:
+    """Host memory through which large results are copied; it is allocated for the first of them."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._slots: HostBlock | None = None
+
+    def fill(self, array: Array, buffer: Buffer) -> None:
+        """Fills a contiguous array from the beginning of a buffer, after all commands so far."""
+        if array.nbytes <= copies.PIECE_BYTES or not self._driver.traits.uploads_during_runs:
+            fill_from_buffer(self._driver, buffer, array)
+            return
+        if self._slots is None:
+            self._slots = HostBlock(self._driver, _SLOTS * copies.PIECE_BYTES)
+        slots, target = self._slots.array, array.reshape(-1).view(np.uint8)
+        with self._driver.errors("reading memory"):
+            queue = self._driver.queue
+            for first in range(0, len(target), len(slots)):
+                some = target[first : first + len(slots)]
+                work: list[partial[None]] = []
+                for start in range(0, len(some), copies.PIECE_BYTES):
+                    own = some[start : start + copies.PIECE_BYTES]
+                    slot = slots[start : start + len(own)]
+                    event = queue.fetch(slot, buffer, first + start)
+                    work.append(partial(_finish, event, own, slot))
+                queue.flush()
+                copies.by_threads(work, array.nbytes)
+
+    def release(self) -> None:
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            slots.release()
+
+
+def _finish(event: Event, target: Array, slot: Array) -> None:
+    event.wait()
+    np.copyto(target, slot)
