@@ -22,12 +22,15 @@ from lamina.program.scalar import Scalar
 __all__ = ["broadcast_to", "sum_to"]
 
 
-def _infer_broadcast(x: Tensor, shape: Shape) -> Typed:
+def _can_be_repeated(shape: Shape, to: Shape) -> bool:
     try:
-        fits = broadcast(x.shape, shape) == shape
+        return broadcast(shape, to) == to
     except LaminaError:
-        fits = False
-    if not fits:
+        return False
+
+
+def _infer_broadcast(x: Tensor, shape: Shape) -> Typed:
+    if not _can_be_repeated(x.shape, shape):
         raise ShapeError(
             "broadcast_to: the tensor cannot be repeated to this shape",
             facts=(("tensor", described(x)), ("new shape", shape_text(shape))),
@@ -127,23 +130,14 @@ def sum_to(x: Tensor, shape: Shape) -> Tensor:
     x, shape = as_tensor(x), shape_of(shape)
     if x.shape == shape:
         return x
-    _require_summed(x, shape)
-    new = x.rank - len(shape)
-    axes = tuple(range(new)) + tuple(
-        axis + new for axis, dim in enumerate(shape) if dim == 1 and x.shape[axis + new] != 1
-    )
-    return reshape(sum_axes(x, axes), shape)
-
-
-def _require_summed(x: Tensor, shape: Shape) -> None:
-    """Raises ShapeError unless a tensor of that shape was repeated to x's."""
-    try:
-        fits = broadcast(shape, x.shape) == x.shape
-    except LaminaError:
-        fits = False
-    if not fits:
+    if not _can_be_repeated(shape, x.shape):
         raise ShapeError(
             "sum_to: a tensor of this shape cannot be repeated to the tensor's shape",
             facts=(("tensor", described(x)), ("shape", shape_text(shape))),
             advice="Counted from the last, its dimensions must be equal or 1.",
         )
+    new = x.rank - len(shape)
+    axes = tuple(range(new)) + tuple(
+        axis + new for axis, dim in enumerate(shape) if dim == 1 and x.shape[axis + new] != 1
+    )
+    return reshape(sum_axes(x, axes), shape)

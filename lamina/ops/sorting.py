@@ -129,9 +129,8 @@ def _selected(x: Tensor, count: int, axis: int, descending: bool) -> Tensor:
     """
     extent = x.shape[axis]
     key = ops.cast(apply(RANK_KEY, x, descending=descending), int64)
-    position = ops.reshape(
-        ops.arange(extent), tuple(extent if n == axis else 1 for n in range(x.rank))
-    )
+    along = [extent if n == axis else 1 for n in range(x.rank)]
+    position = ops.reshape(ops.arange(extent), along)
     pairs = key * 2**_LOW_BITS + position
     least = [ops.min(pairs, axis, keepdims=True)]
     while len(least) < count:
