@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from training_cases import network, same
+from training_cases import classifier, examples, network, same
 
 import lamina as lm
 from lamina.base.shapes import Array, as_dtype, converted, promote
@@ -21,16 +21,6 @@ HOW: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-2), "b
 
 def halved(array: Array, half: str) -> Array:
     return converted(array, as_dtype(half).numpy)
-
-
-def examples(count: int = 96) -> tuple[Array, Array]:
-    generator = np.random.default_rng(0)
-    x = generator.standard_normal((count, 20), "float32")
-    return x, (x @ generator.standard_normal((20, 5))).argmax(1)
-
-
-def classifier() -> lm.Network:
-    return lm.Sequential(lm.Input(20), lm.Linear(32), lm.ReLU(), lm.Linear(5))
 
 
 INTEGERS = ("int8", "int16", "uint16", "uint8", "int32", "int64")
