@@ -66,15 +66,23 @@ def products_of(program: Program, processor: HostProcessor) -> list[GemmSchedule
     return [one for one in steps if isinstance(one, GemmSchedule)]
 
 
-@pytest.fixture(scope="module")
-def assembly() -> str:
+def checked_assembly(program: Program) -> str:
+    """Each function that calls micro-kernels configures tiles before, and releases them once."""
+    assembly = listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
+    functions = re.split(r"^(?=\w+:\s)", assembly, flags=re.MULTILINE)
+    callers = [text for text in functions if re.search(r"callq?\s+amx_", text)]
+    assert callers
+    for text in callers:
+        words = re.findall(r"\t(ldtilecfg|tilerelease|callq?\tamx_)", text)
+        assert words[0] == "ldtilecfg"
+        assert words[-1] == "tilerelease"
+        assert words.count("tilerelease") == 1
+    return assembly
+
+
+def test_a_micro_kernel_loads_each_operand_once_for_four_products():
     net = lm.Sequential(lm.Input(130), lm.Linear(64))
-    program = rounded(net, 70, lm.MSE(), lm.SGD(0.1))
-    return listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
-
-
-def test_a_micro_kernel_loads_each_operand_once_for_four_products(assembly):
-    check_configurations(assembly)
+    assembly = checked_assembly(rounded(net, 70, lm.MSE(), lm.SGD(0.1)))
     body = re.search(
         r"^amx_24x2_\d+_over_kx32_from_zero:(.*?)\tretq", assembly, re.MULTILINE | re.DOTALL
     )
@@ -90,18 +98,6 @@ def test_a_micro_kernel_loads_each_operand_once_for_four_products(assembly):
         "tdpbf16ps": ["640", "741", "652", "753"],
         "tilestored": ["0", "1", "2", "3"],
     }
-
-
-def check_configurations(assembly: str) -> None:
-    """Each function that calls micro-kernels configures tiles before, and releases them once."""
-    functions = re.split(r"^(?=\w+:\s)", assembly, flags=re.MULTILINE)
-    callers = [text for text in functions if re.search(r"callq?\s+amx_", text)]
-    assert callers
-    for text in callers:
-        words = re.findall(r"\t(ldtilecfg|tilerelease|callq?\tamx_)", text)
-        assert words[0] == "ldtilecfg"
-        assert words[-1] == "tilerelease"
-        assert words.count("tilerelease") == 1
 
 
 @pytest.mark.parametrize("workload", ["mlp", "transformer"])
@@ -275,16 +271,10 @@ def kernels_of(program: Program, processor: HostProcessor = SAPPHIRE_RAPIDS) -> 
     return set(re.findall(r"@amx_(\d+x\d)_", write_program(program, processor).text))
 
 
-@pytest.fixture(scope="module")
-def convolution() -> str:
-    program = Convolution((8, 40), (3, 3), n=48, padding=(1, 1)).program()
-    return listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
-
-
-def test_a_convolution_multiplies_in_tile_registers(convolution):
-    check_configurations(convolution)
-    assert "tdpbf16ps" in convolution
-    assert "vdpbf16ps" not in convolution
+def test_a_convolution_multiplies_in_tile_registers():
+    assembly = checked_assembly(Convolution((8, 40), (3, 3), n=48, padding=(1, 1)).program())
+    assert "tdpbf16ps" in assembly
+    assert "vdpbf16ps" not in assembly
 
 
 @pytest.mark.parametrize("workload", ["vgg", "resnet-18"])

@@ -82,8 +82,8 @@ def apply(
     return result[:size]
 
 
-def ulps(found: Array, expected: Array) -> Array:
-    """The distance in units in the last place; infinite if only one is NaN or infinite."""
+def check_units(found: Array, expected: Array, *arguments: Array) -> None:
+    """Values are at most `MOST_ULP` units off; both are NaN or infinite, or none."""
     with np.errstate(over="ignore"):
         rounded = expected.astype(found.dtype)
     same = (found == rounded) | (np.isnan(found) & np.isnan(rounded))
@@ -91,11 +91,7 @@ def ulps(found: Array, expected: Array) -> Array:
     with np.errstate(all="ignore"):
         distance = np.abs(found.astype(expected.dtype) - expected) / spacing
     # A value that overflows in one may be the largest number in the other.
-    return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance)).astype(float)
-
-
-def check_units(found: Array, expected: Array, *arguments: Array) -> None:
-    error = ulps(found, expected)
+    error = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance)).astype(float)
     worst = int(np.argmax(error))
     named = ", ".join(repr(one[worst]) for one in arguments)
     assert error[worst] <= MOST_ULP, f"of {named}: {error[worst]:.2f} units off"

@@ -217,15 +217,12 @@ def test_packed_weights_follow_the_parameters_of_copies():
         np.testing.assert_array_equal(other.predict(x), np.broadcast_to(bias, (64, 64)))
 
 
-def reduction(size: int) -> Program:
+@pytest.mark.parametrize(("size", "expected"), [(1000, (1, 0)), (100_000, (2, 1))])
+def test_long_reductions_are_split_into_blocks_for_all_threads(size, expected):
     x = lm.Input(size)
-    return lm.Network(inputs=x, outputs=lm.ops.sum(lm.ops.exp(x))).plan(1).program
-
-
-def test_long_reductions_are_split_into_blocks_for_all_threads():
-    short, long = (write_program(reduction(size), PROCESSOR) for size in (1000, 100_000))
-    assert (short.layout.threads, len(short.layout.shared_offsets)) == (1, 0)
-    assert (long.layout.threads, len(long.layout.shared_offsets)) == (2, 1)
+    program = lm.Network(inputs=x, outputs=lm.ops.sum(lm.ops.exp(x))).plan(1).program
+    layout = write_program(program, PROCESSOR).layout
+    assert (layout.threads, len(layout.shared_offsets)) == expected
 
 
 @pytest.mark.parametrize(

@@ -94,29 +94,16 @@ def winograd(program: Program, processor: HostProcessor | None = None) -> Schedu
     return decide(program, processor, forced)
 
 
-@pytest.fixture(scope="module")
-def programs() -> list[Program]:
-    """The programs that the conformance suite compares with the oracle."""
-    return [compiled(WindowedGraph(seed).graph) for seed in SEEDS]
-
-
-@pytest.fixture(scope="module")
-def filtered_programs() -> list[Program]:
-    """Its programs with windows of 3x3 and 5x5, and with rounded operands."""
-    graphs = [FilteredGraph(seed).graph for seed in FILTERED_SEEDS]
-    graphs += [
-        with_rounded_products(FilteredGraph(s).graph, bfloat16)
-        for s in FILTERED_SEEDS
-        if s % 5 != 4
-    ]
-    return [compiled(graph) for graph in graphs]
-
-
-def test_the_graphs_of_the_conformance_suite_take_every_algorithm(programs, filtered_programs):
+def test_the_graphs_of_the_conformance_suite_take_every_algorithm():
+    graphs = [WindowedGraph(seed).graph for seed in SEEDS]
+    # With windows of 3x3 and 5x5, and with rounded operands.
+    filtered = {seed: FilteredGraph(seed).graph for seed in FILTERED_SEEDS}
+    rounded = [graph for seed, graph in filtered.items() if seed % 5 != 4]
+    graphs += [*filtered.values(), *(with_rounded_products(one, bfloat16) for one in rounded)]
     # Wide vectors and caches of a common size: how often each algorithm pays depends on these.
     processor = replace(ZEN_4, bfloat16_pairs=False, level1_bytes=48 << 10)
     taken = Counter[str]()
-    for program in (*programs, *filtered_programs):
+    for program in map(compiled, graphs):
         for schedule, windowed in windows_of(program, decide(program, processor)):
             kinds = {
                 "": True,

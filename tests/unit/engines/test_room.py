@@ -107,10 +107,11 @@ def test_a_model_that_does_not_fit_is_refused(engine, leave):
     )
 
 
-INITIALIZERS = (lm.init.Uniform(0.5, 1.0), lm.init.XavierUniform(), lm.init.KaimingUniform())
-
-
-@pytest.mark.parametrize("initializer", INITIALIZERS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "initializer",
+    [lm.init.Uniform(0.5, 1.0), lm.init.XavierUniform(), lm.init.KaimingUniform()],
+    ids=lambda one: type(one).__name__,
+)
 def test_initial_values_are_counted_once_while_they_are_drawn(initializer):
     shape = (4096, 512)
     initializer(shape, 0, 0)
@@ -244,11 +245,6 @@ def test_a_training_needs_exactly_the_memory_of_its_bill(available):
         attach(model, 64)
 
 
-def running_sum(engine: str) -> Any:
-    x = lm.Input()
-    return lm.compile(x, ops.cumsum(x, 0), engine)
-
-
 USES: dict[str, Callable[[lm.Model, Any], object]] = {
     "a batch of 2,000 examples": lambda model, _: model.predict(np.ones((2000, 4), "float32")),
     "a batch of 4,000 examples": lambda _, run: run(np.ones(4000, "float32")),
@@ -259,7 +255,8 @@ USES: dict[str, Callable[[lm.Model, Any], object]] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("subject", USES)
 def test_every_use_of_a_model_is_checked_against_the_available_memory(subject, engine, leave):
-    model, run = lm.Model(network(100), engine), running_sum(engine)
+    model, x = lm.Model(network(100), engine), lm.Input()
+    run = lm.compile(x, ops.cumsum(x, 0), engine)
     leave(100)
     with pytest.raises(EngineError, match=f"{subject} needs more memory than there is"):
         USES[subject](model, run)
