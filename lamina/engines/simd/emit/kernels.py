@@ -6,12 +6,11 @@ the addresses of workspaces, then those of the step's buffers.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, final
 
-from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import float32
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.builder import Module
@@ -162,36 +161,24 @@ class _Writer:
         default_factory=dict[Any, Any]
     )
 
-    @property
-    def schedule(self) -> Schedule:
-        return self.written.schedule
-
-    @cached_property
-    def prepacked(self) -> dict[int, Prepacking]:
-        return {number: one for one in self.schedule.prepackings for number in one.users}
-
-    @cached_property
-    def column_sums(self) -> dict[int, list[int]]:
-        return self.schedule.column_sums()
-
     def write(self, only: int | None) -> None:
-        program, written = self.program, self.written
+        program, written, schedule = self.program, self.written, self.written.schedule
         # The largest come first, because smaller ones then fit between them.
-        for one in sorted(self.schedule.prepackings, key=lambda one: -one.bytes):
+        for one in sorted(schedule.prepackings, key=lambda one: -one.bytes):
             if one.name not in written.kept:
                 offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
                 written.workspace_offsets[one.name] = offset
         if only is not None:
-            scheduled = self.schedule.steps[only]
+            scheduled = schedule.steps[only]
             only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
-        prepackings = defaultdict[int, list[tuple[Prepacking, Slices]]](list)
-        packings = zip(self.schedule.prepackings, self.schedule.packing_kernels, strict=True)
-        for one, shares in packings:
-            prepackings[one.before].append((one, shares))
+        packings = [*zip(schedule.prepackings, schedule.packing_kernels, strict=True)]
+        prepacked = {number: one for one in schedule.prepackings for number in one.users}
+        column_sums = schedule.column_sums()
         first_call = 0
-        for number in range(len(program.steps)):
+        for number, step in enumerate(schedule.steps):
             repeat = program.repeated(number)
-            before = prepackings[number] if only in (None, number) else []
+            is_written = only in (None, number)
+            before = [pair for pair in packings if is_written and pair[0].before == number]
             for one, shares in before:
                 if one.iteration is None:
                     self._prepacking(number, one, shares)
@@ -200,8 +187,10 @@ class _Writer:
             for one, shares in before:
                 if one.iteration is not None:
                     self._prepacking(number, one, shares)
-            if only in (None, number):
-                self._step(number, repeat.axis if repeat is not None else None)
+            if is_written and not isinstance(step, FusedSum):
+                axis = repeat.axis if repeat is not None else None
+                sums = column_sums.get(number, [])
+                self._step(number, step, sums, axis, prepacked.get(number))
             if repeat is not None and repeat.last == number + 1:
                 last = len(written.calls)
                 written.loops.append(RepeatedCalls(first_call, last, repeat.axis.extent))
@@ -223,13 +212,16 @@ class _Writer:
         else:
             self.written.calls += calls
 
-    def _step(self, number: int, iteration: Axis | None) -> None:
+    def _step(
+        self,
+        number: int,
+        schedule: StepSchedule,
+        fused: Sequence[int],
+        iteration: Axis | None,
+        prepacked: Prepacking | None,
+    ) -> None:
         """Writes the kernels of a step, and of the column sums that are fused after it."""
-        schedule = self.schedule.steps[number]
-        if isinstance(schedule, FusedSum):
-            return
-        fused = self.column_sums.get(number, [])
-        sums = (self.schedule.steps[one] for one in fused)
+        sums = (self.written.schedule.steps[one] for one in fused)
         nests = [one.nest for one in sums if isinstance(one, FusedSum)]
         steps = [self.program.steps[one] for one in (number, *fused)]
         schedules = (schedule, *(LoopSchedule((nest,)) for nest in nests))
@@ -249,7 +241,7 @@ class _Writer:
             ]
             return emit_contraction(context, name, step, schedule, column_sums)
 
-        shares, prepacked = self.schedule.kernels[number], self.prepacked.get(number)
+        shares = self.written.schedule.kernels[number]
         self.written.calls += self._calls(number, signed, shares, prepacked, write)
 
     def _calls(
