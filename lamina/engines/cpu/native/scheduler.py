@@ -78,9 +78,12 @@ def emit_scheduler(waiting: Waiting) -> Module:
     _emit_wait(module, waiting)
     _emit_join(module, waiting.machine)
     _emit_run_job(module, waiting.machine)
-    _emit_help(module)
+    code = module.function("help", (_STATE, _THREAD), internal=False)
+    state, thread = code.parameters
+    code.call_void("join", state, thread, _byte(code, state, LEAVING), HELPER_SPINS)
     _emit_leave(module)
-    _emit_read_ticks(module, waiting.machine)
+    code = module.function("read_ticks", (("address", POINTER),), internal=False)
+    code.store(_emit_ticks(code, waiting.machine), code.parameters[0])
     return module
 
 
@@ -371,12 +374,6 @@ def _emit_run_job(module: Module, machine: str) -> None:
     set_word(code, job, jobs.DONE, word_of(code, job, jobs.DONE) + runs)
 
 
-def _emit_help(module: Module) -> None:
-    code = module.function("help", (_STATE, _THREAD), internal=False)
-    state, thread = code.parameters
-    code.call_void("join", state, thread, _byte(code, state, LEAVING), HELPER_SPINS)
-
-
 def _emit_leave(module: Module) -> None:
     """`leave(state, threads)`: dismisses every helper; none of them holds a claim."""
     code = module.function("leave", (_STATE, ("threads", I64)), internal=False)
@@ -385,8 +382,3 @@ def _emit_leave(module: Module) -> None:
     _add_atomic(code, _byte(code, state, GENERATION))
     with code.loop(0, threads) as each:
         code.call_void("wake_sleeper", state, _slot(code, state, each.index))
-
-
-def _emit_read_ticks(module: Module, machine: str) -> None:
-    code = module.function("read_ticks", (("address", POINTER),), internal=False)
-    code.store(_emit_ticks(code, machine), code.parameters[0])
