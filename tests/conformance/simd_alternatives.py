@@ -49,7 +49,6 @@ from lamina.engines.simd.decide.windows import (
     paired_readings,
     readings,
 )
-from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.engines.simd.processor import Processor
 from lamina.program.program import Program
 from lamina.program.steps import COMBINING, Contraction, Loop, Reduce, Step
@@ -197,12 +196,12 @@ def _of_windows(step: Contraction, processor: Processor) -> Iterator[WindowSched
     full = processor.vector_bytes // step.dtype.itemsize
     n = step.extents[2]
     pairs = processor.bfloat16_pairs and can_be_paired(step)
-    every = [*readings(step).items(), *(paired_readings(step).items() if pairs else ())]
-    for algorithm, windowed in every:
+    for windowed in (*readings(step).values(), *(paired_readings(step).values() if pairs else ())):
         narrow, wide = Panels(max(full // 2, 2), 1, n), Panels(full, 2, n)
         for panels, tile_m, is_small in ((narrow, 3, True), (wide, 5, False)):
-            yield _over_windows(windowed, algorithm, panels, processor, tile_m, is_small=is_small)
-        if processor.bfloat16_tiles and algorithm == IMPLICIT_GEMM and can_be_amx(windowed, wide):
+            yield _over_windows(windowed, panels, processor, tile_m, is_small=is_small)
+        is_implicit = windowed.algorithm == IMPLICIT_GEMM
+        if processor.bfloat16_tiles and is_implicit and can_be_amx(windowed, wide):
             yield from _amx_windows(windowed, processor)
 
 
@@ -211,14 +210,11 @@ def _amx_windows(windowed: Windowed, processor: Processor) -> Iterator[WindowSch
     n = windowed.step.extents[2]
     for vectors, tile_m, is_small in ((1, 5, True), (2, 21, False)):
         panels = Panels(AMX_STEPS, vectors, n)
-        yield _over_windows(
-            windowed, IMPLICIT_GEMM, panels, processor, tile_m, is_small=is_small, amx=True
-        )
+        yield _over_windows(windowed, panels, processor, tile_m, is_small=is_small, amx=True)
 
 
 def _over_windows(
     windowed: Windowed,
-    algorithm: str,
     panels: Panels,
     processor: Processor,
     tile_m: int,
@@ -226,14 +222,14 @@ def _over_windows(
     is_small: bool,
     amx: bool = False,
 ) -> WindowSchedule:
-    positions = windowed.tiles[0]
+    algorithm, positions = windowed.algorithm, windowed.tiles[0]
     block, images = positions, 1
     if is_small and algorithm != COL2IM:
         block = -(-positions // 2)
     elif algorithm != COL2IM and can_have_images(windowed):
         images = windowed.outer.extent
     split_m = partial_sums = 1
-    channels = windowed.image.sides[-1].axis.extent if is_winograd(algorithm) else 0
+    channels = windowed.channels if windowed.filtering else 0
     if algorithm == WEIGHT_GRADIENT:
         split_m = min(m_tiles_of(windowed, block, tile_m).count, 2)
     if algorithm in (WEIGHT_GRADIENT, *WINOGRAD_WEIGHT_GRADIENT.values()):
@@ -247,7 +243,7 @@ def _over_windows(
     choices = WindowChoices(
         *(tile_m, block, images, split_m, partial_sums, channels, panels_at_once, amx)
     )
-    schedule = window_schedule(windowed, algorithm, panels, processor, choices)
+    schedule = window_schedule(windowed, panels, processor, choices)
     return _packed_otherwise(schedule) if is_small else schedule
 
 

@@ -37,7 +37,6 @@ from lamina.engines.simd.decide.windows import (
     Windowed,
     readings,
 )
-from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.errors import EngineError
 from lamina.graph import Graph, Tensor, evaluate
 from lamina.ops.differentiate import gradients
@@ -85,11 +84,11 @@ def winograd(program: Program, processor: HostProcessor | None = None) -> Schedu
     """
     processor = processor or host()
     forced = {
-        number: schedule_by(windowed, algorithm, panels_of(step, processor), processor)
+        number: schedule_by(windowed, panels_of(step, processor), processor)
         for number, step in enumerate(program.steps)
         if isinstance(step, Contraction)
-        for algorithm, windowed in readings(step).items()
-        if is_winograd(algorithm)
+        for windowed in readings(step).values()
+        if windowed.filtering
     }
     return decide(program, processor, forced)
 

@@ -31,7 +31,6 @@ from lamina.engines.simd.decide.schedule import (
 )
 from lamina.engines.simd.decide.tiles import balanced_tile_m
 from lamina.engines.simd.decide.windows import IMPLICIT_GEMM, WEIGHT_GRADIENT, readings
-from lamina.engines.simd.decide.winograd import is_winograd
 from lamina.engines.simd.processor import Processor
 from lamina.program.steps import Contraction, Loop, Step
 
@@ -94,13 +93,13 @@ def _of_windows(
     # Of the two that read windows directly, the other one would read with gaps.
     unsuitable = IMPLICIT_GEMM if k_runs_outermost(step) else WEIGHT_GRADIENT
     others = [one for one in known if one not in (decided.algorithm, unsuitable)]
-    others.sort(key=is_winograd, reverse=True)
+    others.sort(key=lambda name: known[name].filtering is None)
     for algorithm in others[:1]:
-        yield schedule_by(known[algorithm], algorithm, decided.panels, processor)
-    if is_winograd(decided.algorithm):
+        yield schedule_by(known[algorithm], decided.panels, processor)
+    windowed = known[decided.algorithm]
+    if windowed.filtering:
         # Its kernels take a second to compile, and other chunks saved nothing.
         return
-    windowed = known[decided.algorithm]
     changes: list[dict[str, int]] = []
     if decided.algorithm == WEIGHT_GRADIENT:
         outer = windowed.outer.extent // decided.images
@@ -112,4 +111,4 @@ def _of_windows(
     changes.append({"tile_m": max(decided.tile_m // 2, 1)})
     for change in changes:
         choices = replace(decided, **change)
-        yield window_schedule(windowed, decided.algorithm, decided.panels, processor, choices)
+        yield window_schedule(windowed, decided.panels, processor, choices)

@@ -34,13 +34,11 @@ from lamina.engines.simd.decide.windows import (
     WEIGHT_GRADIENT,
     WINOGRAD,
     Windowed,
-    filtering_of,
     paired_readings,
     readings,
 )
 from lamina.engines.simd.decide.winograd import (
     divisor_near,
-    is_winograd,
     packed_weights,
     winograd_choices,
     winograd_work,
@@ -98,19 +96,19 @@ def schedule_windows(
     if in_registers is not None:
         work, spread = in_registers, None
     works = {
-        algorithm: winograd_work(windowed, algorithm, panels, work, processor)
+        algorithm: winograd_work(windowed, panels, work, processor)
         for algorithm, windowed in known.items()
-        if is_winograd(algorithm) and (rounded or filtering_of(windowed) in FILTERINGS.values())
+        if windowed.filtering and (rounded or windowed.filtering in FILTERINGS.values())
     }
     paying = {algorithm: one for algorithm, one in works.items() if one is not None}
     if paying:
         least = min(paying, key=lambda algorithm: paying[algorithm])
-        return schedule_by(known[least], least, panels, processor)
+        return schedule_by(known[least], panels, processor)
     if spread is not None:
-        return schedule_by(spread, COL2IM, panels, processor)
+        return schedule_by(spread, panels, processor)
     if direct is None:
         return None
-    return schedule_by(direct, without, panels, processor, amx=in_registers is not None)
+    return schedule_by(direct, panels, processor, amx=in_registers is not None)
 
 
 def k_runs_outermost(step: Contraction) -> bool:
@@ -130,29 +128,29 @@ def k_runs_outermost(step: Contraction) -> bool:
 
 
 def schedule_by(
-    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor, *, amx: bool = False
+    windowed: Windowed, panels: Panels, processor: Processor, *, amx: bool = False
 ) -> WindowSchedule:
     """The schedule of an algorithm: blocks and splits that fit the caches and suit the workers."""
-    if is_winograd(algorithm):
-        choices = winograd_choices(windowed, algorithm, panels, processor)
-        return window_schedule(windowed, algorithm, panels, processor, choices)
+    if windowed.filtering:
+        choices = winograd_choices(windowed, panels, processor)
+        return window_schedule(windowed, panels, processor, choices)
     tile_m = AMX_M if amx else largest_tile_m(processor, panels.vectors)
     block, images = windowed.image.positions[0].extent, 1
     splits = 1, 1
-    if algorithm == IMPLICIT_GEMM:
+    if windowed.algorithm == IMPLICIT_GEMM:
         block, images = _blocks(windowed, processor)
-    elif algorithm == WEIGHT_GRADIENT:
+    elif windowed.algorithm == WEIGHT_GRADIENT:
         block, images = _chunks(windowed, panels, processor)
         splits = _splits(windowed, panels, tile_m, (block, images), processor)
     choices = WindowChoices(tile_m, block, images, *splits, channels=0, panels_at_once=1, amx=amx)
-    return window_schedule(windowed, algorithm, panels, processor, choices)
+    return window_schedule(windowed, panels, processor, choices)
 
 
 def window_schedule(
-    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor, choices: WindowChoices
+    windowed: Windowed, panels: Panels, processor: Processor, choices: WindowChoices
 ) -> WindowSchedule:
     """The schedule with these choices, and the work that follows from them."""
-    step = windowed.step
+    step, algorithm = windowed.step, windowed.algorithm
     packing, packed = None, None
     if algorithm in WINOGRAD.values():
         right, packed = PREPACKED, packed_weights(windowed, panels)
@@ -167,7 +165,7 @@ def window_schedule(
     else:
         right = TRANSFORMED
     transposed = windowed.paired and algorithm == WEIGHT_GRADIENT and _can_transpose(windowed)
-    copied = _copied(windowed, algorithm, choices, panels)
+    copied = _copied(windowed, choices, panels)
     return WindowSchedule(
         **choices_of(WindowChoices, choices),
         algorithm=algorithm,
@@ -179,7 +177,7 @@ def window_schedule(
         prepacked=packed,
         unrolled=UNROLLED,
         wide_epilogue=are_wide((store.value for store in step.stores), processor),
-        works=_works(windowed, algorithm, panels, processor, choices),
+        works=_works(windowed, panels, processor, choices),
         paired=windowed.paired,
         transposed=transposed,
     )
@@ -193,14 +191,12 @@ def _can_transpose(windowed: Windowed) -> bool:
     return stride_along(view.load.index, sides[-2].axis) == 1
 
 
-def _copied(
-    windowed: Windowed, algorithm: str, choices: WindowChoices, panels: Panels
-) -> int | None:
+def _copied(windowed: Windowed, choices: WindowChoices, panels: Panels) -> int | None:
     """The side along which the image of a block is copied in vectors; None without an image."""
     if windowed.image.is_direct:
         return None
     lengths = windowed.image.lengths(choices.block * windowed.tile)
-    if is_winograd(algorithm):
+    if windowed.filtering:
         lengths[-1] = choices.channels
     return copied_along(lengths, panels.lanes)
 
@@ -328,7 +324,7 @@ def _splits(
 
 
 def _works(
-    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor, choices: WindowChoices
+    windowed: Windowed, panels: Panels, processor: Processor, choices: WindowChoices
 ) -> tuple[Work, ...]:
     """The work of the kernels of a contraction over windows."""
     b, m, n, k = windowed.step.extents
@@ -338,12 +334,12 @@ def _works(
     cycles = amx_cycles(windowed, panels) if choices.amx else cycles
     outer = windowed.outer.extent // choices.images
     blocks = -(-windowed.image.positions[0].extent // choices.block)
-    if algorithm == IMPLICIT_GEMM:
+    if windowed.algorithm == IMPLICIT_GEMM:
         return (Work(b * outer * blocks, cycles),)
-    if algorithm == COL2IM:
+    if windowed.algorithm == COL2IM:
         return (Work(b * outer, cycles),)
-    if algorithm == WEIGHT_GRADIENT:
+    if windowed.algorithm == WEIGHT_GRADIENT:
         sums = Work(matrices * choices.split_m * choices.partial_sums, cycles)
         total = Work(matrices, float(choices.partial_sums * matrices * m * panels.vectors))
         return (sums,) if choices.partial_sums == 1 else (sums, total)
-    return winograd_works(windowed, algorithm, panels, choices, cycles)
+    return winograd_works(windowed, panels, choices, cycles)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from lamina.base.shapes import DType, size_of
+from lamina.base.shapes import size_of
 from lamina.codegen.axes import merged_axes, stride_along
 from lamina.program.index import Axis, Index, axis_index, row_major
 from lamina.program.program import Buffer
@@ -96,14 +96,14 @@ class Split:
 
     def _finish(self, name: str) -> None:
         """Ends a loop with the stages so far: it stores their locals, which are then loaded."""
-        shape = [axis.extent for axis in self.axes]
+        shape = tuple(axis.extent for axis in self.axes) or (1,)
         offset = row_major(self.axes)
         stores: list[Store] = []
         loaded: dict[str, Scalar] = {}
         for stage in self.stages:
             if isinstance(stage, Reduce):
                 buffer = f"{name}_{stage.local}"
-                self._need(buffer, shape or [1], stage.dtype)
+                self.buffers.append(Buffer(buffer, "temporary", shape, stage.dtype))
                 stores.append(Store(buffer, offset, Local(stage.local, stage.dtype)))
                 loaded[stage.local] = Load(buffer, offset, stage.dtype)
         change = Rewrite(locals=loaded)
@@ -117,9 +117,9 @@ class Split:
         outer, *rest = stage.axes
         length, left = divmod(outer.extent, self.blocks)
         block, inner = Axis("block", self.blocks), Axis(outer.name, length)
-        shape = [*(axis.extent for axis in self.axes), self.blocks]
+        shape = (*(axis.extent for axis in self.axes), self.blocks)
         name = f"partial_{stage.local}"
-        self._need(name, shape, stage.dtype)
+        self.buffers.append(Buffer(name, "temporary", shape, stage.dtype))
         offset = row_major((*self.axes, block))
 
         def value_at(position: Index) -> Scalar:
@@ -137,9 +137,6 @@ class Split:
             axes = (end, *rest)
             combining.append(replace(stage, local=f"{stage.local}_rest", axes=axes, value=value))
         return partial, combining
-
-    def _need(self, name: str, shape: Sequence[int], dtype: DType) -> None:
-        self.buffers.append(Buffer(name, "temporary", tuple(shape), dtype))
 
     def _reduce_with_locals(self, stage: Reduce) -> Reduce:
         return replace(stage, value=Rewrite(locals=self.renamed).scalar(stage.value))
@@ -169,11 +166,7 @@ def _is_of_columns(stage: Reduce, column: Axis) -> bool:
 
 def _joined(one: Loop, other: Loop) -> Loop:
     """Two loops over partial results, joined to one that reads shared operands once."""
-    reduces: list[Stage] = []
-    stores: list[Store] = []
-    for stage in (*one.stages, *other.stages):
-        if isinstance(stage, Write):
-            stores += stage.stores
-        else:
-            reduces.append(stage)
+    stages = (*one.stages, *other.stages)
+    stores = (store for stage in stages if isinstance(stage, Write) for store in stage.stores)
+    reduces = (stage for stage in stages if not isinstance(stage, Write))
     return replace(one, stages=(*reduces, Write((), tuple(stores))))

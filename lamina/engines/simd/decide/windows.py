@@ -42,6 +42,7 @@ class Windowed:
     """A contraction over windows, as an algorithm reads it.
 
     Attributes:
+        algorithm: its name.
         step: with one batch axis and one N axis, and stores over the outer axis.
         image: of the left operand; with col2im of the view over output positions and channels.
         outer: the image's outer axes as one.
@@ -51,6 +52,7 @@ class Windowed:
         filtering: the transforms of Winograd's algorithm; None for other algorithms.
     """
 
+    algorithm: str
     step: Contraction
     image: Image
     outer: Axis
@@ -95,30 +97,29 @@ def paired_readings(step: Contraction) -> dict[str, Windowed]:
     if not step.k:
         return {}
     step = narrowed(with_single_axes(step, "batch", "n"))
-    found = {IMPLICIT_GEMM: _over_positions(step, step.m, step.k), COL2IM: _col2im(step)}
-    pairs: dict[str, Windowed] = {}
-    for name, one in found.items():
+    pairs: list[Windowed] = []
+    for one in (_over_positions(IMPLICIT_GEMM, step, step.m, step.k), _col2im(step)):
         if one is not None:
             strides, _ = one.image.layout(one.image.positions[0].extent)
             if strides.get(step.k[-1]) == 1 and step.k[-1].extent % 2 == 0:
-                pairs[name] = replace(one, paired=True)
-    gradient = _over_positions(step, step.k, step.m, across=True)
+                pairs.append(one)
+    gradient = _over_positions(WEIGHT_GRADIENT, step, step.k, step.m, across=True)
     if gradient is not None:
         # Blocks split the first axis of positions, which must not be the one of the pairs.
         positions = gradient.image.positions
         if len(positions) > 1 and positions[-1].extent % 2 == 0:
-            pairs[WEIGHT_GRADIENT] = replace(gradient, paired=True)
-    return pairs
+            pairs.append(gradient)
+    return {one.algorithm: replace(one, paired=True) for one in pairs}
 
 
 def readings(step: Contraction) -> dict[str, Windowed]:
     """The contraction as each possible algorithm reads it, by the algorithm's name."""
     step = with_single_axes(step, "batch", "n")
-    found = {
-        IMPLICIT_GEMM: _over_positions(step, step.m, step.k),
-        WEIGHT_GRADIENT: _over_positions(step, step.k, step.m),
-        COL2IM: _col2im(step),
-    }
+    found = [
+        _over_positions(IMPLICIT_GEMM, step, step.m, step.k),
+        _over_positions(WEIGHT_GRADIENT, step, step.k, step.m),
+        _col2im(step),
+    ]
     # Of an operand of 16 bits that was cast to longer floats.
     rounded = any(map(_is_half, (step.left, step.right)))
     filterings = _ALL_FILTERINGS if rounded else FILTERINGS.values()
@@ -129,9 +130,9 @@ def readings(step: Contraction) -> dict[str, Windowed]:
         for filtering in filterings:
             image = _tiled_image(step, positions, elements, filtering)
             if image is not None:
-                windowed = _windowed(step, image)
-                found[names[filtering]] = replace(windowed, filtering=filtering)
-    return {name: one for name, one in found.items() if one is not None}
+                windowed = _windowed(names[filtering], step, image)
+                found.append(replace(windowed, filtering=filtering))
+    return {one.algorithm: one for one in found if one is not None}
 
 
 def reading(step: Contraction, algorithm: str, *, paired: bool) -> Windowed:
@@ -140,7 +141,12 @@ def reading(step: Contraction, algorithm: str, *, paired: bool) -> Windowed:
 
 
 def _over_positions(
-    step: Contraction, positions: Sequence[Axis], elements: Sequence[Axis], *, across: bool = False
+    algorithm: str,
+    step: Contraction,
+    positions: Sequence[Axis],
+    elements: Sequence[Axis],
+    *,
+    across: bool = False,
 ) -> Windowed | None:
     """The contraction with an image of its left operand.
 
@@ -148,15 +154,17 @@ def _over_positions(
     """
     windows, outer = step.left_windows, len(positions) - 2
     image = image_of(step.left, windows, positions, elements, outer=outer, across=across)
-    return _windowed(step, image) if image is not None and image.positions else None
+    return _windowed(algorithm, step, image) if image is not None and image.positions else None
 
 
-def _windowed(step: Contraction, image: Image, scattered: tuple[Sliding, ...] = ()) -> Windowed:
+def _windowed(
+    algorithm: str, step: Contraction, image: Image, scattered: tuple[Sliding, ...] = ()
+) -> Windowed:
     outer, of_outer = flattened(image.outer, "o")
     change = Rewrite(of_outer)
     image = replace(image, view=change.scalar(image.view))
     stores = change.records(step.stores)
-    return Windowed(replace(step, stores=stores), image, outer, scattered)
+    return Windowed(algorithm, replace(step, stores=stores), image, outer, scattered)
 
 
 def _col2im(step: Contraction) -> Windowed | None:
@@ -191,7 +199,7 @@ def _col2im(step: Contraction) -> Windowed | None:
     channels = step.k[len(elements) :]
     view = Rewrite(load=lambda one: replace(one, bounds=())).scalar(view)
     image = image_of(view, (), (*outer, *positions), channels, outer=len(outer), whole=True)
-    return None if image is None else _windowed(step, image, windows)
+    return None if image is None else _windowed(COL2IM, step, image, windows)
 
 
 # Winograd -----------------------------------------------------------------------------------------

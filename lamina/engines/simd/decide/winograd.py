@@ -20,12 +20,7 @@ from lamina.codegen.matrix import as_matrix, right_alone
 from lamina.engines.simd.decide.packing import PackedRight, Panels, packing_of_all
 from lamina.engines.simd.decide.schedule import WindowChoices
 from lamina.engines.simd.decide.tiles import largest_tile_m
-from lamina.engines.simd.decide.windows import (
-    WINOGRAD,
-    WINOGRAD_WEIGHT_GRADIENT,
-    Windowed,
-    filtering_of,
-)
+from lamina.engines.simd.decide.windows import WINOGRAD, Windowed, filtering_of
 from lamina.engines.simd.decide.work import Work
 from lamina.engines.simd.processor import Processor
 
@@ -51,7 +46,7 @@ _WORD_BYTES = 4
 
 
 def winograd_work(
-    windowed: Windowed, algorithm: str, panels: Panels, direct: float, processor: Processor
+    windowed: Windowed, panels: Panels, direct: float, processor: Processor
 ) -> float | None:
     """The work of one of Winograd's algorithms, as a number of multiplications.
 
@@ -64,7 +59,7 @@ def winograd_work(
     if saved < processor.winograd_saving * filtering.products:
         return None
     tiles = windowed.outer.extent * size_of(windowed.tiles)
-    if algorithm in WINOGRAD.values():
+    if windowed.algorithm in WINOGRAD.values():
         once, others = _WEIGHTS_TILES, _INPUT_CYCLES * channels + _RESULT_CYCLES * n
     else:
         once = _GRADIENTS_TILES
@@ -73,11 +68,6 @@ def winograd_work(
     work = (tiles + once) * channels * n + tiles * others
     work *= windowed.step.batch[0].extent * filtering.products
     return work if work < MUST_GAIN * direct else None
-
-
-def is_winograd(algorithm: str) -> bool:
-    """Whether this is the name of one of Winograd's algorithms."""
-    return algorithm in (*WINOGRAD.values(), *WINOGRAD_WEIGHT_GRADIENT.values())
 
 
 def _weights_are_far(windowed: Windowed, processor: Processor, share: float) -> bool:
@@ -158,15 +148,13 @@ def chunks_of(windowed: Windowed, block: int, images: int) -> Chunks:
 # Choices ------------------------------------------------------------------------------------------
 
 
-def winograd_choices(
-    windowed: Windowed, algorithm: str, panels: Panels, processor: Processor
-) -> WindowChoices:
+def winograd_choices(windowed: Windowed, panels: Panels, processor: Processor) -> WindowChoices:
     """Chunks of tiles, and sums, that fit the caches and suit the workers.
 
     The chunks of a convolution leave work for all. Each reads all weights: if these are far away,
     chunks are large and few.
     """
-    is_forward, threads = algorithm in WINOGRAD.values(), processor.threads
+    is_forward, threads = windowed.algorithm in WINOGRAD.values(), processor.threads
     tile_m, (high, wide) = largest_tile_m(processor, panels.vectors), windowed.tiles
     outer, batch = windowed.outer.extent, windowed.step.batch[0].extent
     sums = (windowed.channels, 1) if is_forward else _sums_at_once(windowed, panels, processor)
@@ -201,12 +189,12 @@ def divisor_near(number: int, wanted: int) -> int:
 
 
 def winograd_works(
-    windowed: Windowed, algorithm: str, panels: Panels, choices: WindowChoices, direct: float
+    windowed: Windowed, panels: Panels, choices: WindowChoices, direct: float
 ) -> tuple[Work, ...]:
     """The work of the kernels; the direct algorithm would take so many cycles."""
     b, filtering = windowed.step.extents[0], filtering_of(windowed)
     cycles = direct * filtering.multiplications_left
-    if algorithm in WINOGRAD.values():
+    if windowed.algorithm in WINOGRAD.values():
         chunks = chunks_of(windowed, choices.block, choices.images).each
         return (Work(b * (windowed.outer.extent // choices.images) * chunks, cycles),)
     pieces = _pieces(windowed, (choices.channels, choices.panels_at_once), panels)
