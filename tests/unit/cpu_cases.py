@@ -5,11 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from harness import Leaves, run_program
 from program_cases import compiled
 
-import lamina as lm
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, bfloat16, size_of
@@ -53,20 +51,6 @@ SAPPHIRE_RAPIDS = replace(
     vectors="amx",
     bfloat16_tiles=True,
 )
-
-
-def check_threads(
-    net: lm.Network, x: Array, y: Array, monkeypatch: pytest.MonkeyPatch, dtype: str = "float32"
-) -> None:
-    """A training step gives the same parameters with one to three threads."""
-    found: list[list[bytes]] = []
-    for threads in ("1", "2", "3"):
-        monkeypatch.setenv("LAMINA_THREADS", threads)
-        model = lm.Model(net, dtype=dtype)
-        with model.training(lm.MSE(), lm.SGD(0.1), len(x)) as training:
-            training.step(x, y)
-        found.append([value.tobytes() for value in model.parameters().values()])
-    assert found[0] == found[1] == found[2]
 
 
 def same_for_threads(

@@ -16,7 +16,6 @@ from cpu_cases import (
     SAPPHIRE_RAPIDS,
     ZEN_4,
     Convolution,
-    check_threads,
     same_for_threads,
     share_of,
     windows_of,
@@ -188,17 +187,6 @@ def test_float32_operands_are_rounded_when_they_are_packed(infinite, engine):
     leaves = Leaves()
     graph = leaves.graph([ops.matmul(leaves.add(x), leaves.add(y))])
     check(with_rounded_products(graph, bfloat16), engine, leaves.feeds, exact=infinite)
-
-
-def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):
-    emulate(monkeypatch, "amx")
-    check_threads(
-        lm.Sequential(lm.Input(100), lm.Linear(70), lm.ReLU(), lm.Linear(33)),
-        np.random.default_rng(0).standard_normal((150, 100), "float32"),
-        np.ones((150, 33), "float32"),
-        monkeypatch,
-        "mixed-bfloat16",
-    )
 
 
 def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_cases import ZEN_4, Convolution, check_threads, same_for_threads, share_of, windows_of
+from cpu_cases import ZEN_4, Convolution, same_for_threads, share_of, windows_of
 from emulated import emulate
 from harness import Leaves, check
 from program_cases import compiled
@@ -90,18 +90,21 @@ def test_casts_need_no_pass_of_their_own(workload):
             assert not all(one in casts and isinstance(one.operands[0], Load) for one in values)
 
 
-def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):
-    if not host().bfloat16_pairs:
-        emulate(monkeypatch, "avx512")
-    check_threads(
-        lm.Sequential(
-            lm.Input(8, 20, 20), lm.Conv2d(33, 3), lm.ReLU(), lm.Flatten(), lm.Linear(70)
-        ),
-        np.random.default_rng(0).standard_normal((40, 8, 20, 20), "float32"),
-        np.ones((40, 70), "float32"),
-        monkeypatch,
-        "mixed-bfloat16",
-    )
+@pytest.mark.parametrize("vectors", ["avx512", "amx"])
+def test_results_do_not_depend_on_the_number_of_threads(vectors, monkeypatch):
+    if vectors == "amx" or not host().bfloat16_pairs:
+        emulate(monkeypatch, vectors)
+    layers = lm.Conv2d(33, 3), lm.ReLU(), lm.Flatten(), lm.Linear(70)
+    net = lm.Sequential(lm.Input(8, 20, 20), *layers)
+    x = np.random.default_rng(0).standard_normal((40, 8, 20, 20), "float32")
+    found: list[list[bytes]] = []
+    for threads in ("1", "2", "3"):
+        monkeypatch.setenv("LAMINA_THREADS", threads)
+        model = lm.Model(net, dtype="mixed-bfloat16")
+        with model.training(lm.MSE(), lm.SGD(0.1), len(x)) as training:
+            training.step(x, np.ones((40, 70), "float32"))
+        found.append([value.tobytes() for value in model.parameters().values()])
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.fixture
