@@ -156,7 +156,20 @@ class _Gemm:
             kernels.append(WrittenKernel(name, reads, frozenset([context.SHARED])))
         for kind, panel, _, _ in self._panels.kinds():
             self._write_panel(kind, panel)
-        self._write_compute()
+        # The kernel that multiplies: work items are (batch, panel of N, piece of M).
+        code = context.module.function(self._name, ITEM_RANGE_PARAMETERS)
+        table, thread, first, last = code.parameters
+        with code.loop(first, last) as loop:
+            pieces, tiles = schedule.split_m, schedule.m_tiles
+            piece, panel_of_all = loop.index % pieces, loop.index // pieces
+            batch, number = panel_of_all // self._panels.count, panel_of_all % self._panels.count
+            begin, end = piece * tiles // pieces, (piece + 1) * tiles // pieces
+            for kind in over_kinds(code, self._panels, number):
+                code.call_void(f"{self._name}_{kind}", table, thread, batch, number, begin, end)
+            if pieces == 1:
+                following = number + 1
+                for one in self._column_sums:
+                    code.call_void(one.function, table, thread, number, following)
         reads = reads_of(matrix.step) | {name for kernel in kernels for name in kernel.writes}
         if schedule.prepacked is not None:
             reads |= {schedule.prepacked.buffer}
@@ -168,22 +181,6 @@ class _Gemm:
             product = replace(product, reads=reads, writes=writes)
         return [*kernels, product]
 
-    def _write_compute(self) -> None:
-        """The kernel that multiplies: work items are (batch, panel of N, piece of M)."""
-        code = self._context.module.function(self._name, ITEM_RANGE_PARAMETERS)
-        table, thread, first, last = code.parameters
-        with code.loop(first, last) as loop:
-            pieces, tiles = self._schedule.split_m, self._schedule.m_tiles
-            piece, panel_of_all = loop.index % pieces, loop.index // pieces
-            batch, panel = panel_of_all // self._panels.count, panel_of_all % self._panels.count
-            begin, end = piece * tiles // pieces, (piece + 1) * tiles // pieces
-            for kind in over_kinds(code, self._panels, panel):
-                code.call_void(f"{self._name}_{kind}", table, thread, batch, panel, begin, end)
-            if pieces == 1:
-                following = panel + 1
-                for one in self._column_sums:
-                    code.call_void(one.function, table, thread, panel, following)
-
     def _write_panel(self, kind: str, panel: Panel) -> None:
         """Writes the function of a panel: packs it if necessary, then computes its tiles."""
         matrix = self._matrix
@@ -192,7 +189,8 @@ class _Gemm:
         numbers = ("batch", "m_start", "count", "n_start")
         axes = (matrix.batch,), (matrix.m,)
         write_epilogue(self._context, name, numbers, step, *axes, (panel.width,), panel, wide=wide)
-        points = self._context.begin(name, _PANEL_PARAMETERS, reads_of(step) | writes_of(step))
+        given = ("table", TABLE), *parameters("", "thread batch panel begin end")
+        points = self._context.begin(name, given, reads_of(step) | writes_of(step))
         code = points.code
         _, _, batch, number, begin, end = code.parameters
         own = self._context.own(code)
@@ -330,6 +328,3 @@ class _Gemm:
         first = points.indices(plain.start).start
         offset = first + outer * plain.stride + k * plain.k_stride
         return code.offset(points.base(plain.buffer), offset, "i16" if paired else self._element)
-
-
-_PANEL_PARAMETERS = (("table", TABLE), *parameters("", "thread batch panel begin end"))

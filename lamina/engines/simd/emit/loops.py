@@ -35,13 +35,9 @@ def emit_nest(context: Context, name: str, loop: Loop, nest: NestSchedule) -> Wr
     """Writes the function of a loop nest, with neighbouring axes merged."""
     reads, writes = reads_of(loop), writes_of(loop)
     points = context.begin(name, ITEM_RANGE_PARAMETERS, reads | writes, calling=True)
-    _write(context, points, loop, nest)
-    return WrittenKernel(name, reads, writes)
-
-
-def _write(context: Context, points: Points, loop: Loop, nest: NestSchedule) -> None:
+    kernel = WrittenKernel(name, reads, writes)
     if any(axis.extent == 0 for axis in loop.axes):
-        return
+        return kernel
     *_, first, last = points.code.parameters
     runs = [whole(axis, nest.lanes if axis == nest.lane else 0) for axis in nest.order]
     runs = [
@@ -49,9 +45,10 @@ def _write(context: Context, points: Points, loop: Loop, nest: NestSchedule) -> 
     ]
     if isinstance(loop.stages[0], Sort):
         write_nest(points, runs, MergeSort(context, points, loop.stages[0]).write)
-        return
-    stages = Stages(points, nest.style)
-    write_nest(points, runs, lambda: stages.write(loop.stages))
+    else:
+        stages = Stages(points, nest.style)
+        write_nest(points, runs, lambda: stages.write(loop.stages))
+    return kernel
 
 
 @final
