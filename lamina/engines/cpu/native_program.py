@@ -40,12 +40,9 @@ Written = WrittenProgram[Module]
 
 @frozen_dataclass
 class NativeProgram:
-    """The text of a program, and the data for running it.
+    """A program in LLVM's assembly language, and its kernels, phases and memory.
 
-    Attributes:
-        text: the module in LLVM's assembly language; it exports a table of functions for each
-            entry that has kernels.
-        layout: its kernels, phases and memory.
+    The text exports a table of functions for each entry of the layout that has kernels.
     """
 
     text: str

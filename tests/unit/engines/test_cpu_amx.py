@@ -340,30 +340,23 @@ CASES = {
 }
 
 
-def check_tiles(graph: Graph, leaves: Leaves, small_engine: CpuEngine) -> None:
-    """The results of both schedules in tile registers equal the oracle's."""
-    others = partial(in_tile_registers, engine=small_engine, kind=WindowSchedule)
-    program = check(graph, small_engine, leaves.feeds, schedules=others)
-    assert [one.amx for _, one in windows_of(program, small_engine.processor)] == [True]
-    assert len([*others(program)]) == 2
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_convolutions_equal_the_oracles(name, small_engine):
-    leaves = Leaves()
-    check_tiles(CASES[name].graph(leaves), leaves, small_engine)
+GRADIENTS = {
+    "uneven channels": Convolution((5, 9), (3, 3), n=32, channels=35, padding=(1, 1)),
+    "dilated": Convolution((6, 11), (2, 3), n=64, channels=16, dilation=2),
+}
 
 
 @pytest.mark.parametrize(
-    "case",
-    [
-        Convolution((5, 9), (3, 3), n=32, channels=35, padding=(1, 1)),
-        Convolution((6, 11), (2, 3), n=64, channels=16, dilation=2),
-    ],
+    ("case", "results"),
+    [*((one, ()) for one in CASES.values()), *((one, ("x",)) for one in GRADIENTS.values())],
+    ids=[*CASES, *(f"gradient, {name}" for name in GRADIENTS)],
 )
-def test_gradients_of_images_equal_the_oracles(case, small_engine):
-    leaves = Leaves()
-    check_tiles(case.graph(leaves, "x"), leaves, small_engine)
+def test_convolutions_and_gradients_of_images_equal_the_oracles(case, results, small_engine):
+    leaves, processor = Leaves(), small_engine.processor
+    others = partial(in_tile_registers, engine=small_engine, kind=WindowSchedule)
+    program = check(case.graph(leaves, *results), small_engine, leaves.feeds, schedules=others)
+    assert [one.amx for _, one in windows_of(program, processor)] == [True]
+    assert len([*others(program)]) == 2
 
 
 def test_nonfinite_numbers_reach_the_results_whose_windows_contain_them(small_engine):

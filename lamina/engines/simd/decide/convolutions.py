@@ -9,7 +9,6 @@ from lamina.codegen.axes import stride_along
 from lamina.codegen.filtering import FILTERINGS
 from lamina.codegen.matrix import Matrix, as_matrix, right_alone, stored
 from lamina.engines.simd.decide.amx import amx_cycles, amx_work
-from lamina.engines.simd.decide.images import copied_along
 from lamina.engines.simd.decide.loops import are_wide
 from lamina.engines.simd.decide.packing import (
     PackedRight,
@@ -192,13 +191,18 @@ def _can_transpose(windowed: Windowed) -> bool:
 
 
 def _copied(windowed: Windowed, choices: WindowChoices, panels: Panels) -> int | None:
-    """The side along which the image of a block is copied in vectors; None without an image."""
+    """The side along which the image of a block is copied in vectors; None without an image.
+
+    It is the last side, which is contiguous. If that one is short, it is the longest side.
+    """
     if windowed.image.is_direct:
         return None
     lengths = windowed.image.lengths(choices.block * windowed.tile)
     if windowed.filtering:
         lengths[-1] = choices.channels
-    return copied_along(lengths, panels.lanes)
+    if lengths[-1] * 2 >= panels.lanes:
+        return len(lengths) - 1
+    return max(range(len(lengths)), key=lengths.__getitem__)
 
 
 def matrix_of_positions(windowed: Windowed) -> Matrix:

@@ -195,15 +195,6 @@ def image_of(
     )
 
 
-def copied_along(lengths: Sequence[int], lanes: int) -> int:
-    """The number of the side along which an image is copied in vectors of `lanes` lanes.
-
-    It is the last side, which is contiguous. If that one is short, it is the longest side.
-    """
-    last = len(lengths) - 1
-    return last if lengths[last] * 2 >= lanes else max(range(last + 1), key=lengths.__getitem__)
-
-
 def _side(number: int, window: Sliding) -> Side:
     """The side along which windows slide."""
     length = window.reach(window.position.extent if window.position else 1)
