@@ -19,12 +19,11 @@ from lamina.foreign import advice_on_object
 from lamina.graph import LEAF, Graph, Tensor, described, topological
 from lamina.inspect.bill import Count, Memory, MemoryBill, largest_batch_of
 from lamina.inspect.flops import flops_of
-from lamina.layers.definition_names import name_of, names_of
+from lamina.layers.definition_names import name_of, names_of, shared_names
 from lamina.layers.gradients import sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer, OwnName
 from lamina.layers.recompute import Recompute
 from lamina.layers.scope import Record, Scope
-from lamina.layers.sharing import shared_names
 from lamina.layers.tracing import Trace, applied, dtype_in_model, trace, traced_within
 from lamina.learning.by_output import Losses, options_of
 from lamina.learning.protocols import BatchSize, Clip, MicroBatch, Optimizer

@@ -33,11 +33,17 @@ _Class = TypeVar("_Class", bound=type[Any])
 def frozen_dataclass(cls: _Class, /) -> _Class: ...
 @overload
 def frozen_dataclass(
-    *, init: bool = True, repr: bool = True, eq: bool = True
+    *, init: bool = True, repr: bool = True, eq: bool = True, kw_only: bool = False
 ) -> Callable[[_Class], _Class]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen_dataclass(
-    cls: Any = None, /, *, init: bool = True, repr: bool = True, eq: bool = True
+    cls: Any = None,
+    /,
+    *,
+    init: bool = True,
+    repr: bool = True,
+    eq: bool = True,
+    kw_only: bool = False,
 ) -> Any:
     """`dataclass(frozen=True)`, with the same meaning; without slots.
 
@@ -49,7 +55,7 @@ def frozen_dataclass(
         cls.__doc__ = cls.__doc__ or cls.__name__
         _state.defining = True
         try:
-            dataclass(init=False, repr=False, eq=False)(cls)
+            dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
         finally:
             _state.defining = False
         cls.__dataclass_params__ = _PARAMETERS

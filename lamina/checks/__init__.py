@@ -10,3 +10,4 @@ from lamina.checks.calls import checked as checked
 from lamina.checks.calls import checked_as_given as checked_as_given
 from lamina.checks.calls import kind_of as kind_of
 from lamina.checks.calls import refused as refused
+from lamina.checks.calls import without_init as without_init

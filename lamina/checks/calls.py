@@ -24,7 +24,9 @@ import types
 from abc import ABCMeta
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import FrozenInstanceError
 from functools import partial, wraps
+from traceback import extract_tb
 from types import FunctionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
@@ -58,7 +60,8 @@ Result = TypeVar("Result")
 class Called(ABCMeta):
     """The metaclass of records that users make: layers, losses, optimizers and the like.
 
-    Lamina's records also check the arguments of their public methods.
+    Lamina's records also check the arguments of their public methods. Errors without a place get
+    the record's class and the line that made it, if the record has a `source`.
     """
 
     def __new__(
@@ -73,7 +76,7 @@ class Called(ABCMeta):
                 # Layers check their operands before they call `forward`.
                 inner = method in _INNER or "forward" in namespace
                 if public and not inner and isinstance(function, FunctionType):
-                    namespace[method] = checked(function)
+                    namespace[method] = _checked_method(function)
         return super().__new__(mcs, name, bases, namespace, **options)
 
     def __call__(cls: type[Result], *values: Any, **options: Any) -> Result:
@@ -84,7 +87,16 @@ class Called(ABCMeta):
             interface = Interface(cls.__name__, inspect.signature(cls), kinds, cls, is_ours)
             type.__setattr__(cls, "__interface__", interface)
         make: Callable[..., Any] = partial(cast(Any, ABCMeta.__call__), cls)
-        return interface.call(make, values, options)
+        try:
+            return interface.call(make, values, options)
+        except LaminaError as error:
+            if hasattr(cls, "source"):
+                error.at(str(Origin(cls.__name__, source_line())))
+            raise
+        except FrozenInstanceError as error:
+            if extract_tb(error.__traceback__)[-2].name != "__init__":
+                raise
+            raise without_init(cls, "a frozen dataclass has no __init__ that assigns") from None
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -112,6 +124,39 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
         return interfaces[0].call(function, values, options)
 
     return call
+
+
+def _checked_method(function: Callable[..., Result]) -> Callable[..., Result]:
+    """A method, with its arguments checked; its errors say which record it is a method of."""
+    call = checked(function)
+
+    @wraps(function)
+    def method(record: Any, *values: Any, **options: Any) -> Result:
+        try:
+            return call(record, *values, **options)
+        except LaminaError as error:
+            if hasattr(record, "source"):
+                error.at(str(Origin(type(record).__name__, record.source)))
+            raise
+
+    return method
+
+
+def without_init(cls: type, problem: str) -> DefinitionError:
+    """The error for a user's class that is no frozen dataclass: the arguments become fields."""
+    advice = f"Write @dataclass(frozen=True) above class {cls.__name__}"
+    init: Any = cls.__init__
+    if isinstance(init, FunctionType) and not _is_own(init.__module__):
+        parameters = list(inspect.signature(init).parameters.values())[1:]
+        named = (one for one in parameters if one.kind not in (one.VAR_POSITIONAL, _ANY))
+        fields = (f"{x}" if ":" in f"{x}" else f"{x.replace(annotation=object)}" for x in named)
+        advice += f", and in it, in place of __init__: {'; '.join(fields)}"
+    return DefinitionError(
+        problem,
+        facts=(("found", f"class {cls.__name__}"),),
+        where=str(Origin(cls.__name__, source_line())),
+        advice=f"{advice}.",
+    )
 
 
 def checked_as_given(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -208,7 +253,10 @@ class Interface:
             problem = f"there is no option {unknown!r}"
             facts += (("found", f"{unknown}={shown(options[unknown])}"),)
             advice = advice_on_option(self, unknown, values, options)
-        elif not problem.startswith("missing"):
+        elif problem.startswith("missing"):
+            lacking = problem.split("'")[1]
+            advice = spelling([f"{self.name}()"], f"{lacking}=missing")
+        else:
             positional = values[1:] if method else values
             are_data = [
                 isinstance(one, list | dict) or hasattr(one, "__array__") for one in positional[:2]

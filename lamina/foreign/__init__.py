@@ -116,6 +116,21 @@ def _function(name: str) -> str:
     return f"lm.ops.{name}({', '.join(called.get(one, one) for one in names)})"
 
 
+# The methods of classes that are meant by words, as Keras takes them.
+_METHODS = {"loss": ["measured"], "optimizer": ["slots"], "metric": ["statistics", "measured"]}
+_METHODS["metrics"] = _METHODS["metric"]
+
+
+def word_here(word: str, kind: str) -> str:
+    """The call of the loss, optimizer or metric that a word means: `"mse"`; "" for none."""
+    package, found = sys.modules["lamina"], spelling([f"{kind}="], word.lower())
+    for method in _METHODS.get(kind, ()):
+        names = (one for one in dir(package) if _folded(one) == _folded(word))
+        called = (f"lm.{one}()" for one in names if hasattr(getattr(package, one), method))
+        found = found or next(called, "")
+    return found
+
+
 def _op(name: str) -> Callable[..., Any] | None:
     """The function in `lamina.ops`, which whoever has a tensor has loaded."""
     function = getattr(sys.modules.get("lamina.ops"), name, None)

@@ -38,7 +38,7 @@ class Sigmoid(Layer):
         return ops.sigmoid(x)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class GELU(Layer):
     """x times the probability that a standard normal number is below x.
 
@@ -52,7 +52,6 @@ class GELU(Layer):
         >>> y = lm.GELU(approximate="tanh")(lm.Input(10))
     """
 
-    _: KW_ONLY
     approximate: Literal["none", "tanh"] = "none"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class _Degrees(Kind):
         )
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class RandomAffine(Layer):
     """Rotates, scales, shears and moves each image at random; does nothing in inference.
 
@@ -61,7 +61,6 @@ class RandomAffine(Layer):
         >>> y = lm.RandomAffine(degrees=10, shift=0.1, scale=(0.9, 1.1))(lm.Input(3, 32, 32))
     """
 
-    _: KW_ONLY
     degrees: NotNegative = 0.0
     shift: NotNegative = 0.0
     scale: Annotated[tuple[float, float], Ordered(Number("(0, inf)"), "(0.9, 1.1)")] = (1.0, 1.0)

@@ -27,7 +27,7 @@ from lamina.checks.kinds import Count, NotNegative, Positive, Probability
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.activation import GELU
-from lamina.layers.checks import EMBEDDING, origin_text, require_float
+from lamina.layers.checks import EMBEDDING, require_float
 from lamina.layers.dropout import Dropout, dropout_factors
 from lamina.layers.init import XavierUniform, Zeros
 from lamina.layers.layer import Layer
@@ -92,13 +92,11 @@ class MultiHeadAttention(Layer):
     def __post_init__(self) -> None:
         divided = self.features if self.head_features is None else None
         if divided is not None and divided % self.heads:
-            facts = _facts_of_heads(self.heads, str(divided))
-            raise DefinitionError(_UNEVEN, facts=facts, where=origin_text(self))
+            raise DefinitionError(_UNEVEN, facts=_facts_of_heads(self.heads, str(divided)))
         if self.key_heads is not None and self.heads % self.key_heads:
             raise DefinitionError(
                 "the heads of queries cannot share the heads of keys evenly",
                 facts=(("expected", f"a divisor of {self.heads}"), ("found", str(self.key_heads))),
-                where=origin_text(self),
             )
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -232,7 +230,7 @@ class TransformerEncoderBlock(_Block):
         return _feedforward(self, scope, x)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class TransformerDecoderBlock(_Block):
     """As `TransformerEncoderBlock`, with attention to a second sequence between its sublayers.
 
@@ -254,7 +252,6 @@ class TransformerDecoderBlock(_Block):
         (batch, 12, 64)
     """
 
-    _: KW_ONLY
     causal: bool = True
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from lamina.base.shapes import Dim, Shape, float32, int64, static
 from lamina.checks.kinds import Kind, Misfit, Number, Operands, Probability, entries_of, read_each
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import axis_within_example, image_extents, no_images, origin_text
+from lamina.layers.checks import axis_within_example, image_extents, no_images
 from lamina.layers.image import Widths, pairs_of_widths
 from lamina.layers.layer import Layer
 from lamina.layers.per_axis import ForEachAxis, Numbers, numbers_of
@@ -29,12 +29,7 @@ __all__ = ["RandomCrop", "RandomErasing", "RandomFlip", "RandomShift"]
 @final
 @frozen_dataclass
 class Ordered(Kind):
-    """Two numbers, the lower one first, or twice the same.
-
-    Attributes:
-        number: the kind of each.
-        example: an example of a right value.
-    """
+    """Two numbers, the lower one first, or twice the same."""
 
     number: Number
     example: str = "(0.5, 1.0)"
@@ -50,7 +45,7 @@ _Area = Annotated[tuple[float, float], Ordered(Number("(0, 1]"), "(0.02, 0.33)")
 _Ratio = Annotated[tuple[float, float], Ordered(Number("(0, inf)"), "(0.3, 3.3)")]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class RandomFlip(Layer):
     """Reverses an axis of some examples while training; does nothing in inference.
 
@@ -64,7 +59,6 @@ class RandomFlip(Layer):
         >>> y = lm.RandomFlip()(lm.Input(3, 32, 32))
     """
 
-    _: KW_ONLY
     axis: int = -1
     probability: Probability = 0.5
 
@@ -73,7 +67,6 @@ class RandomFlip(Layer):
             raise DefinitionError(
                 "axis 0 is the batch, of which no example is reversed alone",
                 facts=(("found", "axis=0"),),
-                where=origin_text(self),
                 advice="Name an axis of the example: -1 exchanges left and right.",
             )
 
@@ -156,7 +149,7 @@ class RandomShift(Layer):
         return _cropped(scope, wider, static(x.shape[2:])) if scope.training else x
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class RandomErasing(Layer):
     """Replaces a rectangle of some images by one value while training; nothing in inference.
 
@@ -175,7 +168,6 @@ class RandomErasing(Layer):
         >>> y = lm.RandomErasing()(lm.Input(3, 32, 32))
     """
 
-    _: KW_ONLY
     probability: Probability = 0.5
     area: _Area = (0.02, 0.33)
     ratio: _Ratio = (0.3, 3.3)

@@ -17,7 +17,7 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, parameter_of
 
 __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
 
@@ -40,11 +40,8 @@ class RecurrentUnit(Layer, ABC):
     def _next(self, states: Tensors, x: Tensor, h: Tensor, bias: Tensor | None) -> Tensors:
         """The new states.
 
-        Args:
-            states: before the iteration.
-            x: the product of the input and its weight, with its bias, [batch, gates * features].
-            h: the product of the previous output and its weight, of the same shape.
-            bias: added to the product h, if there is one.
+        `x` is the product of the input and its weight, with its bias, and `h` the product of the
+        previous output, both [batch, gates * features]; `bias` is added to `h`.
         """
 
 
@@ -128,17 +125,18 @@ class _Cell(RecurrentUnit, ABC):
             )
         (inputs,) = static(x.shape[1:])
         outputs, bound = self.gates * self.features, 1.0 / math.sqrt(self.features)
-        default = Uniform(-bound, bound)
-        init = initializer(self.weight_init, default)
+        usual = Uniform(-bound, bound)
         of_x, of_h = (
-            scope.parameter(name, (outputs, columns), init, self.weight_regularizer)
+            parameter_of(self, scope, name, (outputs, columns), usual)
             for name, columns in (("weight_ih", inputs), ("weight_hh", self.features))
         )
         from_input, bias = ops.matmul(x, ops.transpose(of_x)), None
         if self.bias:
-            init = initializer(self.bias_init, default)
-            from_input = from_input + scope.parameter("bias_ih", (outputs,), init)
-            bias = scope.parameter("bias_hh", (outputs,), init)
+            of_x, bias = (
+                parameter_of(self, scope, name, (outputs,), usual)
+                for name in ("bias_ih", "bias_hh")
+            )
+            from_input = from_input + of_x
         shape = (x.shape[0], self.features)
         before = initial_states(self, states, [shape] * self.states, x)
         product = ops.matmul(before[0], ops.transpose(of_h))
@@ -146,7 +144,7 @@ class _Cell(RecurrentUnit, ABC):
         return new[0] if len(new) == 1 else tuple(new)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class RNNCell(ElmanUnit, _Cell):
     """One iteration of `RNN`: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
@@ -168,7 +166,6 @@ class RNNCell(ElmanUnit, _Cell):
         (batch, 32)
     """
 
-    _: KW_ONLY
     activation: CellActivation = "tanh"
 
 

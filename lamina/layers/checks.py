@@ -44,7 +44,6 @@ def crossed(owner: Any, problem: str, expected: str) -> DefinitionError:
     return DefinitionError(
         problem,
         facts=(("expected", expected), ("found", f"low={owner.low!r}, high={owner.high!r}")),
-        where=origin_text(owner),
     )
 
 

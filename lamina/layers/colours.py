@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
 from typing import Annotated
 
 from lamina import ops
@@ -19,7 +18,7 @@ from lamina.layers.scope import Scope
 __all__ = ["ColourJitter", "RandomGreyscale"]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class ColourJitter(Layer):
     """Brightness, contrast, saturation and hue of each image at random; nothing in inference.
 
@@ -39,7 +38,6 @@ class ColourJitter(Layer):
         >>> y = lm.ColourJitter(brightness=0.2, contrast=0.2)(lm.Input(3, 32, 32))
     """
 
-    _: KW_ONLY
     brightness: NotNegative = 0.0
     contrast: NotNegative = 0.0
     saturation: NotNegative = 0.0

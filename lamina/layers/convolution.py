@@ -16,9 +16,7 @@ from lamina.base.shapes import size_of, static
 from lamina.checks.kinds import Count
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import origin_text
 from lamina.layers.init import KaimingUniform, Uniform
-from lamina.layers.layer import Layer
 from lamina.layers.per_axis import (
     ForEachAxis,
     Numbers,
@@ -28,7 +26,7 @@ from lamina.layers.per_axis import (
     check_image,
     pairs_of,
 )
-from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, parameter_of
 from lamina.ops.rearranging import PadMode
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
@@ -52,7 +50,7 @@ class _Convolution(OfWindows, ABC):
 
     def __post_init__(self) -> None:
         self._widths()
-        _check_result_groups(self, self.channels, self.groups)
+        _check_result_groups(self.channels, self.groups)
 
     def _widths(self) -> tuple[tuple[int, int], ...]:
         """The widths of padding (before, after) of each axis."""
@@ -65,7 +63,6 @@ class _Convolution(OfWindows, ABC):
             raise DefinitionError(
                 'padding="same" needs a stride of 1',
                 facts=(("stride", repr(self.stride)),),
-                where=origin_text(self),
                 advice="Give the padding as a number, such as padding=1.",
             )
         widths = ((size - 1) * dilation for size, dilation in zip(sizes, dilations, strict=True))
@@ -73,13 +70,10 @@ class _Convolution(OfWindows, ABC):
         return tuple((width // 2, width - width // 2) for width in widths)
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        check_image(self, x, self.axes)
+        inputs = _inputs(self, x)
         sizes, strides, dilations = self._numbers("window", "stride", "dilation")
-        (inputs,) = static(x.shape[1:2])
-        _check_groups(self, x, self.groups)
-        init = initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0)))
         shape = (self.channels, inputs // self.groups, *sizes)
-        weight = scope.parameter("weight", shape, init, self.weight_regularizer)
+        weight = parameter_of(self, scope, "weight", shape, _USUAL)
         widths = self._widths()
         if self.padding_mode != "zeros":
             mode = cast(PadMode, self.padding_mode)
@@ -91,19 +85,23 @@ class _Convolution(OfWindows, ABC):
 
 _UNEVEN = "the channels cannot be divided into groups"
 _MULTIPLES = "The channels of the input and of the result must be multiples of groups."
+_USUAL = KaimingUniform(slope=math.sqrt(5.0))
 
 
-def _check_result_groups(layer: Layer, channels: int, groups: int) -> None:
+def _check_result_groups(channels: int, groups: int) -> None:
     if channels % groups:
         facts = (("channels", str(channels)), ("groups", str(groups)))
-        raise DefinitionError(_UNEVEN, facts=facts, where=origin_text(layer), advice=_MULTIPLES)
+        raise DefinitionError(_UNEVEN, facts=facts, advice=_MULTIPLES)
 
 
-def _check_groups(layer: Layer, x: Tensor, groups: int) -> None:
+def _inputs(layer: _Convolution | _TransposedConvolution, x: Tensor) -> int:
+    """The number of channels of the input."""
+    check_image(layer, x, layer.axes)
     (inputs,) = static(x.shape[1:2])
-    if inputs % groups:
-        facts = (("found", described(x)), ("groups", str(groups)))
+    if inputs % layer.groups:
+        facts = (("found", described(x)), ("groups", str(layer.groups)))
         raise ShapeError(_UNEVEN, facts=facts, advice=_MULTIPLES)
+    return inputs
 
 
 def _with_bias(
@@ -113,8 +111,7 @@ def _with_bias(
     if not layer.bias:
         return y
     bound = 1.0 / math.sqrt(products)
-    init = initializer(layer.bias_init, Uniform(-bound, bound))
-    bias = scope.parameter("bias", (layer.channels,), init, layer.bias_regularizer)
+    bias = parameter_of(layer, scope, "bias", (layer.channels,), Uniform(-bound, bound))
     return y + ops.reshape(bias, (layer.channels, *(1,) * layer.axes))
 
 
@@ -192,11 +189,10 @@ class _TransposedConvolution(OfWindows, ABC):
                         ("stride", repr(self.stride)),
                         ("dilation", repr(self.dilation)),
                     ),
-                    where=origin_text(self),
                     advice="Several extents become the same one in a convolution with this stride; "
                     "output_padding chooses one of them.",
                 )
-        _check_result_groups(self, self.channels, self.groups)
+        _check_result_groups(self.channels, self.groups)
 
     def _ends(self, strides: list[int]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
         """For each axis the widths cropped, the elements added to the extent, and the zeros after.
@@ -216,15 +212,10 @@ class _TransposedConvolution(OfWindows, ABC):
         return widths, further, zeros
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        check_image(self, x, self.axes)
+        inputs, each = _inputs(self, x), self.channels // self.groups
         sizes, strides, dilations = self._numbers("window", "stride", "dilation")
         widths, further, zeros = self._ends(strides)
-        _check_groups(self, x, self.groups)
-        (inputs,) = static(x.shape[1:2])
-        each = self.channels // self.groups
-        init = initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0)))
-        shape = (inputs, each, *sizes)
-        weight = scope.parameter("weight", shape, init, self.weight_regularizer)
+        weight = parameter_of(self, scope, "weight", (inputs, each, *sizes), _USUAL)
         axes = zip(static(x.shape[2:]), sizes, strides, dilations, widths, further, strict=True)
         extents = [
             (n - 1) * stride - low - high + (size - 1) * dilation + 1 + more

@@ -1,14 +1,16 @@
-"""The names of the tensors of a definition: given by the user, or numbers."""
+"""The names of the tensors of a definition, given by the user or numbers, and of parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
+from lamina.base.shapes import shape_text
 from lamina.checks.origin import Origin, source_line
-from lamina.errors import DefinitionError
+from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import CONSTANT, LEAF, Tensor
 from lamina.layers.layer import LAYER, RESULT, UNNAMED
+from lamina.layers.scope import Record
 from lamina.ops.differentiate import COMPUTED_AGAIN
 
 
@@ -17,8 +19,6 @@ def names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
 
     A further result of a layer has the layer's name: whether a network uses it changes no names of
     parameters. Likewise `Recompute` changes none: its result has the name of the last layer inside.
-
-    Raises DefinitionError if two layers or two inputs have the same name.
     """
     names: dict[Tensor, tuple[str, str]] = {}
     taken: dict[str, Tensor] = {}
@@ -64,6 +64,46 @@ def _label(node: Tensor) -> str:
     if node.op is LAYER:
         return type(node.attributes["layer"]).__name__
     return "Input" if node.op is LEAF else node.op.name.replace("_", " ").title().replace(" ", "")
+
+
+def shared_names(whole: Record, part: Record) -> dict[str, str]:
+    """The names of a part's parameters and states in the whole, by their names in the part.
+
+    Both have the same layer objects. A layer may make new inner layers in each trace; their
+    parameters are found by their path within the layer.
+    """
+    prefixes = whole.prefixes
+    variables = {**whole.parameters, **whole.states}
+    names: dict[str, str] = {}
+    for name, variable in {**part.parameters, **part.states}.items():
+        words = name.split(".")
+        # From the innermost layer outwards.
+        candidates = [
+            ".".join((prefixes[id(layer)][1], *words[end:]))
+            for end in range(len(words) - 1, 0, -1)
+            if id(layer := part.layers.get(".".join(words[:end]))) in prefixes
+        ]
+        names[name] = next((candidate for candidate in candidates if candidate in variables), "")
+        if not names[name]:
+            raise DefinitionError(
+                "the part has a parameter that the whole does not have",
+                facts=(("in the part", name), ("in the whole", ", ".join(variables) or "none")),
+                where=str(variable.tensor.origin),
+                advice="Apply the same layer objects again, or the same networks; equal layers are "
+                "other layers.",
+            )
+        expected = variables[names[name]].tensor.shape
+        if variable.tensor.shape != expected:
+            raise ShapeError(
+                f"the parameter {name!r} of the part has another shape in the whole",
+                facts=(
+                    ("in the part", shape_text(variable.tensor.shape)),
+                    ("in the whole", f"{shape_text(expected)}   {names[name]}"),
+                ),
+                where=str(variable.tensor.origin),
+                advice="The layer is applied to tensors of other shapes there.",
+            )
+    return names
 
 
 # Numbers in names -------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Layers for indices and positions: embeddings, one-hot vectors, positional encodings."""
+"""Layers for indices and positions: embeddings, tied weights, one-hot vectors, positions."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC
 from dataclasses import KW_ONLY
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 
@@ -14,27 +15,64 @@ from lamina.base.shapes import Array, Dim, bool_, static
 from lamina.checks.kinds import Count, Positive, Whole
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import origin_text, require_float
-from lamina.layers.init import Normal
+from lamina.layers.checks import require_float
+from lamina.layers.init import Normal, Zeros
 from lamina.layers.layer import Layer
+from lamina.layers.linear import Linear
 from lamina.layers.scope import (
     Initializer,
     InitializerOption,
+    Regularizer,
     RegularizerOption,
     Scope,
     arrays_while_drawn,
-    initializer,
+    parameter_of,
 )
 from lamina.ops.conversion import rounded_once
 
 __all__ = ["Embedding", "EmbeddingBag", "LearnedPositions", "OneHot", "SinusoidalPositions"]
+__all__ += ["TiedLinear"]
 
 # Added to norms before a division, as in PyTorch.
 _SMALLEST = 1e-7
 
 
+class _OfTable(Layer, ABC):
+    """A layer that reads rows of a table by their indices."""
+
+    count: int
+    features: int
+    padding: int | None
+    max_norm: float | None
+    weight_init: Initializer | None
+    weight_regularizer: Regularizer | None
+
+    def __post_init__(self) -> None:
+        if self.padding is not None and self.padding >= self.count:
+            raise DefinitionError(
+                "padding is out of the range of indices",
+                facts=(("expected", f"0..{self.count - 1}"), ("found", repr(self.padding))),
+                advice="The padding index has a row in the table: choose a count above it.",
+            )
+
+    def _rows(self, scope: Scope, x: Tensor) -> Tensor:
+        _limit_indices(self, scope, x, self.count)
+        init, shape = self.weight_init or Normal(), (self.count, self.features)
+        if self.padding is not None:
+            init = _ZeroRow(init, self.padding)
+        y = ops.take(scope.parameter("weight", shape, init, self.weight_regularizer), x)
+        if self.max_norm is not None:
+            norm = ops.norm(y, 2, -1, keepdims=True)
+            y = y * ops.where(norm > self.max_norm, self.max_norm / (norm + _SMALLEST), 1)
+        if self.padding is None:
+            return y
+        # Both alternatives are y. The gradient flows only through the second one.
+        is_padding = ops.expand_dims(ops.equal(x, self.padding), -1)
+        return ops.where(is_padding, ops.stop_gradient(y), y)
+
+
 @frozen_dataclass
-class Embedding(Layer):
+class Embedding(_OfTable):
     """Looks up a row of a table for each index: y[...] = weight[x[...]].
 
     Takes integers of any shape, from 0 to count - 1, and gives floats with one axis more, the last,
@@ -63,30 +101,12 @@ class Embedding(Layer):
     weight_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
 
-    def __post_init__(self) -> None:
-        _check_padding(self)
-
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        _limit_indices(self, scope, x, self.count)
-        init = initializer(self.weight_init, Normal())
-        if self.padding is not None:
-            init = _ZeroRow(init, self.padding)
-        weight = scope.parameter(
-            "weight", (self.count, self.features), init, self.weight_regularizer
-        )
-        y = ops.take(weight, x)
-        if self.max_norm is not None:
-            norm = ops.norm(y, 2, -1, keepdims=True)
-            y = y * ops.where(norm > self.max_norm, self.max_norm / (norm + _SMALLEST), 1)
-        if self.padding is None:
-            return y
-        # Both alternatives are y. The gradient flows only through the second one.
-        is_padding = ops.expand_dims(ops.equal(x, self.padding), -1)
-        return ops.where(is_padding, ops.stop_gradient(y), y)
+        return self._rows(scope, x)
 
 
 @frozen_dataclass
-class EmbeddingBag(Layer):
+class EmbeddingBag(_OfTable):
     """The sum, mean or maximum of the rows of a table at some indices.
 
     Takes integers [batch, length], from 0 to count - 1, and gives [batch, features]. A second
@@ -114,27 +134,16 @@ class EmbeddingBag(Layer):
     weight_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
 
-    def __post_init__(self) -> None:
-        _check_padding(self)
-
     def forward(self, scope: Scope, x: Tensor, weights: Tensor | None = None) -> Tensor:
         _require_bags(self, x, weights)
-        table = Embedding(
-            self.count,
-            self.features,
-            padding=self.padding,
-            max_norm=self.max_norm,
-            weight_init=self.weight_init,
-            weight_regularizer=self.weight_regularizer,
-        )
-        rows = table.forward(scope, x)
+        rows = self._rows(scope, x)
         counted = None if self.padding is None else ops.not_equal(x, self.padding)
         if weights is not None and weights.dtype == bool_:
             counted = weights if counted is None else ops.logical_and(counted, weights)
         elif weights is not None:
             rows = rows * ops.expand_dims(weights, 2)
         if counted is None:
-            return _REDUCED[self.mode](rows, 1)
+            return getattr(ops, self.mode)(rows, 1)
         inside = ops.expand_dims(counted, 2)
         if self.mode == "max":
             largest = ops.max(ops.where(inside, rows, -math.inf), 1)
@@ -147,9 +156,6 @@ class EmbeddingBag(Layer):
             return ops.sum(ops.where(inside, rows, 0), 1) / ops.maximum(number, 1)
 
         return rounded_once(mean, rows)
-
-
-_REDUCED = {"mean": ops.mean, "sum": ops.sum, "max": ops.max}
 
 
 def _require_bags(layer: EmbeddingBag, x: Tensor, weights: Tensor | None) -> None:
@@ -172,17 +178,6 @@ def _require_bags(layer: EmbeddingBag, x: Tensor, weights: Tensor | None) -> Non
                 facts=(("mode", layer.mode), ("found", described(weights))),
                 advice="A mask is bool: ops.not_equal(mask, 0).",
             )
-
-
-def _check_padding(layer: Embedding | EmbeddingBag) -> None:
-    """Raises DefinitionError if the padding index has no row."""
-    if layer.padding is not None and layer.padding >= layer.count:
-        raise DefinitionError(
-            "padding is out of the range of indices",
-            facts=(("expected", f"0..{layer.count - 1}"), ("found", repr(layer.padding))),
-            where=origin_text(layer),
-            advice="The padding index has a row in the table: choose a count above it.",
-        )
 
 
 @frozen_dataclass
@@ -244,7 +239,7 @@ class SinusoidalPositions(Layer):
         return x + constant(np.where(feature % 2, np.cos(angle), np.sin(angle)), x.dtype)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class LearnedPositions(Layer):
     """Adds a row of a table to each position.
 
@@ -259,13 +254,67 @@ class LearnedPositions(Layer):
         >>> y = lm.LearnedPositions()(lm.Embedding(1000, 32)(lm.Input(12, dtype="int64")))
     """
 
-    _: KW_ONLY
     weight_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        init = initializer(self.weight_init, Normal(deviation=0.02))
-        return x + scope.parameter("weight", _positions(self, x), init, self.weight_regularizer)
+        usual = Normal(deviation=0.02)
+        return x + parameter_of(self, scope, "weight", _positions(self, x), usual)
+
+
+@frozen_dataclass
+class TiedLinear(Layer):
+    """The product with the transposed weight of another layer, plus its own bias.
+
+    With an `Embedding` it computes a score for each index, x weight^T: f32 or f64
+    [batch, ..., features] become [batch, ..., count]. With a `Linear` it maps features to that
+    layer's inputs, x weight: [batch, ..., features] become [batch, ..., inputs]. The weight is the
+    other layer's; the gradients of both uses are added. Its only parameter is `bias`. After Press
+    and Wolf, 2017, and Inan, Khosravi, Socher, 2017.
+
+    Args:
+        layer: the `Embedding` or `Linear` from which x is computed, the same object.
+        bias: whether a bias is added.
+        bias_init: the first values of the bias; by default zeros.
+        bias_regularizer: a function of the bias that is added to the loss, such as `lm.L2`.
+
+    Example:
+        >>> tokens, embedding = lm.Input(12, dtype="int64"), lm.Embedding(1000, 32)
+        >>> scores = lm.TiedLinear(embedding)(lm.GRU(32)(embedding(tokens)))
+        >>> lm.Network(tokens, scores).outputs[0].shape
+        (batch, 12, 1000)
+    """
+
+    layer: Layer
+    _: KW_ONLY
+    bias: bool = True
+    bias_init: InitializerOption = None
+    bias_regularizer: RegularizerOption = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.layer), Embedding | Linear):
+            raise DefinitionError(
+                "weights are shared with an Embedding or a Linear",
+                facts=(("found", repr(self.layer)),),
+                advice="In a layer of your own, scope.shared gives the parameters of any layer.",
+            )
+
+    def forward(self, scope: Scope, x: Tensor) -> Tensor:
+        weight = scope.shared(self.layer, "weight")
+        if isinstance(self.layer, Embedding):
+            weight = ops.transpose(weight)
+        features, results = static(weight.shape)
+        if x.rank < 2 or x.shape[-1] != features:
+            raise ShapeError(
+                "the last axis must be the features of the shared weights",
+                facts=(("expected", f"[batch, ..., {features}]"), ("found", described(x))),
+                advice=f"Add lm.Linear({features}) before it.",
+            )
+        require_float(self, x)
+        y = ops.matmul(x, weight)
+        if not self.bias:
+            return y
+        return y + parameter_of(self, scope, "bias", (results,), Zeros())
 
 
 def _limit_indices(layer: Layer, scope: Scope, x: Tensor, count: int) -> None:

@@ -15,7 +15,7 @@ from lamina.base.shapes import static
 from lamina.checks.kinds import LARGEST, Count, Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import grouped_channels, image_extents, origin_text
+from lamina.layers.checks import grouped_channels, image_extents
 from lamina.layers.layer import Layer
 from lamina.layers.scope import Scope
 from lamina.ops.rearranging import PadMode
@@ -25,11 +25,7 @@ __all__ = ["ChannelShuffle", "Crop", "Pad", "PixelShuffle", "PixelUnshuffle"]
 
 @frozen_dataclass
 class _PairsOfWidths(Kind):
-    """A whole number for all axes, or for each of the last axes a pair or one for both sides.
-
-    Attributes:
-        least: the least number.
-    """
+    """A whole number for all axes, or for each of the last axes a pair or one for both sides."""
 
     least: int = 0
 
@@ -176,7 +172,6 @@ class Pad(Layer):
             raise DefinitionError(
                 'negative widths apply to mode="constant" only',
                 facts=(("widths", str(self.widths)), ("mode", repr(self.mode))),
-                where=origin_text(self),
                 advice="Remove elements with Crop, then pad.",
             )
 

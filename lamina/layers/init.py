@@ -16,7 +16,6 @@ values depend on the fans.
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY
 from typing import Annotated, Literal
 
 import numpy as np
@@ -28,7 +27,7 @@ from lamina.base.shapes import Array, int64, shape_text, size_of
 from lamina.checks.kinds import NotNegative, Positive, Row, Whole
 from lamina.errors import DefinitionError, names_known
 from lamina.graph import Graph, constant, evaluate
-from lamina.layers.checks import Sourced, crossed, origin_text
+from lamina.layers.checks import Sourced, crossed
 from lamina.program.philox import philox_in_64_bits
 
 Float64 = npt.NDArray[np.float64]
@@ -92,7 +91,7 @@ class Uniform(Sourced):
         return _scaled(_uniform(shape, seed, stream), self.high - self.low, self.low)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Normal(Sourced):
     """Normally distributed random numbers.
 
@@ -104,7 +103,6 @@ class Normal(Sourced):
         >>> weight = lm.init.Normal(deviation=0.02)((10, 784), seed=0, stream=0)
     """
 
-    _: KW_ONLY
     mean: float = 0.0
     deviation: NotNegative = 1.0
 
@@ -112,9 +110,8 @@ class Normal(Sourced):
         return _scaled(_normal(shape, seed, stream), self.deviation, self.mean)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class _Xavier(Sourced):
-    _: KW_ONLY
     gain: Positive = 1.0
 
 
@@ -155,9 +152,8 @@ class XavierNormal(_Xavier):
         return _scaled(_normal(shape, seed, stream), deviation)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class _Kaiming(Sourced):
-    _: KW_ONLY
     mode: Mode = "fan_in"
     slope: float = 0.0
     nonlinearity: Nonlinearity = "leaky_relu"
@@ -201,7 +197,7 @@ class KaimingNormal(_Kaiming):
         return _scaled(_normal(shape, seed, stream), _kaiming_deviation(self, shape))
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Orthogonal(Sourced):
     """A random matrix with orthonormal rows (or columns, if it has fewer), times a gain.
 
@@ -217,7 +213,6 @@ class Orthogonal(Sourced):
         >>> q = lm.init.Orthogonal()((2, 2), seed=0, stream=0)
     """
 
-    _: KW_ONLY
     gain: Positive = 1.0
     # Two work arrays of LAPACK, the random numbers, Q, and Q times its signs.
     arrays_while_drawn = 5
@@ -231,16 +226,12 @@ class Orthogonal(Sourced):
         return (self.gain * (q if rows >= columns else q.T)).reshape(shape)
 
 
-# Fans and gains -----------------------------------------------------------------------------------
-
-
 def _fans(owner: object, shape: tuple[int, ...]) -> tuple[int, int]:
     """(fan_in, fan_out) of a weight (outputs, inputs, *window)."""
     if len(shape) < 2:
         raise DefinitionError(
             f"{type(owner).__name__} needs a weight with inputs and outputs",
             facts=(("expected", "(outputs, inputs, ...)"), ("found", shape_text(shape))),
-            where=origin_text(owner),
             advice="Use init.Zeros(), init.Uniform(low, high) or init.Normal(deviation=0.01).",
         )
     window = size_of(shape[2:])
@@ -261,8 +252,6 @@ def _kaiming_deviation(owner: _Kaiming, shape: tuple[int, ...]) -> float:
     fan = fan_in if owner.mode == "fan_in" else fan_out
     return gains[owner.nonlinearity] / math.sqrt(max(fan, 1))
 
-
-# Random numbers -----------------------------------------------------------------------------------
 
 # Numbers are drawn in pieces of so many elements. The random generator takes the number of a
 # training step, from 0 on. A piece takes a negative one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
 from functools import reduce
 from operator import add, mul
 
@@ -21,7 +20,7 @@ from lamina.layers.scope import Scope
 __all__ = ["Add", "Concat", "Multiply", "concat"]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Concat(Layer):
     """Joins tensors end to end along one axis.
 
@@ -36,7 +35,6 @@ class Concat(Layer):
         (batch, 15)
     """
 
-    _: KW_ONLY
     axis: Count = 1
 
     def forward(self, scope: Scope, *operands: Tensor) -> Tensor:

@@ -13,14 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from types import FunctionType
 from typing import Annotated, Any, Never, cast
 
 from lamina.base import shapes
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
-from lamina.checks import checked
+from lamina.checks import checked, without_init
 from lamina.checks.kinds import (
     HIGHEST,
     ElementType,
@@ -45,7 +45,7 @@ from lamina.graph import (
     with_final_paths,
 )
 from lamina.graph.attributes import whole
-from lamina.layers.checks import Sourced
+from lamina.layers.checks import Sourced, origin_text
 from lamina.layers.scope import BUILDING, Record, Scope
 
 __all__ = ["Input", "Layer"]
@@ -72,7 +72,7 @@ class Name(Kind):
 OwnName = Annotated[str | None, OrNone(Name())]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Layer(Sourced, ABC):
     """The base of all layers, also of users' own.
 
@@ -97,7 +97,6 @@ class Layer(Sourced, ABC):
         ...         return x * lm.ops.sigmoid(beta * x)
     """
 
-    _: KW_ONLY
     name: OwnName = field(default=None, repr=False)
 
     @abstractmethod
@@ -131,23 +130,19 @@ class Layer(Sourced, ABC):
             raise DefinitionError(
                 "a layer takes its tensors as positional arguments",
                 facts=(("expected", "layer(x, ...)"), ("found", f"layer(..., {name}=...)")),
-                where=str(Origin(type(self).__name__, self.source)),
+                where=origin_text(self),
                 advice=f"Pass tensors without names, layer(x, {name}), and options when the layer "
                 f"is made: {type(self).__name__}(...).",
             )
         if not is_frozen_record(self):
-            raise DefinitionError(
-                "a layer is a frozen dataclass, so that it can be saved and shared",
-                facts=(("found", f"class {type(self).__name__}"),),
-                where=str(Origin(type(self).__name__, self.source)),
-                advice=f"Write @dataclass(frozen=True) above class {type(self).__name__}.",
-            )
+            problem = "a layer is a frozen dataclass, so that it can be saved and shared"
+            raise without_init(type(self), problem)
         for operand in cast(Sequence[object], operands):
             if not isinstance(operand, Tensor):
                 raise DefinitionError(
                     "a layer is applied to tensors",
                     facts=(("expected", "Tensor"), ("found", type(operand).__name__)),
-                    where=str(Origin(type(self).__name__, self.source)),
+                    where=origin_text(self),
                     advice=_ADVICE.get(type(operand), _NOT_ARRAYS),
                 )
         return cast(Tensor, apply_layer(self, operands, self.name))

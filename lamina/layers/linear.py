@@ -14,7 +14,7 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import require_float
 from lamina.layers.init import KaimingUniform, Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, parameter_of
 
 __all__ = ["Linear"]
 
@@ -56,11 +56,10 @@ class Linear(Layer):
             )
         require_float(self, x)
         (inputs,) = static(x.shape[-1:])
-        init = initializer(self.weight_init, KaimingUniform(slope=math.sqrt(5.0)))
-        weight = scope.parameter("weight", (self.features, inputs), init, self.weight_regularizer)
+        usual = KaimingUniform(slope=math.sqrt(5.0))
+        weight = parameter_of(self, scope, "weight", (self.features, inputs), usual)
         y = ops.matmul(x, ops.transpose(weight))
         if not self.bias:
             return y
         bound = 1.0 / math.sqrt(inputs)
-        init = initializer(self.bias_init, Uniform(-bound, bound))
-        return y + scope.parameter("bias", (self.features,), init, self.bias_regularizer)
+        return y + parameter_of(self, scope, "bias", (self.features,), Uniform(-bound, bound))

@@ -6,8 +6,6 @@ layer of a network may mix the batch; a second one is a `DefinitionError`.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
-
 import numpy as np
 
 from lamina import ops
@@ -23,7 +21,7 @@ from lamina.layers.scope import Scope, partners
 __all__ = ["CutMix", "Mixup"]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Mixup(Layer):
     """Means of pairs of examples, and of their losses, while training; nothing in inference.
 
@@ -41,7 +39,6 @@ class Mixup(Layer):
         >>> y = lm.Mixup(alpha=0.2)(lm.Input(3, 32, 32))
     """
 
-    _: KW_ONLY
     alpha: Positive = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -54,7 +51,7 @@ class Mixup(Layer):
         return weight * x + (1 - weight) * partners(x)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class CutMix(Layer):
     """Puts a rectangle of another image into each one while training; does nothing in inference.
 
@@ -73,7 +70,6 @@ class CutMix(Layer):
         >>> y = lm.CutMix()(lm.Input(3, 32, 32))
     """
 
-    _: KW_ONLY
     alpha: Positive = 1.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
@@ -99,10 +95,7 @@ _INTERVALS = 1024
 
 
 def _beta(scope: Scope, alpha: float) -> Tensor:
-    """A number of the Beta(alpha, alpha) distribution, f32[].
-
-    Between the entries of the table of quantiles it is linear.
-    """
+    """A number of the Beta(alpha, alpha) distribution, f32[]: linear between its quantiles."""
     at = scope.uniform((), dtype=float32) * _INTERVALS
     table = ops.constant(beta_quantiles(alpha, _INTERVALS), float32)
     below_it = ops.cast(at, int64)
@@ -116,10 +109,6 @@ def beta_quantiles(alpha: float, intervals: int) -> Array:
     The density is symmetric, so its integral over x from 0 to 1/2 suffices. Below alpha = 1 it is
     infinite at 0, but bounded as a function of w = (2 x)^alpha, over which it is integrated by the
     trapezoidal rule.
-
-    Args:
-        alpha: above zero.
-        intervals: an even number.
     """
     power = min(alpha, 1.0)
     w = np.linspace(0.0, 1.0, 2**15 + 1)

@@ -64,7 +64,7 @@ _AXIS = Whole()
 _Axes = Annotated[int | Sequence[int], _AxisNumbers()]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class BatchNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each channel.
 
@@ -90,7 +90,6 @@ class BatchNorm(Layer):
         >>> y = lm.BatchNorm()(lm.Input(3, 32, 32))
     """
 
-    _: KW_ONLY
     momentum: Annotated[float | None, OrNone(Number("[0, 1]"))] = 0.1
     epsilon: NotNegative = 1e-5
     affine: bool = True
@@ -122,7 +121,7 @@ class BatchNorm(Layer):
         return centred * ops.reshape(scale, shape) + ops.reshape(shift, shape)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class LayerNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias, for each example and position.
 
@@ -140,7 +139,6 @@ class LayerNorm(Layer):
         >>> y = lm.LayerNorm()(lm.Input(12, 64))
     """
 
-    _: KW_ONLY
     axes: _Axes = -1
     epsilon: NotNegative = 1e-5
     affine: bool = True
@@ -183,7 +181,7 @@ class GroupNorm(Layer):
         return _affine(scope, y, [1], bias=self.bias) if self.affine else y
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class InstanceNorm(Layer):
     """(x - mean) / sqrt(variance + epsilon), for each example and channel.
 
@@ -204,7 +202,6 @@ class InstanceNorm(Layer):
         >>> y = lm.InstanceNorm()(lm.Input(3, 32, 32))
     """
 
-    _: KW_ONLY
     epsilon: NotNegative = 1e-5
     affine: bool = False
     bias: bool = True
@@ -234,7 +231,7 @@ class InstanceNorm(Layer):
         return _affine(scope, y, [1], bias=self.bias) if self.affine else y
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class RMSNorm(Layer):
     """x / sqrt(mean(x^2) + epsilon) * weight, for each example and position.
 
@@ -251,7 +248,6 @@ class RMSNorm(Layer):
         >>> y = lm.RMSNorm()(lm.Input(12, 64))
     """
 
-    _: KW_ONLY
     axes: _Axes = -1
     epsilon: NotNegative | None = None
     affine: bool = True

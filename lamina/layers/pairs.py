@@ -15,7 +15,13 @@ from lamina.graph import Tensor, described
 from lamina.layers.checks import axis_within_example, require_float
 from lamina.layers.init import Uniform
 from lamina.layers.layer import Layer
-from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, in_float32, initializer
+from lamina.layers.scope import (
+    InitializerOption,
+    RegularizerOption,
+    Scope,
+    in_float32,
+    parameter_of,
+)
 
 __all__ = ["Bilinear", "CosineSimilarity", "PairwiseDistance"]
 
@@ -54,19 +60,17 @@ class Bilinear(Layer):
             raise _differing(self, a, b, "All axes but the last must be equal.")
         (left, right) = static((a.shape[-1], b.shape[-1]))
         bound = 1.0 / math.sqrt(left)
-        init = initializer(self.weight_init, Uniform(-bound, bound))
-        shape = (self.features, left, right)
-        weight = scope.parameter("weight", shape, init, self.weight_regularizer)
+        usual, shape = Uniform(-bound, bound), (self.features, left, right)
+        weight = parameter_of(self, scope, "weight", shape, usual)
         axes = "uvwxyz"[: a.rank - 1]
         products = ops.einsum(f"{axes}i,oij->{axes}oj", a, weight)
         y = ops.einsum(f"{axes}oj,{axes}j->{axes}o", products, b)
         if not self.bias:
             return y
-        init = initializer(self.bias_init, Uniform(-bound, bound))
-        return y + scope.parameter("bias", (self.features,), init)
+        return y + parameter_of(self, scope, "bias", (self.features,), usual)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class CosineSimilarity(Layer):
     """The cosine of the angle between two tensors along an axis.
 
@@ -82,7 +86,6 @@ class CosineSimilarity(Layer):
         (batch,)
     """
 
-    _: KW_ONLY
     axis: Annotated[int, Whole()] = 1
     epsilon: Positive = 1e-8
 
@@ -92,7 +95,7 @@ class CosineSimilarity(Layer):
         return ops.cosine_similarity(a, b, axis, self.epsilon)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class PairwiseDistance(Layer):
     """(sum abs(a - b + epsilon)^power)^(1 / power), along the last axis.
 
@@ -109,7 +112,6 @@ class PairwiseDistance(Layer):
         (batch,)
     """
 
-    _: KW_ONLY
     power: Positive = 2.0
     epsilon: Positive = 1e-6
     keepdims: bool = False

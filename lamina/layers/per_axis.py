@@ -32,13 +32,7 @@ from lamina.layers.layer import Layer
 
 @frozen_dataclass
 class ForEachAxis(Kind):
-    """A whole number for all axes of a layer, or one for each.
-
-    Attributes:
-        lowest: the smallest number.
-        rank: the number of axes; None for the number of entries given.
-        allows_none: whether an entry may be None.
-    """
+    """A whole number for all axes of a layer, or one for each; of any rank if that is None."""
 
     lowest: int = 1
     rank: int | None = None
@@ -62,9 +56,7 @@ class ForEachAxis(Kind):
 class PairForEachAxis(Kind):
     """Widths of padding: a number for all axes, or for each axis a number or (before, after).
 
-    Attributes:
-        words: accepted instead of widths, such as `"same"`.
-        rank: the number of axes; None for the number of entries given.
+    Words such as `"same"` may stand for widths. The rank is as for `ForEachAxis`.
     """
 
     words: tuple[str, ...] = ()

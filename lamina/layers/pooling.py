@@ -17,7 +17,7 @@ from lamina.base.shapes import Array, size_of, static
 from lamina.checks.kinds import Count, Positive
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import origin_text, require_float
+from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.per_axis import (
     ForEachAxis,
@@ -52,7 +52,6 @@ class _Pool(OfWindows, ABC):
                 raise DefinitionError(
                     "padding is at most half of the window",
                     facts=(("window", repr(self.window)), ("padding", repr(self.padding))),
-                    where=origin_text(self),
                     advice="With more padding, a window may contain nothing but padding.",
                 )
 
@@ -68,9 +67,8 @@ class _Pool(OfWindows, ABC):
         ]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class _MaxPool(_Pool, ABC):
-    _: KW_ONLY
     returns: Literal["values", "indices"] = "values"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -120,7 +118,7 @@ class MaxPool3d(_MaxPool):
     axes = 3
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class MaxUnpool(Layer):
     """Puts values at the positions in a larger tensor from which a `MaxPool2d` took them.
 
@@ -139,7 +137,6 @@ class MaxUnpool(Layer):
         (batch, 20, 24, 24)
     """
 
-    _: KW_ONLY
     size: Numbers
 
     @in_float32
@@ -166,9 +163,8 @@ class MaxUnpool(Layer):
         return ops.reshape(total / ops.maximum(number, 1), (*x.shape[:2], *sizes))
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class _AvgPool(_Pool, ABC):
-    _: KW_ONLY
     count_padding: bool = True
     divisor: Count | None = None
 
@@ -231,9 +227,8 @@ class AvgPool3d(_AvgPool):
     axes = 3
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class _LPPool(_Pool, ABC):
-    _: KW_ONLY
     power: Positive = 2.0
 
     @in_float32
@@ -284,9 +279,8 @@ class LPPool3d(_LPPool):
     axes = 3
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class _Global(Layer, ABC):
-    _: KW_ONLY
     keepdims: bool = False
 
     def _axes(self, x: Tensor) -> tuple[int, ...]:
@@ -389,7 +383,7 @@ class AdaptiveAvgPool(_Adaptive):
         return x
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class AdaptiveMaxPool(_Adaptive):
     """The largest elements of windows that follow from the size of the result.
 
@@ -406,7 +400,6 @@ class AdaptiveMaxPool(_Adaptive):
         (batch, 64, 4, 2)
     """
 
-    _: KW_ONLY
     returns: Literal["values", "indices"] = "values"
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:

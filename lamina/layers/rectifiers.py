@@ -6,8 +6,6 @@ the same shape and dtype: `y = lm.ReLU()(x)`.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
-
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import static
@@ -51,7 +49,7 @@ class LeakyReLU(Layer):
         return ops.where(x > 0, x, x * self.slope)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class PReLU(Layer):
     """x above 0, weight x elsewhere, with a learned weight.
 
@@ -67,7 +65,6 @@ class PReLU(Layer):
         >>> y = lm.PReLU(per_channel=True)(lm.Input(16, 8, 8))
     """
 
-    _: KW_ONLY
     per_channel: bool = False
     slope: float = 0.25
 
@@ -81,7 +78,7 @@ class PReLU(Layer):
         return ops.where(x > 0, x, x * weight)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class RReLU(Layer):
     """x above 0, slope x elsewhere, with a random slope for each element while training.
 
@@ -93,7 +90,6 @@ class RReLU(Layer):
         high: the upper bound of slopes.
     """
 
-    _: KW_ONLY
     low: float = 1 / 8
     high: float = 1 / 3
 
@@ -175,9 +171,6 @@ class CELU(Layer):
         return ops.where(x > 0, x, ops.expm1(below * (1 / self.alpha)) * self.alpha)
 
 
-# Shrinkage ----------------------------------------------------------------------------------------
-
-
 @frozen_dataclass
 class Hardshrink(Layer):
     """x, but 0 from -threshold to threshold.
@@ -210,10 +203,7 @@ class Softshrink(Layer):
         return ops.where(x > self.threshold, above, ops.where(x < -self.threshold, below, x * 0.0))
 
 
-# Hard limits --------------------------------------------------------------------------------------
-
-
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Hardtanh(Layer):
     """x, but not below low and not above high; the derivative at both bounds is 0.
 
@@ -225,7 +215,6 @@ class Hardtanh(Layer):
         >>> y = lm.Hardtanh(low=0.0, high=6.0)(lm.Input(10))
     """
 
-    _: KW_ONLY
     low: float = -1.0
     high: float = 1.0
 

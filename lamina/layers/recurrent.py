@@ -30,7 +30,7 @@ from lamina.layers.cells import (
 from lamina.layers.checks import EMBEDDING, require_float
 from lamina.layers.dropout import dropout_factors
 from lamina.layers.init import Uniform
-from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, initializer
+from lamina.layers.scope import InitializerOption, RegularizerOption, Scope, parameter_of
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -54,7 +54,14 @@ class _Recurrent(RecurrentUnit, ABC):
         return None
 
     def forward(self, scope: Scope, x: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
-        length = _length_of(self, x)
+        if x.rank != 3 or not isinstance(length := x.shape[1], int):
+            indices = x.rank == 2 and x.dtype.kind == "int"
+            raise ShapeError(
+                f"{type(self).__name__} needs sequences of features",
+                facts=(("expected", "f32[batch, length, features]"), ("found", described(x))),
+                advice=EMBEDDING if indices else "Add lm.Reshape(length, features) before it.",
+            )
+        require_float(self, x)
         lengths = [other for other in others if not _is_state(other)]
         inside = None
         if lengths:
@@ -105,26 +112,19 @@ class _Recurrent(RecurrentUnit, ABC):
         """The states of one layer in one direction: [length, batch, features]."""
         (inputs,) = static(x.shape[2:])
         outputs, bound = self.gates * self.features, 1.0 / math.sqrt(self.features)
-        default, projected = Uniform(-bound, bound), self._projected()
+        usual, projected = Uniform(-bound, bound), self._projected()
 
-        def weight(name: str, rows: int, columns: int) -> Tensor:
-            init = initializer(self.weight_init, default)
-            shape = (rows, columns)
-            return scope.parameter(f"{name}{suffix}", shape, init, self.weight_regularizer)
+        def parameter(name: str, *shape: int) -> Tensor:
+            return parameter_of(self, scope, f"{name}{suffix}", shape, usual)
 
-        weight_ih = weight("weight_ih", outputs, inputs)
-        constants = [weight("weight_hh", outputs, projected or self.features)]
+        weight_ih = parameter("weight_ih", outputs, inputs)
+        constants = [parameter("weight_hh", outputs, projected or self.features)]
         from_input = ops.matmul(x, ops.transpose(weight_ih))
         if self.bias:
-            init = initializer(self.bias_init, default)
-            biases = [
-                scope.parameter(f"{name}{suffix}", (outputs,), init)
-                for name in ("bias_ih", "bias_hh")
-            ]
-            from_input = from_input + biases[0]
-            constants.append(biases[1])
+            from_input = from_input + parameter("bias_ih", outputs)
+            constants.append(parameter("bias_hh", outputs))
         if projected is not None:
-            constants.append(weight("weight_hr", projected, self.features))
+            constants.append(parameter("weight_hr", projected, self.features))
         sequences = [ops.transpose(from_input, (1, 0, 2))]
         if inside is not None:
             sequences.append(inside)
@@ -145,19 +145,6 @@ class _Recurrent(RecurrentUnit, ABC):
             *(iteration, initial, sequences, constants), reverse=reverse, truncate=self.truncate
         )
         return stacks
-
-
-def _length_of(layer: _Recurrent, x: Tensor) -> int:
-    """The number of positions of the sequences."""
-    if x.rank != 3 or not isinstance(x.shape[1], int):
-        indices = x.rank == 2 and x.dtype.kind == "int"
-        raise ShapeError(
-            f"{type(layer).__name__} needs sequences of features",
-            facts=(("expected", "f32[batch, length, features]"), ("found", described(x))),
-            advice=EMBEDDING if indices else "Add lm.Reshape(length, features) before it.",
-        )
-    require_float(layer, x)
-    return x.shape[1]
 
 
 def _is_state(tensor: Tensor) -> bool:
@@ -194,7 +181,7 @@ def _mask(scope: Scope, given: Tensors, x: Tensor, length: int) -> Tensor:
     return ops.expand_dims(ops.less(positions, ops.cast(lengths, int64)), -1)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class RNN(ElmanUnit, _Recurrent):
     """The simple recurrent layer: h = activation(W_ih x + b_ih + W_hh h + b_hh).
 
@@ -233,11 +220,10 @@ class RNN(ElmanUnit, _Recurrent):
         (batch, 100, 32)
     """
 
-    _: KW_ONLY
     activation: CellActivation = "tanh"
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class LSTM(LongShortTermMemory, _Recurrent):
     """Long short-term memory: a cell state with input, forget and output gates.
 
@@ -261,7 +247,6 @@ class LSTM(LongShortTermMemory, _Recurrent):
         (batch, 128)
     """
 
-    _: KW_ONLY
     projection: Count | None = None
 
     def _projected(self) -> int | None:

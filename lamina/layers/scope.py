@@ -112,19 +112,12 @@ InitializerOption = Annotated[Initializer | None, OrNone(_InitializerKind())]
 RegularizerOption = Annotated[Regularizer | None, OrNone(_RegularizerKind())]
 
 
-def initializer(init: Initializer | None, usual: Initializer) -> Initializer:
-    """The initializer that was given, or the usual one."""
-    return usual if init is None else init
-
-
 def arrays_while_drawn(init: Initializer) -> int:
     """The number of arrays of its result's size that an initializer holds at once, by default 1."""
     return getattr(init, "arrays_while_drawn", 1)
 
 
 class _PartKind(Kind):
-    """A layer, or another object with a layer's `forward`."""
-
     def read(self, value: Any, operands: Operands = ()) -> Any:
         if isinstance(value, type) or not callable(getattr(value, "forward", None)):
             raise Misfit("a layer", "lm.Linear(10)")
@@ -146,8 +139,6 @@ class Variable:
 
     Attributes:
         name: `"1.weight"`: the number of the layer and the layer's own name for it.
-        tensor: the leaf in the graph.
-        init: the initializer of its first value.
         stream: the number of the random stream of its first value; no other variable has it.
     """
 
@@ -163,8 +154,6 @@ class IndexLimit:
 
     Attributes:
         indices: integers that should lie in 0..count - 1.
-        count: the number of different indices.
-        origin: the layer or op.
         what: the indices, in the error's words: `"indices"`, `"lengths"`.
         advice: the fix for indices out of range; empty for a text on numbering from 0.
     """
@@ -178,12 +167,7 @@ class IndexLimit:
 
 @frozen_dataclass
 class Mixture:
-    """Each example contains a share of itself, and for the rest its partner.
-
-    Attributes:
-        share: one number for the batch, from 0 to 1.
-        origin: the layer that mixes them, as text.
-    """
+    """Each example contains a share of itself, and for the rest its partner."""
 
     share: Tensor
     origin: str
@@ -199,10 +183,8 @@ class Record:
     """The results of tracing a network, except its outputs; scopes fill it.
 
     Attributes:
-        dtype: the dtype of parameters: float32 or float64.
-        training: True for training mode, False for inference mode.
+        dtype: the float type of the model.
         parameters, states: variables by name, in the order of the layers.
-        updates: new values of states, by name.
         updated: the names of updated states, once for each `scope.update`.
         layers: the layers by the prefix of their parameters' names, `"1"`, or `"1.0"` within
             another layer.
@@ -210,11 +192,9 @@ class Record:
             no other one gets its id.
         penalties: regularisation terms, 0-d, to be added to the loss.
         hyperparameters: the hyper-parameters of the penalties.
-        index_limits: ranges of indices; data with other indices is refused.
         seed, step: int64 leaves, the keys of random numbers; used if `random_streams` is above 0.
         random_streams: the number of random tensors; each has its own stream.
         activations: the results of layers, and of ops between layers.
-        mixture: the mixture of the examples of the batch with each other, if there is one.
         operands: the operands of the layer, while the shape of its result is inferred; empty while
             tracing.
     """
@@ -576,6 +556,19 @@ def _require_function(what: str, value: object, example: str) -> None:
             f"the {what} of a parameter is a function",
             facts=(("expected", example), ("found", text)),
         )
+
+
+def parameter_of(
+    layer: object, scope: Scope, name: str, shape: tuple[int, ...], usual: Initializer
+) -> Tensor:
+    """A parameter whose first values and penalty are options of its layer, such as `weight_init`.
+
+    `usual` makes the first values by default.
+    """
+    kind = name.partition("_")[0]
+    init = getattr(layer, f"{kind}_init")
+    regularizer = getattr(layer, f"{kind}_regularizer", None)
+    return scope.parameter(name, shape, usual if init is None else init, regularizer)
 
 
 _Forward = TypeVar("_Forward", bound=Callable[..., Tensor])

@@ -35,7 +35,7 @@ class Identity(Layer):
         return x
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Flatten(Layer):
     """All axes after the batch as one, or some of them.
 
@@ -53,7 +53,6 @@ class Flatten(Layer):
         (batch, 3, 64)
     """
 
-    _: KW_ONLY
     first: Annotated[int, Whole()] = 1
     last: Annotated[int, Whole()] = -1
 
@@ -91,11 +90,7 @@ _EXTENT = Whole(-1)
 
 @frozen_dataclass
 class _Dimension(Kind):
-    """An extent of an example, or -1 for the extent that follows from the others.
-
-    Attributes:
-        several: whether the value is a row of them.
-    """
+    """An extent of an example, -1 for the extent that follows from the others; or a row of them."""
 
     several: bool = False
 

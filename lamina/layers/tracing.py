@@ -22,10 +22,7 @@ from lamina.layers.scope import IndexLimit, Record, Scope
 class Trace:
     """The graph of a network in training mode or in inference mode.
 
-    Attributes:
-        inputs: the leaves, named `"input0"`, `"input1"`, ...
-        outputs: the results.
-        record: parameters, states, penalties and keys of random numbers.
+    Its inputs are leaves, named `"input0"`, `"input1"`, ...
     """
 
     inputs: tuple[Tensor, ...]
@@ -46,13 +43,9 @@ def trace(
     """Builds the graph of ops of a definition: each layer is replaced by its own graph.
 
     Args:
-        inputs, outputs: the definition, as tensors.
         names: for each tensor of the definition, the prefix of its parameters' names, `"1"`, and
             its path, `"net/1:Linear"`.
-        dtype: the float type of the model.
-        training: the mode of the layers: training or inference.
-        input_dtypes: the dtypes of the arrays that the program is given; the graph casts them
-            first.
+        input_dtypes: the dtypes of the arrays that the program is given and casts first.
     """
     record = Record(dtype, training)
     tracer = _Tracer(record)
@@ -157,15 +150,11 @@ def in_float_type(
 
 @final
 class _Tracer:
-    """Builds the graph of ops of a network, tensor by tensor.
-
-    Attributes:
-        record: the record of the trace.
-        new: the replacement of each tensor of the definition.
-    """
+    """Builds the graph of ops of a network, tensor by tensor."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
+        # The replacement of each tensor of the definition.
         self.new: dict[Tensor, Tensor] = {}
         # All results of each layer of the definition, and all gradients of each call.
         self._results: dict[Tensor, tuple[Tensor, ...]] = {}

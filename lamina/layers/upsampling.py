@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from lamina.base.shapes import Array, DType, float64, static
 from lamina.checks.kinds import Either, Number, OrNone, Row
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import origin_text, require_float
+from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.per_axis import ForEachAxis
 from lamina.layers.scope import Scope, in_float32
@@ -46,7 +45,7 @@ _TAKEN: Mapping[str, tuple[tuple[int, ...], str, str]] = {
 _WITH_CORNERS = ("linear", "bilinear", "bicubic", "trilinear")
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Upsample(Layer):
     """Sequences, images or volumes in another size, larger or smaller.
 
@@ -74,7 +73,6 @@ class Upsample(Layer):
         (batch, 3, 5, 7)
     """
 
-    _: KW_ONLY
     scale: Factors = None
     size: Sizes = None
     mode: Mode = "nearest"
@@ -85,13 +83,11 @@ class Upsample(Layer):
             raise DefinitionError(
                 "Upsample takes a scale or a size",
                 facts=(("expected", "scale=2 or size=(16, 16)"), ("found", repr(self))),
-                where=origin_text(self),
             )
         if self.align_corners and self.mode not in _WITH_CORNERS:
             raise DefinitionError(
                 "align_corners applies to modes that blend elements only",
                 facts=(("expected", "mode='bilinear'"), ("found", f"mode={self.mode!r}")),
-                where=origin_text(self),
                 advice="Leave align_corners out.",
             )
 

@@ -13,7 +13,7 @@ from lamina.checks.kinds import Misfit, Number
 from lamina.errors import DefinitionError, ShapeError
 from lamina.foreign import advice_on_object, is_foreign_function
 from lamina.graph import Tensor, described
-from lamina.layers.checks import Sourced, origin_text
+from lamina.layers.checks import Sourced
 from lamina.learning.protocols import (
     Clip,
     Loss,
@@ -39,14 +39,7 @@ _FACTOR = Number("[0, inf)")
 @final
 @frozen_dataclass
 class LossTerm:
-    """The loss of one output, or of all together.
-
-    Attributes:
-        loss: compares prediction and target.
-        name: of the output; "" for a loss of all outputs.
-        output: its number; None for all.
-        factor: with which it counts in the total loss.
-    """
+    """The loss of one output, or of all together: these have neither name nor number."""
 
     loss: Loss
     name: str = ""
@@ -92,7 +85,6 @@ class ByOutput(Sourced):
     factors: Mapping[str, float] | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        where = origin_text(self)
         losses = _entries(self.losses)
         if losses is None or not any(one is not None for one in losses.values()):
             raise DefinitionError(
@@ -101,11 +93,10 @@ class ByOutput(Sourced):
                     ("expected", '{"boxes": lm.MSE(), "classes": lm.CrossEntropy()}'),
                     ("found", repr(self.losses)),
                 ),
-                where=where,
             )
         for one in losses.values():
             if one is not None:
-                check_loss(one, where)
+                check_loss(one, where="")
         factors = {} if self.factors is None else _entries(self.factors)
         known = factors is not None and all(losses.get(key) is not None for key in factors)
         listed = not isinstance(self.factors, list | tuple) or len(self.factors) == len(losses)
@@ -113,7 +104,6 @@ class ByOutput(Sourced):
             raise DefinitionError(
                 "the factors do not fit the losses",
                 facts=(("losses", ", ".join(map(str, losses))), ("factors", repr(self.factors))),
-                where=where,
                 advice="Give one factor for each loss: a dict with the same names, or a list.",
             )
         for key, factor in factors.items():
@@ -123,18 +113,10 @@ class ByOutput(Sourced):
                 raise DefinitionError(
                     "the factor of a loss is a number of at least 0",
                     facts=(("expected", f"factors={{{key!r}: 0.5}}"), ("found", repr(factor))),
-                    where=where,
                 ) from None
 
     def terms(self, names: Sequence[str]) -> tuple[LossTerm, ...]:
-        """The losses of a network's outputs, in the order of the outputs.
-
-        Args:
-            names: of all outputs.
-
-        Raises:
-            DefinitionError: if the network has no such output.
-        """
+        """The losses of a network's outputs, in the order of the outputs, from all their names."""
         losses, factors = _entries(self.losses) or {}, _entries(self.factors) or {}
         by_name = isinstance(self.losses, Mapping)
         fits = losses.keys() <= set(names) if by_name else len(losses) == len(names)
@@ -142,18 +124,16 @@ class ByOutput(Sourced):
             raise DefinitionError(
                 "the losses do not fit the outputs of the network",
                 facts=(("outputs", ", ".join(names)), ("losses", ", ".join(map(str, losses)))),
-                where=origin_text(self),
                 advice=advice_on_names(names)
                 if by_name
                 else "Give one loss for each output, with None for one that is not trained.",
             )
-        found: list[LossTerm] = []
-        for number, name in enumerate(names):
-            key = name if by_name else number
-            if losses.get(key) is not None:
-                factor = float(factors.get(key, 1.0))
-                found.append(LossTerm(losses[key], name, number, factor))
-        return tuple(found)
+        keyed = ((name if by_name else n, name, n) for n, name in enumerate(names))
+        return tuple(
+            LossTerm(losses[key], name, number, float(factors.get(key, 1.0)))
+            for key, name, number in keyed
+            if losses.get(key) is not None
+        )
 
 
 def advice_on_names(names: Sequence[str]) -> str:
@@ -212,19 +192,13 @@ def options_of(
 @final
 @frozen_dataclass
 class OfOutput(Sourced):
-    """A metric of one output of a network.
-
-    Attributes:
-        output: its name.
-        metric: compares the output with its target.
-    """
+    """A metric of one output of a network."""
 
     output: str
     metric: Metric
 
     @property
     def name(self) -> str:
-        """`"classes_accuracy"`."""
         return f"{self.output}_{self.metric.name}"
 
     @property
@@ -266,15 +240,13 @@ class FunctionMetric(Sourced):
             raise DefinitionError(
                 "function must be a function of prediction and target",
                 facts=(("found", repr(self.function)),),
-                where=origin_text(self),
             )
-        check_order(self.function, origin_text(self))
+        check_order(self.function, where="")
         name = self.name or getattr(self.function, "__name__", "")
         if not name or "<" in name:
             raise DefinitionError(
                 "a metric of a function without a name needs one",
                 facts=(("found", repr(self.function)),),
-                where=origin_text(self),
                 advice="lm.FunctionMetric(lambda prediction, target: ..., name='error').",
             )
         object.__setattr__(self, "name", name)
@@ -287,11 +259,7 @@ class FunctionMetric(Sourced):
     def statistics(
         self, prediction: Any, target: Any, weights: Tensor | None = None
     ) -> Mapping[str, Tensor]:
-        """`sum` and `count`; `total` of a loss that is a sum.
-
-        Raises:
-            ShapeError: if the function gives no numbers, or one number where examples have weights.
-        """
+        """`sum` and `count`; `total` of a loss that is a sum."""
         several = isinstance(prediction, list | tuple)
         first: Tensor = cast(Any, prediction)[0] if several else prediction
         count = ops.element_count(first, (0,), first.dtype)
@@ -304,7 +272,6 @@ class FunctionMetric(Sourced):
             count = count if divisor is None else divisor
             return {"sum": ops.where(count > 0, value * count, 0.0), "count": count}
         found = cast(object, self.function(prediction, target))
-        where = origin_text(self)
         if not isinstance(found, Tensor) or (weights is not None and not found.rank):
             weighted = weights is not None and isinstance(found, Tensor)
             raise ShapeError(
@@ -315,13 +282,12 @@ class FunctionMetric(Sourced):
                     ("expected", "a tensor [batch, ...]"),
                     ("found", described(found) if isinstance(found, Tensor) else repr(found)),
                 ),
-                where=where,
                 advice="Return a number for each example.",
             )
         values = ops.cast(found, first.dtype)
         if not values.rank:
             return {"sum": values * count, "count": count}
-        total, count = weighted_sum(values, weights, where)
+        total, count = weighted_sum(values, weights)
         return {"sum": total, "count": count}
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:

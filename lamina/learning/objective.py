@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
+from itertools import accumulate
 from typing import Any, cast
 
 from lamina import ops
@@ -16,7 +17,7 @@ from lamina.graph import Tensor, described, leaf
 from lamina.layers.scope import BUILDING, IndexLimit, partners
 from lamina.layers.tracing import Trace, limits_of_ops
 from lamina.learning.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
-from lamina.learning.protocols import Loss, Metric, Spec, check_loss, check_metrics, check_outputs
+from lamina.learning.protocols import Loss, Metric, Spec, check_loss, check_metrics
 from lamina.learning.weighting import ClassWeights, called, parameter_of_weights, weights_of_classes
 
 # The numbers of some targets, and a check of their values, which raises DataError.
@@ -30,7 +31,6 @@ class Share:
     """The terms of a loss that are divided by the same number, with their factors.
 
     Attributes:
-        loss: a single number.
         divisor: the sum of weights by which it was divided; None for the number of examples.
         summed: whether it is a sum, which was divided by nothing.
         weighted: whether the loss is 0, and not NaN, if the divisor is.
@@ -48,16 +48,12 @@ class Objective:
 
     Attributes:
         leaves: the targets, `"target0"`.., and the weights of examples, `"weight0"`...
-        loss: of the batch, a single number, without penalties.
-        shares: of this loss; their sum is the loss.
-        terms: the losses that are added.
+        loss: a single number, without penalties; the sum of the shares.
         outputs: by name: `"loss.NAME"` for each term with a name; `"divisor.NAME"`, the sum of
             weights by which a term's mean is divided, if that is not its number of elements;
             `"metric0.NAME"`.. for the metrics.
         kept: the outputs that have a row for each example, and are not summed.
         targets: for each term the numbers of its targets.
-        checks: of the values of targets, by losses and metrics.
-        index_limits: the ranges of indices that ops and layers in them expect.
     """
 
     leaves: tuple[Tensor, ...]
@@ -90,15 +86,39 @@ def default_specs(
 
 def _expected(term: LossTerm, outputs: Sequence[Tensor]) -> tuple[Spec, ...] | None:
     """The targets that a term expects; None if it does not say."""
-    if term.output is None:
-        check_outputs(term.loss, len(outputs))
-    describe: Callable[[Any], Any] | None = getattr(term.loss, "target", None)
+    loss = term.loss
+    describe: Callable[[Any], Any] | None = getattr(loss, "target", None)
+    # Lamina's losses have `target`; most of them compare one output with one target.
+    several = term.output is None and len(outputs) > 1
+    if several and describe is not None and not getattr(loss, "takes_several", False):
+        raise DefinitionError(
+            "this loss compares one output with one target",
+            facts=(("outputs", str(len(outputs))), ("loss", repr(loss))),
+            where="loss",
+            advice="Give a loss for each output: loss=[lm.MSE(), lm.CrossEntropy()], or a dict by "
+            "the names of the outputs.",
+        )
     if describe is None:
         return None
     found = describe(_prediction(term, outputs))
     if found is None:
         return ()
     return (found,) if isinstance(found[1], DType) else tuple(found)
+
+
+@frozen_dataclass
+class _Compared:
+    """What a term of the loss compares, and the targets that it expects: None if it does not say.
+
+    Prediction and target are a tensor, or a tuple of tensors; `numbers` counts its targets.
+    """
+
+    term: LossTerm
+    prediction: Any
+    expected: tuple[Spec, ...] | None
+    numbers: tuple[int, ...]
+    target: Any
+    weights: Tensor | None
 
 
 def objective(
@@ -113,32 +133,29 @@ def objective(
     """Builds loss and metrics of a batch; a LaminaError if targets or weights do not fit.
 
     Args:
-        loss, metrics, trace: the functions and their operands.
         names: the names of the network's outputs.
         targets, weights: (shape with the batch, dtype) of the targets and of the examples' weights.
         classes: the weights of classes in the loss.
     """
     check_loss(loss)
     check_metrics(metrics)
-    terms = terms_of(loss, names)
     leaves = [leaf(f"target{n}", "input", *spec) for n, spec in enumerate(targets)]
     weight_leaves = [leaf(f"weight{n}", "input", *spec) for n, spec in enumerate(weights)]
     dtype = loss_dtype(trace)
-    compared = _compared_targets(terms, trace.outputs, leaves, len(weights))
-    weighted = _weights_of_terms(terms, [ops.cast(one, dtype) for one in weight_leaves])
+    compared = _compared(terms_of(loss, names), trace.outputs, leaves, weight_leaves, dtype)
     shares: list[Share] = []
     outputs: list[tuple[str, Tensor]] = []
     checks: list[TargetCheck] = []
-    for term, numbers, weight in zip(terms, compared, weighted, strict=True):
-        target = _target(term, trace.outputs, leaves, numbers, dtype)
-        checks += _check(term.loss, numbers, trace.outputs[term.output or 0])
-        given = weight
+    for one in compared:
+        term = one.term
+        checks += _check(term.loss, one.numbers, trace.outputs[term.output or 0])
+        given = one.weights
         if classes is not None:
-            given = _with_classes(classes, term, trace.outputs, target, weight)
+            given = _with_classes(classes, one, len(trace.outputs))
         try:
-            value, divisor = _value(term, trace, target, given)
+            value, divisor = _value(one, trace, given)
         except (DTypeError, ShapeError) as error:
-            raise _of_one_target(error, term, numbers, len(leaves)) from None
+            raise _of_one_target(error, one, len(leaves)) from None
         if divisor is not None:
             outputs.append((f"divisor.{term.name}", divisor))
         if term.name:
@@ -146,8 +163,7 @@ def objective(
         scaled = value if term.factor == 1 else value * term.factor
         shares.append(Share(scaled, divisor, term.summed, given is not None))
     everything = [_cast(one, dtype) for one in leaves]
-    measured = _measured(metrics, trace, names, terms, compared, everything, weighted)
-    found, kept, of_metrics = measured
+    found, kept, of_metrics = _measured(metrics, trace.outputs, names, compared, everything)
     results = [*(share.loss for share in shares), *(tensor for _, tensor in found)]
     building = BUILDING.get()
     limits = [] if building is None else building.index_limits
@@ -155,10 +171,10 @@ def objective(
         (*leaves, *weight_leaves),
         added([share.loss for share in shares]),
         _joined(shares),
-        terms,
+        tuple(one.term for one in compared),
         (*outputs, *found),
         kept,
-        tuple(compared),
+        tuple(one.numbers for one in compared),
         (*checks, *of_metrics),
         (*limits, *limits_of_ops(results, limits, trace.outputs)),
     )
@@ -172,13 +188,11 @@ def _check(owner: object, numbers: Sequence[int], prediction: Any) -> list[Targe
     return [(tuple(numbers), partial(check, prediction_shape=prediction.shape))]
 
 
-def _of_one_target(
-    error: LaminaError, term: LossTerm, numbers: Sequence[int], count: int
-) -> LaminaError:
+def _of_one_target(error: LaminaError, one: _Compared, count: int) -> LaminaError:
     """The error of a loss, which says which one of several targets it is about."""
-    if count > 1 and len(numbers) == 1:
-        number = numbers[0]
-        error.facts += (("target", f"y[{number}], of the output {term.name!r}"),)
+    if count > 1 and len(one.numbers) == 1:
+        number = one.numbers[0]
+        error.facts += (("target", f"y[{number}], of the output {one.term.name!r}"),)
         # The advice is written for a single target y.
         error.advice = re.sub(r"\by(?=[.\[])", f"y[{number}]", error.advice)
     return error
@@ -201,10 +215,14 @@ def _joined(shares: Sequence[Share]) -> tuple[Share, ...]:
 # Targets and weights ------------------------------------------------------------------------------
 
 
-def _compared_targets(
-    terms: Sequence[LossTerm], outputs: Sequence[Tensor], leaves: Sequence[Tensor], weights: int
-) -> list[tuple[int, ...]]:
-    """The numbers of the targets of each term; `weights` counts arrays of weights, for an error."""
+def _compared(
+    terms: Sequence[LossTerm],
+    outputs: Sequence[Tensor],
+    leaves: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    dtype: DType,
+) -> list[_Compared]:
+    """What each term compares, with its share of the targets and weights."""
     expected = [_expected(term, outputs) for term in terms]
     for term, specs in zip(terms, expected, strict=True):
         if not leaves and specs:
@@ -214,9 +232,9 @@ def _compared_targets(
                 where=type(term.loss).__name__,
                 advice="Give pairs (x, y), or a loss that needs no targets.",
             )
-    if terms[0].output is None:
-        return [tuple(range(len(leaves)))]
     counts = [1 if specs is None else len(specs) for specs in expected]
+    if terms[0].output is None:
+        counts = [len(leaves)]
     if sum(counts) != len(leaves):
         advice = "Give a tuple with one target for each output that has a loss."
         if weights and sum(counts) > len(leaves):
@@ -234,29 +252,34 @@ def _compared_targets(
             where="loss",
             advice=advice,
         )
-    starts = [sum(counts[:number]) for number in range(len(counts))]
-    return [tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True)]
+    if len(weights) > 1 and len(weights) != len(terms):
+        raise DataError(
+            "the data has another number of weights than there are losses",
+            facts=(("expected", f"1 or {len(terms)} arrays"), ("found", str(len(weights)))),
+            where="weights",
+            advice="Give one array of weights, or a tuple with one for each loss.",
+        )
+    own: list[Tensor | None] = [ops.cast(one, dtype) for one in weights]
+    own = own if len(own) > 1 else [own[0] if own else None] * len(terms)
+    ends = accumulate(counts)
+    numbers = [tuple(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
+    return [
+        _Compared(
+            *(term, _prediction(term, outputs), specs, numbered),
+            *(_target([leaves[number] for number in numbered], specs or (), dtype), weight),
+        )
+        for term, specs, numbered, weight in zip(terms, expected, numbers, own, strict=True)
+    ]
 
 
-def _target(
-    term: LossTerm,
-    outputs: Sequence[Tensor],
-    leaves: Sequence[Tensor],
-    numbers: Sequence[int],
-    dtype: DType,
-) -> Any:
+def _target(targets: Sequence[Tensor], expected: Sequence[Spec], dtype: DType) -> Any:
     """The target of a term: cast to floats if its loss needs floats."""
-    if not numbers:
-        return None
-    expected = _expected(term, outputs) or ()
     found: list[Tensor] = []
-    for position, number in enumerate(numbers):
-        tensor = leaves[number]
-        wanted = expected[min(position, len(expected) - 1)] if expected else None
+    for position, tensor in enumerate(targets):
+        shape, wanted = expected[min(position, len(expected) - 1)] if expected else ((), None)
         # Integers of another rank are class numbers, for losses that take either.
-        alike = wanted is not None and len(wanted[0]) == tensor.rank
-        to_float = wanted is not None and alike and wanted[1].is_float and not tensor.dtype.is_float
-        found.append(ops.cast(tensor, dtype) if to_float else _cast(tensor, dtype))
+        needs_floats = wanted is not None and wanted.is_float and len(shape) == tensor.rank
+        found.append(ops.cast(tensor, dtype) if needs_floats else _cast(tensor, dtype))
     return _single(found)
 
 
@@ -265,62 +288,37 @@ def _cast(target: Tensor, dtype: DType) -> Tensor:
     return ops.cast(target, dtype) if target.dtype.is_float else target
 
 
-def _weights_of_terms(terms: Sequence[LossTerm], weights: Sequence[Tensor]) -> list[Tensor | None]:
-    """The weights of the examples in each term."""
-    if len(weights) < 2:
-        return [weights[0] if weights else None] * len(terms)
-    if len(weights) != len(terms):
-        raise DataError(
-            "the data has another number of weights than there are losses",
-            facts=(("expected", f"1 or {len(terms)} arrays"), ("found", str(len(weights)))),
-            where="weights",
-            advice="Give one array of weights, or a tuple with one for each loss.",
-        )
-    return list(weights)
-
-
-def _with_classes(
-    classes: ClassWeights,
-    term: LossTerm,
-    outputs: Sequence[Tensor],
-    target: Any,
-    weights: Tensor | None,
-) -> Tensor:
+def _with_classes(classes: ClassWeights, one: _Compared, outputs: int) -> Tensor:
     """The weights of the examples times the weights of their classes."""
-    prediction = _prediction(term, outputs)
-    if term.output is not None or not isinstance(target, Tensor) or len(outputs) != 1:
+    target, weights = one.target, one.weights
+    if one.term.output is not None or not isinstance(target, Tensor) or outputs != 1:
         raise DefinitionError(
             "weights of classes need one output and one target",
-            facts=(("outputs", str(len(outputs))), ("target", repr(target))),
+            facts=(("outputs", str(outputs)), ("target", repr(target))),
             where="class_weights",
             advice="Give them to the loss of an output: lm.CrossEntropy(class_weights=[...]).",
         )
-    labels = any(not spec[1].is_float for spec in _expected(term, outputs) or ())
-    found = weights_of_classes(classes, prediction, target, labels=labels)
+    labels = any(not dtype.is_float for _, dtype in one.expected or ())
+    found = weights_of_classes(classes, one.prediction, target, labels=labels)
     if weights is None:
         return found
-    missing = found.rank - weights.rank
-    if missing > 0:
-        weights = ops.reshape(weights, (*weights.shape, *(1,) * missing))
-    return found * weights
+    return found * ops.reshape(weights, (*weights.shape, *(1,) * (found.rank - weights.rank)))
 
 
 # Values -------------------------------------------------------------------------------------------
 
 
-def _value(
-    term: LossTerm, trace: Trace, target: Any, weights: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
+def _value(one: _Compared, trace: Trace, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The loss, and the sum of weights by which it is divided if that is not the batch."""
-    prediction = _prediction(term, trace.outputs)
-    doubt: Callable[[Any], str] | None = getattr(term.loss, "doubt", None)
+    loss = one.term.loss
+    doubt: Callable[[Any], str] | None = getattr(loss, "doubt", None)
     if doubt:
-        _warn_of(doubt(prediction), term.loss, term.name)
-    value, divisor = _computed(term, prediction, target, weights)
+        _warn_of(doubt(one.prediction), loss, one.term.name)
+    value, divisor = _computed(one, one.target, weights)
     given = cast(object, value)
     if not isinstance(given, Tensor) or given.shape != () or not given.dtype.is_float:
         advice = "Average over the examples: ops.mean(...)."
-        if getattr(term.loss, "reduction", "") == "none":
+        if getattr(loss, "reduction", "") == "none":
             advice = "Leave reduction='none' out: it is for lm.compile and losses of your own."
         raise ShapeError(
             "a loss must be a single number",
@@ -331,35 +329,25 @@ def _value(
             where="loss",
             advice=advice,
         )
-    return _of_mixed_examples(given, term, trace, target, weights), divisor
+    mixture, target = trace.record.mixture, one.target
+    if mixture is None or target is None:
+        return given, divisor
+    # The examples are mixed, and so are the losses of their own and their partners' targets. A
+    # partner's target keeps its weight. The sum of the weights is the same.
+    targets = cast(tuple[Tensor, ...], target if isinstance(target, tuple) else (target,))
+    others = _single([partners(each) for each in targets])
+    other, _ = _computed(one, others, None if weights is None else partners(weights))
+    share = ops.cast(mixture.share, given.dtype)
+    return share * given + (1 - share) * other, divisor
 
 
-def _computed(
-    term: LossTerm, prediction: Any, target: Any, weights: Tensor | None
-) -> tuple[Any, Tensor | None]:
+def _computed(one: _Compared, target: Any, weights: Tensor | None) -> tuple[Any, Tensor | None]:
+    term = one.term
     measure: Callable[..., Any] | None = getattr(term.loss, "measured", None)
     with labelled(Origin(f"loss/{term.name}" if term.name else "loss")):
         if measure is None:
-            return called(term.loss, prediction, target, weights, "loss"), None
-        return measure(prediction, target, weights)
-
-
-def _of_mixed_examples(
-    own: Tensor, term: LossTerm, trace: Trace, target: Any, weights: Tensor | None
-) -> Tensor:
-    """The loss of a batch, if its examples are mixed: of their own and their partners' targets.
-
-    A partner's target keeps its weight. The sum of the weights is the same.
-    """
-    mixture = trace.record.mixture
-    if mixture is None or target is None:
-        return own
-    targets = cast(tuple[Tensor, ...], target if isinstance(target, tuple) else (target,))
-    others = _single([partners(one) for one in targets])
-    moved = None if weights is None else partners(weights)
-    other, _ = _computed(term, _prediction(term, trace.outputs), others, moved)
-    share = ops.cast(mixture.share, own.dtype)
-    return share * own + (1 - share) * other
+            return called(term.loss, one.prediction, target, weights, "loss"), None
+        return measure(one.prediction, target, weights)
 
 
 def _warn_of(doubt: str, owner: object, output: str) -> None:
@@ -389,25 +377,23 @@ def _single(tensors: Sequence[Tensor]) -> Any:
 
 def _measured(
     metrics: Sequence[Metric],
-    trace: Trace,
+    outputs: Sequence[Tensor],
     names: Sequence[str],
-    terms: Sequence[LossTerm],
-    compared: Sequence[Sequence[int]],
+    compared: Sequence[_Compared],
     targets: Sequence[Tensor],
-    weighted: Sequence[Tensor | None],
 ) -> tuple[list[tuple[str, Tensor]], frozenset[str], list[TargetCheck]]:
     """The statistics of the metrics, the names of those with a row for each example, and checks."""
     found: list[tuple[str, Tensor]] = []
     checks: list[TargetCheck] = []
-    outputs = trace.outputs
     for number, metric in enumerate(metrics):
-        prediction, target, weights = _single(outputs), _single(targets), weighted[0]
+        prediction, target, weights = _single(outputs), _single(targets), compared[0].weights
+        inner, name = metric, ""
         if isinstance(metric, OfOutput):
+            inner, name = metric.metric, metric.output
             position = _position(metric, names)
             prediction = outputs[position]
-            target, weights = _of_output(position, terms, compared, targets, weighted, outputs)
+            target, weights = _of_output(position, compared, targets, len(outputs))
         single = isinstance(prediction, Tensor) and isinstance(target, Tensor)
-        inner = metric.metric if isinstance(metric, OfOutput) else metric
         if not single and not getattr(inner, "takes_several", False):
             raise DefinitionError(
                 "a metric compares one output with one target",
@@ -420,9 +406,8 @@ def _measured(
             statistics = _statistics(metric, inner, prediction, target, weights)
         numbers = [position for position, one in enumerate(targets) if one is target]
         checks += _check(inner, numbers, prediction)
-        name = metric.output if isinstance(metric, OfOutput) else ""
-        compared_by = (one.loss for one in terms if one.output is None or one.name == name)
-        own = next(compared_by, None)
+        terms = (one.term for one in compared)
+        own = next((one.loss for one in terms if one.output is None or one.name == name), None)
         _warn_of(_doubt_of_ignored(inner, own), inner, name)
         doubt: Callable[..., str] | None = getattr(inner, "doubt", None)
         if doubt:
@@ -478,18 +463,12 @@ def _position(metric: OfOutput, names: Sequence[str]) -> int:
 
 
 def _of_output(
-    position: int,
-    terms: Sequence[LossTerm],
-    compared: Sequence[Sequence[int]],
-    targets: Sequence[Tensor],
-    weighted: Sequence[Tensor | None],
-    outputs: Sequence[Tensor],
+    position: int, compared: Sequence[_Compared], targets: Sequence[Tensor], outputs: int
 ) -> tuple[Any, Tensor | None]:
     """The target of an output, and the weights of its examples."""
-    if terms[0].output is None:
-        paired = len(targets) == len(outputs)
-        return (targets[position] if paired else None), weighted[0]
-    for term, numbers, weights in zip(terms, compared, weighted, strict=True):
-        if term.output == position:
-            return _single([targets[number] for number in numbers]), weights
+    if compared[0].term.output is None:
+        return targets[position] if len(targets) == outputs else None, compared[0].weights
+    for one in compared:
+        if one.term.output == position:
+            return _single([targets[number] for number in one.numbers]), one.weights
     return None, None

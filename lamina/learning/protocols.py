@@ -12,13 +12,14 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType, Shape, as_whole
 from lamina.checks.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
 from lamina.errors import DefinitionError
-from lamina.foreign import advice_on_object
+from lamina.foreign import advice_on_object, word_here
 from lamina.graph import Tensor
 from lamina.layers.tracing import Trace
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.
 Loss = Callable[[Any, Any], Tensor]
 Clip = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+RateFunction = Callable[[Tensor], Any]
 Spec = tuple[Shape, DType]
 
 # The name of the optimizer state that holds the average of a parameter over training steps.
@@ -27,11 +28,7 @@ AVERAGE = "average"
 
 @frozen_dataclass
 class PerParameter:
-    """An optimizer state of one number for each parameter, not one for each element.
-
-    Attributes:
-        first: its first value.
-    """
+    """An optimizer state of one number for each parameter, not one for each element."""
 
     first: float
 
@@ -87,10 +84,6 @@ class TrainingOptions:
     """How parameters are trained: everything that decides a training step but network and data.
 
     Attributes:
-        loss: a loss, or any function of (prediction, target) tensors.
-        optimizer: updates the parameters from their gradients.
-        metrics: measured on each batch.
-        clip: clips the gradients, if it is not None.
         frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
         class_weights: of each class in the loss: a row, or by the number of the class.
         gradient_norm: whether the norm of all gradients is an output.
@@ -108,8 +101,17 @@ class TrainingOptions:
         check_loss(self.loss)
         check_optimizer(self.optimizer)
         check_metrics(self.metrics)
-        check_clip(self.clip)
-        check_frozen(self.frozen)
+        clip, frozen = cast(object, self.clip), cast(object, self.frozen)
+        if clip is not None and (isinstance(clip, type) or not callable(clip)):
+            kind = "a function that clips gradients"
+            raise wrong_argument("clip", kind, "lm.ClipGlobalNorm(1.0)", clip)
+        listed = cast(Sequence[object], frozen) if isinstance(frozen, list | tuple) else [None]
+        if not all(isinstance(one, str) for one in listed):
+            raise DefinitionError(
+                "the frozen parameters are given as a list of patterns",
+                facts=(("expected", "['0.*', '2.weight']"), ("found", repr(frozen))),
+                where="frozen",
+            )
 
 
 class _BatchSize(Kind):
@@ -169,19 +171,6 @@ def check_order(function: object, where: str) -> None:
         )
 
 
-def check_outputs(loss: object, outputs: int) -> None:
-    """Raises DefinitionError if a loss is not for this number of outputs of a network."""
-    # Lamina's losses have `target`; most of them compare one output with one target.
-    if outputs > 1 and hasattr(loss, "target") and not getattr(loss, "takes_several", False):
-        raise DefinitionError(
-            "this loss compares one output with one target",
-            facts=(("outputs", str(outputs)), ("loss", repr(loss))),
-            where="loss",
-            advice="Give a loss for each output: loss=[lm.MSE(), lm.CrossEntropy()], or a dict by "
-            "the names of the outputs.",
-        )
-
-
 def check_optimizer(optimizer: object, where: str = "optimizer") -> None:
     """Raises DefinitionError if it is not an optimizer."""
     # `update` alone does not make an optimizer: dicts have it too.
@@ -202,10 +191,7 @@ def joins_parameters(optimizer: object) -> bool:
     return bool(getattr(optimizer, "joins_parameters", False))
 
 
-RateFunction = Callable[[Tensor], Any]
-
-
-def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
+def matching(pattern: str, names: Sequence[str], where: str = "") -> list[str]:
     """The names that match a pattern such as `"0.*"` or `"*.bias"`; DefinitionError for none."""
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
@@ -218,17 +204,6 @@ def matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
     return found
 
 
-def check_frozen(frozen: object) -> None:
-    """Raises DefinitionError if it is not a sequence of patterns."""
-    listed = cast(Sequence[object], frozen) if isinstance(frozen, list | tuple) else [None]
-    if not all(isinstance(one, str) for one in listed):
-        raise DefinitionError(
-            "the frozen parameters are given as a list of patterns",
-            facts=(("expected", "['0.*', '2.weight']"), ("found", repr(cast(object, frozen)))),
-            where="frozen",
-        )
-
-
 def check_metrics(metrics: object) -> None:
     """Raises DefinitionError if it is not a sequence of metrics."""
     if not isinstance(metrics, list | tuple):
@@ -236,13 +211,6 @@ def check_metrics(metrics: object) -> None:
     for metric in cast(Sequence[object], metrics):
         if isinstance(metric, type) or not hasattr(metric, "statistics"):
             raise wrong_argument("metric", "a metric", "lm.Accuracy()", metric)
-
-
-def check_clip(clip: object) -> None:
-    """Raises DefinitionError if it cannot clip gradients."""
-    if clip is not None and (isinstance(clip, type) or not callable(clip)):
-        kind = "a function that clips gradients"
-        raise wrong_argument("clip", kind, "lm.ClipGlobalNorm(1.0)", clip)
 
 
 def name_of_class(cls: type) -> str:
@@ -266,6 +234,8 @@ def wrong_argument(
         text = repr(found)
         if isinstance(found, type):
             advice = f"Make one of the class: {found.__name__}(...)."
+        elif isinstance(found, str) and (here := word_here(found, kind.split()[-1])):
+            advice = f"Write {f'[{here}]' if 'list' in kind else here}."
     return DefinitionError(
         f"this is not {kind}",
         facts=(("expected", expected), ("found", text)),

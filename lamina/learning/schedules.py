@@ -22,7 +22,7 @@ from lamina.base.shapes import float64
 from lamina.checks.kinds import AnyOf, Count, Function, NotNegative, Number, Positive, Row, Whole
 from lamina.errors import DefinitionError, names_known
 from lamina.graph import Graph, Tensor, evaluate, leaf, of_numbers
-from lamina.layers.checks import Sourced, origin_text
+from lamina.layers.checks import Sourced
 
 _RATE = AnyOf((Number("[0, inf)"), Function("a learning-rate schedule")))
 
@@ -223,7 +223,7 @@ class PiecewiseConstant(Schedule):
 
     def __post_init__(self) -> None:
         example = "PiecewiseConstant([100, 200], [0.1, 0.01, 0.001])"
-        _require_boundaries(self, self.boundaries, self.rates, "rate", example)
+        _require_boundaries(self.boundaries, self.rates, "rate", example)
 
     def __call__(self, step: Tensor) -> Tensor:
         result = ops.cast(self.rates[0], step.dtype)
@@ -365,7 +365,7 @@ class Chain(Schedule):
 
     def __post_init__(self) -> None:
         example = "Chain([50], [0.01, lm.schedules.Linear(0.1, steps=100)])"
-        _require_boundaries(self, self.boundaries, self.schedules, "schedule", example)
+        _require_boundaries(self.boundaries, self.schedules, "schedule", example)
 
     def __call__(self, step: Tensor) -> Tensor:
         begins = (0, *self.boundaries)
@@ -433,7 +433,7 @@ def _end_of(begin: int, schedule: Schedule | float) -> int | None:
 
 
 def _require_boundaries(
-    schedule: Schedule, boundaries: Sequence[int], values: Sequence[object], what: str, example: str
+    boundaries: Sequence[int], values: Sequence[object], what: str, example: str
 ) -> None:
     """Raises DefinitionError unless boundaries rise and there is one value more."""
     rising = all(a < b for a, b in itertools.pairwise(boundaries))
@@ -441,7 +441,6 @@ def _require_boundaries(
         raise DefinitionError(
             f"boundaries must rise, and there must be one {what} more than boundaries",
             facts=(("expected", example), ("found", f"{boundaries} and {values}")),
-            where=origin_text(schedule),
         )
 
 

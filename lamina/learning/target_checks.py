@@ -1,7 +1,4 @@
-"""Checks of the shapes, dtypes and values of targets, and the weights of classes.
-
-Functions take the loss, because errors name its class and source line.
-"""
+"""Checks of the shapes, dtypes and values of targets, and the weights of classes."""
 
 from __future__ import annotations
 
@@ -16,16 +13,15 @@ from lamina.checks.kinds import Number, Row
 from lamina.data.arrays import FEW_ELEMENTS, are_indices
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import origin_text
 
 # Shapes and dtypes of targets ---------------------------------------------------------------------
 
 
-def matched(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
+def matched(prediction: Tensor, target: Tensor) -> Tensor:
     """The target in the prediction's dtype; its shape must be the prediction's."""
-    _require_float(loss, prediction)
+    _require_float(prediction)
     if target.shape != prediction.shape:
-        raise unfit(loss, prediction, target, prediction.shape, prediction.dtype)
+        raise unfit(prediction, target, prediction.shape, prediction.dtype)
     if target.dtype.is_float and target.dtype != prediction.dtype:
         raise DTypeError(
             "the target has another float type than the prediction",
@@ -34,15 +30,14 @@ def matched(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
                 ("expected", shape_text(target.shape, prediction.dtype)),
                 ("found", described(target)),
             ),
-            where=origin_text(loss),
             advice=f"Convert the targets: y.astype({prediction.dtype.name!r}).",
         )
     return ops.cast(target, prediction.dtype)
 
 
-def class_count(loss: object, prediction: Tensor, least: int = 2) -> int:
+def class_count(prediction: Tensor, least: int = 2) -> int:
     """The number of classes: the extent of the prediction's axis 1."""
-    _require_float(loss, prediction)
+    _require_float(prediction)
     classes = prediction.shape[1] if prediction.rank > 1 else None
     if not isinstance(classes, int) or classes < least:
         raise ShapeError(
@@ -50,7 +45,6 @@ def class_count(loss: object, prediction: Tensor, least: int = 2) -> int:
             if least < 2
             else "the prediction has no axis of at least two classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            where=origin_text(loss),
             advice="Give every example one score for each class. For two classes as one number "
             "use lm.BCEWithLogits(), for quantities lm.MSE().",
         )
@@ -62,7 +56,7 @@ def label_shape(prediction: Tensor) -> Shape:
     return prediction.shape[:1] + prediction.shape[2:]
 
 
-def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
+def hits(prediction: Tensor, target: Tensor) -> Tensor:
     """The one-hot mask of the targets' classes: bool in the prediction's shape."""
     expected = label_shape(prediction)
     if target.dtype.kind != "int" and target.shape != prediction.shape:
@@ -73,12 +67,11 @@ def hits(loss: object, prediction: Tensor, target: Tensor) -> Tensor:
                 ("expected", shape_text(expected, int64)),
                 ("found", described(target)),
             ),
-            where=origin_text(loss),
             advice="Convert the targets: y.astype('int64').",
         )
     if target.shape != expected:
-        raise unfit(loss, prediction, target, expected, int64)
-    classes = class_count(loss, prediction)
+        raise unfit(prediction, target, expected, int64)
+    classes = class_count(prediction)
     numbers = ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
     return ops.equal(ops.expand_dims(ops.cast(target, "int64"), 1), numbers)
 
@@ -107,19 +100,16 @@ def counted(
     return ops.where(counts, each, 0.0), ops.where(counts, weights, 0.0)
 
 
-def _require_float(loss: object, prediction: Tensor) -> None:
+def _require_float(prediction: Tensor) -> None:
     if not prediction.dtype.is_float:
         raise DTypeError(
             "a loss needs a prediction of floats",
             facts=(("expected", "f32 or f64"), ("found", described(prediction))),
-            where=origin_text(loss),
             advice="End the network with a layer that calculates, such as lm.Linear.",
         )
 
 
-def unfit(
-    loss: object, prediction: Tensor, target: Tensor, shape: Shape, dtype: DType
-) -> ShapeError:
+def unfit(prediction: Tensor, target: Tensor, shape: Shape, dtype: DType) -> ShapeError:
     """The error for a target of another shape than a loss or a metric expects."""
     if target.shape == (*shape, 1):
         advice = "Drop the last axis of the targets: y[..., 0]."
@@ -153,7 +143,6 @@ def unfit(
             ("expected", shape_text(shape, dtype)),
             ("found", described(target)),
         ),
-        where=origin_text(loss),
         advice=advice,
     )
 
@@ -269,15 +258,11 @@ def check_one_class(metric: object, array: Array, advice: str) -> None:
 _SHARE_TOLERANCE = 0.01
 
 
-# Weights ------------------------------------------------------------------------------------------
-
 # One for each class.
 Weights = Annotated[Sequence[float], Row(Number("[0, inf)"), example="[1.0, 2.0, 0.5]")]
 
 
-def weight_tensor(
-    loss: object, weights: Sequence[float] | None, prediction: Tensor, axis: int
-) -> Tensor | None:
+def weight_tensor(weights: Sequence[float] | None, prediction: Tensor, axis: int) -> Tensor | None:
     """The weights along an axis, in a shape that broadcasts over the prediction."""
     if weights is None:
         return None
@@ -289,7 +274,6 @@ def weight_tensor(
                 ("expected", f"{extent} weights for {described(prediction)}"),
                 ("found", f"{len(weights)} weights"),
             ),
-            where=origin_text(loss),
             advice="Give one weight for each class.",
         )
     shape = [1] * prediction.rank

@@ -28,11 +28,8 @@ _WEIGHT = Number("[0, inf)")
 # Weights of examples ------------------------------------------------------------------------------
 
 
-def aligned(weights: Tensor, each: Tensor, where: str) -> Tensor:
-    """The weights, [batch] or with the first axes of values, in a shape that broadcasts over them.
-
-    Raises ShapeError for another shape, which names the owner `where` of the values.
-    """
+def aligned(weights: Tensor, each: Tensor, where: str = "") -> Tensor:
+    """The weights, with the first axes of the values, in a shape that broadcasts over these."""
     if weights.rank > each.rank or weights.shape != each.shape[: weights.rank]:
         prefixes = [shape_text(each.shape[:rank]) for rank in range(1, max(each.rank, 1) + 1)]
         raise ShapeError(
@@ -54,7 +51,7 @@ def weighted(values: Tensor, weights: Tensor) -> Tensor:
     return ops.where(ops.equal(weights, 0.0), 0.0, values * weights)
 
 
-def weighted_sum(values: Tensor, weights: Tensor | None, where: str) -> tuple[Tensor, Tensor]:
+def weighted_sum(values: Tensor, weights: Tensor | None, where: str = "") -> tuple[Tensor, Tensor]:
     """The sum of values [batch, ...], and of their weights: of ones, if there are no weights."""
     if weights is None:
         return ops.sum(values), ops.sum(ops.ones_like(values))
@@ -71,7 +68,7 @@ def parameter_of_weights(function: Callable[..., Any]) -> inspect.Parameter | No
 
 
 def called(
-    loss: Callable[..., Any], prediction: Any, target: Any, weights: Tensor | None, where: str
+    loss: Callable[..., Any], prediction: Any, target: Any, weights: Tensor | None, where: str = ""
 ) -> Any:
     """The result of a loss; with weights a DefinitionError if it has no parameter `weights`."""
     parameter = parameter_of_weights(loss)

@@ -16,9 +16,9 @@ from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, require_room
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor
+from lamina.layers.definition_names import shared_names
 from lamina.layers.layer import LAYER
 from lamina.layers.scope import Variable, arrays_while_drawn
-from lamina.layers.sharing import shared_names
 from lamina.network import Network
 from lamina.runtime.compiled import Placement
 from lamina.runtime.index_checks import index_checks

@@ -358,6 +358,7 @@ class Fit:
 
     def _non_finite(self, what: str, epochs: Epochs, epoch: int, step: int) -> NonFiniteError:
         steps, fault, number = epochs.steps, epochs.fault(), f"training step {step + 1}"
+        advice = getattr(self.options.loss, "of_infinity", "") * (what == "the loss became inf")
         return NonFiniteError(
             f"{what} in {number} of epoch {epoch + 1}"
             if steps is None
@@ -368,7 +369,9 @@ class Fit:
                 ("model", "restored to its state before this epoch"),
             ),
             where="fit",
-            advice=_advice(self.parameters.precision) if fault == ALL_FINITE else _CORRECT_DATA,
+            advice=(advice or _advice(self.parameters.precision))
+            if fault == ALL_FINITE
+            else _CORRECT_DATA,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
 from typing import Annotated, Any, ClassVar
 
 from lamina import ops
@@ -13,24 +12,21 @@ from lamina.graph import Tensor
 from lamina.learning.losses.loss import (
     WEIGHT,
     Elements,
-    Loss,
+    OfProbabilities,
     OfScores,
     Reduction,
     Scores,
     binary_cross_entropy,
     focused,
-    log,
-    log1m,
     product,
 )
 from lamina.learning.losses.scores import SCORES, doubt, is_softmax_of_one
-from lamina.learning.losses.targets import OfProbabilities
 from lamina.learning.target_checks import Weights, matched, weight_tensor
 
 __all__ = ["BCE", "BCEWithLogits", "BinaryFocal"]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class BCE(OfProbabilities):
     """-(t log p + (1 - t) log(1 - p)) for probabilities p and targets t between 0 and 1.
 
@@ -48,7 +44,6 @@ class BCE(OfProbabilities):
         ()
     """
 
-    _: KW_ONLY
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
 
@@ -59,12 +54,12 @@ class BCE(OfProbabilities):
         return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        target = matched(self, prediction, target)
-        each = (target - 1.0) * log1m(prediction) - target * log(prediction)
-        return Elements(_scaled(self, each, self.class_weights, prediction))
+        target = matched(prediction, target)
+        each = (target - 1.0) * _log1m(prediction) - target * _log(prediction)
+        return Elements(_scaled(each, self.class_weights, prediction))
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class BCEWithLogits(OfScores, OfProbabilities):
     """Binary cross entropy of sigmoid(x), computed from the scores x without overflow.
 
@@ -82,7 +77,6 @@ class BCEWithLogits(OfScores, OfProbabilities):
         ()
     """
 
-    _: KW_ONLY
     positive_weight: Annotated[float | Sequence[float], Either(WEIGHT, Row(WEIGHT))] | None = None
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
@@ -90,15 +84,15 @@ class BCEWithLogits(OfScores, OfProbabilities):
     scores: ClassVar[Scores] = "sigmoid"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        target = matched(self, prediction, target)
+        target = matched(prediction, target)
         weight = self.positive_weight
         if weight is not None and not isinstance(weight, int | float):
-            weight = weight_tensor(self, weight, prediction, axis=-1)
+            weight = weight_tensor(weight, prediction, axis=-1)
         each = binary_cross_entropy(prediction, target, weight)
-        return Elements(_scaled(self, each, self.class_weights, prediction))
+        return Elements(_scaled(each, self.class_weights, prediction))
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class BinaryFocal(OfScores, OfProbabilities):
     """(1 - p)^focus times the binary cross-entropy, for the probability p of the right answer.
 
@@ -116,7 +110,6 @@ class BinaryFocal(OfScores, OfProbabilities):
         ()
     """
 
-    _: KW_ONLY
     focus: NotNegative = 2.0
     balance: Fraction | None = 0.25
     reduction: Reduction = "mean"
@@ -124,7 +117,7 @@ class BinaryFocal(OfScores, OfProbabilities):
     scores: ClassVar[Scores] = "sigmoid"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        target = matched(self, prediction, target)
+        target = matched(prediction, target)
         each = binary_cross_entropy(prediction, target)
         if self.focus:
             wrong = ops.sigmoid(prediction) * (1.0 - target) + ops.sigmoid(-prediction) * target
@@ -134,8 +127,18 @@ class BinaryFocal(OfScores, OfProbabilities):
         return Elements(each)
 
 
-def _scaled(
-    loss: Loss, each: Tensor, weights: Sequence[float] | None, prediction: Tensor
-) -> Tensor:
-    factors = weight_tensor(loss, weights, prediction, axis=-1)
+def _scaled(each: Tensor, weights: Sequence[float] | None, prediction: Tensor) -> Tensor:
+    factors = weight_tensor(weights, prediction, axis=-1)
     return each if factors is None else product(factors, each)
+
+
+def _log(p: Tensor) -> Tensor:
+    """log(p), but at least -100, with a finite gradient at 0."""
+    never = p <= 0
+    return ops.where(never, -100.0, ops.clip(ops.log(ops.where(never, 1.0, p)), low=-100.0))
+
+
+def _log1m(p: Tensor) -> Tensor:
+    """log(1 - p), but at least -100, with a finite gradient at 1."""
+    always = p >= 1
+    return ops.where(always, -100.0, ops.clip(ops.log1p(-ops.where(always, 0.0, p)), low=-100.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
 from typing import Annotated, Any, ClassVar
 
 from lamina import ops
@@ -10,9 +9,16 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, Shape
 from lamina.checks.kinds import NotNegative, Number
 from lamina.graph import Tensor
-from lamina.learning.losses.loss import Elements, OfScores, Reduction, Scores, focused, product
+from lamina.learning.losses.loss import (
+    Elements,
+    OfClassNumbers,
+    OfScores,
+    Reduction,
+    Scores,
+    focused,
+    product,
+)
 from lamina.learning.losses.scores import SCORES, doubt
-from lamina.learning.losses.targets import OfClassNumbers
 from lamina.learning.target_checks import (
     Weights,
     check_distributions,
@@ -28,7 +34,7 @@ from lamina.learning.target_checks import (
 __all__ = ["NLL", "CrossEntropy", "Focal"]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class CrossEntropy(OfScores, OfClassNumbers):
     """-log of the probability that softmax gives to the correct class.
 
@@ -50,7 +56,6 @@ class CrossEntropy(OfScores, OfClassNumbers):
         ()
     """
 
-    _: KW_ONLY
     label_smoothing: Annotated[float, Number("[0, 1]")] = 0.0
     class_weights: Weights | None = None
     ignore_index: int | None = None
@@ -65,8 +70,8 @@ class CrossEntropy(OfScores, OfClassNumbers):
             check_distributions(self, array)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        classes = class_count(self, prediction)
-        weights = weight_tensor(self, self.class_weights, prediction, axis=1)
+        classes = class_count(prediction)
+        weights = weight_tensor(self.class_weights, prediction, axis=1)
         # The logarithm of softmax is shifted - normaliser. The two are kept apart: the gradient of
         # the normaliser alone is softmax, without another sum over the classes.
         largest = ops.max(prediction, 1, keepdims=True)
@@ -74,13 +79,13 @@ class CrossEntropy(OfScores, OfClassNumbers):
         normaliser = ops.log(ops.sum(ops.exp(shifted), 1, keepdims=True))
         smoothing = self.label_smoothing
         if target.dtype.is_float and target.shape != label_shape(prediction):
-            shares = matched(self, prediction, target)
+            shares = matched(prediction, target)
             if smoothing:
                 shares = shares * (1 - smoothing) + smoothing / classes
             if weights is not None:
                 shares = shares * weights
             return Elements(ops.sum(product(shares, normaliser - shifted), 1))
-        hit = hits(self, prediction, target)
+        hit = hits(prediction, target)
         each = normaliser - ops.sum(ops.where(hit, shifted, 0.0), 1, keepdims=True)
         each = known_classes(each, target, classes, self.ignore_index)
         of_target = None
@@ -96,7 +101,7 @@ class CrossEntropy(OfScores, OfClassNumbers):
         return Elements(each, of_target, axis=1)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class NLL(OfClassNumbers):
     """-log of the probability of the correct class, from log-probabilities.
 
@@ -115,7 +120,6 @@ class NLL(OfClassNumbers):
         ()
     """
 
-    _: KW_ONLY
     class_weights: Weights | None = None
     ignore_index: int | None = None
     reduction: Reduction = "mean"
@@ -126,9 +130,9 @@ class NLL(OfClassNumbers):
         return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        classes = class_count(self, prediction)
-        weights = weight_tensor(self, self.class_weights, prediction, axis=1)
-        hit = hits(self, prediction, target)
+        classes = class_count(prediction)
+        weights = weight_tensor(self.class_weights, prediction, axis=1)
+        hit = hits(prediction, target)
         each = -ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
         each = known_classes(each, target, classes, self.ignore_index)
         of_target = None
@@ -139,7 +143,7 @@ class NLL(OfClassNumbers):
         return Elements(each, of_target, axis=1)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Focal(OfScores, OfClassNumbers):
     """-(1 - p)^focus log(p), for the probability p that softmax gives to the correct class.
 
@@ -158,7 +162,6 @@ class Focal(OfScores, OfClassNumbers):
         ()
     """
 
-    _: KW_ONLY
     focus: NotNegative = 2.0
     class_weights: Weights | None = None
     ignore_index: int | None = None
@@ -167,9 +170,9 @@ class Focal(OfScores, OfClassNumbers):
     scores: ClassVar[Scores] = "softmax"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        classes = class_count(self, prediction)
-        weights = weight_tensor(self, self.class_weights, prediction, axis=1)
-        hit = hits(self, prediction, target)
+        classes = class_count(prediction)
+        weights = weight_tensor(self.class_weights, prediction, axis=1)
+        hit = hits(prediction, target)
         logarithms = ops.log_softmax(prediction, 1)
         each = -ops.sum(ops.where(hit, logarithms, 0.0), 1, keepdims=True)
         if self.focus:

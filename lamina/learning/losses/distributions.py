@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,16 +14,14 @@ from lamina.base.shapes import Array, Shape
 from lamina.checks.kinds import NotNegative, Positive
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import (
     Elements,
     Loss,
+    OfSeveral,
     Reduction,
-    Target,
     binary_cross_entropy,
     count_of,
     product,
-    several,
 )
 from lamina.learning.losses.scores import SCORES, doubt, is_softmax_of_one
 from lamina.learning.target_checks import check_values, matched
@@ -32,7 +29,7 @@ from lamina.learning.target_checks import check_values, matched
 __all__ = ["EvidenceLowerBound", "GaussianNLL", "KLDivergence", "PoissonNLL"]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class KLDivergence(Loss):
     """t (log t - x) for log-probabilities x and probabilities t; 0 where t is 0.
 
@@ -51,7 +48,6 @@ class KLDivergence(Loss):
         ()
     """
 
-    _: KW_ONLY
     log_target: bool = False
     reduction: Literal["mean", "sum", "batchmean", "none"] = "mean"
 
@@ -77,7 +73,7 @@ class KLDivergence(Loss):
         return doubt(prediction, (SCORES, "probabilities"), wanted, advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        target = matched(self, prediction, target)
+        target = matched(prediction, target)
         if self.log_target:
             finite = ops.where(ops.equal(target, -math.inf), 0.0, target)
             each = product(ops.exp(target), finite - prediction)
@@ -89,8 +85,8 @@ class KLDivergence(Loss):
         return Elements(each)
 
 
-@frozen_dataclass
-class GaussianNLL(Loss):
+@frozen_dataclass(kw_only=True)
+class GaussianNLL(OfSeveral):
     """(log(v) + (target - mean)^2 / v) / 2: -log of the density of a normal distribution.
 
     From Nix, Weigend: Estimating the mean and variance of the target probability distribution
@@ -109,25 +105,19 @@ class GaussianNLL(Loss):
         ()
     """
 
-    takes_several: ClassVar[bool] = True
+    _names: ClassVar[str] = "mean, variance"
 
-    _: KW_ONLY
     full: bool = False
     epsilon: Positive = 1e-6
     reduction: Reduction = "mean"
 
-    def target(self, prediction: Sequence[Tensor]) -> Target:
-        mean, _ = several(self, prediction, 2, "mean, variance")
-        return mean.shape, mean.dtype
-
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
-        mean, variance = several(self, prediction, 2, "mean, variance")
-        target = matched(self, mean, target)
+        mean, variance = self._outputs(prediction)
+        target = matched(mean, target)
         if variance.shape not in (mean.shape, (*mean.shape[:-1], 1)):
             raise ShapeError(
                 "the variance does not fit the mean",
                 facts=(("mean", described(mean)), ("variance", described(variance))),
-                where=origin_text(self),
                 advice="Give it the shape of the mean, or a last axis of extent 1.",
             )
         raised = variance + ops.stop_gradient(ops.relu(self.epsilon - variance))
@@ -136,7 +126,7 @@ class GaussianNLL(Loss):
         return Elements(each + 0.5 * math.log(2 * math.pi) if self.full else each)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class PoissonNLL(Loss):
     """exp(x) - t x for the logarithm x of the mean of a Poisson distribution, and counts t.
 
@@ -156,7 +146,6 @@ class PoissonNLL(Loss):
         ()
     """
 
-    _: KW_ONLY
     log_input: bool = True
     full: bool = False
     epsilon: NotNegative = 1e-8
@@ -171,7 +160,7 @@ class PoissonNLL(Loss):
         )
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        target = matched(self, prediction, target)
+        target = matched(prediction, target)
         if self.log_input:
             each = ops.exp(prediction) + product(target, -prediction)
         else:
@@ -186,8 +175,8 @@ class PoissonNLL(Loss):
         return Elements(each)
 
 
-@frozen_dataclass
-class EvidenceLowerBound(Loss):
+@frozen_dataclass(kw_only=True)
+class EvidenceLowerBound(OfSeveral):
     """The negative evidence lower bound, which a variational autoencoder minimises.
 
     From Kingma, Welling: Auto-encoding variational Bayes (2014), formula 10. For each example the
@@ -207,25 +196,18 @@ class EvidenceLowerBound(Loss):
         ()
     """
 
-    takes_several: ClassVar[bool] = True
-
-    _: KW_ONLY
     divergence: NotNegative = 1.0
-
-    def target(self, prediction: Sequence[Tensor]) -> Target:
-        logits, _, _ = self._outputs(prediction)
-        return logits.shape, logits.dtype
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
         logits, mean, log_variance = self._outputs(prediction)
-        target, log_variance = matched(self, logits, target), matched(self, mean, log_variance)
+        target, log_variance = matched(logits, target), matched(mean, log_variance)
         each = binary_cross_entropy(logits, target)
         squares = mean * mean + (ops.expm1(log_variance) - log_variance)
         divergence = 0.5 * ops.sum(squares, tuple(range(1, squares.rank)))
         missed = ops.sum(each, tuple(range(1, each.rank)))
         return Elements(missed + self.divergence * divergence)
 
-    def _outputs(self, prediction: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _outputs(self, prediction: Any) -> Sequence[Tensor]:
         outputs = count_of(prediction)
         if outputs != 3:
             raise DefinitionError(
@@ -234,7 +216,6 @@ class EvidenceLowerBound(Loss):
                     ("expected", "(logits, mean, log_variance)"),
                     ("found", f"{outputs} {'output' if outputs == 1 else 'outputs'}"),
                 ),
-                where=origin_text(self),
                 advice="lm.networks.variational_autoencoder(...).network has them.",
             )
         return prediction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
@@ -13,17 +13,15 @@ from lamina.base.shapes import shape_text
 from lamina.checks.kinds import Function, NotNegative, Number
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import (
     Elements,
-    Loss,
+    OfSeveral,
+    OfSigns,
     Reduced,
     Reduction,
     Target,
     count_of,
-    several,
 )
-from lamina.learning.losses.targets import OfSigns
 from lamina.learning.target_checks import matched
 
 __all__ = ["CosineEmbedding", "NegativeCosine", "Triplet", "TripletWithDistance"]
@@ -32,10 +30,8 @@ __all__ = ["CosineEmbedding", "NegativeCosine", "Triplet", "TripletWithDistance"
 _EPSILON = 1e-12
 
 
-class _OfTriplets(Loss):
+class _OfTriplets(OfSeveral):
     """The base of losses of an anchor, a positive and a negative, which differ in the distance."""
-
-    takes_several: ClassVar[bool] = True
 
     margin: float
     swap: bool
@@ -52,12 +48,11 @@ class _OfTriplets(Loss):
                     ("expected", "(anchor, positive, negative), None"),
                     ("found", f"{outputs} outputs, {'no' if target is None else 'a'} target"),
                 ),
-                where=origin_text(self),
                 advice="Give the network three outputs: outputs=[anchor, positive, negative].",
             )
         anchor, positive, negative = prediction
-        near = self._distance(anchor, matched(self, anchor, positive))
-        far = self._distance(anchor, matched(self, anchor, negative))
+        near = self._distance(anchor, matched(anchor, positive))
+        far = self._distance(anchor, matched(anchor, negative))
         if self.swap:
             far = ops.minimum(far, self._distance(positive, negative))
         return Elements(ops.clip(near - far + self.margin, low=0.0))
@@ -67,7 +62,7 @@ class _OfTriplets(Loss):
         """The distances of two tensors [batch, ..., features]: [batch, ...]."""
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Triplet(_OfTriplets):
     """max(0, margin + |a - p| - |a - n|) for an anchor a, a positive p and a negative n.
 
@@ -87,7 +82,6 @@ class Triplet(_OfTriplets):
         ()
     """
 
-    _: KW_ONLY
     margin: NotNegative = 1.0
     epsilon: NotNegative = 1e-6
     swap: bool = False
@@ -124,8 +118,8 @@ class TripletWithDistance(_OfTriplets):
         return self.distance(left, right)
 
 
-@frozen_dataclass
-class CosineEmbedding(OfSigns):
+@frozen_dataclass(kw_only=True)
+class CosineEmbedding(OfSeveral, OfSigns):
     """1 - cos(a, b) where the target is 1, max(0, cos(a, b) - margin) where it is -1.
 
     The prediction is a tuple of two tensors of one shape, f32 or f64 [batch, ..., features]; the
@@ -140,19 +134,16 @@ class CosineEmbedding(OfSigns):
         ()
     """
 
-    takes_several: ClassVar[bool] = True
-
-    _: KW_ONLY
     margin: Annotated[float, Number("[-1, 1]")] = 0.0
     reduction: Reduction = "mean"
 
     def target(self, prediction: Sequence[Tensor]) -> Target:
-        first, _ = several(self, prediction, 2, "first, second")
+        first, _ = self._outputs(prediction)
         return first.shape[:-1], first.dtype
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
-        first, second = several(self, prediction, 2, "first, second")
-        second = _without_overflow(matched(self, first, second))
+        first, second = self._outputs(prediction)
+        second = _without_overflow(matched(first, second))
         if first.rank < 2 or target.shape != first.shape[:-1]:
             raise ShapeError(
                 "the target does not fit the prediction",
@@ -161,7 +152,6 @@ class CosineEmbedding(OfSigns):
                     ("expected", shape_text(first.shape[:-1], first.dtype)),
                     ("found", described(target)),
                 ),
-                where=origin_text(self),
                 advice="There is one target, 1 or -1, for each pair of vectors.",
             )
         first = _without_overflow(first)
@@ -188,7 +178,7 @@ class NegativeCosine(Reduced):
     """
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        target = matched(self, prediction, target)
+        target = matched(prediction, target)
         return Elements(-ops.sum(_unit(prediction) * _unit(target), -1))
 
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, cast, final
 
 import numpy as np
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Array, DType, Shape
+from lamina.base.shapes import Array, DType, Shape, int64
 from lamina.checks.kinds import Number
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import Sourced, origin_text
+from lamina.layers.checks import Sourced
 from lamina.learning.losses.scores import SCORES, doubt
+from lamina.learning.target_checks import (
+    check_labels,
+    check_probabilities,
+    check_values,
+    class_count,
+    label_shape,
+)
 from lamina.learning.weighting import aligned, called
 from lamina.ops.conversion import widened
 
@@ -78,7 +84,6 @@ class Loss(Sourced, ABC):
         raise DefinitionError(
             "the loss defines neither elements nor __call__",
             facts=(("found", type(self).__name__),),
-            where=origin_text(self),
             advice="Write `def elements(self, prediction, target)`, which returns Elements(each).",
         )
 
@@ -105,7 +110,6 @@ class Loss(Sourced, ABC):
             raise DefinitionError(
                 "a loss is applied to tensors",
                 facts=(("expected", "Tensor"), ("found", type(prediction).__name__)),
-                where=origin_text(self),
                 advice="model.evaluate(data, loss=...) computes it. For arrays alone compile it: "
                 "lm.compile([p, t], [loss(p, t)]), where p and t are made by lm.Input.",
             )
@@ -126,7 +130,7 @@ class Loss(Sourced, ABC):
         The latter is None if that is the number of elements, or for a sum.
         """
         if type(self).__call__ is not Loss.__call__:
-            return called(self, prediction, target, weights, origin_text(self)), None
+            return called(self, prediction, target, weights), None
         return self._reduced(prediction, target, weights)
 
     def _reduced(
@@ -139,7 +143,7 @@ class Loss(Sourced, ABC):
             each = ops.squeeze(each, found.axis)
             counts = None if counts is None else ops.squeeze(counts, found.axis)
         if weights is not None:
-            own = aligned(ops.cast(weights, each.dtype), each, origin_text(self))
+            own = aligned(ops.cast(weights, each.dtype), each)
             each = product(own, each)
             counts = own if counts is None else counts * own
         if how == "none":
@@ -157,7 +161,6 @@ class Loss(Sourced, ABC):
 
     # Whether the prediction is a tuple, for networks with several outputs.
     takes_several: ClassVar[bool] = False
-
     # The raw scores it takes: a sigmoid or a softmax makes probabilities of them, or they
     # are margins, whose sign or order decides; "" for other predictions.
     scores: ClassVar[Scores] = ""
@@ -191,11 +194,10 @@ class Loss(Sourced, ABC):
         """
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Reduced(Loss):
     """The base of losses without another option than the reduction."""
 
-    _: KW_ONLY
     reduction: Reduction = "mean"
 
 
@@ -208,17 +210,67 @@ class OfScores(Loss):
         return doubt(prediction, wrong, SCORES, "Leave the layer before the loss out.")
 
 
-def several(loss: object, prediction: Any, count: int, names: str) -> Sequence[Tensor]:
-    """The tensors of a prediction that is a tuple of `count` tensors; else a DefinitionError."""
-    found = count_of(prediction)
-    if not isinstance(prediction, list | tuple) or found != count:
-        raise DefinitionError(
-            f"{type(loss).__name__} compares {count} outputs of a network",
-            facts=(("expected", f"({names})"), ("found", f"{found} output{'s' * (found != 1)}")),
-            where=origin_text(loss),
-            advice=f"Give the network as many outputs: outputs=[{names}].",
+class OfClassNumbers(Loss):
+    """A loss of scores [batch, classes, ...] and class numbers, integers [batch, ...]."""
+
+    ignore_index: int | None = None
+
+    def target(self, prediction: Tensor) -> Target:
+        class_count(prediction)
+        return label_shape(prediction), int64
+
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        return np.floor(np.abs(noise) * 1000) % prediction_shape[1]
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        check_labels(self, array, prediction_shape, self.ignore_index)
+
+
+class OfProbabilities(Loss):
+    """A loss with targets between 0 and 1 in the shape of the prediction."""
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        check_probabilities(self, array)
+
+
+class OfSigns(Loss):
+    """A loss with targets of -1 and 1."""
+
+    def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
+        return np.where(noise < 0, -1.0, 1.0)
+
+    def check_target(self, array: Array, prediction_shape: Shape) -> None:
+        check_values(
+            self,
+            array,
+            np.equal(array, 1) | (np.equal(array, -1)),
+            expected="-1 or 1",
+            advice="Convert targets of 0 and 1 by 2 * y - 1, in a signed dtype.",
         )
-    return cast(Sequence[Tensor], prediction)
+
+
+class OfSeveral(Loss):
+    """The base of losses of several outputs of a network, which `_names` lists for errors."""
+
+    takes_several: ClassVar[bool] = True
+    _names: ClassVar[str] = "first, second"
+
+    def target(self, prediction: Sequence[Tensor]) -> Target | None:
+        first, *_ = self._outputs(prediction)
+        return first.shape, first.dtype
+
+    def _outputs(self, prediction: Any) -> Sequence[Tensor]:
+        found, count = count_of(prediction), len(self._names.split(", "))
+        if not isinstance(prediction, list | tuple) or found != count:
+            raise DefinitionError(
+                f"{type(self).__name__} compares {count} outputs of a network",
+                facts=(
+                    ("expected", f"({self._names})"),
+                    ("found", f"{found} output{'s' * (found != 1)}"),
+                ),
+                advice=f"Give the network as many outputs: outputs=[{self._names}].",
+            )
+        return cast(Sequence[Tensor], prediction)
 
 
 def count_of(prediction: object) -> int:
@@ -256,18 +308,6 @@ def binary_cross_entropy(
     missed = product(ops.where(positive, 1.0 - target, right), size)
     rest = ops.softplus(-size)
     return missed + (rest if weight is None else (1.0 - target + right) * rest)
-
-
-def log(p: Tensor) -> Tensor:
-    """log(p), but at least -100, with a finite gradient at 0."""
-    never = p <= 0
-    return ops.where(never, -100.0, ops.clip(ops.log(ops.where(never, 1.0, p)), low=-100.0))
-
-
-def log1m(p: Tensor) -> Tensor:
-    """log(1 - p), but at least -100, with a finite gradient at 1."""
-    always = p >= 1
-    return ops.where(always, -100.0, ops.clip(ops.log1p(-ops.where(always, 0.0, p)), low=-100.0))
 
 
 def focused(each: Tensor, wrong: Tensor, focus: float) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -14,19 +13,20 @@ from lamina.base.shapes import Array, Shape, int64
 from lamina.checks.kinds import Number, Whole
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import (
     Elements,
+    OfClassNumbers,
+    OfProbabilities,
     OfScores,
+    OfSeveral,
+    OfSigns,
     Reduced,
     Reduction,
     Scores,
     Target,
     binary_cross_entropy,
     product,
-    several,
 )
-from lamina.learning.losses.targets import OfClassNumbers, OfProbabilities, OfSigns
 from lamina.learning.target_checks import (
     Weights,
     check_labels,
@@ -62,7 +62,7 @@ class Hinge(Reduced, OfSigns):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        return Elements(ops.relu(1.0 - matched(self, prediction, target) * prediction))
+        return Elements(ops.relu(1.0 - matched(prediction, target) * prediction))
 
 
 @frozen_dataclass
@@ -82,7 +82,7 @@ class SquaredHinge(Reduced, OfSigns):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        missing = ops.relu(1.0 - matched(self, prediction, target) * prediction)
+        missing = ops.relu(1.0 - matched(prediction, target) * prediction)
         return Elements(missing * missing)
 
 
@@ -103,10 +103,10 @@ class SoftMargin(Reduced, OfScores, OfSigns):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        return Elements(ops.softplus(-(matched(self, prediction, target) * prediction)))
+        return Elements(ops.softplus(-(matched(prediction, target) * prediction)))
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class HingeEmbedding(OfSigns):
     """x where the target is 1, max(0, margin - x) where it is -1: x is a distance of two things.
 
@@ -122,18 +122,17 @@ class HingeEmbedding(OfSigns):
         ()
     """
 
-    _: KW_ONLY
     margin: Margin = 1.0
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        alike = matched(self, prediction, target) > 0
+        alike = matched(prediction, target) > 0
         other = ops.clip(self.margin - prediction, low=0.0)
         return Elements(ops.where(alike, prediction, other))
 
 
-@frozen_dataclass
-class MarginRanking(OfSigns):
+@frozen_dataclass(kw_only=True)
+class MarginRanking(OfSeveral, OfSigns):
     """max(0, margin - t (x1 - x2)): with the target 1, x1 should be larger than x2; with -1, x2.
 
     The prediction is a tuple of two tensors of one shape, f32 or f64 of any shape; the target has
@@ -148,24 +147,17 @@ class MarginRanking(OfSigns):
         ()
     """
 
-    takes_several: ClassVar[bool] = True
-
-    _: KW_ONLY
     margin: Margin = 0.0
     reduction: Reduction = "mean"
 
-    def target(self, prediction: Sequence[Tensor]) -> Target:
-        first, _ = several(self, prediction, 2, "first, second")
-        return first.shape, first.dtype
-
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
-        first, second = several(self, prediction, 2, "first, second")
-        difference = first - matched(self, first, second)
-        target = matched(self, first, target)
+        first, second = self._outputs(prediction)
+        difference = first - matched(first, second)
+        target = matched(first, target)
         return Elements(ops.clip(self.margin - target * difference, low=0.0))
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class MultiMargin(OfClassNumbers):
     """The mean over all classes but the right one of max(0, margin - x[right] + x[class])^power.
 
@@ -184,7 +176,6 @@ class MultiMargin(OfClassNumbers):
         ()
     """
 
-    _: KW_ONLY
     power: Annotated[int, Whole(1, 2)] = 1
     margin: Margin = 1.0
     class_weights: Weights | None = None
@@ -193,9 +184,9 @@ class MultiMargin(OfClassNumbers):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        classes = class_count(self, prediction)
-        weights = weight_tensor(self, self.class_weights, prediction, axis=1)
-        hit = hits(self, prediction, target)
+        classes = class_count(prediction)
+        weights = weight_tensor(self.class_weights, prediction, axis=1)
+        hit = hits(prediction, target)
         right = ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
         missing = ops.relu(self.margin - right + prediction)
         missing = missing if self.power == 1 else missing * missing
@@ -223,14 +214,11 @@ class CategoricalHinge(Reduced, OfClassNumbers):
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        hit = hits(self, prediction, target)
+        hit = hits(prediction, target)
         right = ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
         largest = ops.max(ops.where(hit, 0.0, prediction), 1, keepdims=True)
         each = ops.relu(1.0 - right + largest)
-        return Elements(known_classes(each, target, class_count(self, prediction)), axis=1)
-
-
-# Several labels -----------------------------------------------------------------------------------
+        return Elements(known_classes(each, target, class_count(prediction)), axis=1)
 
 
 @frozen_dataclass
@@ -261,7 +249,7 @@ class MultiLabelMargin(Reduced):
         check_labels(self, np.maximum(array, 0), prediction_shape)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        classes = class_count(self, prediction)
+        classes = class_count(prediction)
         if prediction.rank != 2 or target.shape != prediction.shape:
             raise ShapeError(
                 "the labels do not fit the scores",
@@ -270,14 +258,12 @@ class MultiLabelMargin(Reduced):
                     ("expected", "i64[batch, classes] for scores [batch, classes]"),
                     ("found", described(target)),
                 ),
-                where=origin_text(self),
                 advice="Fill the labels up with -1, to as many as there are classes.",
             )
         if target.dtype.kind != "int":
             raise DTypeError(
                 "labels are numbers of classes, integers",
                 facts=(("expected", "i64[batch, classes]"), ("found", described(target))),
-                where=origin_text(self),
                 advice="Convert the targets: y.astype('int64').",
             )
         labels = ops.cast(target, "int64")
@@ -292,7 +278,7 @@ class MultiLabelMargin(Reduced):
         return Elements(ops.sum(missing, (1, 2)) / float(classes))
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class MultiLabelSoftMargin(OfScores, OfProbabilities):
     """The mean over the classes of the binary cross-entropy of scores, for several labels at once.
 
@@ -308,14 +294,13 @@ class MultiLabelSoftMargin(OfScores, OfProbabilities):
         ()
     """
 
-    _: KW_ONLY
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
 
     scores: ClassVar[Scores] = "sigmoid"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        target = matched(self, prediction, target)
+        target = matched(prediction, target)
         each = binary_cross_entropy(prediction, target)
-        weights = weight_tensor(self, self.class_weights, prediction, axis=-1)
+        weights = weight_tensor(self.class_weights, prediction, axis=-1)
         return Elements(ops.mean(each if weights is None else product(weights, each), -1))

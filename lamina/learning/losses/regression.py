@@ -14,7 +14,6 @@ from lamina.base.shapes import Array, Shape
 from lamina.checks.kinds import Either, NotNegative, Number, Positive, Row
 from lamina.errors import ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import Elements, Loss, Reduced, Reduction, Target
 from lamina.learning.target_checks import check_values, matched
 
@@ -38,7 +37,7 @@ class MSE(Reduced):
     """
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        difference = prediction - matched(self, prediction, target)
+        difference = prediction - matched(prediction, target)
         return Elements(difference * difference)
 
 
@@ -57,7 +56,7 @@ class MAE(Reduced):
     """
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        return Elements(ops.abs(prediction - matched(self, prediction, target)))
+        return Elements(ops.abs(prediction - matched(prediction, target)))
 
 
 @frozen_dataclass
@@ -81,11 +80,11 @@ class Huber(Loss):
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        difference = prediction - matched(self, prediction, target)
+        difference = prediction - matched(prediction, target)
         return Elements(_rounded_corner(difference, self.delta, self.delta))
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class SmoothL1(Loss):
     """d^2 / (2 beta) for differences |d| below beta, |d| - beta / 2 beyond: Huber's loss / beta.
 
@@ -102,12 +101,11 @@ class SmoothL1(Loss):
         ()
     """
 
-    _: KW_ONLY
     beta: NotNegative = 1.0
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        difference = prediction - matched(self, prediction, target)
+        difference = prediction - matched(prediction, target)
         if not self.beta:
             return Elements(ops.abs(difference))
         return Elements(_rounded_corner(difference, self.beta, 1.0))
@@ -134,7 +132,7 @@ class LogCosh(Reduced):
     """
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        difference = prediction - matched(self, prediction, target)
+        difference = prediction - matched(prediction, target)
         # cosh d is 1 + 2 sinh(d / 2)^2, and exp(|d|) (1 + exp(-2 |d|)) / 2.
         size = ops.abs(difference)
         is_small = size < 1.0
@@ -172,7 +170,7 @@ class Quantile(Loss):
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
         levels = self.quantiles
         if isinstance(levels, int | float):
-            difference = matched(self, prediction, target) - prediction
+            difference = matched(prediction, target) - prediction
             return Elements(ops.maximum(difference * levels, difference * (levels - 1.0)))
         if prediction.rank < 2 or prediction.shape[-1] != len(levels):
             raise ShapeError(
@@ -181,16 +179,15 @@ class Quantile(Loss):
                     ("expected", f"[batch, ..., {len(levels)}]"),
                     ("found", described(prediction)),
                 ),
-                where=origin_text(self),
                 advice="Give the last layer as many features as there are quantiles.",
             )
-        target = ops.expand_dims(matched(self, prediction[..., 0], target), prediction.rank - 1)
+        target = ops.expand_dims(matched(prediction[..., 0], target), prediction.rank - 1)
         difference = target - prediction
         level = constant(np.array(levels), prediction.dtype)
         return Elements(ops.maximum(difference * level, difference * (level - 1.0)))
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class MAPE(Loss):
     """100 |target - prediction| / |target|: Keras' MeanAbsolutePercentageError.
 
@@ -205,17 +202,16 @@ class MAPE(Loss):
         ()
     """
 
-    _: KW_ONLY
     epsilon: Positive = 1e-7
     reduction: Reduction = "mean"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        target = matched(self, prediction, target)
+        target = matched(prediction, target)
         size = ops.maximum(ops.abs(target), self.epsilon)
         return Elements(ops.abs(target - prediction) / size * 100.0)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class MSLE(Loss):
     """(log(1 + target) - log(1 + prediction))^2: Keras' MeanSquaredLogarithmicError.
 
@@ -231,7 +227,6 @@ class MSLE(Loss):
         ()
     """
 
-    _: KW_ONLY
     epsilon: NotNegative = 1e-7
     reduction: Reduction = "mean"
 
@@ -241,7 +236,7 @@ class MSLE(Loss):
         )
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        target = ops.maximum(matched(self, prediction, target), self.epsilon)
+        target = ops.maximum(matched(prediction, target), self.epsilon)
         found = ops.maximum(prediction, self.epsilon)
         difference = ops.log1p(target) - ops.log1p(found)
         return Elements(difference * difference)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
 from typing import Any
 
 from lamina import ops
@@ -24,7 +23,7 @@ from lamina.learning.target_checks import (
 __all__ = ["Dice"]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Dice(Loss):
     """1 - (2 sum(p t) + smoothing) / (sum(p) + sum(t) + smoothing), for each example and class.
 
@@ -43,7 +42,6 @@ class Dice(Loss):
         ()
     """
 
-    _: KW_ONLY
     smoothing: NotNegative = 1e-5
     squared: bool = False
     reduction: Reduction = "mean"
@@ -59,11 +57,11 @@ class Dice(Loss):
         return doubt(prediction, (SCORES, "logarithms of probabilities"), "probabilities", advice)
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
-        class_count(self, prediction, 1)
+        class_count(prediction, 1)
         if target.shape == label_shape(prediction):
-            target = ops.cast(hits(self, prediction, target), prediction.dtype)
+            target = ops.cast(hits(prediction, target), prediction.dtype)
         else:
-            target = matched(self, prediction, target)
+            target = matched(prediction, target)
         axes = tuple(range(2, prediction.rank))
 
         def total(x: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
 from functools import reduce
 from operator import add
 from typing import Annotated, Any, cast
@@ -17,18 +16,21 @@ from lamina.base.shapes import Array, Shape, int64, static
 from lamina.checks.kinds import Whole
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
-from lamina.layers.checks import origin_text
 from lamina.learning.losses.loss import Elements, Loss, Reduction, Target
 from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.target_checks import check_values
 
 __all__ = ["CTC"]
 
+_TOO_SHORT = (
+    "A prediction needs a time for each label, and one between equal labels: leave shorter ones "
+    "out, or take lm.CTC(zero_infinity=True), in which they have the loss 0."
+)
 # Stands for the logarithm of the probability 0: sums of it stay finite and have gradients.
 _NEVER = -1e30
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class CTC(Loss):
     """-log of the probability of all alignments of a label sequence with a longer prediction.
 
@@ -58,10 +60,14 @@ class CTC(Loss):
         ()
     """
 
-    _: KW_ONLY
     blank: Annotated[int, Whole(0)] = 0
     zero_infinity: bool = False
     reduction: Reduction = "mean"
+
+    @property
+    def of_infinity(self) -> str:
+        """The advice on an infinite loss; "" if it has another reason."""
+        return "" if self.zero_infinity else _TOO_SHORT
 
     def target(self, prediction: Tensor) -> Target:
         return prediction.shape[:2], int64
@@ -112,7 +118,9 @@ class CTC(Loss):
         batch, (longest,) = labels.shape[0], static(labels.shape[1:])
         # The states are the labels, and blanks before, between and after them.
         states = 2 * longest + 1
-        extended = _with_blanks(labels, self.blank)
+        pairs = ops.stack([ops.full(labels.shape, self.blank, int64), labels], 2)
+        extended = ops.reshape(pairs, (batch, 2 * longest))
+        extended = ops.pad(extended, ((0, 0), (0, 1)), self.blank)
         known = ops.logical_and(extended >= 0, extended < classes)
         indices = ops.broadcast_to(ops.where(known, extended, 0), (steps, batch, states))
         by_time = ops.transpose(ops.clip(prediction, low=_NEVER), (1, 0, 2))
@@ -155,7 +163,6 @@ class CTC(Loss):
                     ("prediction", described(prediction)),
                     ("found", ", ".join(described(one) for one in given)),
                 ),
-                where=origin_text(self),
                 advice="Fill the labels up with -1 to the longest; the targets are labels, or "
                 "(labels, input_lengths, target_lengths).",
             )
@@ -164,7 +171,6 @@ class CTC(Loss):
                 raise DTypeError(
                     "labels and lengths are integers",
                     facts=(("expected", "i64"), ("found", described(one))),
-                    where=origin_text(self),
                     advice="Convert the targets: y.astype('int64').",
                 )
         (steps,) = static(prediction.shape[1:2])
@@ -175,13 +181,6 @@ class CTC(Loss):
         if len(lengths) < 2:
             lengths.insert(0, ops.full(labels.shape[:1], steps, int64))
         return labels, lengths[0], lengths[1]
-
-
-def _with_blanks(labels: Tensor, blank: int) -> Tensor:
-    """[batch, 2 longest + 1]: blanks before, between and after the labels [batch, longest]."""
-    batch, (longest,) = labels.shape[0], static(labels.shape[1:])
-    pairs = ops.stack([ops.full(labels.shape, blank, int64), labels], 2)
-    return ops.pad(ops.reshape(pairs, (batch, 2 * longest)), ((0, 0), (0, 1)), blank)
 
 
 def _after_all_times(initial: Tensor, of_states: Tensor, skips: Tensor, lengths: Tensor) -> Tensor:

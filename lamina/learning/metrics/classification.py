@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,18 +14,14 @@ from lamina.base.shapes import Array, Shape
 from lamina.checks.kinds import Count
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import origin_text
 from lamina.learning.metrics.metric import (
     ByThreshold,
     Metric,
     OfClasses,
     Sums,
-    class_numbers,
     counted,
     doubt_by_threshold,
     element_weights,
-    kept_labels,
-    labels,
     ratio,
     same_shape,
     share,
@@ -61,7 +56,7 @@ class Accuracy(OfClasses):
     of_labels: ClassVar[str] = of_one_number
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
-        wanted, kept = labels(self, prediction, target)
+        wanted, kept = self._labels(prediction, target)
         correct = ops.equal(ops.argmax(prediction, 1), wanted)
         return counted(correct, prediction, target, weights, kept)
 
@@ -70,7 +65,7 @@ class Accuracy(OfClasses):
         return ratio(sums["correct"], sums["count"])
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class BinaryAccuracy(Metric):
     """The share of elements on the right side of a threshold.
 
@@ -86,11 +81,10 @@ class BinaryAccuracy(Metric):
 
     smaller_is_better: ClassVar[bool | None] = False
 
-    _: KW_ONLY
     threshold: float = 0.5
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
-        wanted = same_shape(self, prediction, target) > 0.5
+        wanted = same_shape(prediction, target) > 0.5
         correct = ops.equal(prediction > self.threshold, wanted)
         return counted(correct, prediction, target, weights)
 
@@ -134,9 +128,9 @@ class TopK(Accuracy):
     of_labels: ClassVar[str] = "lm.AveragePrecision()"
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
-        classes, kept = labels(self, prediction, target)
+        classes, kept = self._labels(prediction, target)
         wanted = ops.expand_dims(classes, 1)
-        numbers = class_numbers(self, prediction)
+        numbers = self._class_numbers(prediction)
         own = ops.equal(wanted, numbers)
         score = ops.sum(ops.where(own, prediction, 0.0), 1, keepdims=True)
         # Instead of sorting: the classes ranked before the correct one are counted.
@@ -146,7 +140,7 @@ class TopK(Accuracy):
         return counted(correct, prediction, target, weights, kept)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class _ByClass(ByThreshold):
     """The base of metrics from true positives, predictions and targets, counted for each class.
 
@@ -154,7 +148,6 @@ class _ByClass(ByThreshold):
     own; otherwise the class with the highest score is compared with the right one.
     """
 
-    _: KW_ONLY
     average: Average = "macro"
     multilabel: bool = False
 
@@ -166,7 +159,6 @@ class _ByClass(ByThreshold):
             raise DefinitionError(
                 "the average 'binary' is for one label",
                 facts=(("expected", "multilabel=True, average='micro'"), ("found", repr(self))),
-                where=origin_text(self),
                 advice="'micro' counts all labels together.",
             )
 
@@ -184,15 +176,15 @@ class _ByClass(ByThreshold):
         """`hits`, `predicted` and `actual`: of each class, or one number with `"binary"`."""
         axes = (0, *range(2, prediction.rank))
         if self._on_its_own:
-            marks = same_shape(self, prediction, target)
+            marks = same_shape(prediction, target)
             wanted, found = marks > 0.5, prediction > self._threshold
-            own = element_weights(marks, weights, kept_labels(self, target))
-            own = None if own is None else aligned(own, prediction, origin_text(self))
+            own = element_weights(marks, weights, self._kept(target))
+            own = None if own is None else aligned(own, prediction)
             unclear = unknown(prediction, target, prediction.rank)
             axes = axes if self.multilabel else tuple(range(prediction.rank))
         else:
-            numbers = class_numbers(self, prediction)
-            classes, kept = labels(self, prediction, target)
+            numbers = self._class_numbers(prediction)
+            classes, kept = self._labels(prediction, target)
             wanted = ops.equal(ops.expand_dims(classes, 1), numbers)
             found = ops.equal(ops.expand_dims(ops.argmax(prediction, 1), 1), numbers)
             own = element_weights(ops.cast(classes, prediction.dtype), weights, kept)

@@ -12,41 +12,31 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.graph import Tensor
-from lamina.layers.checks import origin_text
-from lamina.learning.metrics.metric import (
-    ByThreshold,
-    OfClasses,
-    Sums,
-    class_count,
-    element_weights,
-    labels,
-    unknown,
-)
+from lamina.learning.metrics.metric import ByThreshold, OfClasses, Sums, element_weights, unknown
 from lamina.learning.weighting import aligned, weighted
 
 __all__ = ["CohenKappa", "ConfusionMatrix", "MatthewsCorrelation", "MeanIoU"]
 
 
-def confusion(
-    metric: OfClasses, prediction: Tensor, target: Tensor, weights: Tensor | None
-) -> Tensor:
-    """The weights of examples by actual class (row) and predicted class (column)."""
-    classes = class_count(metric, prediction)
-    wanted, kept = labels(metric, prediction, target)
-    actual = ops.one_hot(wanted, classes, prediction.dtype)
-    found = ops.one_hot(ops.argmax(prediction, 1), classes, prediction.dtype)
-    unclear = unknown(prediction, target, wanted.rank)
-    own = element_weights(unclear, weights, kept)
-    if own is not None:
-        own = aligned(own, wanted, origin_text(metric))
-        actual, unclear = actual * ops.expand_dims(own, wanted.rank), weighted(unclear, own)
-    found = found + ops.expand_dims(unclear, wanted.rank)
-    actual, found = (ops.reshape(one, (-1, classes)) for one in (actual, found))
-    return ops.matmul(ops.transpose(actual), found)
+class _Counting(OfClasses):
+    def _confusion(self, prediction: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+        """The weights of examples by actual class (row) and predicted class (column)."""
+        classes = self._class_count(prediction)
+        wanted, kept = self._labels(prediction, target)
+        actual = ops.one_hot(wanted, classes, prediction.dtype)
+        found = ops.one_hot(ops.argmax(prediction, 1), classes, prediction.dtype)
+        unclear = unknown(prediction, target, wanted.rank)
+        own = element_weights(unclear, weights, kept)
+        if own is not None:
+            own = aligned(own, wanted)
+            actual, unclear = actual * ops.expand_dims(own, wanted.rank), weighted(unclear, own)
+        found = found + ops.expand_dims(unclear, wanted.rank)
+        actual, found = (ops.reshape(one, (-1, classes)) for one in (actual, found))
+        return ops.matmul(ops.transpose(actual), found)
 
 
 @frozen_dataclass
-class ConfusionMatrix(OfClasses):
+class ConfusionMatrix(_Counting):
     """How often class i (row) was predicted as class j (column).
 
     Takes scores f32 or f64 [batch, classes, ...] and class numbers, integers [batch, ...], or
@@ -66,7 +56,7 @@ class ConfusionMatrix(OfClasses):
     of_one_number: ClassVar[str] = "two outputs, with lm.CrossEntropy()"
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
-        matrix = confusion(self, prediction, target, weights)
+        matrix = self._confusion(prediction, target, weights)
         return {"counts" if weights is None else "weights": matrix}
 
     def result(self, sums: Mapping[str, Array]) -> Array:
@@ -77,7 +67,7 @@ class ConfusionMatrix(OfClasses):
 
 
 @frozen_dataclass
-class _OfConfusion(ByThreshold):
+class _OfConfusion(ByThreshold, _Counting):
     """The base of metrics from a confusion matrix.
 
     Predictions in the shape of the targets, with one number for each example, are of two
@@ -94,7 +84,7 @@ class _OfConfusion(ByThreshold):
             target = ops.cast(columns[1] > 0.5, "int64")
             if ignored is not None:
                 target = ops.where(ops.equal(columns[1], ignored), ignored, target)
-        return {"counts": confusion(self, prediction, target, weights)}
+        return {"counts": self._confusion(prediction, target, weights)}
 
     def _is_by_threshold(self, prediction: Any, target: Any) -> bool:
         return target.shape == prediction.shape and prediction.shape[1:] in ((), (1,))
@@ -129,7 +119,6 @@ class MeanIoU(_OfConfusion):
 
     @property
     def name(self) -> str:
-        """`"mean_iou"`."""
         return "mean_iou"
 
     def _of_matrix(self, counts: Array) -> float:

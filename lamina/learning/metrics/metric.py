@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import KW_ONLY
 from inspect import isabstract
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, Shape, int64, shape_text
 from lamina.errors import DTypeError, ShapeError
 from lamina.graph import Tensor, described
-from lamina.layers.checks import Sourced, origin_text
+from lamina.layers.checks import Sourced
 from lamina.learning.losses.scores import SCORES, doubt, kind_of
 from lamina.learning.protocols import name_of_class
 from lamina.learning.target_checks import check_one_class, unfit
@@ -91,19 +90,56 @@ class Metric(Sourced, ABC):
     # How two classes are measured if the network gives one number for them, for errors.
     of_one_number: ClassVar[str] = "targets in the shape of the prediction: y[..., None]"
 
+    def _class_count(self, prediction: Tensor) -> int:
+        """The number of classes: the extent of the prediction's axis 1."""
+        classes = prediction.shape[1] if prediction.rank > 1 else None
+        if not isinstance(classes, int) or classes < 2:
+            raise ShapeError(
+                "the prediction has no axis of at least two classes",
+                facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
+                advice=f"For two classes as one number use {self.of_one_number}.",
+            )
+        return classes
 
-@frozen_dataclass
+    def _class_numbers(self, prediction: Tensor) -> Tensor:
+        """0, 1, ... along axis 1, int64, in a shape that broadcasts over the prediction."""
+        classes = self._class_count(prediction)
+        return ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
+
+
+@frozen_dataclass(kw_only=True)
 class OfTargets(Metric):
-    """The base of metrics of class numbers or labels, of which one may not count.
-
-    Attributes:
-        ignore_index: the targets that do not count, or None.
-    """
+    """The base of metrics of class numbers or labels, some of which may not count."""
 
     smaller_is_better: ClassVar[bool | None] = False
 
-    _: KW_ONLY
     ignore_index: int | None = None
+
+    def _kept(self, labels: Tensor) -> Tensor | None:
+        """Where class numbers are not the ignored one; None if none is."""
+        return None if self.ignore_index is None else ops.not_equal(labels, self.ignore_index)
+
+    def _labels(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Class numbers, int64, in the prediction's shape without the classes, and which count.
+
+        The latter is None if all do. Of shares, the class is the largest; zeros do not count.
+        """
+        self._class_count(prediction)
+        expected = prediction.shape[:1] + prediction.shape[2:]
+        if target.shape == prediction.shape:
+            numbers, some = ops.argmax(target, 1), ops.not_equal(ops.max(target, 1), 0)
+            kept = self._kept(numbers)
+            return numbers, some if kept is None else ops.logical_and(some, kept)
+        if target.shape != expected:
+            raise unfit(prediction, target, expected, int64)
+        if target.dtype.kind != "int":
+            raise DTypeError(
+                "class numbers must be integers",
+                facts=(("expected", shape_text(expected, int64)), ("found", described(target))),
+                advice="Convert the targets: y.astype('int64').",
+            )
+        numbers = ops.cast(target, "int64")
+        return numbers, self._kept(numbers)
 
 
 @frozen_dataclass
@@ -125,15 +161,10 @@ class OfClasses(OfTargets):
             check_one_class(self, array, advice)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class ByThreshold(OfClasses):
-    """The base of metrics of classes that may compare single numbers with a threshold.
+    """The base of metrics of classes that may compare single numbers with a threshold."""
 
-    Attributes:
-        logits: whether the threshold is 0, for raw scores, or 0.5.
-    """
-
-    _: KW_ONLY
     logits: bool = False
 
     @property
@@ -206,17 +237,11 @@ def element_weights(values: Tensor, weights: Tensor | None, kept: Tensor | None)
     return ops.broadcast_to(aligned(weights, values, "weights"), values.shape) * chosen
 
 
-def full_weights(metric: Metric, values: Tensor, weights: Tensor | None) -> Tensor:
+def full_weights(values: Tensor, weights: Tensor | None) -> Tensor:
     """The weight of each element; 1 without weights."""
     if weights is None:
         return ops.ones_like(values)
-    return ops.broadcast_to(aligned(weights, values, origin_text(metric)), values.shape)
-
-
-def kept_labels(metric: OfTargets, labels: Tensor) -> Tensor | None:
-    """Where class numbers are not the ignored one; None if none is."""
-    ignored = metric.ignore_index
-    return None if ignored is None else ops.not_equal(labels, ignored)
+    return ops.broadcast_to(aligned(weights, values), values.shape)
 
 
 def doubt_by_threshold(prediction: Tensor, loss: object, *, logits: bool, writing: str) -> str:
@@ -242,51 +267,8 @@ def not_probabilities(prediction: Tensor, writing: str) -> str:
     return doubt(prediction, (PROBABILITIES,), SCORES, f"Leave {writing} out.", "metric")
 
 
-def class_count(metric: Metric, prediction: Tensor) -> int:
-    """The number of classes: the extent of the prediction's axis 1."""
-    classes = prediction.shape[1] if prediction.rank > 1 else None
-    if not isinstance(classes, int) or classes < 2:
-        raise ShapeError(
-            "the prediction has no axis of at least two classes",
-            facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            where=origin_text(metric),
-            advice=f"For two classes as one number use {metric.of_one_number}.",
-        )
-    return classes
-
-
-def class_numbers(metric: Metric, prediction: Tensor) -> Tensor:
-    """0, 1, ... along axis 1, int64, in a shape that broadcasts over the prediction."""
-    classes = class_count(metric, prediction)
-    return ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
-
-
-def labels(metric: OfTargets, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Class numbers, int64, in the prediction's shape without the classes, and which count.
-
-    The latter is None if all do. Of shares, the class is the largest; zeros do not count.
-    """
-    class_count(metric, prediction)
-    expected = prediction.shape[:1] + prediction.shape[2:]
-    if target.shape == prediction.shape:
-        numbers, some = ops.argmax(target, 1), ops.not_equal(ops.max(target, 1), 0)
-        kept = kept_labels(metric, numbers)
-        return numbers, some if kept is None else ops.logical_and(some, kept)
-    if target.shape != expected:
-        raise unfit(metric, prediction, target, expected, int64)
-    if target.dtype.kind != "int":
-        raise DTypeError(
-            "class numbers must be integers",
-            facts=(("expected", shape_text(expected, int64)), ("found", described(target))),
-            where=origin_text(metric),
-            advice="Convert the targets: y.astype('int64').",
-        )
-    numbers = ops.cast(target, "int64")
-    return numbers, kept_labels(metric, numbers)
-
-
-def same_shape(metric: Metric, prediction: Tensor, target: Tensor) -> Tensor:
+def same_shape(prediction: Tensor, target: Tensor) -> Tensor:
     """The target in the prediction's dtype."""
     if target.shape != prediction.shape:
-        raise unfit(metric, prediction, target, prediction.shape, prediction.dtype)
+        raise unfit(prediction, target, prediction.shape, prediction.dtype)
     return ops.cast(target, prediction.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,12 +18,9 @@ from lamina.learning.metrics.metric import (
     OfClasses,
     OfTargets,
     Sums,
-    class_numbers,
     doubt_by_threshold,
     element_weights,
     full_weights,
-    kept_labels,
-    labels,
     not_probabilities,
     ratio,
     same_shape,
@@ -35,7 +31,7 @@ from lamina.learning.weighting import weighted
 __all__ = ["CalibrationError", "Perplexity"]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class CalibrationError(OfTargets):
     """How far confidence is from accuracy: the mean difference of the two, over bins of confidence.
 
@@ -57,7 +53,6 @@ class CalibrationError(OfTargets):
         'calibration_error'
     """
 
-    _: KW_ONLY
     bins: Count = 15
     norm: Literal["mean", "square", "max"] = "mean"
     logits: bool = False
@@ -67,16 +62,16 @@ class CalibrationError(OfTargets):
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         if target.shape == prediction.shape:
             confidence = ops.sigmoid(prediction) if self.logits else prediction
-            correct = same_shape(self, prediction, target)
-            kept = kept_labels(self, target)
+            correct = same_shape(prediction, target)
+            kept = self._kept(target)
         else:
-            wanted, kept = labels(self, prediction, target)
+            wanted, kept = self._labels(prediction, target)
             probabilities = ops.softmax(prediction, 1) if self.logits else prediction
             confidence = ops.max(probabilities, 1)
             correct = ops.cast(ops.equal(ops.argmax(prediction, 1), wanted), prediction.dtype)
         numbers = ops.cast(ops.floor(confidence * float(self.bins)), "int64")
         numbers = ops.clip(numbers, 0, self.bins - 1)
-        own = full_weights(self, confidence, element_weights(confidence, weights, kept))
+        own = full_weights(confidence, element_weights(confidence, weights, kept))
         member = ops.one_hot(ops.reshape(numbers, (-1,)), self.bins, prediction.dtype)
         own = ops.reshape(own, (-1, 1))
 
@@ -133,8 +128,8 @@ class Perplexity(OfClasses):
     of_labels: ClassVar[str] = "the metric lm.BCEWithLogits()"
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
-        wanted, kept = labels(self, prediction, target)
-        numbers = class_numbers(self, prediction)
+        wanted, kept = self._labels(prediction, target)
+        numbers = self._class_numbers(prediction)
         hit = ops.equal(ops.expand_dims(wanted, 1), numbers)
         each = -ops.sum(ops.where(hit, ops.log_softmax(prediction, 1), 0.0), 1)
         each = ops.where(ops.any(hit, 1), each, float("nan"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import KW_ONLY
 from typing import Any, Literal
 
 import numpy as np
@@ -23,8 +22,6 @@ from lamina.learning.metrics.metric import (
     Sums,
     element_weights,
     full_weights,
-    kept_labels,
-    labels,
     not_probabilities,
     same_shape,
 )
@@ -34,27 +31,26 @@ __all__ = ["AUROC", "AveragePrecision"]
 Averages = Literal["macro", "micro", "weighted", "none"]
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class _Ranking(OfTargets):
     """The base of metrics from scores and targets of all examples, for each class or label."""
 
-    _: KW_ONLY
     average: Averages = "macro"
     logits: bool = False
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         """The rows `scores` and `targets`, and `weights` if there are any."""
         if target.shape == prediction.shape:
-            counted = wanted = same_shape(self, prediction, target)
-            kept = kept_labels(self, target)
+            counted = wanted = same_shape(prediction, target)
+            kept = self._kept(target)
         else:
-            classes, kept = labels(self, prediction, target)
+            classes, kept = self._labels(prediction, target)
             prediction = ops.softmax(prediction, 1) if self.logits else prediction
             counted = wanted = ops.cast(classes, prediction.dtype)
         rows = {"scores": prediction, "targets": wanted}
         own = element_weights(counted, weights, kept)
         if own is not None:
-            rows["weights"] = full_weights(self, counted, own)
+            rows["weights"] = full_weights(counted, own)
         return rows
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:

@@ -26,7 +26,7 @@ class _MeanOfErrors(Metric):
     smaller_is_better: ClassVar[bool | None] = True
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
-        return summed(self._size(prediction - same_shape(self, prediction, target)), weights)
+        return summed(self._size(prediction - same_shape(prediction, target)), weights)
 
     @abstractmethod
     def _size(self, error: Tensor) -> Tensor:
@@ -94,11 +94,11 @@ class R2(Metric):
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         """`residual` of each output, and the rows `target`, and `weights` if there are any."""
-        wanted = same_shape(self, prediction, target)
+        wanted = same_shape(prediction, target)
         error = prediction - wanted
         square, rows = error * error, {"target": wanted}
         if weights is not None:
-            rows["weights"] = full_weights(self, wanted, weights)
+            rows["weights"] = full_weights(wanted, weights)
             square = weighted(square, rows["weights"])
         return {"residual": ops.sum(square, 0), **rows}
 
@@ -132,9 +132,9 @@ class PearsonCorrelation(Metric):
     smaller_is_better: ClassVar[bool | None] = False
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
-        rows = {"prediction": prediction, "target": same_shape(self, prediction, target)}
+        rows = {"prediction": prediction, "target": same_shape(prediction, target)}
         if weights is not None:
-            rows["weights"] = full_weights(self, prediction, weights)
+            rows["weights"] = full_weights(prediction, weights)
         return rows
 
     def result(self, sums: Mapping[str, Array]) -> float:

@@ -53,7 +53,7 @@ class Adagrad(Optimizer):
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         direction = decayed(gradient, parameter, self.weight_decay)
-        rate = rate_at(self, self.rate, step, parameter.dtype)
+        rate = rate_at(self.rate, step, parameter.dtype)
         if self.rate_decay:
             rate = rate / (ops.cast(step, parameter.dtype) * self.rate_decay + 1.0)
         total = ops.multiply_add(direction, direction, slots["square_sum"])

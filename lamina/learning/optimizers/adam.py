@@ -40,7 +40,7 @@ class _OfMoments(Optimizer):
         return {"mean": 0.0, "square_mean": 0.0}
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Adam(_OfMoments):
     """w - rate m / (sqrt(v) + epsilon), with bias-corrected running means m of g and v of g^2.
 
@@ -60,14 +60,13 @@ class Adam(_OfMoments):
         {'mean': 0.0, 'square_mean': 0.0}
     """
 
-    _: KW_ONLY
     amsgrad: bool = False
 
     def slots(self) -> dict[str, float | PerParameter]:
         return super().slots() | ({"largest_square_mean": 0.0} if self.amsgrad else {})
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
-        rate = rate_at(self, self.rate, step, parameter.dtype)
+        rate = rate_at(self.rate, step, parameter.dtype)
         start, direction = self._decayed(parameter, gradient, rate)
         mean = running_mean(slots["mean"], direction, self.beta1)
         square_mean = running_square(slots["square_mean"], direction, self.beta2)
@@ -86,7 +85,7 @@ class Adam(_OfMoments):
         return parameter, decayed(gradient, parameter, self.weight_decay)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class AdamW(Adam):
     """Adam with decoupled weight decay: w is first multiplied by 1 - rate decay.
 
@@ -101,7 +100,6 @@ class AdamW(Adam):
         {'mean': 0.0, 'square_mean': 0.0, 'largest_square_mean': 0.0}
     """
 
-    _: KW_ONLY
     weight_decay: NotNegative = 1e-2
 
     def _decayed(self, parameter: Tensor, gradient: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +130,7 @@ class Adamax(_OfMoments):
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         direction = decayed(gradient, parameter, self.weight_decay)
-        rate = rate_at(self, self.rate, step, parameter.dtype)
+        rate = rate_at(self.rate, step, parameter.dtype)
         mean = running_mean(slots["mean"], direction, self.beta1)
         size = ops.abs(direction) + self.epsilon
         largest = ops.maximum(slots["largest"] * self.beta2, size)
@@ -168,7 +166,7 @@ class NAdam(_OfMoments):
         return {"mean": 0.0, "square_mean": 0.0, "momentum_product": PerParameter(1.0)}
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
-        rate = rate_at(self, self.rate, step, parameter.dtype)
+        rate = rate_at(self.rate, step, parameter.dtype)
         start, direction = parameter, gradient
         if self.decoupled_weight_decay:
             start = parameter * (1.0 - rate * self.weight_decay)
@@ -192,7 +190,7 @@ class NAdam(_OfMoments):
         return (1.0 - decay * 0.5) * self.beta1
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class LAMB(_OfMoments):
     """w - rate |w| / |d| d, where d is the direction of Adam with the parameter's decay added.
 
@@ -209,12 +207,11 @@ class LAMB(_OfMoments):
         {'mean': 0.0, 'square_mean': 0.0}
     """
 
-    _: KW_ONLY
     epsilon: NotNegative = 1e-6
     weight_decay: NotNegative = 1e-2
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
-        rate = rate_at(self, self.rate, step, parameter.dtype)
+        rate = rate_at(self.rate, step, parameter.dtype)
         mean = running_mean(slots["mean"], gradient, self.beta1)
         square_mean = running_square(slots["square_mean"], gradient, self.beta2)
         time = _time(step, parameter)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import KW_ONLY
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.checks.kinds import Count, Fraction
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import origin_text
 from lamina.learning.optimizers.optimizer import Optimizer, Slots, Update
 from lamina.learning.protocols import (
     AVERAGE,
@@ -33,11 +31,7 @@ __all__ = ["EMA", "SWA"]
 
 @frozen_dataclass
 class Averaging(Optimizer):
-    """The base of optimizers that keep an average of each parameter.
-
-    Attributes:
-        optimizer: changes the parameters.
-    """
+    """The base of optimizers that keep an average of each parameter."""
 
     optimizer: AnyOptimizer
 
@@ -71,7 +65,6 @@ class Averaging(Optimizer):
                 raise DefinitionError(
                     "the wrapped optimizer keeps an average already",
                     facts=(("parameter", name), ("optimizer", type(optimizer).__name__)),
-                    where=origin_text(self),
                     advice="One of EMA and SWA is enough.",
                 )
         return {name: self._around(optimizer) for name, optimizer in chosen.items()}
@@ -90,12 +83,11 @@ class Averaging(Optimizer):
                     ("expected", "an optimizer that updates them so, such as lm.Adam(1e-3)"),
                     ("found", f"{type(optimizer).__name__}, which updates all as one vector"),
                 ),
-                where=origin_text(self),
                 advice="Use the optimizer alone, or another one within the average.",
             )
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class EMA(Averaging):
     """An exponential moving average of the parameters: a = decay a + (1 - decay) w.
 
@@ -113,7 +105,6 @@ class EMA(Averaging):
         {'average': 0.0}
     """
 
-    _: KW_ONLY
     decay: Fraction = 0.999
 
     def average(self, before: Tensor, parameter: Tensor, step: Tensor) -> Tensor:
@@ -121,7 +112,7 @@ class EMA(Averaging):
         return ops.where(ops.equal(step, 0), parameter, mixed)
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class SWA(Averaging):
     """Stochastic weight averaging: the mean of the parameters after some of the training steps.
 
@@ -140,7 +131,6 @@ class SWA(Averaging):
         {'average': 0.0}
     """
 
-    _: KW_ONLY
     start: Count
     every: Count = 1
 

@@ -8,7 +8,6 @@ from typing import cast
 from lamina.base.records import frozen_dataclass
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import origin_text
 from lamina.learning.optimizers.optimizer import Optimizer, Slots, Update
 from lamina.learning.protocols import Optimizer as AnyOptimizer
 from lamina.learning.protocols import PerParameter, check_optimizer, matching, optimizers_by_name
@@ -46,10 +45,9 @@ class ByPath(Optimizer):
             raise DefinitionError(
                 "the optimizers are given as a dict, by patterns",
                 facts=(("expected", '{"*.bias": lm.Adam(1e-3)}'), ("found", repr(self.patterns))),
-                where=origin_text(self),
             )
         for optimizer in (*self.patterns.values(), self.default):
-            check_optimizer(optimizer, origin_text(self))
+            check_optimizer(optimizer, where="")
 
     def slots(self) -> Mapping[str, float | PerParameter]:
         return self.default.slots()
@@ -63,13 +61,12 @@ class ByPath(Optimizer):
         """The optimizer of each parameter, by its name; each pattern must decide for one."""
         chosen: dict[str, AnyOptimizer] = {}
         for pattern, optimizer in self.patterns.items():
-            fitting = matching(pattern, names, origin_text(self))
+            fitting = matching(pattern, names)
             own = [name for name in fitting if name not in chosen]
             if not own:
                 raise DefinitionError(
                     "earlier patterns leave no parameter to this one",
                     facts=(("pattern", repr(pattern)), ("fits", ", ".join(fitting))),
-                    where=origin_text(self),
                     advice="The first pattern that fits a name decides: put this one before them.",
                 )
             chosen |= optimizers_by_name(optimizer, own)

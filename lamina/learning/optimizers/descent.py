@@ -11,7 +11,6 @@ from lamina.checks import refused
 from lamina.checks.kinds import Fraction, Misfit, NotNegative, Number
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor
-from lamina.layers.checks import origin_text
 from lamina.learning.optimizers.optimizer import (
     ByDirection,
     Optimizer,
@@ -58,7 +57,6 @@ class SGD(ByDirection):
                     ("expected", "momentum > 0, dampening = 0"),
                     ("found", f"momentum = {self.momentum}, dampening = {self.dampening}"),
                 ),
-                where=origin_text(self),
                 advice="For example SGD(0.1, momentum=0.9, nesterov=True).",
             )
 
@@ -105,7 +103,7 @@ class Lion(Optimizer):
         return {"mean": 0.0}
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
-        rate = rate_at(self, self.rate, step, parameter.dtype)
+        rate = rate_at(self.rate, step, parameter.dtype)
         sign = ops.sign(running_mean(slots["mean"], gradient, self.beta1))
         moved = decayed(sign, parameter, self.weight_decay)
         new = ops.multiply_add(moved, -rate, parameter)

@@ -73,7 +73,7 @@ class LBFGS(Optimizer):
         direction = _direction(gradient, changes, gradients)
         follows = ops.greater(ops.max(ops.abs(slots["change"])), 0.0)
         length = ops.minimum(1.0, ops.reciprocal(ops.sum(ops.abs(gradient))))
-        length = ops.where(follows, 1.0, length) * rate_at(self, self.rate, step, parameter.dtype)
+        length = ops.where(follows, 1.0, length) * rate_at(self.rate, step, parameter.dtype)
         flat = ops.greater(_dot(gradient, direction), -self.change_tolerance)
         stays = ops.logical_or(small, flat)
         change = ops.where(stays, 0.0, direction * length)

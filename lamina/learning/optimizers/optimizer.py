@@ -12,7 +12,7 @@ from lamina.base.shapes import DType
 from lamina.checks.kinds import AnyOf, Function, Number
 from lamina.errors import DefinitionError
 from lamina.graph import Tensor, TensorLike, constant, of_numbers
-from lamina.layers.checks import Sourced, origin_text
+from lamina.layers.checks import Sourced
 from lamina.learning.protocols import Optimizer as AnyOptimizer
 from lamina.learning.protocols import PerParameter
 
@@ -87,7 +87,7 @@ class ByDirection(Optimizer):
     weight_decay: float
 
     def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
-        rate = rate_at(self, self.rate, step, parameter.dtype)
+        rate = rate_at(self.rate, step, parameter.dtype)
         decaying = decayed(gradient, parameter, self.weight_decay)
         direction, new_slots = self._direction(decaying, slots, step)
         return ops.multiply_add(direction, -rate, parameter), new_slots
@@ -97,27 +97,26 @@ class ByDirection(Optimizer):
         """The direction, and the new state of the parameter."""
 
 
-def rate_at(optimizer: Optimizer, rate: Rate, step: Tensor, dtype: DType) -> Tensor:
+def rate_at(rate: Rate, step: Tensor, dtype: DType) -> Tensor:
     """The rate of this training step, a scalar; DefinitionError if a function gives no number."""
     if not callable(rate):
         return constant(rate, dtype)
     try:
         value: object = rate(ops.cast(step, dtype))
     except (TypeError, ValueError, AttributeError) as error:
-        raise _no_rate(optimizer, str(error)) from error
+        raise _no_rate(str(error)) from error
     if isinstance(value, Tensor):
         return ops.cast(value, dtype)
     if isinstance(value, float | int):
         # ops would make it a float32 constant, which loses half the digits of a float64.
         return constant(value, dtype)
-    raise _no_rate(optimizer, repr(value))
+    raise _no_rate(repr(value))
 
 
-def _no_rate(optimizer: Optimizer, found: str) -> DefinitionError:
+def _no_rate(found: str) -> DefinitionError:
     return DefinitionError(
         "the function of the training step does not return a learning rate",
         facts=(("expected", "a number, or a tensor made from its argument"), ("found", found)),
-        where=origin_text(optimizer),
         advice="Use numbers, + - * / **, and lm.ops: 0.1 * 0.5 ** lm.ops.floor(step / 10).",
     )
 
