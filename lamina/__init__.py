@@ -33,7 +33,6 @@ if not loaded_when_used(__name__):
     from lamina.learning.losses.embeddings import *
     from lamina.learning.losses.margins import *
     from lamina.learning.losses.regression import *
-    from lamina.learning.losses.segmentation import *
     from lamina.learning.losses.sequences import *
     from lamina.learning.metrics.classification import *
     from lamina.learning.metrics.confusion import *
@@ -42,10 +41,9 @@ if not loaded_when_used(__name__):
     from lamina.learning.metrics.regression import *
     from lamina.learning.optimizers.adagrad import *
     from lamina.learning.optimizers.adam import *
-    from lamina.learning.optimizers.averaging import *
-    from lamina.learning.optimizers.by_path import *
     from lamina.learning.optimizers.descent import *
     from lamina.learning.optimizers.lbfgs import *
+    from lamina.learning.optimizers.wrappers import *
     from lamina.model import Model as Model
     from lamina.model import from_torch as from_torch
     from lamina.model import load as load

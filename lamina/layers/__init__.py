@@ -12,7 +12,6 @@ if not loaded_when_used(__name__):
     from lamina.layers.attention import *
     from lamina.layers.augmentation import *
     from lamina.layers.cells import *
-    from lamina.layers.colours import *
     from lamina.layers.convolution import *
     from lamina.layers.dropout import *
     from lamina.layers.embedding import *

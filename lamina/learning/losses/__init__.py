@@ -16,5 +16,4 @@ if not loaded_when_used(__name__):
     from lamina.learning.losses.loss import Loss as Loss
     from lamina.learning.losses.margins import *
     from lamina.learning.losses.regression import *
-    from lamina.learning.losses.segmentation import *
     from lamina.learning.losses.sequences import *

@@ -10,11 +10,10 @@ from lamina.base.lazy import loaded_when_used
 if not loaded_when_used(__name__):
     from lamina.learning.optimizers.adagrad import *
     from lamina.learning.optimizers.adam import *
-    from lamina.learning.optimizers.averaging import *
-    from lamina.learning.optimizers.averaging import Averaging as Averaging
-    from lamina.learning.optimizers.by_path import *
     from lamina.learning.optimizers.descent import *
     from lamina.learning.optimizers.lbfgs import *
     from lamina.learning.optimizers.optimizer import Optimizer as Optimizer
     from lamina.learning.optimizers.optimizer import Rate as Rate
+    from lamina.learning.optimizers.wrappers import *
+    from lamina.learning.optimizers.wrappers import Averaging as Averaging
     from lamina.learning.protocols import PerParameter as PerParameter

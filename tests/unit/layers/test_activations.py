@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,20 +20,20 @@ KINKS = np.array(
 )
 
 
-def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+def _softmax(x, axis):
     powers = np.exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
 
 
-def _erf(x: np.ndarray) -> np.ndarray:
+def _erf(x):
     return np.vectorize(math.erf)(x)
 
 
-def _exponential(x: np.ndarray, alpha: float) -> np.ndarray:
+def _exponential(x, alpha):
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
-def _half(x: np.ndarray) -> int:
+def _half(x):
     return x.shape[-1] // 2
 
 
@@ -93,7 +92,7 @@ def test_activation_has_the_values_of_its_formula(layer, formula):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
-def module_of(torch: Any, layer: Any) -> Any:
+def module_of(torch, layer):
     """PyTorch's module that is equal to an activation."""
     name = type(layer).__name__
     if name == "Hardsigmoid":  # the slope of PyTorch's module is a float32

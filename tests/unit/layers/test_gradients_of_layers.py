@@ -1,8 +1,6 @@
 """Gradients through layers: derivatives of any order as outputs of networks, and their training."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,20 +10,20 @@ from random_arrays import normal, normal64
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, float64
+from lamina.base.shapes import float64
 from lamina.errors import DefinitionError, GradientError, ShapeError
-from lamina.graph import Graph, Op, Tensor, apply, bind_batch, evaluate
+from lamina.graph import Graph, Op, apply, bind_batch, evaluate
 from lamina.ops import differentiate
 from lamina.ops.lowering_rules import Elementwise
 
 ENGINES = ["interpreter", "cpu"]
 
 
-def body(*layers: Any) -> lm.Network:
+def body(*layers):
     return lm.Sequential(lm.Input(2), *(layers or (lm.Linear(6), lm.Tanh(), lm.Linear(1))))
 
 
-def with_slopes(of: Callable[[Tensor], Tensor]) -> lm.Network:
+def with_slopes(of):
     """The values, their slopes, and the slopes of the first slope."""
     x = lm.Input(2)
     y = of(x)
@@ -34,7 +32,7 @@ def with_slopes(of: Callable[[Tensor], Tensor]) -> lm.Network:
     return lm.Network(x, [y, slope, curve])
 
 
-def residual(outputs: tuple[Tensor, ...], target: Tensor) -> Tensor:
+def residual(outputs, target):
     y, slope, curve = outputs
     return ops.mean((y - target) ** 2) + ops.mean((curve + slope) ** 2)
 
@@ -42,7 +40,7 @@ def residual(outputs: tuple[Tensor, ...], target: Tensor) -> Tensor:
 X, Y = normal(24, 2, seed=1), normal(24, 1, seed=2)
 
 
-def trained(network: lm.Network, engine: str = "cpu", **options: Any) -> list[float]:
+def trained(network, engine="cpu", **options):
     model = lm.Model(network, engine=engine, seed=0, dtype=options.pop("dtype", "float32"))
     how = {"loss": residual, "optimizer": lm.Adam(1e-2), "batch_size": 12, "epochs": 3}
     return model.fit((X, Y), **how, progress=False, **options)["loss"]
@@ -90,7 +88,7 @@ def test_every_layer_has_gradients_that_are_trained(name, training):
     assert derivative == pytest.approx(difference, rel=1e-5, abs=1e-7)
 
 
-def _wide(array: Array) -> np.dtype:
+def _wide(array):
     return np.dtype("float64") if array.dtype.kind == "f" else array.dtype
 
 
@@ -159,7 +157,7 @@ def test_a_seed_and_a_tensor_without_influence():
 class Ranked(lm.Layer):
     """Its first result has no gradient, the second one has."""
 
-    def forward(self, scope: lm.Scope, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, scope, x):
         return ops.argmax(x, 1), x * x * x
 
 
@@ -175,7 +173,7 @@ def test_gradients_pass_a_layer_whose_first_result_is_an_integer():
 # Networks in networks -----------------------------------------------------------------------------
 
 
-def product_and_slope() -> lm.Network:
+def product_and_slope():
     a, b = lm.Input(2), lm.Input(2)
     y = lm.Multiply()(a, ops.exp(b))
     return lm.Network([a, b], [y, *lm.gradients(ops.sum(y), [a])])
@@ -188,7 +186,7 @@ class Within(lm.Layer):
     network: lm.Network
     named: bool
 
-    def forward(self, scope: lm.Scope, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, scope, x):
         operands = x, ops.tanh(x)
         return (
             scope.layer("net", self.network, *operands) if self.named else self.network(*operands)
@@ -237,7 +235,7 @@ class Sloped(lm.Layer):
     network: lm.Network
     named: bool = True
 
-    def forward(self, scope: lm.Scope, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, scope, x):
         y = scope.layer("body", self.network, x) if self.named else self.network(x)
         return y, lm.gradients(ops.sum(y), [x])[0]
 
@@ -331,7 +329,7 @@ ROUGH = Op(
 
 @dataclass(frozen=True)
 class Rough(lm.Layer):
-    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+    def forward(self, scope, x):
         return apply(ROUGH, x)
 
 

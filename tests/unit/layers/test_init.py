@@ -7,7 +7,7 @@ import pytest
 
 from lamina import ops
 from lamina.base.shapes import int64
-from lamina.graph import Graph, Tensor, constant, evaluate
+from lamina.graph import Graph, constant, evaluate
 from lamina.layers import init
 
 ALL = [
@@ -39,7 +39,7 @@ def test_seed_and_stream_change_random_values(initializer):
     assert not np.array_equal(first, initializer((4, 3), seed=7 + (1 << 32), stream=5))
 
 
-def evaluated(tensor: Tensor) -> np.ndarray:
+def evaluated(tensor):
     outputs, _ = evaluate(Graph((), (("x", tensor),)), {})
     return outputs["x"]
 

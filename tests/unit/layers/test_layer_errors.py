@@ -20,15 +20,15 @@ pytestmark = pytest.mark.each_case
 Rows = list[tuple[Any, ...]]
 
 
-def x(*shape: int) -> lm.Tensor:
+def x(*shape):
     return lm.Input(*shape)
 
 
-def ints(*shape: int) -> lm.Tensor:
+def ints(*shape):
     return lm.Input(*shape, dtype="int64")
 
 
-def bools(*shape: int) -> lm.Tensor:
+def bools(*shape):
     return lm.Input(*shape, dtype="bool")
 
 
@@ -49,7 +49,7 @@ _KINDS = {
 }
 _OF_SHAPE = "Write a function of shape, seed and stream that returns the array."
 
-OPTIONS: Rows = [
+OPTIONS = [
     # Rows of numbers.
     (lambda: lm.Conv2d(4, (3, 3, 3)), f"window {_NUMBERS}", "found     (3, 3, 3)"),
     (lambda: lm.Conv2d(4, "3"), f"window {_NUMBERS}", "window=3 or window=(3, 4)"),
@@ -162,13 +162,13 @@ _FEW = "axis 2 has too few elements for this padding"
 class Misnamed(lm.Layer):
     layer: lm.Linear
 
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         return lm.ops.matmul(x, scope.shared(self.layer, "kernel"))
 
 
 @dataclass(frozen=True)
 class Mixing(lm.Layer):
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         scope.mix(scope.uniform(x.shape))
         return x
 
@@ -179,29 +179,29 @@ class Giving(lm.Layer):
 
     results: Any = None
 
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> Any:
+    def forward(self, scope, x):
         if self.results != "fewer":
             return self.results
         return (x, x + 1) if scope.training else (x,)
 
 
 class Loose(lm.Layer):
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         return x
 
 
-def tied(features: int, dtype: str = "float32") -> lm.Tensor:
+def tied(features, dtype="float32"):
     table, tokens = lm.Embedding(9, 6), ints(5)
     hidden = lm.Linear(features)(table(tokens))
     return lm.TiedLinear(table)(lm.ops.cast(hidden, dtype))
 
 
-def misnamed() -> lm.Tensor:
+def misnamed():
     layer = lm.Linear(3)
     return Misnamed(layer)(layer(x(8)))
 
 
-def of_two_outputs() -> lm.Network:
+def of_two_outputs():
     given = x(3)
     return lm.Network(given, [lm.Linear(2)(given), lm.Linear(3)(given)])
 
@@ -211,7 +211,7 @@ _SAME = "give both branches the same padding and stride."
 _CHANNELS = "give both branches the same number of channels."
 _RANKS = "add lm.Flatten() or lm.Reshape() to one of them."
 
-SHAPES: Rows = [
+SHAPES = [
     (
         lambda: lm.Linear(3)(x()),
         *("in net/1:Linear (", "Linear needs an axis of features", "expected  [batch, features]"),
@@ -450,7 +450,7 @@ _MASK = (
     'Take it as lm.Input(keys, dtype="bool"), or compare: ops.not_equal(mask, 0).',
 )
 _FOUR = "added to the scores have four axes: [batch, 1, queries, keys]."
-DTYPES: Rows = [
+DTYPES = [
     (
         lambda: lm.Linear(3)(lm.Input(4, dtype="uint8")),
         *("u8[batch, 4]", "Leave dtype out of lm.Input, or add lm.Rescale(1.0) before it."),
@@ -498,7 +498,7 @@ DTYPES: Rows = [
     (lambda: DECODER(x(5, 8), ints(7)), *_EMBED),
     (lambda: DECODER(x(5, 8), x(5, 8), x(5)), "a mask of TransformerDecoderBlock is bool"),
 ]
-DEFINITIONS: Rows = [
+DEFINITIONS = [
     (
         lambda: lm.Sequential(x(2), lm.Linear(6)).forward(x(2)),
         "the first argument of forward is the scope of a layer",
@@ -539,17 +539,17 @@ DEFINITIONS: Rows = [
 
 @dataclass(frozen=True)
 class Token(lm.Layer):
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         return lm.Embedding(7, 2)(x)
 
 
-def indexed(layer: lm.Layer, index: int) -> Any:
+def indexed(layer, index):
     """A layer on indices of which one is this."""
     model = lm.Model(lm.Sequential(ints(4), layer), engine="interpreter")
     return model.predict(np.where(np.arange(80).reshape(20, 4) == 46, index, 0))
 
 
-def sliced(first: int, second: int) -> Any:
+def sliced(first, second):
     """Two layers on indices of one input, which is not the first one."""
     given, other = lm.Input(2, dtype="uint8"), x(3)
     parts = [lm.Embedding(3, 2)(given[:, 0]), lm.OneHot(5)(given[:, 1]), other]
@@ -557,7 +557,7 @@ def sliced(first: int, second: int) -> Any:
     return model.predict((np.zeros((2, 3), "float32"), [[2, 4], [first, second]]))
 
 
-def of_length(length: int) -> Any:
+def of_length(length):
     sequences, lengths = x(5, 3), ints()
     layer = lm.GRU(4, layers=2, bidirectional=True)
     model = lm.Model(lm.Network([sequences, lengths], layer(sequences, lengths)))
@@ -570,7 +570,7 @@ def test_indices_and_lengths_within_their_range_are_accepted():
     assert of_length(5).shape == (6, 5, 8)
 
 
-DATAS: Rows = [
+DATAS = [
     (
         lambda: indexed(lm.Embedding(7, 3), 9),
         *("in net/1:Embedding (", "): indices out of range\n", "  expected  0..6\n"),

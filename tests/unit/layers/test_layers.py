@@ -30,7 +30,7 @@ from lamina.ops.differentiate import gradients
 A, B, C = normal64(2, 3, 4), normal64(2, 3, 4) + 1, normal64(2, 3, 4) * 2
 IMAGES, SCALE, ROWS = normal64(2, 3, 4, 5), normal64(2, 3, 1, 1), normal64(2, 12)
 BYTES = np.array([[0, 255], [51, 102]], np.uint8)
-VALUES: list[tuple[Layer, list[np.ndarray], np.ndarray]] = [
+VALUES = [
     (lm.Flatten(), [IMAGES], IMAGES.reshape(2, 60)),
     (lm.Flatten(), [normal64(3)], normal64(3)[:, None]),
     (lm.Flatten(), [normal64(3, 7)], normal64(3, 7)),
@@ -258,13 +258,13 @@ def test_layers_are_equal_by_their_hyper_parameters():
 PAGE = Path(__file__).parents[3] / "docs" / "layers.md"
 
 
-def rows_of_the_page() -> list[tuple[str, str, str, str]]:
+def rows_of_the_page():
     """Of each layer its name, its options, its source, and its name in PyTorch."""
     row = r"^\| `(\w+)\((.*?)\)` \| (.*?) \|(.*?)\|$"
     return re.findall(row, PAGE.read_text(), re.MULTILINE)
 
 
-def layers() -> dict[str, type[Layer]]:
+def layers():
     """The layers that the package exports."""
     public = {name: getattr(package, name) for package in (lm, lamina) for name in dir(package)}
     found = {n: v for n, v in public.items() if isinstance(v, type) and issubclass(v, Layer)}

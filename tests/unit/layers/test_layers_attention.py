@@ -10,24 +10,21 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.layers.layer import Layer
 
 
-def sequences(count: int, length: int, features: int, seed: int = 0) -> np.ndarray:
+def sequences(count, length, features, seed=0):
     generator = np.random.default_rng(seed)
     return generator.normal(size=(count, length, features)).astype("float32")
 
 
-def model_of(
-    layer: Layer, *shapes: tuple[int, ...], masks: tuple[tuple[int, ...], ...] = ()
-) -> lm.Model:
+def model_of(layer, *shapes, masks=()):
     inputs = [lm.Input(*shape) for shape in shapes]
     inputs += [lm.Input(*shape, dtype="bool") for shape in masks]
     return lm.Model(lm.Network(inputs, layer(*inputs)), seed=1)
 
 
 # A layer, the shapes of its operands, and the shapes of its weights.
-NAMES: list[tuple[Layer, list[tuple[int, ...]], dict[str, tuple[int, ...]]]] = [
+NAMES = [
     (
         lm.TransformerDecoderBlock(2, hidden=16),
         [(5, 8), (4, 6)],

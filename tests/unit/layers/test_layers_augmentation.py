@@ -14,9 +14,8 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import BATCH, int64
 from lamina.graph import Graph, constant, evaluate
-from lamina.layers.layer import Layer
 
-LAYERS: list[Layer] = [
+LAYERS = [
     lm.RandomFlip(probability=1.0),
     lm.RandomShift(2),
     lm.RandomErasing(probability=1.0, area=(0.2, 0.3)),
@@ -30,7 +29,7 @@ LAYERS: list[Layer] = [
 IMAGES = np.random.default_rng(0).random((12, 3, 7, 6))
 
 
-def drawn(shape: tuple[int, ...], stream: int, low: float = 0.0, high: float = 1.0) -> np.ndarray:
+def drawn(shape, stream, low=0.0, high=1.0):
     """The numbers that a scope draws, in float32."""
     keys = (constant(1, int64), constant(2, int64))
     numbers = ops.uniform(shape, *keys, stream=stream)
@@ -38,11 +37,11 @@ def drawn(shape: tuple[int, ...], stream: int, low: float = 0.0, high: float = 1
     return (found["y"] * np.float32(high - low) + np.float32(low)).astype(np.float32)
 
 
-def below(count: int, stream: int, batch: int = len(IMAGES)) -> np.ndarray:
+def below(count, stream, batch=12):
     return (drawn((batch,), stream) * np.float32(count)).astype(int)
 
 
-def chosen(probability: float, stream: int) -> np.ndarray:
+def chosen(probability, stream):
     return drawn((len(IMAGES),), stream) < probability
 
 
@@ -52,7 +51,7 @@ def test_nothing_changes_in_inference(layer):
     assert not np.array_equal(run(layer, IMAGES, training=True), IMAGES)
 
 
-GENTLE: list[Layer] = [
+GENTLE = [
     *(lm.RandomFlip(probability=0.0), lm.RandomShift(0), lm.RandomErasing(probability=0.0)),
     *(lm.RandomGreyscale(probability=0.0), lm.ColourJitter(), lm.RandomAffine()),
     # No rectangle is smaller than the image.
@@ -140,12 +139,12 @@ def test_erasing_replaces_the_first_rectangle_that_is_smaller(dtype):
     np.testing.assert_array_equal(y, expected)
 
 
-def factors(most: float, stream: int) -> np.ndarray:
+def factors(most, stream):
     low = max(0.0, 1 - most)
     return drawn((len(IMAGES),), stream, low, 1 + most).astype(float).reshape(-1, 1, 1, 1)
 
 
-def grey(x: np.ndarray) -> np.ndarray:
+def grey(x):
     return 0.2989 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]
 
 
@@ -191,7 +190,7 @@ def test_some_images_become_grey():
     assert 0 < which.sum() < len(IMAGES)
 
 
-def read_nearest(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def read_nearest(image, rows, columns):
     """Pixels at positions from the centre, zero outside."""
     height, width = image.shape[-2:]
     rows, columns = (

@@ -3,9 +3,6 @@
 Their values and gradients are compared with PyTorch's in test_layers_torch*.py.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from random_arrays import normal64
@@ -13,20 +10,18 @@ from random_arrays import normal64
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import BATCH, float64
-from lamina.graph import Graph, Tensor, evaluate, leaf
-from lamina.layers.layer import Layer
+from lamina.graph import Graph, evaluate, leaf
 from lamina.ops.windows import Window, fold, windows
-from lamina.program.program import Program
 from lamina.program.steps import stores_of
 
 
-def predicted(layer: Layer, x: np.ndarray) -> np.ndarray:
+def predicted(layer, x):
     dtype = None if x.dtype.kind == "f" else x.dtype
     net = lm.Sequential(lm.Input(*x.shape[1:], dtype=dtype), layer)
     return lm.Model(net, dtype="float64").predict(x)
 
 
-def evaluated(x: np.ndarray, made: Callable[[Tensor], Tensor]) -> np.ndarray:
+def evaluated(x, made):
     """The value of a graph of ops for an array."""
     source = leaf("x", "input", x.shape, float64)
     found, _ = evaluate(Graph((source,), (("y", made(source)),)), {"x": x})
@@ -118,7 +113,7 @@ def test_indices_of_adaptive_max_pooling_find_the_largest_elements(size):
 
 
 BYTES, NUMBERS = np.arange(24, dtype=np.uint8).reshape(2, 1, 3, 4), np.arange(12.0)
-VALUES: list[tuple[Layer, np.ndarray, Any]] = [
+VALUES = [
     (lm.Upsample(scale=(2, 3)), BYTES, BYTES.repeat(2, 2).repeat(3, 3)),
     (lm.Pad(1, value=255), BYTES[:1, :, :1, :1], [[[[255] * 3, [255, 0, 255], [255] * 3]]]),
     (
@@ -158,5 +153,5 @@ def test_gradients_of_image_layers_do_not_scatter(layer, training_program):
     before = lm.Multiply()
     x = lm.Input(4, 4, 4)
     y = layer(before(x, lm.Linear(4)(x)))
-    program: Program = training_program(lm.Network(x, y), lm.MSE(), lm.SGD(0.1), 2)
+    program = training_program(lm.Network(x, y), lm.MSE(), lm.SGD(0.1), 2)
     assert not [store for step in program.steps for store in stores_of(step) if store.accumulate]

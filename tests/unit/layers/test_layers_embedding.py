@@ -4,9 +4,6 @@ Values and gradients of `Embedding` and `OneHot` are compared with PyTorch's in
 test_layers_torch.py.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from error_texts import error_text
@@ -15,15 +12,15 @@ import lamina as lm
 from lamina.errors import DataError
 
 LOSS, SGD = lm.CrossEntropy(), lm.SGD(0.5)
-HOW: dict[str, Any] = {"loss": LOSS, "optimizer": SGD}
+HOW = {"loss": LOSS, "optimizer": SGD}
 
 
-def sequence_model(padding: int | None = None, count: int = 7) -> lm.Model:
+def sequence_model(padding=None, count=7):
     layers = lm.Embedding(count, 3, padding=padding), lm.Flatten(), lm.Linear(2)
     return lm.Model(lm.Sequential(lm.Input(4, dtype="int64"), *layers), seed=3)
 
 
-def sequences(count: int = 20, below: int = 7) -> tuple[np.ndarray, np.ndarray]:
+def sequences(count=20, below=7):
     generator = np.random.default_rng(0)
     return generator.integers(0, below, (count, 4)), generator.integers(0, 2, count)
 
@@ -75,7 +72,7 @@ BAGS = np.array([[1, 2, 3], [4, 4, 0], [5, 1, 2]])
 COUNTED = np.array([[True, True, False], [True, True, True], [False, False, False]])
 
 
-def bag_of(mode: Any, second: lm.Tensor, **options: Any) -> lm.Model:
+def bag_of(mode, second, **options):
     x = lm.Input(3, dtype="int64")
     layer = lm.EmbeddingBag(6, 4, mode=mode, **options)
     return lm.Model(lm.Network([x, second], layer(x, second)), seed=0)
@@ -93,7 +90,7 @@ def test_a_mask_chooses_the_indices_that_count(mode, padding):
         np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)
 
 
-USES: dict[str, Callable[[lm.Model, np.ndarray, np.ndarray], Any]] = {
+USES = {
     "predict": lambda model, x, y: model.predict(x),
     "evaluate": lambda model, x, y: model.evaluate((x, y), loss=LOSS),
     "fit": lambda model, x, y: model.fit((x, y), **HOW),

@@ -1,38 +1,34 @@
 """Layers that are applied outside of networks: in losses, metrics, regularizers and clipping."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 from random_arrays import normal
 
 import lamina as lm
 from lamina import ops
-from lamina.graph import Tensor
 
 X, Y = normal(16, 3), normal(16, 2, seed=1)
 
 
-def network(**options: Any) -> lm.Network:
+def network(**options):
     return lm.Sequential(lm.Input(3), lm.Linear(4), lm.Tanh(), lm.Linear(2, **options))
 
 
-def losses_of(net: lm.Network, engine: str = "cpu", **options: Any) -> Sequence[float]:
+def losses_of(net, engine="cpu", **options):
     how = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "batch_size": 8, "epochs": 3, **options}
     return lm.Model(net, engine=engine, seed=0).fit((X, Y), **how, progress=False)["loss"]
 
 
-def halves() -> lm.Network:
+def halves():
     x = lm.Input(2)
     return lm.Network(x, lm.ReLU()(x) * 0.5)
 
 
-def with_layer(y: Tensor, t: Tensor) -> Tensor:
+def with_layer(y, t):
     return ops.mean(halves()(lm.Add()(y, -t)))
 
 
-def with_ops(y: Tensor, t: Tensor) -> Tensor:
+def with_ops(y, t):
     return ops.mean(ops.relu(y - t) * 0.5)
 
 
@@ -94,7 +90,7 @@ def test_a_rate_is_computed_by_layers():
     np.testing.assert_allclose(model.parameters()["3.bias"], moved, rtol=1e-5)
 
 
-def ops_loss(y: Tensor, t: Tensor) -> Tensor:
+def ops_loss(y, t):
     return ops.sum(ops.mean(y - t, 0))
 
 

@@ -3,8 +3,6 @@
 Their values and gradients are compared with PyTorch's in test_layers_torch_normalization.py.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,18 +12,18 @@ from lamina.program.steps import stores_of
 MSE, SGD = lm.MSE(), lm.SGD(0.1, momentum=0.9)
 
 
-def network() -> lm.Network:
+def network():
     return lm.Sequential(
         lm.Input(3), lm.Linear(5), lm.BatchNorm(momentum=0.2), lm.ReLU(), lm.Linear(2)
     )
 
 
-def examples(count: int = 40) -> tuple[np.ndarray, np.ndarray]:
+def examples(count=40):
     generator = np.random.default_rng(0)
     return generator.normal(1, 2, (count, 3)), generator.normal(size=(count, 2))
 
 
-def fitted(engine: str = "cpu", epochs: int = 2, **options: Any) -> lm.Model:
+def fitted(engine="cpu", epochs=2, **options):
     model = lm.Model(network(), engine=engine, seed=1, dtype="float64")
     model.fit(examples(), loss=MSE, optimizer=SGD, epochs=epochs, batch_size=8, **options)
     return model

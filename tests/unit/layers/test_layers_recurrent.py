@@ -14,11 +14,11 @@ KINDS = pytest.mark.parametrize("kind", [lm.RNN, lm.LSTM, lm.GRU])
 BATCH, LENGTH, INPUTS = 6, 5, 3
 
 
-def sequences(seed: int = 0) -> np.ndarray:
+def sequences(seed=0):
     return np.random.default_rng(seed).normal(size=(BATCH, LENGTH, INPUTS)).astype("float32")
 
 
-def with_lengths(layer: lm.Layer, dtype: str = "int64") -> lm.Model:
+def with_lengths(layer, dtype="int64"):
     x, lengths = lm.Input(LENGTH, INPUTS), lm.Input(dtype=dtype)
     return lm.Model(lm.Network([x, lengths], layer(x, lengths)), seed=1)
 
@@ -43,7 +43,7 @@ def test_the_last_state_of_an_empty_sequence_is_zero(kind):
     np.testing.assert_array_equal(found, np.zeros((BATCH, 8)))
 
 
-def handed_on(probability: float, training: bool, layers: int = 2) -> np.ndarray:
+def handed_on(probability, training, layers=2):
     """The outputs, for weights with which the first layer gives ones and the others copy."""
     layer = lm.RNN(50, layers=layers, dropout=probability, activation="relu")
     trace = lm.Sequential(lm.Input(20, 1), layer).trace(dtype=float64, training=training)

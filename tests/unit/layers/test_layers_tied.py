@@ -1,7 +1,7 @@
 """Weight tying: one weight in two layers; values, gradients, files, and errors."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ COUNT, WIDTH, LENGTH = 9, 6, 5
 LOSS, SGD = lm.CrossEntropy(), lm.SGD(0.5, momentum=0.9)
 
 
-def language_network(bias: bool = True) -> lm.Network:
+def language_network(bias=True):
     tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
     hidden = lm.Tanh()(lm.Linear(WIDTH)(embedding(tokens)))
     return lm.Network(tokens, lm.TiedLinear(embedding, bias=bias)(hidden)[:, -1])
 
 
-def sequences(batch: int = 12) -> tuple[np.ndarray, np.ndarray]:
+def sequences(batch=12):
     generator = np.random.default_rng(1)
     return generator.integers(0, COUNT, (batch, LENGTH)), generator.integers(0, COUNT, batch)
 
@@ -42,7 +42,7 @@ def test_scores_are_products_with_the_weights_of_the_other_layer(engine):
     np.testing.assert_allclose(model.predict(given), hidden @ known["1.weight"], rtol=1e-9)
 
 
-def trained(model: lm.Model, **how: Any) -> dict[str, np.ndarray]:
+def trained(model, **how):
     """The parameters after a training step."""
     tokens, labels = sequences()
     with model.training(loss=LOSS, optimizer=SGD, batch_size=len(tokens), **how) as training:
@@ -73,7 +73,7 @@ class Speaker(lm.Layer):
 
     embedding: lm.Embedding
 
-    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+    def forward(self, scope, x):
         head = scope.layer("head", lm.TiedLinear(self.embedding), x)
         inner = lm.Linear(3)
         return head + lm.Linear(COUNT)(lm.TiedLinear(inner, bias=False)(inner(x)))
@@ -85,12 +85,12 @@ class Whole(lm.Layer):
 
     embedding: lm.Embedding
 
-    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+    def forward(self, scope, x):
         hidden = scope.layer("there", self.embedding, x)
         return scope.layer("back", lm.TiedLinear(self.embedding), hidden)
 
 
-def applied(shared: type[Speaker | Whole]) -> lm.Network:
+def applied(shared):
     tokens, embedding = lm.Input(LENGTH, dtype="int64"), lm.Embedding(COUNT, WIDTH)
     given = embedding(tokens) if shared is Speaker else tokens
     return lm.Network(tokens, shared(embedding)(given))
@@ -117,7 +117,7 @@ class Repeated(lm.Layer):
 
     inner: lm.Layer | lm.Network
 
-    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+    def forward(self, scope, x):
         for number in range(2):
             x = scope.layer(f"l{number}", self.inner, ops.tanh(x))
         return scope.layer("same", lm.Linear(WIDTH), scope.layer("same", lm.Linear(WIDTH), x))
@@ -154,7 +154,7 @@ class Applied(lm.Layer):
 
     network: lm.Network
 
-    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+    def forward(self, scope, x):
         return cast(Tensor, scope.layer("net", self.network, x))
 
 

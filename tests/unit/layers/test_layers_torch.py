@@ -4,8 +4,6 @@ Other families have files of their own, test_layers_torch_*.py.
 """
 
 import itertools
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from test_activations import ACTIVATIONS, module_of
@@ -16,7 +14,7 @@ import lamina as lm
 pytestmark = pytest.mark.torch
 
 
-def _activations() -> Iterator[Case]:
+def _activations():
     # Training with slopes that are drawn has other results.
     for layer, _ in ACTIVATIONS:
         if layer != lm.RReLU(low=0.2, high=0.4):
@@ -24,7 +22,7 @@ def _activations() -> Iterator[Case]:
     yield Case(lm.PReLU(per_channel=True, slope=0.1), nn("PReLU", 4, 0.1), [(3, 4, 5)])
 
 
-def _embeddings() -> Iterator[Case]:
+def _embeddings():
     for o in option_sets(
         5, shape=[(6,), (4, 5), (2, 3, 4)], count=[1, 7, 30], features=[1, 8, 33], padding=[None, 0]
     ):
@@ -32,17 +30,17 @@ def _embeddings() -> Iterator[Case]:
         layer = lm.Embedding(*sizes, padding=padding)
         yield Case(layer, nn("Embedding", *sizes, padding), [shape], indices=o["count"])
 
-    def one_hot(torch: Any) -> Any:
+    def one_hot(torch):
         return lambda x: torch.nn.functional.one_hot(x, 5).to(torch.get_default_dtype())
 
     yield Case(lm.OneHot(5), one_hot, [(4, 3)], indices=5)
 
 
-def _bags() -> Iterator[Case]:
-    def weighted(bag: Any, x: Any, weights: Any) -> Any:
+def _bags():
+    def weighted(bag, x, weights):
         return bag(x, per_sample_weights=weights)
 
-    def masked(bag: Any, x: Any, mask: Any) -> Any:
+    def masked(bag, x, mask):
         return bag(x[mask], mask.sum(1).cumsum(0) - mask.sum(1))
 
     for mode, padding in itertools.product(("mean", "sum", "max"), (None, 0, 2)):
@@ -54,7 +52,7 @@ def _bags() -> Iterator[Case]:
             yield Case(layer, changed(module, weighted), [(4, 5), (4, 5)], indices=6)
 
 
-def _pairs() -> Iterator[Case]:
+def _pairs():
     for shape, bias in itertools.product(((4,), (4, 3)), (True, False)):
         module = nn("Bilinear", 3, 6, 5, bias)
         yield Case(lm.Bilinear(5, bias=bias), module, [(*shape, 3), (*shape, 6)])
@@ -66,12 +64,12 @@ def _pairs() -> Iterator[Case]:
         yield Case(layer, nn("PairwiseDistance", power, keepdim=keep), [(3, 5)] * 2)
 
 
-def _shapes() -> Iterator[Case]:
+def _shapes():
     yield Case(lm.Identity(), nn("Identity"), [(3, 4)])
     for ends in ((1, -1), (2, 3), (1, 2), (-2, -1)):
         yield Case(lm.Flatten(first=ends[0], last=ends[1]), nn("Flatten", *ends), [(2, 3, 4, 5)])
 
-    def of_images(shuffle: Any, x: Any) -> Any:
+    def of_images(shuffle, x):
         return shuffle(x[..., None, None] if x.ndim == 2 else x).reshape(x.shape)
 
     for shape, groups in (((2, 6), 2), ((2, 6, 4), 3), ((2, 4, 3, 5), 2)):
@@ -80,7 +78,7 @@ def _shapes() -> Iterator[Case]:
 
 
 # For each number of axes: modes, and whether corners are aligned (None: they cannot be).
-_MODES: dict[int, list[tuple[str, bool | None]]] = {
+_MODES = {
     axes: [
         *((mode, None) for mode in ("nearest", "nearest-exact", "area")),
         *((mode, corners) for mode in blending for corners in (True, False)),
@@ -89,10 +87,10 @@ _MODES: dict[int, list[tuple[str, bool | None]]] = {
 }
 
 
-def _upsamples() -> Iterator[Case]:
+def _upsamples():
     """Sizes that are no multiples, and factors with fractions, in every mode; whole factors."""
     extents = (7, 10, 4)
-    cases: list[tuple[tuple[int, ...], str, bool | None, dict[str, Any]]] = []
+    cases = []
     for axes, modes in _MODES.items():
         for (mode, corners), (shape, options) in itertools.product(
             modes,
@@ -123,7 +121,7 @@ def _upsamples() -> Iterator[Case]:
         yield Case(layer, module, [(2, 3, *shape)])
 
 
-def _images() -> Iterator[Case]:
+def _images():
     for r in (1, 2, 3):
         yield Case(lm.PixelShuffle(r), nn("PixelShuffle", r), [(2, 2 * r * r, 3, 4)])
         yield Case(lm.PixelUnshuffle(r), nn("PixelUnshuffle", r), [(2, 3, 2 * r, 3 * r)])
@@ -136,7 +134,7 @@ def _images() -> Iterator[Case]:
         flat = [width for pair in reversed(o["widths"]) for width in pair]
         how = [o["mode"], *([o["value"]] if o["mode"] == "constant" else [])]
 
-        def padded(torch: Any, flat: Any = flat, how: Any = how) -> Any:
+        def padded(torch, flat=flat, how=how):
             return lambda x: torch.nn.functional.pad(x, flat, *how)
 
         layer = lm.Pad(o["widths"], mode=o["mode"], value=o["value"])

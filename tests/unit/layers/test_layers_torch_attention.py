@@ -1,6 +1,5 @@
 """Attention and the blocks of transformers against PyTorch: values and gradients."""
 
-from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,10 +21,10 @@ class _Attending:
         forward: (call, inputs...) -> result, where `call` calls the module.
     """
 
-    def __init__(self, module: Any, names: Mapping[str, str], forward: Any) -> None:
+    def __init__(self, module, names, forward):
         self._module, self._forward, self._own = module, forward, dict[str, Any]()
         # For each of the module's parameters, the ones that it is made of.
-        self._made_of: dict[str, list[str]] = {}
+        self._made_of = {}
         for path, parameter in module.named_parameters():
             part, _, last = path.rpartition(".")
             prefix = names[part]
@@ -42,25 +41,23 @@ class _Attending:
         self.__dict__.update(self._own)
         self.train = module.train
 
-    def parameters(self) -> list[Any]:
+    def parameters(self):
         return list(self._own.values())
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs):
         torch = pytorch()
         whole = {
             path: torch.cat([self._own[name] for name in own])
             for path, own in self._made_of.items()
         }
 
-        def call(*args: Any, **options: Any) -> Any:
+        def call(*args, **options):
             return torch.func.functional_call(self._module, whole, args, options)
 
         return self._forward(call, *inputs)
 
 
-def _case(
-    layer: Any, module: Any, names: Mapping[str, str], forward: Any, shapes: Any, **how: Any
-) -> Case:
+def _case(layer, module, names, forward, shapes, **how):
     return _of_scores(layer, lambda torch: _Attending(module(torch), names, forward), shapes, **how)
 
 
@@ -83,7 +80,7 @@ _DECODER_NAMES = _ENCODER_NAMES | {
 }
 
 
-def _later(queries: Any, keys: Any) -> Any:
+def _later(queries, keys):
     """PyTorch's causal mask: true for the later keys, which are excluded."""
     torch = pytorch()
     return torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool).triu(1)
@@ -99,9 +96,7 @@ class _Linears:
         bias: whether the projections have biases.
     """
 
-    def __init__(
-        self, attend: Any, sizes: Mapping[str, tuple[int, int]], heads: Any, bias: bool
-    ) -> None:
+    def __init__(self, attend, sizes, heads, bias):
         torch, self._attend = pytorch(), attend
         self._heads = {"queries": heads[0], "keys": heads[1], "values": heads[1]}
         self._own = {
@@ -113,14 +108,14 @@ class _Linears:
         }
         self.__dict__.update(self._own)
 
-    def parameters(self) -> list[Any]:
+    def parameters(self):
         return list(self._own.values())
 
-    def _linear(self, name: str, x: Any) -> Any:
+    def _linear(self, name, x):
         weight, bias = (self._own.get(f"{name}.{kind}") for kind in ("weight", "bias"))
         return pytorch().nn.functional.linear(x, weight, bias)
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs):
         heads = [
             self._linear(name, x).unflatten(2, (count, -1)).transpose(1, 2)
             for (name, count), x in zip(self._heads.items(), inputs[:3], strict=True)
@@ -129,7 +124,7 @@ class _Linears:
         return self._linear("output", found.transpose(1, 2).flatten(2))
 
 
-def _rotated_by_pytorch(x: Any, base: float) -> Any:
+def _rotated_by_pytorch(x, base):
     """Su et al. (2021), with complex numbers: element i together with element i + d / 2."""
     torch, half = pytorch(), x.shape[3] // 2
     angles = torch.arange(x.shape[2])[:, None] * base ** (-torch.arange(half) / half)
@@ -138,7 +133,7 @@ def _rotated_by_pytorch(x: Any, base: float) -> Any:
     return torch.cat([rotated.real, rotated.imag], -1)
 
 
-def _attentions() -> Iterator[Case]:
+def _attentions():
     """Three sequences, all masks, shared keys, other sizes of heads, rotary positions."""
     for o in option_sets(
         20,
@@ -156,9 +151,7 @@ def _attentions() -> Iterator[Case]:
         added = {"heads": (3, heads, *pairs[1:]), "pairs": (3, 1, *pairs[1:]), "examples": pairs}
         counting = {"keys that count": (3, columns), "pairs that count": pairs}
 
-        def attend(
-            q: Any, k: Any, v: Any, mask: Any = None, causal: bool = causal, rotary: Any = rotary
-        ) -> Any:
+        def attend(q, k, v, mask=None, causal=causal, rotary=rotary):
             torch, attention = pytorch(), pytorch().nn.functional.scaled_dot_product_attention
             if rotary:
                 q, k = (_rotated_by_pytorch(x, rotary) for x in (q, k))
@@ -188,12 +181,12 @@ def _attentions() -> Iterator[Case]:
         )
 
 
-def _of_heads(mask: Any) -> Any:
+def _of_heads(mask):
     """A mask as PyTorch's layers take it: [batch * heads, queries, keys]."""
     return mask.repeat_interleave(3, 0)
 
 
-def _added() -> Iterator[Case]:
+def _added():
     """Masks of floats in PyTorch's layers, and attention weights as a further result.
 
     With an even number of heads, PyTorch 2.13 infers by another function, which gives NaN for them.
@@ -203,11 +196,11 @@ def _added() -> Iterator[Case]:
     attention, block = lm.MultiHeadAttention(3), {"hidden": 16, "dropout": 0.0}
     multihead = nn("MultiheadAttention", 9, 3, batch_first=True)
 
-    def weighted(call: Any, x: Any) -> Any:
+    def weighted(call, x):
         y, weights = call(x, x, x, average_attn_weights=False)
         return pytorch().cat([y.flatten(1), weights.flatten(1)], 1)
 
-    def with_weights(x: lm.Tensor) -> lm.Tensor:
+    def with_weights(x):
         found = lm.MultiHeadAttention(3, returns="weights")(x)
         return lm.concat([lm.Flatten()(y) for y in found])
 
@@ -236,7 +229,7 @@ def _added() -> Iterator[Case]:
     )
 
 
-def _blocks(kind: str, seed: int) -> Iterator[Case]:
+def _blocks(kind, seed):
     """Blocks of a kind, `"Encoder"` or `"Decoder"`."""
     decodes = kind == "Decoder"
     for o in option_sets(
@@ -252,11 +245,11 @@ def _blocks(kind: str, seed: int) -> Iterator[Case]:
     ):
         heads, masked = o.pop("heads"), o.pop("masked")
 
-        def encoded(call: Any, x: Any, *masks: Any, causal: bool = o["causal"]) -> Any:
+        def encoded(call, x, *masks, causal=o["causal"]):
             hidden = _later(x, x) if causal else None
             return call(x, hidden, ~masks[0] if masks else None)
 
-        def decoded(call: Any, x: Any, memory: Any, *masks: Any, causal: bool = o["causal"]) -> Any:
+        def decoded(call, x, memory, *masks, causal=o["causal"]):
             of_memory, own = (~mask for mask in masks) if masks else (None, None)
             padding = {"tgt_key_padding_mask": own, "memory_key_padding_mask": of_memory}
             return call(x, memory, tgt_mask=_later(x, x) if causal else None, **padding)

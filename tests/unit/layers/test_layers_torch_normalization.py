@@ -1,8 +1,5 @@
 """Normalisation against PyTorch: values, gradients, running averages."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 from torch_comparison import (
@@ -27,7 +24,7 @@ _NORMS = {"epsilon": [1e-5, 1e-2], "affine": [True, True, False]}
 _SPATIAL = [(), (7,), (5, 4), (3, 4, 2), (17, 19)]
 
 
-def _batch_norms() -> Iterator[Case]:
+def _batch_norms():
     sizes = {"batch": [2, 5, 16], "channels": [1, 3, 8], "spatial": _SPATIAL}
     for o in option_sets(10, **sizes, momentum=[0.1, 0.0, 0.7, 1.0], **_NORMS):
         batch, channels, spatial, momentum, epsilon, affine = o.values()
@@ -37,7 +34,7 @@ def _batch_norms() -> Iterator[Case]:
         yield Case(layer, module, [(batch, channels, *spatial)], _RUNNING)
 
 
-def _layer_norms() -> Iterator[Case]:
+def _layer_norms():
     shapes = [(2, 5), (3, 4, 6), (2, 3, 4, 5), (3, 130)]
     for o in option_sets(6, shape=shapes, last=[1, 2], **_NORMS, bias=[True, False]):
         shape, last, epsilon, affine, bias = o.values()
@@ -51,7 +48,7 @@ def _layer_norms() -> Iterator[Case]:
     yield Case(lm.LayerNorm(axes=1), of_channels, [(2, 6, 3, 4)])
 
 
-def _group_norms() -> Iterator[Case]:
+def _group_norms():
     for o in option_sets(6, groups=[1, 2, 3, 6], spatial=_SPATIAL, **_NORMS):
         groups, spatial, epsilon, affine = o.values()
         layer = lm.GroupNorm(groups, epsilon=epsilon, affine=affine)
@@ -63,13 +60,13 @@ def _group_norms() -> Iterator[Case]:
         yield Case(layer, module, [(3, 4, *spatial)])
 
 
-def _further_options() -> Iterator[Case]:
+def _further_options():
     """No running averages, no biases, running averages of instances, neighbouring channels."""
     for shape in ((4, 3), (4, 3, 5), (2, 3, 4, 5)):
         kind = f"BatchNorm{max(len(shape) - 2, 1)}d"
         yield Case(lm.BatchNorm(running=False), nn(kind, 3, track_running_stats=False), [shape])
 
-        def without_bias(torch: Any, kind: str = kind) -> Any:
+        def without_bias(torch, kind=kind):
             module = getattr(torch.nn, kind)(3)
             module.register_parameter("bias", None)
             return module
@@ -81,7 +78,7 @@ def _further_options() -> Iterator[Case]:
             module = nn(f"InstanceNorm{len(shape) - 2}d", 3, 1e-5, 0.3, affine, True)
             yield Case(layer, module, [shape], _RUNNING)
 
-    def of_channels(norm: Any, x: Any) -> Any:
+    def of_channels(norm, x):
         return norm(x) if x.ndim > 2 else norm(x[..., None])[..., 0]
 
     for shape, window in (((3, 7), 3), ((2, 6, 5), 4), ((2, 5, 3, 4), 5), ((2, 3, 4, 5), 1)):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ _PLAIN = {"inputs": 3, "features": 5, "batch": 4, "length": 6, "bias": True, "tr
 _PLAIN |= {"activation": "tanh", "projection": None, "given": False}
 
 
-def _options() -> Iterator[dict[str, Any]]:
+def _options():
     for kind in ("RNN", "LSTM", "GRU"):
         own = {**_PLAIN, "kind": kind}
         for layers, bidirectional, returns, lengths in [
@@ -61,11 +60,11 @@ def _options() -> Iterator[dict[str, Any]]:
             yield {**own, "given": given, "lengths": lengths, "bias": bias}
 
 
-def _recurrents() -> Iterator[Case]:
+def _recurrents():
     for o in _options():
         both = {name: o[name] for name in ("bias", "bidirectional")}
         mine = {name: o[name] for name in ("layers", "returns", "truncate")}
-        theirs: dict[str, Any] = {}
+        theirs = {}
         if o["kind"] == "RNN":
             mine["activation"] = theirs["nonlinearity"] = o["activation"]
         if o["projection"]:
@@ -89,10 +88,10 @@ def _recurrents() -> Iterator[Case]:
         )
 
 
-def _joined(layer: lm.Layer) -> Any:
+def _joined(layer):
     """All results of a layer as one matrix."""
 
-    def apply(*operands: lm.Tensor) -> lm.Tensor:
+    def apply(*operands):
         found = layer(*operands)
         parts = found if isinstance(found, tuple) else (found,)
         return lm.concat([lm.Flatten()(part) for part in parts]) if parts[1:] else parts[0]
@@ -100,10 +99,10 @@ def _joined(layer: lm.Layer) -> Any:
     return apply
 
 
-def _with_options(module: Any, o: Mapping[str, Any]) -> Any:
+def _with_options(module, o):
     """A module on sequences, states with the batch first, and lengths: what `returns` asks for."""
 
-    def forward(own: Any, x: Any, *others: Any) -> Any:
+    def forward(own, x, *others):
         lengths = others[-1] if o["lengths"] else None
         if o["truncate"] is not None:
             return _truncated(own.__self__, o, x, lengths)
@@ -123,12 +122,12 @@ def _with_options(module: Any, o: Mapping[str, Any]) -> Any:
     return changed(module, forward)
 
 
-def _as_pytorch_takes(states: Any) -> Any:
+def _as_pytorch_takes(states):
     """A tuple of several states, one as it is, or None."""
     return tuple(states) if len(states) > 1 else next(iter(states), None)
 
 
-def _whole(own: Any, o: Mapping[str, Any], x: Any, lengths: Any, states: Any) -> Any:
+def _whole(own, o, x, lengths, states):
     if lengths is None:
         return own(x, states)
     rnn = pytorch().nn.utils.rnn
@@ -136,11 +135,11 @@ def _whole(own: Any, o: Mapping[str, Any], x: Any, lengths: Any, states: Any) ->
     return rnn.pad_packed_sequence(y, True, total_length=o["length"])[0], final
 
 
-def _truncated(module: Any, o: Mapping[str, Any], x: Any, lengths: Any) -> Any:
+def _truncated(module, o, x, lengths):
     """One iteration after the other, with `detach` after every `truncate` of them."""
     torch, last = pytorch(), list[Any]()
     for layer in range(o["layers"]):
-        outputs: list[Any] = []
+        outputs = []
         last = []
         for reverse in (False, True)[: 1 + o["bidirectional"]]:
             suffix = f"_l{layer}{'_reverse' if reverse else ''}"
@@ -152,7 +151,7 @@ def _truncated(module: Any, o: Mapping[str, Any], x: Any, lengths: Any) -> Any:
             }
             first = torch.zeros(1, len(x), o["features"], dtype=x.dtype)
             states = (first, first) if cell is torch.nn.LSTM else (first,)
-            found: list[Any] = [None] * o["length"]
+            found = [None] * o["length"]
             for iteration in range(o["length"]):
                 time = o["length"] - 1 - iteration if reverse else iteration
                 given = (x[:, time : time + 1], _as_pytorch_takes(states))
@@ -172,8 +171,8 @@ def _truncated(module: Any, o: Mapping[str, Any], x: Any, lengths: Any) -> Any:
     return x if o["returns"] == "all" else torch.cat(last, 1)
 
 
-def _cells() -> Iterator[Case]:
-    def forward(own: Any, x: Any, *states: Any) -> Any:
+def _cells():
+    def forward(own, x, *states):
         new = own(x, _as_pytorch_takes(states))
         return pytorch().cat(new, 1) if isinstance(new, tuple) else new
 

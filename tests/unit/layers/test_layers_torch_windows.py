@@ -1,8 +1,5 @@
 """Convolutions and pooling against PyTorch: values and gradients."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 from torch_comparison import Case, changed, comparison, nn, option_sets, pytorch
@@ -17,33 +14,33 @@ _SMALL = [(5,), (9,), (4, 6), (7, 5), (3, 4, 5), (5, 3, 4)]
 _LARGE = [(70,), (9, 13), (14, 12), (17, 16), (5, 6, 7)]
 
 
-def _of_axes(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _of_axes(options, *names):
     """These options, with a number for each axis of the example where there are several."""
     axes = len(options["spatial"])
     found = {name: options[name] for name in names}
     return {name: one[:axes] if isinstance(one, tuple) else one for name, one in found.items()}
 
 
-def _each(numbers: Any, axes: int) -> tuple[int, ...]:
+def _each(numbers, axes):
     return numbers if isinstance(numbers, tuple) else (numbers,) * axes
 
 
-def _reached(window: Any, dilation: Any, spatial: tuple[int, ...]) -> tuple[int, ...]:
+def _reached(window, dilation, spatial):
     """Extents with room for a window, and with more elements than are mirrored."""
     axes = len(spatial)
     pairs = zip(_each(window, axes), _each(dilation, axes), spatial, strict=True)
     return tuple(max(extent, step * (size - 1) + 1) for size, step, extent in pairs)
 
 
-def _padded(module: Callable[[Any], Any], padding: Any, value: float = 0.0) -> Callable[[Any], Any]:
+def _padded(module, padding, value=0.0):
     """The module after padding with two widths for each axis."""
     pairs = [one if isinstance(one, tuple) else (one, one) for one in padding]
     flat = [width for pair in reversed(pairs) for width in pair]
     return changed(module, lambda own, x: own(pytorch().nn.functional.pad(x, flat, value=value)))
 
 
-def _conv_choices() -> Iterator[dict[str, Any]]:
-    kinds: dict[str, Any] = {
+def _conv_choices():
+    kinds = {
         "window": [1, 2, 3, 3, (3, 2, 2), (1, 3, 2), (5, 3, 1)],
         "stride": [1, 1, 2, (2, 1, 3), 3],
         "padding": [0, 0, 1, 1, (1, 0, 2), "same", "valid"],
@@ -61,9 +58,7 @@ def _conv_choices() -> Iterator[dict[str, Any]]:
     yield from option_sets(3, 4, spatial=_LARGE, **depthwise, **kinds)
 
 
-def _convolution(
-    kind: str, o: Mapping[str, Any], window: Any, extents: tuple[int, ...], same: dict[str, Any]
-) -> Case:
+def _convolution(kind, o, window, extents, same):
     """A convolution whose options PyTorch calls the same."""
     name = f"{kind}{len(extents)}d"
     inputs, channels = o["inputs"] * o["groups"], o["channels"] * o["groups"]
@@ -72,7 +67,7 @@ def _convolution(
     return Case(layer, nn(name, inputs, channels, window, **same), [(o["batch"], inputs, *extents)])
 
 
-def _convolutions() -> Iterator[Case]:
+def _convolutions():
     for o in _conv_choices():
         same = _of_axes(o, "window", "stride", "padding", "dilation", "padding_mode")
         window = same.pop("window")
@@ -88,8 +83,8 @@ def _convolutions() -> Iterator[Case]:
         yield Case(layer, module, [(3, 8, 12, 9, 7)[: 2 + number]])
 
 
-def _transposed_choices() -> Iterator[dict[str, Any]]:
-    kinds: dict[str, Any] = {
+def _transposed_choices():
+    kinds = {
         "window": [1, 2, 3, 4, (3, 4, 2), (2, 3, 3)],
         "stride": [1, 2, 2, (2, 1, 2), 3],
         "padding": [0, 0, 1, (0, 1, 1)],
@@ -105,7 +100,7 @@ def _transposed_choices() -> Iterator[dict[str, Any]]:
     yield from option_sets(2, 7, spatial=_LARGE[1:], **depthwise, **kinds)
 
 
-def _transposed_convolutions() -> Iterator[Case]:
+def _transposed_convolutions():
     for o in _transposed_choices():
         same = _of_axes(o, "window", "stride", "padding", "output_padding", "dilation")
         window, axes = same.pop("window"), len(o["spatial"])
@@ -125,14 +120,14 @@ _POOLED = {
 }
 
 
-def _halved(o: Mapping[str, Any], window: Any) -> tuple[int, ...]:
+def _halved(o, window):
     """Padding by at most half of the window."""
     axes = len(o["spatial"])
     pairs = zip(_each(o["padding"], 3)[:axes], _each(window, axes), strict=True)
     return tuple(min(padding, size // 2) for padding, size in pairs)
 
 
-def _max_pools() -> Iterator[Case]:
+def _max_pools():
     for o in option_sets(16, 8, **_POOLED, dilation=[1, 1, 1, 2, (1, 2, 1)]):
         same = _of_axes(o, "window", "stride", "dilation", "ceil_mode")
         window = same.pop("window")
@@ -147,13 +142,13 @@ def _max_pools() -> Iterator[Case]:
     for options in [{}, {"padding": 1}, {"stride": 1}, {"stride": 2, "padding": 1}]:
         module = changed(nn("MaxPool2d", 3, **options), lambda pool, x: pool(x.relu()))
 
-        def layer(x: lm.Tensor, options: Any = options) -> lm.Tensor:
+        def layer(x, options=options):
             return lm.MaxPool2d(3, **options)(lm.ReLU()(x))
 
         yield Case(layer, module, [(2, 3, 9, 12)], name=f"of equals-{options}")
 
 
-def _unpools() -> Iterator[Case]:
+def _unpools():
     """Values at the indices of another layer: the largest elements stay, all others are zero."""
     for shape, *options in [
         ((3, 2, 9), 3, 3, 0),
@@ -162,17 +157,17 @@ def _unpools() -> Iterator[Case]:
         ((2, 2, 4, 6, 5), 2, 2, 0),
     ]:
 
-        def layer(x: lm.Tensor, shape: Any = shape, options: Any = options) -> lm.Tensor:
+        def layer(x, shape=shape, options=options):
             make, (window, stride, padding) = getattr(lm, f"MaxPool{len(shape) - 2}d"), options
             values, indices = make(window, stride=stride, padding=padding, returns="indices")(x)
             return lm.MaxUnpool(size=shape[2:])(values * values, indices)
 
-        def module(torch: Any, shape: Any = shape, options: Any = options) -> Any:
+        def module(torch, shape=shape, options=options):
             axes = len(shape) - 2
             pool = getattr(torch.nn, f"MaxPool{axes}d")(*options, return_indices=True)
             unpool = getattr(torch.nn, f"MaxUnpool{axes}d")(*options)
 
-            def apply(x: Any) -> Any:
+            def apply(x):
                 values, indices = pool(x)
                 return unpool(values * values, indices, shape[2:])
 
@@ -181,7 +176,7 @@ def _unpools() -> Iterator[Case]:
         yield Case(layer, module, [shape], name=f"MaxUnpool-{shape}-{options}")
 
 
-def _average_pools() -> Iterator[Case]:
+def _average_pools():
     for o in option_sets(14, 9, **_POOLED, count_padding=[True, False]):
         same = _of_axes(o, "window", "stride", "ceil_mode")
         window, counted = same.pop("window"), o["count_padding"]
@@ -194,14 +189,14 @@ def _average_pools() -> Iterator[Case]:
         yield Case(layer, nn(name, 3, 2, 1, divisor_override=5), [shape])
 
     # PyTorch's averages and norms know no dilation: a depthwise convolution with ones does.
-    def dilated(torch: Any) -> Any:
+    def dilated(torch):
         thirds = torch.full((4, 1, 3), 1 / 3, dtype=torch.float64)
         return lambda x: torch.nn.functional.conv1d(x, thirds.to(x.dtype), None, 2, 1, 2, 4)
 
     yield Case(lm.AvgPool1d(3, stride=2, padding=1, dilation=2), dilated, [(2, 4, 11)])
 
 
-def _norm_pools() -> Iterator[Case]:
+def _norm_pools():
     for o in option_sets(
         6,
         10,
@@ -222,13 +217,13 @@ def _norm_pools() -> Iterator[Case]:
     yield Case(lm.LPPool2d(3, stride=2, padding=1, ceil_mode=True), padded, [(2, 3, 7, 8)])
 
 
-def _whole_pools() -> Iterator[Case]:
+def _whole_pools():
     for shape in [(3, 4, 9), (2, 16, 7, 6), (2, 3, 4, 3, 5)]:
         axes = tuple(range(2, len(shape)))
         for keep in (False, True):
             for layer, method in ((lm.GlobalAvgPool, "mean"), (lm.GlobalMaxPool, "amax")):
 
-                def pooled(_: Any, how: Any = (method, axes, keep)) -> Any:
+                def pooled(_, how=(method, axes, keep)):
                     return lambda x: getattr(x, how[0])(how[1], keepdim=how[2])
 
                 yield Case(layer(keepdims=keep), pooled, [shape])

@@ -1,7 +1,6 @@
 """Layers that mix the examples of a batch: values, the distribution of shares, and the loss."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ from random_arrays import normal64
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, Shape, float64, int64
+from lamina.base.shapes import float64, int64
 from lamina.graph import Graph, bind_batch, constant, evaluate
-from lamina.layers.layer import Layer
 from lamina.layers.mixing import beta_quantiles
 from lamina.learning.protocols import TrainingOptions
 from lamina.step.derive import BatchSpecs, evaluation_graph, training_graph
@@ -21,13 +19,13 @@ from lamina.step.derive import BatchSpecs, evaluation_graph, training_graph
 KEYS = {"seed": np.int64(1), "step": np.int64(2)}
 
 
-def drawn(stream: int, step: int = 2) -> float:
+def drawn(stream, step=2):
     keys = (constant(1, int64), constant(step, int64))
     found, _ = evaluate(Graph((), (("y", ops.uniform((), *keys, stream=stream)),)), {})
     return float(found["y"])
 
 
-def share_of(layer: Layer, *shape: int, step: int = 2) -> float:
+def share_of(layer, *shape, step=2):
     """The share that the layer tells its scope."""
     x = lm.Input(*shape)
     mixture = traced([x], layer(x), training=True).record.mixture
@@ -95,9 +93,7 @@ def test_a_batch_of_one_is_its_own_partner():
     np.testing.assert_array_equal(run(lm.CutMix(alpha=9.0), x, training=True), x)
 
 
-def trained(
-    layer: Layer | None, loss: Any, target: tuple[Shape, Any], feeds: dict[str, Array]
-) -> dict[str, Array]:
+def trained(layer, loss, target, feeds):
     """Loss, metrics and new weights of a training step of a linear network."""
     layers = [] if layer is None else [layer]
     network = lm.Sequential(lm.Input(4), *layers, lm.Linear(3, bias=False))
@@ -122,9 +118,7 @@ def trained(
 def test_the_loss_takes_both_targets_by_their_shares(loss, classes):
     x, weight = normal64(6, 4), normal64(3, 4)
     target = np.array([0, 2, 1, 1, 0, 2]) if classes else normal64(6, 3)
-    spec: tuple[Shape, Any] = (
-        (lm.Input(3).shape[:1], int64) if classes else (lm.Input(3).shape, float64)
-    )
+    spec = (lm.Input(3).shape[:1], int64) if classes else (lm.Input(3).shape, float64)
     share = share_of(lm.Mixup(), 4)
     assert 0.05 < share < 0.95
     feeds = {"input0": x, "target0": target, "weight": weight}

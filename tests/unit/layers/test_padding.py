@@ -11,7 +11,7 @@ LENGTHS = np.array([5, 2, 0])
 COUNTS = np.arange(LENGTH) < LENGTHS[:, None]
 
 
-def _network(layer: lm.Layer, rank: int) -> lm.Network:
+def _network(layer, rank):
     """The layer on sequences of different lengths; its results after their ends are left out.
 
     The mask of an attention has this rank: for keys alone, for queries and keys, or with heads. A
@@ -49,7 +49,7 @@ def test_elements_after_the_end_have_no_influence(layer, rank, engine):
     random = np.random.default_rng(0)
     x = random.normal(size=(BATCH, LENGTH, FEATURES)).astype("float32")
     y = random.normal(size=(BATCH, 2)).astype("float32")
-    results: list[np.ndarray] = []
+    results = []
     model = lm.Model(_network(layer, rank), engine=engine, seed=1)
     first = model.parameters()
     with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=BATCH) as training:

@@ -1,8 +1,6 @@
 """Recompute: layers whose results are computed again in the backward pass."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from lamina.graph import topological
 STEP = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
 
 
-def dense(depth: int, wrap: Callable[..., Any], width: int = 64) -> lm.Network:
+def dense(depth, wrap, width=64):
     """Blocks of four layers with an activation."""
     layers = [lm.Input(width)]
     for _ in range(depth):
@@ -25,16 +23,16 @@ def dense(depth: int, wrap: Callable[..., Any], width: int = 64) -> lm.Network:
     return lm.Sequential(*layers, lm.Linear(10))
 
 
-def kept(*layers: Any) -> Any:
+def kept(*layers):
     return layers
 
 
-def again(*layers: Any) -> Any:
+def again(*layers):
     return [lm.Recompute(*layers)]
 
 
-def convolutions(wrap: Callable[..., Any], blocks: int = 4) -> lm.Network:
-    layers: list[Any] = [lm.Input(3, 8, 8), lm.Conv2d(8, 3, padding="same")]
+def convolutions(wrap, blocks=4):
+    layers = [lm.Input(3, 8, 8), lm.Conv2d(8, 3, padding="same")]
     for _ in range(blocks):
         block = [(lm.Conv2d(8, 3, padding="same"), lm.BatchNorm(), lm.ReLU()) for _ in range(3)]
         layers += wrap(*(layer for one in block for layer in one))
@@ -65,7 +63,7 @@ def test_convolutions_with_normalization_take_less_memory_too():
 
 def test_a_block_of_blocks_keeps_less_than_the_blocks():
     def deep(wrap):
-        layers: list[Any] = [lm.Input(64)]
+        layers = [lm.Input(64)]
         for _ in range(6):
             inner = [
                 one
@@ -79,7 +77,7 @@ def test_a_block_of_blocks_keeps_less_than_the_blocks():
     assert nested < 0.5 * single
 
 
-NETWORKS: dict[str, Callable[[Callable[..., Any]], lm.Network]] = {
+NETWORKS = {
     "dense": lambda wrap: dense(2, wrap, 8),
     "convolutions": lambda wrap: convolutions(wrap, 1),
     "recurrences": lambda wrap: lm.Sequential(
@@ -96,7 +94,7 @@ NETWORKS: dict[str, Callable[[Callable[..., Any]], lm.Network]] = {
 def test_a_fit_gives_the_same_bits(name, dtype):
     make = NETWORKS[name]
     x, y = normal(20, *make(kept).inputs[0].shape[1:]), labels(20)
-    found: list[Any] = []
+    found = []
     for wrap in (kept, again):
         model = lm.Model(make(wrap), seed=1, dtype=dtype)
         history = model.fit((x, y), epochs=2, batch_size=8, seed=3, **STEP)
@@ -139,7 +137,7 @@ def test_a_fit_goes_on_with_it_or_without_it(tmp_path):
     """One may begin without it, and resume with it if memory does not suffice."""
     plain, changed, whole = (lm.Model(dense(2, wrap, 8), seed=4) for wrap in (kept, again, kept))
     data = normal(20, 8), labels(20)
-    how: Any = {**STEP, "batch_size": 8, "seed": 1}
+    how = {**STEP, "batch_size": 8, "seed": 1}
     plain.fit(data, epochs=2, checkpoint=tmp_path / "run.safetensors", **how)
     changed.load_parameters(tmp_path / "run.safetensors")
     np.testing.assert_array_equal(changed.predict(data[0]), plain.predict(data[0]))
@@ -158,7 +156,7 @@ def test_several_operands_are_kept():
 
 @dataclass(frozen=True)
 class Block(lm.Layer):
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         return x + scope.layer("inner", lm.Recompute(lm.Linear(4), lm.Tanh()), x)
 
 

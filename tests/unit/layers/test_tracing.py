@@ -12,7 +12,7 @@ from lamina.errors import LaminaError, ShapeError
 from lamina.files.decode import decode
 from lamina.files.encode import encode
 
-calls: list[bool] = []
+calls = []
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +26,12 @@ def no_calls():
 class Counted(lm.Layer):
     """A layer that notes each run of `forward`, and its mode."""
 
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         calls.append(scope.training)
         return x * scope.parameter("scale", (), lm.init.Constant(1.0))
 
 
-def examples() -> tuple[np.ndarray, np.ndarray]:
+def examples():
     return np.ones((4, 3), "float32"), np.zeros((4, 3), "float32")
 
 
@@ -93,7 +93,7 @@ X = np.random.default_rng(0).standard_normal((5, 4)).astype("float32")
 class Parts(lm.Layer):
     """Three results of different shapes, with one parameter."""
 
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> tuple[lm.Tensor, ...]:
+    def forward(self, scope, x):
         scale = scope.parameter("scale", (), lm.init.Constant(2.0))
         return x * scale, lm.ops.sum(x, 1), lm.ops.less(x, scale)
 
@@ -102,13 +102,13 @@ class Parts(lm.Layer):
 class Outer(lm.Layer):
     """Applies layers with several results in both manners, and has two results itself."""
 
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> tuple[lm.Tensor, lm.Tensor]:
+    def forward(self, scope, x):
         scaled, total, _ = Parts()(x)
         again, other, _ = scope.layer("inner", Parts(), scaled)
         return lm.Linear(2)(again), total + other
 
 
-def network() -> lm.Network:
+def network():
     x = lm.Input(4)
     first, total, below = Parts()(x)
     found, sums = Outer()(first)
@@ -117,7 +117,7 @@ def network() -> lm.Network:
 
 @dataclass(frozen=True)
 class One(lm.Layer):
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> tuple[lm.Tensor]:
+    def forward(self, scope, x):
         return (x + 1,)
 
 

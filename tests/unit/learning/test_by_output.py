@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from typing import Any
 
 import numpy as np
 
@@ -14,20 +13,20 @@ X = generator.normal(size=(40, 3)).astype("float32")
 BOXES = generator.normal(size=(40, 2)).astype("float32")
 LABELS = generator.integers(0, 4, 40)
 DATA = (X, (BOXES, LABELS))
-HOW: dict[str, Any] = {"optimizer": lm.SGD(0.1), "batch_size": 16}
+HOW = {"optimizer": lm.SGD(0.1), "batch_size": 16}
 BOTH = {"boxes": lm.MSE(), "classes": lm.CrossEntropy()}
 
 
-def network() -> lm.Network:
+def network():
     x = lm.Input(3)
     return lm.Network(x, {"boxes": lm.Linear(2)(x), "classes": lm.Linear(4)(x)})
 
 
-def model() -> lm.Model:
+def model():
     return lm.Model(network(), engine="interpreter", seed=0)
 
 
-def losses_of(own: lm.Model) -> tuple[float, float]:
+def losses_of(own):
     boxes, scores = own.predict(X)
     each = np.log(np.exp(scores).sum(1)) - scores[np.arange(40), LABELS]
     return float(((boxes - BOXES) ** 2).mean()), float(each.mean())

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,10 @@ from lamina.errors import DefinitionError
 from lamina.layers import regularizers
 from lamina.learning import clipping, optimizers, schedules
 from lamina.learning.protocols import TrainingOptions
-from lamina.step.derive import BatchGraph, BatchSpecs, default_targets, training_graph
+from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 # Arguments without a default, and flags that let other fields matter.
-ARGUMENTS: dict[str, dict[str, Any]] = {
+ARGUMENTS = {
     "ByPath": {"patterns": {"*.bias": lm.SGD(0.25)}, "default": lm.SGD(0.5)},
     "EMA": {"optimizer": lm.SGD(0.25)},
     "SWA": {"optimizer": lm.SGD(0.25), "start": 3},
@@ -35,16 +35,16 @@ NUMBERS = {"rate": 0.25, "steps": 7, "every": 3, "factor": 0.25, "limit": 0.25, 
 STRUCTURE = {("LBFGS", "history")}
 
 
-def public(module: Any, base: type) -> list[type]:
+def public(module, base):
     classes = {one for name in dir(module) if isinstance(one := getattr(module, name), type)}
     found = [one for one in classes if issubclass(one, base) and dataclasses.is_dataclass(one)]
     concrete = (one for one in found if not inspect.isabstract(one))
     return sorted(concrete, key=lambda one: one.__name__)
 
 
-def example(cls: type) -> Any:
+def example(cls):
     """A record in which no number is 0 or 1, because these may decide the structure."""
-    given: dict[str, Any] = dict(ARGUMENTS.get(cls.__name__, {}))
+    given = dict(ARGUMENTS.get(cls.__name__, {}))
     for one in dataclasses.fields(cls):
         if one.name in given:
             continue
@@ -55,11 +55,11 @@ def example(cls: type) -> Any:
     return cls(**given)
 
 
-def is_number(value: object) -> bool:
+def is_number(value):
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def others(value: Any) -> Iterator[Any]:
+def others(value):
     """Other values of a field, of which one is valid; none if it has no numbers."""
     if is_number(value):
         yield from (
@@ -75,7 +75,7 @@ def others(value: Any) -> Iterator[Any]:
                 yield dataclasses.replace(value, **{one.name: new})
 
 
-def changed(record: Any, field: str) -> Any:
+def changed(record, field):
     for value in others(getattr(record, field)):
         try:
             return dataclasses.replace(record, **{field: value})
@@ -84,7 +84,7 @@ def changed(record: Any, field: str) -> Any:
     raise AssertionError(f"no other value of {field} is valid")
 
 
-def cases() -> Iterator[Any]:
+def cases():
     """Every field with numbers of every public record."""
     for module, base in (
         (optimizers, optimizers.Optimizer),
@@ -100,9 +100,9 @@ def cases() -> Iterator[Any]:
                     yield pytest.param(record, one.name, id=f"{cls.__name__}-{one.name}")
 
 
-def step_of(record: Any, dtype: Any = float32) -> BatchGraph:
+def step_of(record, dtype=float32):
     """The training step in which a record is used."""
-    how: dict[str, Any] = {"optimizer": lm.SGD(0.25)}
+    how = {"optimizer": lm.SGD(0.25)}
     penalty = None
     if isinstance(record, optimizers.Optimizer):
         how["optimizer"] = record
@@ -117,13 +117,13 @@ def step_of(record: Any, dtype: Any = float32) -> BatchGraph:
     return training_graph(BatchSpecs(net, dtype, targets=targets), TrainingOptions(lm.MSE(), **how))
 
 
-def checksum(step: BatchGraph) -> str:
+def checksum(step):
     found = program_cache._graph_checksum(step.graph)
     assert found is not None
     return found
 
 
-def values(step: BatchGraph) -> dict[str, float]:
+def values(step):
     assert step.hyperparameters is not None
     leaves = {**step.slots, **step.hyperparameters.leaves}
     return {name: float(value) for name, (_, value) in leaves.items()}
@@ -165,7 +165,7 @@ def test_numbers_of_formulas_are_computed_in_double_precision():
 
 def test_a_fit_with_other_numbers_compiles_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    compiled: list[str] = []
+    compiled = []
 
     def counted(module, name):
         function = getattr(module, name)
@@ -204,7 +204,7 @@ def test_a_fit_with_other_numbers_compiles_nothing(monkeypatch, tmp_path):
 
 def test_a_resumed_fit_takes_the_numbers_that_it_is_given(tmp_path):
     x, y = np.ones((12, 3), "float32"), np.arange(12) % 2
-    how: dict[str, Any] = {"loss": lm.CrossEntropy(), "checkpoint": tmp_path / "fit.safetensors"}
+    how = {"loss": lm.CrossEntropy(), "checkpoint": tmp_path / "fit.safetensors"}
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter", seed=0)
     model.fit((x, y), epochs=1, optimizer=lm.SGD(0.5, momentum=0.9), progress=False, **how)
     before = model.parameters()
@@ -216,10 +216,10 @@ def test_a_resumed_fit_takes_the_numbers_that_it_is_given(tmp_path):
 class Own(optimizers.Optimizer):
     """An optimizer that is written outside the package, and calculates with its rate."""
 
-    def slots(self) -> dict[str, float]:
+    def slots(self):
         return {}
 
-    def update(self, parameter: Any, gradient: Any, slots: Any, step: Any) -> Any:
+    def update(self, parameter, gradient, slots, step):
         return parameter - gradient * self.formula(self.rate), {}
 
 
@@ -229,14 +229,14 @@ class OwnRecord(Own):
     formula: Callable[[Any], Any] = lambda rate: rate * 2 - 0.1
 
 
-def in_tensors(rate: Any) -> Any:
+def in_tensors(rate):
     return rate + ops.sqrt(ops.cast(rate, "float32"))
 
 
 @pytest.mark.parametrize("formula", [OwnRecord.formula, in_tensors])
 def test_a_rate_that_is_set_changes_the_numbers_that_follow_from_it(formula):
     x, y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
-    found: list[dict[str, Any]] = []
+    found = []
     for given, later in ((0.25, 0.5), (0.5, None)):
         model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter", seed=0)
         with model.training(lm.MSE(), OwnRecord(given, formula), 4) as training:
@@ -250,7 +250,7 @@ def test_a_rate_that_is_set_changes_the_numbers_that_follow_from_it(formula):
 
 @dataclasses.dataclass(frozen=True)
 class OfMatrices(OwnRecord):
-    def update(self, parameter: Any, gradient: Any, slots: Any, step: Any) -> Any:
+    def update(self, parameter, gradient, slots, step):
         size = ops.sqrt(ops.trace(ops.matmul(gradient, gradient.T)))
         return parameter - gradient / size * self.formula(self.rate), {}
 

@@ -15,7 +15,7 @@ from lamina import ops
 from lamina.base.shapes import BATCH as B
 from lamina.base.shapes import as_dtype
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
-from lamina.graph import Tensor, leaf
+from lamina.graph import leaf
 from lamina.learning import losses, metrics
 from lamina.learning.weighting import balanced
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.each_case
 x = lm.Input
 
 
-def y(*shape: int, dtype: str = "int64") -> Tensor:
+def y(*shape, dtype="int64"):
     """A target."""
     return leaf("y", "input", (B, *shape), as_dtype(dtype))
 
@@ -45,7 +45,7 @@ DATA = (X, (BOXES, LABELS))
 BAD_LABELS = np.where(np.arange(40) == 5, 9, LABELS)
 
 
-def of_two(**names: str) -> lm.Model:
+def of_two(**names):
     """A model with two outputs, which perhaps have names."""
     given = x(3)
     outputs = [lm.Linear(2)(given), lm.Linear(4)(given)]
@@ -53,27 +53,27 @@ def of_two(**names: str) -> lm.Model:
     return lm.Model(lm.Network(given, named), engine="interpreter")
 
 
-def of_one(outputs: int = 4) -> lm.Model:
+def of_one(outputs=4):
     return lm.Model(lm.Sequential(x(3), lm.Linear(outputs)), engine="interpreter")
 
 
-def both(data: Any = DATA, loss: Any = BOTH, metrics: Any = ()) -> Any:
+def both(data=DATA, loss=BOTH, metrics=()):
     return of_two().evaluate(data, loss, metrics)
 
 
-def fitted(model: lm.Model, data: Any, loss: Any, **how: Any) -> Any:
+def fitted(model, data, loss, **how):
     return model.fit(data, loss=loss, optimizer=lm.SGD(0.1), **how)
 
 
-def with_classes(classes: Any) -> Any:
+def with_classes(classes):
     return fitted(of_one(), (X, LABELS), lm.CrossEntropy(), class_weights=classes)
 
 
-def weighted(weights: Any, loss: Any = None, metrics: Any = ()) -> Any:
+def weighted(weights, loss=None, metrics=()):
     return of_one().evaluate((X, LABELS, weights), loss or lm.CrossEntropy(), metrics)
 
 
-def step(weights: Any, **data: Any) -> Any:
+def step(weights, **data):
     with of_one().training(lm.CrossEntropy(), lm.SGD(0.1), 40, **data) as training:
         training.step(X, LABELS, *weights)
 
@@ -81,21 +81,21 @@ def step(weights: Any, **data: Any) -> Any:
 OF_MEAN = lm.FunctionMetric(lambda p, t: ops.mean(p), name="bias")
 
 
-def divergence(y_true: Any, y_pred: Any) -> Any:
+def divergence(y_true, y_pred):
     return y_true - y_pred
 
 
 class Own:
     name = "own"
 
-    def statistics(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
+    def statistics(self, prediction, target):
         return {"sum": ops.sum(prediction)}
 
-    def result(self, sums: Any) -> float:
+    def result(self, sums):
         return float(sums["sum"])
 
 
-def bad_weight(value: float) -> np.ndarray:
+def bad_weight(value):
     return np.where(np.arange(40) == 7, value, WEIGHTS)
 
 
@@ -118,11 +118,11 @@ POSITIONS = (
 OF_CLASSES = [metrics.Accuracy(), metrics.TopK(2), metrics.F1(), metrics.ConfusionMatrix()]
 
 
-def scores_of_pixels() -> Tensor:
+def scores_of_pixels():
     return lm.Linear(2)(lm.Conv2d(4, 3)(x(1, 6, 6)))
 
 
-SHAPES: Rows = [
+SHAPES = [
     # Losses.
     (
         lambda: losses.MSE()(x(1), x()),
@@ -231,7 +231,7 @@ SHAPES: Rows = [
         "Classes are numbered from 0.",
     ),
 ]
-DTYPES: Rows = [
+DTYPES = [
     (
         lambda: losses.NLL()(x(4), y(dtype="bool")),
         *("class numbers must be integers", "expected    i64[batch]", "found       bool[batch]"),
@@ -259,7 +259,7 @@ DTYPES: Rows = [
         "Convert the targets: y[1].astype('int64').",
     ),
 ]
-MASKED: Any = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
 ONE_MORE, ONE_RATE = "one schedule more than boundaries", "one rate more"
 LBFGS = (
     "averages are kept of parameters that are updated one by one",
@@ -267,12 +267,12 @@ LBFGS = (
 )
 
 
-def planned(optimizer: Any) -> Any:
+def planned(optimizer):
     network = lm.Sequential(x(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
     return network.plan(8, lm.CrossEntropy(), optimizer)
 
 
-DEFINITIONS: Rows = [
+DEFINITIONS = [
     # Losses.
     (
         lambda: losses.CrossEntropy(class_weights=[1.0, -1.0]),
@@ -417,7 +417,7 @@ DEFINITIONS: Rows = [
         "balanced weights of classes need the data",
     ),
 ]
-DATAS: Rows = [
+DATAS = [
     (
         lambda: fitted(of_two(), DATA, BOTH, class_weights="balanced"),
         "only class numbers can be balanced",
@@ -466,7 +466,7 @@ CTC = lm.CTC()
 ONE_GAP, NO_BLANK = np.array([[1, -1, -1], [3, -1, 2]]), np.array([[1, 2, -1], [3, 0, -1]])
 THIRDS = np.full((3, 3), 1 / 3, "float32")
 # (loss, target, shape of the prediction) -> the error of the check of data.
-TARGETS: list[tuple[Any, Any, tuple[Any, ...], tuple[str, ...]]] = [
+TARGETS = [
     *(
         (
             loss,

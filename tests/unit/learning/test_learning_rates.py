@@ -3,9 +3,7 @@
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,23 +17,23 @@ from lamina.learning import schedules
 STEPS = [0, 1, 2, 9, 10, 11, 49, 50, 99, 100, 101, 1000]
 
 
-def half_cosine(share: float) -> float:
+def half_cosine(share):
     return (1 + math.cos(math.pi * share)) / 2
 
 
-def restarts(step: int, growth: int) -> float:
+def restarts(step, growth):
     begin, length = 0, 10
     while step >= begin + length:
         begin, length = begin + length, length * growth
     return 0.1 + 0.2 * half_cosine((step - begin) / length)
 
 
-def cyclic(step: int, factor: float) -> float:
+def cyclic(step, factor):
     cycle, position = divmod(step, 20)
     return 0.1 + 0.2 * (1 - abs(position / 10 - 1)) * factor**cycle
 
 
-def one_cycle(step: int) -> float:
+def one_cycle(step):
     top, last = 0.25 * 100 - 1, 99
     if step <= top:
         return 0.012 + (0.3 - 0.012) * half_cosine(1 - step / top)
@@ -43,7 +41,7 @@ def one_cycle(step: int) -> float:
 
 
 of = schedules
-FORMULAS: list[tuple[schedules.Schedule, Callable[[int], float]]] = [
+FORMULAS = [
     (of.Constant(0.3), lambda step: 0.3),
     (of.StepDecay(0.3, every=10, factor=0.5), lambda step: 0.3 * 0.5 ** (step // 10)),
     (of.Exponential(0.3, factor=0.99), lambda step: 0.3 * 0.99**step),
@@ -79,7 +77,7 @@ FORMULAS: list[tuple[schedules.Schedule, Callable[[int], float]]] = [
 ]
 
 
-def in_float32(schedule: schedules.Schedule, steps: Iterable[int]) -> list[float]:
+def in_float32(schedule, steps):
     """The rates that programs compute."""
     rate = schedule(leaf("step", "state", (), float32))
     assert (rate.shape, rate.dtype) == ((), float32)
@@ -108,7 +106,7 @@ def test_cosine_restarts_begin_exactly_at_the_step_in_float32():
 
 
 CYCLE = schedules.OneCycle(0.1, steps=10)
-ENDS: dict[str, tuple[schedules.Schedule, int | None]] = {
+ENDS = {
     "OneCycle": (CYCLE, 10),
     "Cosine": (schedules.Cosine(0.1, steps=10), 10),
     "Linear": (schedules.Linear(0.1, steps=10), 10),
@@ -135,12 +133,12 @@ def test_a_schedule_knows_its_end(name):
 X, Y = np.eye(4, dtype="float32")[np.arange(20) % 4], np.arange(20) % 4
 
 
-def shown_by_fit(optimizer: Any, data: Any = (X, Y), **how: Any) -> list[str]:
+def shown_by_fit(optimizer, data=(X, Y), **how):
     """The warnings of a fit of 3 epochs of 5 training steps."""
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(4)), engine="interpreter")
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
-        usual: dict[str, Any] = {"epochs": 3, "batch_size": 4, "loss": lm.CrossEntropy()}
+        usual = {"epochs": 3, "batch_size": 4, "loss": lm.CrossEntropy()}
         model.fit(data, optimizer=optimizer, **(usual | how))  # here
     assert all(one.category is LaminaWarning for one in shown)
     assert {one.filename for one in shown} <= {__file__}
@@ -170,7 +168,7 @@ def test_schedules_of_all_optimizers_are_looked_at(optimizer):
     assert "ends after 11 training steps, and the fit has 15. The rate stays at 0 in" in text
 
 
-def without_end() -> Any:
+def without_end():
     while True:
         yield X, Y
 

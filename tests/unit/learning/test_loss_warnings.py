@@ -2,9 +2,7 @@
 
 import linecache
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +16,18 @@ BITS = np.arange(18, dtype="float32").reshape(6, 3) % 2
 SIGNS = 2 * BITS - 1
 
 
-def net(*layers: lm.Layer) -> lm.Network:
+def net(*layers):
     return lm.Sequential(lm.Input(4), *layers)
 
 
-def warned(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
+def warned(call):
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
         call()
     return list(shown)
 
 
-def shown_by(network: lm.Network, loss: Any) -> list[warnings.WarningMessage]:
+def shown_by(network, loss):
     return warned(lambda: network.plan(batch_size=6, loss=loss, optimizer=lm.SGD(0.1)))
 
 
@@ -75,7 +73,7 @@ def test_a_prediction_of_a_wrong_kind_is_named_with_both_lines(loss, layers, kin
 def test_a_warning_names_the_output_of_a_loss():
     x = lm.Input(4)
     boxes, classes = lm.Linear(2)(x), lm.Softmax()(lm.Linear(3)(x))
-    loss: Any = {"boxes": lm.MSE(), "classes": lm.CrossEntropy()}
+    loss = {"boxes": lm.MSE(), "classes": lm.CrossEntropy()}
     (one,) = shown_by(lm.Network(x, {"boxes": boxes, "classes": classes}), loss)
     text = str(one.message)
     assert text.startswith("in CrossEntropy (test_loss_warnings.py:")
@@ -84,7 +82,7 @@ def test_a_warning_names_the_output_of_a_loss():
 
 @dataclass(frozen=True)
 class Own(lm.Linear):
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         return lm.ops.clip(super().forward(scope, x), 0.01, 0.99)
 
 
@@ -131,7 +129,7 @@ def test_a_subclass_of_a_loss_warns_as_the_loss():
     assert str(one.message).endswith(f", and the loss takes {OUT}")
 
 
-def of_labels(prediction: lm.Tensor, target: lm.Tensor) -> lm.Tensor:
+def of_labels(prediction, target):
     """A loss that is not Lamina's: nobody knows what it takes."""
     hit = lm.ops.one_hot(target, 3, prediction.dtype)
     return lm.ops.mean((prediction - hit) ** 2)
@@ -143,7 +141,7 @@ LOGITS, THRESHOLD = "Write logits=True for raw scores.", "Write threshold=0.0 fo
 NO_LOGITS, NO_THRESHOLD = "Leave logits=True out.", "Leave threshold=0.0 out."
 FOR_LOGS = "Write logits=True for these."
 BEFORE = "Leave the layer before it out, or end in lm.LogSoftmax()."
-OF_LOGITS: dict[str, Any] = {"average": "binary", "logits": True}
+OF_LOGITS = {"average": "binary", "logits": True}
 OF_ONE_NUMBER = (lm.MeanIoU, lm.MatthewsCorrelation, lm.CohenKappa)
 OF_METRICS = [
     # Class numbers.
@@ -173,9 +171,7 @@ OF_METRICS = [
 ]
 
 
-def shown_by_metric(
-    metric: Any, layers: list[lm.Layer], loss: Any, targets: Any
-) -> list[warnings.WarningMessage]:
+def shown_by_metric(metric, layers, loss, targets):
     model = lm.Model(net(lm.Linear(3), *layers), engine="interpreter")
     return warned(lambda: model.evaluate((X, targets), loss, [metric]))
 
@@ -250,8 +246,8 @@ def test_a_warning_names_the_output_of_a_metric():
     x = lm.Input(4)
     outputs = {"boxes": lm.Linear(3)(x), "bits": lm.Linear(3)(x)}
     model = lm.Model(lm.Network(x, outputs), engine="interpreter")
-    loss: Any = {"boxes": lm.MSE(), "bits": lm.BCEWithLogits()}
-    metrics: Any = {"boxes": lm.BinaryAccuracy(), "bits": lm.BinaryAccuracy()}
+    loss = {"boxes": lm.MSE(), "bits": lm.BCEWithLogits()}
+    metrics = {"boxes": lm.BinaryAccuracy(), "bits": lm.BinaryAccuracy()}
     with pytest.warns(LaminaWarning) as shown:
         model.evaluate((X, (BITS, BITS)), loss, metrics)
     (text,) = [str(one.message) for one in shown]
@@ -262,14 +258,14 @@ def test_a_warning_names_the_output_of_a_metric():
 @pytest.mark.parametrize("use", ["fit", "evaluate"])
 def test_the_warning_of_a_metric_is_at_the_line_of_the_call(use):
     one, metrics = model(), [lm.BinaryAccuracy()]
-    how: Any = {"loss": lm.BCEWithLogits(), "metrics": metrics}
+    how = {"loss": lm.BCEWithLogits(), "metrics": metrics}
     how |= {"optimizer": lm.SGD(0.1), "validation": (X, BITS)} if use == "fit" else {}
     (found,) = warned(lambda: getattr(one, use)((X, BITS), **how))  # here
     assert found.filename == __file__
     assert linecache.getline(__file__, found.lineno).endswith("# here\n")
 
 
-def model() -> lm.Model:
+def model():
     return lm.Model(net(lm.Linear(3)), engine="interpreter")
 
 

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from lamina import layers as lm
 from lamina import ops
 from lamina.base.shapes import BATCH, as_dtype, float32, int64
 from lamina.errors import DataError
-from lamina.graph import Graph, Tensor, bind_batch, evaluate, leaf
+from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.learning import losses, metrics
 from lamina.ops.differentiate import gradients
 
@@ -29,13 +28,11 @@ SHARES = np.exp(OTHERS) / np.exp(OTHERS).sum(1, keepdims=True)
 BITS = np.array([[0.0, 1.0, 1.0, 0.25], [0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]])
 
 
-def leaf_for(name: str, array: np.ndarray) -> Tensor:
+def leaf_for(name, array):
     return leaf(name, "input", (BATCH, *array.shape[1:]), as_dtype(array.dtype))
 
 
-def run(
-    loss: losses.Loss, prediction: Any, target: Any = None, weights: Any = None
-) -> tuple[np.ndarray, np.ndarray]:
+def run(loss, prediction, target=None, weights=None):
     """The loss of a batch, or of each element, and the gradient of the first prediction."""
     predictions = prediction if isinstance(prediction, list) else [prediction]
     feeds = {f"x{n}": array for n, array in enumerate(predictions)}
@@ -51,11 +48,11 @@ def run(
     return found["value"], found["gradient"]
 
 
-def _log_softmax(x: np.ndarray) -> np.ndarray:
+def _log_softmax(x):
     return x - np.log(np.exp(x).sum(1, keepdims=True))
 
 
-def _bce(p: np.ndarray, t: np.ndarray) -> np.ndarray:
+def _bce(p, t):
     with np.errstate(divide="ignore"):
         low, high = np.maximum(np.log(1 - p), -100), np.maximum(np.log(p), -100)
     return -(t * high + (1 - t) * low)
@@ -215,7 +212,7 @@ def test_dice_of_nothing_is_0():
 # Sequences ----------------------------------------------------------------------------------------
 
 
-def ctc_losses(prediction: np.ndarray, labels: np.ndarray, **options: Any) -> np.ndarray:
+def ctc_losses(prediction, labels, **options):
     x = lm.Input(*prediction.shape[1:], dtype="float64")
     y = lm.Input(*labels.shape[1:], dtype="int64")
     value = lamina.CTC(**options)(x, y)
@@ -275,11 +272,11 @@ def test_dice_is_trained_with_class_numbers():
     """They are those of one-hot targets."""
     x = normal(8, 1, 4, 4)
     labels = np.random.default_rng(0).integers(0, 3, (8, 4, 4))
-    found: list[list[float]] = []
+    found = []
     for y in (labels, np.moveaxis(np.eye(3, dtype="float32")[labels], -1, 1)):
         layers = lm.Conv2d(3, 3, padding="same"), lm.Softmax(axis=1)
         model = lamina.Model(lamina.Sequential(lm.Input(1, 4, 4), *layers), seed=0)
-        how: Any = {"optimizer": lamina.Adam(0.1), "epochs": 3, "batch_size": 4, "seed": 0}
+        how = {"optimizer": lamina.Adam(0.1), "epochs": 3, "batch_size": 4, "seed": 0}
         losses_ = model.fit((x, y), loss=losses.Dice(), **how)["loss"]
         found.append([*losses_, model.evaluate((x, y), losses.Dice())["loss"]])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
@@ -296,16 +293,16 @@ def test_shares_may_be_rounded_and_an_example_may_have_none():
     assert model.evaluate((THIRDS, rounded), losses.CrossEntropy())["loss"] > 0
 
 
-def _by_layer(prediction: Any, target: Any) -> Any:
+def _by_layer(prediction, target):
     return ops.mean((prediction - lm.OneHot(3)(target)) ** 2)
 
 
-def _by_op(prediction: Any, target: Any) -> Any:
+def _by_op(prediction, target):
     chosen = ops.take_along_axis(prediction, ops.expand_dims(ops.cast(target, "int64"), 1), 1)
     return -ops.mean(chosen)
 
 
-def _by_row(prediction: Any, target: Any) -> Any:
+def _by_row(prediction, target):
     return ops.mean(prediction[:, 0] * ops.take(np.ones(3, "float32"), target, 0))
 
 
@@ -314,7 +311,7 @@ def _by_row(prediction: Any, target: Any) -> Any:
 @pytest.mark.parametrize("wrong", [3, -1])
 def test_targets_that_index_in_a_function_of_the_user_are_checked(function, as_metric, wrong):
     """Programs clamp indices: the function would compare with another class."""
-    how: dict[str, Any] = {"loss": losses.CrossEntropy(ignore_index=wrong)}
+    how = {"loss": losses.CrossEntropy(ignore_index=wrong)}
     how |= {"metrics": [lamina.FunctionMetric(function)]} if as_metric else {"loss": function}
     model, x = lamina.Model(lamina.Sequential(lm.Input(2), lm.Linear(3)), seed=0), normal(4, 2)
     before = model.parameters()

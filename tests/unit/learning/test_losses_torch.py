@@ -6,7 +6,7 @@ Values and sizes of gradients are also recorded, for where there is no PyTorch:
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import BATCH, as_dtype
 from lamina.graph import Graph, bind_batch, evaluate, leaf
-from lamina.learning import losses
 from lamina.ops.differentiate import gradients
 
 pytestmark = [
@@ -52,8 +51,8 @@ BITS = (OTHER > 0).astype(float)
 Case = tuple[Any, Sequence[np.ndarray], Any, Any, dict[str, Any]]
 
 
-def _cross_entropies() -> list[Case]:
-    cases: list[Case] = []
+def _cross_entropies():
+    cases = []
     for smoothing in (0.0, 0.3):
         for weights in (None, WEIGHTS):
             loss = lm.CrossEntropy(label_smoothing=smoothing, class_weights=weights)
@@ -66,11 +65,11 @@ def _cross_entropies() -> list[Case]:
     return cases
 
 
-def _reduced(each: Any, reduction: str) -> Any:
+def _reduced(each, reduction):
     return each if reduction == "none" else getattr(each, reduction)()
 
 
-def _focal(torch: Any, x: Any, y: Any, reduction: str, alpha: float, gamma: float) -> Any:
+def _focal(torch, x, y, reduction, alpha, gamma):
     """As torchvision.ops.sigmoid_focal_loss."""
     p, function = torch.sigmoid(x), torch.nn.functional.binary_cross_entropy_with_logits
     right = p * y + (1 - p) * (1 - y)
@@ -79,16 +78,14 @@ def _focal(torch: Any, x: Any, y: Any, reduction: str, alpha: float, gamma: floa
     return _reduced(each, reduction)
 
 
-def _focal_of_classes(
-    torch: Any, x: Any, y: Any, reduction: str, gamma: float, weight: Any = None
-) -> Any:
+def _focal_of_classes(torch, x, y, reduction, gamma, weight=None):
     """Lin et al. (2017), with a softmax."""
     own = torch.nn.functional.cross_entropy(x, y, reduction="none")
     each = own * (1 - torch.exp(-own)) ** gamma
     return _reduced(each if weight is None else each * weight[y], reduction)
 
 
-def _dice(torch: Any, p: Any, y: Any, reduction: str, squared: bool, smoothing: float) -> Any:
+def _dice(torch, p, y, reduction, squared, smoothing):
     """Milletari, Navab, Ahmadi (2016), with their squares or without."""
     if y.dim() < p.dim():
         y = torch.nn.functional.one_hot(y, p.shape[1]).movedim(-1, 1).to(p.dtype)
@@ -97,17 +94,17 @@ def _dice(torch: Any, p: Any, y: Any, reduction: str, squared: bool, smoothing: 
     return _reduced(1 - (2 * shared + smoothing) / (p + y + smoothing), reduction)
 
 
-def _pinball(torch: Any, x: Any, y: Any, reduction: str, levels: Any) -> Any:
+def _pinball(torch, x, y, reduction, levels):
     """Koenker, Bassett (1978)."""
     difference = (y if y.dim() == x.dim() else y[:, None]) - x
     return _reduced(torch.maximum(levels * difference, (levels - 1) * difference), reduction)
 
 
-def _distance(a: Any, b: Any) -> Any:
+def _distance(a, b):
     return ((a - b) ** 4).sum(-1)
 
 
-def _gaussian(torch: Any, x: Any, variance: Any, y: Any, **options: Any) -> Any:
+def _gaussian(torch, x, variance, y, **options):
     return torch.nn.functional.gaussian_nll_loss(x, y, variance, **options)
 
 
@@ -117,7 +114,7 @@ BCE, TRIPLET = "binary_cross_entropy", [X, OTHER, SHARES]
 LEVELS = (0.1, 0.5, 0.8, 0.9)
 # Some variances are below epsilon.
 VARIANCE = POSITIVE * (np.arange(6)[:, None] != 2) + 1e-4
-CASES: list[Case] = [
+CASES = [
     *_cross_entropies(),
     (lm.CrossEntropy(), [X * 1e4], LABELS, "cross_entropy", {}),
     (lm.MSE(), [X], OTHER, "mse_loss", {}),
@@ -195,9 +192,7 @@ CASES: list[Case] = [
 ]
 
 
-def found_by(
-    loss: losses.Loss, predictions: Sequence[np.ndarray], target: np.ndarray | None
-) -> dict[str, np.ndarray]:
+def found_by(loss, predictions, target):
     """Value and gradients."""
     leaves = [
         leaf(f"x{n}", "input", (BATCH, *a.shape[1:]), as_dtype(a.dtype))
@@ -216,7 +211,7 @@ def found_by(
     return evaluate(bind_batch(Graph(inputs, tuple(outputs)), len(predictions[0])), feeds)[0]
 
 
-def pytorchs(case: Case, reduction: str) -> Callable[..., Any]:
+def pytorchs(case, reduction):
     """PyTorch's loss as a function of predictions and target."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     _, _, _, function, options = case
@@ -230,7 +225,7 @@ def pytorchs(case: Case, reduction: str) -> Callable[..., Any]:
     return lambda *tensors: made(*tensors, reduction=reduction, **given)
 
 
-def expected_of(case: Case, reduction: str) -> dict[str, np.ndarray]:
+def expected_of(case, reduction):
     """PyTorch's value and gradients."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     _, predictions, target, *_ = case
@@ -242,19 +237,19 @@ def expected_of(case: Case, reduction: str) -> dict[str, np.ndarray]:
     return found | {f"slope{n}": one.numpy() for n, one in enumerate(slopes)}
 
 
-def ids(case: Case) -> str:
+def ids(case):
     return re.sub(" at 0x[0-9a-f]+| ", "", f"{case[0]!r}-{case[1][0].shape}")
 
 
-def figures(found: dict[str, np.ndarray]) -> list[float]:
+def figures(found):
     """The value of a loss, and the lengths of its gradients."""
     lengths = [float(np.linalg.norm(a)) for name, a in found.items() if name.startswith("slope")]
     return [float(found["value"]), *lengths]
 
 
-def recorded() -> dict[str, list[list[float]]]:
+def recorded():
     """For each loss what PyTorch gives for each of its cases."""
-    rows: dict[str, list[list[float]]] = {}
+    rows = {}
     for case in CASES:
         found = figures(expected_of(case, "mean"))
         rows.setdefault(type(case[0]).__name__, []).append(found)

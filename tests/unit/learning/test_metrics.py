@@ -1,7 +1,6 @@
 """Metrics against NumPy, over batches; of several labels at once, of NaN, infinity and nothing."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,14 +27,14 @@ CHANCES = generator.random((30, 2)).astype(np.float32)
 BITS = generator.integers(0, 2, (30, 2))
 
 
-def confusion(found: np.ndarray, actual: np.ndarray, classes: int) -> np.ndarray:
+def confusion(found, actual, classes):
     matrix = np.zeros((classes, classes), np.int64)
     for row, column in zip(actual.ravel(), found.ravel(), strict=True):
         matrix[row, column] += 1
     return matrix
 
 
-def scores_by_class(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def scores_by_class(matrix):
     hits, actual, predicted = np.diag(matrix), matrix.sum(1), matrix.sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return (
@@ -45,7 +44,7 @@ def scores_by_class(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
         )
 
 
-def hit(scores: np.ndarray, labels: np.ndarray, k: int) -> float:
+def hit(scores, labels, k):
     """The share of labels among the k largest scores."""
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return float((best == labels[:, None]).any(1).mean())
@@ -59,7 +58,7 @@ HITS, OTHER = (CHOSEN & (BITS > 0)).sum(), IMAGES[::-1] * 0.5 + 3
 BINARY = [HITS / CHOSEN.sum(), HITS / BITS.sum(), 2 * HITS / (CHOSEN.sum() + BITS.sum())]
 EXPLAINED = 1 - ((IMAGES - OTHER) ** 2).sum(0) / ((OTHER - OTHER.mean(0)) ** 2).sum(0)
 # A metric, a prediction and target, and the value by NumPy.
-VALUES: list[tuple[metrics.Metric, np.ndarray, np.ndarray, Any]] = [
+VALUES = [
     (metrics.Accuracy(), SCORES, LABELS, RIGHT.mean()),
     (metrics.Accuracy(), SCORES, np.eye(5, dtype="f4")[LABELS], RIGHT.mean()),
     (metrics.Accuracy(), IMAGES, PIXELS, (IMAGES.argmax(1) == PIXELS).mean()),
@@ -157,11 +156,11 @@ def test_metrics_have_recorded_values(metric, expected):
 EACH = LABELS.copy()
 EACH[:5] = range(5)  # each class occurs
 FOUND, ONE_HOT = SCORES.argmax(1), np.eye(5, dtype=np.float32)[EACH]
-SEVERAL: dict[str, Any] = {"multilabel": True, "logits": True}
+SEVERAL = {"multilabel": True, "logits": True}
 _AUROC, _PRECISION, _ZERO = "roc_auc_score", "average_precision_score", {"zero_division": 0}
 _MACRO, _WEIGHTED, _MICRO = ({"average": one} for one in ("macro", "weighted", "micro"))
 # A metric, the prediction and target; the name of scikit-learn's function, and what it takes.
-SCIKIT_LEARN: list[tuple[metrics.Metric, Any, Any, str, Any, Any, dict[str, Any]]] = [
+SCIKIT_LEARN = [
     (metrics.AUROC(), GUESSES, COIN, _AUROC, COIN, GUESSES, {}),
     (metrics.AUROC(), SHARES, EACH, _AUROC, ONE_HOT, SHARES, {}),
     (metrics.AUROC(logits=True), SCORES, EACH, _AUROC, ONE_HOT, SHARES, {}),
@@ -363,9 +362,9 @@ def test_averages_over_classes_and_labels_that_do_not_occur():
 def test_several_labels_are_no_class(metric, advice, by_output):
     net = Sequential(lm.Input(3), lm.Identity())
     model = Model(net, engine="interpreter")
-    given: Any = {"output0": metric} if by_output else [metric]
+    given = {"output0": metric} if by_output else [metric]
     loss = losses.BCEWithLogits()
-    how: Any = {"loss": [loss] if by_output else loss, "metrics": given}
+    how = {"loss": [loss] if by_output else loss, "metrics": given}
     text = error_text(DataError, lambda: model.evaluate((LABEL_SCORES, MULTI_HOT), **how))
     first = int(np.argmax(MULTI_HOT.sum(1) > 1))
     assert text.splitlines() == [
@@ -410,7 +409,7 @@ CLASSES = np.random.default_rng(10).integers(0, 3, 60)
 OF_CLASSES = (LABEL_SCORES, CLASSES)
 OF_ELEMENTS = (GUESSES, COIN.astype(np.float64))
 OF_LABELS = (LABEL_SCORES.astype(np.float64), MULTI_HOT.astype(np.float64))
-EVERY: list[tuple[metrics.Metric, tuple[np.ndarray, np.ndarray]]] = [
+EVERY = [
     (metrics.Accuracy(), OF_CLASSES),
     (metrics.Accuracy(), (LABEL_SCORES, np.eye(3, dtype="f4")[CLASSES])),
     (metrics.TopK(2), OF_CLASSES),

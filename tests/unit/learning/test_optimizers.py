@@ -2,9 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +11,9 @@ from test_network import Centred
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import DType, as_dtype, float32, float64, int64
+from lamina.base.shapes import as_dtype, float32, float64, int64
 from lamina.errors import DefinitionError
-from lamina.graph import Graph, Tensor, evaluate, leaf, verify
+from lamina.graph import Graph, evaluate, leaf, verify
 from lamina.learning import clipping, optimizers, schedules
 from lamina.learning.protocols import PerParameter
 
@@ -25,17 +23,11 @@ GRADIENTS = [generator.normal(size=(3, 4)) for _ in range(12)]
 GRADIENTS[4] = np.zeros((3, 4))
 
 
-def first_of(value: float | PerParameter) -> float:
+def first_of(value):
     return value.first if isinstance(value, PerParameter) else value
 
 
-def train(
-    optimizer: optimizers.Optimizer,
-    gradients: Sequence[np.ndarray] = GRADIENTS,
-    dtype: DType = float64,
-    start: np.ndarray = START,
-    shown: str = "w",
-) -> list[np.ndarray]:
+def train(optimizer, gradients=GRADIENTS, dtype=float64, start=START, shown="w"):
     """The parameter after each training step, or a state of the optimizer."""
     parameter = leaf("w", "parameter", START.shape, dtype)
     gradient = leaf("g", "input", START.shape, dtype)
@@ -52,7 +44,7 @@ def train(
     verify(graph)
     values = {"w": start.astype(dtype.numpy)}
     values |= {name: array.astype(dtype.numpy) for name, array in first.items()}
-    trajectory: list[np.ndarray] = []
+    trajectory = []
     for number, array in enumerate(gradients):
         feeds = {**values, "g": array.astype(dtype.numpy), "step": np.int64(number)}
         values |= evaluate(graph, feeds)[1]
@@ -63,7 +55,7 @@ def train(
 def test_lion_is_its_formula():
     # Chen et al. 2023, algorithm 2; PyTorch has no Lion.
     w, m = START, np.zeros_like(START)
-    expected: list[np.ndarray] = []
+    expected = []
     for gradient in GRADIENTS:
         update = np.sign(0.8 * m + (1 - 0.8) * gradient)
         w = w - 0.1 * (update + 0.3 * w)
@@ -73,12 +65,10 @@ def test_lion_is_its_formula():
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def lamb_steps(
-    start: np.ndarray, gradients: Sequence[np.ndarray], weight_decay: float
-) -> list[np.ndarray]:
+def lamb_steps(start, gradients, weight_decay):
     """You et al. 2020, algorithm 2, with a rate of 0.1; PyTorch has no LAMB."""
     w, m, v = start, np.zeros_like(start), np.zeros_like(start)
-    expected: list[np.ndarray] = []
+    expected = []
     for t, gradient in enumerate(gradients, 1):
         m = 0.8 * m + (1 - 0.8) * gradient
         v = 0.95 * v + (1 - 0.95) * gradient**2
@@ -106,7 +96,7 @@ def test_lamb_updates_zero_parameters_and_does_nothing_without_a_gradient():
     assert (found[1] != 0).all()
 
 
-OF_PYTORCH: list[optimizers.Optimizer] = [
+OF_PYTORCH = [
     lm.SGD(),
     lm.SGD(0.1, weight_decay=0.1),
     lm.SGD(0.1, momentum=0.9),
@@ -137,7 +127,7 @@ RENAMED |= {"initial_sum": "initial_accumulator_value"}
 PAIRS = {"betas": "beta1 beta2", "etas": "decrease increase", "step_sizes": "shortest longest"}
 
 
-def in_pytorch(optimizer: Any) -> tuple[str, dict[str, Any]]:
+def in_pytorch(optimizer):
     """PyTorch's name of the class, and its options, without those that have their default."""
     name = type(optimizer).__name__.replace("RMSProp", "RMSprop")
     own = {
@@ -146,7 +136,7 @@ def in_pytorch(optimizer: Any) -> tuple[str, dict[str, Any]]:
         if one.init and getattr(optimizer, one.name) != one.default
     }
     own = {option: value for option, value in own.items() if not option.startswith("_")}
-    options: dict[str, Any] = {}
+    options = {}
     for theirs, ours in PAIRS.items():
         if [own.pop(one) for one in ours.split() if one in own]:
             options[theirs] = tuple(getattr(optimizer, one) for one in ours.split())
@@ -215,9 +205,7 @@ def test_a_constant_function_is_the_same_as_a_number(make):
 # Clipping -----------------------------------------------------------------------------------------
 
 
-def clip(
-    rule: Callable[[Sequence[Tensor]], Sequence[Tensor]], *arrays: np.ndarray
-) -> list[np.ndarray]:
+def clip(rule, *arrays):
     leaves = [leaf(f"{n}", "input", a.shape, as_dtype(a.dtype)) for n, a in enumerate(arrays)]
     outputs = tuple((f"{n}", tensor) for n, tensor in enumerate(rule(leaves)))
     found, _ = evaluate(Graph(tuple(leaves), outputs), {f"{n}": a for n, a in enumerate(arrays)})
@@ -261,7 +249,7 @@ def test_lbfgs_minimises_a_quadratic_form():
     assert np.abs(model.parameters()["1.bias"] - before).max() < 1e-6
 
 
-def joined_training(optimizer: Any, **options: Any) -> Any:
+def joined_training(optimizer, **options):
     network = lm.Sequential(lm.Input(3), lm.Linear(4), lm.Tanh(), lm.Linear(2))
     model = lm.Model(network, dtype="float64", seed=0)
     return model.training(loss=lm.MSE(), optimizer=optimizer, batch_size=8, **options)
@@ -305,9 +293,9 @@ def test_lbfgs_of_micro_batches_is_that_of_the_batch():
 PAGE = (Path(__file__).parents[3] / "docs" / "optimizers.md").read_text()
 
 
-def call_of(cls: type) -> str:
+def call_of(cls):
     """The call of a class with all options, as the page writes it."""
-    written: list[str] = []
+    written = []
     for option in inspect.signature(cls).parameters.values():
         if option.kind is option.KEYWORD_ONLY and "*" not in written:
             written.append("*")
@@ -340,11 +328,11 @@ def test_the_page_of_optimizers_shows_every_option(module, bases):
 Array = np.ndarray
 
 
-def trainer(model: lm.Model, optimizer: Any) -> Any:
+def trainer(model, optimizer):
     return model.training(lm.CrossEntropy(), optimizer, 8)
 
 
-def courses(optimizer: optimizers.Averaging) -> tuple[list[Array], list[Array]]:
+def courses(optimizer):
     """The parameter and its average after each of twelve training steps."""
     return train(optimizer), train(optimizer, shown="average")
 
@@ -433,7 +421,7 @@ def test_averages_count_as_state_in_the_memory_bill():
 
 def test_the_history_of_a_fit_has_the_averages(model):
     other = lm.Model(network())
-    seen: list[dict[str, Array]] = []
+    seen = []
     optimizer = lm.EMA(lm.Adam(0.01), decay=0.9)
     history = fit(
         model, optimizer=optimizer, callbacks=[lambda h: seen.append(h.averaged_parameters)]

@@ -1,7 +1,5 @@
 """Weights of examples and classes: in losses, metrics, fits, evaluations and training steps."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -19,14 +17,12 @@ CLASSES = [1.0, 2.0, 0.5, 3.0]
 LOSS = lm.CrossEntropy()
 
 
-def model(engine: str = "interpreter", outputs: int = 4, **options: Any) -> lm.Model:
+def model(engine="interpreter", outputs=4, **options):
     layer = lm.Linear(outputs, **options)
     return lm.Model(lm.Sequential(lm.Input(3), layer), engine=engine, seed=0)
 
 
-def fitted(
-    own: lm.Model, *data: np.ndarray, loss: Any = LOSS, rate: float = 0.0, **how: Any
-) -> Any:
+def fitted(own, *data, loss=LOSS, rate=0.0, **how):
     """The history of a fit."""
     return own.fit(data, loss=loss, optimizer=lm.SGD(rate), **{"batch_size": 16, **how})
 
@@ -37,14 +33,14 @@ EACH = np.log(np.exp(SCORES).sum(1)) - SCORES[np.arange(50), Y]
 RIGHT, SQUARES = SCORES.argmax(1) == Y, (SCORES - TARGETS) ** 2
 
 
-def function(prediction: lm.Tensor, target: lm.Tensor, weights: Any = None) -> lm.Tensor:
+def function(prediction, target, weights=None):
     each = lm.CrossEntropy(reduction="none")(prediction, target)
     return ops.mean(each) if weights is None else ops.sum(each * weights) / ops.sum(weights)
 
 
 MEAN = np.average(EACH, weights=WEIGHTS)
 # The target, the weights, the loss, its value, a metric, and its value.
-EVALUATIONS: list[tuple[Any, ...]] = [
+EVALUATIONS = [
     (Y, WEIGHTS, LOSS, MEAN, lm.Accuracy(), np.average(RIGHT, weights=WEIGHTS)),
     (Y, 2 * WEIGHTS, LOSS, MEAN, lm.Accuracy(), np.average(RIGHT, weights=WEIGHTS)),
     (Y, np.ones(50), LOSS, EACH.mean(), lm.Accuracy(), RIGHT.mean()),
@@ -127,7 +123,7 @@ def test_weights_of_classes_multiply_those_of_examples():
         history = fitted(model(), X, Y, WEIGHTS, class_weights=classes)
         np.testing.assert_allclose(history["loss"], [expected], rtol=1e-5)
     # They count in the loss of training alone.
-    how: dict[str, Any] = {"validation": (X, Y), "metrics": [lm.Accuracy()]}
+    how = {"validation": (X, Y), "metrics": [lm.Accuracy()]}
     history = fitted(model(), X, Y, class_weights=CLASSES, **how)
     np.testing.assert_allclose(history["validation_loss"], [EACH.mean()], rtol=1e-5)
     np.testing.assert_allclose(history["accuracy"], [RIGHT.mean()], rtol=1e-6)

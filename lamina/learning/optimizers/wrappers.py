@@ -1,6 +1,6 @@
-"""Averages of parameters over training steps: wrappers of another optimizer, which is unchanged.
+"""Optimizers around others: averages over training steps, and different ones for parameters.
 
-The average is a state of the optimizer, so it is computed by the compiled program, planned, and
+An average is a state of the optimizer, so it is computed by the compiled program, planned, and
 saved in checkpoints; `Training.averaged_parameters` reads it. States of layers, such as running
 statistics, are not averaged.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
+from typing import cast
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
@@ -22,11 +23,12 @@ from lamina.learning.protocols import (
     PerParameter,
     check_optimizer,
     joins_parameters,
+    matching,
     optimizers_by_name,
 )
 from lamina.learning.protocols import Optimizer as AnyOptimizer
 
-__all__ = ["EMA", "SWA"]
+__all__ = ["EMA", "SWA", "ByPath"]
 
 
 @frozen_dataclass
@@ -143,3 +145,62 @@ class SWA(Averaging):
         mixed = before + (parameter - before) / (finished + 1.0)
         later = ops.where(counts, mixed, before)
         return ops.where(ops.less_equal(since, 0), parameter, later)
+
+
+@frozen_dataclass
+class ByPath(Optimizer):
+    """An optimizer for each parameter, chosen by its name, such as `"1.weight"`.
+
+    Args:
+        patterns: patterns of names and their optimizers; the first that fits a name decides. A
+            star stands for any text: `"1.*"` is all of layer 1, `"*.bias"` every bias.
+        default: the optimizer of all other parameters.
+
+    Raises:
+        DefinitionError: for a value that is not an optimizer; when a training is compiled, also
+            for a pattern that fits no parameter, or only parameters that earlier patterns fit.
+
+    Example:
+        >>> net = lm.Sequential(lm.Input(3), lm.Linear(4), lm.ReLU(), lm.Linear(2))
+        >>> slow_start = lm.ByPath({"1.*": lm.Adam(1e-4)}, default=lm.Adam(1e-3))
+        >>> net.plan(8, loss=lm.MSE(), optimizer=slow_start).state_bytes
+        272
+    """
+
+    patterns: Mapping[str, AnyOptimizer]
+    default: AnyOptimizer
+
+    def __post_init__(self) -> None:
+        given = cast(object, self.patterns)
+        patterns = cast(Mapping[object, object], given) if isinstance(given, Mapping) else [None]
+        if not all(isinstance(one, str) for one in patterns):
+            raise DefinitionError(
+                "the optimizers are given as a dict, by patterns",
+                facts=(("expected", '{"*.bias": lm.Adam(1e-3)}'), ("found", repr(self.patterns))),
+            )
+        for optimizer in (*self.patterns.values(), self.default):
+            check_optimizer(optimizer, where="")
+
+    def slots(self) -> Mapping[str, float | PerParameter]:
+        return self.default.slots()
+
+    def update(self, parameter: Tensor, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
+        """Builds the update of a parameter that no pattern fits."""
+        new, new_slots = self.default.update(parameter, gradient, slots, step)
+        return new, dict(new_slots)
+
+    def for_parameters(self, names: Sequence[str]) -> Mapping[str, AnyOptimizer]:
+        """The optimizer of each parameter, by its name; each pattern must decide for one."""
+        chosen: dict[str, AnyOptimizer] = {}
+        for pattern, optimizer in self.patterns.items():
+            fitting = matching(pattern, names)
+            own = [name for name in fitting if name not in chosen]
+            if not own:
+                raise DefinitionError(
+                    "earlier patterns leave no parameter to this one",
+                    facts=(("pattern", repr(pattern)), ("fits", ", ".join(fitting))),
+                    advice="The first pattern that fits a name decides: put this one before them.",
+                )
+            chosen |= optimizers_by_name(optimizer, own)
+        others = [name for name in names if name not in chosen]
+        return {**chosen, **optimizers_by_name(self.default, others)}
