@@ -16,7 +16,7 @@ from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import axis_within_example
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope
+from lamina.layers.scope import Scope, in_float32
 
 __all__ = ["GELU", "GLU", "LogSigmoid", "LogSoftmax", "Mish", "SiLU", "Sigmoid", "Softmax"]
 __all__ += ["Softmin", "Softplus", "Softsign", "Tanh", "Tanhshrink"]
@@ -62,6 +62,7 @@ class GELU(Layer):
 class SiLU(Layer):
     """x sigmoid(x), also called Swish."""
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return x * ops.sigmoid(x)
 
@@ -73,6 +74,7 @@ class Mish(Layer):
     After Misra: Mish: A self regularized non-monotonic activation function (2019).
     """
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return x * ops.tanh(ops.softplus(x))
 
@@ -90,6 +92,7 @@ class Softplus(Layer):
 
     beta: Positive = 1.0
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return ops.softplus(x) if self.beta == 1 else ops.softplus(x * self.beta) / self.beta
 
@@ -106,6 +109,7 @@ class LogSigmoid(Layer):
 class Softsign(Layer):
     """x / (1 + |x|)."""
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return x / (abs(x) + 1.0)
 
@@ -114,6 +118,7 @@ class Softsign(Layer):
 class Tanhshrink(Layer):
     """x - tanh(x)."""
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return x - ops.tanh(x)
 
@@ -185,6 +190,7 @@ class GLU(Layer):
     _: KW_ONLY
     activation: Literal["sigmoid", "silu", "gelu", "relu", "none"] = "sigmoid"
 
+    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         axis = axis_within_example(self, self.axis, x)
         extent = x.shape[axis]

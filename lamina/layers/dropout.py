@@ -12,7 +12,7 @@ from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import require_channels, require_float
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope
+from lamina.layers.scope import Scope, in_float32
 
 __all__ = ["AlphaDropout", "DropPath", "Dropout", "GaussianNoise", "GaussianSample"]
 __all__ += ["SpatialDropout"]
@@ -169,6 +169,7 @@ class GaussianSample(Layer):
         >>> code = lm.GaussianSample()(mean, log_variance)
     """
 
+    @in_float32
     def forward(self, scope: Scope, mean: Tensor, log_variance: Tensor) -> Tensor:
         if mean.shape != log_variance.shape:
             raise ShapeError(

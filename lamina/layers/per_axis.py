@@ -6,7 +6,7 @@ Convolutions, pooling, upsampling and augmentation have such arguments.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
@@ -32,70 +32,50 @@ from lamina.layers.layer import Layer
 
 @frozen_dataclass
 class ForEachAxis(Kind):
-    """A whole number for all axes of a layer, or one for each; of any rank if that is None."""
+    """A whole number for all axes of a layer, or one for each; of any rank if that is None.
+
+    With `pairs`, each axis may have two, (before, after). Words such as `"same"` stand for numbers.
+    """
 
     lowest: int = 1
     rank: int | None = None
     allows_none: bool = False
-
-    def read(self, value: Any, operands: Operands = ()) -> Any:
-        number = OrNone(Whole(self.lowest)) if self.allows_none else Whole(self.lowest)
-        if isinstance(value, Integral):
-            return number.read(value)
-        entries = entries_of(value)
-        rank = self.rank or _some_rank(entries)
-        if entries is None or len(entries) != rank:
-            raise _not_one_for_each(rank)
-        return read_each(number, entries)
-
-    def of_class(self, owner: type) -> Kind:
-        return ForEachAxis(self.lowest, getattr(owner, "axes", None), self.allows_none)
-
-
-@frozen_dataclass
-class PairForEachAxis(Kind):
-    """Widths of padding: a number for all axes, or for each axis a number or (before, after).
-
-    Words such as `"same"` may stand for widths. The rank is as for `ForEachAxis`.
-    """
-
+    pairs: bool = False
     words: tuple[str, ...] = ()
-    rank: int | None = None
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
         if self.words and isinstance(value, str):
             return Word(self.words).read(value)
+        number = OrNone(Whole(self.lowest)) if self.allows_none else Whole(self.lowest)
         if isinstance(value, Integral):
-            return _WIDTH.read(value)
-        entries = entries_of(value)
-        rank = self.rank or _some_rank(entries)
-        pairs = [
-            entry if isinstance(entry, Integral) else entries_of(entry) for entry in entries or ()
-        ]
-        if len(pairs) != rank or not all(
-            isinstance(entry, Integral) or (entry and len(entry) == 2) for entry in pairs
-        ):
+            return number.read(value)
+        entries = entries_of(value) or ()
+        rank = self.rank or min(max(len(entries), 1), 3)
+        if not self.pairs:
+            if len(entries) != rank:
+                raise _not_one_for_each(rank)
+            return read_each(number, entries)
+        rows = [one if isinstance(one, Integral) else entries_of(one) or () for one in entries]
+        if len(rows) != rank or not all(isinstance(x, Integral) or len(x) == 2 for x in rows):
             raise Misfit(
                 f"a whole number, or for {_each(rank)} one or a pair",
-                f"{{name}}=1 or {{name}}={tuple((1, 2) for _ in range(rank))}",
+                f"{{name}}=1 or {{name}}={((1, 2),) * rank}",
             )
-        return read_each(_WIDTHS, tuple(pairs))
+        return read_each(Either(number, Row(number)), tuple(rows))
 
     def of_class(self, owner: type) -> Kind:
-        return PairForEachAxis(self.words, getattr(owner, "axes", None))
+        return replace(self, rank=getattr(owner, "axes", None))
 
-
-_WIDTH = Whole(0)
-_WIDTHS = Either(_WIDTH, Row(_WIDTH))
 
 _Entry = TypeVar("_Entry")
 
 # A number for all axes, or one for each.
 Numbers = Annotated[int | tuple[int, ...], ForEachAxis()]
 # Widths of padding: the same for all axes, or for each axis a number or a pair (before, after).
-Pairs = Annotated[int | tuple[int | tuple[int, int], ...], PairForEachAxis()]
+Pairs = Annotated[int | tuple[int | tuple[int, int], ...], ForEachAxis(0, pairs=True)]
 Padding = Annotated[
-    str | int | tuple[int | tuple[int, int], ...], PairForEachAxis(("same", "valid"))
+    str | int | tuple[int | tuple[int, int], ...],
+    ForEachAxis(0, pairs=True, words=("same", "valid")),
 ]
 
 
@@ -114,11 +94,6 @@ def pairs_of(value: Any, rank: int) -> tuple[tuple[int, int], ...]:
     """A pair of widths for each axis."""
     found = (value,) * rank if isinstance(value, int) else value
     return tuple((one, one) if isinstance(one, int) else one for one in found)
-
-
-def _some_rank(given: Sequence[Any] | None) -> int:
-    """The number of axes for which there are entries, from 1 to 3."""
-    return min(max(len(given or ()), 1), 3)
 
 
 def _not_one_for_each(rank: int) -> Misfit:

@@ -474,20 +474,20 @@ class Scope:
             low, high: the interval.
             dtype: the dtype of the numbers; by default the model's.
         """
-        numbers = ops.uniform(shape, *self._key(), dtype=dtype or self.dtype)
+        numbers = ops.uniform(shape, *self._key(), dtype=dtype or self._computing)
         return numbers if (low, high) == (0.0, 1.0) else numbers * (high - low) + low
 
     @checked
     def normal(self, shape: Dimensions, mean: float = 0.0, deviation: NotNegative = 1.0) -> Tensor:
         """Normally distributed random numbers, new in every training step."""
-        return ops.normal(shape, *self._key(), dtype=self.dtype) * deviation + mean
+        return ops.normal(shape, *self._key(), dtype=self._computing) * deviation + mean
 
     @checked
     def bernoulli(
         self, shape: Dimensions, probability: Annotated[float, Number("[0, 1]")]
     ) -> Tensor:
         """1 with the given probability, else 0; new in every training step."""
-        return ops.bernoulli(shape, probability, *self._key(), dtype=self.dtype)
+        return ops.bernoulli(shape, probability, *self._key(), dtype=self._computing)
 
     @checked
     def mix(self, share: Tensor) -> None:
@@ -516,6 +516,11 @@ class Scope:
                 advice="Let one layer of the network mix them: lm.Mixup() or lm.CutMix().",
             )
         self._record.mixture = Mixture(share, str(current_origin()))
+
+    @property
+    def _computing(self) -> DType:
+        """The float type in which the layer computes."""
+        return shapes.float32 if self._wide else self.dtype
 
     def _key(self) -> tuple[Tensor, Tensor, int]:
         self._record.random_streams += 1

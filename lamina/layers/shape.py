@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
-from lamina.base.shapes import Dim, divide_counts, element_count, shape_text
+from lamina.base.shapes import Dim, divide_counts, element_count, float32, shape_text
 from lamina.checks import refused
 from lamina.checks.kinds import Kind, Misfit, Operands, Whole, entries_of, read_each
 from lamina.errors import ShapeError
@@ -176,7 +176,8 @@ class Rescale(Layer):
     offset: float = 0.0
 
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        scaled = ops.cast(x, scope.dtype)
+        # Integers may be larger than the numbers of float16.
+        scaled = ops.cast(x, float32 if scope.dtype.is_half else scope.dtype)
         if self.scale != 1.0:
             scaled = scaled * self.scale
-        return scaled + self.offset if self.offset else scaled
+        return ops.cast(scaled + self.offset if self.offset else scaled, scope.dtype)

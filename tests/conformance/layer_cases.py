@@ -147,8 +147,6 @@ LAYERS: dict[str, LayerCase] = {
             *("ReLU", "ReLU6", "RReLU", "SELU", "Softshrink"),
         )
     },
-    # In float16 the example of its docstring, with another activation, overflows on large numbers.
-    "GLU": _features(lm.GLU()),
     "PReLU": _steps(lm.PReLU(per_channel=True)),
     "Threshold": _steps(lm.Threshold(0.1, -0.5)),
     # Random layers

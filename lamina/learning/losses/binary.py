@@ -91,7 +91,6 @@ class BCEWithLogits(OfScores, OfProbabilities):
     positive_weight: Annotated[float | Sequence[float], Either(WEIGHT, Row(WEIGHT))] | None = None
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
-
     scores: ClassVar[Scores] = "sigmoid"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
@@ -124,7 +123,6 @@ class BinaryFocal(OfScores, OfProbabilities):
     focus: NotNegative = 2.0
     balance: Fraction | None = 0.25
     reduction: Reduction = "mean"
-
     scores: ClassVar[Scores] = "sigmoid"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:

@@ -60,7 +60,6 @@ class CrossEntropy(OfScores, OfClassNumbers):
     class_weights: Weights | None = None
     ignore_index: int | None = None
     reduction: Reduction = "mean"
-
     scores: ClassVar[Scores] = "softmax"
 
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
@@ -166,7 +165,6 @@ class Focal(OfScores, OfClassNumbers):
     class_weights: Weights | None = None
     ignore_index: int | None = None
     reduction: Reduction = "mean"
-
     scores: ClassVar[Scores] = "softmax"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:

@@ -180,7 +180,6 @@ class MultiMargin(OfClassNumbers):
     margin: Margin = 1.0
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
-
     scores: ClassVar[Scores] = "margins"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:
@@ -296,7 +295,6 @@ class MultiLabelSoftMargin(OfScores, OfProbabilities):
 
     class_weights: Weights | None = None
     reduction: Reduction = "mean"
-
     scores: ClassVar[Scores] = "sigmoid"
 
     def elements(self, prediction: Tensor, target: Tensor) -> Elements:

@@ -80,7 +80,6 @@ class BinaryAccuracy(Metric):
     """
 
     smaller_is_better: ClassVar[bool | None] = False
-
     threshold: float = 0.5
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:

@@ -52,7 +52,6 @@ class ConfusionMatrix(_Counting):
     """
 
     smaller_is_better: ClassVar[bool | None] = None  # a matrix
-
     of_one_number: ClassVar[str] = "two outputs, with lm.CrossEntropy()"
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:

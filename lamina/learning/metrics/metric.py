@@ -112,7 +112,6 @@ class OfTargets(Metric):
     """The base of metrics of class numbers or labels, some of which may not count."""
 
     smaller_is_better: ClassVar[bool | None] = False
-
     ignore_index: int | None = None
 
     def _kept(self, labels: Tensor) -> Tensor | None:

@@ -56,7 +56,6 @@ class CalibrationError(OfTargets):
     bins: Count = 15
     norm: Literal["mean", "square", "max"] = "mean"
     logits: bool = False
-
     smaller_is_better: ClassVar[bool | None] = True
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
@@ -123,7 +122,6 @@ class Perplexity(OfClasses):
     """
 
     smaller_is_better: ClassVar[bool | None] = True
-
     of_one_number: ClassVar[str] = "the metric lm.BCEWithLogits()"
     of_labels: ClassVar[str] = "the metric lm.BCEWithLogits()"
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,16 +26,31 @@ def _softmax(x, axis):
     return powers / powers.sum(axis, keepdims=True)
 
 
-def _erf(x):
-    return np.vectorize(math.erf)(x)
-
-
 def _exponential(x, alpha):
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
-def _half(x):
-    return x.shape[-1] // 2
+def _silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def _gelu(x):
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+
+# The functions of the second half in GLU.
+GATES = {
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "silu": _silu,
+    "gelu": _gelu,
+    "relu": lambda x: np.maximum(x, 0),
+    "none": lambda x: x,
+}
+
+
+def _gated(x, word):
+    first, second = np.split(x, 2, -1)
+    return first * GATES[word](second)
 
 
 # The parameters of activations, as `run` names them without and with an upstream gradient.
@@ -48,12 +64,12 @@ ACTIVATIONS = [
     (lm.ELU(), lambda x: _exponential(x, 1.0)),
     (lm.ELU(alpha=2.0), lambda x: _exponential(x, 2.0)),
     (lm.SELU(), lambda x: 1.0507009873554805 * _exponential(x, 1.6732632423543772)),
-    (lm.GELU(), lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2),
+    (lm.GELU(), _gelu),
     (
         lm.GELU(approximate="tanh"),
         lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
     ),
-    (lm.SiLU(), lambda x: x / (1 + np.exp(-x))),
+    (lm.SiLU(), _silu),
     (lm.Softplus(), lambda x: np.logaddexp(x, 0)),
     (lm.Softmax(), lambda x: _softmax(x, -1)),
     (lm.LogSoftmax(axis=1), lambda x: np.log(_softmax(x, 1))),
@@ -65,7 +81,7 @@ ACTIVATIONS = [
     (lm.Softsign(), lambda x: x / (1 + np.abs(x))),
     (lm.Tanhshrink(), lambda x: x - np.tanh(x)),
     (lm.Softmin(), lambda x: _softmax(-x, -1)),
-    (lm.GLU(), lambda x: x[:, : _half(x)] / (1 + np.exp(-x[:, _half(x) :]))),
+    *((lm.GLU(activation=word), partial(_gated, word=word)) for word in GATES),
     (lm.PReLU(), lambda x: np.where(x > 0, x, 0.25 * x)),
     (lm.Threshold(0.3, -2.0), lambda x: np.where(x > 0.3, x, -2)),
     (lm.CELU(), lambda x: _exponential(x, 1.0)),
@@ -90,6 +106,8 @@ def test_activation_has_the_values_of_its_formula(layer, formula):
         expected = formula(x)
         found = run(layer, x, variables=WEIGHTS.get(type(layer).__name__))
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+    x = np.array([[np.nan, 1.0]])
+    assert np.isnan(run(layer, x, variables=WEIGHTS.get(type(layer).__name__))[0, 0])
 
 
 def module_of(torch, layer):
@@ -97,7 +115,10 @@ def module_of(torch, layer):
     name = type(layer).__name__
     if name == "Hardsigmoid":  # the slope of PyTorch's module is a float32
         return lambda x: torch.nn.functional.relu6(x + 3) / 6
-    # The options are in PyTorch's order; that of GLU has no activation, and PReLU the same slope.
+    if name == "GLU" and layer.activation != "sigmoid":
+        gate = getattr(torch.nn.functional, layer.activation, lambda x: x)
+        return lambda x: x.chunk(2, -1)[0] * gate(x.chunk(2, -1)[1])
+    # The options are in PyTorch's order; PReLU has the same slope.
     options = [one.name for one in dataclasses.fields(layer) if one.name in TAKEN]
     values = [] if name == "PReLU" else [getattr(layer, option) for option in options]
     return getattr(torch.nn, name)(*values).double().eval()
@@ -136,26 +157,6 @@ def test_exponential_activations_have_finite_slopes_far_out():
     for layer in (lm.ELU(), lm.SELU(), lm.GELU(), approximate, lm.SiLU(), lm.Softplus()):
         assert np.isfinite(run(layer, x)).all()
         assert np.isfinite(run(layer, x, upstream=np.ones_like(x))).all()
-
-
-def test_nan_passes_through_activations():
-    x = np.array([[np.nan, 1.0]])
-    for layer, _ in ACTIVATIONS:
-        found = run(layer, x, variables=WEIGHTS.get(type(layer).__name__))
-        assert np.isnan(found[0, 0]), layer
-
-
-def test_variants_of_glu():
-    x = normal64(3, 8)
-    first, second = x[:, :4], x[:, 4:]
-    for word, function in (
-        ("silu", lambda x: x / (1 + np.exp(-x))),
-        ("gelu", lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2),
-        ("relu", lambda x: np.maximum(x, 0)),
-        ("none", lambda x: x),
-    ):
-        found = run(lm.GLU(activation=word), x)
-        np.testing.assert_allclose(found, first * function(second), rtol=1e-12)
 
 
 def test_rrelu_draws_a_slope_for_each_element():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from error_texts import check_refusal
+from error_texts import check_refusal, error_text
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
@@ -611,3 +611,30 @@ REFUSED = [
 @pytest.mark.parametrize(("kind", "call", "parts"), REFUSED)
 def test_what_does_not_fit_is_refused(kind, call, parts):
     assert "test_layer_errors.py:" in check_refusal(kind, call, *parts)
+
+
+class Scaled(lm.Layer):
+    def __init__(self, factor, offset: float = 0.5, power=2):
+        self.factor, self.offset, self.power = factor, offset, power
+
+    def forward(self, scope, x):
+        return x**self.power * self.factor + self.offset
+
+
+def test_the_advice_for_a_layer_with_an_init_is_followed_as_it_is_written():
+    texts = [
+        error_text(DefinitionError, lambda made=made: made(3.0)(x(2)))
+        for made in (Scaled, dataclass(frozen=True)(type("Scaled", (Scaled,), {})))
+    ]
+    assert texts[1].splitlines()[0].endswith("a frozen dataclass has no __init__ that assigns")
+    for text in texts:
+        _, _, fields = text.rpartition("above class Scaled, and in it, in place of __init__: ")
+        names = {"lm": lm, "dataclass": dataclass}
+        exec(
+            f"@dataclass(frozen=True)\nclass Scaled(lm.Layer):\n    {fields.removesuffix('.')}\n"
+            "    def forward(self, scope, x):\n"
+            "        return x**self.power * self.factor + self.offset\n",
+            names,
+        )
+        model = lm.Model(lm.Sequential(x(2), names["Scaled"](3.0)), engine="interpreter")
+        assert model.predict(np.ones((1, 2), "float32")).tolist() == [[3.5, 3.5]]

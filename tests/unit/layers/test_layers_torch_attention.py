@@ -1,7 +1,6 @@
 """Attention and the blocks of transformers against PyTorch: values and gradients."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,22 @@ import lamina as lm
 pytestmark = pytest.mark.torch
 
 
-class _Attending:
+class _Module:
+    """Parameters with Lamina's names, and the function of them and of inputs that is compared."""
+
+    def __init__(self, own, forward):
+        self._own = {name: pytorch().nn.Parameter(value) for name, value in own.items()}
+        self._forward = forward
+        self.__dict__.update(self._own)
+
+    def parameters(self):
+        return list(self._own.values())
+
+    def __call__(self, *inputs):
+        return self._forward(self._own, *inputs)
+
+
+def _attending(module, names, forward):
     """A PyTorch module with attention whose matrices are parameters of their own, as in Lamina.
 
     Args:
@@ -20,45 +34,33 @@ class _Attending:
         names: of its submodules in Lamina.
         forward: (call, inputs...) -> result, where `call` calls the module.
     """
+    # For each of the module's parameters, the ones that it is made of.
+    parts, values = {}, {}
+    for path, parameter in module.named_parameters():
+        part, _, last = path.rpartition(".")
+        prefix, kind = names[part], last.rpartition("_")[2]
+        which = [{"q": "queries.", "k": "keys.", "v": "values."}.get(last[:-12], "")]
+        if last.startswith("in_proj"):
+            which = ["queries.", "keys.", "values."]
+        parts[path] = [f"{prefix}{one}{kind}" for one in which]
+        values |= zip(parts[path], parameter.detach().clone().chunk(len(which)), strict=True)
 
-    def __init__(self, module, names, forward):
-        self._module, self._forward, self._own = module, forward, dict[str, Any]()
-        # For each of the module's parameters, the ones that it is made of.
-        self._made_of = {}
-        for path, parameter in module.named_parameters():
-            part, _, last = path.rpartition(".")
-            prefix = names[part]
-            kind = last.rpartition("_")[2]
-            if last.startswith("in_proj"):
-                own = [f"{prefix}{which}.{kind}" for which in ("queries", "keys", "values")]
-                values = parameter.detach().chunk(3)
-            else:
-                which = {"q": "queries.", "k": "keys.", "v": "values."}.get(last[:-12], "")
-                own, values = [f"{prefix}{which}{kind}"], [parameter.detach()]
-            self._made_of[path] = own
-            for name, value in zip(own, values, strict=True):
-                self._own[name] = pytorch().nn.Parameter(value.clone())
-        self.__dict__.update(self._own)
-        self.train = module.train
-
-    def parameters(self):
-        return list(self._own.values())
-
-    def __call__(self, *inputs):
+    def run(own, *inputs):
         torch = pytorch()
-        whole = {
-            path: torch.cat([self._own[name] for name in own])
-            for path, own in self._made_of.items()
-        }
+        whole = {path: torch.cat([own[name] for name in names]) for path, names in parts.items()}
 
         def call(*args, **options):
-            return torch.func.functional_call(self._module, whole, args, options)
+            return torch.func.functional_call(module, whole, args, options)
 
-        return self._forward(call, *inputs)
+        return forward(call, *inputs)
+
+    made = _Module(values, run)
+    made.train = module.train
+    return made
 
 
 def _case(layer, module, names, forward, shapes, **how):
-    return _of_scores(layer, lambda torch: _Attending(module(torch), names, forward), shapes, **how)
+    return _of_scores(layer, lambda torch: _attending(module(torch), names, forward), shapes, **how)
 
 
 # Weights of order one would make scores in the hundreds, which magnify rounding.
@@ -86,7 +88,7 @@ def _later(queries, keys):
     return torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool).triu(1)
 
 
-class _Linears:
+def _linears(attend, sizes, heads, bias):
     """Projections of queries, keys, values and output, and attention by PyTorch's function.
 
     Args:
@@ -95,33 +97,22 @@ class _Linears:
         heads: of queries and of keys.
         bias: whether the projections have biases.
     """
+    torch = pytorch()
+    counts = {"queries": heads[0], "keys": heads[1], "values": heads[1]}
 
-    def __init__(self, attend, sizes, heads, bias):
-        torch, self._attend = pytorch(), attend
-        self._heads = {"queries": heads[0], "keys": heads[1], "values": heads[1]}
-        self._own = {
-            f"{name}.{kind}": torch.nn.Parameter(
-                torch.randn(shape if kind == "weight" else shape[:1])
-            )
-            for name, shape in sizes.items()
-            for kind in (("weight", "bias") if bias else ("weight",))
-        }
-        self.__dict__.update(self._own)
+    def run(own, *inputs):
+        def projected(name, x):
+            return torch.nn.functional.linear(x, own[f"{name}.weight"], own.get(f"{name}.bias"))
 
-    def parameters(self):
-        return list(self._own.values())
-
-    def _linear(self, name, x):
-        weight, bias = (self._own.get(f"{name}.{kind}") for kind in ("weight", "bias"))
-        return pytorch().nn.functional.linear(x, weight, bias)
-
-    def __call__(self, *inputs):
-        heads = [
-            self._linear(name, x).unflatten(2, (count, -1)).transpose(1, 2)
-            for (name, count), x in zip(self._heads.items(), inputs[:3], strict=True)
+        each = [
+            projected(name, x).unflatten(2, (count, -1)).transpose(1, 2)
+            for (name, count), x in zip(counts.items(), inputs[:3], strict=True)
         ]
-        found = self._attend(*heads, *inputs[3:])
-        return self._linear("output", found.transpose(1, 2).flatten(2))
+        return projected("output", attend(*each, *inputs[3:]).transpose(1, 2).flatten(2))
+
+    own = {f"{name}.weight": torch.randn(shape) for name, shape in sizes.items()}
+    own |= {f"{name}.bias": torch.randn(shape[:1]) for name, shape in sizes.items() if bias}
+    return _Module(own, run)
 
 
 def _rotated_by_pytorch(x, base):
@@ -174,7 +165,7 @@ def _attentions():
         sequences = [(3, rows, 8), (3, columns, 7), (3, columns, 5)]
         yield _of_scores(
             lm.MultiHeadAttention(heads, features=9, bias=bias, **how),
-            lambda _, made=(attend, sizes, (heads, key_heads), bias): _Linears(*made),
+            lambda _, made=(attend, sizes, (heads, key_heads), bias): _linears(*made),
             [*sequences, *([added[mask]] if mask in added else [])],
             masks=[counting[mask]] if mask in counting else [],
             name=str(o),

@@ -62,7 +62,7 @@ def both(data=DATA, loss=BOTH, metrics=()):
 
 
 def fitted(model, data, loss, **how):
-    return model.fit(data, loss=loss, optimizer=lm.SGD(0.1), **how)
+    return model.fit(data, loss=loss, **{"optimizer": lm.SGD(0.1)} | how)
 
 
 def with_classes(classes):
@@ -318,6 +318,24 @@ DEFINITIONS = [
         for layer in (lm.Linear(3), lm.BatchNorm(affine=False))
         for do in (fitted, lm.Model.evaluate)
     ),
+    # The words of Keras.
+    *(
+        (
+            lambda how=how: fitted(of_one(), (X, LABELS), **{"loss": lm.CrossEntropy()} | how),
+            f"Write {here}.",
+        )
+        for how, here in (
+            ({"loss": "mse"}, "lm.MSE()"),
+            ({"loss": "mean_squared_error"}, "lm.MSE()"),
+            ({"loss": "sparse_categorical_crossentropy"}, "lm.CrossEntropy()"),
+            ({"loss": "bce_with_logits"}, "lm.BCEWithLogits()"),
+            ({"optimizer": "adamw"}, "lm.AdamW()"),
+            ({"metrics": ["acc"]}, "lm.Accuracy()"),
+            ({"metrics": ["top_k"]}, "lm.TopK()"),
+            ({"metrics": ["mape"]}, "lm.MAPE()"),
+            ({"metrics": "mse"}, "[lm.MeanSquaredError()]"),
+        )
+    ),
     # Metrics.
     (
         lambda: metrics.F1(average="binary", multilabel=True),
@@ -351,6 +369,10 @@ DEFINITIONS = [
     (lambda: lm.schedules.PiecewiseConstant([10, 5], [0.3, 0.2, 0.1]), "boundaries must rise"),
     (lambda: lm.schedules.PiecewiseConstant([10], [0.3]), ONE_RATE),
     (lambda: lm.schedules.Chain([10], [0.1]), ONE_MORE),
+    (
+        lambda: lm.schedules.Cosine(0.1),
+        *("missing a required argument: 'steps'", "epochs * math.ceil(len(x) / batch_size)"),
+    ),
     # Losses by output.
     (lambda: lm.ByOutput({}), "the losses are given as a dict, by outputs, or as a list"),
     (lambda: lm.ByOutput({"boxes": 3}), "this is not a loss"),

@@ -13,7 +13,7 @@ import lamina
 from lamina import layers as lm
 from lamina import ops
 from lamina.base.shapes import BATCH, as_dtype, float32, int64
-from lamina.errors import DataError
+from lamina.errors import DataError, NonFiniteError
 from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.learning import losses, metrics
 from lamina.ops.differentiate import gradients
@@ -231,6 +231,18 @@ def test_ctc_adds_up_all_alignments():
         merged = [one for n, one in enumerate(word) if n == 0 or one != word[n - 1]]
         count += [one for one in merged if one] == [1, 1]
     np.testing.assert_allclose(found, -np.log(count / 3**4), rtol=1e-12)
+
+
+def test_an_infinite_loss_of_ctc_is_explained():
+    x, y = np.zeros((2, 3, 4), "float32"), np.array([[1, 1, 2], [1, 2, 3]])
+    model = lamina.Model(lamina.Sequential(lm.Input(3, 4), lm.LogSoftmax()), engine="interpreter")
+    how = {"optimizer": lamina.SGD(0.1), "epochs": 1, "progress": False}
+    text = error_text(NonFiniteError, lambda: model.fit((x, y), loss=lamina.CTC(), **how))
+    assert text.splitlines()[-1] == (
+        "  A prediction needs a time for each label, and one between equal labels: leave shorter "
+        "ones out, or take lm.CTC(zero_infinity=True), in which they have the loss 0."
+    )
+    assert model.fit((x, y), loss=lamina.CTC(zero_infinity=True), **how)["loss"][0] > 0
 
 
 @pytest.mark.parametrize(
