@@ -149,8 +149,8 @@ def without_init(cls: type, problem: str) -> DefinitionError:
     if isinstance(init, FunctionType) and not _is_own(init.__module__):
         parameters = list(inspect.signature(init).parameters.values())[1:]
         named = (one for one in parameters if one.kind not in (one.VAR_POSITIONAL, _ANY))
-        fields = (f"{x}" if ":" in f"{x}" else f"{x.replace(annotation=object)}" for x in named)
-        advice += f", and in it, in place of __init__: {'; '.join(fields)}"
+        typed = (x.replace(annotation=object) if x.annotation is x.empty else x for x in named)
+        advice += f", and in it, in place of __init__: {'; '.join(map(str, typed))}"
     return DefinitionError(
         problem,
         facts=(("found", f"class {cls.__name__}"),),

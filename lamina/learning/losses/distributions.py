@@ -12,7 +12,7 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, Shape
 from lamina.checks.kinds import NotNegative, Positive
-from lamina.errors import DefinitionError, ShapeError
+from lamina.errors import ShapeError
 from lamina.graph import Tensor, described
 from lamina.learning.losses.loss import (
     Elements,
@@ -20,7 +20,6 @@ from lamina.learning.losses.loss import (
     OfSeveral,
     Reduction,
     binary_cross_entropy,
-    count_of,
     product,
 )
 from lamina.learning.losses.scores import SCORES, doubt, is_softmax_of_one
@@ -197,6 +196,11 @@ class EvidenceLowerBound(OfSeveral):
     """
 
     divergence: NotNegative = 1.0
+    _names: ClassVar[str] = "logits, mean, log_variance"
+    _problem: ClassVar[str] = (
+        "EvidenceLowerBound takes the three outputs of a variational autoencoder"
+    )
+    _advice: ClassVar[str] = "lm.networks.variational_autoencoder(...).network has them."
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor) -> Elements:
         logits, mean, log_variance = self._outputs(prediction)
@@ -206,16 +210,3 @@ class EvidenceLowerBound(OfSeveral):
         divergence = 0.5 * ops.sum(squares, tuple(range(1, squares.rank)))
         missed = ops.sum(each, tuple(range(1, each.rank)))
         return Elements(missed + self.divergence * divergence)
-
-    def _outputs(self, prediction: Any) -> Sequence[Tensor]:
-        outputs = count_of(prediction)
-        if outputs != 3:
-            raise DefinitionError(
-                "EvidenceLowerBound takes the three outputs of a variational autoencoder",
-                facts=(
-                    ("expected", "(logits, mean, log_variance)"),
-                    ("found", f"{outputs} {'output' if outputs == 1 else 'outputs'}"),
-                ),
-                advice="lm.networks.variational_autoencoder(...).network has them.",
-            )
-        return prediction

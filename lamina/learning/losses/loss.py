@@ -254,6 +254,9 @@ class OfSeveral(Loss):
 
     takes_several: ClassVar[bool] = True
     _names: ClassVar[str] = "first, second"
+    # For another error than the usual one.
+    _problem: ClassVar[str] = ""
+    _advice: ClassVar[str] = ""
 
     def target(self, prediction: Sequence[Tensor]) -> Target | None:
         first, *_ = self._outputs(prediction)
@@ -263,12 +266,13 @@ class OfSeveral(Loss):
         found, count = count_of(prediction), len(self._names.split(", "))
         if not isinstance(prediction, list | tuple) or found != count:
             raise DefinitionError(
-                f"{type(self).__name__} compares {count} outputs of a network",
+                self._problem or f"{type(self).__name__} compares {count} outputs of a network",
                 facts=(
                     ("expected", f"({self._names})"),
                     ("found", f"{found} output{'s' * (found != 1)}"),
                 ),
-                advice=f"Give the network as many outputs: outputs=[{self._names}].",
+                advice=self._advice
+                or f"Give the network as many outputs: outputs=[{self._names}].",
             )
         return cast(Sequence[Tensor], prediction)
 

@@ -255,22 +255,17 @@ def test_a_warning_names_the_output_of_a_metric():
     assert "), for output 'bits': the prediction is raw scores of net/" in text
 
 
-@pytest.mark.parametrize("use", ["fit", "evaluate"])
-def test_the_warning_of_a_metric_is_at_the_line_of_the_call(use):
-    one, metrics = model(), [lm.BinaryAccuracy()]
-    how = {"loss": lm.BCEWithLogits(), "metrics": metrics}
-    how |= {"optimizer": lm.SGD(0.1), "validation": (X, BITS)} if use == "fit" else {}
-    (found,) = warned(lambda: getattr(one, use)((X, BITS), **how))  # here
-    assert found.filename == __file__
-    assert linecache.getline(__file__, found.lineno).endswith("# here\n")
-
-
 def model():
     return lm.Model(net(lm.Linear(3)), engine="interpreter")
 
 
+DATA = (X, BITS)
+HOW = {"optimizer": lm.SGD(0.1), "validation": DATA}
+OF_SCORES = {"loss": lm.BCEWithLogits()}
 USES = {
-    "fit": lambda loss: model().fit((X, BITS), loss=loss, optimizer=lm.SGD(0.1), epochs=2),
+    "fit": lambda loss: model().fit(DATA, loss=loss, epochs=2, **HOW),
+    "metrics of fit": lambda one: model().fit(DATA, metrics=[one], **HOW, **OF_SCORES),
+    "metrics of evaluate": lambda one: model().evaluate(DATA, metrics=[one], **OF_SCORES),
     "training": lambda loss: model().training(loss=loss, optimizer=lm.SGD(0.1), batch_size=6),
     "evaluate": lambda loss: model().evaluate((X, BITS), loss=loss),
     "plan": lambda loss: net(lm.Linear(3)).plan(batch_size=6, loss=loss, optimizer=lm.SGD(0.1)),
@@ -281,14 +276,14 @@ USES = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("use", USES)
 def test_the_warning_is_at_the_line_of_the_call(use):
-    loss = lm.BCE()
-    shown = warned(lambda: USES[use](loss))
+    made = lm.BinaryAccuracy() if "metrics" in use else lm.BCE()
+    shown = warned(lambda: USES[use](made))
     # Building kernels for OpenCL changes the filters, so that Python shows a text again.
     texts = {str(one.message).partition(":")[0] for one in shown}
-    assert texts == {"in BCE (test_loss_warnings.py"}
+    assert texts == {f"in {type(made).__name__} (test_loss_warnings.py"}
     assert use == "verify" or len(shown) == 1
     assert {one.filename for one in shown} == {__file__}
-    assert f'"{use}": lambda loss' in linecache.getline(__file__, shown[0].lineno)
+    assert f'"{use}": lambda' in linecache.getline(__file__, shown[0].lineno)
 
 
 SOME = np.array([0, -1, 2, -1, 1, 0])

@@ -129,7 +129,6 @@ def test_r2_does_not_depend_on_the_mean_of_the_targets(mean, dtype):
 
 SHARES = np.exp(SCORES) / np.exp(SCORES).sum(1, keepdims=True)
 WEIGHTS = np.random.default_rng(3).random(60)
-OTHERS = np.random.default_rng(7).normal(size=(60, 5))
 GUESSES = np.round(np.random.default_rng(4).random(60), 1)  # with equal scores
 COIN = np.random.default_rng(5).integers(0, 2, 60)
 
@@ -156,7 +155,6 @@ def test_metrics_have_recorded_values(metric, expected):
 EACH = LABELS.copy()
 EACH[:5] = range(5)  # each class occurs
 FOUND, ONE_HOT = SCORES.argmax(1), np.eye(5, dtype=np.float32)[EACH]
-SEVERAL = {"multilabel": True, "logits": True}
 _AUROC, _PRECISION, _ZERO = "roc_auc_score", "average_precision_score", {"zero_division": 0}
 _MACRO, _WEIGHTED, _MICRO = ({"average": one} for one in ("macro", "weighted", "micro"))
 # A metric, the prediction and target; the name of scikit-learn's function, and what it takes.
@@ -169,14 +167,6 @@ SCIKIT_LEARN = [
     (metrics.AUROC(average="none"), SHARES, ONE_HOT, _AUROC, ONE_HOT, SHARES, {"average": None}),
     (metrics.AveragePrecision(), GUESSES, COIN, _PRECISION, COIN, GUESSES, {}),
     (metrics.AveragePrecision(), SHARES, EACH, _PRECISION, ONE_HOT, SHARES, {}),
-    *(
-        (make(average=own, **SEVERAL), SCORES, OTHERS > 0, f"{score}_score", *of_labels)
-        for own in ("macro", "micro", "weighted", "none")
-        for of_labels in [(OTHERS > 0, SCORES > 0, {"average": None if own == "none" else own})]
-        for make, score in (
-            *((metrics.F1, "f1"), (metrics.Precision, "precision"), (metrics.Recall, "recall")),
-        )
-    ),
     (metrics.Accuracy(), SCORES, EACH, "accuracy_score", EACH, FOUND, {}),
     (metrics.TopK(2), SCORES, EACH, "top_k_accuracy_score", EACH, SCORES, {"k": 2}),
     (metrics.Precision(), SCORES, EACH, "precision_score", EACH, FOUND, _MACRO | _ZERO),
