@@ -28,24 +28,29 @@ SHARES = np.exp(OTHERS) / np.exp(OTHERS).sum(1, keepdims=True)
 BITS = np.array([[0.0, 1.0, 1.0, 0.25], [0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]])
 
 
-def leaf_for(name, array):
-    return leaf(name, "input", (BATCH, *array.shape[1:]), as_dtype(array.dtype))
-
-
-def run(loss, prediction, target=None, weights=None):
-    """The loss of a batch, or of each element, and the gradient of the first prediction."""
-    predictions = prediction if isinstance(prediction, list) else [prediction]
+def found_by(loss, predictions, target=None, weights=None):
+    """The loss of a batch, or of each element, and its gradients."""
     feeds = {f"x{n}": array for n, array in enumerate(predictions)}
     feeds |= {name: one for name, one in (("y", target), ("w", weights)) if one is not None}
-    leaves = {name: leaf_for(name, array) for name, array in feeds.items()}
+    leaves = {
+        name: leaf(name, "input", (BATCH, *array.shape[1:]), as_dtype(array.dtype))
+        for name, array in feeds.items()
+    }
     x = [leaves[f"x{n}"] for n in range(len(predictions))]
     given = [] if weights is None else [leaves["w"]]
     value = loss(x if len(x) > 1 else x[0], leaves.get("y"), *given)
     assert value.dtype == x[0].dtype
-    outputs = (("value", value), ("gradient", *gradients(ops.sum(value), x[:1])))
+    slopes = gradients(ops.sum(value), x)
+    outputs = (("value", value), *((f"slope{n}", one) for n, one in enumerate(slopes)))
     graph = bind_batch(Graph(tuple(leaves.values()), outputs), len(predictions[0]))
-    found, _ = evaluate(graph, feeds)
-    return found["value"], found["gradient"]
+    return evaluate(graph, feeds)[0]
+
+
+def run(loss, prediction, target=None, weights=None):
+    """The loss, and the gradient of the first prediction."""
+    predictions = prediction if isinstance(prediction, list) else [prediction]
+    found = found_by(loss, predictions, target, weights)
+    return found["value"], found["slope0"]
 
 
 def _log_softmax(x):

@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_losses import LABELS, found_by
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import BATCH, as_dtype
-from lamina.graph import Graph, bind_batch, evaluate, leaf
-from lamina.ops.differentiate import gradients
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:reduction:UserWarning"),
@@ -30,7 +28,6 @@ generator = np.random.default_rng(0)
 X = generator.normal(size=(6, 4))
 OTHER = generator.normal(size=(6, 4))
 IMAGES = generator.normal(size=(6, 4, 3, 2)) * 3
-LABELS = np.array([0, 3, 1, 1, 2, 3])
 PIXELS = generator.integers(0, 4, size=(6, 3, 2))
 SHARES = np.exp(OTHER) / np.exp(OTHER).sum(1, keepdims=True)
 SIGNS = np.where(OTHER < 0, -1.0, 1.0)
@@ -190,25 +187,6 @@ CASES = [
         {"distance_function": _distance, "swap": True},
     ),
 ]
-
-
-def found_by(loss, predictions, target):
-    """Value and gradients."""
-    leaves = [
-        leaf(f"x{n}", "input", (BATCH, *a.shape[1:]), as_dtype(a.dtype))
-        for n, a in enumerate(predictions)
-    ]
-    feeds = {f"x{n}": a for n, a in enumerate(predictions)}
-    wanted = None
-    if target is not None:
-        wanted = leaf("y", "input", (BATCH, *target.shape[1:]), as_dtype(target.dtype))
-        feeds["y"] = target
-    value = loss(leaves if len(leaves) > 1 else leaves[0], wanted)
-    slopes = gradients(ops.sum(value), leaves)
-    outputs = [("value", value)]
-    outputs += [(f"slope{n}", one) for n, one in enumerate(slopes)]
-    inputs = (*leaves, *(() if wanted is None else (wanted,)))
-    return evaluate(bind_batch(Graph(inputs, tuple(outputs)), len(predictions[0])), feeds)[0]
 
 
 def pytorchs(case, reduction):
