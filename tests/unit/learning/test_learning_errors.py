@@ -365,6 +365,11 @@ DEFINITIONS = [
         for average in (lm.EMA, lambda one: lm.SWA(one, start=1))
         for wrapped in (lm.LBFGS(), lm.ByPath({"1.*": lm.LBFGS()}, lm.SGD(0.1)))
     ),
+    (
+        lambda: of_one().training(lm.CrossEntropy(), lm.SGD(0.1), 4).averaged_parameters(),
+        "in averaged_parameters: the optimizer of this training keeps no averages\n",
+        "  Wrap it in EMA or SWA: lm.EMA(lm.Adam(1e-3), decay=0.999).",
+    ),
     # Schedules.
     (lambda: lm.schedules.PiecewiseConstant([10, 5], [0.3, 0.2, 0.1]), "boundaries must rise"),
     (lambda: lm.schedules.PiecewiseConstant([10], [0.3]), ONE_RATE),
