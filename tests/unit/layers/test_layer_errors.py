@@ -622,10 +622,10 @@ class Scaled(lm.Layer):
 
 
 def test_the_advice_for_a_layer_with_an_init_is_followed_as_it_is_written():
-    texts = [
-        error_text(DefinitionError, lambda made=made: made(3.0)(x(2)))
-        for made in (Scaled, dataclass(frozen=True)(type("Scaled", (Scaled,), {})))
-    ]
+    methods = {"__init__": Scaled.__init__, "forward": Scaled.forward}
+    frozen = dataclass(frozen=True)(type("Scaled", (lm.Layer,), methods))
+    texts = [error_text(DefinitionError, lambda: Scaled(3.0)(x(2)))]
+    texts.append(error_text(DefinitionError, frozen, 3.0))
     assert texts[1].splitlines()[0].endswith("a frozen dataclass has no __init__ that assigns")
     for text in texts:
         _, _, fields = text.rpartition("above class Scaled, and in it, in place of __init__: ")
