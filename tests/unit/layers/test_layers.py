@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from docstring_examples import example_of, inputs_like
 from foreign_names import TORCH_MODULES
 from layer_cases import LAYERS, network_of
 from layer_values import run, traced
@@ -75,25 +76,38 @@ def test_parameters_have_their_names_and_start_as_pytorchs_do(layer, example, sh
         np.testing.assert_allclose(values.std(), 1 / math.sqrt(3 * fan), rtol=tolerance)
 
 
-def test_linear_takes_initial_values_and_regularizers():
-    layer = lm.Linear(
-        3,
-        weight_init=init.Constant(2.0),
-        bias_init=init.Zeros(),
-        weight_regularizer=lm.L2(0.1),
-        bias_regularizer=lm.L1(0.2),
-    )
-    x = lm.Input(4)
-    record = traced([x], layer(x)).record
+def layers():
+    """The layers that the package exports."""
+    public = {name: getattr(package, name) for package in (lm, lamina) for name in dir(package)}
+    found = {n: v for n, v in public.items() if isinstance(v, type) and issubclass(v, Layer)}
+    del found["Layer"]
+    return found
+
+
+WEIGHTED = [name for name, cls in layers().items() if "weight_init" in cls.__dataclass_fields__]
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_of_every_layer_start_as_they_are_told_and_are_penalised(name):
+    example = example_of(layers()[name])
+    options = {one.name for one in dataclasses.fields(example.made)}
+    given = {one: init.Constant(2.0) for one in options if one.endswith("_init")}
+    given |= {"weight_regularizer": lm.L2(0.1)} if "weight_regularizer" in options else {}
+    given |= {"bias_regularizer": lm.L1(0.1)} if "bias_regularizer" in options else {}
+    inputs = inputs_like(example.operands)
+    y = dataclasses.replace(example.made, **given)(*inputs)
+    record = traced(inputs, y[0] if isinstance(y, tuple) else y).record
     values = {n: v.init(v.tensor.shape, 0, 0) for n, v in record.parameters.items()}
-    assert values["0.weight"].tolist() == [[2.0] * 4] * 3
-    assert values["0.bias"].tolist() == [0.0] * 3
+    assert all((value == 2).all() for value in values.values())
     penalties = tuple((str(n), penalty) for n, penalty in enumerate(record.penalties))
     strengths = {n: np.asarray(value) for n, (_, value) in record.hyperparameters.leaves.items()}
-    feeds = {"0.weight": normal64(3, 4), "0.bias": normal64(3), **strengths}
-    found, _ = evaluate(Graph((), penalties), feeds)
-    np.testing.assert_allclose(found["0"], 0.05 * (normal64(3, 4) ** 2).sum(), rtol=1e-12)
-    np.testing.assert_allclose(found["1"], 0.2 * np.abs(normal64(3)).sum(), rtol=1e-12)
+    found, _ = evaluate(Graph((), penalties), {**values, **strengths})
+    expected = [
+        0.05 * (value**2).sum() if ".weight" in name else 0.1 * abs(value).sum()
+        for name, value in values.items()
+        if f"{name.split('.')[1].split('_')[0]}_regularizer" in options
+    ]
+    np.testing.assert_allclose([*found.values()], expected, rtol=1e-12)
 
 
 # Dropout ------------------------------------------------------------------------------------------
@@ -262,14 +276,6 @@ def rows_of_the_page():
     """Of each layer its name, its options, its source, and its name in PyTorch."""
     row = r"^\| `(\w+)\((.*?)\)` \| (.*?) \|(.*?)\|$"
     return re.findall(row, PAGE.read_text(), re.MULTILINE)
-
-
-def layers():
-    """The layers that the package exports."""
-    public = {name: getattr(package, name) for package in (lm, lamina) for name in dir(package)}
-    found = {n: v for n, v in public.items() if isinstance(v, type) and issubclass(v, Layer)}
-    del found["Layer"]
-    return found
 
 
 def test_the_page_of_layers_lists_every_layer_with_its_options():

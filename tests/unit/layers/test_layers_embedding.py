@@ -59,15 +59,6 @@ def test_the_row_of_the_padding_is_never_trained_and_the_others_are():
     assert changed.tolist() == [True] * 5 + [False, True]
 
 
-def test_a_regularizer_of_the_table_is_added_to_the_loss():
-    layer = lm.Embedding(3, 2, weight_init=lm.init.Constant(2.0), weight_regularizer=lm.L2(0.5))
-    net = lm.Sequential(lm.Input(dtype="int64"), layer)
-    model = lm.Model(net)
-    with model.training(loss=lm.MSE(), optimizer=SGD, batch_size=2) as training:
-        loss = training.step(np.array([0, 1]), np.full((2, 2), 2, "float32"))
-    assert float(loss) == pytest.approx(0.25 * 6 * 4)
-
-
 BAGS = np.array([[1, 2, 3], [4, 4, 0], [5, 1, 2]])
 COUNTED = np.array([[True, True, False], [True, True, True], [False, False, False]])
 
