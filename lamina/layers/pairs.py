@@ -53,6 +53,7 @@ class Bilinear(Layer):
     bias_init: InitializerOption = None
     weight_regularizer: RegularizerOption = None
 
+    @in_float32
     def forward(self, scope: Scope, a: Tensor, b: Tensor) -> Tensor:
         for x in (a, b):
             require_float(self, x)

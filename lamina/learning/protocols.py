@@ -109,7 +109,7 @@ class TrainingOptions:
         if not all(isinstance(one, str) for one in listed):
             raise DefinitionError(
                 "the frozen parameters are given as a list of patterns",
-                facts=(("expected", "['0.*', '2.weight']"), ("found", repr(frozen))),
+                facts=(("expected", "['0.*', '2.weight']"), ("found", repr(self.frozen))),
                 where="frozen",
             )
 
