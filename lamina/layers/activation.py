@@ -109,7 +109,6 @@ class LogSigmoid(Layer):
 class Softsign(Layer):
     """x / (1 + |x|)."""
 
-    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return x / (abs(x) + 1.0)
 

@@ -14,7 +14,7 @@ from lamina.graph import Tensor
 from lamina.layers.checks import crossed, require_channels
 from lamina.layers.init import Constant
 from lamina.layers.layer import Layer
-from lamina.layers.scope import Scope, in_float32
+from lamina.layers.scope import Scope
 
 __all__ = ["CELU", "ELU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU"]
 __all__ += ["PReLU", "RReLU", "ReLU", "ReLU6", "Softshrink", "Threshold"]
@@ -68,7 +68,6 @@ class PReLU(Layer):
     per_channel: bool = False
     slope: float = 0.25
 
-    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         if self.per_channel:
             require_channels(self, x, "Leave per_channel out, for one weight.")
@@ -257,6 +256,5 @@ class Hardswish(Layer):
     After Howard et al.: Searching for MobileNetV3 (2019).
     """
 
-    @in_float32
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         return x * _hard_sigmoid(x)

@@ -18,7 +18,7 @@ from random_arrays import normal64
 
 import lamina
 from lamina import layers as lm
-from lamina.base.shapes import BATCH, float32
+from lamina.base.shapes import BATCH, float16, float32
 from lamina.files.decode import decode
 from lamina.files.encode import encode
 from lamina.graph import Graph, bind_batch, evaluate
@@ -108,6 +108,35 @@ def test_weights_of_every_layer_start_as_they_are_told_and_are_penalised(name):
         if f"{name.split('.')[1].split('_')[0]}_regularizer" in options
     ]
     np.testing.assert_allclose([*found.values()], expected, rtol=1e-12)
+
+
+# The deviation, 150,523, is no number of float16, but its product with noise is.
+LARGE = 23.84375
+
+
+@pytest.mark.parametrize(
+    ("layer", "arrays", "expected"),
+    [
+        (lm.Rescale(1e-3), [np.array([[100_000]])], 100.0),
+        (lm.Softplus(beta=1e3), [np.array([[300.0]])], 300.0),
+        (lm.Tanhshrink(), [np.array([[0.1]])], 0.1 - math.tanh(0.1)),
+        (lm.GaussianSample(), [np.zeros((1, 1)), np.full((1, 1), LARGE)], None),
+    ],
+    ids=repr,
+)
+def test_large_numbers_within_a_layer_do_not_overflow_in_float16(layer, arrays, expected):
+    inputs = [lm.Input(1, dtype="int64" if a.dtype.kind == "i" else None) for a in arrays]
+    found = []
+    for dtype in (float16, float32):
+        trace = lamina.Network(inputs, layer(*inputs)).trace(dtype=dtype, training=True)
+        graph = bind_batch(Graph(trace.inputs, (("y", trace.outputs[0]),)), 1)
+        given = zip(trace.inputs, arrays, strict=True)
+        feeds = {one.attributes["name"]: array.astype(one.dtype.numpy) for one, array in given}
+        keys = {"seed": np.int64(2), "step": np.int64(2)}
+        found.append(float(evaluate(graph, feeds | keys)[0]["y"].item()))
+    assert found[0] == pytest.approx(found[1], rel=2e-3)
+    assert expected is None or found[0] == pytest.approx(expected, rel=2e-3)
+    assert abs(found[0]) < 65504
 
 
 # Dropout ------------------------------------------------------------------------------------------
